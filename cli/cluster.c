@@ -77,8 +77,12 @@ static enum sl_status start_child(struct sl_cluster *cluster, const char *role, 
     arguments->words[0] = path;
     struct sl_cluster_tls tls;
     if (cluster->config.tls) {
-        bool works = strcmp(role, "coordinator") != 0;
-        enum sl_status found = sl_cluster_tls_find(cluster->config.tls, works ? "worker" : role, name, &tls, err);
+        bool is_gateway = strcmp(role, "gateway") == 0, works = !is_gateway && strcmp(role, "coordinator") != 0;
+        enum sl_status found = sl_cluster_tls_find(cluster->config.tls,
+                                                   is_gateway ? "client"
+                                                   : works    ? "worker"
+                                                              : role,
+                                                   is_gateway ? "local" : name, &tls, err);
         if (found != SL_OK) {
             return found;
         }
@@ -112,6 +116,20 @@ static enum sl_status start_coordinator(struct sl_cluster *cluster, struct sl_er
         add_option(&arguments, "--salt-file", salt_file);
     }
     return start_child(cluster, "coordinator", "coordinator", &arguments, err);
+}
+
+// A client of the coordinator.
+static enum sl_status start_gateway(struct sl_cluster *cluster, struct sl_error *err) {
+    if (!cluster->config.has_gateway) {
+        return SL_OK;
+    }
+    char listen[128];
+    snprintf(listen, sizeof listen, "%s:%lld", cluster->config.host, (long long)cluster->config.http_port);
+    struct arguments arguments = {.n = 1};
+    add_option(&arguments, "--listen", listen);
+    add_option(&arguments, "--coordinator", cluster->address);
+    add_option(&arguments, "--log", cluster->config.workers_log);
+    return start_child(cluster, "gateway", "gateway", &arguments, err);
 }
 
 // Without a model: a KV store.
@@ -218,6 +236,9 @@ static enum sl_status start_all(struct sl_cluster *cluster, struct sl_signals *s
     if (status == SL_OK) {
         status = start_workers(cluster, "prefill", config->n_prefill, true, err);
     }
+    if (status == SL_OK) {
+        status = start_gateway(cluster, err);
+    }
     return status == SL_OK ? wait_for_lines(cluster, 1, signals, err) : status;
 }
 
@@ -246,7 +267,7 @@ enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct s
     cluster->config = *config;
     cluster->file = file;
     cluster->ready_deadline_ns = sl_deadline_in_ms(config->ready_ms);
-    cluster->n_allocated = (size_t)(1 + config->n_prefill + config->n_decode + config->n_kvstore);
+    cluster->n_allocated = (size_t)(2 + config->n_prefill + config->n_decode + config->n_kvstore);
     cluster->children = calloc(cluster->n_allocated, sizeof *cluster->children);
     cluster->reported = calloc(cluster->n_allocated, sizeof *cluster->reported);
     enum sl_status status = cluster->children && cluster->reported
@@ -283,6 +304,7 @@ static size_t count_ready(const Sluice__V1__WorkersReply *reply) {
 
 enum sl_status sl_cluster_wait_ready(struct sl_cluster *cluster, struct sl_client *client, struct sl_signals *signals,
                                      struct sl_error *err) {
+    size_t n_workers = cluster->n_children - 1 - cluster->config.has_gateway;
     for (;;) {
         Sluice__V1__WorkersReply *reply;
         struct sl_error why;
@@ -291,11 +313,11 @@ enum sl_status sl_cluster_wait_ready(struct sl_cluster *cluster, struct sl_clien
             n_ready = count_ready(reply);
             sluice__v1__workers_reply__free_unpacked(reply, NULL);
         }
-        if (n_ready + 1 == cluster->n_children) {
+        if (n_ready == n_workers) {
             return SL_OK;
         }
         char what[64];
-        snprintf(what, sizeof what, "only %zu of %zu workers were ready", n_ready, cluster->n_children - 1);
+        snprintf(what, sizeof what, "only %zu of %zu workers were ready", n_ready, n_workers);
         enum sl_status status = wait_step(cluster, signals, what, err);
         if (status != SL_OK) {
             return status;
@@ -370,7 +392,12 @@ void sl_cluster_stop(struct sl_cluster **cluster_ptr, int64_t grace_ms, struct s
         pthread_join(cluster->thread, NULL);
     }
     if (cluster->children && cluster->n_children > 0) {
-        stop_range(cluster, 1, cluster->n_children, grace_ms, signals);
+        size_t n_inner = cluster->n_children; // without the gateway
+        if (n_inner > 1 && strcmp(cluster->children[n_inner - 1].name, "gateway") == 0) {
+            n_inner--;
+        }
+        stop_range(cluster, n_inner, cluster->n_children, grace_ms, signals);
+        stop_range(cluster, 1, n_inner, grace_ms, signals);
         stop_range(cluster, 0, 1, grace_ms, signals);
     }
     for (size_t i = 0; i < cluster->n_children; i++) {

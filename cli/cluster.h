@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a whole cluster on this machine: the four real executables, found beside this one, with addresses of the
+ * Purpose: a whole cluster on this machine: the real executables, found beside this one, with addresses of the
  *          loopback interface. Nothing in it differs from a cluster of many machines but the addresses.
  *
  * Design: start the coordinator, wait for its "ready" line (its port may have been 0), start the workers with its
- *         address, wait for theirs. Stopping goes the other way: SIGTERM to the workers, then to the coordinator, so
- *         that nobody complains of a lost coordinator; SIGKILL to whoever is still there when the grace is over.
+ *         address, and the gateway; wait for theirs. Stopping goes the other way: SIGTERM to the gateway, to the workers,
+ *         then to the coordinator, so that nobody complains of a lost one; SIGKILL to whoever is still there when the grace is over.
  * Threads: one thread at a time, or sl_cluster_run_thread(). Started before sl_rpc_init(): it forks.
  */
 #pragma once
@@ -20,7 +20,9 @@
 struct sl_cluster_config {
     const char *model, *weights, *device, *host, *transport, *arena, *workers_log;
     int64_t n_prefill, n_decode, n_kvstore, ready_ms;
-    int64_t port;                  // of the coordinator; 0 picks a free one
+    int64_t port; // of the coordinator; 0 picks a free one
+    bool has_gateway;
+    int64_t http_port;             // of the gateway, likewise
     const char *tls;               // NULL, or a folder of certificates, which are made: everything asks who is there
     const char *disk;              // NULL or a folder in which every KV store has one of its own name; made if need be
     int64_t disk_bytes;            // of each

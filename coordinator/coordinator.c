@@ -95,6 +95,18 @@ static enum sl_status set_default_recipe(struct sl_coordinator *coordinator, str
     return status;
 }
 
+// "models/demo/" is demo.
+static enum sl_status set_model_name(struct sl_coordinator *coordinator, struct sl_error *err) {
+    const char *name = coordinator->config.model_name;
+    char *folder = name ? NULL : realpath(coordinator->config.model_dir, NULL);
+    if (folder) {
+        name = strrchr(folder, '/') + 1;
+    }
+    coordinator->model_name = strdup(name && name[0] ? name : "model");
+    free(folder);
+    return coordinator->model_name ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a coordinator");
+}
+
 // A model without a template still takes text and tokens, and so does one whose template is beyond us.
 static enum sl_status load_chat_template(struct sl_coordinator *coordinator, const char *dir, struct sl_error *err) {
     enum sl_status status = sl_chat_template_load(dir, &coordinator->chat_template, &coordinator->no_chat);
@@ -108,7 +120,7 @@ static enum sl_status load_chat_template(struct sl_coordinator *coordinator, con
     return sl_fail(err, status, "%s", coordinator->no_chat.text);
 }
 
-static enum sl_status load_model(struct sl_coordinator *coordinator, uint64_t *fingerprint_out, struct sl_error *err) {
+static enum sl_status load_model(struct sl_coordinator *coordinator, struct sl_error *err) {
     const char *dir = coordinator->config.model_dir;
     enum sl_weight_format weights;
     enum sl_status status = sl_weight_format_parse(coordinator->config.weights, &weights, err);
@@ -119,13 +131,16 @@ static enum sl_status load_model(struct sl_coordinator *coordinator, uint64_t *f
         status = set_default_recipe(coordinator, err);
     }
     if (status == SL_OK) {
+        status = set_model_name(coordinator, err);
+    }
+    if (status == SL_OK) {
         status = sl_tokenizer_load(dir, &coordinator->tokenizer, err);
     }
     if (status == SL_OK) {
         status = load_chat_template(coordinator, dir, err);
     }
     if (status == SL_OK) {
-        status = sl_model_fingerprint(dir, weights, fingerprint_out, err);
+        status = sl_model_fingerprint(dir, weights, &coordinator->model_fingerprint, err);
     }
     coordinator->rules = (struct sl_request_rules){
         .tokenizer = coordinator->tokenizer,
@@ -139,9 +154,9 @@ static enum sl_status load_model(struct sl_coordinator *coordinator, uint64_t *f
     return status;
 }
 
-static enum sl_status make_parts(struct sl_coordinator *coordinator, uint64_t fingerprint, struct sl_error *err) {
+static enum sl_status make_parts(struct sl_coordinator *coordinator, struct sl_error *err) {
     const struct sl_coordinator_config *config = &coordinator->config;
-    struct sl_registry_config registry = {.model_fingerprint = fingerprint,
+    struct sl_registry_config registry = {.model_fingerprint = coordinator->model_fingerprint,
                                           .heartbeat_ms = config->heartbeat_ms,
                                           .stall_ms = config->stall_ms,
                                           .credentials = coordinator->credentials};
@@ -199,17 +214,16 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
     pthread_mutex_init(&coordinator->mutex, NULL);
     sl_cond_init(&coordinator->changed);
 
-    uint64_t fingerprint = 0;
     status = sl_rpc_credentials_create(&config->tls, &coordinator->credentials, err);
     if (status == SL_OK) {
         bool has_certificates = coordinator->credentials != NULL;
         status = sl_salt_secret_open(config->salt_file, has_certificates, &coordinator->salt_secret, err);
     }
     if (status == SL_OK) {
-        status = load_model(coordinator, &fingerprint, err);
+        status = load_model(coordinator, err);
     }
     if (status == SL_OK) {
-        status = make_parts(coordinator, fingerprint, err);
+        status = make_parts(coordinator, err);
     }
     if (status != SL_OK) {
         goto err_destroy;
@@ -225,9 +239,10 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
     }
     // Whoever was given strings by pointer: they need not outlive this call.
     coordinator->config.listen = coordinator->config.model_dir = coordinator->config.default_recipe = NULL;
-    coordinator->config.weights = coordinator->config.salt_file = NULL;
+    coordinator->config.weights = coordinator->config.salt_file = coordinator->config.model_name = NULL;
     coordinator->config.tls = (struct sl_tls_files){0};
-    sl_log_info("coordinator", "serving at %s, model %016" PRIx64, sl_coordinator_address(coordinator), fingerprint);
+    sl_log_info("coordinator", "serving at %s, model %016" PRIx64, sl_coordinator_address(coordinator),
+                coordinator->model_fingerprint);
     *coordinator_out = coordinator;
     return SL_OK;
 
@@ -314,6 +329,7 @@ void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {
     sl_chat_template_destroy(&coordinator->chat_template);
     sl_tokenizer_destroy(&coordinator->tokenizer);
     free(coordinator->default_recipe);
+    free(coordinator->model_name);
     pthread_cond_destroy(&coordinator->changed);
     pthread_mutex_destroy(&coordinator->mutex);
     free(coordinator);

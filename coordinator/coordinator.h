@@ -26,6 +26,7 @@ struct sl_coordinator_config {
     bool insecure;           // and then, listen also where other hosts can connect
     const char *salt_file;   // what tenants' salts are made of, made where it is not there; NULL: trust/tenant_salt.h
     const char *model_dir;   // tokenizer, config.json and fingerprint; the weights are not loaded
+    const char *model_name;  // as clients know it; NULL: the folder's
     const char *weights;     // the format of the workers' weights (tensor/ops.h): part of the fingerprint
     const char *default_recipe; // of requests without one; NULL: sl_job_default_recipe() of the model
     int64_t max_jobs;           // admitted at once

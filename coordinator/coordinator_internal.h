@@ -21,6 +21,8 @@ struct sl_coordinator {
     struct sl_rpc_credentials *credentials; // NULL: none
     struct sl_salt_secret salt_secret;
     char *default_recipe; // owned copy
+    char *model_name;     // likewise
+    uint64_t model_fingerprint;
     struct sl_model_config model;
     struct sl_tokenizer *tokenizer;
     struct sl_chat_template *chat_template; // NULL where the model has none that we understand,

@@ -333,6 +333,30 @@ static enum sl_status handle_list(void *service, struct sl_rpc_call *call, const
     return status;
 }
 
+static bool is_served(struct sl_registry *registry, Sluice__V1__WorkerRole role) {
+    struct sl_worker_set workers;
+    sl_registry_snapshot(registry, role, &workers);
+    bool served = sl_route_count_ready(workers.views, workers.n) > 0;
+    sl_worker_set_release(&workers);
+    return served;
+}
+
+static enum sl_status handle_model(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                   struct sl_error *err) {
+    (void)request;
+    (void)err;
+    struct sl_coordinator *coordinator = service;
+    Sluice__V1__ModelReply reply = SLUICE__V1__MODEL_REPLY__INIT;
+    reply.name = coordinator->model_name;
+    reply.fingerprint = coordinator->model_fingerprint;
+    reply.max_positions = coordinator->model.max_positions;
+    reply.default_recipe = coordinator->default_recipe;
+    reply.takes_chats = coordinator->chat_template != NULL;
+    reply.ready = is_served(coordinator->registry, SLUICE__V1__WORKER_ROLE__PREFILL) &&
+                  is_served(coordinator->registry, SLUICE__V1__WORKER_ROLE__DECODE);
+    return sl_rpc_call_send(call, &reply.base);
+}
+
 static const struct sl_rpc_handler handlers[] = {
     {&sl_method_inference_generate, handle_generate, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
     {&sl_method_inference_submit, handle_submit, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
@@ -341,6 +365,7 @@ static const struct sl_rpc_handler handlers[] = {
     {&sl_method_inference_cancel, handle_cancel, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
     {&sl_method_inference_get, handle_get, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
     {&sl_method_inference_list, handle_list, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
+    {&sl_method_inference_model, handle_model, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
 };
 
 struct sl_rpc_implementation sl_inference_service(struct sl_coordinator *coordinator) {

@@ -30,6 +30,8 @@ static const struct sl_option options[] = {
      SL_FIELD(options, coordinator.salt_file)},
     {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "the cluster's model folder (the weights are not loaded)",
      SL_FIELD(options, coordinator.model_dir)},
+    {"model-name", 0, SL_OPTION_STRING, NULL, "NAME", "as clients know the model; without, the folder's name",
+     SL_FIELD(options, coordinator.model_name)},
     {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "of the workers' weights: stored, int8 or int4",
      SL_FIELD(options, coordinator.weights)},
     {"recipe", 'r', SL_OPTION_STRING, NULL, "RECIPE",

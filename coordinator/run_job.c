@@ -246,6 +246,29 @@ static enum sl_status check_ids(const struct run *run, const Sluice__V1__Token *
                                              sl_worker_name(run->claim.decode), id, n_vocab);
 }
 
+static ProtobufCBinaryData raw_of(const struct run *run, int32_t id) {
+    size_t n = 0;
+    const char *bytes = sl_tokenizer_token_bytes(run->context->tokenizer, id, &n);
+    return (ProtobufCBinaryData){.len = bytes ? n : 0, .data = (uint8_t *)bytes};
+}
+
+// With its bytes, and those of its alternatives, if there are any.
+static enum sl_status tell_token(const struct run *run, const Sluice__V1__Token *heard) {
+    if (heard->n_alternatives == 0) {
+        return sl_job_tell_token(run->job, heard);
+    }
+    Sluice__V1__Token token = *heard;
+    Sluice__V1__Alternative alternatives[SL_MAX_LOGPROBS], *pointers[SL_MAX_LOGPROBS];
+    for (size_t i = 0; i < token.n_alternatives; i++) {
+        alternatives[i] = *heard->alternatives[i];
+        alternatives[i].raw = raw_of(run, alternatives[i].id);
+        pointers[i] = &alternatives[i];
+    }
+    token.alternatives = pointers;
+    token.raw = raw_of(run, token.id);
+    return sl_job_tell_token(run->job, &token);
+}
+
 // A token goes to clients exactly once and in order, whatever the workers do.
 static enum sl_status hear_token(struct run *run, const Sluice__V1__Token *token, struct sl_error *err) {
     int64_t expected = run->job->n_output; // only this thread writes it
@@ -271,7 +294,7 @@ static enum sl_status hear_token(struct run *run, const Sluice__V1__Token *token
         return status;
     }
     sl_run_report_token(&run->report, run->job);
-    status = sl_job_tell_token(run->job, token);
+    status = tell_token(run, token);
     return status == SL_OK ? SL_OK : sl_fail(err, status, "no memory for the job's events");
 }
 

@@ -16,12 +16,14 @@
 #include "coordinator/workers/admit.h"
 #include "coordinator/workers/registry.h"
 #include "model/model.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct sl_run_context {
     struct sl_registry *registry;
     struct sl_admission *admission;
     struct sl_affinity *affinity;
     const struct sl_model_config *model;
+    const struct sl_tokenizer *tokenizer;
     int64_t silence_ms, worker_wait_ms, max_retries; // see coordinator.h
 };
 

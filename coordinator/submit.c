@@ -32,6 +32,7 @@ static void *job_thread(void *arg) {
         .admission = coordinator->admission,
         .affinity = coordinator->affinity,
         .model = &coordinator->model,
+        .tokenizer = coordinator->tokenizer,
         .silence_ms = coordinator->config.silence_ms,
         .worker_wait_ms = coordinator->config.worker_wait_ms,
         .max_retries = coordinator->config.max_retries,

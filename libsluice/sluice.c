@@ -186,6 +186,13 @@ enum sl_status sl_client_list(struct sl_client *client, int32_t limit, int64_t d
                         (ProtobufCMessage **)reply_out, err);
 }
 
+enum sl_status sl_client_model(struct sl_client *client, int64_t deadline_ns, Sluice__V1__ModelReply **reply_out,
+                               struct sl_error *err) {
+    Sluice__V1__ModelRequest request = SLUICE__V1__MODEL_REQUEST__INIT;
+    return sl_rpc_unary(client->channel, &sl_method_inference_model, &request.base, deadline_ns, NULL,
+                        (ProtobufCMessage **)reply_out, err);
+}
+
 enum sl_status sl_client_workers(struct sl_client *client, int64_t deadline_ns, Sluice__V1__WorkersReply **reply_out,
                                  struct sl_error *err) {
     Sluice__V1__WorkersRequest request = SLUICE__V1__WORKERS_REQUEST__INIT;

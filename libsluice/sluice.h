@@ -74,6 +74,8 @@ enum sl_status sl_client_get(struct sl_client *client, const char *job_id, int64
                              Sluice__V1__Job **job_out, struct sl_error *err);
 enum sl_status sl_client_list(struct sl_client *client, int32_t limit, int64_t deadline_ns,
                               Sluice__V1__ListReply **reply_out, struct sl_error *err);
+enum sl_status sl_client_model(struct sl_client *client, int64_t deadline_ns, Sluice__V1__ModelReply **reply_out,
+                               struct sl_error *err);
 enum sl_status sl_client_workers(struct sl_client *client, int64_t deadline_ns, Sluice__V1__WorkersReply **reply_out,
                                  struct sl_error *err);
 enum sl_status sl_client_drain(struct sl_client *client, const char *worker, bool undo, int64_t deadline_ns,

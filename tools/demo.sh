@@ -40,7 +40,7 @@ echo "Document: $(wc -c <"$work/document") bytes of $text, with this planted in 
 echo "Question: ${question%%\?*}?"
 echo
 echo "Starting a coordinator, a prefill worker, a decode worker and a kvstore ..."
-"$sluice" up --model "$root/models/demo" --port "${coordinator##*:}" --workers-log warn \
+"$sluice" up --no-gateway --model "$root/models/demo" --port "${coordinator##*:}" --workers-log warn \
     --state "$work/state" >"$work/up.out" 2>"$work/up.err" &
 up=$!
 tries=0

@@ -63,6 +63,7 @@ ROWS = {
     "coordinator/jobs": "base trust proto/* kvcache text/* model compress/recipe coordinator/workers job",
     "coordinator": "base trust proto/* rpc text/tokenizer model coordinator/* job",
     "libsluice": "base trust proto/* rpc",
+    "gateway": "base trust proto/* rpc compress/recipe libsluice",
     "cli": "base trust proto/* kvcache text/tokenizer tensor model runtime rpc compress/recipe job runner libsluice",
     "cli/commands": "base kvcache compress/recipe cli",
     "lab": "base runtime cli",
@@ -85,6 +86,7 @@ WRAPPED = {
     "ucp/ ucs/ uct/": "fabric/core",
     "openssl/": "trust fabric/link",
     "grpc/": "rpc",
+    "microhttpd": "gateway",
     "cuda_runtime cublas nccl": "tensor/cuda/plugin",
 }
 

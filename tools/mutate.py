@@ -10,8 +10,8 @@ How good are the tests? Plants small bugs by rule, one at a time, builds, runs t
     tools/mutate.py --sample 20 --summary kvstore                 # only counts what was found; --list: only what would be planted
 
 Works on a copy of HEAD in build-mutate/, which is brought up to date. A bug dies if the build fails, if a unit test fails twice, or if
-one takes far too long; nearest tests come first, and only what a test needs is built. With --wide, what the unit tests let live meets the
-cluster tests of its folder (WIDE), as does what no unit test holds. What makes the same machine code is no bug. What lives is either
+one takes far too long; nearest tests come first, and only what a test needs is built.
+What leaks is seen; cluster tests, bits and AddressSanitizer are not asked. What makes the same machine code is no bug. What lives is either
 a test that is missing, or makes no difference: then say so, with the reason, in tools/mutate.equivalent. Results are lines of JSON in
 build-mutate/results.jsonl; the last of a bug counts. The sample is drawn by hashes: a change elsewhere does not change it.
 """
@@ -49,12 +49,8 @@ RULES = [
 SKIPPED = re.compile(r"^\s*(//|\*|/\*|#)|static const|SL_OPTION|^\s*\{\"|^\s*case |^enum")
 # Statements that only speak, over all their lines.
 SPEAKS = re.compile(r"^\s*(sl_log_\w+|assert|static_assert|_Static_assert|printf|fprintf|perror)\(")
-# What cluster tests are asked with --wide, by the first folder.
-WIDE = {
-    "coordinator": "cluster_(bad_input|cancel|clients|faults)", "kvstore": "cluster_(reuse|disk|retrieval)", "fabric": "cluster_(answers|faults)",
-    "offload": "cluster_(retrieval|offload)", "compress": "cluster_recipes", "kvcache": "cluster_reuse",
-}
-PROGRAMS = ["sluice", "sluice-coordinator", "sluice-prefill", "sluice-decode", "sluice-kvstore"]
+# The smaller or the larger of two: where they are equal it does not matter which.
+OF_TWO = re.compile(r"([\w.>\[\]()-]+) [<>]=? ([\w.>\[\]()-]+) \? (\1 : \2|\2 : \1)")
 
 Bug = collections.namedtuple("Bug", "path number rule old new nth")  # nth: of the same in one file
 
@@ -66,10 +62,9 @@ def arguments():
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the sample (1)")
     parser.add_argument("--since", metavar="COMMIT", help="only in lines that changed since then")
     parser.add_argument("--tests", metavar="REGEX", default="^unit_", help="unit tests that may be chosen from")
+    parser.add_argument("--only", metavar="REGEX", default="", help="of the sample, only files whose path has this")
     parser.add_argument("--most", type=float, default=60, metavar="SECONDS", help="of unit tests a bug, as they take without one (60)")
-    parser.add_argument("--asan", action="store_true", help="with AddressSanitizer: slower, sees what leaks and what is past an end")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="bugs at a time, each in a copy of its own (1)")
-    parser.add_argument("--wide", action="store_true", help="what lives meets the cluster tests, too")
     parser.add_argument("--work", default=os.path.join(ROOT, "build-mutate"), metavar="DIR", help="where to build (build-mutate)")
     parser.add_argument("--resume", action="store_true", help="skip what has a result")
     parser.add_argument("--again", action="store_true", help="only what has lived")
@@ -111,6 +106,8 @@ def bugs_of_file(path, text, numbers):
                 new = code[:match.start()] + match.expand(replacement) + code[match.end():]
                 same = (rule, line.strip(), new.strip())
                 seen[same] += 1
+                if rule == "off by one" and OF_TWO.search(code) and re.match(r" [<>]=?", match[0]) and OF_TWO.search(code).start() < match.start() < OF_TWO.search(code).end():
+                    continue
                 if code[:match.start()].count('"') % 2 == 0 and (numbers is None or number in numbers):
                     yield Bug(path, number, rule, line.strip(), new, seen[same])
 
@@ -156,26 +153,31 @@ class Workshop:
 
     def __init__(self, options, job):
         self.options = options
-        name = f"{'asan-' if options.asan else ''}{job}"
-        self.tree, self.build = (os.path.join(options.work, name, folder) for folder in ("tree", "build"))
+        self.tree, self.build = (os.path.join(options.work, str(job), folder) for folder in ("tree", "build"))
         self.killers = collections.defaultdict(collections.Counter)  # {path: {test: bugs that it found}}
-        self.seconds = {}  # of a test that passes
         self.hashes = {}   # of what a test runs, without a bug
-        self.passed_path = os.path.join(options.work, name, "passed.json")  # {test: [what it ran, seconds]}
+        self.passed_path = os.path.join(options.work, "passed.json")
+        self.head = git("log", "-1", "--format=%H", "--", ".", ":!docs", ":!tools").strip()
+        self.passed = {}  # {test: seconds that it takes without a bug}
+        self.load_passed()
         self.copy_head()
-        self.passed = {}
-        if os.path.exists(self.passed_path):
-            with open(self.passed_path) as file:
-                self.passed = json.load(file)
         launcher = ["-DCMAKE_C_COMPILER_LAUNCHER=ccache", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
-        linker = ["-DCMAKE_EXE_LINKER_FLAGS=-fuse-ld=mold"] if shutil.which("mold") else []
+        # What leaks is seen at the end of a test; that takes no other objects, only another linker's line.
+        linker = ["-fuse-ld=mold"] * bool(shutil.which("mold")) + ["-fsanitize=leak"]
         # Assertions stay: they are tests, too.
         subprocess.run(["cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS_DEBUG=-O1",
-                        "-DCMAKE_CXX_FLAGS_DEBUG=-O1", f"-DSLUICE_ASAN={'ON' if options.asan else 'OFF'}", "--log-level=WARNING", *launcher, *linker], check=True, stdout=subprocess.DEVNULL)
+                        "-DCMAKE_CXX_FLAGS_DEBUG=-O1", "--log-level=WARNING", *launcher, "-DCMAKE_EXE_LINKER_FLAGS=" + " ".join(linker)], check=True, stdout=subprocess.DEVNULL)
         with open(os.path.join(self.build, "compile_commands.json")) as file:
             self.objects = {os.path.relpath(c["file"], self.tree): re.search(r" -o (\S+)", c["command"])[1] for c in json.load(file)}
         listed = subprocess.run(["ctest", "--test-dir", self.build, "--show-only=json-v1"], capture_output=True, text=True, check=True).stdout
         self.tests = {test["name"]: test for test in json.loads(listed)["tests"]}
+
+    def load_passed(self):
+        """What other jobs have found is of this commit, too."""
+        if os.path.exists(self.passed_path):
+            with open(self.passed_path) as file:
+                head, passed = json.load(file)
+                self.passed = dict(self.passed, **passed) if head == self.head else self.passed
 
     def copy_head(self):
         """Writes only what differs, so that only that is built again."""
@@ -215,15 +217,10 @@ class Workshop:
 
     @functools.lru_cache(maxsize=None)
     def inputs(self, test):
-        return frozenset(subprocess.run(["ninja", "-C", self.build, "-t", "inputs", *self.targets(test)], capture_output=True, text=True).stdout.split())
-
-    def targets(self, test):
-        return [test] if test.startswith("unit_") else PROGRAMS
+        return frozenset(subprocess.run(["ninja", "-C", self.build, "-t", "inputs", test], capture_output=True, text=True).stdout.split())
 
     def runs(self, test):
         """The programs that a test runs."""
-        if not test.startswith("unit_"):
-            return ["bin/" + program for program in PROGRAMS]
         return ["tests/bin/" + test] + sorted(i for i in self.inputs(test) if i.startswith("bin/"))
 
     @functools.lru_cache(maxsize=None)
@@ -235,52 +232,42 @@ class Workshop:
 
     @functools.lru_cache(maxsize=None)
     def tests_of(self, path):
-        """Unit tests whose program holds the file, those of its folder and of its name first; each built, and known to pass."""
-        stem, folder = os.path.basename(path)[:-2], "unit_" + os.path.dirname(path).replace("/", "_")
-        top = "unit_" + path.split("/")[0]
-        near = lambda n: (not n.startswith(f"{folder}_{stem}"), not n.startswith(folder), not n.startswith(top))
-        held = [n for n in self.unit_tests() if n.startswith(folder) or not self.is_long(n)]
-        held = sorted((n for n in held if self.objects[path] in self.inputs(n)), key=near)
-        # What is far is asked only if what is near is little: its own folder's tests and four more.
-        held = [n for n in held if not near(n)[2]] + [n for n in held if near(n)[2]][:4]
-        held = [n for n in held if self.passes(n)]
-        held.sort(key=lambda n: (*near(n), self.seconds[n]))
-        chosen, total = [], 0
-        for name in held:
-            total += self.seconds[name]
-            if total <= self.options.most or not chosen:
-                chosen.append(name)
-        return chosen
+        """Unit tests whose program holds the file: those of its folder, of its name first, and a few of others."""
+        stem, top = os.path.basename(path)[:-2], "unit_" + path.split("/")[0]
+        held = [n for n in self.unit_tests() if self.objects[path] in self.inputs(n)]
+        folder, near = "unit_" + os.path.dirname(path).replace("/", "_"), []
+        while not near and len(folder) >= len(top):  # tests of coordinator/jobs/ are named after coordinator/
+            near = [n for n in held if n.startswith(folder)]
+            folder = folder if near else folder[:folder.rfind("_")]
+        far = [n for n in held if n not in near and not self.is_long(n)]
+        return (sorted(near, key=lambda n: (not n.startswith(f"{folder}_{stem}"), self.passed.get(n, 1))),
+                sorted(far, key=lambda n: (not n.startswith(top), self.passed.get(n, 1))))
 
     def is_long(self, test):
         """As CMake says: what costs much comes early. Asked only for its own folder."""
         return any(p["name"] == "COST" and p["value"] >= 40 for p in self.tests[test]["properties"])
 
-    def wide_tests(self, path):
-        regex = WIDE.get(path.split("/")[0], "cluster_answers")
-        return [n for n in self.tests if re.match(regex + "$", n) and self.passes(n)]
-
     @functools.lru_cache(maxsize=None)
     def passes(self, test):
         """Without a bug. Remembers how long it takes."""
-        if not self.make(*self.targets(test)):
+        if not self.make(test):
             sys.exit(f"mutate: {test} does not build without a bug")
         self.hashes[test] = [self.hash(p) for p in self.runs(test)]
         listed = subprocess.run(["ctest", "--test-dir", self.build, "--show-only=json-v1"], capture_output=True, text=True, check=True).stdout
         self.tests = {t["name"]: t for t in json.loads(listed)["tests"]}
-        passed = self.passed.get(test, [None, 0])
-        if passed[0] == self.hashes[test]:
-            self.seconds[test] = passed[1]
+        self.load_passed()
+        if test in self.passed:
             return True
         began = time.monotonic()
         failure = self.run(test, 600)
-        self.seconds[test] = time.monotonic() - began
-        if not failure:
-            self.passed[test] = [self.hashes[test], self.seconds[test]]
-            with open(self.passed_path, "w") as file:
-                json.dump(self.passed, file)
         if failure:
             print(f"mutate: {test} fails without a bug, and is not asked ({failure})", flush=True)
+        else:
+            self.load_passed()
+            self.passed[test] = time.monotonic() - began
+            with open(self.passed_path + str(os.getpid()), "w") as file:
+                json.dump([self.head, self.passed], file)
+            os.rename(file.name, self.passed_path)
         return not failure
 
     def run(self, test, limit):
@@ -314,45 +301,55 @@ class Workshop:
 
     def asked(self, bug, tests, text):
         """("died", by what), or ("lived", how many were asked), or ("unclear", why). text: of the file without the bug."""
-        n = 0
-        for test in sorted(tests, key=lambda t: -self.killers[bug.path][t]):
-            if not self.make(*self.targets(test)):
+        tests = [t for t in sorted(tests, key=lambda t: -self.killers[bug.path][t]) if self.passes(t)]
+        lines = text.decode().split("\n")
+        lines[bug.number - 1] = bug.new
+        self.write(bug.path, "\n".join(lines).encode())
+        n, seconds = 0, 0
+        for test in tests:
+            seconds += self.passed[test]
+            if n > 0 and seconds > self.options.most:
+                break
+            if not self.make(test):
                 return "died", "build"
             if [self.hash(p) for p in self.runs(test)] == self.hashes[test]:
                 continue  # the linker left the file out
             n += 1
             # Twice: a machine that is busy fails tests, too.
-            limit = 10 + 3 * self.seconds[test]
+            limit = 10 + 3 * self.passed[test]
             failure = self.run(test, limit)
             if failure and (failure == "timeout" or self.run(test, limit)):
                 # And it must pass at once without the bug, if time matters to it.
-                if failure == "timeout" or self.seconds[test] > 0.5:
+                if failure == "timeout" or self.passed[test] > 0.5:
                     self.write(bug.path, text)
-                    if not self.make(*self.targets(test)) or self.run(test, limit):
+                    if not self.make(test) or self.run(test, limit):
                         return "unclear", f"{test} fails without the bug, too: the machine is busy"
                 self.killers[bug.path][test] += 1
                 return "died", test + (" (timeout)" if failure == "timeout" else "")
-        return "lived", f"{n} tests"
+        return "lived", n
 
     def fate(self, bug):
         if bug.path not in self.objects:
             return "lived", "not built here"
-        tests = self.tests_of(bug.path)
-        wide = self.wide_tests(bug.path) if self.options.wide else []
         object_path, text = self.objects[bug.path], self.read(bug.path)
         if not self.make(object_path):
             sys.exit(f"mutate: {bug.path} does not build without a bug")
         before = self.hash(object_path)
-        lines = text.decode().split("\n")
-        lines[bug.number - 1] = bug.new
         try:
-            self.write(bug.path, "\n".join(lines).encode())
+            verdict, of = self.asked(bug, [], text)
             if not self.make(object_path):
                 return "died", "build"
             if self.hash(object_path) == before:
                 return "equivalent", "the same machine code"
-            verdict, of = self.asked(bug, tests, text)
-            return self.asked(bug, wide, text) if verdict == "lived" and wide else (verdict, of)
+            near, far = self.tests_of(bug.path)
+            asked = 0
+            for tests in near, far[:4]:
+                self.write(bug.path, text)
+                verdict, of = self.asked(bug, tests, text)
+                if verdict != "lived":
+                    return verdict, of
+                asked += of
+            return "lived", f"{asked} tests"
         finally:
             self.write(bug.path, text)
 
@@ -410,7 +407,7 @@ def plant(options, sample, job):
         past = known.get(key_of(bug))
         if past and options.resume or options.again and (not past or past["verdict"] != "lived" or (bug.path, bug.new.strip()) in reasons):
             continue
-        if i % options.jobs != job:
+        if i % options.jobs != job or not re.search(options.only, bug.path):
             continue
         began = time.monotonic()
         verdict, of = workshop.fate(bug)

@@ -20,7 +20,7 @@ struct up_config {
     struct sl_cluster_config cluster;
     const char *state;
     int64_t grace_ms;
-    bool keep_going;
+    bool keep_going, no_gateway;
 };
 
 static const struct sl_option options[] = {
@@ -29,6 +29,9 @@ static const struct sl_option options[] = {
      SL_FIELD(up_config, cluster.host)},
     {"port", 'p', SL_OPTION_INT, "7600", "PORT", "of the coordinator; 0 picks a free one",
      SL_FIELD(up_config, cluster.port), 0, 65535},
+    {"http-port", 0, SL_OPTION_INT, "8000", "PORT", "of the gateway, for OpenAI's clients; 0 picks a free one",
+     SL_FIELD(up_config, cluster.http_port), 0, 65535},
+    {"no-gateway", 0, SL_OPTION_FLAG, NULL, NULL, "without a gateway", SL_FIELD(up_config, no_gateway)},
     {"disk", 0, SL_OPTION_STRING, NULL, "DIR",
      "KV stores keep capsules in DIR/kvstore-0 and so on, beyond memory and over restarts",
      SL_FIELD(up_config, cluster.disk)},
@@ -50,8 +53,9 @@ static const struct sl_program program = {
     .name = "sluice up",
     .usage = "--model DIR [options] [-- OPTIONS OF EVERY WORKER]",
     .summary = "Start a whole cluster on this machine and stop it again on Ctrl-C.",
-    .epilog = "Prints the workers once all are ready, then a line `ready rpc=HOST:PORT`. A process that dies ends the\n"
-              "cluster with exit code 1, unless --keep-going.\n" SL_EXIT_CODES_HELP,
+    .epilog =
+        "Prints the workers once all are ready, then a line `ready rpc=HOST:PORT http=HOST:PORT`. A process that\n"
+        "dies ends the cluster with exit code 1, unless --keep-going.\n" SL_EXIT_CODES_HELP,
     SL_OPTIONS(options),
 };
 
@@ -59,11 +63,12 @@ static json_t *state_json(const struct sl_cluster *cluster) {
     json_t *processes = json_array();
     for (size_t i = 0; i < sl_cluster_n_children(cluster); i++) {
         const struct sl_child *child = sl_cluster_child(cluster, i);
-        char rpc[128] = "", fabric[128] = "";
+        char rpc[128] = "", fabric[128] = "", http[128] = "";
         sl_child_ready_value(child, "rpc", rpc, sizeof rpc);
         sl_child_ready_value(child, "fabric", fabric, sizeof fabric);
-        json_array_append_new(processes, json_pack("{s:s, s:i, s:s, s:s}", "name", child->name, "pid", (int)child->pid,
-                                                   "rpc", rpc, "fabric", fabric));
+        sl_child_ready_value(child, "http", http, sizeof http);
+        json_array_append_new(processes, json_pack("{s:s, s:i, s:s, s:s, s:s}", "name", child->name, "pid",
+                                                   (int)child->pid, "rpc", rpc, "fabric", fabric, "http", http));
     }
     return json_pack("{s:s, s:i, s:o}", "coordinator", sl_cluster_address(cluster), "pid", (int)getpid(), "processes",
                      processes);
@@ -84,6 +89,13 @@ static enum sl_status write_state(const char *path, json_t *state, struct sl_err
     return status;
 }
 
+static void print_ready(const struct sl_cluster *cluster) {
+    const struct sl_child *last = sl_cluster_child(cluster, sl_cluster_n_children(cluster) - 1);
+    char http[128];
+    bool has_gateway = sl_child_ready_value(last, "http", http, sizeof http);
+    printf("ready rpc=%s%s%s\n", sl_cluster_address(cluster), has_gateway ? " http=" : "", has_gateway ? http : "");
+}
+
 static enum sl_status announce(const struct up_config *config, const struct sl_cluster *cluster,
                                struct sl_client *client, struct sl_error *err) {
     json_t *state = state_json(cluster);
@@ -99,7 +111,7 @@ static enum sl_status announce(const struct up_config *config, const struct sl_c
         if (status == SL_OK) {
             sl_workers_print(reply, stdout);
             sluice__v1__workers_reply__free_unpacked(reply, NULL);
-            printf("ready rpc=%s\n", sl_cluster_address(cluster));
+            print_ready(cluster);
             if (config->cluster.tls) {
                 const char *dir = config->cluster.tls;
                 printf("export SLUICE_TLS_CA=%s/ca.pem SLUICE_TLS_CERT=%s/client-local.pem "
@@ -164,6 +176,7 @@ int sl_command_up(int argc, char **argv) {
         sl_fail(&err, SL_ERR_INVALID, "--disk is for KV stores, and with --kvstore 0 there is none");
         return sl_tool_complain("up", &err);
     }
+    config.cluster.has_gateway = !config.no_gateway;
     config.cluster.worker_arguments = argv + first;
     config.cluster.n_worker_arguments = (size_t)(argc - first);
     struct sl_signals signals;

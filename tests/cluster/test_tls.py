@@ -123,7 +123,7 @@ def test_a_cluster_of_one_command():
     tool = os.path.join(BIN, "sluice")
     with tempfile.TemporaryDirectory(prefix="sluice-up-") as folder:
         state = f"{folder}/state"
-        up = subprocess.Popen([tool, "up", "--model", MODEL, "--tls", f"{folder}/certs", "--port", "0", "--arena", "32M", "--kvstore",
+        up = subprocess.Popen([tool, "up", "--model", MODEL, "--tls", f"{folder}/certs", "--port", "0", "--http-port", "0", "--arena", "32M", "--kvstore",
                                "0", "--state", state], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
             lines = []

@@ -179,6 +179,10 @@ static enum sl_status decode_reserve(void *service, struct sl_rpc_call *call, co
     if (request->capsule_bytes < 1 || request->session_bytes < 0) { // new tokens may fit the capsule's last pages
         return sl_fail(err, SL_ERR_INVALID, "capsule_bytes or session_bytes make no sense");
     }
+    if (atomic_load(&worker->n_reserve_refusals) > 0) {
+        atomic_fetch_sub(&worker->n_reserve_refusals, 1);
+        return sl_fail(err, (enum sl_status)atomic_load(&worker->reserve_refusal), "no room; retry in 50 ms");
+    }
     int n = atomic_fetch_add(&worker->n_reserved, 1);
     char lease[64];
     snprintf(lease, sizeof(lease), "%s-%d", worker->name, n);

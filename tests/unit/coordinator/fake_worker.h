@@ -48,6 +48,9 @@ struct fake_worker {
     // This many runs of prefill end with this status, and the words that the first store has no room.
     atomic_int n_store_refusals, store_refusal;
 
+    // This many Reserves of decode are refused with this status.
+    atomic_int n_reserve_refusals, reserve_refusal;
+
     // What happened.
     char first_stores[4][64]; // of the first runs of prefill: the address of their first store
     atomic_int n_runs, n_cancelled, n_reserved, n_released, n_renewed, n_done;

@@ -117,6 +117,41 @@ static void test_refusal_is_not_retried(void **state) {
     fake_events_free(&events);
 }
 
+static void refuse_reserve(int n, enum sl_status status) {
+    for (int i = 0; i < 2; i++) {
+        atomic_store(&decode[i].reserve_refusal, status);
+        atomic_store(&decode[i].n_reserve_refusals, n);
+    }
+}
+
+// The coordinator has counted the job's memory when the worker refuses it: that is undone (fake_cluster_assert_idle() demands it), and asked again.
+static void test_reserve_refused_after_the_claim_is_asked_again(void **state) {
+    (void)state;
+    refuse_reserve(2, SL_ERR_EXHAUSTED);
+    const Sluice__V1__Finished *finished = run_job(10, 10);
+    assert_int_equal(finished->status_code, 0);
+    int left = atomic_load(&decode[0].n_reserve_refusals) + atomic_load(&decode[1].n_reserve_refusals);
+    assert_in_range(left, 0, 3); // some were
+    assert_int_equal(atomic_load(&decode[0].n_reserved) + atomic_load(&decode[1].n_reserved), 1);
+    assert_int_equal(atomic_load(&decode[0].open_leases) + atomic_load(&decode[1].open_leases), 0);
+    assert_int_equal(atomic_load(&prefill[0].n_runs) + atomic_load(&prefill[1].n_runs), 1);
+    fake_events_free(&events);
+}
+
+static void test_reserve_refused_for_good_leaves_nothing_claimed(void **state) {
+    (void)state;
+    refuse_reserve(100, SL_ERR_PRECONDITION);
+    const Sluice__V1__Finished *finished = run_job(10, 0);
+    assert_int_equal(finished->status_code, 9); // FAILED_PRECONDITION
+    assert_int_equal(atomic_load(&prefill[0].n_runs) + atomic_load(&prefill[1].n_runs), 0);
+    assert_int_equal(atomic_load(&decode[0].open_leases) + atomic_load(&decode[1].open_leases), 0);
+    fake_events_free(&events);
+    refuse_reserve(0, SL_OK); // and the memory that it had claimed is there for the next
+    finished = run_job(10, 10);
+    assert_int_equal(finished->status_code, 0);
+    fake_events_free(&events);
+}
+
 static void test_broken_decode_resumes_without_repeating_a_token(void **state) {
     (void)state;
     atomic_store(&decode[0].break_at_token, 7);
@@ -281,6 +316,8 @@ int main(void) {
         TEST(test_silent_prefill_is_lost_and_retried),
         TEST(test_killed_prefill_is_retried),
         TEST(test_refusal_is_not_retried),
+        TEST(test_reserve_refused_after_the_claim_is_asked_again),
+        TEST(test_reserve_refused_for_good_leaves_nothing_claimed),
         TEST(test_broken_decode_resumes_without_repeating_a_token),
         TEST(test_decode_lost_after_the_last_token_still_finishes),
         TEST(test_killed_decode_resumes),

@@ -64,6 +64,22 @@ static void test_schedule_breaks_ties_by_arrival(void **state) {
     }
 }
 
+// What one was owed when it went is not the next one's: that waits for three steps of others, as everybody does.
+static void test_schedule_owes_the_next_oldest_from_the_beginning(void **state) {
+    (void)state;
+    struct sl_schedule schedule = {0};
+    struct sl_schedule_job jobs[3] = {{.ticket = 1, .left = 1000, .next = STEP},
+                                      {.ticket = 2, .left = 900, .next = STEP},
+                                      {.ticket = 3, .left = STEP, .next = STEP}};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(sl_schedule_next(&schedule, jobs, 3), 2);
+    }
+    for (int i = 0; i < 3; i++) { // the first is cancelled just before its turn
+        assert_int_equal(sl_schedule_next(&schedule, jobs + 1, 2), 1);
+    }
+    assert_int_equal(sl_schedule_next(&schedule, jobs + 1, 2), 0);
+}
+
 // A job that is finishing (nothing left to read) is the shortest of all.
 static void test_schedule_takes_what_is_only_to_be_finished(void **state) {
     (void)state;
@@ -189,6 +205,7 @@ int main(void) {
         cmocka_unit_test(test_schedule_of_nobody),
         cmocka_unit_test(test_schedule_lets_short_jobs_overtake),
         cmocka_unit_test(test_schedule_breaks_ties_by_arrival),
+        cmocka_unit_test(test_schedule_owes_the_next_oldest_from_the_beginning),
         cmocka_unit_test(test_schedule_takes_what_is_only_to_be_finished),
         cmocka_unit_test(test_schedule_gives_the_oldest_its_share),
         cmocka_unit_test(test_schedule_starves_nobody),

@@ -53,8 +53,9 @@ static void start_with(struct up *up, const char *grace, const char *const *more
         dup2(log, STDOUT_FILENO);
         dup2(log, STDERR_FILENO);
         const char *words[MAX_WORDS] = {"sluice",  "up",  "--model", "models/demo",  "--port",  "0",
-                                        "--arena", "32M", "--state", up->state_path, "--grace", grace};
-        for (size_t n = 12; more && *more && n + 1 < MAX_WORDS;) {
+                                        "--arena", "32M", "--state", up->state_path, "--grace", grace,
+                                        "--http-port", "0"};
+        for (size_t n = 14; more && *more && n + 1 < MAX_WORDS;) {
             words[n++] = *more++;
         }
         execv(path, (char *const *)words);
@@ -226,7 +227,7 @@ static void test_up_gives_every_store_a_folder_of_its_own(void **state) {
         struct up up = {0};
         start_with(&up, "20s", options);
         wait_until_ready(&up);
-        assert_int_equal(up.n_processes, 5);
+        assert_int_equal(up.n_processes, 6); // the gateway too
         assert_true(is_used(disk, 0) && is_used(disk, 1));
         assert_false(is_used(disk, 2));
         kill(up.pid, SIGTERM);

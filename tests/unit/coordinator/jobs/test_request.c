@@ -68,6 +68,7 @@ static void test_request_defaults(void **state) {
     assert_int_equal(spec.max_new_tokens, 128);
     assert_true(spec.sampling.top_p == 1 && spec.sampling.repetition_penalty == 1 && spec.sampling.temperature == 0);
     assert_true(spec.deadline_ns >= now_ns + 5000 * SL_NS_PER_MS);
+    assert_true(spec.deadline_ns < sl_now_ns() + 5001 * SL_NS_PER_MS); // a call without one has the default, not none
     assert_int_equal(spec.full_bytes, spec.n_tokens * 8 * 2 * 64 * 4);
     assert_int_equal(spec.demand.n_prefill_tokens, spec.n_tokens - 1);
     sl_job_spec_cleanup(&spec);

@@ -100,6 +100,11 @@ static void test_demand_agrees_with_the_plan(void **state) {
     assert_true(full.capsule_bytes >= (int64_t)3999 * 6 * 2 * 64 * 2 * 2);
     assert_true(evicting.decode_bytes * 8 < full.decode_bytes); // 256 of 4000 slots: a cluster holds more of these
 
+    struct sl_demand two; // of which prefill reads one
+    assert_int_equal(sl_demand_make(&recipe, &geometry, 2, 10, &two, &err), SL_OK);
+    assert_int_equal(two.n_prefill_tokens, 1);
+    assert_true(two.capsule_bytes > 0 && two.prefill_bytes > 0);
+
     struct sl_demand single;
     assert_int_equal(sl_demand_make(&recipe, &geometry, 1, 10, &single, &err), SL_OK);
     assert_int_equal(single.n_prefill_tokens, 0);
@@ -128,6 +133,26 @@ static void test_admission_refuses_what_never_fits_with_numbers(void **state) {
     assert_non_null(strstr(err.text, "prefill"));
     demand.prefill_bytes = 777;
     assert_int_equal(sl_admission_enter(f.admission, &demand, &place, &err), SL_OK);
+    sl_admission_leave(f.admission, &place);
+    cleanup(&f);
+}
+
+// A prompt that is shorter than a block of a prefix has no keys.
+static void test_admission_finds_stores_without_a_key(void **state) {
+    (void)state;
+    struct fixture f = make(4, 4);
+    struct sl_error err;
+    struct sl_place place = {0};
+    struct sl_claim taken;
+    struct sl_demand demand = {.n_prefill_tokens = 10, .capsule_bytes = 10, .decode_bytes = 10, .prefill_bytes = 10};
+    demand.offloaded = (struct sl_route_lanes){.n = 2, .replicas = 1, .bytes = 100};
+    join(&f, "decode-0", DECODE, 1000, 4);
+    join(&f, "prefill-0", PREFILL, 1000, 4);
+    join(&f, "kvstore-0", SLUICE__V1__WORKER_ROLE__KVSTORE, 1000, 4);
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &place, &err), SL_OK);
+    assert_int_equal(claim(&f, &place, &demand, &taken, &err), SL_OK);
+    assert_int_equal(taken.n_shares, 1);
+    sl_admission_release(f.admission, &taken);
     sl_admission_leave(f.admission, &place);
     cleanup(&f);
 }
@@ -322,6 +347,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_demand_agrees_with_the_plan),
         cmocka_unit_test(test_admission_refuses_what_never_fits_with_numbers),
+        cmocka_unit_test(test_admission_finds_stores_without_a_key),
         cmocka_unit_test(test_admission_counts_staging_memory),
         cmocka_unit_test(test_admission_full_line_says_when_to_retry),
         cmocka_unit_test(test_admission_is_first_come_first_served),

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+
 struct sl_asked {
     void *answer;
     size_t bytes;
@@ -22,7 +24,7 @@ static enum sl_status ask(struct sl_source *source, struct sl_near_request *requ
                           size_t answer_capacity, int64_t deadline_ns, struct sl_asked **asked_out,
                           struct sl_error *err) {
     struct shares *s = (struct shares *)source;
-    (void)deadline_ns;
+    s->patience_ns = deadline_ns - sl_now_ns();
     int i = 0;
     while ((int)request->first_lane >= source->shares[i].first_lane + source->shares[i].n_lanes) {
         i++;

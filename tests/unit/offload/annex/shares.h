@@ -21,6 +21,7 @@ struct shares {
     // What was seen.
     int n_asked[8], n_probes, n_resets, n_open; // by kind; TOPK with those flags; not yet forgotten
     size_t topk_bytes;                          // of the answers to TOPK without PROBE
+    int64_t patience_ns;                        // until the deadline of the last question
 };
 
 /*

@@ -109,6 +109,7 @@ static void test_retriever_near_asks_with_the_true_query(void **state) {
             scene_attend(&s, 0, true); // not offloaded
             assert_int_equal(n_spied, 2 * seed);
             scene_attend(&s, 1, true);
+            assert_true(s.shares->patience_ns > 0); // where nobody says how long, too
             assert_retrieved(&s, 1, s.q, s.q);
             scene_invent(&s, 100 + seed);
             scene_attend(&s, 2, true);

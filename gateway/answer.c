@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see answer.h.
+#include "gateway/answer.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "base/thread.h"
+#include "gateway/openai_answer.h"
+#include "rpc/rpc.h"
+
+enum {
+    BUFFER_BYTES = 256 << 10, // of text that waits for its reader
+    LATE_MS = 10000,          // the job has a deadline; this is for whoever should tell of it and does not
+};
+
+struct sl_answer {
+    struct sl_answer_config config;
+    struct sl_openai_request *request;
+    struct sl_openai_answer words; // the thread's
+    char model[128], job_id[SL_JOB_ID_BYTES];
+    int64_t told_ns; // something was last appended; the thread's
+
+    pthread_mutex_t mutex; // guards what follows
+    pthread_cond_t taken;  // something was, or nobody will
+    struct MHD_Connection *connection;
+    int fd; // of the connection; -1: it is over
+    int n_refs;
+    bool suspended, decided, is_stream, ended, stopped;
+    struct sl_refusal refusal; // http_status 0: none
+    char *text;                // malloc'd
+    size_t n_text, n_taken, text_bytes;
+};
+
+// ---- the buffer -------------------------------------------------------------------------------------------------------
+
+// Under the mutex.
+static void resume(struct sl_answer *answer) {
+    if (answer->suspended && answer->fd >= 0) {
+        answer->suspended = false;
+        MHD_resume_connection(answer->connection);
+    }
+}
+
+// Under the mutex: room for n bytes more. Not while there is too much, and not for ever: false, nobody reads.
+static bool wait_for_room(struct sl_answer *answer, size_t n) {
+    int64_t deadline_ns = sl_deadline_in_ms(answer->config.reader_ms);
+    while (answer->fd >= 0 && !answer->stopped && answer->n_text > answer->n_taken &&
+           answer->n_text - answer->n_taken + n > BUFFER_BYTES) {
+        if (sl_cond_wait_until(&answer->taken, &answer->mutex, deadline_ns) == SL_ERR_DEADLINE) {
+            sl_log_warn("gateway", "job=%s: the client has taken nothing for %lld ms", answer->job_id,
+                        (long long)answer->config.reader_ms);
+            return false;
+        }
+    }
+    return answer->fd >= 0;
+}
+
+static bool grow(struct sl_answer *answer, size_t n) {
+    memmove(answer->text, answer->text + answer->n_taken, answer->n_text - answer->n_taken);
+    answer->n_text -= answer->n_taken;
+    answer->n_taken = 0;
+    size_t wanted = answer->n_text + n;
+    if (wanted > answer->text_bytes) {
+        size_t bytes = wanted < 4096 ? 4096 : wanted + wanted / 2;
+        char *text = realloc(answer->text, bytes);
+        if (!text) {
+            return false;
+        }
+        answer->text = text;
+        answer->text_bytes = bytes;
+    }
+    return true;
+}
+
+// Something to send; frees `text`, NULL being no memory for it. From the first on, it is a stream.
+static void append(struct sl_answer *answer, char *text) {
+    size_t n = text ? strlen(text) : 0;
+    pthread_mutex_lock(&answer->mutex);
+    if (!text || !wait_for_room(answer, n) || !grow(answer, n)) {
+        answer->stopped = true;
+    } else if (n > 0) {
+        memcpy(answer->text + answer->n_text, text, n);
+        answer->n_text += n;
+        answer->decided = true;
+        resume(answer);
+    }
+    pthread_mutex_unlock(&answer->mutex);
+    answer->told_ns = sl_now_ns();
+    free(text);
+}
+
+// The role, in front of whatever comes first.
+static void begin_stream(struct sl_answer *answer) {
+    if (!answer->is_stream) {
+        answer->is_stream = true; // read by others only once it is decided
+        append(answer, sl_openai_begin(&answer->words));
+    }
+}
+
+// ---- the thread -------------------------------------------------------------------------------------------------------
+
+static void refuse(struct sl_answer *answer, enum sl_status status, const char *text) {
+    struct sl_refusal refusal;
+    sl_refuse_status(&refusal, status, text);
+    char *json = sl_refusal_json(&refusal), *event = NULL;
+    if (answer->is_stream) { // too late for a status
+        if (json && asprintf(&event, "data: %s\n\n", json) < 0) {
+            event = NULL;
+        }
+        append(answer, event);
+    } else {
+        pthread_mutex_lock(&answer->mutex);
+        answer->refusal = refusal;
+        pthread_mutex_unlock(&answer->mutex);
+        append(answer, json ? strdup(json) : NULL);
+    }
+    free(json);
+}
+
+static void finish(struct sl_answer *answer, const Sluice__V1__Finished *finished) {
+    if (finished->status_code != 0) {
+        refuse(answer, sl_rpc_status_of_code(finished->status_code), finished->status_text);
+    } else if (answer->request->stream) {
+        begin_stream(answer);
+        append(answer, sl_openai_end(&answer->words, finished));
+    } else {
+        append(answer, sl_openai_whole(&answer->words, finished));
+    }
+}
+
+static void on_event(void *arg, const Sluice__V1__Event *event) {
+    struct sl_answer *answer = arg;
+    answer->words.job_id = answer->job_id;
+    if (event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED) {
+        finish(answer, event->finished);
+    } else if (event->what_case == SLUICE__V1__EVENT__WHAT_TOKEN && answer->request->stream) {
+        begin_stream(answer);
+        append(answer, sl_openai_token(&answer->words, event->token));
+    } else if (event->what_case == SLUICE__V1__EVENT__WHAT_TOKEN &&
+               sl_openai_keep(&answer->words, event->token) != SL_OK) {
+        append(answer, NULL);
+    }
+}
+
+// A suspended connection hears nothing of its client; its socket does.
+static bool is_gone(int fd) {
+    struct pollfd polled = {.fd = fd, .events = POLLRDHUP};
+    return poll(&polled, 1, 0) > 0 && (polled.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL));
+}
+
+static bool stopped(void *arg) {
+    struct sl_answer *answer = arg;
+    pthread_mutex_lock(&answer->mutex);
+    bool over = answer->stopped || answer->fd < 0 || is_gone(answer->fd);
+    pthread_mutex_unlock(&answer->mutex);
+    if (!over && answer->request->stream && sl_now_ns() - answer->told_ns > answer->config.ping_ms * SL_NS_PER_MS) {
+        begin_stream(answer);
+        append(answer, strdup(": ping\n\n"));
+    }
+    return over;
+}
+
+static void unref(struct sl_answer *answer) {
+    pthread_mutex_lock(&answer->mutex);
+    bool last = --answer->n_refs == 0;
+    pthread_mutex_unlock(&answer->mutex);
+    if (last) {
+        sl_openai_request_destroy(&answer->request);
+        sl_openai_answer_cleanup(&answer->words);
+        pthread_cond_destroy(&answer->taken);
+        pthread_mutex_destroy(&answer->mutex);
+        free(answer->text);
+        free(answer);
+    }
+}
+
+static void *answer_thread(void *arg) {
+    struct sl_answer *answer = arg;
+    Sluice__V1__GenerateRequest *message = &answer->request->message;
+    if (message->deadline_ms == 0) {
+        message->deadline_ms = answer->config.deadline_ms;
+    }
+    struct sl_watch watch = {
+        .deadline_ns = sl_deadline_in_ms(message->deadline_ms + LATE_MS),
+        .on_event = on_event,
+        .stopped = stopped,
+        .arg = answer,
+    };
+    struct sl_error err = {0};
+    enum sl_status status = sl_client_generate(answer->config.client, message, &watch, answer->job_id, &err);
+    if (status != SL_OK) {
+        refuse(answer, status, err.text);
+    }
+    pthread_mutex_lock(&answer->mutex);
+    answer->decided = answer->ended = true;
+    resume(answer);
+    pthread_mutex_unlock(&answer->mutex);
+    void (*on_end)(void *) = answer->config.on_end;
+    void *on_end_arg = answer->config.arg;
+    unref(answer);
+    on_end(on_end_arg);
+    return NULL;
+}
+
+// ---- what the HTTP daemon calls -----------------------------------------------------------------------------------------
+
+enum sl_status sl_answer_begin(const struct sl_answer_config *config, struct sl_openai_request **request,
+                               struct MHD_Connection *connection, struct sl_answer **answer_out, struct sl_error *err) {
+    struct sl_answer *answer = calloc(1, sizeof *answer);
+    if (!answer) {
+        sl_openai_request_destroy(request);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an answer");
+    }
+    answer->config = *config;
+    answer->request = *request;
+    *request = NULL;
+    snprintf(answer->model, sizeof answer->model, "%s", config->model);
+    answer->words =
+        (struct sl_openai_answer){.request = answer->request, .model = answer->model, .created = (int64_t)time(NULL)};
+    answer->told_ns = sl_now_ns();
+    pthread_mutex_init(&answer->mutex, NULL);
+    sl_cond_init(&answer->taken);
+    answer->connection = connection;
+    answer->fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+    answer->n_refs = 2;
+    pthread_t thread;
+    pthread_mutex_lock(&answer->mutex); // nobody resumes what is not suspended yet
+    enum sl_status status = sl_thread_start("answer", answer_thread, answer, &thread, err);
+    if (status == SL_OK) {
+        answer->suspended = true;
+        MHD_suspend_connection(connection);
+    }
+    pthread_mutex_unlock(&answer->mutex);
+    if (status != SL_OK) {
+        answer->n_refs = 1;
+        unref(answer);
+        return status;
+    }
+    pthread_detach(thread); // on_end tells of its end
+    *answer_out = answer;
+    return SL_OK;
+}
+
+struct sl_answer_head sl_answer_head(struct sl_answer *answer) {
+    pthread_mutex_lock(&answer->mutex);
+    struct sl_answer_head head = {
+        .http_status = answer->refusal.http_status ? answer->refusal.http_status : 200,
+        .is_stream = answer->is_stream,
+        .text = answer->n_text > 0 ? answer->text : NULL,
+        .n_text = answer->n_text,
+    };
+    pthread_mutex_unlock(&answer->mutex);
+    return head;
+}
+
+ssize_t sl_answer_take(struct sl_answer *answer, char *buf, size_t n_bytes) {
+    pthread_mutex_lock(&answer->mutex);
+    size_t n = answer->n_text - answer->n_taken;
+    ssize_t taken = (ssize_t)(n < n_bytes ? n : n_bytes);
+    if (taken > 0) {
+        memcpy(buf, answer->text + answer->n_taken, (size_t)taken);
+        answer->n_taken += (size_t)taken;
+        pthread_cond_signal(&answer->taken);
+    } else if (answer->ended) {
+        taken = MHD_CONTENT_READER_END_OF_STREAM;
+    } else {
+        answer->suspended = true;
+        MHD_suspend_connection(answer->connection);
+    }
+    pthread_mutex_unlock(&answer->mutex);
+    return taken;
+}
+
+void sl_answer_leave(struct sl_answer **answer) {
+    struct sl_answer *left = *answer;
+    *answer = NULL;
+    pthread_mutex_lock(&left->mutex);
+    left->fd = -1;
+    pthread_cond_signal(&left->taken);
+    pthread_mutex_unlock(&left->mutex);
+    unref(left);
+}
+
+void sl_answer_stop(struct sl_answer *answer) {
+    pthread_mutex_lock(&answer->mutex);
+    answer->stopped = true;
+    pthread_cond_signal(&answer->taken);
+    pthread_mutex_unlock(&answer->mutex);
+}

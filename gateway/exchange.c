@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see exchange.h.
+#include "gateway/exchange.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "gateway/metrics.h"
+#include "gateway/openai_request.h"
+
+struct sl_exchange {
+    struct sl_gateway *gateway;
+    int64_t began_ns;
+    char *body;
+    size_t n_body, body_bytes; // bytes is what it has of the gateway's memory for bodies
+    struct sl_refusal refusal; // of a body that need not come to its end; http_status 0: none
+    struct sl_answer *answer;
+    struct sl_exchange *previous, *next; // of those with an answer
+};
+
+// ---- replies ------------------------------------------------------------------------------------------------------------
+
+static enum MHD_Result reply(struct sl_gateway *gateway, struct MHD_Connection *connection, int http_status,
+                             const char *type, struct MHD_Response *response) {
+    if (!response) {
+        return MHD_NO; // no memory: the connection is closed
+    }
+    atomic_fetch_add(&gateway->n_requests[http_status / 100 % SL_N_OUTCOMES], 1);
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    if (http_status == MHD_HTTP_TOO_MANY_REQUESTS || http_status == MHD_HTTP_SERVICE_UNAVAILABLE) {
+        MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+    }
+    enum MHD_Result result = MHD_queue_response(connection, (unsigned)http_status, response);
+    MHD_destroy_response(response);
+    return result;
+}
+
+// Of a text that is malloc'd; it is taken over.
+static enum MHD_Result reply_text(struct sl_gateway *gateway, struct MHD_Connection *connection, int http_status,
+                                  const char *type, char *text) {
+    struct MHD_Response *response =
+        text ? MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE) : NULL;
+    if (!response) {
+        free(text);
+    }
+    return reply(gateway, connection, http_status, type, response);
+}
+
+static enum MHD_Result reply_refusal(struct sl_gateway *gateway, struct MHD_Connection *connection,
+                                     const struct sl_refusal *refusal) {
+    return reply_text(gateway, connection, refusal->http_status, "application/json", sl_refusal_json(refusal));
+}
+
+static enum MHD_Result reply_json(struct sl_gateway *gateway, struct MHD_Connection *connection, int http_status,
+                                  json_t *json) {
+    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+    json_decref(json);
+    return reply_text(gateway, connection, http_status, "application/json", text);
+}
+
+// ---- what is asked without a body -----------------------------------------------------------------------------------------
+
+static enum MHD_Result get_health(struct sl_gateway *gateway, struct MHD_Connection *connection) {
+    struct sl_served_model model = sl_served_model(gateway->served);
+    return model.ready
+               ? reply_json(gateway, connection, 200, json_pack("{s:s, s:s}", "status", "ok", "model", model.name))
+               : reply_json(gateway, connection, 503,
+                            json_pack("{s:s, s:s}", "status", "unavailable", "reason", model.why));
+}
+
+static json_t *describe_model(const struct sl_gateway *gateway, const struct sl_served_model *model) {
+    return json_pack("{s:s, s:s, s:I, s:s, s:I, s:s}", "id", model->name, "object", "model", "created",
+                     (json_int_t)gateway->started_s, "owned_by", "sluice", "max_model_len",
+                     (json_int_t)model->max_positions, "default_recipe", model->default_recipe);
+}
+
+static enum MHD_Result get_models(struct sl_gateway *gateway, struct MHD_Connection *connection) {
+    struct sl_served_model model = sl_served_model(gateway->served);
+    json_t *data = model.known ? json_pack("[o]", describe_model(gateway, &model)) : json_array();
+    return reply_json(gateway, connection, 200, json_pack("{s:s, s:o}", "object", "list", "data", data));
+}
+
+static enum MHD_Result get_model(struct sl_gateway *gateway, struct MHD_Connection *connection, const char *name) {
+    struct sl_served_model model = sl_served_model(gateway->served);
+    if (model.known && strcmp(model.name, name) == 0) {
+        return reply_json(gateway, connection, 200, describe_model(gateway, &model));
+    }
+    struct sl_refusal refusal;
+    sl_refuse(&refusal, 404, "there is no model \"%.100s\"", name);
+    return reply_refusal(gateway, connection, &refusal);
+}
+
+static enum MHD_Result get_metrics(struct sl_gateway *gateway, struct MHD_Connection *connection) {
+    return reply_text(gateway, connection, 200, "text/plain; version=0.0.4", sl_gateway_metrics(gateway));
+}
+
+// ---- the body -------------------------------------------------------------------------------------------------------------
+
+static void give_memory_back(struct sl_exchange *exchange) {
+    atomic_fetch_sub(&exchange->gateway->body_bytes, (long long)exchange->body_bytes);
+    free(exchange->body);
+    exchange->body = NULL;
+    exchange->n_body = exchange->body_bytes = 0;
+}
+
+// Of all bodies that come in there is only so much.
+static bool take_memory(struct sl_exchange *exchange, size_t wanted) {
+    struct sl_gateway *gateway = exchange->gateway;
+    size_t bytes = wanted < 4096 ? 4096 : wanted * 2;
+    size_t more = bytes - exchange->body_bytes;
+    char *body = NULL;
+    if (atomic_fetch_add(&gateway->body_bytes, (long long)more) + (long long)more <=
+        gateway->config.body_memory_bytes) {
+        body = realloc(exchange->body, bytes);
+    }
+    if (!body) {
+        atomic_fetch_sub(&gateway->body_bytes, (long long)more);
+        return false;
+    }
+    exchange->body = body;
+    exchange->body_bytes = bytes;
+    return true;
+}
+
+// MHD_NO: not even a refusal is owed any more.
+static enum MHD_Result take_in(struct sl_exchange *exchange, const char *bytes, size_t n) {
+    const struct sl_gateway_config *config = &exchange->gateway->config;
+    if (exchange->refusal.http_status != 0) { // read to its end, if that is not far, and forgotten
+        return sl_now_ns() - exchange->began_ns < 2 * config->body_ms * SL_NS_PER_MS ? MHD_YES : MHD_NO;
+    }
+    if ((int64_t)(exchange->n_body + n) > config->max_body_bytes) {
+        sl_refuse(&exchange->refusal, 413, "the body has more than %" PRId64 " bytes (--max-body)",
+                  config->max_body_bytes);
+    } else if (sl_now_ns() - exchange->began_ns > config->body_ms * SL_NS_PER_MS) {
+        sl_refuse(&exchange->refusal, 408, "the body has not come within %" PRId64 " ms", config->body_ms);
+    } else if (exchange->n_body + n > exchange->body_bytes && !take_memory(exchange, exchange->n_body + n)) {
+        sl_refuse(&exchange->refusal, 429, "too many requests are coming in (--body-memory)");
+    } else {
+        memcpy(exchange->body + exchange->n_body, bytes, n);
+        exchange->n_body += n;
+        return MHD_YES;
+    }
+    give_memory_back(exchange);
+    return MHD_YES;
+}
+
+// What its head alone is refused for, so that its body need not come.
+static bool is_too_long(const struct sl_gateway *gateway, struct MHD_Connection *connection) {
+    const char *length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    return length && strtoll(length, NULL, 10) > gateway->config.max_body_bytes;
+}
+
+// ---- answers --------------------------------------------------------------------------------------------------------------
+
+static void on_answer_end(void *arg) {
+    struct sl_gateway *gateway = arg;
+    pthread_mutex_lock(&gateway->mutex);
+    gateway->n_answers--;
+    pthread_cond_signal(&gateway->changed);
+    pthread_mutex_unlock(&gateway->mutex);
+}
+
+static enum sl_status check_model(const struct sl_served_model *model, const struct sl_openai_request *request,
+                                  struct sl_refusal *refusal) {
+    if (!model->known) {
+        sl_refuse(refusal, 503, "no coordinator has answered yet: %s", model->why);
+        return SL_ERR_PEER_LOST;
+    }
+    if (request->model && strcmp(request->model, model->name) != 0) {
+        sl_refuse(refusal, 404, "there is no model \"%.100s\"; this is \"%.100s\"", request->model, model->name);
+        snprintf(refusal->param, sizeof refusal->param, "model");
+        return SL_ERR_NOT_FOUND;
+    }
+    return SL_OK;
+}
+
+// A place among the answers under way.
+static enum sl_status take_place(struct sl_exchange *exchange, struct sl_refusal *refusal) {
+    struct sl_gateway *gateway = exchange->gateway;
+    enum sl_status status = SL_OK;
+    pthread_mutex_lock(&gateway->mutex);
+    if (gateway->stopping) {
+        sl_refuse(refusal, 503, "the gateway stops");
+        status = SL_ERR_CANCELLED;
+    } else if (gateway->n_answers >= gateway->config.max_requests) {
+        sl_refuse(refusal, 429, "%d requests are being answered (--max-requests)", gateway->n_answers);
+        status = SL_ERR_EXHAUSTED;
+    } else {
+        gateway->n_answers++;
+    }
+    pthread_mutex_unlock(&gateway->mutex);
+    return status;
+}
+
+static void add_to_list(struct sl_exchange *exchange) {
+    struct sl_gateway *gateway = exchange->gateway;
+    pthread_mutex_lock(&gateway->mutex);
+    exchange->next = gateway->answering;
+    if (exchange->next) {
+        exchange->next->previous = exchange;
+    }
+    gateway->answering = exchange;
+    pthread_mutex_unlock(&gateway->mutex);
+}
+
+static void remove_from_list(struct sl_exchange *exchange) {
+    struct sl_gateway *gateway = exchange->gateway;
+    pthread_mutex_lock(&gateway->mutex);
+    *(exchange->previous ? &exchange->previous->next : &gateway->answering) = exchange->next;
+    if (exchange->next) {
+        exchange->next->previous = exchange->previous;
+    }
+    pthread_cond_signal(&gateway->changed);
+    pthread_mutex_unlock(&gateway->mutex);
+}
+
+void sl_exchange_stop_all(struct sl_gateway *gateway) {
+    for (struct sl_exchange *exchange = gateway->answering; exchange; exchange = exchange->next) {
+        sl_answer_stop(exchange->answer);
+    }
+}
+
+static enum MHD_Result begin_answer(struct sl_exchange *exchange, struct MHD_Connection *connection, bool is_chat) {
+    struct sl_gateway *gateway = exchange->gateway;
+    struct sl_served_model model = sl_served_model(gateway->served);
+    struct sl_openai_request *request = NULL;
+    struct sl_refusal refusal;
+    enum sl_status status =
+        sl_openai_request_parse(is_chat, exchange->body ? exchange->body : "", exchange->n_body, &request, &refusal);
+    give_memory_back(exchange);
+    if (status == SL_OK) {
+        status = check_model(&model, request, &refusal);
+    }
+    if (status == SL_OK) {
+        status = take_place(exchange, &refusal);
+    }
+    if (status != SL_OK) {
+        sl_openai_request_destroy(&request);
+        return reply_refusal(gateway, connection, &refusal);
+    }
+    struct sl_answer_config config = {.client = gateway->client,
+                                      .model = model.name,
+                                      .deadline_ms = gateway->config.deadline_ms,
+                                      .ping_ms = gateway->config.ping_ms,
+                                      .reader_ms = gateway->config.reader_ms,
+                                      .on_end = on_answer_end,
+                                      .arg = gateway};
+    struct sl_error err = {0};
+    status = sl_answer_begin(&config, &request, connection, &exchange->answer, &err);
+    if (status != SL_OK) {
+        on_answer_end(gateway);
+        sl_refuse_status(&refusal, status, err.text);
+        return reply_refusal(gateway, connection, &refusal);
+    }
+    add_to_list(exchange);
+    return MHD_YES;
+}
+
+static ssize_t take(void *cls, uint64_t at, char *buf, size_t n_bytes) {
+    (void)at;
+    return sl_answer_take(cls, buf, n_bytes);
+}
+
+static enum MHD_Result send_answer(struct sl_exchange *exchange, struct MHD_Connection *connection) {
+    struct sl_gateway *gateway = exchange->gateway;
+    struct sl_answer_head head = sl_answer_head(exchange->answer);
+    if (head.is_stream) {
+        struct MHD_Response *response =
+            MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, take, exchange->answer, NULL);
+        if (response) {
+            MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
+            MHD_add_response_header(response, "X-Accel-Buffering", "no"); // proxies: pass on what comes as it comes
+        }
+        return reply(gateway, connection, head.http_status, "text/event-stream", response);
+    }
+    struct sl_refusal none;
+    if (!head.text) {
+        sl_refuse(&none, 500, "no memory for the answer");
+        return reply_refusal(gateway, connection, &none);
+    }
+    return reply(gateway, connection, head.http_status, "application/json",
+                 MHD_create_response_from_buffer(head.n_text, (void *)head.text, MHD_RESPMEM_MUST_COPY));
+}
+
+// ---- routes ---------------------------------------------------------------------------------------------------------------
+
+static enum MHD_Result route(struct sl_exchange *exchange, struct MHD_Connection *connection, const char *url,
+                             const char *method) {
+    static const char models[] = "/v1/models/";
+    struct sl_gateway *gateway = exchange->gateway;
+    bool is_chat = strcmp(url, "/v1/chat/completions") == 0, is_completion = strcmp(url, "/v1/completions") == 0;
+    bool is_get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
+    bool is_model = strncmp(url, models, sizeof models - 1) == 0;
+    bool is_other = strcmp(url, "/v1/models") == 0 || strcmp(url, "/health") == 0 || strcmp(url, "/metrics") == 0;
+    struct sl_refusal refusal;
+    if (!is_chat && !is_completion && !is_model && !is_other) {
+        sl_refuse(&refusal, 404, "there is nothing at %.200s", url);
+    } else if (is_chat || is_completion ? strcmp(method, "POST") != 0 : !is_get) {
+        sl_refuse(&refusal, 405, "%.20s is not what %.200s takes", method, url);
+    } else if (exchange->refusal.http_status != 0) {
+        refusal = exchange->refusal;
+    } else if (is_chat || is_completion) {
+        return begin_answer(exchange, connection, is_chat);
+    } else if (is_model) {
+        return get_model(gateway, connection, url + sizeof models - 1);
+    } else {
+        return url[1] == 'h' ? get_health(gateway, connection)
+                             : (url[1] == 'm' ? get_metrics(gateway, connection) : get_models(gateway, connection));
+    }
+    return reply_refusal(gateway, connection, &refusal);
+}
+
+enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
+                                   const char *version, const char *body, size_t *body_bytes, void **exchange_ptr) {
+    (void)version;
+    struct sl_exchange *exchange = *exchange_ptr;
+    if (!exchange) { // its head alone
+        exchange = calloc(1, sizeof *exchange);
+        if (!exchange) {
+            return MHD_NO;
+        }
+        exchange->gateway = cls;
+        exchange->began_ns = sl_now_ns();
+        *exchange_ptr = exchange;
+        if (!is_too_long(exchange->gateway, connection)) {
+            return MHD_YES;
+        }
+        struct sl_refusal refusal;
+        sl_refuse(&refusal, 413, "the body has more than %" PRId64 " bytes (--max-body)",
+                  exchange->gateway->config.max_body_bytes);
+        return reply_refusal(exchange->gateway, connection, &refusal);
+    }
+    if (*body_bytes > 0) {
+        size_t n = *body_bytes;
+        *body_bytes = 0;
+        return take_in(exchange, body, n);
+    }
+    return exchange->answer ? send_answer(exchange, connection) : route(exchange, connection, url, method);
+}
+
+void sl_exchange_over(void *cls, struct MHD_Connection *connection, void **exchange_ptr,
+                      enum MHD_RequestTerminationCode how) {
+    (void)cls;
+    (void)connection;
+    (void)how;
+    struct sl_exchange *exchange = *exchange_ptr;
+    if (!exchange) {
+        return;
+    }
+    if (exchange->answer) {
+        remove_from_list(exchange);
+        sl_answer_leave(&exchange->answer);
+    }
+    give_memory_back(exchange);
+    free(exchange);
+    *exchange_ptr = NULL;
+}

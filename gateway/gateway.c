@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see gateway.h.
+#include "gateway/gateway.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/thread.h"
+#include "gateway/exchange.h"
+#include "gateway/listen.h"
+
+enum {
+    HEAD_BYTES = 32 << 10, // of one request's line and headers
+    FILE_BYTES = 1 << 20,  // of a certificate
+    STOPPED_MS = 15000,    // for answers that were told to end: a job's cancellation has ten seconds
+};
+
+// ---- create -------------------------------------------------------------------------------------------------------------
+
+// The file's text, malloc'd.
+static enum sl_status read_pem(const char *option, const char *path, char **text_out, struct sl_error *err) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat about;
+    if (fd < 0 || fstat(fd, &about) != 0 || !S_ISREG(about.st_mode) || about.st_size > FILE_BYTES) {
+        int why = errno;
+        if (fd >= 0) {
+            close(fd);
+        }
+        return sl_fail(err, SL_ERR_INVALID, "%s %s: %s", option, path, fd < 0 ? strerror(why) : "not a PEM file");
+    }
+    char *text = calloc(1, (size_t)about.st_size + 1);
+    ssize_t n = text ? read(fd, text, (size_t)about.st_size) : -1;
+    close(fd);
+    if (n != about.st_size) {
+        free(text);
+        return sl_fail(err, SL_ERR_IO, "%s %s: cannot be read", option, path);
+    }
+    *text_out = text;
+    return SL_OK;
+}
+
+static bool is_https(const struct sl_gateway_config *config) {
+    return config->https_cert && config->https_cert[0] != '\0';
+}
+
+static enum sl_status read_certificate(struct sl_gateway *gateway, struct sl_error *err) {
+    const struct sl_gateway_config *config = &gateway->config;
+    bool has_key = config->https_key && config->https_key[0] != '\0';
+    if (is_https(config) != has_key) {
+        return sl_fail(err, SL_ERR_INVALID, "--https-cert and --https-key belong together");
+    }
+    if (!has_key) {
+        return SL_OK;
+    }
+    enum sl_status status = read_pem("--https-cert", config->https_cert, &gateway->https_cert, err);
+    return status == SL_OK ? read_pem("--https-key", config->https_key, &gateway->https_key, err) : status;
+}
+
+static void log_line(void *cls, const char *format, va_list args) {
+    (void)cls;
+    char line[256];
+    vsnprintf(line, sizeof line, format, args);
+    line[strcspn(line, "\n")] = '\0';
+    sl_log_debug("http", "%s", line);
+}
+
+static enum sl_status start_daemon(struct sl_gateway *gateway, struct sl_error *err) {
+    const struct sl_gateway_config *config = &gateway->config;
+    int fd;
+    enum sl_status status = sl_http_listen(config->listen, is_https(config), config->insecure, &fd, gateway->address,
+                                           sizeof gateway->address, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct MHD_OptionItem https[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, gateway->https_cert},
+                                     {MHD_OPTION_HTTPS_MEM_KEY, 0, gateway->https_key},
+                                     {MHD_OPTION_END, 0, NULL}};
+    struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
+                     (is_https(config) ? MHD_USE_TLS : 0);
+    gateway->daemon =
+        MHD_start_daemon(flags, 0, NULL, NULL, sl_exchange_handle, gateway, MHD_OPTION_EXTERNAL_LOGGER, log_line, NULL,
+                         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED, sl_exchange_over, gateway,
+                         MHD_OPTION_CONNECTION_LIMIT, (unsigned)config->max_connections, MHD_OPTION_CONNECTION_TIMEOUT,
+                         (unsigned)((config->idle_ms + 999) / 1000), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                         (size_t)HEAD_BYTES, MHD_OPTION_ARRAY, is_https(config) ? https : none, MHD_OPTION_END);
+    if (!gateway->daemon) {
+        close(fd);
+        return sl_fail(err, SL_ERR_INVALID, "the HTTP server does not start%s",
+                       is_https(config) ? ": is --https-key the key of --https-cert?" : "");
+    }
+    return SL_OK;
+}
+
+void sl_gateway_destroy(struct sl_gateway **gateway_ptr) {
+    struct sl_gateway *gateway = *gateway_ptr;
+    *gateway_ptr = NULL;
+    if (gateway->daemon) {
+        MHD_stop_daemon(gateway->daemon);
+    }
+    sl_served_destroy(&gateway->served);
+    sl_client_close(&gateway->client);
+    pthread_cond_destroy(&gateway->changed);
+    pthread_mutex_destroy(&gateway->mutex);
+    free(gateway->https_cert);
+    free(gateway->https_key);
+    free(gateway);
+}
+
+enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct sl_gateway **gateway_out,
+                                struct sl_error *err) {
+    struct sl_gateway *gateway = calloc(1, sizeof *gateway);
+    if (!gateway) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a gateway");
+    }
+    gateway->config = *config;
+    gateway->started_s = (int64_t)time(NULL);
+    pthread_mutex_init(&gateway->mutex, NULL);
+    sl_cond_init(&gateway->changed);
+    enum sl_status status = read_certificate(gateway, err);
+    if (status == SL_OK) {
+        status = sl_client_connect(config->coordinator, &gateway->config.tls, &gateway->client, err);
+    }
+    if (status == SL_OK) {
+        status = sl_served_create(gateway->client, &gateway->served, err);
+    }
+    if (status == SL_OK) {
+        status = start_daemon(gateway, err);
+    }
+    if (status != SL_OK) {
+        sl_gateway_destroy(&gateway);
+        return status;
+    }
+    sl_log_info("gateway", "listening on %s, coordinator %s", gateway->address, config->coordinator);
+    *gateway_out = gateway;
+    return SL_OK;
+}
+
+const char *sl_gateway_address(const struct sl_gateway *gateway) {
+    return gateway->address;
+}
+
+// ---- stop ---------------------------------------------------------------------------------------------------------------
+
+void sl_gateway_hurry(struct sl_gateway *gateway) {
+    pthread_mutex_lock(&gateway->mutex);
+    gateway->hurrying = true;
+    pthread_cond_signal(&gateway->changed);
+    pthread_mutex_unlock(&gateway->mutex);
+}
+
+// Made by their threads, or sent by the HTTP daemon.
+static bool has_answers(const struct sl_gateway *gateway) {
+    return gateway->n_answers > 0 || gateway->answering;
+}
+
+void sl_gateway_drain(struct sl_gateway *gateway, int64_t grace_ms) {
+    MHD_socket fd = MHD_quiesce_daemon(gateway->daemon); // nobody new
+    if (fd != MHD_INVALID_SOCKET) {
+        close(fd);
+    }
+    pthread_mutex_lock(&gateway->mutex);
+    gateway->stopping = true;
+    int64_t end_ns = sl_deadline_in_ms(grace_ms);
+    while (has_answers(gateway) && !gateway->hurrying &&
+           sl_cond_wait_until(&gateway->changed, &gateway->mutex, end_ns) == SL_OK) {
+    }
+    sl_exchange_stop_all(gateway);
+    // Whoever still runs holds what we would free: they have deadlines of their own.
+    end_ns = sl_deadline_in_ms(STOPPED_MS);
+    while (has_answers(gateway) && sl_cond_wait_until(&gateway->changed, &gateway->mutex, end_ns) == SL_OK) {
+    }
+    int n_left = gateway->n_answers;
+    pthread_mutex_unlock(&gateway->mutex);
+    if (n_left > 0) {
+        sl_log_error("gateway", "%d answers have not ended: leaving with them", n_left);
+        _exit(1);
+    }
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the gateway: OpenAI's HTTP in front of a coordinator. It keeps nothing that outlives a request, so there may be any number.
+ *
+ * Design, in reading order:
+ *     openai_request.h   what is asked         openai_answer.h   what is answered      refusal.h   what is refused
+ *     answer.h           one answer under way  exchange.h        one request of HTTP, from its first byte to its last
+ *     served.h           what model there is   listen.h
+ *     POST /v1/chat/completions, /v1/completions    GET /v1/models, /v1/models/NAME, /health, /metrics
+ * Threads: libmicrohttpd's one, which holds all connections in one epoll set and never waits; one an answer under way, of which there
+ *     are at most max_requests; and one that asks the coordinator for its model. Connections that are idle cost no thread.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "trust/tls_files.h"
+
+struct sl_gateway;
+
+struct sl_gateway_config {
+    const char *listen;                 // "HOST:PORT"; port 0 picks a free one
+    const char *https_cert, *https_key; // PEM files; "": in the clear
+    bool insecure;                      // and then, listen also where other hosts can connect
+    const char *coordinator;            // "HOST:PORT"
+    struct sl_tls_files tls;            // who we are, to a cluster that asks
+    int64_t max_connections;
+    int64_t max_requests;       // answers under way; more are refused with 429
+    int64_t max_body_bytes;     // of one request
+    int64_t body_memory_bytes;  // of all that are coming in
+    int64_t idle_ms;            // a connection that neither sends nor takes anything is closed
+    int64_t body_ms;            // a request that takes longer to come is refused with 408
+    int64_t ping_ms, reader_ms; // see answer.h
+    int64_t deadline_ms;        // of requests that name none
+};
+
+// Listens when it returns. SL_ERR_INVALID and SL_ERR_PRECONDITION name the option.
+enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct sl_gateway **gateway_out,
+                                struct sl_error *err);
+const char *sl_gateway_address(const struct sl_gateway *gateway); // "127.0.0.1:8000"
+
+// Nobody new; answers under way have grace_ms to end, and those that have not then end with an error.
+void sl_gateway_drain(struct sl_gateway *gateway, int64_t grace_ms);
+
+// By another thread, while it drains: what is left of the grace is over.
+void sl_gateway_hurry(struct sl_gateway *gateway);
+
+void sl_gateway_destroy(struct sl_gateway **gateway); // of one that has drained; nulls *gateway

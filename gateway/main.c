@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: sluice-gateway: options, signals, and gateway.h between them.
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "gateway/gateway.h"
+#include "rpc/rpc.h"
+
+struct options {
+    struct sl_gateway_config gateway;
+    int64_t grace_ms;
+    const char *log;
+};
+
+static const struct sl_option options[] = {
+    {"listen", 'l', SL_OPTION_STRING, "127.0.0.1:8000", "HOST:PORT", "where HTTP clients connect",
+     SL_FIELD(options, gateway.listen)},
+    {"https-cert", 0, SL_OPTION_STRING, "", "FILE", "serve HTTPS: our certificate and its chain, PEM",
+     SL_FIELD(options, gateway.https_cert)},
+    {"https-key", 0, SL_OPTION_STRING, "", "FILE", "its key, PEM", SL_FIELD(options, gateway.https_key)},
+    SL_INSECURE_OPTION(options, gateway.insecure),
+    {"coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT", "of the cluster",
+     SL_FIELD(options, gateway.coordinator)},
+    SL_TLS_OPTIONS(options, gateway.tls, "client"),
+    {"max-connections", 0, SL_OPTION_INT, "4096", "N", "of HTTP clients", SL_FIELD(options, gateway.max_connections), 1,
+     1000000},
+    {"max-requests", 0, SL_OPTION_INT, "256", "N", "answers under way; more are refused with 429",
+     SL_FIELD(options, gateway.max_requests), 1, 10000},
+    {"max-body", 0, SL_OPTION_SIZE, "16M", "BYTES", "of one request", SL_FIELD(options, gateway.max_body_bytes), 1024,
+     1e10},
+    {"body-memory", 0, SL_OPTION_SIZE, "256M", "BYTES", "for all requests that are coming in",
+     SL_FIELD(options, gateway.body_memory_bytes), 1 << 20, 1e12},
+    {"idle-timeout", 0, SL_OPTION_DURATION, "60s", "TIME", "of a connection that neither sends nor takes anything",
+     SL_FIELD(options, gateway.idle_ms), 1000, 86400000},
+    {"body-timeout", 0, SL_OPTION_DURATION, "60s", "TIME", "for a request's body to come",
+     SL_FIELD(options, gateway.body_ms), 100, 86400000},
+    {"reader-timeout", 0, SL_OPTION_DURATION, "30s", "TIME",
+     "a client that takes nothing of its answer for so long is taken for gone", SL_FIELD(options, gateway.reader_ms),
+     100, 86400000},
+    {"ping", 0, SL_OPTION_DURATION, "15s", "TIME", "a stream that has nothing to say says so this often",
+     SL_FIELD(options, gateway.ping_ms), 100, 86400000},
+    {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of requests that name none (deadline_ms)",
+     SL_FIELD(options, gateway.deadline_ms), 1, 604800000},
+    {"grace", 0, SL_OPTION_DURATION, "30s", "TIME", "for answers under way after SIGTERM; a second signal ends it",
+     SL_FIELD(options, grace_ms), 0, 86400000},
+    {"log", 0, SL_OPTION_STRING, "info", "FILTER", "level, or level,component=level,...", SL_FIELD(options, log)},
+};
+
+static const struct sl_program program = {
+    .name = "sluice-gateway",
+    .usage = "[options]",
+    .summary = "OpenAI's HTTP in front of a Sluice cluster: chat and text completions, streamed or whole.",
+    .epilog = "Prints one line, `ready http=HOST:PORT`, on standard output when it serves.",
+    SL_OPTIONS(options),
+};
+
+struct stopper {
+    sigset_t signals;
+    struct sl_gateway *gateway;
+    atomic_bool over;
+};
+
+// Whatever comes behind the first signal.
+static void *wait_for_more(void *arg) {
+    struct stopper *stopper = arg;
+    int number;
+    if (sigwait(&stopper->signals, &number) == 0 && !atomic_load(&stopper->over)) {
+        sl_gateway_hurry(stopper->gateway);
+    }
+    return NULL;
+}
+
+static enum sl_status stop(struct stopper *stopper, int64_t grace_ms, struct sl_error *err) {
+    pthread_t thread;
+    enum sl_status status = sl_thread_start("signals", wait_for_more, stopper, &thread, err);
+    sl_gateway_drain(stopper->gateway, status == SL_OK ? grace_ms : 0);
+    if (status == SL_OK) {
+        atomic_store(&stopper->over, true);
+        pthread_kill(thread, SIGTERM);
+        pthread_join(thread, NULL);
+    }
+    sl_gateway_destroy(&stopper->gateway);
+    return status;
+}
+
+static enum sl_status serve(const struct options *chosen, struct sl_error *err) {
+    struct stopper stopper = {.gateway = NULL};
+    sigemptyset(&stopper.signals);
+    sigaddset(&stopper.signals, SIGTERM);
+    sigaddset(&stopper.signals, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &stopper.signals, NULL); // before any thread exists, so that all inherit it
+    signal(SIGPIPE, SIG_IGN);
+
+    sl_rpc_init();
+    enum sl_status status = sl_gateway_start(&chosen->gateway, &stopper.gateway, err);
+    if (status == SL_OK) {
+        printf("ready http=%s\n", sl_gateway_address(stopper.gateway));
+        fflush(stdout);
+        int number;
+        sigwait(&stopper.signals, &number);
+        sl_log_info("gateway", "%s: stopping", strsignal(number));
+        status = stop(&stopper, chosen->grace_ms, err);
+    }
+    sl_rpc_shutdown();
+    return status;
+}
+
+int main(int argc, char **argv) {
+    struct options chosen;
+    memset(&chosen, 0, sizeof chosen);
+    struct sl_error err = {0};
+    int first;
+    enum sl_status status = sl_config_parse(&program, argc, argv, &chosen, &first, &err);
+    if (status == SL_ERR_CANCELLED) {
+        return 0;
+    }
+    if (status == SL_OK && first < argc) {
+        status = sl_fail(&err, SL_ERR_INVALID, "unexpected argument '%s'", argv[first]);
+    }
+    if (status == SL_OK) {
+        status = sl_log_configure(chosen.log, &err);
+    }
+    if (status != SL_OK) {
+        fprintf(stderr, "sluice-gateway: %s\n", err.text);
+        return 2;
+    }
+    sl_log_set_process("gateway");
+    status = serve(&chosen, &err);
+    if (status != SL_OK) {
+        fprintf(stderr, "sluice-gateway: %s\n", err.text);
+        return 1;
+    }
+    return 0;
+}

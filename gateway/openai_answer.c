@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see openai_answer.h.
+#include "gateway/openai_answer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Logarithms and milliseconds have no more digits than this.
+#define FORM (JSON_COMPACT | JSON_REAL_PRECISION(7))
+
+// ---- tokens -----------------------------------------------------------------------------------------------------------
+
+// Text of bytes that may be a part of a character, or a zero, which readers of JSON stumble over: as OpenAI shows it, "bytes:\xNN".
+static json_t *text_of(ProtobufCBinaryData raw) {
+    bool has_zero = raw.len > 0 && memchr(raw.data, 0, raw.len);
+    json_t *text = has_zero ? NULL : json_stringn(raw.data ? (const char *)raw.data : "", raw.len);
+    if (text) {
+        return text;
+    }
+    char spelled[1024];
+    size_t n = (size_t)snprintf(spelled, sizeof spelled, "bytes:");
+    for (size_t i = 0; i < raw.len && n + 5 < sizeof spelled; i++) {
+        n += (size_t)snprintf(spelled + n, sizeof spelled - n, "\\x%02x", raw.data[i]);
+    }
+    return json_string(spelled);
+}
+
+static json_t *bytes_of(ProtobufCBinaryData raw) {
+    json_t *bytes = json_array();
+    for (size_t i = 0; i < raw.len; i++) {
+        json_array_append_new(bytes, json_integer(raw.data[i]));
+    }
+    return bytes;
+}
+
+static json_t *describe(ProtobufCBinaryData raw, double logprob) {
+    return json_pack("{s:o, s:f, s:o}", "token", text_of(raw), "logprob", logprob, "bytes", bytes_of(raw));
+}
+
+static size_t n_shown(const struct sl_openai_answer *answer, const Sluice__V1__Token *token) {
+    size_t most = (size_t)answer->request->n_top_logprobs;
+    return token->n_alternatives < most ? token->n_alternatives : most;
+}
+
+static json_t *chat_logprob(const struct sl_openai_answer *answer, const Sluice__V1__Token *token) {
+    json_t *one = describe(token->raw, (double)token->logprob), *top = json_array();
+    for (size_t i = 0; i < n_shown(answer, token); i++) {
+        json_array_append_new(top, describe(token->alternatives[i]->raw, (double)token->alternatives[i]->logprob));
+    }
+    json_object_set_new(one, "top_logprobs", top);
+    return one;
+}
+
+static json_t *completion_logprob(const struct sl_openai_answer *answer, const Sluice__V1__Token *token) {
+    json_t *top = json_object(), *text = text_of(token->raw);
+    for (size_t i = 0; i < n_shown(answer, token); i++) {
+        json_t *name = text_of(token->alternatives[i]->raw);
+        json_object_set_new(top, json_string_value(name), json_real((double)token->alternatives[i]->logprob));
+        json_decref(name);
+    }
+    return json_pack("{s:o, s:f, s:o, s:I}", "token", text, "logprob", (double)token->logprob, "top", top, "offset",
+                     (json_int_t)answer->n_text);
+}
+
+// What was heard of tokens, in the shape of the answer's kind.
+static json_t *logprobs_of(const struct sl_openai_answer *answer, json_t *heard) {
+    if (!answer->request->wants_logprobs) {
+        return json_null();
+    }
+    if (answer->request->is_chat) {
+        return json_pack("{s:O, s:n}", "content", heard, "refusal");
+    }
+    json_t *tokens = json_array(), *logprobs = json_array(), *top = json_array(), *offsets = json_array(), *one;
+    size_t i;
+    json_array_foreach(heard, i, one) {
+        json_array_append(tokens, json_object_get(one, "token"));
+        json_array_append(logprobs, json_object_get(one, "logprob"));
+        json_array_append(top, json_object_get(one, "top"));
+        json_array_append(offsets, json_object_get(one, "offset"));
+    }
+    return json_pack("{s:o, s:o, s:o, s:o}", "tokens", tokens, "token_logprobs", logprobs, "top_logprobs", top,
+                     "text_offset", offsets);
+}
+
+static size_t n_characters(const char *text) {
+    size_t n = 0;
+    for (; *text; text++) {
+        n += ((unsigned char)*text & 0xc0) != 0x80;
+    }
+    return n;
+}
+
+static json_t *hear(struct sl_openai_answer *answer, const Sluice__V1__Token *token) {
+    json_t *one = answer->request->is_chat ? chat_logprob(answer, token) : completion_logprob(answer, token);
+    answer->n_text += n_characters(token->text);
+    return one;
+}
+
+// ---- what answers have in common ----------------------------------------------------------------------------------------
+
+static const char *finish_reason(const Sluice__V1__Finished *finished) {
+    return finished->reason == SLUICE__V1__FINISHED__REASON__LENGTH ? "length" : "stop";
+}
+
+static json_t *usage_of(const Sluice__V1__Statistics *s) {
+    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)s->n_prompt_tokens, "completion_tokens",
+                     (json_int_t)s->n_output_tokens, "total_tokens",
+                     (json_int_t)(s->n_prompt_tokens + s->n_output_tokens), "prompt_tokens_details", "cached_tokens",
+                     (json_int_t)s->n_reused_tokens);
+}
+
+static json_t *measured(const struct sl_openai_answer *answer, const Sluice__V1__Statistics *s) {
+    return json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:s}", "job_id", answer->job_id,
+                     "recipe", s->recipe, "queue_ms", s->queue_ms, "prefill_ms", s->prefill_ms, "ship_ms", s->ship_ms,
+                     "ttft_ms", s->ttft_ms, "tpot_ms", s->tpot_ms, "total_ms", s->total_ms, "capsule_bytes",
+                     (json_int_t)s->capsule_bytes, "full_bytes", (json_int_t)s->full_bytes, "decode_resident_bytes",
+                     (json_int_t)s->decode_resident_bytes, "retries", (json_int_t)s->retries, "transport",
+                     s->transport);
+}
+
+static json_t *object_with(const struct sl_openai_answer *answer, const char *kind, json_t *choices) {
+    char id[128];
+    snprintf(id, sizeof id, "%s-%s", answer->request->is_chat ? "chatcmpl" : "cmpl", answer->job_id);
+    return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", id, "object", kind, "created", (json_int_t)answer->created,
+                     "model", answer->model, "choices", choices);
+}
+
+static char *event_of(json_t *object) {
+    char *json = object ? json_dumps(object, FORM) : NULL, *event = NULL;
+    json_decref(object);
+    if (json && asprintf(&event, "data: %s\n\n", json) < 0) {
+        event = NULL;
+    }
+    free(json);
+    return event;
+}
+
+// ---- streams ------------------------------------------------------------------------------------------------------------
+
+static json_t *chunk(const struct sl_openai_answer *answer, json_t *choices) {
+    return object_with(answer, answer->request->is_chat ? "chat.completion.chunk" : "text_completion", choices);
+}
+
+// reason: NULL before the end. The deltas of a chat, or the text of a completion.
+static json_t *chunk_with(const struct sl_openai_answer *answer, const char *role, const char *text, json_t *logprobs,
+                          const char *reason) {
+    json_t *choice;
+    if (answer->request->is_chat) {
+        json_t *delta = json_object();
+        if (role) {
+            json_object_set_new(delta, "role", json_string(role));
+        }
+        if (text) {
+            json_object_set_new(delta, "content", json_string(text));
+        }
+        choice = json_pack("{s:i, s:o, s:o, s:s?}", "index", 0, "delta", delta, "logprobs", logprobs, "finish_reason",
+                           reason);
+    } else {
+        choice = json_pack("{s:i, s:s, s:o, s:s?}", "index", 0, "text", text ? text : "", "logprobs", logprobs,
+                           "finish_reason", reason);
+    }
+    json_t *made = chunk(answer, json_pack("[o]", choice));
+    if (answer->request->include_usage) {
+        json_object_set_new(made, "usage", json_null());
+    }
+    return made;
+}
+
+char *sl_openai_begin(struct sl_openai_answer *answer) {
+    return answer->request->is_chat ? event_of(chunk_with(answer, "assistant", "", json_null(), NULL)) : strdup("");
+}
+
+char *sl_openai_token(struct sl_openai_answer *answer, const Sluice__V1__Token *token) {
+    if (!answer->request->wants_logprobs && token->text[0] == '\0') {
+        return strdup("");
+    }
+    json_t *heard = answer->request->wants_logprobs ? json_pack("[o]", hear(answer, token)) : NULL;
+    char *event = event_of(chunk_with(answer, NULL, token->text, logprobs_of(answer, heard), NULL));
+    json_decref(heard);
+    return event;
+}
+
+char *sl_openai_end(struct sl_openai_answer *answer, const Sluice__V1__Finished *finished) {
+    json_t *last = chunk_with(answer, NULL, NULL, json_null(), finish_reason(finished)), *usage = NULL;
+    if (answer->request->include_usage) {
+        usage = chunk(answer, json_array());
+        json_object_set_new(usage, "usage", usage_of(finished->statistics));
+    }
+    json_object_set_new(usage ? usage : last, "sluice", measured(answer, finished->statistics));
+    char *first = event_of(last), *second = usage ? event_of(usage) : strdup(""), *end = NULL;
+    if (!first || !second || asprintf(&end, "%s%sdata: [DONE]\n\n", first, second) < 0) {
+        end = NULL;
+    }
+    free(first);
+    free(second);
+    return end;
+}
+
+// ---- one object ---------------------------------------------------------------------------------------------------------
+
+enum sl_status sl_openai_keep(struct sl_openai_answer *answer, const Sluice__V1__Token *token) {
+    if (!answer->request->wants_logprobs) {
+        return SL_OK;
+    }
+    if (!answer->tokens && !(answer->tokens = json_array())) {
+        return SL_ERR_EXHAUSTED;
+    }
+    return json_array_append_new(answer->tokens, hear(answer, token)) == 0 ? SL_OK : SL_ERR_EXHAUSTED;
+}
+
+char *sl_openai_whole(struct sl_openai_answer *answer, const Sluice__V1__Finished *finished) {
+    json_t *logprobs = logprobs_of(answer, answer->tokens), *choice;
+    if (answer->request->is_chat) {
+        choice = json_pack("{s:i, s:{s:s, s:s, s:n}, s:o, s:s}", "index", 0, "message", "role", "assistant", "content",
+                           finished->text, "refusal", "logprobs", logprobs, "finish_reason", finish_reason(finished));
+    } else {
+        choice = json_pack("{s:i, s:s, s:o, s:s}", "index", 0, "text", finished->text, "logprobs", logprobs,
+                           "finish_reason", finish_reason(finished));
+    }
+    json_t *object =
+        object_with(answer, answer->request->is_chat ? "chat.completion" : "text_completion", json_pack("[o]", choice));
+    json_object_set_new(object, "usage", usage_of(finished->statistics));
+    json_object_set_new(object, "sluice", measured(answer, finished->statistics));
+    char *json = object ? json_dumps(object, FORM) : NULL;
+    json_decref(object);
+    return json;
+}
+
+void sl_openai_answer_cleanup(struct sl_openai_answer *answer) {
+    json_decref(answer->tokens);
+    answer->tokens = NULL;
+}

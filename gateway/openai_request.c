@@ -1,0 +1,510 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see openai_request.h. Read from the bottom up: the table of fields, and what takes each.
+#include "gateway/openai_request.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compress/recipe/recipe.h"
+
+enum { MAX_MESSAGES = 4096, MAX_TOP_LOGPROBS = 20 };
+
+struct taking {
+    struct sl_openai_request *request;
+    const char *name; // of the field
+    const json_t *value;
+    struct sl_refusal *refusal;
+};
+
+static enum sl_status wrong_type(const struct taking *taking, const char *expected) {
+    return sl_refuse_field(taking->refusal, taking->name, "%s: expected %s", taking->name, expected);
+}
+
+static enum sl_status unsupported(const struct taking *taking) {
+    return sl_refuse_field(taking->refusal, taking->name, "%s is not supported", taking->name);
+}
+
+static enum sl_status no_memory(struct sl_refusal *refusal) {
+    sl_refuse(refusal, 503, "no memory for the request");
+    return SL_ERR_EXHAUSTED;
+}
+
+static enum sl_status take_integer(const struct taking *taking, int64_t min, int64_t max, int64_t *out) {
+    if (!json_is_integer(taking->value)) {
+        return wrong_type(taking, "an integer");
+    }
+    *out = json_integer_value(taking->value);
+    return *out >= min && *out <= max
+               ? SL_OK
+               : sl_refuse_field(taking->refusal, taking->name, "%s: is %lld, must be %lld to %lld", taking->name,
+                                 (long long)*out, (long long)min, (long long)max);
+}
+
+static enum sl_status take_real(const struct taking *taking, float *out) {
+    if (!json_is_number(taking->value) || !(fabs(json_number_value(taking->value)) < 1e9)) {
+        return wrong_type(taking, "a number");
+    }
+    *out = (float)json_number_value(taking->value);
+    return SL_OK;
+}
+
+static enum sl_status take_boolean(const struct taking *taking, bool *out) {
+    if (!json_is_boolean(taking->value)) {
+        return wrong_type(taking, "true or false");
+    }
+    *out = json_is_true(taking->value);
+    return SL_OK;
+}
+
+// ---- what is asked ----------------------------------------------------------------------------------------------------
+
+static enum sl_status take_model(const struct taking *taking) {
+    taking->request->model = json_string_value(taking->value);
+    return taking->request->model ? SL_OK : wrong_type(taking, "a string");
+}
+
+// Pieces of text of one message, one behind the other. *joined_out is malloc'd.
+static enum sl_status join_parts(const struct taking *taking, size_t i, const json_t *parts, char **joined_out) {
+    size_t n_bytes = 0, k;
+    const json_t *part;
+    json_array_foreach(parts, k, part) {
+        const char *type = json_string_value(json_object_get(part, "type"));
+        const char *text = json_string_value(json_object_get(part, "text"));
+        if (!type || strcmp(type, "text") != 0) {
+            return sl_refuse_field(taking->refusal, taking->name,
+                                   "messages[%zu].content[%zu]: type \"%.40s\" is not supported", i, k,
+                                   type ? type : "");
+        }
+        if (!text) {
+            return sl_refuse_field(taking->refusal, taking->name, "messages[%zu].content[%zu]: has no text", i, k);
+        }
+        n_bytes += strlen(text);
+    }
+    char *joined = malloc(n_bytes + 1), *end = joined;
+    if (!joined) {
+        return no_memory(taking->refusal);
+    }
+    *end = '\0';
+    json_array_foreach(parts, k, part) {
+        end = stpcpy(end, json_string_value(json_object_get(part, "text")));
+    }
+    *joined_out = joined;
+    return SL_OK;
+}
+
+static enum sl_status take_message(const struct taking *taking, size_t i, const json_t *json) {
+    struct sl_openai_request *request = taking->request;
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)json, key, value) {
+        if (strcmp(key, "role") != 0 && strcmp(key, "content") != 0 && !json_is_null(value)) {
+            return sl_refuse_field(taking->refusal, taking->name, "messages[%zu].%.40s is not supported", i, key);
+        }
+    }
+    const char *role = json_string_value(json_object_get(json, "role"));
+    const json_t *content = json_object_get(json, "content");
+    if (!role) {
+        return sl_refuse_field(taking->refusal, taking->name, "messages[%zu].role: expected a string", i);
+    }
+    enum sl_status status = SL_OK;
+    if (json_is_array(content)) {
+        status = join_parts(taking, i, content, &request->joined[i]);
+    } else if (!json_is_string(content)) {
+        status = sl_refuse_field(taking->refusal, taking->name,
+                                 "messages[%zu].content: expected a string or a list of texts", i);
+    }
+    Sluice__V1__ChatMessage *message = &request->messages[i];
+    sluice__v1__chat_message__init(message);
+    message->role = (char *)(strcmp(role, "developer") == 0 ? "system" : role); // OpenAI's newer word for it
+    message->content = request->joined[i] ? request->joined[i] : (char *)json_string_value(content);
+    request->message_list[i] = message;
+    return status;
+}
+
+static enum sl_status take_messages(const struct taking *taking) {
+    struct sl_openai_request *request = taking->request;
+    size_t n = json_array_size(taking->value), i;
+    if (n == 0 || n > MAX_MESSAGES) {
+        return sl_refuse_field(taking->refusal, taking->name, "messages: expected a list of 1 to %d", MAX_MESSAGES);
+    }
+    request->messages = calloc(n, sizeof *request->messages);
+    request->message_list = calloc(n, sizeof *request->message_list);
+    request->joined = calloc(n, sizeof *request->joined);
+    if (!request->messages || !request->message_list || !request->joined) {
+        return no_memory(taking->refusal);
+    }
+    sluice__v1__chat__init(&request->chat);
+    request->chat.messages = request->message_list;
+    request->chat.n_messages = n;
+    request->message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
+    request->message.chat = &request->chat;
+    const json_t *message;
+    enum sl_status status = SL_OK;
+    json_array_foreach(taking->value, i, message) {
+        status = status == SL_OK ? take_message(taking, i, message) : status;
+    }
+    return status;
+}
+
+static enum sl_status take_ids(const struct taking *taking, const json_t *ids) {
+    struct sl_openai_request *request = taking->request;
+    size_t n = json_array_size(ids), i;
+    request->tokens.ids = malloc((n + 1) * sizeof *request->tokens.ids);
+    if (!request->tokens.ids) {
+        return no_memory(taking->refusal);
+    }
+    const json_t *id;
+    json_array_foreach(ids, i, id) {
+        json_int_t number = json_integer_value(id);
+        if (!json_is_integer(id) || number < 0 || number > INT32_MAX) {
+            return sl_refuse_field(taking->refusal, taking->name, "prompt[%zu]: expected a token's id", i);
+        }
+        request->tokens.ids[i] = (int32_t)number;
+    }
+    request->tokens.n_ids = n;
+    request->message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
+    request->message.tokens = &request->tokens;
+    return SL_OK;
+}
+
+// A text, token ids, or a list of one of these.
+static enum sl_status take_prompt(const struct taking *taking) {
+    const json_t *prompt = taking->value;
+    const json_t *first = json_array_get(prompt, 0);
+    if (json_is_string(first) || json_is_array(first)) {
+        if (json_array_size(prompt) > 1) {
+            return sl_refuse_field(taking->refusal, taking->name,
+                                   "prompt: several prompts in one request are not supported");
+        }
+        prompt = first;
+    }
+    if (json_is_string(prompt)) {
+        taking->request->message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
+        taking->request->message.text = (char *)json_string_value(prompt);
+        return SL_OK;
+    }
+    return json_is_array(prompt) ? take_ids(taking, prompt) : wrong_type(taking, "a text or a list of token ids");
+}
+
+static enum sl_status take_stop(const struct taking *taking) {
+    struct sl_openai_request *request = taking->request;
+    const json_t *one = taking->value;
+    bool is_list = json_is_array(one);
+    size_t n = is_list ? json_array_size(one) : 1;
+    if (n > SL_OPENAI_MAX_STOPS) {
+        return sl_refuse_field(taking->refusal, taking->name, "stop: at most %d", SL_OPENAI_MAX_STOPS);
+    }
+    for (size_t i = 0; i < n; i++) {
+        const char *stop = json_string_value(is_list ? json_array_get(taking->value, i) : one);
+        if (!stop) {
+            return wrong_type(taking, "a string or a list of strings");
+        }
+        request->stops[i] = (char *)stop;
+    }
+    request->message.stop = request->stops;
+    request->message.n_stop = n;
+    return SL_OK;
+}
+
+static enum sl_status take_max_tokens(const struct taking *taking) {
+    int64_t n = 0;
+    enum sl_status status = take_integer(taking, 1, INT32_MAX, &n);
+    if (status == SL_OK) {
+        taking->request->message.max_new_tokens_present_case =
+            SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
+        taking->request->message.max_new_tokens = (int32_t)n;
+    }
+    return status;
+}
+
+// ---- how it is answered -----------------------------------------------------------------------------------------------
+
+static enum sl_status take_temperature(const struct taking *taking) {
+    return take_real(taking, &taking->request->sampling.temperature);
+}
+
+static enum sl_status take_top_p(const struct taking *taking) {
+    taking->request->sampling.top_p_present_case = SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P;
+    return take_real(taking, &taking->request->sampling.top_p);
+}
+
+static enum sl_status take_repetition_penalty(const struct taking *taking) {
+    taking->request->sampling.repetition_penalty_present_case =
+        SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY;
+    return take_real(taking, &taking->request->sampling.repetition_penalty);
+}
+
+static enum sl_status take_top_k(const struct taking *taking) {
+    int64_t k = 0;
+    enum sl_status status = take_integer(taking, -1, INT32_MAX, &k);
+    taking->request->sampling.top_k = status == SL_OK && k > 0 ? (int32_t)k : 0; // -1 is off, too, elsewhere
+    return status;
+}
+
+static enum sl_status take_seed(const struct taking *taking) {
+    int64_t seed = 0;
+    enum sl_status status = take_integer(taking, INT64_MIN, INT64_MAX, &seed);
+    taking->request->sampling.seed = status == SL_OK ? (uint64_t)seed : 0;
+    return status;
+}
+
+// A chat's is whether, a completion's how many.
+static enum sl_status take_logprobs(const struct taking *taking) {
+    struct sl_openai_request *request = taking->request;
+    if (request->is_chat) {
+        return take_boolean(taking, &request->wants_logprobs);
+    }
+    int64_t n = 0;
+    enum sl_status status = take_integer(taking, 0, MAX_TOP_LOGPROBS, &n);
+    request->wants_logprobs = status == SL_OK;
+    request->n_top_logprobs = status == SL_OK ? (int)n : 0;
+    return status;
+}
+
+static enum sl_status take_top_logprobs(const struct taking *taking) {
+    int64_t n = 0;
+    enum sl_status status = take_integer(taking, 0, MAX_TOP_LOGPROBS, &n);
+    taking->request->n_top_logprobs = status == SL_OK ? (int)n : 0;
+    return status;
+}
+
+static enum sl_status take_stream(const struct taking *taking) {
+    return take_boolean(taking, &taking->request->stream);
+}
+
+static enum sl_status take_stream_options(const struct taking *taking) {
+    const char *key;
+    json_t *value;
+    if (!json_is_object(taking->value)) {
+        return wrong_type(taking, "an object");
+    }
+    json_object_foreach((json_t *)taking->value, key, value) {
+        struct taking option = {taking->request, "stream_options.include_usage", value, taking->refusal};
+        if (strcmp(key, "include_usage") != 0) {
+            return sl_refuse_field(taking->refusal, taking->name, "stream_options.%.40s is not supported", key);
+        }
+        enum sl_status status = take_boolean(&option, &taking->request->include_usage);
+        if (status != SL_OK) {
+            return status;
+        }
+    }
+    return SL_OK;
+}
+
+// ---- ours -------------------------------------------------------------------------------------------------------------
+
+static enum sl_status take_recipe(const struct taking *taking) {
+    taking->request->message.recipe = (char *)json_string_value(taking->value);
+    return taking->request->message.recipe ? SL_OK : wrong_type(taking, "a string");
+}
+
+static enum sl_status take_ship_at_most(const struct taking *taking) {
+    float percent = 0;
+    enum sl_status status = take_real(taking, &percent);
+    if (status != SL_OK) {
+        return status;
+    }
+    const struct sl_recommendation *recommended = sl_recipe_recommend((double)percent / 100);
+    if (!recommended) {
+        return sl_refuse_field(taking->refusal, taking->name, "ship_at_most: no recommended recipe ships so little");
+    }
+    taking->request->message.recipe = (char *)recommended->recipe;
+    return SL_OK;
+}
+
+static enum sl_status take_ignore_eos(const struct taking *taking) {
+    bool ignore = false;
+    enum sl_status status = take_boolean(taking, &ignore);
+    taking->request->message.ignore_eos = status == SL_OK && ignore;
+    return status;
+}
+
+static enum sl_status take_deadline_ms(const struct taking *taking) {
+    return take_integer(taking, 1, INT64_MAX, &taking->request->message.deadline_ms);
+}
+
+// ---- what others do and we do not: only as if it had not been said ------------------------------------------------------
+
+static enum sl_status take_nothing(const struct taking *taking) {
+    bool is_empty = json_is_false(taking->value) ||
+                    (json_is_array(taking->value) && json_array_size(taking->value) == 0) ||
+                    (json_is_object(taking->value) && json_object_size(taking->value) == 0);
+    return is_empty ? SL_OK : unsupported(taking);
+}
+
+static enum sl_status take_zero(const struct taking *taking) {
+    return json_is_number(taking->value) && json_number_value(taking->value) == 0 ? SL_OK : unsupported(taking);
+}
+
+static enum sl_status take_one(const struct taking *taking) {
+    return json_is_integer(taking->value) && json_integer_value(taking->value) == 1 ? SL_OK : unsupported(taking);
+}
+
+static enum sl_status take_plain_text(const struct taking *taking) {
+    const char *type = json_string_value(json_object_get(taking->value, "type"));
+    return type && strcmp(type, "text") == 0 ? SL_OK : unsupported(taking);
+}
+
+static enum sl_status take_none(const struct taking *taking) {
+    const char *word = json_string_value(taking->value);
+    return word && strcmp(word, "none") == 0 ? SL_OK : unsupported(taking);
+}
+
+// What only speaks of the request, or of how others keep it.
+static enum sl_status take_remark(const struct taking *taking) {
+    (void)taking;
+    return SL_OK;
+}
+
+// ---- the table --------------------------------------------------------------------------------------------------------
+
+enum { CHAT = 1, COMPLETION = 2, BOTH = 3 };
+
+// Of fields that speak of the same, the later row wins.
+static const struct field {
+    const char *name;
+    int where;
+    enum sl_status (*take)(const struct taking *taking);
+} fields[] = {
+    {"model", BOTH, take_model},
+    {"messages", CHAT, take_messages},
+    {"prompt", COMPLETION, take_prompt},
+    {"stop", BOTH, take_stop},
+    {"max_tokens", BOTH, take_max_tokens},
+    {"max_completion_tokens", CHAT, take_max_tokens},
+    {"temperature", BOTH, take_temperature},
+    {"top_p", BOTH, take_top_p},
+    {"seed", BOTH, take_seed},
+    {"logprobs", BOTH, take_logprobs},
+    {"top_logprobs", CHAT, take_top_logprobs},
+    {"stream", BOTH, take_stream},
+    {"stream_options", BOTH, take_stream_options},
+    // Ours, and what others have beside OpenAI's.
+    {"recipe", BOTH, take_recipe},
+    {"ship_at_most", BOTH, take_ship_at_most},
+    {"top_k", BOTH, take_top_k},
+    {"repetition_penalty", BOTH, take_repetition_penalty},
+    {"ignore_eos", BOTH, take_ignore_eos},
+    {"deadline_ms", BOTH, take_deadline_ms},
+    // Not done here.
+    {"n", BOTH, take_one},
+    {"best_of", COMPLETION, take_one},
+    {"echo", COMPLETION, take_nothing},
+    {"suffix", COMPLETION, take_nothing},
+    {"tools", CHAT, take_nothing},
+    {"functions", CHAT, take_nothing},
+    {"tool_choice", CHAT, take_none},
+    {"function_call", CHAT, take_none},
+    {"response_format", CHAT, take_plain_text},
+    {"logit_bias", BOTH, take_nothing},
+    {"presence_penalty", BOTH, take_zero},
+    {"frequency_penalty", BOTH, take_zero},
+    {"store", CHAT, take_nothing},
+    {"user", BOTH, take_remark},
+    {"metadata", CHAT, take_remark},
+    {"safety_identifier", CHAT, take_remark},
+    {"prompt_cache_key", CHAT, take_remark},
+    {"parallel_tool_calls", CHAT, take_remark}, // of tools, which there are none
+};
+
+static bool is_known(const char *name, int where) {
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        if ((fields[i].where & where) && strcmp(fields[i].name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static enum sl_status take_fields(struct sl_openai_request *request, struct sl_refusal *refusal) {
+    int where = request->is_chat ? CHAT : COMPLETION;
+    const char *name;
+    json_t *value;
+    json_object_foreach(request->json, name, value) {
+        if (!json_is_null(value) && !is_known(name, where)) {
+            return sl_refuse_field(refusal, strlen(name) < sizeof refusal->param ? name : "", "unknown field \"%.60s\"",
+                                   name);
+        }
+    }
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        struct taking taking = {request, fields[i].name, json_object_get(request->json, fields[i].name), refusal};
+        if ((fields[i].where & where) && taking.value && !json_is_null(taking.value)) {
+            enum sl_status status = fields[i].take(&taking);
+            if (status != SL_OK) {
+                return status;
+            }
+        }
+    }
+    return SL_OK;
+}
+
+static enum sl_status check_together(struct sl_openai_request *request, struct sl_refusal *refusal) {
+    if (request->message.prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT__NOT_SET) {
+        const char *name = request->is_chat ? "messages" : "prompt";
+        return sl_refuse_field(refusal, name, "%s is missing", name);
+    }
+    if (request->include_usage && !request->stream) {
+        return sl_refuse_field(refusal, "stream_options", "stream_options: only with stream");
+    }
+    if (request->n_top_logprobs > 0 && !request->wants_logprobs) {
+        return sl_refuse_field(refusal, "top_logprobs", "top_logprobs: only with logprobs");
+    }
+    if (request->wants_logprobs) { // a token's own bytes come with alternatives
+        request->sampling.logprobs = request->n_top_logprobs > 0 ? request->n_top_logprobs : 1;
+    }
+    return SL_OK;
+}
+
+static enum sl_status parse(const char *body, size_t n_bytes, struct sl_openai_request *request,
+                            struct sl_refusal *refusal) {
+    json_error_t error;
+    request->json = json_loadb(body, n_bytes, JSON_REJECT_DUPLICATES, &error);
+    if (!request->json) {
+        return sl_refuse_field(refusal, "", "the body is not JSON: %s at byte %d", error.text, error.position);
+    }
+    if (!json_is_object(request->json)) {
+        return sl_refuse_field(refusal, "", "the body is JSON, but no object");
+    }
+    sluice__v1__generate_request__init(&request->message);
+    sluice__v1__sampling__init(&request->sampling);
+    sluice__v1__token_ids__init(&request->tokens);
+    request->sampling.temperature = 1; // as OpenAI has it
+    request->message.sampling = &request->sampling;
+    enum sl_status status = take_fields(request, refusal);
+    return status == SL_OK ? check_together(request, refusal) : status;
+}
+
+enum sl_status sl_openai_request_parse(bool is_chat, const char *body, size_t n_bytes,
+                                       struct sl_openai_request **request_out, struct sl_refusal *refusal) {
+    struct sl_openai_request *request = calloc(1, sizeof *request);
+    if (!request) {
+        return no_memory(refusal);
+    }
+    request->is_chat = is_chat;
+    enum sl_status status = parse(body, n_bytes, request, refusal);
+    if (status != SL_OK) {
+        sl_openai_request_destroy(&request);
+        return status;
+    }
+    *request_out = request;
+    return SL_OK;
+}
+
+void sl_openai_request_destroy(struct sl_openai_request **request_ptr) {
+    struct sl_openai_request *request = *request_ptr;
+    if (!request) {
+        return;
+    }
+    for (size_t i = 0; request->joined && i < request->chat.n_messages; i++) {
+        free(request->joined[i]);
+    }
+    free(request->joined);
+    free(request->message_list);
+    free(request->messages);
+    free(request->tokens.ids);
+    json_decref(request->json);
+    free(request);
+    *request_ptr = NULL;
+}

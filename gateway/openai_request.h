@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the body of POST /v1/chat/completions and /v1/completions as a GenerateRequest.
+ *
+ * Design: one row a field (openai_request.c). A field that is not in the table, or asks for what we do not do, is refused by its name:
+ *         nothing is ignored that could change an answer. Ranges are the coordinator's to check; here only types are.
+ *         Beyond OpenAI's fields: recipe, ship_at_most, top_k, repetition_penalty, ignore_eos, deadline_ms.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "gateway/refusal.h"
+#include "proto/sluice/v1/inference.pb-c.h"
+
+#define SL_OPENAI_MAX_STOPS 16
+
+struct sl_openai_request {
+    bool is_chat;
+    bool stream, include_usage;
+    bool wants_logprobs;
+    int n_top_logprobs; // shown of each token's
+    const char *model;  // NULL: none named
+    // What the coordinator is asked, and what it points to.
+    Sluice__V1__GenerateRequest message;
+    Sluice__V1__Sampling sampling;
+    Sluice__V1__Chat chat;
+    Sluice__V1__ChatMessage *messages;
+    Sluice__V1__ChatMessage **message_list;
+    char **joined; // [chat.n_messages] contents that came in several pieces
+    Sluice__V1__TokenIds tokens;
+    char *stops[SL_OPENAI_MAX_STOPS];
+    json_t *json;
+};
+
+// *request_out is the caller's to destroy. SL_ERR_INVALID, SL_ERR_EXHAUSTED: *refusal says why, and there is none.
+enum sl_status sl_openai_request_parse(bool is_chat, const char *body, size_t n_bytes,
+                                       struct sl_openai_request **request_out, struct sl_refusal *refusal);
+void sl_openai_request_destroy(struct sl_openai_request **request); // accepts NULL, nulls *request

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see refusal.h.
+#include "gateway/refusal.h"
+
+#include <ctype.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *type_of(int http_status) {
+    switch (http_status) {
+    case 401:
+        return "authentication_error";
+    case 403:
+        return "permission_error";
+    case 429:
+        return "rate_limit_error";
+    default:
+        return http_status < 500 ? "invalid_request_error" : "server_error";
+    }
+}
+
+static void tell(struct sl_refusal *refusal, int http_status, const char *param, const char *format, va_list args) {
+    refusal->http_status = http_status;
+    refusal->type = type_of(http_status);
+    snprintf(refusal->param, sizeof refusal->param, "%s", param);
+    vsnprintf(refusal->text, sizeof refusal->text, format, args);
+}
+
+enum sl_status sl_refuse_field(struct sl_refusal *refusal, const char *param, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    tell(refusal, 400, param, format, args);
+    va_end(args);
+    return SL_ERR_INVALID;
+}
+
+void sl_refuse(struct sl_refusal *refusal, int http_status, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    tell(refusal, http_status, "", format, args);
+    va_end(args);
+}
+
+static int http_status_of(enum sl_status status) {
+    switch (status) {
+    case SL_ERR_INVALID:
+    case SL_ERR_RANGE:
+    case SL_ERR_PRECONDITION:
+    case SL_ERR_UNSUPPORTED:
+        return 400;
+    case SL_ERR_DENIED:
+        return 403;
+    case SL_ERR_EXISTS:
+        return 409;
+    case SL_ERR_EXHAUSTED:
+        return 429;
+    case SL_ERR_CANCELLED: // by an operator, or because we stop
+    case SL_ERR_NOT_FOUND: // a job that a coordinator has forgotten
+    case SL_ERR_PEER_LOST:
+    case SL_ERR_PEER_STALE:
+    case SL_ERR_PEER_CORRUPT:
+        return 503;
+    case SL_ERR_DEADLINE:
+        return 504;
+    default:
+        return 500;
+    }
+}
+
+// "recipe: there is no ...", "top_p is 3; ...": the length of what begins it, if that is the name of a field.
+static size_t field_bytes(const char *text) {
+    size_t n = 0;
+    while (isalnum((unsigned char)text[n]) || text[n] == '_' || text[n] == '.') {
+        n++;
+    }
+    bool is_field = text[n] == ':' || strncmp(text + n, " is ", 4) == 0;
+    return is_field && n < sizeof((struct sl_refusal *)0)->param ? n : 0;
+}
+
+void sl_refuse_status(struct sl_refusal *refusal, enum sl_status status, const char *text) {
+    static const char sampling[] = "sampling: "; // OpenAI's fields are all in one place
+    if (strncmp(text, sampling, sizeof sampling - 1) == 0) {
+        text += sizeof sampling - 1;
+    }
+    sl_refuse(refusal, http_status_of(status), "%s", text[0] ? text : sl_status_text(status));
+    size_t n = refusal->http_status == 400 ? field_bytes(text) : 0;
+    bool is_chat = n == 4 && strncmp(text, "chat", n) == 0;
+    snprintf(refusal->param, sizeof refusal->param, "%.*s", is_chat ? 8 : (int)n, is_chat ? "messages" : text);
+}
+
+char *sl_refusal_json(const struct sl_refusal *refusal) {
+    json_t *param = refusal->param[0] ? json_string(refusal->param) : json_null();
+    json_t *text = json_string(refusal->text);
+    if (!text) { // cut in the middle of a character, or another's bytes
+        text = json_string("the request failed");
+    }
+    json_t *root = json_pack("{s:{s:o, s:s, s:o, s:i}}", "error", "message", text, "type", refusal->type, "param",
+                             param, "code", refusal->http_status);
+    char *line = root ? json_dumps(root, JSON_COMPACT) : NULL;
+    json_decref(root);
+    return line;
+}

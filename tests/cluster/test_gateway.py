@@ -1,0 +1,435 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""sluice-gateway in front of a real cluster, asked over sockets: what OpenAI's clients ask, what they trip over, and what strangers do."""
+import contextlib
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from harness import MODEL, SLOW, Cluster, certificates, document, eventually, in_one_process, local_tokens, question, run_local, run_tests
+
+PROMPT = document(2000) + question()
+ANSWER = {"prompt": PROMPT, "temperature": 0, "max_tokens": 12, "stop": ["."]}
+TEMPLATE = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\\n' }}{% endfor %}"
+
+
+class Gateway:
+    """A gateway process; leaving it proves that it ends well."""
+
+    def __init__(self, cluster, *options, who="client/web", listen="127.0.0.1:0"):
+        if cluster.certificates:
+            cluster.certificates.make(who)
+            options = (*options, *cluster.certificates.options(who))
+        words = ["sluice-gateway", "--listen", listen, "--coordinator", cluster.coordinator.address, *options]
+        self.log, self.log_path = tempfile.mkstemp(prefix="sluice-gateway-", suffix=".log")
+        from harness import BIN
+        self.popen = subprocess.Popen([os.path.join(BIN, words[0]), *words[1:]], stdout=subprocess.PIPE, stderr=self.log)
+        line = self.popen.stdout.readline().decode()
+        match = re.match(r"ready http=(\S+):(\d+)", line)
+        assert match, f"{line!r}\n{self.errors()}"
+        self.host, self.port = match.group(1), int(match.group(2))
+        self.context = None  # of TLS
+        eventually(lambda: self.get("/health")[0] == 200, 20, "the gateway is ready")
+
+    def errors(self):
+        with open(self.log_path) as file:
+            return file.read()
+
+    def connect(self, timeout=60):
+        if self.context:
+            return http.client.HTTPSConnection(self.host, self.port, timeout=timeout * SLOW, context=self.context)
+        return http.client.HTTPConnection(self.host, self.port, timeout=timeout * SLOW)
+
+    def get(self, path):
+        with contextlib.closing(self.connect()) as connection:
+            connection.request("GET", path)
+            reply = connection.getresponse()
+            return reply.status, reply.read().decode()
+
+    def post(self, path, body):
+        """(status, what came)."""
+        with contextlib.closing(self.connect()) as connection:
+            connection.request("POST", path, body if isinstance(body, (bytes, str)) else json.dumps(body),
+                               {"Content-Type": "application/json"})
+            reply = connection.getresponse()
+            return reply.status, json.loads(reply.read())
+
+    def complete(self, **fields):
+        status, reply = self.post("/v1/completions", {**ANSWER, **fields})
+        assert status == 200, reply
+        return reply
+
+    def refusal(self, status, path="/v1/completions", body=None, **fields):
+        got, reply = self.post(path, {**ANSWER, **fields} if body is None else body)
+        assert got == status and set(reply["error"]) == {"message", "type", "param", "code"}, (got, reply)
+        return reply["error"]
+
+    @contextlib.contextmanager
+    def stream(self, path, body):
+        with contextlib.closing(self.connect()) as connection:
+            connection.request("POST", path, json.dumps({**body, "stream": True}))
+            reply = connection.getresponse()
+            assert reply.status == 200, reply.read()
+            assert reply.getheader("Content-Type") == "text/event-stream"
+            yield reply, connection
+
+    def chunks(self, path, body):
+        """Of a whole stream: the objects, and whether it ended with [DONE]."""
+        with self.stream(path, body) as (reply, _):
+            events = [event for event in reply.read().decode().split("\n\n") if event]
+        datas = [event[6:] for event in events if event.startswith("data: ")]
+        assert all(event.startswith(("data: ", ": ping")) for event in events), events
+        done = datas[-1] == "[DONE]"
+        return [json.loads(data) for data in (datas[:-1] if done else datas)], done
+
+    def metric(self, name):
+        return float(re.search(rf"^{re.escape(name)} (\S+)$", self.get("/metrics")[1], re.M).group(1))
+
+    def stop(self):
+        self.popen.terminate()
+        try:
+            return self.popen.wait(30 * SLOW)
+        finally:
+            os.close(self.log)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        if kind:
+            print(self.errors(), file=sys.stderr)
+            self.popen.kill()
+            self.popen.wait()
+            return
+        eventually(lambda: self.metric("sluice_gateway_answers") == 0 and self.metric("sluice_gateway_body_bytes") == 0, 15,
+                   "no answer under way")
+        assert self.stop() == 0, self.errors()
+        os.remove(self.log_path)
+
+
+def finished_text(reply):
+    return reply["choices"][0]["text"]
+
+
+def test_completions_are_those_of_one_process():
+    with Cluster() as cluster, Gateway(cluster) as gateway:
+        reply = gateway.complete()
+        assert reply["object"] == "text_completion" and finished_text(reply).strip() == "48213", reply
+        assert reply["choices"][0]["finish_reason"] == "stop"
+        usage = reply["usage"]
+        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"] and usage["prompt_tokens"] > 100
+        assert reply["sluice"]["full_bytes"] > 0 and reply["sluice"]["recipe"] == "full,format=int8", reply["sluice"]
+        eventually(lambda: gateway.complete()["usage"]["prompt_tokens_details"]["cached_tokens"] > 100, 20, "the prompt is read from a store")
+
+        # Ours, and token ids.
+        small = gateway.complete(recipe="h2o,budget=0.5,format=int4", ignore_eos=True, max_tokens=5, stop=None)
+        assert small["usage"]["completion_tokens"] == 5 and small["choices"][0]["finish_reason"] == "length"
+        assert small["sluice"]["capsule_bytes"] < small["sluice"]["full_bytes"] / 3, small["sluice"]
+        assert gateway.complete(ship_at_most=20)["sluice"]["recipe"] != "full,format=int8"
+        ids = local_tokens(run_local("full", "the lantern", "--ignore-eos", n_tokens=4))
+        assert gateway.complete(prompt=ids)["usage"]["prompt_tokens"] == len(ids)
+
+        # The stream is the same text, piece by piece.
+        chunks, done = gateway.chunks("/v1/completions", {**ANSWER, "stream_options": {"include_usage": True}})
+        assert done and "".join(c["choices"][0]["text"] for c in chunks[:-1]) == finished_text(reply)
+        reasons = [c["choices"][0]["finish_reason"] for c in chunks[:-1]]
+        assert reasons[:-1] == [None] * (len(reasons) - 1) and reasons[-1] == "stop", reasons
+        assert chunks[-1]["choices"] == [] and chunks[-1]["usage"]["completion_tokens"] == usage["completion_tokens"]
+        assert all(c["usage"] is None for c in chunks[:-1]) and len({c["id"] for c in chunks}) == 1
+        assert chunks[-1]["sluice"]["ttft_ms"] > 0
+
+
+def test_logprobs_have_texts_and_bytes():
+    with Cluster(kvstore=0) as cluster, Gateway(cluster) as gateway:
+        ids = in_one_process("full", PROMPT, 4)
+        logprobs = gateway.complete(logprobs=2, max_tokens=4, stop=None, ignore_eos=True, recipe="full")["choices"][0]["logprobs"]
+        assert len(logprobs["tokens"]) == len(ids) == 4 and logprobs["text_offset"][0] == 0
+        for token, logprob, top in zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"]):
+            assert len(top) == 2 and abs(top[token] - logprob) < 1e-4 and logprob <= 0, (token, top)
+        chunks, _ = gateway.chunks("/v1/completions", {**ANSWER, "logprobs": 2, "max_tokens": 4, "stop": None, "ignore_eos": True,
+                                                       "recipe": "full"})
+        assert [t for c in chunks if c["choices"][0]["logprobs"] for t in c["choices"][0]["logprobs"]["tokens"]] == logprobs["tokens"]
+
+
+@contextlib.contextmanager
+def chatting_cluster():
+    """The demo model has no template."""
+    with tempfile.TemporaryDirectory(prefix="sluice-gateway-") as folder:
+        model = os.path.join(folder, "talker")
+        shutil.copytree(MODEL, model)
+        with open(os.path.join(model, "chat_template.jinja"), "w") as file:
+            file.write(TEMPLATE)
+        with Cluster(kvstore=0, model=model) as cluster:
+            yield cluster
+
+
+def test_chats():
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "the lan"},
+                                                                                        {"type": "text", "text": "tern"}]}]
+    with chatting_cluster() as cluster, Gateway(cluster) as gateway:
+        asked = {"messages": messages, "temperature": 0, "max_tokens": 6, "ignore_eos": True, "model": "talker"}
+        status, reply = gateway.post("/v1/chat/completions", asked)
+        assert status == 200 and reply["object"] == "chat.completion", reply
+        message = reply["choices"][0]["message"]
+        assert message["role"] == "assistant" and reply["choices"][0]["finish_reason"] == "length", reply
+        here = run_local("full,format=int8", "the lantern", "--ignore-eos", "--chat", "--system", "Be brief.", n_tokens=6, model=cluster.model)
+        assert "".join(e["token"].get("text", "") for e in here if "token" in e) == message["content"]
+
+        chunks, done = gateway.chunks("/v1/chat/completions", asked)
+        deltas = [c["choices"][0]["delta"] for c in chunks]
+        assert done and deltas[0] == {"role": "assistant", "content": ""} and deltas[-1] == {}, deltas
+        assert "".join(d.get("content", "") for d in deltas) == message["content"]
+        assert [c["choices"][0]["finish_reason"] for c in chunks[:-1]] == [None] * (len(chunks) - 1)
+        assert chunks[-1]["choices"][0]["finish_reason"] == "length" and "sluice" in chunks[-1]
+
+        status, reply = gateway.post("/v1/chat/completions", {**asked, "logprobs": True, "top_logprobs": 3})
+        content = reply["choices"][0]["logprobs"]["content"]
+        assert len(content) == 6 and all(len(one["top_logprobs"]) == 3 and one["bytes"] for one in content), content
+        said = b"".join(bytes(one["bytes"]) for one in content).decode(errors="replace")
+        assert said.replace("<|endoftext|>", "").strip() == message["content"].strip(), (said, message)
+
+
+def test_models_health_and_metrics():
+    with Cluster(kvstore=0, coordinator_args=["--model-name", "pocket"]) as cluster, Gateway(cluster) as gateway:
+        status, text = gateway.get("/v1/models")
+        model = json.loads(text)["data"][0]
+        assert status == 200 and model["id"] == "pocket" and model["max_model_len"] > 1000, text
+        assert gateway.get("/v1/models/pocket")[0] == 200 and gateway.get("/v1/models/other")[0] == 404
+        assert gateway.refusal(404, model="other")["param"] == "model"
+        gateway.complete(model="pocket")
+        names = set(re.findall(r"^(\w+)", re.sub(r"^#.*\n", "", gateway.get("/metrics")[1], flags=re.M), re.M))
+        assert names == {"sluice_gateway_requests_total", "sluice_gateway_answers", "sluice_gateway_body_bytes",
+                         "sluice_gateway_ready"}, names
+        if shutil.which("promtool"):
+            checked = subprocess.run(["promtool", "check", "metrics"], input=gateway.get("/metrics")[1], text=True, capture_output=True)
+            assert checked.returncode == 0, checked
+        cluster.kill("decode-0")
+        eventually(lambda: gateway.get("/health")[0] == 503, 20, "no decode worker, no health")
+        assert "no workers" in gateway.get("/health")[1]
+
+
+REFUSED = [
+    ("tools", {"tools": [{"type": "function"}]}, "chat"), ("n", {"n": 2}, "both"), ("response_format", {"response_format": {"type": "json_object"}}, "chat"),
+    ("logit_bias", {"logit_bias": {"5": 1}}, "both"), ("presence_penalty", {"presence_penalty": 1.5}, "both"), ("echo", {"echo": True}, "text"),
+    ("temperature", {"temperature": "hot"}, "both"), ("temperature", {"temperature": -1}, "both"), ("top_p", {"top_p": 3}, "both"),
+    ("max_tokens", {"max_tokens": 0}, "both"), ("max_tokens", {"max_tokens": 1.5}, "both"), ("stop", {"stop": [1]}, "both"),
+    ("stop", {"stop": ["x"] * 17}, "both"), ("stream", {"stream": "yes"}, "both"), ("stream_options", {"stream_options": {"include_usage": True}}, "both"),
+    ("recipe", {"recipe": "budgt=0.2"}, "both"), ("ship_at_most", {"ship_at_most": 0.0001}, "both"), ("nonsense", {"nonsense": 1}, "both"),
+    ("prompt", {"prompt": None}, "text"), ("prompt", {"prompt": ["a", "b"]}, "text"), ("prompt", {"prompt": [1, -1]}, "text"),
+    ("messages", {"messages": []}, "chat"), ("messages", {"messages": [{"role": "user"}]}, "chat"),
+    ("messages", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "chat"),
+    ("messages", {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]}, "chat"),
+    ("top_logprobs", {"top_logprobs": 3}, "chat"), ("top_logprobs", {"logprobs": True, "top_logprobs": 21}, "chat"),
+    ("messages", {}, "chat"),  # this model has no template
+]
+
+
+def test_what_is_not_done_is_refused_by_name():
+    chat = {"messages": [{"role": "user", "content": "hello"}]}
+    with Cluster(kvstore=0) as cluster, Gateway(cluster) as gateway:
+        for param, fields, where in REFUSED:
+            for kind, path, body in (("chat", "/v1/chat/completions", chat), ("text", "/v1/completions", ANSWER)):
+                if where in (kind, "both") and not (kind == "chat" and param == "recipe"):  # a chat has no template, first
+                    error = gateway.refusal(400, path, {**body, **fields})
+                    assert error["param"] == param and error["type"] == "invalid_request_error", (fields, error)
+        for body in (b"", b"{", b"[]", b'{"prompt": "a", "prompt": "b"}', b'{"prompt": "\xff"}', b"[" * 100000, b'{"prompt":"\\u0000"}'):
+            gateway.refusal(400, body=body)
+        assert gateway.refusal(404, "/v2/completions", {})["param"] is None
+        assert gateway.get("/v1/completions")[0] == 405 and gateway.post("/health", {})[0] == 405
+        # Never ignored, but nothing either: what says nothing.
+        gateway.complete(n=1, tools=None, presence_penalty=0, logit_bias={}, user="me", max_tokens=1)
+
+
+def raw(gateway, head, body=b"", timeout=10):
+    """What comes back from a socket, as it is."""
+    with socket.create_connection((gateway.host, gateway.port), timeout * SLOW) as connection:
+        connection.sendall(head + body)
+        got = b""
+        with contextlib.suppress(OSError):
+            while chunk := connection.recv(65536):
+                got += chunk
+        return got
+
+
+def test_strangers_and_slow_ones():
+    with Cluster(kvstore=0) as cluster:
+        limits = ("--max-body", "64K", "--body-memory", "1M", "--body-timeout", "1s", "--idle-timeout", "2s", "--max-connections", "600",
+                  "--max-requests", "2")
+        with Gateway(cluster, *limits) as gateway:
+            post = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+            assert b" 413 " in raw(gateway, post + b"Content-Length: 17825792\r\n\r\n", b"x" * 100)
+            chunked = b"".join(b"4000\r\n" + b" " * 0x4000 + b"\r\n" for _ in range(6)) + b"0\r\n\r\n"
+            assert b" 413 " in raw(gateway, post + b"Transfer-Encoding: chunked\r\n\r\n", chunked)
+            assert b" 400 " in raw(gateway, post + b"Content-Length: 5\r\n\r\n", b"{\"pro")
+            assert b" 431 " in raw(gateway, b"GET /health HTTP/1.1\r\n" + b"".join(b"H%d: %s\r\n" % (i, b"x" * 500) for i in range(200)) + b"\r\n")
+            for garbage in (b"\x16\x03\x01\x02\x00\x01", b"\x00" * 5000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET\r\n\r\n"):
+                raw(gateway, garbage)
+
+            # Slow writers: byte by byte for longer than a body may take.
+            with socket.create_connection((gateway.host, gateway.port), 10 * SLOW) as slow:
+                slow.sendall(post + b"Content-Length: 6\r\n\r\n{")
+                for _ in range(5):
+                    time.sleep(0.3)
+                    slow.sendall(b" ")
+                assert b" 408 " in slow.recv(1000)
+
+            # Idle connections hold no thread, and end.
+            idle = [socket.create_connection((gateway.host, gateway.port), 10 * SLOW) for _ in range(500)]
+            gateway.complete(max_tokens=1)
+            threads = len(os.listdir(f"/proc/{gateway.popen.pid}/task"))
+            assert threads < 60, threads
+            eventually(lambda: len(os.listdir(f"/proc/{gateway.popen.pid}/fd")) < 100, 15, "idle connections are closed")
+            for connection in idle:
+                connection.close()
+
+            # More answers than may be: 429, and who was first is answered.
+            asked = {**ANSWER, "max_tokens": 400, "ignore_eos": True, "stop": None}
+            with gateway.stream("/v1/completions", asked), gateway.stream("/v1/completions", asked):
+                assert gateway.refusal(429)["type"] == "rate_limit_error"
+
+
+def running_jobs(cluster):
+    return cluster.workers().jobs_running
+
+
+def test_a_client_that_leaves_cancels_its_job():
+    asked = {**ANSWER, "max_tokens": 4000, "ignore_eos": True, "stop": None}
+    with Cluster(kvstore=0) as cluster, Gateway(cluster) as gateway:
+        with gateway.stream("/v1/completions", asked) as (reply, _):
+            reply.read(500)
+            assert running_jobs(cluster) == 1
+        left = time.monotonic()
+        eventually(lambda: running_jobs(cluster) == 0, 5, "the job is cancelled")
+        assert time.monotonic() - left < 1.5 * SLOW, time.monotonic() - left
+
+        # While it waits for all of it, and nothing is being sent.
+        connection = gateway.connect()
+        connection.request("POST", "/v1/completions", json.dumps(asked))
+        eventually(lambda: running_jobs(cluster) == 1, 10, "the job runs")
+        connection.close()
+        eventually(lambda: running_jobs(cluster) == 0, 5, "the job is cancelled")
+
+
+def test_a_client_that_does_not_read_is_left():
+    asked = {**ANSWER, "max_tokens": 4000, "ignore_eos": True, "stop": None, "logprobs": 20}
+    with Cluster(kvstore=0) as cluster, Gateway(cluster, "--reader-timeout", "1s") as gateway:
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.connect((gateway.host, gateway.port))
+            body = json.dumps({**asked, "stream": True}).encode()
+            deaf.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            eventually(lambda: running_jobs(cluster) == 1, 10, "the job runs")
+            eventually(lambda: running_jobs(cluster) == 0, 60, "nobody reads it")
+            assert "has taken nothing" in gateway.errors(), gateway.errors()
+
+
+def test_pings_and_failures_in_the_middle():
+    asked = {**ANSWER, "max_tokens": 4000, "ignore_eos": True, "stop": None}
+    with Cluster(kvstore=0, coordinator_args=["--retries", "0"]) as cluster, Gateway(cluster, "--ping", "100ms") as gateway:
+        with gateway.stream("/v1/completions", asked) as (reply, _):
+            reply.read(500)
+            cluster.kill("decode-0", signal.SIGSTOP)
+            time.sleep(0.5)
+            cluster.kill("decode-0")
+            end = reply.read().decode()
+            last = [event for event in end.split("\n\n") if event.startswith("data: ")][-1]
+            assert last != "data: [DONE]" and json.loads(last[6:])["error"]["code"] == 503, last
+            assert ": ping" in end
+        status, reply = gateway.post("/v1/completions", ANSWER)
+        assert status == 503 and reply["error"]["type"] == "server_error", reply
+
+
+def test_it_stops_in_order():
+    asked = {**ANSWER, "max_tokens": 60, "ignore_eos": True, "stop": None}
+    with Cluster(kvstore=0) as cluster:
+        gateway = Gateway(cluster, "--grace", "20s")
+        with gateway.stream("/v1/completions", asked) as (reply, _):
+            reply.read(100)
+            gateway.popen.send_signal(signal.SIGTERM)
+            assert reply.read().decode().endswith("data: [DONE]\n\n"), "what is under way is finished"
+        assert gateway.popen.wait(20 * SLOW) == 0, gateway.errors()
+
+        gateway = Gateway(cluster, "--grace", "100ms")
+        with gateway.stream("/v1/completions", {**asked, "max_tokens": 4000}) as (reply, _):
+            reply.read(100)
+            gateway.popen.send_signal(signal.SIGTERM)
+            assert '"error"' in reply.read().decode()
+        assert gateway.popen.wait(20 * SLOW) == 0, gateway.errors()
+        eventually(lambda: running_jobs(cluster) == 0, 10, "its job is cancelled")
+
+
+def test_certificates_on_both_sides():
+    with certificates() as made, Cluster(kvstore=0, certificates=made) as cluster:
+        made.make("server/gateway")
+        files = ("--https-cert", made.file("server/gateway", "pem"), "--https-key", made.file("server/gateway", "key"))
+        context = ssl.create_default_context(cafile=f"{made.folder}/ca.pem")
+        context.check_hostname = False
+        with secured(cluster, context, *files) as gateway:
+            assert finished_text(gateway.complete()).strip() == "48213"
+            chunks, done = gateway.chunks("/v1/completions", ANSWER)
+            assert done and len(chunks) > 3
+            raw(gateway, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            asked = {**ANSWER, "max_tokens": 4000, "ignore_eos": True, "stop": None}
+            with gateway.stream("/v1/completions", asked) as (reply, connection):
+                reply.read(500)
+            eventually(lambda: running_jobs(cluster) == 0, 5, "the job is cancelled")
+
+
+def secured(cluster, context, *options):
+    """Gateway asks for its own health, which needs the context first."""
+    class Secured(Gateway):
+        def connect(self, timeout=60):
+            self.context = context
+            return super().connect(timeout)
+    return Secured(cluster, *options)
+
+
+def test_wrong_options_name_the_remedy():
+    from harness import BIN
+    for words, said in ((["--listen", "0.0.0.0:0"], "--insecure"), (["--https-cert", "/dev/null/x", "--https-key", "y"], "/dev/null/x"),
+                        (["--https-cert", "/dev/null"], "belong together"), (["--listen", "nowhere"], "HOST:PORT")):
+        refused = subprocess.run([os.path.join(BIN, "sluice-gateway"), *words], capture_output=True, text=True, timeout=30 * SLOW)
+        assert refused.returncode in (1, 2) and said in refused.stderr, refused
+
+
+def test_openais_own_client():
+    try:
+        import openai
+    except ImportError as error:
+        print(f"skipped: {error} (pip install openai)")
+        return
+    with chatting_cluster() as cluster, Gateway(cluster) as gateway:
+        client = openai.OpenAI(base_url=f"http://{gateway.host}:{gateway.port}/v1", api_key="none", max_retries=0)
+        messages = [{"role": "user", "content": "the lantern"}]
+        whole = client.chat.completions.create(model="talker", messages=messages, max_tokens=6, temperature=0, logprobs=True, top_logprobs=2)
+        pieces = list(client.chat.completions.create(model="talker", messages=messages, max_tokens=6, temperature=0, stream=True,
+                                                     stream_options={"include_usage": True}, extra_body={"ignore_eos": False}))
+        text = "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices)
+        assert text == whole.choices[0].message.content and pieces[-1].usage.prompt_tokens == whole.usage.prompt_tokens
+        assert len(whole.choices[0].logprobs.content) == whole.usage.completion_tokens
+        assert [m.id for m in client.models.list()] == ["talker"]
+        assert client.completions.create(model="talker", prompt="the lantern", max_tokens=3).usage.completion_tokens <= 3
+        for error, fields in ((openai.BadRequestError, {"n": 2}), (openai.NotFoundError, {"model": "other"})):
+            try:
+                client.chat.completions.create(**{"model": "talker", "messages": messages, **fields})
+                raise AssertionError(f"{fields} was answered")
+            except error:
+                pass
+        with client.chat.completions.create(model="talker", messages=messages, max_tokens=4000, stream=True,
+                                            extra_body={"ignore_eos": True}) as endless:
+            next(iter(endless))
+        eventually(lambda: running_jobs(cluster) == 0, 5, "the job is cancelled")
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_tests(globals()))

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what is counted, and not measured: memory is registered once, however much is moved; scattered pages travel in few segments; a
+ *          start of UCX that hangs is given up; a connection that nobody used for many beats carries the next ship.
+ *
+ * Design: the linker puts this file between the fabric and what it calls (--wrap).
+ */
+#include "harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "fabric/core/ucx.h"
+
+#define N_PAGES    256
+#define PAGE_BYTES 16384
+#define N_ROUNDS   5
+
+static const char *transport;
+static atomic_int n_maps, n_segments;
+static atomic_bool hangs;
+
+enum sl_status __real_sl_ucx_map(struct sl_fabric *fabric, size_t bytes, struct sl_region *region,
+                                 struct sl_error *err);
+enum sl_status __wrap_sl_ucx_map(struct sl_fabric *fabric, size_t bytes, struct sl_region *region,
+                                 struct sl_error *err);
+enum sl_status __wrap_sl_ucx_map(struct sl_fabric *fabric, size_t bytes, struct sl_region *region,
+                                 struct sl_error *err) {
+    atomic_fetch_add(&n_maps, 1);
+    return __real_sl_ucx_map(fabric, bytes, region, err);
+}
+
+void __real_sl_peer_send_start(struct sl_peer_send *send, enum sl_wire_id id, const void *data, size_t bytes);
+void __wrap_sl_peer_send_start(struct sl_peer_send *send, enum sl_wire_id id, const void *data, size_t bytes);
+void __wrap_sl_peer_send_start(struct sl_peer_send *send, enum sl_wire_id id, const void *data, size_t bytes) {
+    atomic_fetch_add(&n_segments, id == SL_WIRE_SEGMENT);
+    __real_sl_peer_send_start(send, id, data, bytes);
+}
+
+enum sl_status __real_sl_ucx_start(struct sl_fabric *fabric, const struct sl_ucx_events *events, struct sl_error *err);
+enum sl_status __wrap_sl_ucx_start(struct sl_fabric *fabric, const struct sl_ucx_events *events, struct sl_error *err);
+enum sl_status __wrap_sl_ucx_start(struct sl_fabric *fabric, const struct sl_ucx_events *events, struct sl_error *err) {
+    while (atomic_load(&hangs)) {
+        sl_sleep_ms(1);
+    }
+    return __real_sl_ucx_start(fabric, events, err);
+}
+
+// While UCX hangs its creator's patience passes at once.
+static _Atomic int64_t waited_ms;
+enum sl_status __real_sl_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
+enum sl_status __wrap_sl_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
+enum sl_status __wrap_sl_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns) {
+    if (atomic_load(&hangs)) {
+        atomic_store(&waited_ms, sl_deadline_left_ms(deadline_ns));
+        deadline_ns = sl_deadline_in_ms(20);
+    }
+    return __real_sl_cond_wait_until(cond, mutex, deadline_ns);
+}
+
+// Every second page of the source, one behind the other at the target.
+static void ship_pages(struct sl_fabric *from, struct sl_fabric *to, const uint8_t *source, uint8_t *target) {
+    struct landing landing;
+    struct sl_ship *ship;
+    struct sl_error err = {0};
+    open_landing(&landing, to, target, N_PAGES * PAGE_BYTES, 30000);
+    assert_int_equal(sl_ship_open(from, landing.ticket, landing.ticket_bytes, sl_deadline_in_ms(20000), &ship, &err),
+                     SL_OK);
+    for (size_t i = 0; i < N_PAGES; i++) {
+        assert_int_equal(sl_ship_piece(ship, i * PAGE_BYTES, source + 2 * i * PAGE_BYTES, PAGE_BYTES), SL_OK);
+    }
+    if (sl_ship_finish(ship, "h", 1, &err) != SL_OK) {
+        fail_msg("not shipped: %s", err.text);
+    }
+    sl_ship_close(&ship);
+    for (size_t i = 0; i < N_PAGES; i++) {
+        assert_memory_equal(target + i * PAGE_BYTES, source + 2 * i * PAGE_BYTES, PAGE_BYTES);
+    }
+    close_landing(&landing);
+}
+
+static void test_memory_is_registered_once_and_pages_travel_together(void **state) {
+    (void)state;
+    struct sl_fabric *to = start_fabric(transport, "127.0.0.1:0", NULL, 1000);
+    struct sl_fabric *from = start_fabric(transport, NULL, NULL, 1000);
+    atomic_store(&n_maps, 0);
+    uint8_t *target = make_region(to, N_PAGES * PAGE_BYTES), *source = make_region(from, 2 * N_PAGES * PAGE_BYTES);
+    fill_pattern(source, 2 * N_PAGES * PAGE_BYTES, 5);
+    int n_regions = is_link(transport) ? 0 : 2; // of those that UCX has to know
+    assert_int_equal(atomic_load(&n_maps), n_regions);
+    for (int round = 0; round < N_ROUNDS; round++) {
+        atomic_store(&n_segments, 0);
+        memset(target, 0, N_PAGES * PAGE_BYTES);
+        ship_pages(from, to, source, target);
+        int fewest = N_PAGES * PAGE_BYTES / (int)SL_SEGMENT_MAX_BYTES;
+        // Pieces that come while the first ones leave may find them gone: some more than the fewest, never one a page.
+        assert_in_range(atomic_load(&n_segments), fewest, N_PAGES / 4);
+    }
+    assert_int_equal(atomic_load(&n_maps), n_regions);
+    stop_fabric(&from);
+    stop_fabric(&to);
+}
+
+static void test_idle_connection_lives_and_carries(void **state) {
+    (void)state;
+    struct sl_fabric *to = start_fabric(transport, "127.0.0.1:0", NULL, QUICK_HEARTBEAT_MS);
+    struct sl_fabric *from = start_fabric(transport, NULL, NULL, QUICK_HEARTBEAT_MS);
+    uint8_t *target = make_region(to, N_PAGES * PAGE_BYTES), *source = make_region(from, 2 * N_PAGES * PAGE_BYTES);
+    struct sl_fabric_stats stats;
+    for (int i = 0; i < 2; i++) {
+        ship_pages(from, to, source, target);
+        sl_sleep_ms(12 * QUICK_HEARTBEAT_MS); // silence would be a loss four times over
+        sl_fabric_get_stats(from, &stats);
+        assert_int_equal(stats.peers_connected, 1);
+        assert_int_equal(stats.peers_lost, 0);
+    }
+    ship_pages(from, to, source, target);
+    sl_fabric_get_stats(to, &stats);
+    assert_int_equal(stats.peers_lost, 0);
+    stop_fabric(&from);
+    stop_fabric(&to);
+}
+
+static void test_start_of_ucx_that_hangs_is_given_up(void **state) {
+    (void)state;
+    struct sl_fabric_config config = {.listen = "127.0.0.1:0", .transport = "tcp", .insecure = true};
+    struct sl_fabric *fabric = NULL;
+    struct sl_error err = {0};
+    atomic_store(&hangs, true);
+    assert_int_equal(sl_fabric_create(&config, &fabric, &err), SL_ERR_DEADLINE);
+    assert_null(fabric);
+    assert_non_null(strstr(err.text, "UCX has not started"));
+    assert_in_range(atomic_load(&waited_ms), 15000, 20000);
+    atomic_store(&hangs, false); // its thread comes back, finds that nobody waits, and frees what it has
+    fabric = start_fabric("tcp", "127.0.0.1:0", NULL, 1000);
+    stop_fabric(&fabric);
+}
+
+int main(int argc, char **argv) {
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory_is_registered_once_and_pages_travel_together),
+        cmocka_unit_test(test_idle_connection_lives_and_carries),
+        cmocka_unit_test(test_start_of_ucx_that_hangs_is_given_up),
+    };
+    transport = argc > 1 ? argv[1] : "tcp";
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

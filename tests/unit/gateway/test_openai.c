@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: OpenAI's words to ours and back, without a cluster: requests, transcripts of answers, and what failures are called.
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h> // setjmp.h before cmocka.h
+
+#include <cmocka.h>
+
+#include "gateway/openai_answer.h"
+#include "gateway/openai_request.h"
+#include "gateway/refusal.h"
+
+static struct sl_openai_request *request;
+
+static void ask(bool is_chat, const char *body) {
+    struct sl_refusal refusal = {0};
+    enum sl_status status = sl_openai_request_parse(is_chat, body, strlen(body), &request, &refusal);
+    if (status != SL_OK) {
+        fail_msg("%s: %s", body, refusal.text);
+    }
+}
+
+static int forget(void **state) {
+    (void)state;
+    sl_openai_request_destroy(&request);
+    return 0;
+}
+
+static void test_a_completion_is_a_request(void **state) {
+    (void)state;
+    ask(false, "{\"prompt\": \"a \\u00e9\", \"stop\": [\"x\", \"yz\"], \"max_tokens\": 7, \"seed\": -1, \"top_k\": -1, "
+               "\"top_p\": 0.5,"
+               " \"logprobs\": 0, \"ignore_eos\": true, \"recipe\": \"h2o\", \"stream\": true, \"user\": \"me\"}");
+    const Sluice__V1__GenerateRequest *message = &request->message;
+    assert_int_equal(message->prompt_case, SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT);
+    assert_string_equal(message->text, "a \xc3\xa9");
+    assert_int_equal(message->n_stop, 2);
+    assert_string_equal(message->stop[1], "yz");
+    assert_int_equal(message->max_new_tokens, 7);
+    assert_true(message->sampling->seed == UINT64_MAX);
+    assert_int_equal(message->sampling->top_k, 0); // others' word for off
+    assert_true(message->sampling->top_p == 0.5f);
+    assert_true(message->sampling->temperature == 1); // theirs, not ours
+    assert_int_equal(message->sampling->logprobs, 1); // a token's own bytes come with alternatives
+    assert_int_equal(request->n_top_logprobs, 0);
+    assert_true(message->ignore_eos && request->stream && request->wants_logprobs);
+    assert_string_equal(message->recipe, "h2o");
+}
+
+static void test_prompts_of_other_shapes(void **state) {
+    (void)state;
+    static const char *const texts[] = {"{\"prompt\": \"one\"}", "{\"prompt\": [\"one\"]}"};
+    static const char *const ids[] = {"{\"prompt\": [5, 6]}", "{\"prompt\": [[5, 6]]}"};
+    for (int i = 0; i < 2; i++) {
+        ask(false, texts[i]);
+        assert_string_equal(request->message.text, "one");
+        sl_openai_request_destroy(&request);
+        ask(false, ids[i]);
+        assert_int_equal(request->message.tokens->n_ids, 2);
+        assert_int_equal(request->message.tokens->ids[1], 6);
+        sl_openai_request_destroy(&request);
+    }
+}
+
+static void test_a_chat_is_a_request(void **state) {
+    (void)state;
+    ask(true, "{\"messages\": [{\"role\": \"developer\", \"content\": \"x\"}, {\"role\": \"user\", \"name\": null,"
+              " \"content\": [{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]}],"
+              " \"max_tokens\": 3, \"max_completion_tokens\": 4, \"n\": 1, \"tools\": [], \"response_format\": "
+              "{\"type\": \"text\"}}");
+    const Sluice__V1__Chat *chat = request->message.chat;
+    assert_int_equal(chat->n_messages, 2);
+    assert_string_equal(chat->messages[0]->role, "system");
+    assert_string_equal(chat->messages[1]->content, "ab");
+    assert_int_equal(request->message.max_new_tokens, 4);
+}
+
+static Sluice__V1__Token token_of(const char *text, const char *raw, Sluice__V1__Alternative **list, size_t n) {
+    Sluice__V1__Token token = SLUICE__V1__TOKEN__INIT;
+    token.text = (char *)text;
+    token.raw = (ProtobufCBinaryData){strlen(raw), (uint8_t *)raw};
+    token.logprob = -0.5f;
+    token.alternatives = list;
+    token.n_alternatives = n;
+    return token;
+}
+
+static Sluice__V1__Statistics statistics;
+
+static Sluice__V1__Finished finished_by(Sluice__V1__Finished__Reason reason, const char *text) {
+    sluice__v1__statistics__init(&statistics);
+    statistics.n_prompt_tokens = 5;
+    statistics.n_output_tokens = 2;
+    statistics.n_reused_tokens = 4;
+    statistics.recipe = "full";
+    Sluice__V1__Finished finished = SLUICE__V1__FINISHED__INIT;
+    finished.reason = reason;
+    finished.text = (char *)text;
+    finished.statistics = &statistics;
+    return finished;
+}
+
+// Frees `said`; without what is measured.
+static void assert_said(char *said, const char *expected) {
+    assert_non_null(said);
+    char *measured = strstr(said, ",\"sluice\":{");
+    if (measured) {
+        char *end = strchr(measured, '}') + 1;
+        memmove(measured, end, strlen(end) + 1);
+    }
+    assert_string_equal(said, expected);
+    free(said);
+}
+
+#define HEAD                                                                                                           \
+    "{\"id\":\"chatcmpl-job-1\",\"object\":\"chat.completion.chunk\",\"created\":7,\"model\":\"m\",\"choices\":["
+#define TEXT "{\"id\":\"cmpl-job-1\",\"object\":\"text_completion\",\"created\":7,\"model\":\"m\",\"choices\":["
+
+static void test_the_transcript_of_a_chat(void **state) {
+    (void)state;
+    ask(true, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"stream\": true, \"stream_options\": "
+              "{\"include_usage\": true}}");
+    struct sl_openai_answer answer = {.request = request, .model = "m", .job_id = "job-1", .created = 7};
+    assert_said(sl_openai_begin(&answer),
+                "data: " HEAD "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
+                "\"finish_reason\":null}],\"usage\":null}\n\n");
+    Sluice__V1__Token token = token_of("hi \"you\"", "", NULL, 0), silent = token_of("", "", NULL, 0);
+    assert_said(sl_openai_token(&answer, &token),
+                "data: " HEAD "{\"index\":0,\"delta\":{\"content\":\"hi \\\"you\\\"\"},\"logprobs\":null,"
+                "\"finish_reason\":null}],\"usage\":null}\n\n");
+    assert_said(sl_openai_token(&answer, &silent), "");
+    Sluice__V1__Finished finished = finished_by(SLUICE__V1__FINISHED__REASON__STOP_STRING, "hi");
+    assert_said(sl_openai_end(&answer, &finished),
+                "data: " HEAD
+                "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\"}],\"usage\":null}\n\n"
+                "data: " HEAD "],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":2,\"total_tokens\":7,"
+                "\"prompt_tokens_details\":{\"cached_tokens\":4}}}\n\n"
+                "data: [DONE]\n\n");
+}
+
+static void test_logprobs_of_half_a_character(void **state) {
+    (void)state;
+    ask(false, "{\"prompt\": \"x\", \"stream\": true, \"logprobs\": 1}");
+    struct sl_openai_answer answer = {.request = request, .model = "m", .job_id = "job-1", .created = 7};
+    Sluice__V1__Alternative one = SLUICE__V1__ALTERNATIVE__INIT;
+    one.raw = (ProtobufCBinaryData){2, (uint8_t *)"\xc3\xa9"};
+    one.logprob = -0.25f;
+    Sluice__V1__Alternative *list[] = {&one};
+    Sluice__V1__Token whole = token_of("\xc3\xa9", "\xc3\xa9", list, 1), half = token_of("", "\xc3", list, 1);
+    assert_said(sl_openai_token(&answer, &whole),
+                "data: " TEXT
+                "{\"index\":0,\"text\":\"\xc3\xa9\",\"logprobs\":{\"tokens\":[\"\xc3\xa9\"],\"token_logprobs\":[-0.5],"
+                "\"top_logprobs\":[{\"\xc3\xa9\":-0.25}],\"text_offset\":[0]},\"finish_reason\":null}]}\n\n");
+    assert_said(sl_openai_token(&answer, &half),
+                "data: " TEXT
+                "{\"index\":0,\"text\":\"\",\"logprobs\":{\"tokens\":[\"bytes:\\\\xc3\"],\"token_logprobs\":[-0.5],"
+                "\"top_logprobs\":[{\"\xc3\xa9\":-0.25}],\"text_offset\":[1]},\"finish_reason\":null}]}\n\n");
+    sl_openai_answer_cleanup(&answer);
+}
+
+static void test_one_object(void **state) {
+    (void)state;
+    ask(true, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"logprobs\": true}");
+    struct sl_openai_answer answer = {.request = request, .model = "m", .job_id = "job-1", .created = 7};
+    Sluice__V1__Token token = token_of("A", "A", NULL, 0);
+    assert_int_equal(sl_openai_keep(&answer, &token), SL_OK);
+    Sluice__V1__Finished finished = finished_by(SLUICE__V1__FINISHED__REASON__LENGTH, "A");
+    assert_said(
+        sl_openai_whole(&answer, &finished),
+        "{\"id\":\"chatcmpl-job-1\",\"object\":\"chat.completion\",\"created\":7,\"model\":\"m\",\"choices\":[{"
+        "\"index\":0,"
+        "\"message\":{\"role\":\"assistant\",\"content\":\"A\",\"refusal\":null},\"logprobs\":{\"content\":[{\"token\":"
+        "\"A\","
+        "\"logprob\":-0.5,\"bytes\":[65],\"top_logprobs\":[]}],\"refusal\":null},\"finish_reason\":\"length\"}],"
+        "\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":2,\"total_tokens\":7,\"prompt_tokens_details\":{\"cached_"
+        "tokens\":4}}}");
+    sl_openai_answer_cleanup(&answer);
+}
+
+static void test_what_failures_are_called(void **state) {
+    (void)state;
+    static const struct {
+        enum sl_status status;
+        int http_status;
+        const char *text, *param;
+    } rows[] = {
+        {SL_ERR_INVALID, 400, "recipe: there is no axis budgt", "recipe"},
+        {SL_ERR_INVALID, 400, "sampling: top_p is 3; it must be above 0", "top_p"},
+        {SL_ERR_INVALID, 400, "chat: the model has no template", "messages"},
+        {SL_ERR_INVALID, 400, "two words: no field", ""},
+        {SL_ERR_EXHAUSTED, 429, "the line is full", ""},
+        {SL_ERR_PEER_LOST, 503, "decode-0: lost", ""},
+        {SL_ERR_NOT_FOUND, 503, "there is no job x", ""},
+        {SL_ERR_DEADLINE, 504, "too late", ""},
+        {SL_ERR_DENIED, 403, "not yours", ""},
+        {SL_ERR_INTERNAL, 500, "", ""},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sl_refusal refusal;
+        sl_refuse_status(&refusal, rows[i].status, rows[i].text);
+        assert_int_equal(refusal.http_status, rows[i].http_status);
+        assert_string_equal(refusal.param, rows[i].param);
+        char *json = sl_refusal_json(&refusal);
+        assert_non_null(strstr(json, "{\"error\":{\"message\":\""));
+        free(json);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_a_completion_is_a_request, forget),
+        cmocka_unit_test_teardown(test_prompts_of_other_shapes, forget),
+        cmocka_unit_test_teardown(test_a_chat_is_a_request, forget),
+        cmocka_unit_test_teardown(test_the_transcript_of_a_chat, forget),
+        cmocka_unit_test_teardown(test_logprobs_of_half_a_character, forget),
+        cmocka_unit_test_teardown(test_one_object, forget),
+        cmocka_unit_test(test_what_failures_are_called),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
