@@ -169,8 +169,9 @@ struct sl_peer {
     struct sl_link *link;
     void *ep;         // UCX's endpoint: messages go that way; NULL: over the link
     void *ep_closing; // its end, under way
-    int64_t ep_ns;    // when it was made
-    uint64_t number;  // ours for this peer, which it puts in front of its messages over UCX
+    bool ep_met;      // the other side's UCX has answered it: it may be closed
+    int64_t closing_ns;
+    uint64_t number; // ours for this peer, which it puts in front of its messages over UCX
     uint64_t its_number;
     bool near;          // on this host
     char name[128];     // address that we connected to, or of the one who connected

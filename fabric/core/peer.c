@@ -34,9 +34,9 @@
 #include "fabric/core/ucx.h"
 
 #define MISSED_BEATS     3
-#define EP_MEETS_NS      (5 * SL_NS_PER_MS) // in which two endpoints of UCX that were made for each other have met
-#define HEARTBEAT_MAX_MS 60000              // that a peer may announce: it is lost after three of them
-#define FAREWELL_NS      SL_NS_PER_S        // for the other side to end, too
+#define MEETING_NS       (3 * SL_NS_PER_S) // for the other side's UCX to answer ours, where we close
+#define HEARTBEAT_MAX_MS 60000             // that a peer may announce: it is lost after three of them
+#define FAREWELL_NS      SL_NS_PER_S       // for the other side to end, too
 
 // ---- sending messages ----------------------------------------------------------------------------------------------
 
@@ -311,7 +311,6 @@ static void connect_ucx(struct sl_peer *peer, const struct sl_wire_hello *hello,
     if (sl_ucx_connect(peer, address, hello->address_bytes, &err) != SL_OK) {
         sl_log_debug("fabric", "peer=%s goes over tcp: %s", peer->name, err.text);
     }
-    peer->ep_ns = sl_now_ns();
 }
 
 static void come_up(struct sl_peer *peer, const struct sl_wire_hello *hello) {
@@ -367,12 +366,9 @@ static void on_bye(void *state, struct sl_peer *peer, struct sl_message *message
 
 // ---- losing ----------------------------------------------------------------------------------------------------
 
-/*
- * CLOSING: UCX's endpoint goes when it has met the other end's. UCX 1.13 ends the process where messages about an endpoint that is
- * new meet one that is gone already (`remote_id == ...' in ucp_ep.inl).
- */
+// CLOSING: UCX's endpoint goes when it has met the other end's, or when who should answer stands still.
 static bool disconnect_ucx(struct sl_peer *peer, int64_t now_ns) {
-    if (peer->ep && now_ns - peer->ep_ns < EP_MEETS_NS) {
+    if (peer->ep && !peer->ep_met && now_ns - peer->closing_ns < MEETING_NS) {
         return false;
     }
     if (peer->ep) {
@@ -396,13 +392,14 @@ void sl_peer_close(struct sl_peer *peer, enum sl_status status, const char *why)
         sl_log_warn("fabric", "lost peer=%s: %s", peer->name, why);
     }
     peer->state = PEER_CLOSING;
+    peer->closing_ns = sl_now_ns();
     fabric->peers_changed = true;
     char text[SL_ANSWER_TEXT_BYTES];
     snprintf(text, sizeof text, "%s: %s", peer->name, why);
     SL_VERBS_WITH(peer_closing, fabric, verb) {
         verb->ops->peer_closing(verb, peer, status, text);
     }
-    disconnect_ucx(peer, sl_now_ns());
+    disconnect_ucx(peer, peer->closing_ns);
 }
 
 /*

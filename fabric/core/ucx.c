@@ -100,6 +100,7 @@ static enum sl_status configure(const struct sl_fabric *fabric, enum sl_transpor
         {"KEEPIDLE", "1s"},
         {"KEEPINTVL", "500ms"},
         {"KEEPCNT", "3"},
+        {"RESOLVE_REMOTE_EP_ID", "y"}, // at once, not when it is first needed: sl_ucx_connect()
         {"MAX_EAGER_RAILS", "1"},
         {"MAX_RNDV_RAILS", "1"},
         // Over tcp the receiver's answer to a rendezvous lets the sender write the socket straight from the pieces.

@@ -62,6 +62,27 @@ static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status) {
     peer->fabric->ucx->events->on_lost(peer, SL_ERR_PEER_LOST, ucs_status_string(status));
 }
 
+static void on_met(void *request, ucs_status_t status, void *user_data) {
+    (void)status; // of one that failed nothing more is under way
+    struct sl_peer *peer = user_data;
+    peer->n_operations--;
+    peer->ep_met = true;
+    ucp_request_free(request);
+}
+
+/*
+ * UCX 1.13 pairs two endpoints by a request of each, which may cross. A request that comes when its endpoint is closed is answered
+ * by a new one; the other side, where our own request has told of the closed one, then ends its process (ucp_ep.inl: `remote_id ==
+ * ucp_ep_ext_control(ep)->remote_ep_id', from ucp_wireup_process_reply()). Its request comes before its answer to ours, and no flush
+ * ends before that answer.
+ */
+static void await_meeting(struct sl_peer *peer) {
+    const ucp_request_param_t with = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA, .cb.send = on_met, .user_data = peer};
+    peer->ep_met = !UCS_PTR_IS_PTR(ucp_ep_flush_nbx(peer->ep, &with));
+    peer->n_operations += !peer->ep_met;
+}
+
 enum sl_status sl_ucx_connect(struct sl_peer *peer, const void *address, size_t bytes, struct sl_error *err) {
     (void)bytes; // UCX reads its own length
     ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLER |
@@ -75,6 +96,7 @@ enum sl_status sl_ucx_connect(struct sl_peer *peer, const void *address, size_t 
         return sl_fail(err, sl_ucx_status(ucs), "no way of UCX to it: %s", ucs_status_string(ucs));
     }
     peer->ep = ep;
+    await_meeting(peer);
     return SL_OK;
 }
 

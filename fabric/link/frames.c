@@ -2,7 +2,8 @@
 /*
  * Purpose: frames onto the socket and off it.
  *
- * Design: writing gathers what is queued into one system call, as far as the kernel takes it. Reading looks for prefix and
+ * Design: writing gathers what is queued into one system call, as far as the kernel takes it; behind TLS, a batch of
+ *         records, and what is in them counts as written when the kernel has all of them. Reading looks for prefix and
  *         header in the link's buffer; data that is longer than SL_LINK_WHOLE_MAX goes where the owner of the frame says,
  *         first what the buffer already has of it, then from the socket by itself. What a turn reads of one link is bounded:
  *         the others, and the clock, come next.
@@ -114,32 +115,60 @@ static bool write_clear(struct sl_link *link) {
     return true;
 }
 
-// One record: of a long part from where it lies, of short ones side by side. False: TLS wants the same again, later.
-static bool write_record(struct sl_link *link) {
-    struct iovec iov[N_PARTS];
-    size_t n = list_all(link, iov), bytes = 0;
-    const uint8_t *from = link->record;
-    if (iov[0].iov_len >= SL_LINK_RECORD_BYTES && link->n_record == 0) {
-        from = iov[0].iov_base;
-        bytes = SL_LINK_RECORD_BYTES;
-    } else if (link->n_record > 0) {
-        bytes = link->n_record;
-    } else {
-        for (size_t i = 0; i < n && bytes < SL_LINK_RECORD_BYTES; i++) {
-            size_t room = SL_LINK_RECORD_BYTES - bytes, part = iov[i].iov_len < room ? iov[i].iov_len : room;
-            memcpy(link->record + bytes, iov[i].iov_base, part);
-            bytes += part;
+// What is left of a list.
+struct rest {
+    struct iovec *part, *end;
+};
+
+// At most `most` bytes of it, to `to` where that is not NULL. Returns how many there were.
+static size_t take(struct rest *rest, uint8_t *to, size_t most) {
+    size_t n = 0;
+    while (n < most && rest->part < rest->end) {
+        struct iovec *part = rest->part;
+        size_t step = part->iov_len < most - n ? part->iov_len : most - n;
+        if (to) {
+            memcpy(to + n, part->iov_base, step);
         }
+        n += step;
+        *part = (struct iovec){(uint8_t *)part->iov_base + step, part->iov_len - step};
+        rest->part += part->iov_len == 0;
     }
-    enum sl_status status = SL_OK;
-    size_t written = sl_tls_write(link->ssl, from, bytes, &status);
+    return n;
+}
+
+// Records of what is queued into TLS's buffer, which is empty: of a long part from where it lies, of short ones side by side.
+static void seal(struct sl_link *link) {
+    struct iovec iov[N_PARTS];
+    struct rest rest = {iov, iov + list_all(link, iov)};
+    while (rest.part < rest.end && link->n_sealed + SL_LINK_RECORD_BYTES <= SL_TLS_BATCH_BYTES) {
+        bool is_long = rest.part->iov_len >= SL_LINK_RECORD_BYTES;
+        const uint8_t *from = is_long ? rest.part->iov_base : link->record;
+        size_t bytes = take(&rest, is_long ? NULL : link->record, SL_LINK_RECORD_BYTES);
+        if (!sl_tls_write(link->ssl, from, bytes)) {
+            sl_link_lose(link, SL_ERR_PEER_LOST, "cannot send: TLS is over");
+            return;
+        }
+        link->n_sealed += bytes;
+    }
+}
+
+// The records that are there to the kernel; then the next ones. False: the kernel has no more room.
+static bool write_tls(struct sl_link *link) {
+    enum sl_status status = sl_tls_flush(link->ssl);
+    if (status == SL_AGAIN) {
+        return false;
+    }
     if (status != SL_OK) {
-        sl_link_lose(link, status, "cannot send: TLS is over");
-        return true;
+        sl_link_lose_errno(link, "cannot send", errno);
+        return false;
     }
-    link->n_record = written == 0 && from == link->record ? bytes : 0;
-    advance(link, written);
-    return written > 0;
+    size_t bytes = link->n_sealed;
+    link->n_sealed = 0;
+    advance(link, bytes);
+    if (link->state == LINK_OPEN && link->first) {
+        seal(link);
+    }
+    return true;
 }
 
 void sl_link_write(struct sl_link *link) {
@@ -149,7 +178,7 @@ void sl_link_write(struct sl_link *link) {
     link->writing = true;
     bool room = true;
     while (link->state == LINK_OPEN && link->first && room) {
-        room = link->ssl ? write_record(link) : write_clear(link);
+        room = link->ssl ? write_tls(link) : write_clear(link);
     }
     link->writing = false;
     bool waits = link->state == LINK_OPEN && link->first != NULL;

@@ -37,7 +37,7 @@ struct sl_link {
     bool writing;
     SSL *ssl;        // NULL: in the clear
     uint8_t *record; // [SL_LINK_RECORD_BYTES]: small parts side by side, for TLS
-    size_t n_record; // handed to TLS, which has no room for it yet: it wants the same bytes again
+    size_t n_sealed; // of what is queued, in records that the kernel has not all taken yet
     // receiving
     uint8_t *buffer; // [SL_LINK_BUFFER_BYTES]: [n_taken, n_buffered) is not yet looked at
     size_t n_taken, n_buffered;
