@@ -282,7 +282,11 @@ enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk 
 
 static void write_the_shelf(struct sl_disk *disk) {
     struct sl_capsule_id *keys = malloc(sizeof *keys * MAX_CLOSING);
-    size_t n = keys ? sl_shelf_list(disk->config.shelf, keys, MAX_CLOSING) : 0, n_done = 0;
+    if (!keys) {
+        sl_log_warn("disk", "no memory to write what is in memory alone");
+        return;
+    }
+    size_t n = sl_shelf_list(disk->config.shelf, keys, MAX_CLOSING), n_done = 0;
     for (; n_done < n && is_used(disk) && in_time(disk); n_done++) {
         write_one(disk, &keys[n_done]);
     }

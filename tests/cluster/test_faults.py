@@ -95,6 +95,36 @@ def test_another_decode_worker_resumes_without_reading_the_prompt_again():
         assert s.retries >= 1 and s.n_reused_tokens == s.n_prompt_tokens - 1, s
 
 
+def test_failover_as_clients_see_it():
+    """Of answers that are being written, the longest silence when their worker is killed; none is lost, none begins anew."""
+    with Cluster(decode=2) as cluster:
+        heard = [[] for _ in range(4)]  # (when, index)
+
+        def listen(i):
+            for event in cluster.generate(endless(2000 + 500 * i, 300, recipe="full")):
+                if event.HasField("token"):
+                    heard[i].append((time.monotonic(), event.token.index))
+                elif event.HasField("finished"):
+                    heard[i].append((time.monotonic(), event.finished))
+
+        listeners = [threading.Thread(target=listen, args=(i,), daemon=True) for i in range(len(heard))]
+        for listener in listeners:
+            listener.start()
+        eventually(lambda: all(len(tokens_heard) > 20 for tokens_heard in heard), 30, "all are being written")
+        cluster.kill("decode-0")
+        for listener in listeners:
+            listener.join(60 * SLOW)
+        silences = []
+        for tokens_heard in heard:
+            *written, (_, finished) = tokens_heard
+            assert finished.status_code == 0, finished
+            assert [index for _, index in written] == list(range(300))
+            silences.append(max(later - earlier for (earlier, _), (later, _) in zip(written, written[1:])))
+        print(f"longest silences: {', '.join(f'{s:.2f} s' for s in silences)}", flush=True)
+        assert any(finished.statistics.retries > 0 for *_, (_, finished) in heard), "nobody was written by decode-0"
+        assert max(silences) < 5 * SLOW, silences
+
+
 def test_a_decode_worker_that_stands_still_is_lost_too():
     with Cluster(decode=1) as cluster:
         job_id = cluster.submit(endless())
