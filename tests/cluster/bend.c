@@ -28,11 +28,14 @@ static atomic_ullong drawn;
 
 // The function that this one stands in front of.
 #define REAL(name, type, parameters)                                                                                   \
-    static type(*real) parameters;                                                                                     \
-    if (!real) {                                                                                                       \
-        void *found = dlsym(RTLD_NEXT, #name);                                                                         \
-        memcpy(&real, &found, sizeof real);                                                                            \
-    }
+    static atomic_uintptr_t found;                                                                                     \
+    uintptr_t address = atomic_load(&found);                                                                           \
+    if (!address) {                                                                                                    \
+        address = (uintptr_t)dlsym(RTLD_NEXT, #name);                                                                  \
+        atomic_store(&found, address);                                                                                 \
+    }                                                                                                                  \
+    type(*real) parameters;                                                                                            \
+    memcpy(&real, &address, sizeof real);
 
 __attribute__((constructor)) static void map_control(void) {
     const char *path = getenv("SLUICE_BEND");
