@@ -69,7 +69,7 @@ static json_t *logprobs_of(const struct sl_openai_answer *answer, json_t *heard)
         return json_null();
     }
     if (answer->request->is_chat) {
-        return json_pack("{s:O, s:n}", "content", heard, "refusal");
+        return json_pack("{s:O?, s:n}", "content", heard, "refusal"); // NULL: there was no token
     }
     json_t *tokens = json_array(), *logprobs = json_array(), *top = json_array(), *offsets = json_array(), *one;
     size_t i;

@@ -322,7 +322,7 @@ static enum sl_status take_ignore_eos(const struct taking *taking) {
 }
 
 static enum sl_status take_deadline_ms(const struct taking *taking) {
-    return take_integer(taking, 1, INT64_MAX, &taking->request->message.deadline_ms);
+    return take_integer(taking, 1, INT32_MAX, &taking->request->message.deadline_ms); // we add to it
 }
 
 // ---- what others do and we do not: only as if it had not been said ------------------------------------------------------

@@ -80,6 +80,16 @@ static size_t field_bytes(const char *text) {
     return is_field && n < sizeof((struct sl_refusal *)0)->param ? n : 0;
 }
 
+// Fields of a GenerateRequest that have another name in OpenAI's.
+static const struct {
+    const char *ours, *openais;
+} renamed[] = {
+    {"chat", "messages"},
+    {"text", "prompt"},
+    {"tokens", "prompt"},
+    {"max_new_tokens", "max_tokens"},
+};
+
 void sl_refuse_status(struct sl_refusal *refusal, enum sl_status status, const char *text) {
     static const char sampling[] = "sampling: "; // OpenAI's fields are all in one place
     if (strncmp(text, sampling, sizeof sampling - 1) == 0) {
@@ -87,8 +97,12 @@ void sl_refuse_status(struct sl_refusal *refusal, enum sl_status status, const c
     }
     sl_refuse(refusal, http_status_of(status), "%s", text[0] ? text : sl_status_text(status));
     size_t n = refusal->http_status == 400 ? field_bytes(text) : 0;
-    bool is_chat = n == 4 && strncmp(text, "chat", n) == 0;
-    snprintf(refusal->param, sizeof refusal->param, "%.*s", is_chat ? 8 : (int)n, is_chat ? "messages" : text);
+    snprintf(refusal->param, sizeof refusal->param, "%.*s", (int)n, text);
+    for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++) {
+        if (strcmp(refusal->param, renamed[i].ours) == 0) {
+            snprintf(refusal->param, sizeof refusal->param, "%s", renamed[i].openais);
+        }
+    }
 }
 
 char *sl_refusal_json(const struct sl_refusal *refusal) {
@@ -97,8 +111,10 @@ char *sl_refusal_json(const struct sl_refusal *refusal) {
     if (!text) { // cut in the middle of a character, or another's bytes
         text = json_string("the request failed");
     }
-    json_t *root = json_pack("{s:{s:o, s:s, s:o, s:i}}", "error", "message", text, "type", refusal->type, "param",
-                             param, "code", refusal->http_status);
+    char code[16]; // a text or null, as OpenAI has it: clients with types fail at a number
+    snprintf(code, sizeof code, "%d", refusal->http_status);
+    json_t *root = json_pack("{s:{s:o, s:s, s:o, s:s}}", "error", "message", text, "type", refusal->type, "param",
+                             param, "code", code);
     char *line = root ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     return line;

@@ -179,6 +179,11 @@ static void test_one_object(void **state) {
         "\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":2,\"total_tokens\":7,\"prompt_tokens_details\":{\"cached_"
         "tokens\":4}}}");
     sl_openai_answer_cleanup(&answer);
+
+    char *none = sl_openai_whole(&answer, &finished); // without any token
+    assert_non_null(none);
+    assert_non_null(strstr(none, "\"logprobs\":{\"content\":null,"));
+    free(none);
 }
 
 static void test_what_failures_are_called(void **state) {
@@ -191,6 +196,9 @@ static void test_what_failures_are_called(void **state) {
         {SL_ERR_INVALID, 400, "recipe: there is no axis budgt", "recipe"},
         {SL_ERR_INVALID, 400, "sampling: top_p is 3; it must be above 0", "top_p"},
         {SL_ERR_INVALID, 400, "chat: the model has no template", "messages"},
+        {SL_ERR_INVALID, 400, "text: the prompt is empty", "prompt"},
+        {SL_ERR_INVALID, 400, "tokens: the prompt is empty", "prompt"},
+        {SL_ERR_INVALID, 400, "max_new_tokens: too many", "max_tokens"},
         {SL_ERR_INVALID, 400, "two words: no field", ""},
         {SL_ERR_EXHAUSTED, 429, "the line is full", ""},
         {SL_ERR_PEER_LOST, 503, "decode-0: lost", ""},
@@ -205,7 +213,10 @@ static void test_what_failures_are_called(void **state) {
         assert_int_equal(refusal.http_status, rows[i].http_status);
         assert_string_equal(refusal.param, rows[i].param);
         char *json = sl_refusal_json(&refusal);
+        char code[32];
+        snprintf(code, sizeof code, "\"code\":\"%d\"}}", rows[i].http_status);
         assert_non_null(strstr(json, "{\"error\":{\"message\":\""));
+        assert_non_null(strstr(json, code));
         free(json);
     }
 }
