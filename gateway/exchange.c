@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/log.h"
 #include "gateway/metrics.h"
@@ -151,10 +152,43 @@ static enum MHD_Result take_in(struct sl_exchange *exchange, const char *bytes, 
     return MHD_YES;
 }
 
+struct framing {
+    int n_lengths, n_codings;
+    bool is_chunked;
+};
+
+static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char *name, const char *value) {
+    (void)kind;
+    struct framing *framing = cls;
+    framing->n_lengths += strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0;
+    if (strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0) {
+        framing->n_codings++;
+        framing->is_chunked = value && strcasecmp(value, "chunked") == 0;
+    }
+    return MHD_YES;
+}
+
+// Where a body ends must be said once: a proxy before us that read it otherwise would take one's body for another's request.
+static bool is_ambiguous(struct MHD_Connection *connection) {
+    struct framing framing = {0};
+    MHD_get_connection_values(connection, MHD_HEADER_KIND, see_header, &framing);
+    return framing.n_lengths + framing.n_codings > 1 || (framing.n_codings == 1 && !framing.is_chunked);
+}
+
 // What its head alone is refused for, so that its body need not come.
-static bool is_too_long(const struct sl_gateway *gateway, struct MHD_Connection *connection) {
+static bool is_head_refused(const struct sl_gateway *gateway, struct MHD_Connection *connection,
+                            struct sl_refusal *refusal) {
+    const int64_t most = gateway->config.max_body_bytes;
     const char *length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    return length && strtoll(length, NULL, 10) > gateway->config.max_body_bytes;
+    if (is_ambiguous(connection)) {
+        sl_refuse(refusal, 400, "expected one Content-Length, or Transfer-Encoding: chunked");
+        return true;
+    }
+    if (length && strtoll(length, NULL, 10) > most) {
+        sl_refuse(refusal, 413, "the body has more than %" PRId64 " bytes (--max-body)", most);
+        return true;
+    }
+    return false;
 }
 
 // ---- answers --------------------------------------------------------------------------------------------------------------
@@ -349,13 +383,10 @@ enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection,
         exchange->gateway = cls;
         exchange->began_ns = sl_now_ns();
         *exchange_ptr = exchange;
-        if (!is_too_long(exchange->gateway, connection)) {
-            return MHD_YES;
-        }
         struct sl_refusal refusal;
-        sl_refuse(&refusal, 413, "the body has more than %" PRId64 " bytes (--max-body)",
-                  exchange->gateway->config.max_body_bytes);
-        return reply_refusal(exchange->gateway, connection, &refusal);
+        return is_head_refused(exchange->gateway, connection, &refusal)
+                   ? reply_refusal(exchange->gateway, connection, &refusal)
+                   : MHD_YES;
     }
     if (*body_bytes > 0) {
         size_t n = *body_bytes;
