@@ -25,7 +25,8 @@ struct sl_gateway {
     struct sl_served *served;
     struct sl_tenant_clients *tenants;
     struct MHD_Daemon *daemon;
-    int64_t started_s; // Unix time
+    MHD_socket listening; // when the daemon no longer does
+    int64_t started_s;    // Unix time
 
     atomic_llong body_bytes;                // of requests that are coming in
     atomic_llong n_requests[SL_N_OUTCOMES]; // answered

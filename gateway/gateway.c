@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -107,6 +108,9 @@ void sl_gateway_destroy(struct sl_gateway **gateway_ptr) {
     if (gateway->daemon) {
         MHD_stop_daemon(gateway->daemon);
     }
+    if (gateway->listening != MHD_INVALID_SOCKET) {
+        close(gateway->listening);
+    }
     sl_served_destroy(&gateway->served);
     sl_tenants_close(&gateway->tenants);
     sl_client_close(&gateway->client);
@@ -124,6 +128,7 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a gateway");
     }
     gateway->config = *config;
+    gateway->listening = MHD_INVALID_SOCKET;
     gateway->started_s = (int64_t)time(NULL);
     pthread_mutex_init(&gateway->mutex, NULL);
     sl_cond_init(&gateway->changed);
@@ -173,10 +178,8 @@ static bool has_answers(const struct sl_gateway *gateway) {
 }
 
 void sl_gateway_drain(struct sl_gateway *gateway, int64_t grace_ms) {
-    MHD_socket fd = MHD_quiesce_daemon(gateway->daemon); // nobody new
-    if (fd != MHD_INVALID_SOCKET) {
-        close(fd);
-    }
+    gateway->listening = MHD_quiesce_daemon(gateway->daemon);
+    shutdown(gateway->listening, SHUT_RD); // nobody new; its number stays ours while MHD's thread may still use it
     pthread_mutex_lock(&gateway->mutex);
     gateway->stopping = true;
     int64_t end_ns = sl_deadline_in_ms(grace_ms);

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/config.h"
 #include "base/log.h"
@@ -96,6 +97,15 @@ static enum sl_status stop(struct stopper *stopper, int64_t grace_ms, struct sl_
     return status;
 }
 
+// A connection is a file: as many as the system lets us have. With fewer than --max-connections, others wait in the kernel.
+static void allow_files(void) {
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+}
+
 static enum sl_status serve(const struct options *chosen, struct sl_error *err) {
     struct stopper stopper = {.gateway = NULL};
     sigemptyset(&stopper.signals);
@@ -103,6 +113,7 @@ static enum sl_status serve(const struct options *chosen, struct sl_error *err) 
     sigaddset(&stopper.signals, SIGINT);
     pthread_sigmask(SIG_BLOCK, &stopper.signals, NULL); // before any thread exists, so that all inherit it
     signal(SIGPIPE, SIG_IGN);
+    allow_files();
 
     sl_rpc_init();
     enum sl_status status = sl_gateway_start(&chosen->gateway, &stopper.gateway, err);
