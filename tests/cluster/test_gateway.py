@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -226,6 +227,7 @@ REFUSED = [
     ("max_tokens", {"max_tokens": 0}, "both"), ("max_tokens", {"max_tokens": 1.5}, "both"), ("stop", {"stop": [1]}, "both"),
     ("stop", {"stop": ["x"] * 17}, "both"), ("stream", {"stream": "yes"}, "both"), ("stream_options", {"stream_options": {"include_usage": True}}, "both"),
     ("recipe", {"recipe": "budgt=0.2"}, "both"), ("ship_at_most", {"ship_at_most": 0.0001}, "both"), ("nonsense", {"nonsense": 1}, "both"),
+    ("deadline_ms", {"deadline_ms": 2**63 - 1}, "both"), ("prompt", {"prompt": ""}, "text"), ("max_tokens", {"max_tokens": 10**6}, "text"),
     ("prompt", {"prompt": None}, "text"), ("prompt", {"prompt": ["a", "b"]}, "text"), ("prompt", {"prompt": [1, -1]}, "text"),
     ("messages", {"messages": []}, "chat"), ("messages", {"messages": [{"role": "user"}]}, "chat"),
     ("messages", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "chat"),
@@ -272,6 +274,10 @@ def test_strangers_and_slow_ones():
             chunked = b"".join(b"4000\r\n" + b" " * 0x4000 + b"\r\n" for _ in range(6)) + b"0\r\n\r\n"
             assert b" 413 " in raw(gateway, post + b"Transfer-Encoding: chunked\r\n\r\n", chunked)
             assert b" 400 " in raw(gateway, post + b"Content-Length: 5\r\n\r\n", b"{\"pro")
+            # Where a body ends is said in two ways: what a proxy takes for the body's end would be another's request.
+            for twice in (b"Content-Length: 2\r\nContent-Length: 2", b"Content-Length: 7\r\nTransfer-Encoding: chunked", b"Transfer-Encoding: gzip, chunked"):
+                got = raw(gateway, post + twice + b"\r\n\r\n", b"2\r\n{}\r\n0\r\n\r\nGET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert got.count(b"HTTP/1.1 ") == 1 and b" 400 " in got and b"Transfer-Encoding: chunked" in got, (twice, got)
             assert b" 431 " in raw(gateway, b"GET /health HTTP/1.1\r\n" + b"".join(b"H%d: %s\r\n" % (i, b"x" * 500) for i in range(200)) + b"\r\n")
             for garbage in (b"\x16\x03\x01\x02\x00\x01", b"\x00" * 5000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET\r\n\r\n"):
                 raw(gateway, garbage)
@@ -297,6 +303,43 @@ def test_strangers_and_slow_ones():
             asked = {**ANSWER, "max_tokens": 400, "ignore_eos": True, "stop": None}
             with gateway.stream("/v1/completions", asked), gateway.stream("/v1/completions", asked):
                 assert gateway.refusal(429)["type"] == "rate_limit_error"
+
+
+def open_files(gateway):
+    folder = f"/proc/{gateway.popen.pid}/fd"
+    return [os.readlink(f"{folder}/{name}") for name in os.listdir(folder) if os.path.lexists(f"{folder}/{name}")]
+
+
+def refuses(gateway):
+    try:
+        socket.create_connection((gateway.host, gateway.port), 5 * SLOW).close()
+        return False
+    except ConnectionRefusedError:
+        return True
+
+
+def test_files_of_connections_and_of_the_listener():
+    few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Cluster(kvstore=0) as cluster:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(few, 256), most))
+        try:
+            gateway = Gateway(cluster, "--grace", "20s")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (few, most))
+        with open(f"/proc/{gateway.popen.pid}/limits") as file:
+            soft, hard = re.search(r"^Max open files +(\S+) +(\S+)", file.read(), re.M).groups()
+        assert soft == hard, "a connection is a file: as many as may be"
+
+        # While it drains nobody new is let in, and the number of its socket does not become another's: a thread may still use it.
+        with open(f"/proc/{gateway.popen.pid}/net/tcp") as file:
+            inode = re.search(rf":{gateway.port:04X} 00000000:0000 0A(?: +\S+){{5}} +(\d+)", file.read()).group(1)
+        with gateway.stream("/v1/completions", {**ANSWER, "max_tokens": 1000, "ignore_eos": True, "stop": None}) as (reply, _):
+            reply.read(100)
+            gateway.popen.send_signal(signal.SIGTERM)
+            eventually(lambda: refuses(gateway), 10, "nobody new")
+            assert f"socket:[{inode}]" in open_files(gateway)
+            assert reply.read().decode().endswith("data: [DONE]\n\n")
+        assert gateway.popen.wait(20 * SLOW) == 0, gateway.errors()
 
 
 def running_jobs(cluster):
@@ -344,7 +387,7 @@ def test_pings_and_failures_in_the_middle():
             cluster.kill("decode-0")
             end = reply.read().decode()
             last = [event for event in end.split("\n\n") if event.startswith("data: ")][-1]
-            assert last != "data: [DONE]" and json.loads(last[6:])["error"]["code"] == 503, last
+            assert last != "data: [DONE]" and json.loads(last[6:])["error"]["code"] == "503", last
             assert ": ping" in end
         status, reply = gateway.post("/v1/completions", ANSWER)
         assert status == 503 and reply["error"]["type"] == "server_error", reply
