@@ -309,7 +309,7 @@ static enum sl_status hear_decode(struct run *run, const Sluice__V1__DecodeEvent
         return SL_OK;
     case SLUICE__V1__DECODE_EVENT__WHAT_NOTICE:
         sl_log_warn("job", "job=%s %s: %.300s", run->job->id, sl_worker_name(run->claim.decode), event->notice->text);
-        sl_job_tell_notice(run->job, event->notice);
+        sl_run_report_notice(&run->report, run->job, event->notice);
         return SL_OK;
     default:
         return sl_fail(err, SL_ERR_INTERNAL, "%s sent an event of an unknown kind", sl_worker_name(run->claim.decode));

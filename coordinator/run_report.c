@@ -90,6 +90,14 @@ void sl_run_report_token(struct sl_run_report *report, struct sl_job *job) {
     }
 }
 
+void sl_run_report_notice(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__Notice *notice) {
+    int64_t sum;
+    if (notice->fallbacks > 0 && !__builtin_add_overflow(report->fallbacks_told, notice->fallbacks, &sum)) {
+        report->fallbacks_told = sum;
+    }
+    sl_job_tell_notice(job, notice);
+}
+
 enum sl_status sl_run_report_decode_done(struct sl_run_report *report, struct sl_job *job,
                                          const Sluice__V1__DecodeDone *done, struct sl_error *err) {
     if (done->reason != SLUICE__V1__FINISHED__REASON__STOP_TOKEN &&
@@ -112,6 +120,9 @@ enum sl_status sl_run_report_decode_done(struct sl_run_report *report, struct sl
         sl_job_set_slots(job, done->statistics);
         sl_job_add_errors(job, done->statistics);
         sl_job_set_served(job, done->statistics);
+        if (__builtin_add_overflow(job->retrieval.fallbacks, report->fallbacks_lost, &job->retrieval.fallbacks)) {
+            job->retrieval.fallbacks = INT64_MAX; // a worker's word
+        }
     }
     if (job->n_output > 1) {
         statistics->tpot_ms = ms_between(report->first_token_ns, report->decode_end_ns) / (double)(job->n_output - 1);
@@ -121,7 +132,11 @@ enum sl_status sl_run_report_decode_done(struct sl_run_report *report, struct sl
 }
 
 void sl_run_report_retry(struct sl_run_report *report, struct sl_job *job) {
-    (void)report;
+    int64_t sum;
+    if (!__builtin_add_overflow(report->fallbacks_lost, report->fallbacks_told, &sum)) {
+        report->fallbacks_lost = sum;
+    }
+    report->fallbacks_told = 0;
     sl_job_statistics_lock(job)->retries++;
     sl_job_statistics_unlock(job);
 }

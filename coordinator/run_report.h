@@ -15,6 +15,7 @@ struct sl_run_report {
     int64_t last_prefill_ns, last_ship_ns;                                // when progress was last told
     Sluice__V1__Finished__Reason reason;
     char *text; // of the answer; owned
+    int64_t fallbacks_told, fallbacks_lost; // by this attempt's notices; by those of attempts that were lost
 };
 
 void sl_run_report_admitted(struct sl_run_report *report, struct sl_job *job); // only the first time counts
@@ -25,6 +26,7 @@ void sl_run_report_ship(struct sl_run_report *report, struct sl_job *job, const 
 void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job,
                                 const Sluice__V1__Statistics *statistics);
 void sl_run_report_token(struct sl_run_report *report, struct sl_job *job);
+void sl_run_report_notice(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__Notice *notice);
 enum sl_status sl_run_report_decode_done(struct sl_run_report *report, struct sl_job *job,
                                          const Sluice__V1__DecodeDone *done, struct sl_error *err);
 void sl_run_report_retry(struct sl_run_report *report, struct sl_job *job);

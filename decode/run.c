@@ -298,6 +298,7 @@ static enum sl_status send_notice(struct sl_answer *answer, struct sl_rpc_call *
     sl_log_warn("decode", "job=%s %s", answer->job_id, text);
     Sluice__V1__Notice notice = SLUICE__V1__NOTICE__INIT;
     notice.text = text;
+    notice.fallbacks = n;
     Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
     event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_NOTICE;
     event.notice = &notice;

@@ -238,6 +238,9 @@ static enum sl_status send_decode_done(struct fake_worker *worker, struct sl_rpc
                                        const Sluice__V1__DecodeRequest *request) {
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
     statistics.decode_resident_bytes = 4321;
+    Sluice__V1__Retrieval retrieval = SLUICE__V1__RETRIEVAL__INIT;
+    retrieval.fallbacks = 5;
+    statistics.retrieval = &retrieval;
     Sluice__V1__DecodeDone done = SLUICE__V1__DECODE_DONE__INIT;
     done.reason = fake_lies(worker, FAKE_DONE_FOR_NO_REASON) ? SLUICE__V1__FINISHED__REASON__ERROR
                                                              : SLUICE__V1__FINISHED__REASON__LENGTH;
@@ -257,6 +260,17 @@ static enum sl_status send_decode_done(struct fake_worker *worker, struct sl_rpc
         sl_rpc_call_send(call, &event.base);
     }
     return sl_rpc_call_send(call, &event.base);
+}
+
+// Of three answers that a store owed.
+static void send_notice(struct sl_rpc_call *call) {
+    Sluice__V1__Notice notice = SLUICE__V1__NOTICE__INIT;
+    notice.text = "had to do without";
+    notice.fallbacks = 3;
+    Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
+    event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_NOTICE;
+    event.notice = &notice;
+    sl_rpc_call_send(call, &event.base);
 }
 
 static enum sl_status decode_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
@@ -288,6 +302,7 @@ static enum sl_status decode_run(void *service, struct sl_rpc_call *call, const 
     for (int i = n_resumed; i < request->max_new_tokens; i++) {
         if (atomic_load(&worker->break_at_token) == i) {
             atomic_store(&worker->break_at_token, -1);
+            send_notice(call);
             return sl_fail(err, SL_ERR_PEER_LOST, "out of electricity");
         }
         if (!nap(worker, call, atomic_load(&worker->token_ms)) || send_token(worker, call, i) != SL_OK) {

@@ -163,6 +163,8 @@ static void test_broken_decode_resumes_without_repeating_a_token(void **state) {
     // The prefill leg ran again: it is it that finds the stored capsule and has it shipped.
     assert_int_equal(atomic_load(&prefill[0].n_runs) + atomic_load(&prefill[1].n_runs), 2);
     assert_true(was_told("retry 1: decode-0"));
+    // Five of the one that finished, three that the other told of: its tokens stay.
+    assert_int_equal(finished->statistics->retrieval->fallbacks, 8);
     fake_events_free(&events);
 }
 
