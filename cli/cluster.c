@@ -174,9 +174,12 @@ enum sl_status sl_cluster_pump(struct sl_cluster *cluster, int timeout_ms, struc
     for (size_t i = 0; i < cluster->n_children; i++) {
         if (!cluster->children[i].running && !cluster->reported[i]) {
             char end[96];
+            bool is_gateway = strcmp(cluster->children[i].name, "gateway") == 0;
             cluster->reported[i] = true;
-            return sl_fail(err, SL_ERR_PEER_LOST, "%s %s", cluster->children[i].name,
-                           sl_child_describe_end(&cluster->children[i], end, sizeof end));
+            return sl_fail(err, SL_ERR_PEER_LOST, "%s %s%s", cluster->children[i].name,
+                           sl_child_describe_end(&cluster->children[i], end, sizeof end),
+                           is_gateway ? "; it says above why (--http-port PORT is its port, --no-gateway leaves it out)"
+                                      : "");
         }
     }
     return SL_OK;
