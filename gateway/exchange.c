@@ -254,6 +254,9 @@ static void add_to_list(struct sl_exchange *exchange) {
         exchange->next->previous = exchange;
     }
     gateway->answering = exchange;
+    if (gateway->ending) {
+        sl_answer_stop(exchange->answer);
+    }
     pthread_mutex_unlock(&gateway->mutex);
 }
 
@@ -269,6 +272,7 @@ static void remove_from_list(struct sl_exchange *exchange) {
 }
 
 void sl_exchange_stop_all(struct sl_gateway *gateway) {
+    gateway->ending = true;
     for (struct sl_exchange *exchange = gateway->answering; exchange; exchange = exchange->next) {
         sl_answer_stop(exchange->answer);
     }

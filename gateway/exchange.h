@@ -36,6 +36,7 @@ struct sl_gateway {
     struct sl_exchange *answering; // a list
     int n_answers;                 // threads
     bool stopping, hurrying;
+    bool ending; // all answers have been told to end, and so are those that come late
 };
 
 struct sl_exchange;
