@@ -7,8 +7,8 @@
  *     answer.h           one answer under way  exchange.h        one request of HTTP, from its first byte to its last
  *     tenants.h          on whose behalf        served.h          what model there is        listen.h
  *     POST /v1/chat/completions, /v1/completions    GET /v1/models, /v1/models/NAME, /health, /metrics
- * Threads: libmicrohttpd's one, which holds all connections in one epoll set and never waits; one an answer under way, of which there
- *     are at most max_requests; and one that asks the coordinator for its model. Connections that are idle cost no thread.
+ * Threads: libmicrohttpd's one, which holds all connections in one epoll set and waits for nobody (but parses bodies: a 16 MB list of
+ *     ids takes it a second); one an answer under way, of which there are at most max_requests; and one that asks the coordinator for its model. Connections that are idle cost no thread.
  */
 #pragma once
 

@@ -46,23 +46,11 @@ static bool fails(enum kind kind) {
     return true;
 }
 
-#define MEMORY_CALL(type, name, parameters, arguments)                                                                 \
-    type __real_##name parameters;                                                                                     \
-    type __wrap_##name parameters;                                                                                     \
-    type __wrap_##name parameters {                                                                                    \
-        if (fails(MEMORY)) {                                                                                           \
-            errno = ENOMEM;                                                                                            \
-            return NULL;                                                                                               \
-        }                                                                                                              \
-        return __real_##name arguments;                                                                                \
-    }
+static bool memory_fails(void) {
+    return fails(MEMORY);
+}
 
-MEMORY_CALL(void *, malloc, (size_t n), (n))
-MEMORY_CALL(void *, calloc, (size_t n, size_t bytes), (n, bytes))
-MEMORY_CALL(void *, realloc, (void *block, size_t n), (block, n))
-MEMORY_CALL(void *, aligned_alloc, (size_t alignment, size_t n), (alignment, n))
-MEMORY_CALL(char *, strdup, (const char *text), (text))
-MEMORY_CALL(char *, strndup, (const char *text, size_t n), (text, n))
+#include "tests/memory_calls.h" // uses it
 
 #define SOCKET_CALL(name, parameters, arguments)                                                                       \
     ssize_t __real_##name parameters;                                                                                  \

@@ -39,20 +39,8 @@ int assert_refused_without_memory(scarce_make_fn make, void *arg) {
     }
 }
 
-#define MEMORY_CALL(type, name, parameters, arguments)                                                                 \
-    type __real_##name parameters;                                                                                     \
-    type __wrap_##name parameters;                                                                                     \
-    type __wrap_##name parameters {                                                                                    \
-        if (left >= 0 && left-- == 0) {                                                                                \
-            errno = ENOMEM;                                                                                            \
-            return NULL;                                                                                               \
-        }                                                                                                              \
-        return __real_##name arguments;                                                                                \
-    }
+static bool memory_fails(void) {
+    return left >= 0 && left-- == 0;
+}
 
-MEMORY_CALL(void *, malloc, (size_t n), (n))
-MEMORY_CALL(void *, calloc, (size_t n, size_t bytes), (n, bytes))
-MEMORY_CALL(void *, realloc, (void *block, size_t n), (block, n))
-MEMORY_CALL(void *, aligned_alloc, (size_t alignment, size_t n), (alignment, n))
-MEMORY_CALL(char *, strdup, (const char *text), (text))
-MEMORY_CALL(char *, strndup, (const char *text, size_t n), (text, n))
+#include "tests/memory_calls.h" // uses it
