@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/metrics.h"
 #include "base/thread.h"
+#include "kvstore/disk/folder.h"
 #include "kvstore/internal.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
@@ -167,7 +168,9 @@ static enum sl_status open_capsules(struct sl_kvstore *kvstore, const struct sl_
 
 enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_error *err) {
     struct sl_kvstore kvstore = {0};
-    enum sl_status status = sl_node_open(&kvstore.node, &config->node, SLUICE__V1__WORKER_ROLE__KVSTORE, 0, err);
+    struct sl_node_config node = config->node;
+    node.beside_bytes = config->disk[0] ? (int64_t)sl_disk_folder_index_bytes(config->disk_bytes) : 0;
+    enum sl_status status = sl_node_open(&kvstore.node, &node, SLUICE__V1__WORKER_ROLE__KVSTORE, 0, err);
     if (status != SL_OK) {
         return status;
     }

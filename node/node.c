@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -14,6 +13,7 @@
 #include "node/agent.h"
 #include "node/load.h"
 #include "node/probes.h"
+#include "node/room.h"
 #include "node/staged.h"
 #include "node/watch.h"
 #include "proto/methods.h"
@@ -45,37 +45,6 @@ static enum sl_status open_model(struct sl_node *node, int max_rows, struct sl_e
         status = sl_model_fingerprint(dir, weights, &node->model_fingerprint, err);
     }
     return status;
-}
-
-// Bytes that this machine can still give, in memory and in the file system that shared memory is made of; -1: not known.
-static int64_t available_bytes(void) {
-    int64_t available = -1;
-    FILE *file = fopen("/proc/meminfo", "r");
-    if (file) {
-        char line[128];
-        long long kib;
-        while (fgets(line, sizeof line, file)) {
-            if (sscanf(line, "MemAvailable: %lld kB", &kib) == 1) {
-                available = (int64_t)kib * 1024;
-            }
-        }
-        fclose(file);
-    }
-    struct statvfs shm;
-    if (statvfs("/dev/shm", &shm) == 0) {
-        int64_t free_bytes = (int64_t)shm.f_bavail * (int64_t)shm.f_frsize;
-        available = available < 0 || free_bytes < available ? free_bytes : available;
-    }
-    return available;
-}
-
-static enum sl_status check_available(const char *option, int64_t bytes, struct sl_error *err) {
-    int64_t available = available_bytes();
-    return available < 0 || bytes <= available
-               ? SL_OK
-               : sl_fail(err, SL_ERR_EXHAUSTED,
-                         "%s %lld bytes: this machine has %lld available (memory, or /dev/shm, whichever is less)",
-                         option, (long long)bytes, (long long)available);
 }
 
 static bool has_device_memory(const struct sl_node *node) {
@@ -115,19 +84,41 @@ static void tell_reason(const struct sl_node *node) {
     sl_log_info("node", "staged reason=\"%s\"", sl_staged_reason(&means));
 }
 
+// UCX makes the region of shared memory where peers on this host may put into it.
+static bool region_is_shared(const struct sl_node *node) {
+    return strcmp(node->config.transport, "tcp") != 0 && strcmp(node->config.transport, "rdma") != 0;
+}
+
+static enum sl_status choose_arena(struct sl_node *node, bool staged, struct sl_error *err) {
+    enum sl_status status = sl_room_parse(node->config.arena, &node->config.arena_bytes, err);
+    if (status != SL_OK || node->config.arena_bytes > 0) {
+        return status;
+    }
+    if (node->config.arena_bytes == SL_ROOM_AUTO && !staged) {
+        const struct sl_room_needs needs = {
+            .activation_bytes = node->runtime.engine ? (int64_t)sl_engine_bytes(node->runtime.engine) : 0,
+            .other_bytes = node->config.beside_bytes,
+            .shared = region_is_shared(node)};
+        return sl_room_auto("", &needs, &node->config.arena_bytes, err);
+    }
+    node->config.arena_bytes = (int64_t)sl_runtime_usual_arena_bytes(&node->runtime);
+    return SL_OK;
+}
+
 static enum sl_status open_memory(struct sl_node *node, struct sl_error *err) {
-    if (node->config.arena_bytes == 0) {
-        node->config.arena_bytes = (int64_t)sl_runtime_usual_arena_bytes(&node->runtime);
+    bool staged = has_device_memory(node);
+    enum sl_status status = choose_arena(node, staged, err);
+    if (status != SL_OK) {
+        return status;
     }
     // A region is touched whole at start: refuse what would only drive the machine out of memory.
-    bool staged = has_device_memory(node);
     int64_t bytes = staged ? node->config.staging_bytes : node->config.arena_bytes;
     struct sl_fabric_config fabric = {.listen = node->config.fabric_listen,
                                       .tls = node->credentials ? &node->config.tls : NULL,
                                       .transport = node->config.transport,
                                       .insecure = node->config.insecure,
                                       .inject = node->config.inject};
-    enum sl_status status = check_available(staged ? "--staging" : "--arena", bytes, err);
+    status = sl_room_check(staged ? "--staging" : "--arena", bytes, region_is_shared(node), err);
     if (status == SL_OK) {
         status = sl_fabric_create(&fabric, &node->fabric, err);
     }

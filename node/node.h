@@ -29,7 +29,10 @@ struct sl_node_config {
     struct sl_program_options common;
     const char *listen, *coordinator, *model, *name, *fabric_listen, *transport, *tier, *weights, *device, *inject;
     struct sl_tls_files tls;
-    int64_t arena_bytes, staging_bytes, threads, lease_ms, max_jobs, grace_ms, stall_ms;
+    const char *arena; // as --arena says, from which sl_node_open() makes
+    int64_t arena_bytes;
+    int64_t beside_bytes; // that the service takes beside them; set by it, not by an option
+    int64_t staging_bytes, threads, lease_ms, max_jobs, grace_ms, stall_ms;
     bool lock_memory, pin, insecure;
 };
 
@@ -47,10 +50,11 @@ struct sl_node_config {
         SL_OPTION_ROW("transport", 't', SL_OPTION_STRING, "auto", "NAME", "data plane: auto, shm, tcp or rdma",        \
                       SL_FIELD(sl_node_config, transport)),                                                            \
         SL_TLS_OPTIONS(sl_node_config, tls, "worker"), SL_INSECURE_OPTION(sl_node_config, insecure),                   \
-        SL_OPTION_ROW("arena", 'a', SL_OPTION_SIZE, NULL, "SIZE",                                                      \
+        SL_OPTION_ROW("arena", 'a', SL_OPTION_STRING, "", "SIZE",                                                      \
                       "memory for KV, taken and registered once; 1G, and of a device with memory of its own 85% of "   \
-                      "what the model leaves",                                                                         \
-                      SL_FIELD(sl_node_config, arena_bytes), 1 << 20, 1e15),                                           \
+                      "what the model leaves. auto: what the container's limit, or the machine, leaves beside model "  \
+                      "and process",                                                                                   \
+                      SL_FIELD(sl_node_config, arena)),                                                                \
         SL_OPTION_ROW("lock", 0, SL_OPTION_FLAG, NULL, NULL, "lock the arena in memory (needs ulimit -l)",             \
                       SL_FIELD(sl_node_config, lock_memory)),                                                          \
         SL_OPTION_ROW("max-jobs", 0, SL_OPTION_INT, default_jobs, "N",                                                 \
