@@ -31,6 +31,7 @@ static void *job_thread(void *arg) {
         .registry = coordinator->registry,
         .admission = coordinator->admission,
         .affinity = coordinator->affinity,
+        .figures = &coordinator->figures,
         .model = &coordinator->model,
         .tokenizer = coordinator->tokenizer,
         .silence_ms = coordinator->config.silence_ms,
@@ -120,9 +121,9 @@ static enum sl_status start(struct sl_coordinator *coordinator, struct sl_job *j
     return SL_OK;
 }
 
-enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,
-                                     const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
-                                     struct sl_job **job_out, struct sl_error *err) {
+static enum sl_status submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,
+                             const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
+                             struct sl_job **job_out, struct sl_error *err) {
     uint64_t request_hash = 0;
     if (request->idempotency_key[0] != '\0') {
         enum sl_status hashed = hash_request(request, &request_hash, err);
@@ -162,4 +163,14 @@ enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const s
         return status;
     }
     return start(coordinator, job, job_out, err);
+}
+
+enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,
+                                     const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
+                                     struct sl_job **job_out, struct sl_error *err) {
+    enum sl_status status = submit(coordinator, caller, request, call_deadline_ns, job_out, err);
+    if (status != SL_OK) {
+        atomic_fetch_add(&coordinator->figures.n_jobs[SL_OUTCOME_REFUSED], 1);
+    }
+    return status;
 }

@@ -3,8 +3,10 @@
 #include "node/agent.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 
+#include "admin/admin.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -21,9 +23,10 @@ struct sl_agent {
     struct sl_agent_config config;
     struct sl_rpc_channel *channel;
     pthread_t thread;
-    pthread_mutex_t mutex;
+    pthread_mutex_t mutex; // over what follows
     pthread_cond_t wake;
     bool stopping;
+    char why_not[SL_WHY_BYTES]; // it takes no jobs; "": it does
 };
 
 // True while the agent shall go on; waits `ms` or until it is stopped.
@@ -51,15 +54,37 @@ static enum sl_status register_worker(struct sl_agent *agent, int64_t *heartbeat
     return status;
 }
 
-static enum sl_status beat(struct sl_agent *agent, struct sl_error *err) {
+static void set_why_not(struct sl_agent *agent, const char *words) {
+    pthread_mutex_lock(&agent->mutex);
+    snprintf(agent->why_not, sizeof agent->why_not, "%s", words);
+    pthread_mutex_unlock(&agent->mutex);
+}
+
+bool sl_agent_takes_jobs(struct sl_agent *agent, char *why, size_t why_bytes) {
+    pthread_mutex_lock(&agent->mutex);
+    bool takes = agent->why_not[0] == '\0';
+    if (!takes) {
+        snprintf(why, why_bytes, "%s", agent->why_not);
+    }
+    pthread_mutex_unlock(&agent->mutex);
+    return takes;
+}
+
+static enum sl_status beat(struct sl_agent *agent, bool *drains_out, struct sl_error *err) {
     Sluice__V1__WorkerLoad load = SLUICE__V1__WORKER_LOAD__INIT;
     agent->config.load_fn(agent->config.arg, &load);
     Sluice__V1__HeartbeatRequest request = SLUICE__V1__HEARTBEAT_REQUEST__INIT;
     request.name = agent->config.info->name;
     request.epoch = agent->config.info->epoch;
     request.load = &load;
-    return sl_rpc_unary(agent->channel, &sl_method_cluster_heartbeat, &request.base, sl_deadline_in_ms(CALL_MS), NULL,
-                        NULL, err);
+    ProtobufCMessage *reply;
+    enum sl_status status = sl_rpc_unary(agent->channel, &sl_method_cluster_heartbeat, &request.base,
+                                         sl_deadline_in_ms(CALL_MS), NULL, &reply, err);
+    if (status == SL_OK) {
+        *drains_out = ((Sluice__V1__HeartbeatReply *)reply)->drain;
+        protobuf_c_message_free_unpacked(reply, NULL);
+    }
+    return status;
 }
 
 // A worker that stands still does not join: it would be given jobs until its first beat.
@@ -76,20 +101,24 @@ static void *agent_main(void *arg) {
     int64_t heartbeat_ms = 1000;
     for (int64_t wait_ms = 0; pause_for(agent, wait_ms);) {
         if (!registered && !may_join(agent)) {
+            set_why_not(agent, "a thread stands still");
             wait_ms = RETRY_MS;
             continue;
         }
         struct sl_error err = {0};
-        enum sl_status status = registered ? beat(agent, &err) : register_worker(agent, &heartbeat_ms, &err);
+        bool drains = false;
+        enum sl_status status = registered ? beat(agent, &drains, &err) : register_worker(agent, &heartbeat_ms, &err);
         if (status == SL_OK) {
             if (!registered) {
                 sl_log_info("agent", "registered name=%s coordinator=%s", agent->config.info->name, coordinator);
             }
             registered = true;
             complained = false;
+            set_why_not(agent, drains ? "draining: the coordinator was asked to give it nothing new" : "");
             wait_ms = heartbeat_ms;
         } else if (status == SL_ERR_NOT_FOUND && registered) {
             sl_log_warn("agent", "coordinator=%s has forgotten this worker: registering again", coordinator);
+            set_why_not(agent, "not registered: the coordinator has forgotten this worker");
             registered = false;
             wait_ms = 0;
         } else if (status == SL_ERR_PRECONDITION || status == SL_ERR_INVALID || status == SL_ERR_EXISTS ||
@@ -100,6 +129,9 @@ static void *agent_main(void *arg) {
             if (!complained) {
                 sl_log_warn("agent", "coordinator=%s cannot be reached, trying on: %s", coordinator, err.text);
             }
+            char why[SL_WHY_BYTES];
+            snprintf(why, sizeof why, "the coordinator cannot be reached: %.400s", err.text);
+            set_why_not(agent, why);
             complained = true;
             wait_ms = RETRY_MS;
         }
@@ -114,6 +146,7 @@ enum sl_status sl_agent_create(const struct sl_agent_config *config, struct sl_a
         return sl_fail(err, SL_ERR_EXHAUSTED, "agent: out of memory");
     }
     agent->config = *config;
+    snprintf(agent->why_not, sizeof agent->why_not, "not registered yet");
     enum sl_status status =
         sl_rpc_channel_create(config->coordinator, config->credentials, SL_ROLE_COORDINATOR, &agent->channel, err);
     if (status != SL_OK) {

@@ -11,6 +11,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "node/agent.h"
+#include "node/load.h"
+#include "node/probes.h"
 #include "node/room.h"
 #include "node/staged.h"
 #include "node/watch.h"
@@ -151,7 +153,10 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
                             int max_rows, struct sl_error *err) {
     *node = (struct sl_node){.config = *config};
     sl_rpc_init();
-    enum sl_status status = check_name(node, err);
+    enum sl_status status = sl_admin_open(config->common.admin_listen, SL_VERSION, &node->admin, err);
+    if (status == SL_OK) {
+        status = check_name(node, err);
+    }
     if (status == SL_OK && max_rows > 0) {
         status = open_model(node, max_rows, err);
     }
@@ -182,6 +187,7 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
 }
 
 void sl_node_close(struct sl_node *node) {
+    sl_admin_close(&node->admin); // of one that never served
     sl_watch_destroy(&node->watch);
     sl_rpc_standard_cleanup(&node->standard); // which the watch used
     if (node->inbound) {
@@ -210,24 +216,7 @@ struct serving {
 
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct serving *serving = arg;
-    struct sl_node *node = serving->node;
-    struct sl_arena_stats arena;
-    sl_arena_get_stats(node->arena, &arena);
-    load->arena_used_bytes = (int64_t)arena.used_bytes;
-    load->arena_high_water_bytes = (int64_t)arena.high_water_bytes;
-    if (sl_node_stages(node)) {
-        sl_arena_get_stats(node->staging, &arena);
-        load->staging_used_bytes = (int64_t)arena.used_bytes;
-    }
-    struct sl_fabric_stats fabric;
-    sl_fabric_get_stats(node->fabric, &fabric);
-    load->fabric_grants = fabric.grants_open + fabric.grants_quarantined;
-    load->fabric_ships = fabric.ships_open;
-    load->leases = sl_inbound_count(node->inbound);
-    load->stalled = sl_node_stands_still(node);
-    load->waiting = atomic_load(&node->engine.n_waiting);
-    load->progress = (int64_t)sl_pulse_count(&node->engine);
-    serving->service->load_fn(serving->service->arg, load); // may add to leases
+    sl_node_report_load(serving->node, serving->service, load);
 }
 
 // ---- threads that stand still --------------------------------------------------------------------------------------
@@ -395,9 +384,13 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
     status = start_watch(node, err);
     status = status == SL_OK ? sl_agent_create(&agent, &node->agent, err) : status;
     if (status == SL_OK) {
-        printf("ready rpc=%s fabric=%s name=%s\n", node->info.rpc_address, node->info.fabric_address, node->info.name);
+        sl_node_add_probes(node, service);
+        sl_admin_started(node->admin);
+        printf("ready rpc=%s fabric=%s name=%s%s%s\n", node->info.rpc_address, node->info.fabric_address,
+               node->info.name, node->admin ? " admin=" : "", sl_admin_address(node->admin));
         fflush(stdout);
         int signal_number = wait_for_signal();
+        atomic_store(&node->stopping, true);
         if (node->refusal[0]) {
             status = sl_fail(err, SL_ERR_PRECONDITION, "the coordinator at %s refuses this worker: %s",
                              node->config.coordinator, node->refusal);
@@ -409,34 +402,22 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
         }
     }
     sl_rpc_server_stop(&node->server, status == SL_OK ? node->config.grace_ms : 0);
+    sl_admin_close(&node->admin);   // which asks agent and service
     sl_agent_destroy(&node->agent); // last: a worker that no longer beats is lost, and its jobs with it
     return status;
 }
 
 int sl_node_main(const struct sl_program *program, int argc, char **argv, struct sl_node_config *config,
                  enum sl_status (*run_fn)(const struct sl_node_config *config, struct sl_error *err)) {
+    int code;
+    if (!sl_program_begin(program, argc, argv, config, &config->common, &code)) {
+        return code;
+    }
     struct sl_error err = {0};
-    int first;
-    enum sl_status status = sl_config_parse(program, argc, argv, config, &first, &err);
-    if (status == SL_ERR_CANCELLED) {
-        return 0; // --help
-    }
-    if (status == SL_OK && first < argc) {
-        status = sl_fail(&err, SL_ERR_INVALID, "unexpected argument '%s'; see --help", argv[first]);
-    }
-    if (status == SL_OK) {
-        status = sl_log_configure(config->log, &err);
-    }
-    if (status != SL_OK) {
-        fprintf(stderr, "%s: %s\n", program->name, err.text);
-        return 2;
-    }
     sl_log_set_process(config->name);
     block_signals();
-    status = run_fn(config, &err);
-    if (status != SL_OK) {
-        fprintf(stderr, "%s: %s\n", program->name, err.text);
-    }
+    enum sl_status status = run_fn(config, &err);
+    code = sl_program_end(program, status, &err);
     sl_rpc_shutdown();
-    return status == SL_OK ? 0 : 1;
+    return code;
 }

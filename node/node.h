@@ -12,8 +12,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "admin/admin.h"
 #include "base/arena.h"
 #include "base/config.h"
+#include "base/program.h"
 #include "base/pulse.h"
 #include "fabric/fabric.h"
 #include "node/inbound.h"
@@ -24,8 +26,8 @@
 #include "trust/tls_files.h"
 
 struct sl_node_config {
-    const char *listen, *coordinator, *model, *name, *fabric_listen, *transport, *tier, *weights, *device, *log,
-        *inject;
+    struct sl_program_options common;
+    const char *listen, *coordinator, *model, *name, *fabric_listen, *transport, *tier, *weights, *device, *inject;
     struct sl_tls_files tls;
     const char *arena; // as --arena says, from which sl_node_open() makes
     int64_t arena_bytes;
@@ -69,8 +71,7 @@ struct sl_node_config {
             SL_FIELD(sl_node_config, stall_ms), 1000, 86400000),                                                       \
         SL_OPTION_ROW("inject", 0, SL_OPTION_STRING, "", "FAULT", "fault injection for tests (fabric/fabric.h)",       \
                       SL_FIELD(sl_node_config, inject)),                                                               \
-        SL_OPTION_ROW("log", 0, SL_OPTION_STRING, "info", "FILTER", "e.g. warn,fabric=debug",                          \
-                      SL_FIELD(sl_node_config, log))
+        SL_PROGRAM_OPTIONS(sl_node_config, common)
 
 // Options of workers that run a model, in addition.
 #define SL_NODE_MODEL_OPTIONS                                                                                          \
@@ -95,9 +96,11 @@ struct sl_node_config {
 
 struct sl_agent;
 struct sl_watch;
+struct sl_node_service;
 
 struct sl_node {
     struct sl_node_config config;
+    struct sl_admin *admin;                 // open before all of the following, which it tells of when it is there
     struct sl_rpc_credentials *credentials; // NULL: without certificates
     struct sl_fabric *fabric;
     struct sl_arena *arena;   // of sessions: the fabric's region, or memory of the device (runtime.arena)
@@ -112,8 +115,10 @@ struct sl_node {
     struct sl_agent *agent;
     struct sl_watch *watch; // of the pulses
     atomic_bool stands_still;
+    atomic_bool stopping; // SIGTERM has come
     const char *service_name;
-    struct sl_pulse *pulses; // a list: those of sl_node_add_pulse(), and the fabric's
+    const struct sl_node_service *service; // while it serves
+    struct sl_pulse *pulses;               // a list: those of sl_node_add_pulse(), and the fabric's
     struct sl_pulse
         engine; // of workers with a model: of the thread that has it. n_waiting: jobs that it has been given
     Sluice__V1__WorkerInfo info;
@@ -140,6 +145,8 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
 struct sl_node_service {
     const struct sl_rpc_implementation *rpc;
     void (*load_fn)(void *arg, Sluice__V1__WorkerLoad *load); // the service's part of a load report
+    void (*metrics_fn)(void *arg,
+                       FILE *page); // the service's part of /metrics; on the admin port's thread. May be NULL
     void *arg;
 };
 
