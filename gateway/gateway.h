@@ -24,7 +24,7 @@ struct sl_gateway_config {
     const char *listen;                 // "HOST:PORT"; port 0 picks a free one
     const char *https_cert, *https_key; // PEM files; "": in the clear
     bool insecure;                      // and then, listen also where other hosts can connect
-    const char *coordinator;            // "HOST:PORT"
+    const char *coordinator;            // "HOST:PORT,...", all of the cluster's
     struct sl_tls_files tls;            // who we are, to a cluster that asks
     const char *keys, *tenants;         // see tenants.h
     int64_t max_connections;

@@ -32,7 +32,7 @@ class Gateway:
         if cluster.certificates:
             cluster.certificates.make(who)
             options = (*options, *cluster.certificates.options(who))
-        words = ["sluice-gateway", "--listen", listen, "--coordinator", cluster.coordinator.address, *options]
+        words = ["sluice-gateway", "--listen", listen, "--coordinator", cluster.addresses_of_all(), *options]
         self.log, self.log_path = tempfile.mkstemp(prefix="sluice-gateway-", suffix=".log")
         from harness import BIN
         self.popen = subprocess.Popen([os.path.join(BIN, words[0]), *words[1:]], stdout=subprocess.PIPE, stderr=self.log)
