@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/config.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "coordinator/coordinator_internal.h"
@@ -26,6 +27,8 @@ void sl_coordinator_config_init(struct sl_coordinator_config *config) {
         .etcd = "",
         .etcd_prefix = "/sluice",
         .advertise = "",
+        .admin_listen = "none",
+        .metrics_alias = "none",
         .weights = "stored",
         .max_jobs = 64,
         .max_queued = 256,
@@ -56,6 +59,7 @@ static void *sweep(void *arg) {
     while (!coordinator->swept) {
         pthread_mutex_unlock(&coordinator->mutex);
         int64_t now_ns = sl_now_ns();
+        atomic_store(&coordinator->swept_ns, now_ns);
         sl_registry_sweep(coordinator->registry, now_ns);
         sl_jobs_trim(coordinator->jobs, now_ns);
         pthread_mutex_lock(&coordinator->mutex);
@@ -80,6 +84,9 @@ static enum sl_status check_config(const struct sl_coordinator_config *config, s
         config->deadline_ms < 1 || config->deadline_ms > MAX_DEADLINE_MS || config->max_kept_jobs < 1 ||
         config->max_prefixes < 1) {
         return sl_fail(err, SL_ERR_INVALID, "coordinator: a limit is out of bounds; see sluice-coordinator --help");
+    }
+    if (strcmp(config->metrics_alias, "none") != 0 && strcmp(config->metrics_alias, "vllm") != 0) {
+        return sl_fail(err, SL_ERR_INVALID, "--metrics-alias %.40s: expected vllm or none", config->metrics_alias);
     }
     return SL_OK;
 }
@@ -225,7 +232,12 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
     pthread_mutex_init(&coordinator->mutex, NULL);
     sl_cond_init(&coordinator->changed);
 
-    status = sl_rpc_credentials_create(&config->tls, &coordinator->credentials, err);
+    sl_job_figures_init(&coordinator->figures);
+    coordinator->vllm_names = strcmp(config->metrics_alias, "vllm") == 0;
+    status = sl_admin_open(config->admin_listen, SL_VERSION, &coordinator->admin, err);
+    if (status == SL_OK) {
+        status = sl_rpc_credentials_create(&config->tls, &coordinator->credentials, err);
+    }
     if (status == SL_OK) {
         bool has_certificates = coordinator->credentials != NULL;
         status = sl_salt_secret_open(config->salt_file, has_certificates, &coordinator->salt_secret, err);
@@ -257,6 +269,9 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
     coordinator->config.weights = coordinator->config.salt_file = coordinator->config.model_name = NULL;
     coordinator->config.tls = coordinator->config.etcd_tls = (struct sl_tls_files){0};
     coordinator->config.etcd = coordinator->config.etcd_prefix = coordinator->config.advertise = NULL;
+    coordinator->config.admin_listen = coordinator->config.metrics_alias = NULL;
+    atomic_store(&coordinator->swept_ns, sl_now_ns());
+    sl_coordinator_add_probes(coordinator);
     sl_log_info("coordinator", "serving at %s, model %016" PRIx64, sl_coordinator_address(coordinator),
                 coordinator->model_fingerprint);
     *coordinator_out = coordinator;
@@ -269,6 +284,10 @@ err_destroy:
 
 const char *sl_coordinator_address(const struct sl_coordinator *coordinator) {
     return sl_rpc_server_address(coordinator->server);
+}
+
+const char *sl_coordinator_admin_address(const struct sl_coordinator *coordinator) {
+    return sl_admin_address(coordinator->admin);
 }
 
 // ---- stop -------------------------------------------------------------------------------------------------------
@@ -338,6 +357,7 @@ void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {
     if (sweeping) {
         pthread_join(coordinator->sweeper, NULL);
     }
+    sl_admin_close(&coordinator->admin); // before what it tells of
     sl_rpc_standard_cleanup(&coordinator->standard);
     sl_election_destroy(&coordinator->election);
     sl_jobs_destroy(&coordinator->jobs);

@@ -500,7 +500,8 @@ static void announce_retry(struct run *run, const struct sl_error *err) {
 }
 
 void sl_run_job(const struct sl_run_context *context, struct sl_job *job) {
-    struct run run = {.context = context, .job = job};
+    struct run run = {.context = context, .job = job, .report.figures = context->figures};
+    sl_log_set_job(job->id);
     struct sl_error err;
     enum sl_status status;
     for (;;) {

@@ -15,6 +15,7 @@
 #pragma once
 
 #include "coordinator/election/election.h"
+#include "coordinator/job_figures.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/workers/admit.h"
 #include "coordinator/workers/registry.h"
@@ -26,6 +27,7 @@ struct sl_run_context {
     struct sl_admission *admission;
     struct sl_affinity *affinity;
     struct sl_election *election; // NULL: this coordinator is alone
+    struct sl_job_figures *figures;
     const struct sl_model_config *model;
     const struct sl_tokenizer *tokenizer;
     int64_t silence_ms, worker_wait_ms, max_retries; // see coordinator.h

@@ -33,6 +33,7 @@ static void *job_thread(void *arg) {
         .admission = coordinator->admission,
         .affinity = coordinator->affinity,
         .election = coordinator->election,
+        .figures = &coordinator->figures,
         .model = &coordinator->model,
         .tokenizer = coordinator->tokenizer,
         .silence_ms = coordinator->config.silence_ms,
@@ -125,9 +126,9 @@ static enum sl_status start(struct sl_coordinator *coordinator, struct sl_job *j
     return SL_OK;
 }
 
-enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,
-                                     const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
-                                     struct sl_job **job_out, struct sl_error *err) {
+static enum sl_status submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,
+                             const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
+                             struct sl_job **job_out, struct sl_error *err) {
     uint64_t request_hash = 0;
     enum sl_status status = sl_coordinator_check_leads(coordinator, err);
     if (status != SL_OK) {
@@ -171,4 +172,14 @@ enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const s
         return status;
     }
     return start(coordinator, job, job_out, err);
+}
+
+enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,
+                                     const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
+                                     struct sl_job **job_out, struct sl_error *err) {
+    enum sl_status status = submit(coordinator, caller, request, call_deadline_ns, job_out, err);
+    if (status != SL_OK) {
+        atomic_fetch_add(&coordinator->figures.n_jobs[SL_OUTCOME_REFUSED], 1);
+    }
+    return status;
 }

@@ -2,6 +2,7 @@
 // The decode worker's life. See decode.h.
 #include "decode/decode.h"
 
+#include "base/metrics.h"
 #include "base/thread.h"
 #include "decode/internal.h"
 #include "node/lease_rpc.h"
@@ -13,6 +14,13 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     load->jobs = (int32_t)atomic_load(&decode->n_jobs);
     load->leases += load->jobs; // a session in use is held for its job as much as an inbound transfer is
     load->tokens_per_s = (double)atomic_load(&decode->tokens_rate.per_s);
+}
+
+static void write_metrics(void *arg, FILE *page) {
+    struct sl_decode *decode = arg;
+    sl_metrics_declare(page, SL_COUNTER, "sluice_retrieval_fallbacks_total",
+                       "Layers of steps that had to do without offloaded tokens.");
+    sl_metrics_sample(page, "sluice_retrieval_fallbacks_total", (double)atomic_load(&decode->n_fallbacks), NULL);
 }
 
 static enum sl_status handle_renew(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
@@ -40,7 +48,7 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
         {&sl_method_decode_run, sl_decode_handle_run, SL_ROLE_COORDINATOR},
     };
     struct sl_rpc_implementation rpc = SL_RPC_IMPLEMENTATION(&sl_service_decode, handlers, decode);
-    struct sl_node_service service = {&rpc, report_load, decode};
+    struct sl_node_service service = {&rpc, report_load, write_metrics, decode};
     status = sl_node_serve(node, &service, err); // returns when no handler runs any more, so no sequence is left
     pthread_mutex_lock(&decode->mutex);
     decode->stopping = true;

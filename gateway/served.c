@@ -40,6 +40,7 @@ static void ask(struct sl_served *served) {
     }
     model->known |= status == SL_OK;
     model->ready = ready;
+    model->asked_ns = sl_now_ns();
     pthread_mutex_unlock(&served->mutex);
 }
 
@@ -64,6 +65,7 @@ enum sl_status sl_served_create(struct sl_client *client, struct sl_served **ser
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a gateway");
     }
     served->client = client;
+    served->model.asked_ns = sl_now_ns();
     pthread_mutex_init(&served->mutex, NULL);
     sl_cond_init(&served->changed);
     enum sl_status status = sl_thread_start("served", ask_always, served, &served->thread, err);

@@ -32,7 +32,7 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
         return sl_fail(err, SL_ERR_INVALID, "key or prefixes: a prefix hash has %zu bytes", sizeof id.prefix_hash);
     }
     size_t n_prefixes = request->prefixes.len / sizeof id.prefix_hash;
-    if (sl_shelf_has(kvstore->shelf, &id) || sl_arrivals_expects(kvstore->arrivals, &id)) {
+    if (sl_arrivals_knows(kvstore->arrivals, &id)) { // before anything is evicted for it
         return sl_fail(err, SL_ERR_EXISTS, "this capsule is stored, or on its way");
     }
     struct sl_inbound_ticket ticket;

@@ -4,8 +4,11 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "admin/admin.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -19,6 +22,8 @@
 #define HEARTBEAT_MIN_MS 10
 #define HEARTBEAT_MAX_MS 60000
 
+static const char draining[] = "draining: the coordinator was asked to give it nothing new";
+
 // To one coordinator.
 struct tie {
     struct sl_agent *agent;
@@ -30,7 +35,8 @@ struct tie {
     int64_t heartbeat_ms;
     // Guarded.
     bool refused;
-    uint64_t n_seen, n_heard; // announcements: that it was woken for, and that the coordinator has answered to
+    char why_not[SL_WHY_BYTES]; // it gives us no jobs; "": it does
+    uint64_t n_seen, n_heard;   // announcements: that it was woken for, and that the coordinator has answered to
 };
 
 struct sl_agent {
@@ -77,7 +83,34 @@ static enum sl_status register_worker(struct tie *tie, struct sl_error *err) {
     return status;
 }
 
-static enum sl_status beat(struct tie *tie, struct sl_error *err) {
+static void set_why_not(struct tie *tie, const char *words) {
+    pthread_mutex_lock(&tie->agent->mutex);
+    snprintf(tie->why_not, sizeof tie->why_not, "%s", words);
+    pthread_mutex_unlock(&tie->agent->mutex);
+}
+
+// One that knows us is enough, for it may be the one that leads; but where one has been told that we drain, the others soon are.
+bool sl_agent_takes_jobs(struct sl_agent *agent, char *why, size_t why_bytes) {
+    bool takes = false;
+    pthread_mutex_lock(&agent->mutex);
+    for (int i = 0; i < agent->addresses.n; i++) {
+        takes |= agent->ties[i].why_not[0] == '\0';
+    }
+    for (int i = 0; i < agent->addresses.n; i++) {
+        takes &= strcmp(agent->ties[i].why_not, draining) != 0;
+    }
+    if (!takes) {
+        const char *words = "";
+        for (int i = 0; i < agent->addresses.n; i++) {
+            words = words[0] == '\0' || strcmp(agent->ties[i].why_not, draining) == 0 ? agent->ties[i].why_not : words;
+        }
+        snprintf(why, why_bytes, "%s", words);
+    }
+    pthread_mutex_unlock(&agent->mutex);
+    return takes;
+}
+
+static enum sl_status beat(struct tie *tie, bool *drains_out, struct sl_error *err) {
     struct sl_agent *agent = tie->agent;
     pthread_mutex_lock(&agent->mutex);
     uint64_t n_announced = agent->n_announced;
@@ -97,6 +130,7 @@ static enum sl_status beat(struct tie *tie, struct sl_error *err) {
         return status;
     }
     const Sluice__V1__HeartbeatReply *reply = (const Sluice__V1__HeartbeatReply *)message;
+    *drains_out = reply->drain;
     sl_fence_hear(agent->config.fence, reply->term);
     if (reply->term > 0 && reply->term == atomic_load(&agent->config.fence->term)) { // it leads
         atomic_store(&agent->drains, reply->drain);
@@ -147,11 +181,13 @@ static void *tie_main(void *arg) {
     struct sl_agent *agent = tie->agent;
     for (int64_t wait_ms = 0; pause_for(tie, wait_ms);) {
         if (!tie->registered && !may_join(agent)) {
+            set_why_not(tie, "a thread stands still");
             wait_ms = RETRY_MS;
             continue;
         }
         struct sl_error err = {0};
-        enum sl_status status = tie->registered ? beat(tie, &err) : register_worker(tie, &err);
+        bool drains = false;
+        enum sl_status status = tie->registered ? beat(tie, &drains, &err) : register_worker(tie, &err);
         if (status == SL_OK) {
             if (!tie->registered) {
                 sl_log_info("agent", "registered name=%s coordinator=%s", agent->config.info->name, tie->coordinator);
@@ -159,13 +195,16 @@ static void *tie_main(void *arg) {
             }
             tie->registered = true;
             tie->complained = false;
+            set_why_not(tie, drains ? draining : "");
             wait_ms = tie->heartbeat_ms;
         } else if (status == SL_ERR_NOT_FOUND && tie->registered) {
             sl_log_warn("agent", "coordinator=%s has forgotten this worker: registering again", tie->coordinator);
+            set_why_not(tie, "not registered: the coordinator has forgotten this worker");
             tie->registered = false;
             wait_ms = 0;
         } else if (is_refusal(status)) {
             tie->registered = false;
+            set_why_not(tie, err.text);
             if (note_refusal(tie, true, err.text)) {
                 return NULL;
             }
@@ -175,6 +214,9 @@ static void *tie_main(void *arg) {
                 sl_log_warn("agent", "coordinator=%s cannot be reached, trying on: %s", tie->coordinator, err.text);
             }
             tie->complained = true;
+            char why[SL_WHY_BYTES];
+            snprintf(why, sizeof why, "the coordinator cannot be reached: %.400s", err.text);
+            set_why_not(tie, why);
             wait_ms = RETRY_MS;
         }
     }
@@ -205,7 +247,10 @@ enum sl_status sl_agent_create(const struct sl_agent_config *config, struct sl_a
     sl_cond_init(&agent->wake);
     enum sl_status status = sl_rpc_addresses_parse(config->coordinators, &agent->addresses, err);
     for (int i = 0; i < agent->addresses.n; i++) {
-        agent->ties[i] = (struct tie){.agent = agent, .coordinator = agent->addresses.text[i], .heartbeat_ms = 1000};
+        agent->ties[i] = (struct tie){.agent = agent,
+                                      .coordinator = agent->addresses.text[i],
+                                      .heartbeat_ms = 1000,
+                                      .why_not = "not registered yet"};
     }
     for (int i = 0; i < agent->addresses.n && status == SL_OK; i++) {
         status = start_tie(agent, &agent->ties[i], err);

@@ -7,11 +7,13 @@
  *         coordinators may restart). One that refuses the worker (other model, other version) is asked again now and then, for it
  *         may be on its way to be replaced; when all of them refuse, refused_fn says why. Whether to drain is what the one
  *         with the highest term says; the others are told by our beats.
- * Threads: create and destroy from one thread; load_fn runs on the agent's threads, several at once.
+ * Threads: create and destroy from one thread; load_fn runs on the agent's threads, several at once;
+ *          sl_agent_takes_jobs() from any.
  */
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -30,6 +32,9 @@ struct sl_agent_config {
     void (*refused_fn)(void *arg, const char *reason);        // no coordinator will have this worker: stop. Called once
     void *arg;
 };
+
+// Whether the coordinator knows this worker and gives it jobs; false: `why` is a line that says why not.
+bool sl_agent_takes_jobs(struct sl_agent *agent, char *why, size_t why_bytes);
 
 // SL_ERR_INVALID: coordinators.
 enum sl_status sl_agent_create(const struct sl_agent_config *config, struct sl_agent **agent_out, struct sl_error *err);

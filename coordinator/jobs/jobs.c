@@ -162,6 +162,15 @@ enum sl_status sl_jobs_find(struct sl_jobs *jobs, const char *id, const char *te
     return SL_OK;
 }
 
+void sl_jobs_count(struct sl_jobs *jobs, int64_t counts_out[SL_N_JOB_STATES]) {
+    memset(counts_out, 0, sizeof *counts_out * SL_N_JOB_STATES);
+    pthread_mutex_lock(&jobs->mutex);
+    for (struct sl_job *job = jobs->newest; job != NULL; job = job->older) {
+        counts_out[sl_job_state(job)]++;
+    }
+    pthread_mutex_unlock(&jobs->mutex);
+}
+
 size_t sl_jobs_list(struct sl_jobs *jobs, const char *tenant, unsigned state_mask, struct sl_job **list,
                     size_t max_list) {
     size_t n = 0;

@@ -138,6 +138,9 @@ class Process:
         if not match:
             raise AssertionError(f"{name} did not start: {line!r}\n{self.errors()}")
         self.address = match.group(1)
+        self.line = line
+        admin = re.search(r"admin=(\S+)", line)
+        self.admin = admin.group(1) if admin else None
         fabric = re.search(r"fabric=(\S+)", line)
         self.fabric = fabric.group(1) if fabric else None
 

@@ -40,6 +40,7 @@ class Gateway:
         match = re.match(r"ready http=(\S+):(\d+)", line)
         assert match, f"{line!r}\n{self.errors()}"
         self.host, self.port = match.group(1), int(match.group(2))
+        self.admin = re.search(r"admin=(\S+)", line).group(1)
         self.context = None  # of TLS
         eventually(lambda: self.get("/health")[0] == 200, 20, "the gateway is ready")
 

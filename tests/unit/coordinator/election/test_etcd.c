@@ -18,6 +18,7 @@
 #include "coordinator/election/etcd_reply.h"
 #include "proto/methods.h"
 #include "rpc/rpc.h"
+#include "tests/unit/coordinator/election/fake_etcd.h"
 
 // ---- replies ---------------------------------------------------------------------------------------------------------
 
@@ -122,166 +123,10 @@ static void test_leases_are_as_asked_for(void **state) {
 
 // ---- servers -----------------------------------------------------------------------------------------------------------
 
-// Two of one etcd: what they know is one struct, and each may be silent.
-struct servers {
-    pthread_mutex_t mutex;
-    char value[64];
-    int64_t lease, revision, created;
-    int n_calls[2];
-    bool silent[2];
-    struct sl_rpc_server *servers[2];
-};
-static struct servers etcd;
-
-struct one {
-    int index;
-};
-static struct one ones[2] = {{0}, {1}};
-
-// True: it does not answer, and the call is over.
-static bool is_silent(const struct one *one, const struct sl_rpc_call *call) {
-    pthread_mutex_lock(&etcd.mutex);
-    etcd.n_calls[one->index]++;
-    bool silent = etcd.silent[one->index];
-    pthread_mutex_unlock(&etcd.mutex);
-    while (silent && !sl_rpc_call_cancelled(call)) {
-        sl_sleep_ms(5);
-    }
-    return silent;
-}
-
-static enum sl_status handle_grant(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                   struct sl_error *err) {
-    (void)err;
-    Etcdserverpb__LeaseGrantResponse reply = ETCDSERVERPB__LEASE_GRANT_RESPONSE__INIT;
-    reply.id = 99;
-    reply.ttl = ((const Etcdserverpb__LeaseGrantRequest *)request)->ttl;
-    return is_silent(service, call) ? SL_ERR_CANCELLED : sl_rpc_call_send(call, &reply.base);
-}
-
-static enum sl_status handle_revoke(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                    struct sl_error *err) {
-    (void)err;
-    Etcdserverpb__LeaseRevokeResponse reply = ETCDSERVERPB__LEASE_REVOKE_RESPONSE__INIT;
-    if (is_silent(service, call)) {
-        return SL_ERR_CANCELLED;
-    }
-    pthread_mutex_lock(&etcd.mutex);
-    if (etcd.lease == ((const Etcdserverpb__LeaseRevokeRequest *)request)->id) {
-        etcd.lease = etcd.created = 0;
-    }
-    pthread_mutex_unlock(&etcd.mutex);
-    return sl_rpc_call_send(call, &reply.base);
-}
-
-static enum sl_status handle_keep_alive(void *service, struct sl_rpc_call *call, const ProtobufCMessage *no_request,
-                                        struct sl_error *err) {
-    (void)no_request;
-    (void)err;
-    ProtobufCMessage *message;
-    if (is_silent(service, call)) {
-        return SL_ERR_CANCELLED;
-    }
-    while (sl_rpc_call_receive(call, &etcdserverpb__lease_keep_alive_request__descriptor, &message) == SL_OK) {
-        Etcdserverpb__LeaseKeepAliveResponse reply = ETCDSERVERPB__LEASE_KEEP_ALIVE_RESPONSE__INIT;
-        reply.id = ((const Etcdserverpb__LeaseKeepAliveRequest *)message)->id;
-        protobuf_c_message_free_unpacked(message, NULL);
-        pthread_mutex_lock(&etcd.mutex);
-        reply.ttl = reply.id == etcd.lease ? 5 : 0;
-        pthread_mutex_unlock(&etcd.mutex);
-        (void)sl_rpc_call_send(call, &reply.base);
-    }
-    return SL_OK;
-}
-
-static Etcdserverpb__KeyValue kept_pair(const char *key) {
-    Etcdserverpb__KeyValue kv = pair(key, etcd.value, etcd.created);
-    kv.lease = etcd.lease;
-    return kv;
-}
-
-static enum sl_status handle_range(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                   struct sl_error *err) {
-    (void)request;
-    (void)err;
-    if (is_silent(service, call)) {
-        return SL_ERR_CANCELLED;
-    }
-    Etcdserverpb__RangeResponse reply = ETCDSERVERPB__RANGE_RESPONSE__INIT;
-    pthread_mutex_lock(&etcd.mutex);
-    Etcdserverpb__KeyValue kv = kept_pair("/test/leader"), *kvs = &kv;
-    reply.kvs = &kvs;
-    reply.n_kvs = etcd.created != 0;
-    enum sl_status status = sl_rpc_call_send(call, &reply.base);
-    pthread_mutex_unlock(&etcd.mutex);
-    return status;
-}
-
-static enum sl_status handle_txn(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                 struct sl_error *err) {
-    (void)err;
-    if (is_silent(service, call)) {
-        return SL_ERR_CANCELLED;
-    }
-    const Etcdserverpb__TxnRequest *txn = (const Etcdserverpb__TxnRequest *)request;
-    Etcdserverpb__TxnResponse reply = ETCDSERVERPB__TXN_RESPONSE__INIT;
-    Etcdserverpb__ResponseHeader header = ETCDSERVERPB__RESPONSE_HEADER__INIT;
-    Etcdserverpb__RangeResponse range = ETCDSERVERPB__RANGE_RESPONSE__INIT;
-    Etcdserverpb__ResponseOp op = ETCDSERVERPB__RESPONSE_OP__INIT, *ops = &op;
-    pthread_mutex_lock(&etcd.mutex);
-    const Etcdserverpb__PutRequest *put = txn->success[0]->request_put;
-    reply.succeeded = etcd.created == 0;
-    if (reply.succeeded) {
-        etcd.created = ++etcd.revision;
-        etcd.lease = put->lease;
-        memcpy(etcd.value, put->value.data, put->value.len);
-    }
-    header.revision = etcd.revision;
-    Etcdserverpb__KeyValue kv = kept_pair("/test/leader"), *kvs = &kv;
-    range.kvs = &kvs;
-    range.n_kvs = 1;
-    op.response_case = ETCDSERVERPB__RESPONSE_OP__RESPONSE_RESPONSE_RANGE;
-    op.response_range = &range;
-    reply.header = &header;
-    reply.responses = &ops;
-    reply.n_responses = !reply.succeeded;
-    enum sl_status status = sl_rpc_call_send(call, &reply.base);
-    pthread_mutex_unlock(&etcd.mutex);
-    return status;
-}
-
-static void start_servers(char list_out[128]) {
-    static const struct sl_rpc_handler kv[] = {{&sl_method_etcdserverpb_kv_range, handle_range, SL_ROLE_ANY},
-                                               {&sl_method_etcdserverpb_kv_txn, handle_txn, SL_ROLE_ANY}};
-    static const struct sl_rpc_handler lease[] = {
-        {&sl_method_etcdserverpb_lease_lease_grant, handle_grant, SL_ROLE_ANY},
-        {&sl_method_etcdserverpb_lease_lease_revoke, handle_revoke, SL_ROLE_ANY},
-        {&sl_method_etcdserverpb_lease_lease_keep_alive, handle_keep_alive, SL_ROLE_ANY}};
-    memset(&etcd, 0, sizeof etcd);
-    pthread_mutex_init(&etcd.mutex, NULL);
-    etcd.revision = 40;
-    list_out[0] = '\0';
-    for (int i = 0; i < 2; i++) {
-        struct sl_rpc_implementation services[] = {
-            SL_RPC_IMPLEMENTATION(&sl_service_etcdserverpb_kv, kv, &ones[i]),
-            SL_RPC_IMPLEMENTATION(&sl_service_etcdserverpb_lease, lease, &ones[i])};
-        struct sl_rpc_server_config config = {.listen = "127.0.0.1:0", .services = services, .n_services = 2};
-        assert_int_equal(sl_rpc_server_start(&config, &etcd.servers[i], NULL), SL_OK);
-        snprintf(list_out + strlen(list_out), 64, "%s%s", i ? "," : "", sl_rpc_server_address(etcd.servers[i]));
-    }
-}
-
-static void stop_servers(void) {
-    for (int i = 0; i < 2; i++) {
-        sl_rpc_server_stop(&etcd.servers[i], 0);
-    }
-    pthread_mutex_destroy(&etcd.mutex);
-}
-
 static void test_etcd_that_is_silent_is_followed_by_the_next(void **state) {
     (void)state;
     char list[128];
-    start_servers(list);
+    fake_etcd_start(list);
     struct sl_etcd *seat_of;
     struct sl_error err = {0};
     struct sl_tls_files none = {.ca = "", .certificate = "", .key = ""};
@@ -293,21 +138,21 @@ static void test_etcd_that_is_silent_is_followed_by_the_next(void **state) {
     assert_int_equal(sl_etcd_ops.renew(seat_of, lease, &err), SL_ERR_NOT_FOUND); // the fake has leases with keys alone
     assert_int_equal(sl_etcd_ops.take(seat_of, lease, "a:1", &seat, &err), SL_OK);
     assert_true(seat.term == 41 && seat.lease == lease);
-    etcd.silent[0] = true;
+    fake_etcd.silent[0] = true;
     assert_int_equal(sl_etcd_ops.renew(seat_of, lease, &err), SL_OK);
-    int n_before = etcd.n_calls[0];
+    int n_before = fake_etcd.n_calls[0];
     assert_int_equal(sl_etcd_ops.look(seat_of, &seat, &err), SL_OK); // and is not asked again
     assert_string_equal(seat.holder, "a:1");
-    assert_int_equal(etcd.n_calls[0], n_before);
+    assert_int_equal(fake_etcd.n_calls[0], n_before);
     assert_int_equal(sl_etcd_ops.take(seat_of, 100, "b:1", &seat, &err), SL_OK);
     assert_true(seat.term == 41 && seat.lease == lease); // another's
-    etcd.silent[1] = true;
+    fake_etcd.silent[1] = true;
     assert_true(sl_etcd_ops.renew(seat_of, lease, &err) != SL_OK); // nobody answers: that is a failure, and soon
-    etcd.silent[0] = etcd.silent[1] = false;
+    fake_etcd.silent[0] = fake_etcd.silent[1] = false;
     assert_int_equal(sl_etcd_ops.revoke(seat_of, lease, &err), SL_OK);
     assert_int_equal(sl_etcd_ops.look(seat_of, &seat, &err), SL_ERR_NOT_FOUND);
     sl_etcd_destroy(&seat_of);
-    stop_servers();
+    fake_etcd_stop();
 }
 
 static int64_t wait_for_term(struct sl_election *election, bool leads) {
@@ -323,7 +168,7 @@ static int64_t wait_for_term(struct sl_election *election, bool leads) {
 static void test_election_stands_leads_and_makes_way(void **state) {
     (void)state;
     char list[128], leader[SL_LEADER_BYTES];
-    start_servers(list);
+    fake_etcd_start(list);
     struct sl_election_config config;
     sl_election_config_init(&config);
     config.etcd = list;
@@ -343,14 +188,14 @@ static void test_election_stands_leads_and_makes_way(void **state) {
     sl_election_resign(b, sl_election_term(b), "a test says so");
     assert_int_equal(sl_election_term(b), 0);
     wait_for_term(b, true);
-    etcd.silent[0] = etcd.silent[1] = true;
+    fake_etcd.silent[0] = fake_etcd.silent[1] = true;
     wait_for_term(b, false); // fenced
-    etcd.silent[0] = etcd.silent[1] = false;
+    fake_etcd.silent[0] = fake_etcd.silent[1] = false;
     wait_for_term(b, true);
     sl_election_withdraw(b);
     assert_int_equal(sl_election_term(b), 0);
     sl_election_destroy(&b);
-    stop_servers();
+    fake_etcd_stop();
     assert_int_equal(sl_rpc_live_calls(), 0);
 }
 
