@@ -1,15 +1,18 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """
-What every manifest of deploy/ must keep to. policies.py checks deploy/base as its files are; deploy_check.py checks what kustomize
+What every manifest of deploy/ must keep to. policies.py checks deploy/base as its files are, and deploy/compose and deploy/systemd by
+plain.py; deploy_check.py checks what kustomize
 makes of every overlay and component. policies.py --self-test breaks the manifests in one way after the other, and wants to hear of it.
 
 To add a policy: a function that yields what is wrong, with @policy, and a row in BREAKS that it notices.
 """
 import copy
+import os
 import sys
 
 import manifests as m
+import plain
 
 POLICIES = {}
 SLACK = 15  # seconds between the end of --grace and the kubelet's SIGKILL
@@ -362,14 +365,15 @@ def self_test(documents):
 
 def main():
     documents = m.raw()
-    problems = [f"{name}: {problem}" for name, problem in check(documents)]
+    root = os.path.join(m.PROJECT, "deploy")
+    problems = [f"{name}: {problem}" for name, problem in check(documents)] + plain.check(root)
     if "--self-test" in sys.argv[1:]:
-        problems += self_test(documents)
+        problems += self_test(documents) + plain.self_test(root)
     for problem in problems:
         print(problem)
     if not problems:
-        print(f"{len(POLICIES)} policies hold for {len(documents)} documents" +
-              (f", and {len(BREAKS)} breaks are noticed" if "--self-test" in sys.argv[1:] else ""))
+        print(f"{len(POLICIES)} policies hold for {len(documents)} documents, units and compose files fit" +
+              (f", and {len(BREAKS) + len(plain.BREAKS)} breaks are noticed" if "--self-test" in sys.argv[1:] else ""))
     return 1 if problems else 0
 
 

@@ -77,7 +77,7 @@ rm -rf "$root"
 mkdir -p "$out"
 echo "packages: $packages"
 # shellcheck disable=SC2086 # the mirror is a word or none
-mmdebstrap --quiet --variant=extract --include="$packages" bookworm "$root" $mirror
+mmdebstrap --quiet --mode="${MMDEBSTRAP_MODE:-auto}" --variant=extract --include="$packages" bookworm "$root" $mirror
 
 # What is opened at run time stays: libraries, UCX's modules, RDMA's drivers, and every package's licence.
 (
