@@ -9,7 +9,7 @@ libgrpc-dev protobuf-compiler protobuf-c-compiler libprotobuf-c-dev
 libucx-dev ucx-utils libssl-dev openssl
 libcmocka-dev libmicrohttpd-dev libjansson-dev libpcre2-dev libxxhash-dev libutf8proc-dev
 clang-14 libclang-rt-14-dev
-python3 python3-grpcio python3-protobuf python3-numpy
+python3 python3-grpcio python3-protobuf python3-numpy python3-yaml
 gnuplot-nox
 manpages
 "
