@@ -24,6 +24,7 @@ import yaml
 import image_demo
 import manifests as m
 import plain
+import pods
 import policies
 
 PROJECT = m.PROJECT
@@ -324,13 +325,30 @@ def image(tree):
                      if line.startswith(("root:", "archive:")) and ", " in line)
 
 
-@check
-def demo_from_the_image(tree):
+def root_of_image(tree):
     root = os.path.join(tree.image, "root")
     if os.geteuid() != 0:
         raise Skipped("chroot and mounts need root")
     if not os.path.isdir(root):
         raise Skipped("there is no image")
+    return root
+
+
+@check
+def pods_of_overlays(tree):
+    """Pods of overlays start with the arguments, files and limits that they have there, are ready, answer and stop in time (pods.py)."""
+    root, rendered = root_of_image(tree), tree.render()
+    for overlay, models in (("demo", {"/models/demo": image_demo.MODEL}), ("cpu", None)):
+        try:
+            pods.play(rendered[f"overlays/{overlay}"], root, models)
+        except (AssertionError, OSError) as error:
+            raise Failed(f"{overlay}: {error}")
+    return "demo and cpu (with certificates and keys) are ready by their probes, answer, and stop in time"
+
+
+@check
+def demo_from_the_image(tree):
+    root = root_of_image(tree)
     try:
         image_demo.run(root)
     except (AssertionError, OSError) as error:
@@ -360,6 +378,12 @@ def without_grpc(tree):
                 os.remove(os.path.join(folder, file))
 
 
+def pod_without_its_certificate(tree):
+    os.makedirs(tree.image)
+    os.symlink(os.path.join(TOOLS, "image", "root"), os.path.join(tree.image, "root"))
+    swap("components/tls/workers.yaml", "spiffe://sluice/worker/${POD_NAME}", "spiffe://sluice/worker/anybody")(tree)
+
+
 BREAKS = {
     "policies-of-files": swap("base/decode.yaml", "terminationGracePeriodSeconds: 135", "terminationGracePeriodSeconds: 30"),
     "units-and-compose": swap("systemd/sluice-decode.service", "--grace=120s", "--grace=20s"),
@@ -371,6 +395,7 @@ BREAKS = {
     "alerts": swap("components/monitoring/alerts.yaml", 'up{job="sluice-coordinator"} == 1', 'up{job="sluice-coordinator"}'),
     "metrics-exist": swap("components/monitoring/dashboard.json", "sluice_claimed_bytes", "sluice_admitted_bytes"),
     "image": swap("image/build.sh", "# What must not be there.", 'cp /bin/dash "$root/bin/sh"'),
+    "pods-of-overlays": pod_without_its_certificate,
     "demo-from-the-image": without_grpc,
 }
 
