@@ -26,6 +26,7 @@ import manifests as m
 import plain
 import pods
 import policies
+import scrape
 
 PROJECT = m.PROJECT
 TOOLS = os.path.join(PROJECT, "build", "deploy-check")
@@ -347,6 +348,21 @@ def pods_of_overlays(tree):
 
 
 @check
+def dashboard(tree):
+    """Every panel and scaler has a series from a Prometheus that reads a cluster at work."""
+    root, rendered = root_of_image(tree), tree.render()
+    needs("prometheus", "prometheus")
+    found = []
+    shown = [(where, expression) for where, expression in tree.expressions() if not where.startswith("alert")]
+    try:
+        pods.play(rendered["overlays/demo"], root, {"/models/demo": image_demo.MODEL},
+                  more=lambda cluster: found.extend(scrape.silent(cluster, shown)))
+    except (AssertionError, OSError) as error:
+        raise Failed(str(error))
+    return complain(found, f"{len(shown)} expressions of panels and scalers have series")
+
+
+@check
 def demo_from_the_image(tree):
     root = root_of_image(tree)
     try:
@@ -378,9 +394,18 @@ def without_grpc(tree):
                 os.remove(os.path.join(folder, file))
 
 
-def pod_without_its_certificate(tree):
+def with_the_image(tree):
     os.makedirs(tree.image)
     os.symlink(os.path.join(TOOLS, "image", "root"), os.path.join(tree.image, "root"))
+
+
+def panel_without_a_series(tree):
+    with_the_image(tree)
+    swap("components/monitoring/dashboard.json", "sum(sluice_claimed_bytes)", 'sum(sluice_claimed_bytes{pod=\\"x\\"})')(tree)
+
+
+def pod_without_its_certificate(tree):
+    with_the_image(tree)
     swap("components/tls/workers.yaml", "spiffe://sluice/worker/${POD_NAME}", "spiffe://sluice/worker/anybody")(tree)
 
 
@@ -396,6 +421,7 @@ BREAKS = {
     "metrics-exist": swap("components/monitoring/dashboard.json", "sluice_claimed_bytes", "sluice_admitted_bytes"),
     "image": swap("image/build.sh", "# What must not be there.", 'cp /bin/dash "$root/bin/sh"'),
     "pods-of-overlays": pod_without_its_certificate,
+    "dashboard": panel_without_a_series,
     "demo-from-the-image": without_grpc,
 }
 
