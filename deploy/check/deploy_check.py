@@ -348,6 +348,16 @@ def pods_of_overlays(tree):
 
 
 @check
+def containers_of_compose(tree):
+    root = root_of_image(tree)
+    try:
+        pods.play(plain.as_pods(plain.read(tree.root)), root, {"/models/demo": image_demo.MODEL})
+    except (AssertionError, OSError) as error:
+        raise Failed(str(error))
+    return "are ready, answer, and stop in time"
+
+
+@check
 def dashboard(tree):
     """Every panel and scaler has a series from a Prometheus that reads a cluster at work."""
     root, rendered = root_of_image(tree), tree.render()
@@ -399,6 +409,11 @@ def with_the_image(tree):
     os.symlink(os.path.join(TOOLS, "image", "root"), os.path.join(tree.image, "root"))
 
 
+def container_without_its_coordinator(tree):
+    with_the_image(tree)
+    swap("compose/compose.yaml", "SLUICE_COORDINATOR: coordinator:7600", "SLUICE_COORDINATOR: coordinator:7601")(tree)
+
+
 def panel_without_a_series(tree):
     with_the_image(tree)
     swap("components/monitoring/dashboard.json", "sum(sluice_claimed_bytes)", 'sum(sluice_claimed_bytes{pod=\\"x\\"})')(tree)
@@ -421,6 +436,7 @@ BREAKS = {
     "metrics-exist": swap("components/monitoring/dashboard.json", "sluice_claimed_bytes", "sluice_admitted_bytes"),
     "image": swap("image/build.sh", "# What must not be there.", 'cp /bin/dash "$root/bin/sh"'),
     "pods-of-overlays": pod_without_its_certificate,
+    "containers-of-compose": container_without_its_coordinator,
     "dashboard": panel_without_a_series,
     "demo-from-the-image": without_grpc,
 }

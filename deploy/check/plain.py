@@ -100,6 +100,33 @@ def compose(files):
             yield f"compose: {name} has no --model"
 
 
+def as_pods(files):
+    """The services of compose.yaml as pods.py plays them. A container's "every address" is its own one there."""
+    documents = []
+    for name, service in yaml.safe_load(files["compose/compose.yaml"])["services"].items():
+        labels = {m.COMPONENT: name}
+        environment = {key: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value) for key, value in service["environment"].items()}
+        ports = {option: int(word.rsplit(":", 1)[1]) for word in service["command"]
+                 for option in [word.split("=")[0][2:]] if option.endswith("listen")}
+        memory = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", service["mem_limit"]).upper()
+        probe = {kind: {"httpGet": {"path": path, "port": "admin"}} for kind, path in
+                 (("startupProbe", "/startupz"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz"))}
+        container = {"name": name, "command": service["command"][:1],
+                     "args": [word.replace("=0.0.0.0:", "=$(POD_IP):") for word in service["command"][1:]],
+                     "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+                             *({"name": key, "value": value} for key, value in environment.items())],
+                     "ports": [{"name": {"listen": "http" if name == "gateway" else "grpc"}.get(option, option), "containerPort": port}
+                               for option, port in ports.items()] + [{"name": "admin", "containerPort": 7680}],
+                     "resources": {"limits": {"memory": memory}},
+                     "volumeMounts": [{"name": volume.split(":")[0], "mountPath": volume.split(":")[1]} for volume in service.get("volumes", [])],
+                     **probe}
+        documents.append({"kind": "Deployment", "metadata": {"name": name}, "spec": {"template": {
+            "metadata": {"labels": labels}, "spec": {"containers": [container],
+                                                     "terminationGracePeriodSeconds": int(m.seconds(service["stop_grace_period"]))}}}})
+        documents.append({"kind": "Service", "metadata": {"name": name, "namespace": "compose"}, "spec": {"selector": labels}})
+    return documents
+
+
 BREAKS = [
     (units, "--grace=120s --name=decode-%H", "--grace=300s --name=decode-%H"),
     (units, "--name=decode-%H", "--names=decode-%H"),

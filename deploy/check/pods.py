@@ -42,6 +42,8 @@ class Pod:
         for entry in self.container.get("env", []):
             if "valueFrom" in entry:
                 self.environment[entry["name"]] = given[entry["valueFrom"]["fieldRef"]["fieldPath"]]
+        for key, value in self.environment.items():
+            self.environment[key] = value and value.replace("0.0.0.0:", address + ":")  # there is one network for all here
         self.words = [re.sub(r"\$\((\w+)\)", lambda match: self.environment[match[1]], word)
                       for word in self.container["command"] + self.container.get("args", [])]
         self.mounts = {"/etc/hosts": cluster.hosts}
