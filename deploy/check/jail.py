@@ -48,7 +48,13 @@ def enter(root, scratch, mounts, group):
             open(target, "a").close()
         else:
             os.makedirs(target, exist_ok=True)
+    # A container sees its own group as the root of the hierarchy.
+    seen = merged + ("/sys/fs/cgroup" if group and not group.startswith("/sys/fs/cgroup/memory/") else "/sys/fs/cgroup/memory")
+    os.makedirs(seen, exist_ok=True)
     mount("", merged, "", MS_REMOUNT | MS_RDONLY | MS_NOSUID)
+    if group:
+        mount(group, seen, "", MS_BIND)
+        mount("", seen, "", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID)
     mount("proc", f"{merged}/proc", "proc", MS_NOSUID | MS_NODEV)
     mount("tmpfs", f"{merged}/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=512m")
     for path, source in mounts.items():

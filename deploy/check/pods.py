@@ -157,6 +157,16 @@ class Cluster:
                 if "httpGet" in pod.container[kind]:
                     pod.wait_for(kind)
 
+    def keep_to_their_limits(self):
+        """Of those whose limit could be set: --arena auto has seen it."""
+        said = self.inside.said()
+        for pod in self.pods:
+            if pod.limit <= SMALL and self.inside.groups and pod.environment.get("SLUICE_ARENA") == "auto" and \
+                    "arena" in m.options(m.program(pod.container)):
+                own = next(word[len("--name="):] for word in pod.words if word.startswith("--name="))
+                lines = [line for line in said.splitlines() if own in line and "arena=" in line]
+                assert lines and "/sys/fs/cgroup" in lines[0], f"{pod.name} does not go by its memory limit: {lines}"
+
     def kill(self, name):
         process = self.inside.running.pop(name)
         process.kill()
@@ -203,6 +213,7 @@ def play(documents, root, models=None, all_of=(), more=None):
         try:
             cluster = Cluster(documents, inside, all_of)
             cluster.start(models)
+            cluster.keep_to_their_limits()
             time.sleep(1)
             cluster.ask()
             if more:
