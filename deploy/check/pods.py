@@ -98,9 +98,10 @@ class Cluster:
         os.chmod(self.hosts, 0o644)
         self.pods = [Pod(self, workload, index, address) for (workload, index), address in zip(planned, addresses)]
 
-    def certificate(self, who, folder, names):
+    def certificate(self, who, folder, names, hosts=""):
         """ROLE/NAME, into a folder, under the names of certificate and key."""
-        subprocess.run([os.path.join(m.PROJECT, "tools", "test-ca.sh"), self.certificates, who], check=True)
+        subprocess.run([os.path.join(m.PROJECT, "tools", "test-ca.sh"), self.certificates, who], check=True,
+                       env={**os.environ, "HOSTS": f"localhost {hosts}".strip()})
         os.makedirs(folder, exist_ok=True)
         for end, name in zip((".pem", ".key"), names):
             with open(os.path.join(self.certificates, who.replace("/", "-") + end)) as source, open(os.path.join(folder, name), "w") as file:
@@ -137,8 +138,9 @@ class Cluster:
         if "secret" in volume:
             return self.secret(volume["secret"]["secretName"])
         if "csi" in volume:
-            uri = volume["csi"]["volumeAttributes"]["csi.cert-manager.io/uri-sans"].replace("${POD_NAME}", pod.name)
-            return self.certificate(uri.split("/", 3)[3], os.path.join(self.inside.folder, f"csi-{pod.name}"), ("tls.crt", "tls.key"))
+            asked = {key.split("/")[1]: value.replace("${POD_NAME}", pod.name) for key, value in volume["csi"]["volumeAttributes"].items()}
+            return self.certificate(asked["uri-sans"].split("/", 3)[3], os.path.join(self.inside.folder, f"csi-{pod.name}"),
+                                    ("tls.crt", "tls.key"), asked.get("dns-names", ""))
         return None
 
     def of(self, component):
