@@ -6,6 +6,8 @@
  *         Old filters are kept in a list and never freed: a thread may still be reading one, and they are few and
  *         small.
  *         Of JSON, the text is formatted like the other and then escaped. What is no UTF-8 becomes question marks.
+ *         No line needs a lock, not even the C library's for time zones: a thread that stands still holds nothing that others
+ *         need to say so.
  * Threads: see log.h. A line is formatted in a buffer on the stack and written with one write().
  */
 #include "base/log.h"
@@ -136,14 +138,27 @@ bool sl_log_enabled(const char *component, enum sl_log_level level) {
     return level <= filter->level;
 }
 
+static bool is_leap(int64_t year) {
+    return year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+}
+
 // "2026-11-23T08:56:48.123Z"
 static size_t write_time(char *text, size_t n_bytes) {
     struct timespec now;
-    struct tm tm;
     clock_gettime(CLOCK_REALTIME, &now);
-    gmtime_r(&now.tv_sec, &tm);
-    size_t used = strftime(text, n_bytes, "%Y-%m-%dT%H:%M:%S", &tm);
-    return used + (size_t)snprintf(text + used, n_bytes - used, ".%03ldZ", now.tv_nsec / 1000000);
+    int64_t seconds = now.tv_sec > 0 ? now.tv_sec : 0, days = seconds / 86400, year = 1970;
+    for (; days >= 365 + is_leap(year); year++) {
+        days -= 365 + is_leap(year);
+    }
+    const int months[] = {31, 28 + is_leap(year), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    int month = 0;
+    while (days >= months[month]) {
+        days -= months[month++];
+    }
+    int n = snprintf(text, n_bytes, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", (int)year, month + 1, (int)days + 1,
+                     (int)(seconds / 3600 % 24), (int)(seconds / 60 % 60), (int)(seconds % 60),
+                     (int)(now.tv_nsec / 1000000));
+    return (size_t)n;
 }
 
 // ---- text -----------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,14 @@
 
 #include <stdio.h>
 
+static void complain(const struct sl_program *program, const struct sl_error *err) {
+    if (sl_log_is_json()) {
+        sl_log_write("main", SL_LOG_ERROR, "%s", err->text);
+    } else {
+        fprintf(stderr, "%s: %s\n", program->name, err->text);
+    }
+}
+
 bool sl_program_begin(const struct sl_program *program, int argc, char **argv, void *config,
                       const struct sl_program_options *common, int *code_out) {
     struct sl_error err = {0};
@@ -23,7 +31,7 @@ bool sl_program_begin(const struct sl_program *program, int argc, char **argv, v
         status = sl_log_configure(common->log, &err);
     }
     if (status != SL_OK) {
-        fprintf(stderr, "%s: %s\n", program->name, err.text);
+        complain(program, &err);
         *code_out = 2;
         return false;
     }
@@ -31,10 +39,8 @@ bool sl_program_begin(const struct sl_program *program, int argc, char **argv, v
 }
 
 int sl_program_end(const struct sl_program *program, enum sl_status status, const struct sl_error *err) {
-    if (status != SL_OK && sl_log_is_json()) {
-        sl_log_write("main", SL_LOG_ERROR, "%s", err->text);
-    } else if (status != SL_OK) {
-        fprintf(stderr, "%s: %s\n", program->name, err->text);
+    if (status != SL_OK) {
+        complain(program, err);
     }
     return status == SL_OK ? 0 : 1;
 }

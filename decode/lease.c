@@ -2,6 +2,7 @@
 // Decode.Reserve: memory for a capsule that will come, and the promise of memory for what follows it.
 #include <stdlib.h>
 
+#include "base/log.h"
 #include "decode/internal.h"
 #include "node/lease_rpc.h"
 #include "proto/sluice/v1/worker.pb-c.h"
@@ -10,6 +11,7 @@ enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call,
                                         struct sl_error *err) {
     struct sl_decode *decode = service;
     const Sluice__V1__ReserveRequest *request = (const Sluice__V1__ReserveRequest *)message;
+    sl_log_set_job(request->job_id);
     enum sl_status status = sl_fence_check(&decode->node.fence, request->term, err);
     if (status != SL_OK) {
         return status;

@@ -257,16 +257,12 @@ static void on_moving(void *arg, const struct sl_pulse *pulse) {
 
 /*
  * A process in which a thread has stopped cannot be stopped in order: that waits for the thread. So it ends here, and whoever looks
- * after it starts another. The log may be what it stands still with: the words go to standard error without any lock.
+ * after it starts another. The log takes no lock that the thread could have.
  */
 static void on_over(void *arg, const struct sl_pulse *pulse) {
     const struct sl_node *node = arg;
-    char text[256];
-    int n = snprintf(text, sizeof text,
-                     "%s: the %s has been standing still for %lld ms: this process ends, to be started again\n",
-                     node->config.name, pulse->name, (long long)(2 * node->config.stall_ms));
-    ssize_t written = write(STDERR_FILENO, text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
-    (void)written;
+    sl_log_error("node", "the %s has been standing still for %lld ms: this process ends, to be started again",
+                 pulse->name, (long long)(2 * node->config.stall_ms));
     _exit(1);
 }
 

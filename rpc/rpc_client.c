@@ -78,6 +78,8 @@ enum sl_status sl_rpc_channel_create_bounded(const char *address, const struct s
         sl_rpc_setting(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, BACKOFF_MAX_MS),
         sl_rpc_setting(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, RESOLVE_AGAIN_MS),
         sl_rpc_setting(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+        // We try again ourselves; and gRPC's own way ends the process where a server's last words have no status.
+        sl_rpc_setting(GRPC_ARG_ENABLE_RETRIES, 0),
     };
     const grpc_channel_args all = {.num_args = sizeof args / sizeof *args, .args = args};
     char target[300];

@@ -484,6 +484,23 @@ def test_keys_are_tenants():
             assert ask("sk-acme")[0] == 200
 
 
+def test_a_coordinator_that_is_not_there_is_told_of_once():
+    """Gateways may start long before it: models take their time."""
+    from harness import BIN
+    with socket.socket() as nobody, tempfile.TemporaryFile() as log:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        gateway = subprocess.Popen([os.path.join(BIN, "sluice-gateway"), "--listen", "127.0.0.1:0", "--coordinator",
+                                    f"127.0.0.1:{nobody.getsockname()[1]}"], stdout=subprocess.PIPE, stderr=log)
+        assert gateway.stdout.readline().startswith(b"ready ")
+        time.sleep(1)  # in which it asks ten times
+        gateway.terminate()
+        assert gateway.wait(20 * SLOW) == 0
+        gateway.stdout.close()
+        log.seek(0)
+        said = [line for line in log.read().decode().splitlines() if " ready=0 " in line]
+        assert len(said) == 1, said
+
+
 def test_wrong_options_name_the_remedy():
     from harness import BIN
     for words, said in ((["--listen", "0.0.0.0:0"], "--insecure"), (["--https-cert", "/dev/null/x", "--https-key", "y"], "/dev/null/x"),

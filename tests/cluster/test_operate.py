@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import urllib.parse
 
 import grpc
 
@@ -272,6 +273,75 @@ def test_figures_are_those_of_the_jobs():
         figures = samples(ask(everybody.processes["coordinator"].admin)[1])[0]
         assert figures["vllm:num_requests_waiting", ()] == figures["vllm:num_requests_running", ()] == 0
         assert 0 <= figures["vllm:kv_cache_usage_perc", ()] <= 1
+
+
+def test_a_prometheus_sees_everybody():
+    if not shutil.which("prometheus"):
+        print("prometheus is not installed: nobody scraped", flush=True)
+        return
+    with Everybody() as everybody, tempfile.TemporaryDirectory(prefix="sluice-prometheus-") as folder:
+        everybody.cluster.answer(request(3000))
+        address, config = f"127.0.0.1:{free_port()}", os.path.join(folder, "prometheus.yml")
+        jobs = [{"job_name": role, "static_configs": [{"targets": [process.admin]}]} for role, process in everybody.processes.items()]
+        with open(config, "w") as file:  # JSON is YAML
+            json.dump({"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": jobs}, file)
+        with open(os.path.join(folder, "log"), "w+") as log:
+            scraper = subprocess.Popen(["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data",
+                                        f"--web.listen-address={address}"], stdout=log, stderr=log)
+            try:
+                def all_up():
+                    with contextlib.suppress(OSError, KeyError, http.client.HTTPException):
+                        targets = json.loads(ask(address, "/api/v1/targets")[1])["data"]["activeTargets"]
+                        return len(targets) == len(ROLES) and all(target["health"] == "up" for target in targets)
+                try:
+                    eventually(all_up, 40, "all targets up")
+                except AssertionError as error:
+                    log.seek(0)
+                    raise AssertionError(f"{error}\n{log.read()[-3000:]}\n{ask(address, '/api/v1/targets')[1]}") from error
+                for query, wanted in (("sum(up)", len(ROLES)), ("sum(sluice_jobs_total)", 1), ("count(sluice_build_info)", len(ROLES)),
+                                      ("sum(sluice_job_seconds_count)", 1), ('sluice_workers{state="ready",role="decode"}', 1)):
+                    found = json.loads(ask(address, "/api/v1/query?query=" + urllib.parse.quote(query))[1])["data"]["result"]
+                    assert [float(row["value"][1]) for row in found] == [wanted], (query, found)
+            finally:
+                scraper.terminate()
+                scraper.wait(30)
+
+
+def read_json(path):
+    """Every line as an object: strictly."""
+    with open(path, "rb") as file:
+        lines = [json.loads(line.decode()) for line in file.read().splitlines()]
+    for line in lines:
+        assert {"time", "level", "process", "component", "message"} <= set(line) <= {
+            "time", "level", "process", "component", "message", "job", "trace"}, line
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"]), line
+    return lines
+
+
+def test_logs_are_json_and_a_job_is_found_in_all_of_them():
+    options = ["--log-format", "json", "--log", "debug"]
+    with Cluster(decode=2, args=options, coordinator_args=options) as cluster, Gateway(cluster, *options) as gateway:
+        assert gateway.post("/v1/completions", {"prompt": request(2000).text, "max_tokens": 4})[0] == 200
+        first, second = (cluster.answer(request(3000, seed=seed))[1][0].job_id for seed in (1, 2))
+        cluster.kill("decode-1", signal.SIGTERM)
+        cluster.processes["decode-1"].popen.wait(30 * SLOW)
+        logs = {name: read_json(process.log_path) for name, process in cluster.processes.items()}
+        logs["gateway"] = read_json(gateway.log_path)
+        for name, lines in logs.items():
+            assert lines and {line["process"] for line in lines} == {name}, name
+        for job, other in ((first, second), (second, first)):
+            of = {name for name, lines in logs.items() for line in lines if line.get("job") == job}
+            assert {"coordinator", "prefill-0"} <= of and of & {"decode-0", "decode-1"}, of
+            for lines in logs.values():
+                assert not any(line.get("job") == other and job in line["message"] for line in lines)
+        jobs = {line["job"] for lines in logs.values() for line in lines if "job" in line}
+        assert jobs == {job.job_id for job in cluster.list()}, jobs
+    # What cannot start says so in the same way.
+    for words in (["sluice-prefill", "--model", "/nowhere"], ["sluice-coordinator"], ["sluice-gateway", "--listen", "nowhere"]):
+        failed = subprocess.run([os.path.join(BIN, words[0]), *words[1:], "--log-format", "json"], stderr=subprocess.PIPE,
+                                timeout=30 * SLOW)
+        assert failed.returncode in (1, 2) and all(json.loads(line) for line in failed.stderr.splitlines()), failed
+    assert subprocess.run([os.path.join(BIN, "sluice-gateway"), "--log-format", "xml"], stderr=subprocess.DEVNULL).returncode == 2
 
 
 def record():
