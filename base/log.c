@@ -5,6 +5,9 @@
  * Design: the filter is immutable once published: a pointer swapped atomically, so that the level test takes no lock.
  *         Old filters are kept in a list and never freed: a thread may still be reading one, and they are few and
  *         small.
+ *         Of JSON, the text is formatted like the other and then escaped. What is no UTF-8 becomes question marks.
+ *         No line needs a lock, not even the C library's for time zones: a thread that stands still holds nothing that others
+ *         need to say so.
  * Threads: see log.h. A line is formatted in a buffer on the stack and written with one write().
  */
 #include "base/log.h"
@@ -21,6 +24,8 @@
 #define MAX_RULES      24
 #define MAX_NAME_BYTES 24
 #define MAX_LINE_BYTES 2048
+#define MAX_JSON_BYTES 8192 // the same, escaped: more is cut
+#define MAX_ID_BYTES   64
 
 struct rule {
     char component[MAX_NAME_BYTES];
@@ -39,6 +44,8 @@ static const char *const level_names[] = {"error", "warn", "info", "debug", "tra
 static struct filter initial_filter = {.level = SL_LOG_INFO};
 static _Atomic(struct filter *) current_filter = &initial_filter;
 static char process_name[MAX_NAME_BYTES] = "sluice";
+static bool is_json;
+static _Thread_local char job_id[MAX_ID_BYTES], trace_id[MAX_ID_BYTES];
 
 static enum sl_status parse_level(const char *text, size_t n, enum sl_log_level *level_out, struct sl_error *err) {
     for (size_t i = 0; i < sizeof level_names / sizeof level_names[0]; i++) {
@@ -95,6 +102,28 @@ enum sl_status sl_log_configure(const char *text, struct sl_error *err) {
     return SL_OK;
 }
 
+enum sl_status sl_log_set_format(const char *text, struct sl_error *err) {
+    is_json = strcmp(text, "json") == 0;
+    return is_json || strcmp(text, "text") == 0
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID, "--log-format %.40s: expected text or json", text);
+}
+
+bool sl_log_is_json(void) {
+    return is_json;
+}
+
+void sl_log_set_job(const char *id) {
+    snprintf(job_id, sizeof job_id, "%s", id ? id : "");
+    if (job_id[0] == '\0') {
+        trace_id[0] = '\0';
+    }
+}
+
+void sl_log_set_trace(const char *id) {
+    snprintf(trace_id, sizeof trace_id, "%s", id ? id : "");
+}
+
 void sl_log_set_process(const char *name) {
     snprintf(process_name, sizeof process_name, "%s", name);
 }
@@ -109,29 +138,34 @@ bool sl_log_enabled(const char *component, enum sl_log_level level) {
     return level <= filter->level;
 }
 
-void sl_log_write(const char *component, enum sl_log_level level, const char *format, ...) {
-    int saved_errno = errno; // logging must not change what the caller is about to look at
-    char line[MAX_LINE_BYTES];
+static bool is_leap(int64_t year) {
+    return year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+}
+
+// "2026-11-23T08:56:48.123Z"
+static size_t write_time(char *text, size_t n_bytes) {
     struct timespec now;
-    struct tm tm;
     clock_gettime(CLOCK_REALTIME, &now);
-    gmtime_r(&now.tv_sec, &tm);
-    size_t used = strftime(line, sizeof line, "%Y-%m-%dT%H:%M:%S", &tm);
-    used += (size_t)snprintf(line + used, sizeof line - used, ".%03ldZ %-5s %s %s: ", now.tv_nsec / 1000000,
-                             level_names[level], process_name, component);
-    if (used < sizeof line - 1) { // component names are short, but they are not ours to trust
-        va_list args;
-        va_start(args, format);
-        int n = vsnprintf(line + used, sizeof line - used, format, args);
-        va_end(args);
-        used += n < 0 ? 0 : (size_t)n;
+    int64_t seconds = now.tv_sec > 0 ? now.tv_sec : 0, days = seconds / 86400, year = 1970;
+    for (; days >= 365 + is_leap(year); year++) {
+        days -= 365 + is_leap(year);
     }
-    if (used > sizeof line - 2) { // cut, and say so
-        used = sizeof line - 2;
-        memcpy(line + used - 3, "...", 3);
+    const int months[] = {31, 28 + is_leap(year), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    int month = 0;
+    while (days >= months[month]) {
+        days -= months[month++];
     }
-    // One event is one line, and a terminal is not told to do anything, whatever a peer put into a name or its error text.
-    // Beyond ASCII, UTF-8 stays but its control characters (C2 80 to C2 9F), which some terminals obey too.
+    int n = snprintf(text, n_bytes, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", (int)year, month + 1, (int)days + 1,
+                     (int)(seconds / 3600 % 24), (int)(seconds / 60 % 60), (int)(seconds % 60),
+                     (int)(now.tv_nsec / 1000000));
+    return (size_t)n;
+}
+
+// ---- text -----------------------------------------------------------------------------------------------------------------
+
+// One event is one line, and a terminal is not told to do anything, whatever a peer put into a name or its error text.
+// Beyond ASCII, UTF-8 stays but its control characters (C2 80 to C2 9F), which some terminals obey too.
+static void disarm(char *line, size_t used) {
     for (size_t i = 0; i < used; i++) {
         unsigned char c = (unsigned char)line[i], next = (unsigned char)(i + 1 < used ? line[i + 1] : 0);
         if (c == '\n' || c == '\r' || c == '\t') {
@@ -143,7 +177,121 @@ void sl_log_write(const char *component, enum sl_log_level level, const char *fo
             }
         }
     }
-    line[used++] = '\n';
+}
+
+static size_t write_text(char line[MAX_LINE_BYTES], const char *component, enum sl_log_level level, const char *format,
+                         va_list args) {
+    size_t used = write_time(line, MAX_LINE_BYTES);
+    used += (size_t)snprintf(line + used, MAX_LINE_BYTES - used, " %-5s %s %s: ", level_names[level], process_name,
+                             component);
+    if (used < MAX_LINE_BYTES - 1) { // component names are short, but they are not ours to trust
+        int n = vsnprintf(line + used, MAX_LINE_BYTES - used, format, args);
+        used += n < 0 ? 0 : (size_t)n;
+    }
+    if (used > MAX_LINE_BYTES - 2) { // cut, and say so
+        used = MAX_LINE_BYTES - 2;
+        memcpy(line + used - 3, "...", 3);
+    }
+    disarm(line, used);
+    return used;
+}
+
+// ---- JSON -----------------------------------------------------------------------------------------------------------------
+
+// Bytes of the UTF-8 character at `text`; 0: it is none.
+static size_t character_bytes(const unsigned char *text) {
+    static const struct {
+        unsigned char mask, lead;
+        unsigned least; // what fewer bytes can say is not said so
+    } shapes[] = {{0xe0, 0xc0, 0x80}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
+    for (size_t n = 2; n <= 4; n++) {
+        if ((text[0] & shapes[n - 2].mask) != shapes[n - 2].lead) {
+            continue;
+        }
+        unsigned value = text[0] & (unsigned char)~shapes[n - 2].mask;
+        for (size_t i = 1; i < n; i++) {
+            if ((text[i] & 0xc0) != 0x80) { // a NUL, too: nothing behind it is looked at
+                return 0;
+            }
+            value = value << 6 | (text[i] & 0x3f);
+        }
+        bool is_one = value >= shapes[n - 2].least && value <= 0x10ffff && (value < 0xd800 || value > 0xdfff);
+        return is_one ? n : 0;
+    }
+    return text[0] < 0x80 ? 1 : 0;
+}
+
+struct json_line {
+    char text[MAX_JSON_BYTES];
+    size_t used;
+};
+
+// Escaped, between quotes; "..." at its end where it does not fit.
+static void add_string(struct json_line *line, const char *value) {
+    const unsigned char *next = (const unsigned char *)value;
+    const size_t most = MAX_JSON_BYTES - sizeof "...\"}\n";
+    line->text[line->used++] = '"';
+    while (*next) {
+        char escaped[8];
+        size_t n = character_bytes(next), n_escaped = n;
+        if (n == 1 && (*next < 0x20 || *next == 0x7f)) {
+            n_escaped = (size_t)snprintf(escaped, sizeof escaped, "\\u%04x", (unsigned)*next);
+        } else if (n == 1 && (*next == '"' || *next == '\\')) {
+            escaped[0] = '\\';
+            escaped[1] = (char)*next;
+            n_escaped = 2;
+        } else if (n == 0) {
+            n = n_escaped = 1;
+            escaped[0] = '?';
+        } else {
+            memcpy(escaped, next, n);
+        }
+        if (line->used + n_escaped > most) {
+            memcpy(line->text + line->used, "...", 3);
+            line->used += 3;
+            break;
+        }
+        memcpy(line->text + line->used, escaped, n_escaped);
+        line->used += n_escaped;
+        next += n;
+    }
+    line->text[line->used++] = '"';
+}
+
+// name: with what stands in front of it. The text comes last, so that it alone is cut.
+static void add_field(struct json_line *line, const char *name, const char *value) {
+    line->used += (size_t)snprintf(line->text + line->used, MAX_JSON_BYTES - line->used, "%s:", name);
+    add_string(line, value);
+}
+
+static void write_json(struct json_line *line, const char *component, enum sl_log_level level, const char *format,
+                       va_list args) {
+    char text[MAX_LINE_BYTES], when[MAX_ID_BYTES];
+    write_time(when, sizeof when);
+    int n = vsnprintf(text, sizeof text, format, args);
+    if (n < 0) {
+        text[0] = '\0';
+    } else if (n > (int)sizeof text - 1) {
+        memcpy(text + sizeof text - 4, "...", 4);
+    }
+    line->used = 0;
+    add_field(line, "{\"time\"", when);
+    add_field(line, ",\"level\"", level_names[level]);
+    add_field(line, ",\"process\"", process_name);
+    add_field(line, ",\"component\"", component);
+    if (job_id[0]) {
+        add_field(line, ",\"job\"", job_id);
+    }
+    if (trace_id[0]) {
+        add_field(line, ",\"trace\"", trace_id);
+    }
+    add_field(line, ",\"message\"", text);
+    line->text[line->used++] = '}';
+}
+
+// ---- both -----------------------------------------------------------------------------------------------------------------
+
+static void write_whole(const char *line, size_t used) {
     for (size_t done = 0; done < used;) {
         ssize_t n = write(STDERR_FILENO, line + done, used - done);
         if (n > 0) {
@@ -154,5 +302,23 @@ void sl_log_write(const char *component, enum sl_log_level level, const char *fo
             break; // nowhere left to report it
         }
     }
+}
+
+void sl_log_write(const char *component, enum sl_log_level level, const char *format, ...) {
+    int saved_errno = errno; // logging must not change what the caller is about to look at
+    va_list args;
+    va_start(args, format);
+    if (is_json) {
+        struct json_line line;
+        write_json(&line, component, level, format, args);
+        line.text[line.used++] = '\n';
+        write_whole(line.text, line.used);
+    } else {
+        char line[MAX_LINE_BYTES];
+        size_t used = write_text(line, component, level, format, args);
+        line[used++] = '\n';
+        write_whole(line, used);
+    }
+    va_end(args);
     errno = saved_errno;
 }

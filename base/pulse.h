@@ -10,6 +10,7 @@
 #pragma once
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/team.h"
@@ -23,6 +24,7 @@ struct sl_pulse {
     struct sl_pulse *next;
     uint64_t seen;
     int64_t still_ns;
+    atomic_bool is_still; // for so long that it is said
 };
 
 static inline void sl_pulse_tick(struct sl_pulse *pulse) {

@@ -81,6 +81,8 @@ enum sl_status sl_child_start(struct sl_child *child, const char *name, char *co
 static void pass_line(struct sl_child *child, bool is_out, const char *line, size_t n, FILE *file) {
     if (is_out && n >= 6 && memcmp(line, "ready ", 6) == 0) {
         snprintf(child->ready, sizeof child->ready, "%.*s", (int)n, line);
+    } else if (!is_out && n > 0 && line[0] == '{') { // of JSON, which names its process
+        fprintf(file, "%.*s\n", (int)n, line);
     } else {
         fprintf(file, "%-13s| %.*s\n", child->name, (int)n, line);
     }

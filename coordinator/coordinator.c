@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/config.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "coordinator/coordinator_internal.h"
@@ -23,6 +24,11 @@
 void sl_coordinator_config_init(struct sl_coordinator_config *config) {
     *config = (struct sl_coordinator_config){
         .listen = "127.0.0.1:7600",
+        .etcd = "",
+        .etcd_prefix = "/sluice",
+        .advertise = "",
+        .admin_listen = "none",
+        .metrics_alias = "none",
         .weights = "stored",
         .max_jobs = 64,
         .max_queued = 256,
@@ -53,6 +59,7 @@ static void *sweep(void *arg) {
     while (!coordinator->swept) {
         pthread_mutex_unlock(&coordinator->mutex);
         int64_t now_ns = sl_now_ns();
+        atomic_store(&coordinator->swept_ns, now_ns);
         sl_registry_sweep(coordinator->registry, now_ns);
         sl_jobs_trim(coordinator->jobs, now_ns);
         pthread_mutex_lock(&coordinator->mutex);
@@ -77,6 +84,9 @@ static enum sl_status check_config(const struct sl_coordinator_config *config, s
         config->deadline_ms < 1 || config->deadline_ms > MAX_DEADLINE_MS || config->max_kept_jobs < 1 ||
         config->max_prefixes < 1) {
         return sl_fail(err, SL_ERR_INVALID, "coordinator: a limit is out of bounds; see sluice-coordinator --help");
+    }
+    if (strcmp(config->metrics_alias, "none") != 0 && strcmp(config->metrics_alias, "vllm") != 0) {
+        return sl_fail(err, SL_ERR_INVALID, "--metrics-alias %.40s: expected vllm or none", config->metrics_alias);
     }
     return SL_OK;
 }
@@ -175,6 +185,14 @@ static enum sl_status make_parts(struct sl_coordinator *coordinator, struct sl_e
     if (status == SL_OK) {
         status = sl_jobs_create(&retention, &coordinator->jobs, err);
     }
+    if (status == SL_OK && config->etcd[0] != '\0') {
+        struct sl_election_config election;
+        sl_election_config_init(&election);
+        election.etcd = config->etcd;
+        election.prefix = config->etcd_prefix;
+        election.tls = config->etcd_tls;
+        status = sl_election_create(&election, &coordinator->election, err);
+    }
     return status;
 }
 
@@ -214,7 +232,12 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
     pthread_mutex_init(&coordinator->mutex, NULL);
     sl_cond_init(&coordinator->changed);
 
-    status = sl_rpc_credentials_create(&config->tls, &coordinator->credentials, err);
+    sl_job_figures_init(&coordinator->figures);
+    coordinator->vllm_names = strcmp(config->metrics_alias, "vllm") == 0;
+    status = sl_admin_open(config->admin_listen, SL_VERSION, &coordinator->admin, err);
+    if (status == SL_OK) {
+        status = sl_rpc_credentials_create(&config->tls, &coordinator->credentials, err);
+    }
     if (status == SL_OK) {
         bool has_certificates = coordinator->credentials != NULL;
         status = sl_salt_secret_open(config->salt_file, has_certificates, &coordinator->salt_secret, err);
@@ -234,13 +257,21 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
         goto err_destroy;
     }
     status = start_server(coordinator, err);
+    if (status == SL_OK && coordinator->election != NULL) {
+        const char *address = config->advertise[0] != '\0' ? config->advertise : sl_coordinator_address(coordinator);
+        status = sl_election_stand(coordinator->election, address, err);
+    }
     if (status != SL_OK) {
         goto err_destroy;
     }
     // Whoever was given strings by pointer: they need not outlive this call.
     coordinator->config.listen = coordinator->config.model_dir = coordinator->config.default_recipe = NULL;
     coordinator->config.weights = coordinator->config.salt_file = coordinator->config.model_name = NULL;
-    coordinator->config.tls = (struct sl_tls_files){0};
+    coordinator->config.tls = coordinator->config.etcd_tls = (struct sl_tls_files){0};
+    coordinator->config.etcd = coordinator->config.etcd_prefix = coordinator->config.advertise = NULL;
+    coordinator->config.admin_listen = coordinator->config.metrics_alias = NULL;
+    atomic_store(&coordinator->swept_ns, sl_now_ns());
+    sl_coordinator_add_probes(coordinator);
     sl_log_info("coordinator", "serving at %s, model %016" PRIx64, sl_coordinator_address(coordinator),
                 coordinator->model_fingerprint);
     *coordinator_out = coordinator;
@@ -253,6 +284,10 @@ err_destroy:
 
 const char *sl_coordinator_address(const struct sl_coordinator *coordinator) {
     return sl_rpc_server_address(coordinator->server);
+}
+
+const char *sl_coordinator_admin_address(const struct sl_coordinator *coordinator) {
+    return sl_admin_address(coordinator->admin);
 }
 
 // ---- stop -------------------------------------------------------------------------------------------------------
@@ -276,6 +311,9 @@ static void drain(struct sl_coordinator *coordinator) {
     }
     pthread_mutex_unlock(&coordinator->mutex);
     sl_rpc_health_set(coordinator->standard.health, "", false);
+    if (coordinator->election != NULL) { // another one leads while we finish what runs
+        sl_election_withdraw(coordinator->election);
+    }
 
     pthread_mutex_lock(&coordinator->mutex);
     while (coordinator->n_threads > 0 && sl_now_ns() < coordinator->grace_end_ns) {
@@ -319,7 +357,9 @@ void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {
     if (sweeping) {
         pthread_join(coordinator->sweeper, NULL);
     }
+    sl_admin_close(&coordinator->admin); // before what it tells of
     sl_rpc_standard_cleanup(&coordinator->standard);
+    sl_election_destroy(&coordinator->election);
     sl_jobs_destroy(&coordinator->jobs);
     sl_admission_destroy(&coordinator->admission);
     sl_tenants_destroy(&coordinator->tenants);

@@ -7,6 +7,7 @@
  *     registry.h    who is there                          admit.h      is there room
  *     event_log.h   what happened                         job.h        one request and its state machine
  *     jobs.h        all of them                           request.h    what a client may ask for
+ *     lead.h        whether this coordinator leads         election/election.h  and who else
  *     run_job.h     one job from its beginning to its end  submit.c     from a request to a job with a thread
  *     inference_service.c, cluster_service.c              what clients and workers call
  * Threads: gRPC's handlers, one thread a job, and one that sweeps: it gives up silent workers and forgets old jobs.
@@ -21,13 +22,19 @@
 struct sl_coordinator;
 
 struct sl_coordinator_config {
-    const char *listen;      // "HOST:PORT"; port 0 picks a free one
-    struct sl_tls_files tls; // none: callers are not asked who they are
-    bool insecure;           // and then, listen also where other hosts can connect
-    const char *salt_file;   // what tenants' salts are made of, made where it is not there; NULL: trust/tenant_salt.h
-    const char *model_dir;   // tokenizer, config.json and fingerprint; the weights are not loaded
-    const char *model_name;  // as clients know it; NULL: the folder's
-    const char *weights;     // the format of the workers' weights (tensor/ops.h): part of the fingerprint
+    const char *listen;        // "HOST:PORT"; port 0 picks a free one
+    const char *admin_listen;  // likewise, or "none" (admin/admin.h)
+    const char *metrics_alias; // "vllm": its names, too, for what pickers read; or "none"
+    struct sl_tls_files tls;   // none: callers are not asked who they are
+    bool insecure;             // and then, listen also where other hosts can connect
+    const char *salt_file;     // what tenants' salts are made of, made where it is not there; NULL: trust/tenant_salt.h
+    const char *model_dir;     // tokenizer, config.json and fingerprint; the weights are not loaded
+    const char *model_name;    // as clients know it; NULL: the folder's
+    const char *weights;       // the format of the workers' weights (tensor/ops.h): part of the fingerprint
+    const char *etcd;          // "HOST:PORT,...": one of several, of which one leads (election/election.h); "": alone
+    const char *etcd_prefix;   // of the cluster's keys there
+    struct sl_tls_files etcd_tls;
+    const char *advertise;      // "HOST:PORT", as clients reach us; "": as listen
     const char *default_recipe; // of requests without one; NULL: sl_job_default_recipe() of the model
     int64_t max_jobs;           // admitted at once
     int64_t max_queued;         // accepted and waiting
@@ -55,7 +62,8 @@ void sl_coordinator_config_init(struct sl_coordinator_config *config);
 enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
                                      struct sl_coordinator **coordinator_out, struct sl_error *err);
 
-const char *sl_coordinator_address(const struct sl_coordinator *coordinator); // "HOST:PORT" with the real port
+const char *sl_coordinator_address(const struct sl_coordinator *coordinator);       // "HOST:PORT" with the real port
+const char *sl_coordinator_admin_address(const struct sl_coordinator *coordinator); // likewise; "": none
 
 // Block until sl_coordinator_stop(), then refuse new jobs, let running ones finish during the grace period, cancel the
 // rest, and return when none is left and the server has stopped.

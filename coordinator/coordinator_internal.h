@@ -5,7 +5,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "admin/admin.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/election/election.h"
+#include "coordinator/job_figures.h"
 #include "coordinator/jobs/jobs.h"
 #include "coordinator/jobs/request.h"
 #include "coordinator/workers/admit.h"
@@ -18,6 +21,8 @@
 
 struct sl_coordinator {
     struct sl_coordinator_config config;
+    struct sl_admin *admin; // open before all of the following
+    bool vllm_names;
     struct sl_rpc_credentials *credentials; // NULL: none
     struct sl_salt_secret salt_secret;
     char *default_recipe; // owned copy
@@ -33,9 +38,12 @@ struct sl_coordinator {
     struct sl_admission *admission;
     struct sl_tenants *tenants;
     struct sl_jobs *jobs;
+    struct sl_election *election;    // NULL: alone
     struct sl_rpc_standard standard; // beside the coordinator's own services
     struct sl_rpc_server *server;
     atomic_int n_watchers; // handlers that may stay for long
+    struct sl_job_figures figures;
+    _Atomic int64_t swept_ns; // when the sweeper last came by
 
     pthread_t sweeper;
     pthread_mutex_t mutex;
@@ -54,6 +62,9 @@ struct sl_coordinator {
 enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,
                                      const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
                                      struct sl_job **job_out, struct sl_error *err);
+
+// coordinator_metrics.c: once everything is there.
+void sl_coordinator_add_probes(struct sl_coordinator *coordinator);
 
 // inference_service.c, cluster_service.c: what answers the contract's services.
 struct sl_rpc_implementation sl_inference_service(struct sl_coordinator *coordinator);

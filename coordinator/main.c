@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/config.h"
 #include "base/log.h"
+#include "base/program.h"
 #include "base/thread.h"
 #include "coordinator/coordinator.h"
 #include "rpc/rpc.h"
@@ -16,7 +16,7 @@
 struct options {
     struct sl_coordinator_config coordinator;
     int64_t grace_ms;
-    const char *log;
+    struct sl_program_options common;
 };
 
 static const struct sl_option options[] = {
@@ -24,9 +24,23 @@ static const struct sl_option options[] = {
      SL_FIELD(options, coordinator.listen)},
     SL_TLS_OPTIONS(options, coordinator.tls, "coordinator"),
     SL_INSECURE_OPTION(options, coordinator.insecure),
+    {"etcd", 0, SL_OPTION_STRING, "", "HOST:PORT,...",
+     "the servers of an etcd in which several coordinators agree on which of them leads; without, this one is alone",
+     SL_FIELD(options, coordinator.etcd)},
+    {"etcd-prefix", 0, SL_OPTION_STRING, "/sluice", "KEY", "of this cluster's keys, where clusters share an etcd",
+     SL_FIELD(options, coordinator.etcd_prefix)},
+    {"etcd-ca", 0, SL_OPTION_STRING, "", "FILE",
+     "certificates of etcd's authority, PEM, whose servers are known by host name; with --etcd-cert and --etcd-key",
+     SL_FIELD(options, coordinator.etcd_tls.ca)},
+    {"etcd-cert", 0, SL_OPTION_STRING, "", "FILE", "our certificate for etcd",
+     SL_FIELD(options, coordinator.etcd_tls.certificate)},
+    {"etcd-key", 0, SL_OPTION_STRING, "", "FILE", "its key", SL_FIELD(options, coordinator.etcd_tls.key)},
+    {"advertise", 0, SL_OPTION_STRING, "", "HOST:PORT",
+     "where clients reach this coordinator, which others tell them when it leads; without, --listen",
+     SL_FIELD(options, coordinator.advertise)},
     {"salt-file", 0, SL_OPTION_STRING, NULL, "FILE",
      "the secret that keeps tenants' caches apart, made if it is not there; without, a new one each start where there "
-     "are certificates",
+     "are certificates. Several coordinators have the same",
      SL_FIELD(options, coordinator.salt_file)},
     {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "the cluster's model folder (the weights are not loaded)",
      SL_FIELD(options, coordinator.model_dir)},
@@ -76,14 +90,16 @@ static const struct sl_option options[] = {
      SL_FIELD(options, coordinator.tenant_share), 1, 100},
     {"grace", 0, SL_OPTION_DURATION, "30s", "TIME", "for running jobs after SIGTERM; a second signal ends it",
      SL_FIELD(options, grace_ms), 0, 86400000},
-    {"log", 0, SL_OPTION_STRING, "info", "FILTER", "level, or level,component=level,...", SL_FIELD(options, log)},
+    {"metrics-alias", 0, SL_OPTION_STRING, "none", "NAME",
+     "vllm: what pickers of endpoints read, under vLLM's names, too", SL_FIELD(options, coordinator.metrics_alias)},
+    SL_PROGRAM_OPTIONS(options, common),
 };
 
 static const struct sl_program program = {
     .name = "sluice-coordinator",
     .usage = "--model DIR [options]",
     .summary = "Admit, route and follow the jobs of a Sluice cluster.",
-    .epilog = "Prints one line, `ready rpc=HOST:PORT`, on standard output when it serves.",
+    .epilog = "Prints one line, `ready rpc=HOST:PORT admin=HOST:PORT`, on standard output when it serves.",
     SL_OPTIONS(options),
 };
 
@@ -124,7 +140,8 @@ static enum sl_status serve(const struct options *chosen, struct sl_error *err) 
         pthread_t thread;
         status = sl_thread_start("signals", wait_for_signals, &stopper, &thread, err);
         if (status == SL_OK) {
-            printf("ready rpc=%s\n", sl_coordinator_address(stopper.coordinator));
+            const char *admin = sl_coordinator_admin_address(stopper.coordinator);
+            printf("ready rpc=%s%s%s\n", sl_coordinator_address(stopper.coordinator), admin[0] ? " admin=" : "", admin);
             fflush(stdout);
             sl_coordinator_run(stopper.coordinator);
             atomic_store(&stopper.over, true);
@@ -141,30 +158,16 @@ int main(int argc, char **argv) {
     struct options chosen;
     memset(&chosen, 0, sizeof(chosen));
     sl_coordinator_config_init(&chosen.coordinator);
+    int code;
+    if (!sl_program_begin(&program, argc, argv, &chosen, &chosen.common, &code)) {
+        return code;
+    }
     struct sl_error err = {0};
-    int first;
-    enum sl_status status = sl_config_parse(&program, argc, argv, &chosen, &first, &err);
-    if (status == SL_ERR_CANCELLED) {
-        return 0;
-    }
-    if (status == SL_OK && first < argc) {
-        status = sl_fail(&err, SL_ERR_INVALID, "unexpected argument '%s'", argv[first]);
-    }
-    if (status == SL_OK && chosen.coordinator.model_dir == NULL) {
-        status = sl_fail(&err, SL_ERR_INVALID, "--model DIR is needed");
-    }
-    if (status == SL_OK) {
-        status = sl_log_configure(chosen.log, &err);
-    }
-    if (status != SL_OK) {
-        fprintf(stderr, "sluice-coordinator: %s\n", err.text);
+    if (chosen.coordinator.model_dir == NULL) {
+        sl_program_end(&program, sl_fail(&err, SL_ERR_INVALID, "--model DIR is needed"), &err);
         return 2;
     }
+    chosen.coordinator.admin_listen = chosen.common.admin_listen;
     sl_log_set_process("coordinator");
-    status = serve(&chosen, &err);
-    if (status != SL_OK) {
-        fprintf(stderr, "sluice-coordinator: %s\n", err.text);
-        return 1;
-    }
-    return 0;
+    return sl_program_end(&program, serve(&chosen, &err), &err);
 }

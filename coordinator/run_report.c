@@ -75,6 +75,8 @@ void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job
         if (known->prefill_peak_bytes > statistics->prefill_peak_bytes) {
             statistics->prefill_peak_bytes = known->prefill_peak_bytes;
         }
+        sl_job_figures_ship(report->figures, job->spec.recipe, known->transport, known->capsule_bytes,
+                            job->spec.full_bytes);
         sl_job_set_transport(job, known->transport);
         sl_job_set_errors(job, known);
         sl_job_set_offloaded(job, known);
@@ -83,6 +85,7 @@ void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job
 }
 
 void sl_run_report_token(struct sl_run_report *report, struct sl_job *job) {
+    atomic_fetch_add(&report->figures->output_tokens, 1);
     if (report->first_token_ns == 0) {
         report->first_token_ns = sl_now_ns();
         sl_job_statistics_lock(job)->ttft_ms = ms_between(job->spec.submitted_ns, report->first_token_ns);
@@ -124,8 +127,9 @@ enum sl_status sl_run_report_decode_done(struct sl_run_report *report, struct sl
             job->retrieval.fallbacks = INT64_MAX; // a worker's word
         }
     }
-    if (job->n_output > 1) {
-        statistics->tpot_ms = ms_between(report->first_token_ns, report->decode_end_ns) / (double)(job->n_output - 1);
+    int64_t n_written = job->n_output - job->spec.n_delivered; // here
+    if (n_written > 1) {
+        statistics->tpot_ms = ms_between(report->first_token_ns, report->decode_end_ns) / (double)(n_written - 1);
     }
     sl_job_statistics_unlock(job);
     return SL_OK;
@@ -149,6 +153,7 @@ void sl_run_report_finish(struct sl_run_report *report, struct sl_job *job, enum
     Sluice__V1__Statistics final = *statistics; // transport keeps pointing into the job
     sl_job_statistics_unlock(job);
 
+    sl_job_figures_end(report->figures, status, &final);
     Sluice__V1__Finished finished = SLUICE__V1__FINISHED__INIT;
     finished.statistics = &final;
     finished.status_code = sl_rpc_code_of_status(status);
@@ -163,6 +168,7 @@ void sl_run_report_finish(struct sl_run_report *report, struct sl_job *job, enum
         finished.reason =
             cancelled ? SLUICE__V1__FINISHED__REASON__CANCELLED_BY_CLIENT : SLUICE__V1__FINISHED__REASON__ERROR;
         finished.status_text = (char *)err->text;
+        finished.another_leads = report->another_leads;
     }
     sl_job_finish(job, state, &finished);
     free(report->text);

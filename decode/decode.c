@@ -2,6 +2,7 @@
 // The decode worker's life. See decode.h.
 #include "decode/decode.h"
 
+#include "base/metrics.h"
 #include "base/thread.h"
 #include "decode/internal.h"
 #include "node/lease_rpc.h"
@@ -15,6 +16,13 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     load->tokens_per_s = (double)atomic_load(&decode->tokens_rate.per_s);
 }
 
+static void write_metrics(void *arg, FILE *page) {
+    struct sl_decode *decode = arg;
+    sl_metrics_declare(page, SL_COUNTER, "sluice_retrieval_fallbacks_total",
+                       "Layers of steps that had to do without offloaded tokens.");
+    sl_metrics_sample(page, "sluice_retrieval_fallbacks_total", (double)atomic_load(&decode->n_fallbacks), NULL);
+}
+
 static enum sl_status handle_renew(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                    struct sl_error *err) {
     return sl_lease_handle_renew(((struct sl_decode *)service)->node.inbound, call, request, err);
@@ -22,8 +30,9 @@ static enum sl_status handle_renew(void *service, struct sl_rpc_call *call, cons
 
 static enum sl_status handle_release(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                      struct sl_error *err) {
-    (void)err;
-    return sl_lease_handle_release(((struct sl_decode *)service)->node.inbound, call, request);
+    struct sl_node *node = &((struct sl_decode *)service)->node;
+    enum sl_status status = sl_fence_check(&node->fence, ((const Sluice__V1__ReleaseRequest *)request)->term, err);
+    return status == SL_OK ? sl_lease_handle_release(node->inbound, call, request) : status;
 }
 
 static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
@@ -39,7 +48,7 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
         {&sl_method_decode_run, sl_decode_handle_run, SL_ROLE_COORDINATOR},
     };
     struct sl_rpc_implementation rpc = SL_RPC_IMPLEMENTATION(&sl_service_decode, handlers, decode);
-    struct sl_node_service service = {&rpc, report_load, decode};
+    struct sl_node_service service = {&rpc, report_load, write_metrics, decode};
     status = sl_node_serve(node, &service, err); // returns when no handler runs any more, so no sequence is left
     pthread_mutex_lock(&decode->mutex);
     decode->stopping = true;

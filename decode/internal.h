@@ -28,6 +28,7 @@ struct sl_decoded {
  */
 struct sl_answer {
     struct sl_answer *next; // in the inbox
+    struct sl_decode *decode;
     const char *job_id;
     struct sl_sequence sequence;
     struct sl_output *output;
@@ -57,7 +58,7 @@ struct sl_decode {
     pthread_cond_t wake;
     struct sl_answer *inbox, **inbox_end; // in order of arrival
     bool stopping;
-    _Atomic int64_t n_jobs;
+    _Atomic int64_t n_jobs, n_fallbacks; // of all jobs
     struct sl_rate tokens_rate;
 };
 

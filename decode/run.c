@@ -130,6 +130,7 @@ static void on_fallback(void *arg, int layer, const char *why) {
     struct sl_answer *answer = arg;
     pthread_mutex_lock(&answer->mutex);
     answer->n_fallbacks++;
+    atomic_fetch_add(&answer->decode->n_fallbacks, 1);
     snprintf(answer->fallback, sizeof answer->fallback, "layer %d: %s", layer, why);
     pthread_mutex_unlock(&answer->mutex);
 }
@@ -440,13 +441,18 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
                                     struct sl_error *err) {
     struct sl_decode *decode = service;
     const Sluice__V1__DecodeRequest *request = (const Sluice__V1__DecodeRequest *)message;
+    sl_log_set_job(request->job_id);
     struct sl_answer *answer = calloc(1, sizeof *answer);
     if (!answer) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
     }
     answer->job_id = request->job_id;
+    answer->decode = decode;
     atomic_fetch_add(&decode->n_jobs, 1);
-    enum sl_status status = check_request(decode, request, err);
+    enum sl_status status = sl_fence_check(&decode->node.fence, request->term, err);
+    if (status == SL_OK) {
+        status = check_request(decode, request, err);
+    }
     if (status == SL_OK) {
         status = create_output(decode, request, &answer->output, err);
     }

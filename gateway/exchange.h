@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "admin/admin.h"
 #include "gateway/answer.h"
 #include "gateway/gateway.h"
 #include "gateway/served.h"
@@ -19,6 +20,7 @@ enum { SL_N_OUTCOMES = 6 }; // status codes by their first digit
 // What the requests of a gateway share.
 struct sl_gateway {
     struct sl_gateway_config config;
+    struct sl_admin *admin;
     char address[128];
     char *https_cert, *https_key; // contents
     struct sl_client *client;

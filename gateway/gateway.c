@@ -14,10 +14,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "admin/listen.h"
+#include "base/config.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "gateway/exchange.h"
-#include "gateway/listen.h"
+#include "gateway/metrics.h"
 
 enum {
     HEAD_BYTES = 32 << 10, // of one request's line and headers
@@ -77,8 +79,11 @@ static void log_line(void *cls, const char *format, va_list args) {
 static enum sl_status start_daemon(struct sl_gateway *gateway, struct sl_error *err) {
     const struct sl_gateway_config *config = &gateway->config;
     int fd;
-    enum sl_status status = sl_http_listen(config->listen, is_https(config), config->insecure, &fd, gateway->address,
-                                           sizeof gateway->address, err);
+    const struct sl_http_place place = {.option = "--listen",
+                                        .text = config->listen,
+                                        .has_certificates = is_https(config),
+                                        .insecure = config->insecure};
+    enum sl_status status = sl_http_listen(&place, &fd, gateway->address, sizeof gateway->address, err);
     if (status != SL_OK) {
         return status;
     }
@@ -105,6 +110,7 @@ static enum sl_status start_daemon(struct sl_gateway *gateway, struct sl_error *
 void sl_gateway_destroy(struct sl_gateway **gateway_ptr) {
     struct sl_gateway *gateway = *gateway_ptr;
     *gateway_ptr = NULL;
+    sl_admin_close(&gateway->admin); // before what it tells of
     if (gateway->daemon) {
         MHD_stop_daemon(gateway->daemon);
     }
@@ -132,7 +138,10 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
     gateway->started_s = (int64_t)time(NULL);
     pthread_mutex_init(&gateway->mutex, NULL);
     sl_cond_init(&gateway->changed);
-    enum sl_status status = read_certificate(gateway, err);
+    enum sl_status status = sl_admin_open(config->admin_listen, SL_VERSION, &gateway->admin, err);
+    if (status == SL_OK) {
+        status = read_certificate(gateway, err);
+    }
     if (status == SL_OK) {
         status = sl_client_connect(config->coordinator, &gateway->config.tls, &gateway->client, err);
     }
@@ -154,6 +163,7 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
         sl_gateway_destroy(&gateway);
         return status;
     }
+    sl_gateway_add_probes(gateway);
     sl_log_info("gateway", "listening on %s, coordinator %s", gateway->address, config->coordinator);
     *gateway_out = gateway;
     return SL_OK;
@@ -161,6 +171,10 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
 
 const char *sl_gateway_address(const struct sl_gateway *gateway) {
     return gateway->address;
+}
+
+const char *sl_gateway_admin_address(const struct sl_gateway *gateway) {
+    return sl_admin_address(gateway->admin);
 }
 
 // ---- stop ---------------------------------------------------------------------------------------------------------------

@@ -22,9 +22,10 @@ struct sl_gateway;
 
 struct sl_gateway_config {
     const char *listen;                 // "HOST:PORT"; port 0 picks a free one
+    const char *admin_listen;           // likewise, or "none" (admin/admin.h)
     const char *https_cert, *https_key; // PEM files; "": in the clear
     bool insecure;                      // and then, listen also where other hosts can connect
-    const char *coordinator;            // "HOST:PORT"
+    const char *coordinator;            // "HOST:PORT,...", all of the cluster's
     struct sl_tls_files tls;            // who we are, to a cluster that asks
     const char *keys, *tenants;         // see tenants.h
     int64_t max_connections;
@@ -40,7 +41,8 @@ struct sl_gateway_config {
 // Listens when it returns. SL_ERR_INVALID and SL_ERR_PRECONDITION name the option.
 enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct sl_gateway **gateway_out,
                                 struct sl_error *err);
-const char *sl_gateway_address(const struct sl_gateway *gateway); // "127.0.0.1:8000"
+const char *sl_gateway_address(const struct sl_gateway *gateway);       // "127.0.0.1:8000"
+const char *sl_gateway_admin_address(const struct sl_gateway *gateway); // likewise; "": none
 
 // Nobody new; answers under way have grace_ms to end, and those that have not then end with an error.
 void sl_gateway_drain(struct sl_gateway *gateway, int64_t grace_ms);

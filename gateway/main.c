@@ -8,8 +8,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "base/config.h"
 #include "base/log.h"
+#include "base/program.h"
 #include "base/thread.h"
 #include "gateway/gateway.h"
 #include "rpc/rpc.h"
@@ -17,7 +17,7 @@
 struct options {
     struct sl_gateway_config gateway;
     int64_t grace_ms;
-    const char *log;
+    struct sl_program_options common;
 };
 
 static const struct sl_option options[] = {
@@ -27,7 +27,7 @@ static const struct sl_option options[] = {
      SL_FIELD(options, gateway.https_cert)},
     {"https-key", 0, SL_OPTION_STRING, "", "FILE", "its key, PEM", SL_FIELD(options, gateway.https_key)},
     SL_INSECURE_OPTION(options, gateway.insecure),
-    {"coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT", "of the cluster",
+    {"coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT,...", "the cluster's coordinators",
      SL_FIELD(options, gateway.coordinator)},
     SL_TLS_OPTIONS(options, gateway.tls, "client"),
     {"keys", 0, SL_OPTION_STRING, "", "FILE",
@@ -57,14 +57,14 @@ static const struct sl_option options[] = {
      SL_FIELD(options, gateway.deadline_ms), 1, 604800000},
     {"grace", 0, SL_OPTION_DURATION, "30s", "TIME", "for answers under way after SIGTERM; a second signal ends it",
      SL_FIELD(options, grace_ms), 0, 86400000},
-    {"log", 0, SL_OPTION_STRING, "info", "FILTER", "level, or level,component=level,...", SL_FIELD(options, log)},
+    SL_PROGRAM_OPTIONS(options, common),
 };
 
 static const struct sl_program program = {
     .name = "sluice-gateway",
     .usage = "[options]",
     .summary = "OpenAI's HTTP in front of a Sluice cluster: chat and text completions, streamed or whole.",
-    .epilog = "Prints one line, `ready http=HOST:PORT`, on standard output when it serves.",
+    .epilog = "Prints one line, `ready http=HOST:PORT admin=HOST:PORT`, on standard output when it serves.",
     SL_OPTIONS(options),
 };
 
@@ -118,7 +118,8 @@ static enum sl_status serve(const struct options *chosen, struct sl_error *err) 
     sl_rpc_init();
     enum sl_status status = sl_gateway_start(&chosen->gateway, &stopper.gateway, err);
     if (status == SL_OK) {
-        printf("ready http=%s\n", sl_gateway_address(stopper.gateway));
+        const char *admin = sl_gateway_admin_address(stopper.gateway);
+        printf("ready http=%s%s%s\n", sl_gateway_address(stopper.gateway), admin[0] ? " admin=" : "", admin);
         fflush(stdout);
         int number;
         sigwait(&stopper.signals, &number);
@@ -132,27 +133,12 @@ static enum sl_status serve(const struct options *chosen, struct sl_error *err) 
 int main(int argc, char **argv) {
     struct options chosen;
     memset(&chosen, 0, sizeof chosen);
+    int code;
+    if (!sl_program_begin(&program, argc, argv, &chosen, &chosen.common, &code)) {
+        return code;
+    }
     struct sl_error err = {0};
-    int first;
-    enum sl_status status = sl_config_parse(&program, argc, argv, &chosen, &first, &err);
-    if (status == SL_ERR_CANCELLED) {
-        return 0;
-    }
-    if (status == SL_OK && first < argc) {
-        status = sl_fail(&err, SL_ERR_INVALID, "unexpected argument '%s'", argv[first]);
-    }
-    if (status == SL_OK) {
-        status = sl_log_configure(chosen.log, &err);
-    }
-    if (status != SL_OK) {
-        fprintf(stderr, "sluice-gateway: %s\n", err.text);
-        return 2;
-    }
+    chosen.gateway.admin_listen = chosen.common.admin_listen;
     sl_log_set_process("gateway");
-    status = serve(&chosen, &err);
-    if (status != SL_OK) {
-        fprintf(stderr, "sluice-gateway: %s\n", err.text);
-        return 1;
-    }
-    return 0;
+    return sl_program_end(&program, serve(&chosen, &err), &err);
 }

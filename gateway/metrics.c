@@ -5,37 +5,79 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/metrics.h"
 #include "gateway/exchange.h"
+
+static void write_gauge(FILE *page, const char *name, const char *help, double value) {
+    sl_metrics_declare(page, SL_GAUGE, name, help);
+    sl_metrics_sample(page, name, value, NULL);
+}
+
+static void write_metrics(void *arg, FILE *page) {
+    struct sl_gateway *gateway = arg;
+    static const char requests[] = "sluice_gateway_requests_total";
+    pthread_mutex_lock(&gateway->mutex);
+    int n_answers = gateway->n_answers;
+    pthread_mutex_unlock(&gateway->mutex);
+    sl_metrics_declare(page, SL_COUNTER, requests, "Requests that were answered, by the class of their status.");
+    for (int i = 2; i < SL_N_OUTCOMES; i++) {
+        char code[8];
+        snprintf(code, sizeof code, "%dxx", i);
+        sl_metrics_sample(page, requests, (double)atomic_load(&gateway->n_requests[i]), "code", code, NULL);
+    }
+    write_gauge(page, "sluice_gateway_answers", "Answers under way.", n_answers);
+    write_gauge(page, "sluice_gateway_body_bytes", "Memory of requests that are coming in.",
+                (double)atomic_load(&gateway->body_bytes));
+    write_gauge(page, "sluice_gateway_ready", "Whether the coordinator answers and has workers.",
+                sl_served_model(gateway->served).ready);
+}
 
 char *sl_gateway_metrics(struct sl_gateway *gateway) {
     char *text = NULL;
     size_t n = 0;
-    FILE *file = open_memstream(&text, &n);
-    if (!file) {
+    FILE *page = open_memstream(&text, &n);
+    if (!page) {
         return NULL;
     }
-    pthread_mutex_lock(&gateway->mutex);
-    int n_answers = gateway->n_answers;
-    pthread_mutex_unlock(&gateway->mutex);
-    fprintf(file, "# HELP sluice_gateway_requests_total Requests that were answered, by the class of their status.\n"
-                  "# TYPE sluice_gateway_requests_total counter\n");
-    for (int i = 2; i < SL_N_OUTCOMES; i++) {
-        fprintf(file, "sluice_gateway_requests_total{code=\"%dxx\"} %lld\n", i, atomic_load(&gateway->n_requests[i]));
-    }
-    fprintf(file,
-            "# HELP sluice_gateway_answers Answers under way.\n"
-            "# TYPE sluice_gateway_answers gauge\n"
-            "sluice_gateway_answers %d\n"
-            "# HELP sluice_gateway_body_bytes Memory of requests that are coming in.\n"
-            "# TYPE sluice_gateway_body_bytes gauge\n"
-            "sluice_gateway_body_bytes %lld\n"
-            "# HELP sluice_gateway_ready Whether the coordinator answers and has workers.\n"
-            "# TYPE sluice_gateway_ready gauge\n"
-            "sluice_gateway_ready %d\n",
-            n_answers, atomic_load(&gateway->body_bytes), sl_served_model(gateway->served).ready);
-    if (fclose(file) != 0) {
+    write_metrics(gateway, page);
+    if (fclose(page) != 0) {
         free(text);
         return NULL;
     }
     return text;
+}
+
+// What asks the coordinator waits for each answer for a while, and then asks again.
+static bool asks_on(void *arg, char why[SL_WHY_BYTES]) {
+    struct sl_gateway *gateway = arg;
+    int64_t still_ms = (sl_now_ns() - sl_served_model(gateway->served).asked_ns) / SL_NS_PER_MS;
+    snprintf(why, SL_WHY_BYTES, "the coordinator has not been asked for %lld ms", (long long)still_ms);
+    return still_ms < SL_SERVED_STALL_MS;
+}
+
+static bool is_served(void *arg, char why[SL_WHY_BYTES]) {
+    struct sl_gateway *gateway = arg;
+    struct sl_served_model model = sl_served_model(gateway->served);
+    snprintf(why, SL_WHY_BYTES, "%s", model.why[0] ? model.why : "no coordinator has answered yet");
+    return model.ready;
+}
+
+static bool goes_on(void *arg, char why[SL_WHY_BYTES]) {
+    struct sl_gateway *gateway = arg;
+    pthread_mutex_lock(&gateway->mutex);
+    bool stopping = gateway->stopping;
+    pthread_mutex_unlock(&gateway->mutex);
+    snprintf(why, SL_WHY_BYTES, "stopping: answers under way finish");
+    return !stopping;
+}
+
+void sl_gateway_add_probes(struct sl_gateway *gateway) {
+    const struct sl_admin_check checks[] = {{SL_PROBE_LIVE, "asking", asks_on, gateway},
+                                            {SL_PROBE_READY, "coordinator", is_served, gateway},
+                                            {SL_PROBE_READY, "stopping", goes_on, gateway}};
+    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
+        sl_admin_add_check(gateway->admin, &checks[i]);
+    }
+    sl_admin_add_metrics(gateway->admin, write_metrics, gateway);
+    sl_admin_started(gateway->admin);
 }

@@ -9,6 +9,8 @@
 
 struct sl_served;
 
+#define SL_SERVED_STALL_MS 30000 // an asking thread that is silent for so long stands still
+
 struct sl_served_model {
     bool known; // some coordinator has answered
     bool ready; // the last one did, and has workers
@@ -17,6 +19,7 @@ struct sl_served_model {
     char why[256]; // it is not ready
     char default_recipe[256];
     int64_t max_positions;
+    int64_t asked_ns; // when it was asked last, whatever came of it
 };
 
 enum sl_status sl_served_create(struct sl_client *client, struct sl_served **served_out, struct sl_error *err);

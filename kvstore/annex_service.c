@@ -62,6 +62,7 @@ enum sl_status sl_store_handle_open_annex(void *service, struct sl_rpc_call *cal
                                   .work = request->work_format,
                                   .rows = request->rows_format,
                                   .scan = request->scan_format};
+    sl_log_set_job(request->job_id);
     struct sl_prompt_hashes prompt;
     enum sl_status status = read_prompt(request, &prompt, err);
     if (status == SL_OK) {

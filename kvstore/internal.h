@@ -28,6 +28,7 @@ struct sl_kvstore {
     pthread_t keeper;
     _Atomic bool stopping;
     _Atomic int64_t n_calls, n_jobs;
+    int64_t n_memory_hits; // as last told; the admin port's
 };
 
 // service.c: handlers of sluice.v1.Store

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/metrics.h"
 #include "base/thread.h"
+#include "kvstore/disk/folder.h"
 #include "kvstore/internal.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
@@ -31,6 +33,27 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     load->leases += load->annexes;
     load->offloaded_bytes = (int64_t)segments.bytes;
     load->scan_load = questions.scan_load;
+}
+
+static void write_metrics(void *arg, FILE *page) {
+    struct sl_kvstore *kvstore = arg;
+    struct sl_shelf_stats capsules;
+    struct sl_kv_segments_stats segments;
+    struct sl_disk_stats disk;
+    sl_shelf_get_stats(kvstore->shelf, &capsules);
+    sl_kv_segments_get_stats(kvstore->segments, &segments);
+    sl_disk_get_stats(kvstore->disk, &disk);
+    sl_metrics_declare(page, SL_GAUGE, "sluice_store_bytes", "What is stored: capsules and segments.");
+    sl_metrics_sample(page, "sluice_store_bytes", (double)(capsules.bytes + segments.bytes), "tier", "memory", NULL);
+    sl_metrics_sample(page, "sluice_store_bytes", (double)disk.bytes, "tier", "disk", NULL);
+    sl_metrics_declare(page, SL_COUNTER, "sluice_store_lookups_total",
+                       "Prompts that were looked up, by where a capsule was found; none: nowhere.");
+    // What was just read back is counted there before it is counted as found: a counter does not go back meanwhile.
+    int64_t n_memory = capsules.n_hits - disk.n_hits;
+    kvstore->n_memory_hits = n_memory > kvstore->n_memory_hits ? n_memory : kvstore->n_memory_hits;
+    sl_metrics_sample(page, "sluice_store_lookups_total", (double)kvstore->n_memory_hits, "tier", "memory", NULL);
+    sl_metrics_sample(page, "sluice_store_lookups_total", (double)disk.n_hits, "tier", "disk", NULL);
+    sl_metrics_sample(page, "sluice_store_lookups_total", (double)capsules.n_misses, "tier", "none", NULL);
 }
 
 // What offloaded layers need: room shared with capsules, the table of annexes, and those who answer.
@@ -111,7 +134,7 @@ static enum sl_status serve(struct sl_kvstore *kvstore, struct sl_error *err) {
         {&sl_method_store_await_annex, sl_store_handle_await_annex, SL_ROLE_WORKER},
     };
     struct sl_rpc_implementation rpc = SL_RPC_IMPLEMENTATION(&sl_service_store, handlers, kvstore);
-    struct sl_node_service service = {&rpc, report_load, kvstore};
+    struct sl_node_service service = {&rpc, report_load, write_metrics, kvstore};
     status = sl_node_serve(&kvstore->node, &service, err);
     atomic_store(&kvstore->stopping, true);
     pthread_join(kvstore->keeper, NULL);
@@ -145,7 +168,9 @@ static enum sl_status open_capsules(struct sl_kvstore *kvstore, const struct sl_
 
 enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_error *err) {
     struct sl_kvstore kvstore = {0};
-    enum sl_status status = sl_node_open(&kvstore.node, &config->node, SLUICE__V1__WORKER_ROLE__KVSTORE, 0, err);
+    struct sl_node_config node = config->node;
+    node.beside_bytes = config->disk[0] ? (int64_t)sl_disk_folder_index_bytes(config->disk_bytes) : 0;
+    enum sl_status status = sl_node_open(&kvstore.node, &node, SLUICE__V1__WORKER_ROLE__KVSTORE, 0, err);
     if (status != SL_OK) {
         return status;
     }

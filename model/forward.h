@@ -29,6 +29,7 @@ enum sl_status sl_engine_create(const struct sl_model *model, struct sl_stream *
 void sl_engine_destroy(struct sl_engine **engine);
 struct sl_stream *sl_engine_stream(struct sl_engine *engine);
 const struct sl_ops *sl_engine_ops(const struct sl_engine *engine);
+size_t sl_engine_bytes(const struct sl_engine *engine); // of its scratch, which is touched as passes grow
 
 // Consecutive tokens of one session; the inputs of a pass are of different sessions. Position of tokens[i]:
 // session->n_tokens + i.

@@ -12,6 +12,7 @@ struct sl_engine {
     const struct sl_model *model;
     struct sl_stream *stream;
     int max_rows;
+    size_t n_bytes;           // of the following three
     void *scratch;            // one block of the device behind the tensors
     void *shared;             // one of shared memory behind what is given
     void *described;          // one of the host behind calls and kv

@@ -86,8 +86,10 @@ enum sl_status sl_engine_create(const struct sl_model *model, struct sl_stream *
     e->max_rows = max_rows;
     size_t bytes = lay_out(e, NULL);
     e->scratch = sl_device_alloc(stream->device, SL_MEMORY_DEVICE, bytes);
-    e->shared = sl_device_alloc(stream->device, SL_MEMORY_SHARED, lay_out_shared(e, NULL));
-    e->described = aligned_alloc(64, lay_out_described(e, NULL));
+    size_t shared_bytes = lay_out_shared(e, NULL), described_bytes = lay_out_described(e, NULL);
+    e->shared = sl_device_alloc(stream->device, SL_MEMORY_SHARED, shared_bytes);
+    e->described = aligned_alloc(64, described_bytes);
+    e->n_bytes = bytes + shared_bytes + described_bytes;
     if (e->scratch == NULL || e->shared == NULL || e->described == NULL) {
         sl_engine_destroy(&e);
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of activations; use smaller chunks", bytes);
@@ -108,6 +110,10 @@ void sl_engine_destroy(struct sl_engine **engine) {
         free(e);
         *engine = NULL;
     }
+}
+
+size_t sl_engine_bytes(const struct sl_engine *engine) {
+    return engine->n_bytes;
 }
 
 struct sl_stream *sl_engine_stream(struct sl_engine *engine) {

@@ -6,12 +6,14 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "node/agent.h"
+#include "node/load.h"
+#include "node/probes.h"
+#include "node/room.h"
 #include "node/staged.h"
 #include "node/watch.h"
 #include "proto/methods.h"
@@ -43,37 +45,6 @@ static enum sl_status open_model(struct sl_node *node, int max_rows, struct sl_e
         status = sl_model_fingerprint(dir, weights, &node->model_fingerprint, err);
     }
     return status;
-}
-
-// Bytes that this machine can still give, in memory and in the file system that shared memory is made of; -1: not known.
-static int64_t available_bytes(void) {
-    int64_t available = -1;
-    FILE *file = fopen("/proc/meminfo", "r");
-    if (file) {
-        char line[128];
-        long long kib;
-        while (fgets(line, sizeof line, file)) {
-            if (sscanf(line, "MemAvailable: %lld kB", &kib) == 1) {
-                available = (int64_t)kib * 1024;
-            }
-        }
-        fclose(file);
-    }
-    struct statvfs shm;
-    if (statvfs("/dev/shm", &shm) == 0) {
-        int64_t free_bytes = (int64_t)shm.f_bavail * (int64_t)shm.f_frsize;
-        available = available < 0 || free_bytes < available ? free_bytes : available;
-    }
-    return available;
-}
-
-static enum sl_status check_available(const char *option, int64_t bytes, struct sl_error *err) {
-    int64_t available = available_bytes();
-    return available < 0 || bytes <= available
-               ? SL_OK
-               : sl_fail(err, SL_ERR_EXHAUSTED,
-                         "%s %lld bytes: this machine has %lld available (memory, or /dev/shm, whichever is less)",
-                         option, (long long)bytes, (long long)available);
 }
 
 static bool has_device_memory(const struct sl_node *node) {
@@ -113,19 +84,41 @@ static void tell_reason(const struct sl_node *node) {
     sl_log_info("node", "staged reason=\"%s\"", sl_staged_reason(&means));
 }
 
+// UCX makes the region of shared memory where peers on this host may put into it.
+static bool region_is_shared(const struct sl_node *node) {
+    return strcmp(node->config.transport, "tcp") != 0 && strcmp(node->config.transport, "rdma") != 0;
+}
+
+static enum sl_status choose_arena(struct sl_node *node, bool staged, struct sl_error *err) {
+    enum sl_status status = sl_room_parse(node->config.arena, &node->config.arena_bytes, err);
+    if (status != SL_OK || node->config.arena_bytes > 0) {
+        return status;
+    }
+    if (node->config.arena_bytes == SL_ROOM_AUTO && !staged) {
+        const struct sl_room_needs needs = {
+            .activation_bytes = node->runtime.engine ? (int64_t)sl_engine_bytes(node->runtime.engine) : 0,
+            .other_bytes = node->config.beside_bytes,
+            .shared = region_is_shared(node)};
+        return sl_room_auto("", &needs, &node->config.arena_bytes, err);
+    }
+    node->config.arena_bytes = (int64_t)sl_runtime_usual_arena_bytes(&node->runtime);
+    return SL_OK;
+}
+
 static enum sl_status open_memory(struct sl_node *node, struct sl_error *err) {
-    if (node->config.arena_bytes == 0) {
-        node->config.arena_bytes = (int64_t)sl_runtime_usual_arena_bytes(&node->runtime);
+    bool staged = has_device_memory(node);
+    enum sl_status status = choose_arena(node, staged, err);
+    if (status != SL_OK) {
+        return status;
     }
     // A region is touched whole at start: refuse what would only drive the machine out of memory.
-    bool staged = has_device_memory(node);
     int64_t bytes = staged ? node->config.staging_bytes : node->config.arena_bytes;
     struct sl_fabric_config fabric = {.listen = node->config.fabric_listen,
                                       .tls = node->credentials ? &node->config.tls : NULL,
                                       .transport = node->config.transport,
                                       .insecure = node->config.insecure,
                                       .inject = node->config.inject};
-    enum sl_status status = check_available(staged ? "--staging" : "--arena", bytes, err);
+    status = sl_room_check(staged ? "--staging" : "--arena", bytes, region_is_shared(node), err);
     if (status == SL_OK) {
         status = sl_fabric_create(&fabric, &node->fabric, err);
     }
@@ -160,7 +153,10 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
                             int max_rows, struct sl_error *err) {
     *node = (struct sl_node){.config = *config};
     sl_rpc_init();
-    enum sl_status status = check_name(node, err);
+    enum sl_status status = sl_admin_open(config->common.admin_listen, SL_VERSION, &node->admin, err);
+    if (status == SL_OK) {
+        status = check_name(node, err);
+    }
     if (status == SL_OK && max_rows > 0) {
         status = open_model(node, max_rows, err);
     }
@@ -191,6 +187,7 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
 }
 
 void sl_node_close(struct sl_node *node) {
+    sl_admin_close(&node->admin); // of one that never served
     sl_watch_destroy(&node->watch);
     sl_rpc_standard_cleanup(&node->standard); // which the watch used
     if (node->inbound) {
@@ -219,24 +216,7 @@ struct serving {
 
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct serving *serving = arg;
-    struct sl_node *node = serving->node;
-    struct sl_arena_stats arena;
-    sl_arena_get_stats(node->arena, &arena);
-    load->arena_used_bytes = (int64_t)arena.used_bytes;
-    load->arena_high_water_bytes = (int64_t)arena.high_water_bytes;
-    if (sl_node_stages(node)) {
-        sl_arena_get_stats(node->staging, &arena);
-        load->staging_used_bytes = (int64_t)arena.used_bytes;
-    }
-    struct sl_fabric_stats fabric;
-    sl_fabric_get_stats(node->fabric, &fabric);
-    load->fabric_grants = fabric.grants_open + fabric.grants_quarantined;
-    load->fabric_ships = fabric.ships_open;
-    load->leases = sl_inbound_count(node->inbound);
-    load->stalled = sl_node_stands_still(node);
-    load->waiting = atomic_load(&node->engine.n_waiting);
-    load->progress = (int64_t)sl_pulse_count(&node->engine);
-    serving->service->load_fn(serving->service->arg, load); // may add to leases
+    sl_node_report_load(serving->node, serving->service, load);
 }
 
 // ---- threads that stand still --------------------------------------------------------------------------------------
@@ -277,16 +257,12 @@ static void on_moving(void *arg, const struct sl_pulse *pulse) {
 
 /*
  * A process in which a thread has stopped cannot be stopped in order: that waits for the thread. So it ends here, and whoever looks
- * after it starts another. The log may be what it stands still with: the words go to standard error without any lock.
+ * after it starts another. The log takes no lock that the thread could have.
  */
 static void on_over(void *arg, const struct sl_pulse *pulse) {
     const struct sl_node *node = arg;
-    char text[256];
-    int n = snprintf(text, sizeof text,
-                     "%s: the %s has been standing still for %lld ms: this process ends, to be started again\n",
-                     node->config.name, pulse->name, (long long)(2 * node->config.stall_ms));
-    ssize_t written = write(STDERR_FILENO, text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
-    (void)written;
+    sl_log_error("node", "the %s has been standing still for %lld ms: this process ends, to be started again",
+                 pulse->name, (long long)(2 * node->config.stall_ms));
     _exit(1);
 }
 
@@ -333,23 +309,12 @@ static int wait_for_signal(void) {
 }
 
 /*
- * Tell the coordinator that this worker takes no new jobs; it stays registered, and beats, until the running ones are done.
+ * Tell the coordinators that this worker takes no new jobs; it stays registered, and beats, until the running ones are done.
  * Best effort: a coordinator that does not answer is told by the calls that we refuse.
  */
 static void announce_drain(struct sl_node *node) {
-    struct sl_rpc_channel *channel;
-    struct sl_error err = {0};
-    enum sl_status status =
-        sl_rpc_channel_create(node->config.coordinator, node->credentials, SL_ROLE_COORDINATOR, &channel, &err);
-    if (status == SL_OK) {
-        Sluice__V1__DrainRequest request = SLUICE__V1__DRAIN_REQUEST__INIT;
-        request.name = node->info.name;
-        status = sl_rpc_unary(channel, &sl_method_cluster_drain, &request.base, sl_deadline_in_ms(DRAIN_MS), NULL, NULL,
-                              &err);
-        sl_rpc_channel_destroy(&channel);
-    }
-    if (status != SL_OK) {
-        sl_log_debug("node", "coordinator=%s was not told of the drain: %s", node->config.coordinator, err.text);
+    if (!sl_agent_announce(node->agent, sl_deadline_in_ms(DRAIN_MS))) {
+        sl_log_debug("node", "not every coordinator of %s was told of the drain", node->config.coordinator);
     }
 }
 
@@ -394,7 +359,8 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
     node->info.rpc_address = node->rpc_address;
 
     struct serving serving = {node, service};
-    struct sl_agent_config agent = {.coordinator = node->config.coordinator,
+    struct sl_agent_config agent = {.coordinators = node->config.coordinator,
+                                    .fence = &node->fence,
                                     .credentials = node->credentials,
                                     .info = &node->info,
                                     .load_fn = report_load,
@@ -404,9 +370,13 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
     status = start_watch(node, err);
     status = status == SL_OK ? sl_agent_create(&agent, &node->agent, err) : status;
     if (status == SL_OK) {
-        printf("ready rpc=%s fabric=%s name=%s\n", node->info.rpc_address, node->info.fabric_address, node->info.name);
+        sl_node_add_probes(node, service);
+        sl_admin_started(node->admin);
+        printf("ready rpc=%s fabric=%s name=%s%s%s\n", node->info.rpc_address, node->info.fabric_address,
+               node->info.name, node->admin ? " admin=" : "", sl_admin_address(node->admin));
         fflush(stdout);
         int signal_number = wait_for_signal();
+        atomic_store(&node->stopping, true);
         if (node->refusal[0]) {
             status = sl_fail(err, SL_ERR_PRECONDITION, "the coordinator at %s refuses this worker: %s",
                              node->config.coordinator, node->refusal);
@@ -418,34 +388,22 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
         }
     }
     sl_rpc_server_stop(&node->server, status == SL_OK ? node->config.grace_ms : 0);
+    sl_admin_close(&node->admin);   // which asks agent and service
     sl_agent_destroy(&node->agent); // last: a worker that no longer beats is lost, and its jobs with it
     return status;
 }
 
 int sl_node_main(const struct sl_program *program, int argc, char **argv, struct sl_node_config *config,
                  enum sl_status (*run_fn)(const struct sl_node_config *config, struct sl_error *err)) {
+    int code;
+    if (!sl_program_begin(program, argc, argv, config, &config->common, &code)) {
+        return code;
+    }
     struct sl_error err = {0};
-    int first;
-    enum sl_status status = sl_config_parse(program, argc, argv, config, &first, &err);
-    if (status == SL_ERR_CANCELLED) {
-        return 0; // --help
-    }
-    if (status == SL_OK && first < argc) {
-        status = sl_fail(&err, SL_ERR_INVALID, "unexpected argument '%s'; see --help", argv[first]);
-    }
-    if (status == SL_OK) {
-        status = sl_log_configure(config->log, &err);
-    }
-    if (status != SL_OK) {
-        fprintf(stderr, "%s: %s\n", program->name, err.text);
-        return 2;
-    }
     sl_log_set_process(config->name);
     block_signals();
-    status = run_fn(config, &err);
-    if (status != SL_OK) {
-        fprintf(stderr, "%s: %s\n", program->name, err.text);
-    }
+    enum sl_status status = run_fn(config, &err);
+    code = sl_program_end(program, status, &err);
     sl_rpc_shutdown();
-    return status == SL_OK ? 0 : 1;
+    return code;
 }

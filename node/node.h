@@ -12,10 +12,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "admin/admin.h"
 #include "base/arena.h"
 #include "base/config.h"
+#include "base/program.h"
 #include "base/pulse.h"
 #include "fabric/fabric.h"
+#include "node/fence.h"
 #include "node/inbound.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
 #include "rpc/rpc_standard.h"
@@ -24,10 +27,13 @@
 #include "trust/tls_files.h"
 
 struct sl_node_config {
-    const char *listen, *coordinator, *model, *name, *fabric_listen, *transport, *tier, *weights, *device, *log,
-        *inject;
+    struct sl_program_options common;
+    const char *listen, *coordinator, *model, *name, *fabric_listen, *transport, *tier, *weights, *device, *inject;
     struct sl_tls_files tls;
-    int64_t arena_bytes, staging_bytes, threads, lease_ms, max_jobs, grace_ms, stall_ms;
+    const char *arena; // as --arena says, from which sl_node_open() makes
+    int64_t arena_bytes;
+    int64_t beside_bytes; // that the service takes beside them; set by it, not by an option
+    int64_t staging_bytes, threads, lease_ms, max_jobs, grace_ms, stall_ms;
     bool lock_memory, pin, insecure;
 };
 
@@ -35,8 +41,8 @@ struct sl_node_config {
 #define SL_NODE_OPTIONS(default_name, default_jobs)                                                                    \
     SL_OPTION_ROW("listen", 'l', SL_OPTION_STRING, "127.0.0.1:0", "HOST:PORT",                                         \
                   "address of the gRPC server; port 0 picks a free one", SL_FIELD(sl_node_config, listen)),            \
-        SL_OPTION_ROW("coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT",                             \
-                      "the coordinator to register with", SL_FIELD(sl_node_config, coordinator)),                      \
+        SL_OPTION_ROW("coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT,...",                         \
+                      "the coordinators to register with, all of them", SL_FIELD(sl_node_config, coordinator)),        \
         SL_OPTION_ROW("name", 'n', SL_OPTION_STRING, default_name, "NAME",                                             \
                       "name of this worker, unique in the cluster", SL_FIELD(sl_node_config, name)),                   \
         SL_OPTION_ROW("fabric-listen", 'f', SL_OPTION_STRING, "127.0.0.1:0", "HOST:PORT",                              \
@@ -45,10 +51,11 @@ struct sl_node_config {
         SL_OPTION_ROW("transport", 't', SL_OPTION_STRING, "auto", "NAME", "data plane: auto, shm, tcp or rdma",        \
                       SL_FIELD(sl_node_config, transport)),                                                            \
         SL_TLS_OPTIONS(sl_node_config, tls, "worker"), SL_INSECURE_OPTION(sl_node_config, insecure),                   \
-        SL_OPTION_ROW("arena", 'a', SL_OPTION_SIZE, NULL, "SIZE",                                                      \
+        SL_OPTION_ROW("arena", 'a', SL_OPTION_STRING, "", "SIZE",                                                      \
                       "memory for KV, taken and registered once; 1G, and of a device with memory of its own 85% of "   \
-                      "what the model leaves",                                                                         \
-                      SL_FIELD(sl_node_config, arena_bytes), 1 << 20, 1e15),                                           \
+                      "what the model leaves. auto: what the container's limit, or the machine, leaves beside model "  \
+                      "and process",                                                                                   \
+                      SL_FIELD(sl_node_config, arena)),                                                                \
         SL_OPTION_ROW("lock", 0, SL_OPTION_FLAG, NULL, NULL, "lock the arena in memory (needs ulimit -l)",             \
                       SL_FIELD(sl_node_config, lock_memory)),                                                          \
         SL_OPTION_ROW("max-jobs", 0, SL_OPTION_INT, default_jobs, "N",                                                 \
@@ -65,8 +72,7 @@ struct sl_node_config {
             SL_FIELD(sl_node_config, stall_ms), 1000, 86400000),                                                       \
         SL_OPTION_ROW("inject", 0, SL_OPTION_STRING, "", "FAULT", "fault injection for tests (fabric/fabric.h)",       \
                       SL_FIELD(sl_node_config, inject)),                                                               \
-        SL_OPTION_ROW("log", 0, SL_OPTION_STRING, "info", "FILTER", "e.g. warn,fabric=debug",                          \
-                      SL_FIELD(sl_node_config, log))
+        SL_PROGRAM_OPTIONS(sl_node_config, common)
 
 // Options of workers that run a model, in addition.
 #define SL_NODE_MODEL_OPTIONS                                                                                          \
@@ -91,9 +97,11 @@ struct sl_node_config {
 
 struct sl_agent;
 struct sl_watch;
+struct sl_node_service;
 
 struct sl_node {
     struct sl_node_config config;
+    struct sl_admin *admin;                 // open before all of the following, which it tells of when it is there
     struct sl_rpc_credentials *credentials; // NULL: without certificates
     struct sl_fabric *fabric;
     struct sl_arena *arena;   // of sessions: the fabric's region, or memory of the device (runtime.arena)
@@ -105,11 +113,14 @@ struct sl_node {
     struct sl_inbound *inbound;
     struct sl_rpc_standard standard; // beside the service
     struct sl_rpc_server *server;
+    struct sl_fence fence; // whose orders the service takes
     struct sl_agent *agent;
     struct sl_watch *watch; // of the pulses
     atomic_bool stands_still;
+    atomic_bool stopping; // SIGTERM has come
     const char *service_name;
-    struct sl_pulse *pulses; // a list: those of sl_node_add_pulse(), and the fabric's
+    const struct sl_node_service *service; // while it serves
+    struct sl_pulse *pulses;               // a list: those of sl_node_add_pulse(), and the fabric's
     struct sl_pulse
         engine; // of workers with a model: of the thread that has it. n_waiting: jobs that it has been given
     Sluice__V1__WorkerInfo info;
@@ -136,6 +147,8 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
 struct sl_node_service {
     const struct sl_rpc_implementation *rpc;
     void (*load_fn)(void *arg, Sluice__V1__WorkerLoad *load); // the service's part of a load report
+    void (*metrics_fn)(void *arg,
+                       FILE *page); // the service's part of /metrics; on the admin port's thread. May be NULL
     void *arg;
 };
 

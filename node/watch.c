@@ -29,6 +29,7 @@ enum sl_pulse_change sl_pulse_look(struct sl_pulse *pulse, int64_t elapsed_ns, i
     int64_t before_ns = pulse->still_ns;
     pulse->seen = count;
     pulse->still_ns = moves ? 0 : before_ns + elapsed_ns;
+    atomic_store(&pulse->is_still, pulse->still_ns >= stall_ns);
     if (moves) {
         return before_ns >= stall_ns ? SL_PULSE_MOVING : SL_PULSE_AS_BEFORE;
     }

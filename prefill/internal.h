@@ -18,6 +18,16 @@
 
 struct sl_archive;
 
+// Why a capsule did not arrive, as metrics name it.
+enum sl_ship_failure {
+    SL_SHIP_FAILED_LOST, // nobody at the other end, or somebody else
+    SL_SHIP_FAILED_CORRUPT,
+    SL_SHIP_FAILED_DEADLINE,
+    SL_SHIP_FAILED_CANCELLED,
+    SL_SHIP_FAILED_OTHERWISE,
+    SL_N_SHIP_FAILURES
+};
+
 struct sl_prefill {
     struct sl_node node;
     pthread_t engine_thread;
@@ -28,6 +38,7 @@ struct sl_prefill {
     struct sl_store_client *store;
     struct sl_archive *archive;
     _Atomic int64_t n_jobs;
+    _Atomic int64_t n_ship_failures[SL_N_SHIP_FAILURES];
     struct sl_rate tokens_rate;
     int64_t max_chunk_tokens;
 };

@@ -2,6 +2,7 @@
 // The prefill worker's life. See prefill.h.
 #include "prefill/prefill.h"
 
+#include "base/metrics.h"
 #include "base/thread.h"
 #include "prefill/internal.h"
 #include "proto/methods.h"
@@ -10,6 +11,20 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct sl_prefill *prefill = arg;
     load->jobs = (int32_t)atomic_load(&prefill->n_jobs);
     load->tokens_per_s = (double)atomic_load(&prefill->tokens_rate.per_s);
+}
+
+static void write_metrics(void *arg, FILE *page) {
+    struct sl_prefill *prefill = arg;
+    static const char name[] = "sluice_ship_failures_total";
+    static const char *const reasons[SL_N_SHIP_FAILURES] = {
+        [SL_SHIP_FAILED_LOST] = "lost",           [SL_SHIP_FAILED_CORRUPT] = "corrupt",
+        [SL_SHIP_FAILED_DEADLINE] = "deadline",   [SL_SHIP_FAILED_CANCELLED] = "cancelled",
+        [SL_SHIP_FAILED_OTHERWISE] = "otherwise",
+    };
+    sl_metrics_declare(page, SL_COUNTER, name, "Capsules that did not arrive at their decode worker.");
+    for (int i = 0; i < SL_N_SHIP_FAILURES; i++) {
+        sl_metrics_sample(page, name, (double)atomic_load(&prefill->n_ship_failures[i]), "reason", reasons[i], NULL);
+    }
 }
 
 static enum sl_status serve(struct sl_prefill *prefill, struct sl_error *err) {
@@ -28,7 +43,7 @@ static enum sl_status serve(struct sl_prefill *prefill, struct sl_error *err) {
         {&sl_method_prefill_run, sl_prefill_handle_run, SL_ROLE_COORDINATOR},
     };
     struct sl_rpc_implementation rpc = SL_RPC_IMPLEMENTATION(&sl_service_prefill, handlers, prefill);
-    struct sl_node_service service = {&rpc, report_load, prefill};
+    struct sl_node_service service = {&rpc, report_load, write_metrics, prefill};
     status = sl_node_serve(node, &service, err); // returns when no handler runs any more, so no job is read
     pthread_mutex_lock(&prefill->mutex);
     prefill->stopping = true;

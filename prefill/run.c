@@ -286,8 +286,20 @@ static enum sl_status check_staging(const struct sl_prefill_job *job, struct sl_
                          capsule_bytes, offload_bytes, (long long)node->config.staging_bytes);
 }
 
+static void count_failure(struct sl_prefill *prefill, enum sl_status status) {
+    enum sl_ship_failure why = status == SL_ERR_PEER_LOST || status == SL_ERR_PEER_STALE ? SL_SHIP_FAILED_LOST
+                               : status == SL_ERR_PEER_CORRUPT                           ? SL_SHIP_FAILED_CORRUPT
+                               : status == SL_ERR_DEADLINE                               ? SL_SHIP_FAILED_DEADLINE
+                               : status == SL_ERR_CANCELLED                              ? SL_SHIP_FAILED_CANCELLED
+                                                                                         : SL_SHIP_FAILED_OTHERWISE;
+    atomic_fetch_add(&prefill->n_ship_failures[why], 1);
+}
+
 // The receiver is lost, or does not take what is shipped to it. As our answer PEER_LOST would say that we are.
-static enum sl_status of_receiver(enum sl_status status, struct sl_error *err) {
+static enum sl_status of_receiver(struct sl_prefill *prefill, enum sl_status status, struct sl_error *err) {
+    if (status != SL_OK) {
+        count_failure(prefill, status);
+    }
     if (status == SL_ERR_PEER_LOST) {
         status = err->status = SL_ERR_PEER_STALE;
     }
@@ -303,6 +315,9 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
         status =
             sl_ship_open(job->prefill->node.fabric, request->destination->ticket.data, request->destination->ticket.len,
                          deadline == SL_NO_DEADLINE ? sl_deadline_in_ms(SHIP_MS) : deadline, &job->outbound.ship, err);
+        if (status != SL_OK) {
+            count_failure(job->prefill, status);
+        }
     }
     if (status != SL_OK) {
         return status;
@@ -314,7 +329,8 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
     enum sl_status ship_status;
     sl_ship_progress(job->outbound.ship, &ship_status);
     if (ship_status < 0) {
-        return of_receiver(sl_ship_finish(job->outbound.ship, NULL, 0, err), err); // says what became of it
+        return of_receiver(job->prefill, sl_ship_finish(job->outbound.ship, NULL, 0, err),
+                           err); // says what became of it
     }
     if (job->phase == SL_PREFILL_ABANDONED) {
         return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled before its turn", job->id);
@@ -324,7 +340,7 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
     }
     status = finish_offload(job, call, err);
     if (status == SL_OK) {
-        status = of_receiver(finish_ship(job, call, err), err);
+        status = of_receiver(job->prefill, finish_ship(job, call, err), err);
     }
     if (status != SL_OK) {
         return status;
@@ -346,11 +362,15 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
                                      struct sl_error *err) {
     struct sl_prefill *prefill = service;
     const Sluice__V1__PrefillRequest *request = (const Sluice__V1__PrefillRequest *)message;
+    sl_log_set_job(request->job_id);
     struct sl_prefill_job *job = calloc(1, sizeof *job);
     if (!job) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "prefill: out of memory");
     }
-    enum sl_status status = prepare(prefill, request, job, err);
+    enum sl_status status = sl_fence_check(&prefill->node.fence, request->term, err);
+    if (status == SL_OK) {
+        status = prepare(prefill, request, job, err);
+    }
     if (status != SL_OK) {
         free(job);
         return status;

@@ -87,6 +87,7 @@ static void serve(struct sl_rpc_job *job) {
     struct sl_rpc_call *call = (struct sl_rpc_call *)((char *)job - offsetof(struct sl_rpc_call, job));
     struct sl_error err = {0};
     const enum sl_status status = run_handler(call, &err);
+    sl_log_set_job(""); // the thread has others to serve
     const bool told = err.status == status && err.text[0];
     sl_rpc_account_close(&call->account);
     // Before the client can know, so that it may call again at once.

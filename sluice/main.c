@@ -8,6 +8,7 @@
 #include "lab/bench/bench.h"
 #include "lab/eval/eval.h"
 #include "lab/measure/measure.h"
+#include "lab/plan/plan.h"
 #include "lab/train/train.h"
 
 struct command {
@@ -28,6 +29,7 @@ static const struct command commands[] = {
     {"top", "watch workers and jobs", sl_command_top},
     {"workers", "list workers", sl_command_workers},
     {"drain", "take a worker out of the cluster", sl_command_drain},
+    {"plan", "tell how many workers a workload takes under each recipe", sl_command_plan},
     {"bench", "measure this machine, the engine, the fabric", sl_bench_main},
     {"eval", "how good answers from compressed caches are", sl_command_eval},
     {"inspect", "tell what a capsule in a file holds", sl_command_inspect},

@@ -14,6 +14,7 @@ more, change both tables in the same commit, and say why.
 ROWS = {
     "base": "",
     "trust": "base",
+    "admin": "base trust",
     "proto": "",
     "kvcache": "base proto/*",
     "fabric/link": "base trust",
@@ -44,7 +45,7 @@ ROWS = {
     "compress/plan": "base kvcache tensor compress/recipe",
     "compress/evict": "base tensor compress/recipe compress/plan compress/evict/scores",
     "compress/evict/scores": "tensor compress/recipe",
-    "node": "base trust proto/* kvcache fabric rpc text/tokenizer runtime",
+    "node": "base trust admin proto/* kvcache fabric rpc text/tokenizer runtime",
     "offload/annex": "base kvcache tensor compress/recipe",
     "offload/retriever": "base kvcache compress/recipe compress/plan offload/annex",
     "offload/remote": "base proto/* fabric compress/plan offload/annex",
@@ -61,9 +62,10 @@ ROWS = {
     "kvstore": "base proto/* kvcache fabric node kvstore/*",
     "coordinator/workers": "base trust proto/* kvcache rpc compress/recipe compress/plan offload/annex/lanes.h",
     "coordinator/jobs": "base trust proto/* kvcache text/* model compress/recipe coordinator/workers job",
-    "coordinator": "base trust proto/* rpc text/tokenizer model coordinator/* job",
+    "coordinator/election": "base trust proto/* rpc",
+    "coordinator": "base trust admin proto/* rpc text/tokenizer model coordinator/* job",
     "libsluice": "base trust proto/* rpc",
-    "gateway": "base trust proto/* rpc compress/recipe libsluice",
+    "gateway": "base trust admin proto/* rpc compress/recipe libsluice",
     "cli": "base trust proto/* kvcache text/tokenizer tensor model runtime rpc compress/recipe job runner libsluice",
     "cli/commands": "base kvcache compress/recipe cli",
     "lab": "base runtime cli",
@@ -76,6 +78,7 @@ ROWS = {
     "lab/eval": "base cli lab lab/measure lab/eval/*",
     "lab/train": "base text/tokenizer tensor model cli lab lab/eval/tasks",
     "lab/bench/rig": "base proto/* fabric tensor model runtime compress/plan rpc node offload/annex offload/retriever offload/remote cli lab",
+    "lab/plan": "base kvcache compress/recipe compress/plan job cli lab lab/bench/rig",
     "lab/bench": "base tensor/cpu model runtime compress/* fabric job runner cli lab lab/bench/rig",
     "sluice": "cli cli/commands lab/*",  # alone links the tool's commands and the laboratory's
     "tests/*": "*",
@@ -87,7 +90,7 @@ WRAPPED = {
     "openssl/": "trust fabric/link",
     "intel-ipsec-mb": "fabric/link",
     "grpc/": "rpc",
-    "microhttpd": "gateway",
+    "microhttpd": "admin gateway",
     "cuda_runtime cublas nccl": "tensor/cuda/plugin",
 }
 

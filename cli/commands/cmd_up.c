@@ -53,9 +53,9 @@ static const struct sl_program program = {
     .name = "sluice up",
     .usage = "--model DIR [options] [-- OPTIONS OF EVERY WORKER]",
     .summary = "Start a whole cluster on this machine and stop it again on Ctrl-C.",
-    .epilog =
-        "Prints the workers once all are ready, then a line `ready rpc=HOST:PORT http=HOST:PORT`. A process that\n"
-        "dies ends the cluster with exit code 1, unless --keep-going.\n" SL_EXIT_CODES_HELP,
+    .epilog = "Prints the workers once all are ready, where their metrics are, and a line\n"
+              "`ready rpc=HOST:PORT http=HOST:PORT`. A process that dies ends the cluster with exit code 1, unless "
+              "--keep-going.\n" SL_EXIT_CODES_HELP,
     SL_OPTIONS(options),
 };
 
@@ -63,12 +63,14 @@ static json_t *state_json(const struct sl_cluster *cluster) {
     json_t *processes = json_array();
     for (size_t i = 0; i < sl_cluster_n_children(cluster); i++) {
         const struct sl_child *child = sl_cluster_child(cluster, i);
-        char rpc[128] = "", fabric[128] = "", http[128] = "";
+        char rpc[128] = "", fabric[128] = "", http[128] = "", admin[128] = "";
         sl_child_ready_value(child, "rpc", rpc, sizeof rpc);
         sl_child_ready_value(child, "fabric", fabric, sizeof fabric);
         sl_child_ready_value(child, "http", http, sizeof http);
-        json_array_append_new(processes, json_pack("{s:s, s:i, s:s, s:s, s:s}", "name", child->name, "pid",
-                                                   (int)child->pid, "rpc", rpc, "fabric", fabric, "http", http));
+        sl_child_ready_value(child, "admin", admin, sizeof admin);
+        json_array_append_new(processes,
+                              json_pack("{s:s, s:i, s:s, s:s, s:s, s:s}", "name", child->name, "pid", (int)child->pid,
+                                        "rpc", rpc, "fabric", fabric, "http", http, "admin", admin));
     }
     return json_pack("{s:s, s:i, s:o}", "coordinator", sl_cluster_address(cluster), "pid", (int)getpid(), "processes",
                      processes);
@@ -93,6 +95,13 @@ static void print_ready(const struct sl_cluster *cluster) {
     const struct sl_child *last = sl_cluster_child(cluster, sl_cluster_n_children(cluster) - 1);
     char http[128];
     bool has_gateway = sl_child_ready_value(last, "http", http, sizeof http);
+    for (size_t i = 0; i < sl_cluster_n_children(cluster); i++) {
+        char admin[128];
+        const struct sl_child *child = sl_cluster_child(cluster, i);
+        if (sl_child_ready_value(child, "admin", admin, sizeof admin)) {
+            printf("%-13s http://%s/metrics\n", child->name, admin);
+        }
+    }
     printf("ready rpc=%s%s%s\n", sl_cluster_address(cluster), has_gateway ? " http=" : "", has_gateway ? http : "");
 }
 

@@ -36,6 +36,15 @@ enum sl_status sl_arrivals_create(struct sl_room *room, struct sl_disk *disk, st
     return SL_OK;
 }
 
+// Lock held, under which what arrives is shelved: there is no moment in which it is neither expected nor stored.
+static bool knows(struct sl_arrivals *arrivals, const struct sl_capsule_id *id) {
+    const struct expected *expected = arrivals->first;
+    while (expected && memcmp(&expected->keys.id, id, sizeof *id) != 0) {
+        expected = expected->next;
+    }
+    return expected != NULL || sl_shelf_has(arrivals->room->shelf, id);
+}
+
 enum sl_status sl_arrivals_expect(struct sl_arrivals *arrivals, const char *lease_id,
                                   const struct sl_capsule_keys *keys, struct sl_error *err) {
     struct expected *expected = calloc(1, sizeof *expected);
@@ -52,20 +61,25 @@ enum sl_status sl_arrivals_expect(struct sl_arrivals *arrivals, const char *leas
     expected->keys = *keys;
     expected->keys.hashes = hashes;
     pthread_mutex_lock(&arrivals->mutex);
-    expected->next = arrivals->first;
-    arrivals->first = expected;
+    bool is_known = knows(arrivals, &keys->id);
+    if (!is_known) {
+        expected->next = arrivals->first;
+        arrivals->first = expected;
+    }
     pthread_mutex_unlock(&arrivals->mutex);
+    if (is_known) {
+        free(expected);
+        free(hashes);
+        return sl_fail(err, SL_ERR_EXISTS, "this capsule is stored, or on its way");
+    }
     return SL_OK;
 }
 
-bool sl_arrivals_expects(struct sl_arrivals *arrivals, const struct sl_capsule_id *id) {
+bool sl_arrivals_knows(struct sl_arrivals *arrivals, const struct sl_capsule_id *id) {
     pthread_mutex_lock(&arrivals->mutex);
-    struct expected *expected = arrivals->first;
-    while (expected && memcmp(&expected->keys.id, id, sizeof *id) != 0) {
-        expected = expected->next;
-    }
+    bool is_known = knows(arrivals, id);
     pthread_mutex_unlock(&arrivals->mutex);
-    return expected != NULL;
+    return is_known;
 }
 
 static void shelve(struct sl_arrivals *arrivals, const struct expected *expected, struct sl_capsule_bytes *capsule) {

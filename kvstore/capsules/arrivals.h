@@ -17,10 +17,11 @@ enum sl_status sl_arrivals_create(struct sl_room *room, struct sl_disk *disk, st
 // Shelves what has arrived by now, ends the leases of all others. Accepts NULL, nulls.
 void sl_arrivals_destroy(struct sl_arrivals **arrivals);
 
-// Shelve what arrives under this lease of an inbound transfer. The keys' hashes are copied.
+// Shelve what arrives under this lease of an inbound transfer. The keys' hashes are copied. SL_ERR_EXISTS: it is stored or on its way
+// already, which of several that announce the same capsule at once all but one are told.
 enum sl_status sl_arrivals_expect(struct sl_arrivals *arrivals, const char *lease_id,
                                   const struct sl_capsule_keys *keys, struct sl_error *err);
-bool sl_arrivals_expects(struct sl_arrivals *arrivals, const struct sl_capsule_id *id);
+bool sl_arrivals_knows(struct sl_arrivals *arrivals, const struct sl_capsule_id *id); // it is stored, or on its way
 
 // Look after all of them once: for a thread that comes by when inbound transfers change.
 void sl_arrivals_shelve(struct sl_arrivals *arrivals);

@@ -218,6 +218,12 @@ static enum sl_status restore_all(struct sl_disk_folder *folder, struct sl_error
     return status;
 }
 
+int64_t sl_disk_folder_index_bytes(int64_t max_bytes) {
+    int64_t bytes = max_bytes / INDEX_SHARE;
+    bytes = bytes < MIN_INDEX_BYTES ? MIN_INDEX_BYTES : bytes;
+    return bytes > MAX_INDEX_BYTES ? MAX_INDEX_BYTES : bytes;
+}
+
 enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct sl_disk_folder **folder_out,
                                    struct sl_error *err) {
     if (max_bytes < SL_DISK_MIN_BYTES) {
@@ -237,11 +243,8 @@ enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct s
     if (status == SL_OK) {
         status = open_directory(folder, err);
     }
-    int64_t index_bytes = max_bytes / INDEX_SHARE;
-    index_bytes = index_bytes < MIN_INDEX_BYTES ? MIN_INDEX_BYTES : index_bytes;
-    index_bytes = index_bytes > MAX_INDEX_BYTES ? MAX_INDEX_BYTES : index_bytes;
     if (status == SL_OK) {
-        status = sl_disk_index_create((size_t)index_bytes, &folder->index, err);
+        status = sl_disk_index_create((size_t)sl_disk_folder_index_bytes(max_bytes), &folder->index, err);
     }
     if (status == SL_OK) {
         status = restore_all(folder, err);

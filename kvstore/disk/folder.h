@@ -28,6 +28,8 @@ struct sl_disk_folder;
  */
 enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct sl_disk_folder **folder_out,
                                    struct sl_error *err);
+// Of a folder of so many bytes: memory that its index may take.
+int64_t sl_disk_folder_index_bytes(int64_t max_bytes);
 void sl_disk_folder_close(struct sl_disk_folder **folder);
 
 /*

@@ -4,8 +4,9 @@
  *
  * Design: of every lane that was ever asked about, which token lies in which place (offload/annex/row_places.h). A request
  *         wants at most topk tokens, and an asker has at least topk places. There are no more places than tokens, whatever
- *         an asker says.
- * Threads: lanes are independent of each other.
+ *         an asker says. Lanes are made a group at a time when one of them is asked about: an annex says how many it has in a
+ *         few bytes, a question about them brings a query for each.
+ * Threads: lanes are independent of each other; whoever makes a group last finds that it is there.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -19,22 +20,29 @@ struct lane {
     struct sl_row_places places;
 };
 
+#define GROUP_LANES 32
+
+struct group {
+    struct lane lanes[GROUP_LANES];
+};
+
 struct sl_near_memory {
-    int first_lane, n_lanes;
+    int first_lane, n_groups;
     int64_t max_tokens;
     _Atomic size_t bytes;
-    struct lane lanes[];
+    struct group *_Atomic groups[]; // NULL: none of its lanes was ever asked about
 };
 
 enum sl_status sl_near_memory_create(const struct sl_annex *annex, struct sl_near_memory **memory_out,
                                      struct sl_error *err) {
-    size_t bytes = sizeof(struct sl_near_memory) + (size_t)annex->n_lanes * sizeof(struct lane);
+    int n_groups = (annex->n_lanes + GROUP_LANES - 1) / GROUP_LANES;
+    size_t bytes = sizeof(struct sl_near_memory) + (size_t)n_groups * sizeof(struct group *);
     struct sl_near_memory *m = calloc(1, bytes);
     if (m == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory of what an asker has of %d lanes", annex->n_lanes);
     }
     m->first_lane = annex->first_lane;
-    m->n_lanes = annex->n_lanes;
+    m->n_groups = n_groups;
     m->max_tokens = annex->max_tokens;
     atomic_init(&m->bytes, bytes);
     *memory_out = m;
@@ -46,8 +54,12 @@ void sl_near_memory_destroy(struct sl_near_memory **memory) {
     if (m == NULL) {
         return;
     }
-    for (int i = 0; i < m->n_lanes; i++) {
-        sl_row_places_cleanup(&m->lanes[i].places);
+    for (int g = 0; g < m->n_groups; g++) {
+        struct group *group = atomic_load(&m->groups[g]);
+        for (int i = 0; group != NULL && i < GROUP_LANES; i++) {
+            sl_row_places_cleanup(&group->lanes[i].places);
+        }
+        free(group);
     }
     free(m);
     *memory = NULL;
@@ -55,6 +67,26 @@ void sl_near_memory_destroy(struct sl_near_memory **memory) {
 
 size_t sl_near_memory_bytes(const struct sl_near_memory *memory) {
     return atomic_load_explicit(&memory->bytes, memory_order_relaxed);
+}
+
+// NULL: no memory.
+static struct lane *lane_of(struct sl_near_memory *m, int lane_number) {
+    int i = lane_number - m->first_lane;
+    struct group *_Atomic *at = &m->groups[i / GROUP_LANES];
+    struct group *group = atomic_load(at);
+    if (group == NULL) {
+        struct group *made = calloc(1, sizeof *made);
+        if (made == NULL) {
+            return NULL;
+        }
+        if (atomic_compare_exchange_strong(at, &group, made)) {
+            atomic_fetch_add_explicit(&m->bytes, sizeof *made, memory_order_relaxed);
+            group = made;
+        } else {
+            free(made);
+        }
+    }
+    return &group->lanes[i % GROUP_LANES];
 }
 
 // Nothing lies in any of the places.
@@ -80,9 +112,10 @@ enum sl_status sl_near_memory_want(struct sl_near_memory *memory, int lane_numbe
                                    const struct sl_near_request *request, const uint32_t *tokens, uint32_t n,
                                    uint32_t *places_out, uint32_t *fresh_out, uint32_t *n_new_out,
                                    struct sl_error *err) {
-    struct lane *lane = &memory->lanes[lane_number - memory->first_lane];
-    bool follows = lane->asked == request->places && request->sequence == lane->sequence + 1;
-    if (((request->flags & SL_NEAR_RESET) != 0 || !follows) && !begin_anew(memory, lane, request->places)) {
+    struct lane *lane = lane_of(memory, lane_number);
+    bool follows = lane != NULL && lane->asked == request->places && request->sequence == lane->sequence + 1;
+    bool begins = (request->flags & SL_NEAR_RESET) != 0 || !follows;
+    if (lane == NULL || (begins && !begin_anew(memory, lane, request->places))) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory of what lies in %u places of an asker", request->places);
     }
     sl_row_places_claim(&lane->places, tokens, n, places_out, fresh_out, n_new_out);

@@ -25,7 +25,7 @@
 #include "tensor/cpu/retrieve/fills.h"
 
 #define ARENA_BYTES ((size_t)4 << 20)
-#define CALL_BYTES  ((size_t)40 << 20) // that a request may take for the time of its call: lanes of an annex, at most
+#define CALL_BYTES  ((size_t)256 << 10) // that a request may take for the time of its call, of 18 KB here at most
 #define LEASE_MS    1000
 #define N_GRANTS    24
 #define N_IDS       8

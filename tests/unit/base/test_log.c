@@ -8,8 +8,10 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -139,6 +141,138 @@ static void test_terminals_are_told_nothing(void **state) {
                                  "!\n"));
 }
 
+// In UTC, whatever the time zone: without the C library's help, which takes a lock.
+static void test_time_is_of_today(void **state) {
+    (void)state;
+    char before[32], after[32], text[512];
+    struct tm tm;
+    time_t now = time(NULL);
+    strftime(before, sizeof before, "%Y-%m-%dT%H:%M:%S", gmtime_r(&now, &tm));
+    sl_log_configure("info", NULL);
+    capture(write_one, text, sizeof text);
+    now = time(NULL);
+    strftime(after, sizeof after, "%Y-%m-%dT%H:%M:%S", gmtime_r(&now, &tm));
+    text[strlen(before)] = '\0';
+    assert_true(strcmp(before, text) <= 0 && strcmp(text, after) <= 0);
+}
+
+// ---- JSON -----------------------------------------------------------------------------------------------------------------
+
+static const char *nasty;
+
+static void write_nasty(void) {
+    sl_log_warn("test", "%s", nasty);
+}
+
+// The line as JSON, which jansson takes strictly. To be decref'd.
+static json_t *json_of(void (*fn)(void)) {
+    static char text[40000];
+    capture(fn, text, sizeof text);
+    assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1); // one line
+    json_error_t error;
+    json_t *line = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    if (!line) {
+        print_error("%s: %s\n", text, error.text);
+    }
+    assert_true(json_is_object(line));
+    return line;
+}
+
+static void assert_field(const json_t *line, const char *name, const char *wanted) {
+    assert_string_equal(json_string_value(json_object_get(line, name)), wanted);
+}
+
+static void test_json_has_who_what_and_for_whom(void **state) {
+    (void)state;
+    struct sl_error err;
+    assert_int_equal(sl_log_set_format("xml", &err), SL_ERR_INVALID);
+    assert_int_equal(sl_log_set_format("json", &err), SL_OK);
+    sl_log_set_process("decode-0");
+    nasty = "peer lost";
+    json_t *line = json_of(write_nasty);
+    assert_field(line, "level", "warn");
+    assert_field(line, "process", "decode-0");
+    assert_field(line, "component", "test");
+    assert_field(line, "message", "peer lost");
+    assert_non_null(json_object_get(line, "time"));
+    assert_null(json_object_get(line, "job"));
+    assert_null(json_object_get(line, "trace"));
+    json_decref(line);
+    sl_log_set_job("j-1");
+    sl_log_set_trace("4bf92f3577b34da6a3ce929d0e0e4736");
+    line = json_of(write_nasty);
+    assert_field(line, "job", "j-1");
+    assert_field(line, "trace", "4bf92f3577b34da6a3ce929d0e0e4736");
+    json_decref(line);
+    sl_log_set_job("");
+    line = json_of(write_nasty);
+    assert_null(json_object_get(line, "job"));
+    assert_null(json_object_get(line, "trace"));
+    json_decref(line);
+    sl_log_set_format("text", NULL);
+}
+
+static void *say_nothing_of_a_job(void *arg) {
+    (void)arg;
+    json_t *line = json_of(write_nasty);
+    assert_null(json_object_get(line, "job"));
+    json_decref(line);
+    return NULL;
+}
+
+static void test_json_job_is_the_threads_own(void **state) {
+    (void)state;
+    sl_log_set_format("json", NULL);
+    sl_log_set_job("j-2");
+    pthread_t thread;
+    assert_int_equal(sl_thread_start("other", say_nothing_of_a_job, NULL, &thread, NULL), SL_OK);
+    pthread_join(thread, NULL);
+    sl_log_set_job(NULL);
+    sl_log_set_format("text", NULL);
+}
+
+static void test_json_escapes_whatever_comes(void **state) {
+    (void)state;
+    static const struct {
+        const char *said, *read;
+    } cases[] = {
+        {"a \"b\" \\ c", "a \"b\" \\ c"},
+        {"line\nother\ttab\x01\x1b[31m\x7f", "line\nother\ttab\x01\x1b[31m\x7f"},
+        {"caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80", "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"},
+        {"\xff\xfe \xc3", "?? ?"},                     // no UTF-8, and the half of a character
+        {"\xc0\xaf \xe0\x80\xaf", "?? ???"},           // longer than need be
+        {"\xed\xa0\x80 \xf4\x90\x80\x80", "??? ????"}, // a surrogate, and beyond Unicode
+        {"", ""},
+    };
+    sl_log_set_format("json", NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        nasty = cases[i].said;
+        json_t *line = json_of(write_nasty);
+        assert_field(line, "message", cases[i].read);
+        json_decref(line);
+    }
+    // Cut wherever it is: in the midst of a character, or of what is escaped.
+    static char text[6000];
+    static const char *const units[] = {"x", "\x01", "\xe2\x82\xac", "\"", "\xff"};
+    for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
+        for (size_t offset = 0; offset < 7; offset++) {
+            size_t n = offset;
+            memset(text, 'y', offset);
+            while (n + strlen(units[u]) < sizeof text) {
+                memcpy(text + n, units[u], strlen(units[u]));
+                n += strlen(units[u]);
+            }
+            text[n] = '\0';
+            nasty = text;
+            json_t *line = json_of(write_nasty);
+            const char *message = json_string_value(json_object_get(line, "message"));
+            assert_string_equal(message + strlen(message) - 3, "...");
+            json_decref(line);
+        }
+    }
+    sl_log_set_format("text", NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_terminals_are_told_nothing),
@@ -149,6 +283,10 @@ int main(void) {
         cmocka_unit_test(test_line_has_level_process_component_and_text),
         cmocka_unit_test(test_line_is_cut_visibly),
         cmocka_unit_test(test_filter_may_change_under_readers),
+        cmocka_unit_test(test_time_is_of_today),
+        cmocka_unit_test(test_json_has_who_what_and_for_whom),
+        cmocka_unit_test(test_json_job_is_the_threads_own),
+        cmocka_unit_test(test_json_escapes_whatever_comes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -463,10 +463,34 @@ static void test_limits_out_of_bounds_are_refused(void **state) {
     }
 }
 
+// As clients know the model: as it is told, or as its folder is called; a name of one letter is one.
+static void test_model_is_known_by_its_name(void **state) {
+    (void)state;
+    static const struct {
+        const char *given, *expected;
+    } names[] = {{NULL, "demo"}, {"m", "m"}, {"", "model"}, {"meta/llama", "meta/llama"}};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        struct sl_coordinator_config config;
+        fake_cluster_config(&config);
+        config.model_name = names[i].given;
+        fake_cluster_start(&cluster, &config);
+        Sluice__V1__ModelRequest request = SLUICE__V1__MODEL_REQUEST__INIT;
+        ProtobufCMessage *reply = NULL;
+        assert_int_equal(sl_rpc_unary(cluster.channel, &sl_method_inference_model, &request.base,
+                                      sl_deadline_in_ms(5000), NULL, &reply, NULL),
+                         SL_OK);
+        assert_string_equal(((Sluice__V1__ModelReply *)reply)->name, names[i].expected);
+        assert_false(((Sluice__V1__ModelReply *)reply)->ready); // without workers
+        protobuf_c_message_free_unpacked(reply, NULL);
+        fake_cluster_stop(&cluster);
+    }
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_limits_out_of_bounds_are_refused),
+        cmocka_unit_test(test_model_is_known_by_its_name),
         TEST(test_generate_streams_every_event),
         TEST(test_statistics_come_from_both_legs_and_the_clock),
         TEST(test_watch_resumes_from_any_sequence),

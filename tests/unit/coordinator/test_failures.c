@@ -78,6 +78,23 @@ static void test_broken_prefill_is_retried_elsewhere(void **state) {
     fake_events_free(&events);
 }
 
+// Whoever has released what it held is not to blame for the other leg: the job goes on with it, where the other one has no room.
+static void test_decode_that_released_its_lease_is_not_to_blame(void **state) {
+    (void)state;
+    struct sl_error err = {0};
+    fake_worker_stop(&decode[1]);
+    fake_worker_init(&decode[1], "decode-1", DECODE);
+    decode[1].arena_bytes = 4096;
+    assert_int_equal(fake_worker_start(&decode[1], sl_coordinator_address(cluster.coordinator), &err), SL_OK);
+    atomic_store(&prefill[0].prefill_mode, FAKE_PREFILL_UNAVAILABLE);
+    const Sluice__V1__Finished *finished = run_job(10, 10);
+    assert_int_equal(finished->status_code, 0);
+    assert_int_equal(finished->statistics->retries, 1);
+    assert_true(was_told("prefill-1 -> decode-0"));
+    assert_int_equal(atomic_load(&decode[0].n_released), 1);
+    fake_events_free(&events);
+}
+
 static void test_silent_prefill_is_lost_and_retried(void **state) {
     (void)state;
     atomic_store(&prefill[0].prefill_mode, FAKE_PREFILL_SILENT);
@@ -315,6 +332,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
     const struct CMUnitTest tests[] = {
         TEST(test_broken_prefill_is_retried_elsewhere),
+        TEST(test_decode_that_released_its_lease_is_not_to_blame),
         TEST(test_silent_prefill_is_lost_and_retried),
         TEST(test_killed_prefill_is_retried),
         TEST(test_refusal_is_not_retried),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: what is counted, and not measured: memory is registered once, however much is moved; scattered pages travel in few segments; a
- *          start of UCX that hangs is given up; a connection that nobody used for many beats carries the next ship.
+ *          start of UCX that hangs is given up, one that fails is told; a grant without memory leaves no place behind; a connection that nobody used for many beats carries the next ship.
  *
  * Design: the linker puts this file between the fabric and what it calls (--wrap).
  */
@@ -13,14 +13,16 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "fabric/core/ucx.h"
+#include "tests/unit/scarce.h"
 
 #define N_PAGES    256
 #define PAGE_BYTES 16384
 #define N_ROUNDS   5
+#define N_REFUSED  40
 
 static const char *transport;
 static atomic_int n_maps, n_segments;
-static atomic_bool hangs;
+static atomic_bool hangs, fails;
 
 enum sl_status __real_sl_ucx_map(struct sl_fabric *fabric, size_t bytes, struct sl_region *region,
                                  struct sl_error *err);
@@ -44,6 +46,9 @@ enum sl_status __wrap_sl_ucx_start(struct sl_fabric *fabric, const struct sl_ucx
 enum sl_status __wrap_sl_ucx_start(struct sl_fabric *fabric, const struct sl_ucx_events *events, struct sl_error *err) {
     while (atomic_load(&hangs)) {
         sl_sleep_ms(1);
+    }
+    if (atomic_load(&fails)) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "no such device");
     }
     return __real_sl_ucx_start(fabric, events, err);
 }
@@ -138,11 +143,60 @@ static void test_start_of_ucx_that_hangs_is_given_up(void **state) {
     stop_fabric(&fabric);
 }
 
+static void test_start_of_ucx_that_fails_is_told(void **state) {
+    (void)state;
+    struct sl_fabric_config config = {.listen = "127.0.0.1:0", .transport = "tcp", .insecure = true};
+    struct sl_fabric *fabric = NULL;
+    struct sl_error err = {0};
+    atomic_store(&fails, true);
+    assert_int_equal(sl_fabric_create(&config, &fabric, &err), SL_ERR_UNSUPPORTED);
+    atomic_store(&fails, false);
+    assert_null(fabric);
+    assert_non_null(strstr(err.text, "no such device"));
+}
+
+static uint64_t id_of(const struct landing *landing) {
+    struct sl_ticket ticket;
+    assert_int_equal(sl_ticket_unpack(&ticket, SL_WIRE_MAGIC, "grant", landing->ticket, landing->ticket_bytes, NULL),
+                     SL_OK);
+    return ticket.head.id;
+}
+
+// A grant that lacks memory at any point leaves no place behind that would be taken for it.
+static void test_grants_without_memory_leave_no_place_behind(void **state) {
+    (void)state;
+    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, 1000);
+    uint8_t *block = make_region(fabric, 4096);
+    static const struct sl_grant_events events; // nobody ships into them
+    struct sl_grant *grant;
+    uint8_t *ticket;
+    size_t bytes;
+    struct landing before, after;
+    open_landing(&before, fabric, block, 64, 30000);
+    for (int i = 0; i < N_REFUSED; i++) {
+        struct sl_error err = {0};
+        scarce_begin(i % 2);
+        enum sl_status status =
+            sl_grant_open(fabric, block, 64, SL_NO_DEADLINE, &events, NULL, &grant, &ticket, &bytes, &err);
+        assert_true(scarce_end());
+        assert_int_equal(status, SL_ERR_EXHAUSTED);
+    }
+    open_landing(&after, fabric, block + 64, 64, 30000);
+    assert_true(id_of(&after) - id_of(&before) < N_REFUSED / 2);
+    sl_grant_close(&before.grant);
+    sl_grant_close(&after.grant);
+    close_landing(&before);
+    close_landing(&after);
+    stop_fabric(&fabric);
+}
+
 int main(int argc, char **argv) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory_is_registered_once_and_pages_travel_together),
         cmocka_unit_test(test_idle_connection_lives_and_carries),
         cmocka_unit_test(test_start_of_ucx_that_hangs_is_given_up),
+        cmocka_unit_test(test_start_of_ucx_that_fails_is_told),
+        cmocka_unit_test(test_grants_without_memory_leave_no_place_behind),
     };
     transport = argc > 1 ? argv[1] : "tcp";
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -58,6 +58,8 @@ static void test_command_usage_errors_exit_with_2(void **state) {
         "$SLUICE up --model /nonexistent 2>&1",
         "$SLUICE recipes foo 2>&1",
         "$SLUICE jobs --log loud 2>&1",
+        "$SLUICE plan 2>&1",
+        "$SLUICE plan --cells /nonexistent --rate 0 2>&1",
     };
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         struct outcome o = run(lines[i]);
@@ -101,8 +103,8 @@ static void test_command_help_describes_every_command(void **state) {
     (void)state;
     struct outcome o = run("$SLUICE --help");
     assert_int_equal(o.code, 0);
-    static const char *const names[] = {"run",  "up",  "submit",  "watch", "cancel",
-                                        "jobs", "top", "workers", "drain", "recipes"};
+    static const char *const names[] = {"run", "up",      "submit", "watch",   "cancel", "jobs",
+                                        "top", "workers", "drain",  "recipes", "plan"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         assert_non_null(strstr(o.text, names[i]));
         char line[128];
@@ -112,6 +114,27 @@ static void test_command_help_describes_every_command(void **state) {
         assert_non_null(strstr(help.text, "Usage: sluice "));
         assert_non_null(strstr(help.text, "Exit codes:"));
     }
+}
+
+// Cells as `sluice bench cells --json` prints them.
+#define CELLS                                                                                                          \
+    "printf '{\"bench\": \"cells\", \"case\": \"%s\", \"value\": %d}\\n' prefill:512 30000 prefill:4096 20000 "        \
+    "decode:512x1 900 decode:512x16 3000 decode:4096x1 500"
+
+static void test_command_plan_counts_workers(void **state) {
+    (void)state;
+    struct outcome o = run(CELLS " | $SLUICE plan --cells /dev/stdin --rate 9 full h2o,budget=0.2,format=int4 2>&1");
+    assert_int_equal(o.code, 0);
+    assert_non_null(strstr(o.text, "RECIPE"));
+    assert_non_null(strstr(o.text, "of its places; / 0.80"));
+    o = run(CELLS " | $SLUICE plan --cells /dev/stdin --rate 9 --json full");
+    assert_int_equal(o.code, 0);
+    assert_non_null(strstr(o.text, "\"decode_workers\":"));
+    o = run(CELLS " | $SLUICE plan --cells /dev/stdin --rate 9 --ttft 1ms full 2>&1"); // a plan that does not exist
+    assert_int_equal(o.code, 1);
+    assert_non_null(strstr(o.text, "impossible: too many prompts"));
+    o = run(CELLS " | $SLUICE plan --cells /dev/stdin --rate 9 budgt 2>&1");
+    assert_int_equal(o.code, 2);
 }
 
 static void test_command_recipes_list_and_explain(void **state) {
@@ -175,6 +198,7 @@ int main(void) {
         cmocka_unit_test(test_command_complaints_go_to_standard_error),
         cmocka_unit_test(test_command_without_a_cluster_exits_with_3),
         cmocka_unit_test(test_command_help_describes_every_command),
+        cmocka_unit_test(test_command_plan_counts_workers),
         cmocka_unit_test(test_command_recipes_list_and_explain),
         cmocka_unit_test(test_command_recipes_fit_a_terminal),
         cmocka_unit_test(test_command_on_a_full_disk_fails),

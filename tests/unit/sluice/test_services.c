@@ -44,6 +44,7 @@ static void test_services_refuse_what_they_cannot_be_started_with(void **state) 
         {"sluice-decode --colour", 2, "colour"},
         {"sluice-decode --help", 0, "Usage: sluice-decode"},
         {"sluice-kvstore now", 2, "now"},
+        {"sluice-kvstore --coordinator 127.0.0.1:1 --arena 1M --disk /dev/null --disk-bytes 64M", 1, "/dev/null"},
         {"sluice-kvstore --help", 0, "Usage: sluice-kvstore"},
     };
     for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {

@@ -118,11 +118,38 @@ static void test_event_log_waits_end_at_the_deadline(void **state) {
     sl_event_log_cleanup(&log);
 }
 
+static bool no_memory;
+
+ProtobufCMessage *__real_protobuf_c_message_unpack(const ProtobufCMessageDescriptor *descriptor,
+                                                   ProtobufCAllocator *allocator, size_t n, const uint8_t *data);
+ProtobufCMessage *__wrap_protobuf_c_message_unpack(const ProtobufCMessageDescriptor *descriptor,
+                                                   ProtobufCAllocator *allocator, size_t n, const uint8_t *data);
+ProtobufCMessage *__wrap_protobuf_c_message_unpack(const ProtobufCMessageDescriptor *descriptor,
+                                                   ProtobufCAllocator *allocator, size_t n, const uint8_t *data) {
+    return no_memory ? NULL : __real_protobuf_c_message_unpack(descriptor, allocator, n, data);
+}
+
+static void test_event_log_says_when_there_is_no_memory_for_an_event(void **state) {
+    (void)state;
+    struct sl_event_log log;
+    Sluice__V1__Event *event = NULL;
+    sl_event_log_init(&log, 4, 4);
+    assert_int_equal(append_token(&log, 7), SL_OK);
+    no_memory = true;
+    assert_int_equal(sl_event_log_get(&log, 1, sl_deadline_in_ms(1000), &event), SL_ERR_EXHAUSTED);
+    no_memory = false;
+    assert_null(event);
+    assert_int_equal(sl_event_log_get(&log, 1, sl_deadline_in_ms(1000), &event), SL_OK); // it is still there
+    sluice__v1__event__free_unpacked(event, NULL);
+    sl_event_log_cleanup(&log);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_event_log_concurrent_watchers_miss_nothing),
         cmocka_unit_test(test_event_log_progress_cannot_crowd_out_facts),
         cmocka_unit_test(test_event_log_waits_end_at_the_deadline),
+        cmocka_unit_test(test_event_log_says_when_there_is_no_memory_for_an_event),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

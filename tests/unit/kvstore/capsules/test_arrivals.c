@@ -2,7 +2,10 @@
 // Capsules over a real fabric on the loopback interface: what was announced is shelved when it has arrived, and nothing else.
 #include "tests/unit/kvstore/harness.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "kvstore/capsules/arrivals.h"
@@ -50,18 +53,18 @@ static struct sl_inbound_ticket announce(struct fixture *fixture) {
     assert_int_equal(
         sl_room_open_inbound(&fixture->parts.room, "test", fixture->capsule.body_bytes, 4096, 0, &ticket, NULL), SL_OK);
     assert_int_equal(sl_arrivals_expect(fixture->arrivals, ticket.id, &fixture->keys, NULL), SL_OK);
-    assert_true(sl_arrivals_expects(fixture->arrivals, &fixture->keys.id));
+    assert_true(sl_arrivals_knows(fixture->arrivals, &fixture->keys.id));
     return ticket;
 }
 
 static void wait_until_nothing_is_expected(struct fixture *fixture) {
     int64_t deadline = sl_deadline_in_ms(WAIT_MS);
     uint64_t seen = 0;
-    while (sl_arrivals_expects(fixture->arrivals, &fixture->keys.id) && sl_now_ns() < deadline) {
+    do {
         sl_inbound_wait_change(fixture->parts.inbound, &seen, sl_deadline_in_ms(100));
         sl_arrivals_shelve(fixture->arrivals);
-    }
-    assert_false(sl_arrivals_expects(fixture->arrivals, &fixture->keys.id));
+    } while (sl_inbound_count(fixture->parts.inbound) > 0 && sl_now_ns() < deadline);
+    assert_int_equal(sl_inbound_count(fixture->parts.inbound), 0);
     assert_int_equal(promised_bytes(&fixture->parts), 0);
 }
 
@@ -69,7 +72,7 @@ static void test_arrivals_are_shelved_and_found_by_every_prefix(void **state) {
     struct fixture *fixture = *state;
     struct sl_inbound_ticket ticket = announce(fixture);
     sl_arrivals_shelve(fixture->arrivals); // not yet
-    assert_true(sl_arrivals_expects(fixture->arrivals, &fixture->keys.id));
+    assert_true(sl_arrivals_knows(fixture->arrivals, &fixture->keys.id));
     assert_false(sl_shelf_has(fixture->parts.shelf, &fixture->keys.id));
     ship_capsule(&fixture->parts, &ticket, &fixture->capsule);
     wait_until_nothing_is_expected(fixture);
@@ -90,7 +93,7 @@ static void test_arrivals_that_end_are_forgotten(void **state) {
     struct sl_inbound_ticket ticket = announce(fixture);
     sl_inbound_release(fixture->parts.inbound, ticket.id);
     wait_until_nothing_is_expected(fixture);
-    assert_false(sl_shelf_has(fixture->parts.shelf, &fixture->keys.id));
+    assert_false(sl_arrivals_knows(fixture->arrivals, &fixture->keys.id));
     free(ticket.ticket);
 }
 
@@ -100,7 +103,62 @@ static void test_arrivals_of_something_else_are_not_shelved(void **state) {
     struct sl_inbound_ticket ticket = announce(fixture);
     ship_capsule(&fixture->parts, &ticket, &fixture->capsule);
     wait_until_nothing_is_expected(fixture);
-    assert_false(sl_shelf_has(fixture->parts.shelf, &fixture->keys.id));
+    assert_false(sl_arrivals_knows(fixture->arrivals, &fixture->keys.id));
+    free(ticket.ticket);
+}
+
+// ---- the same capsule twice ------------------------------------------------------------------------------------------
+
+#define N_THREADS 8
+#define N_ROUNDS  50
+
+struct race {
+    struct fixture *fixture;
+    pthread_barrier_t begin, end;
+    _Atomic int n_ok, n_exists;
+};
+
+static void *announce_often(void *arg) {
+    struct race *race = arg;
+    for (int i = 0; i < N_ROUNDS; i++) {
+        struct sl_capsule_keys keys = race->fixture->keys;
+        keys.id.model_fingerprint = (uint64_t)i;
+        pthread_barrier_wait(&race->begin);
+        enum sl_status status = sl_arrivals_expect(race->fixture->arrivals, "no such lease", &keys, NULL);
+        atomic_fetch_add(&race->n_ok, status == SL_OK);
+        atomic_fetch_add(&race->n_exists, status == SL_ERR_EXISTS);
+        pthread_barrier_wait(&race->end);
+    }
+    return NULL;
+}
+
+static void test_arrivals_are_announced_by_one_of_many_at_once(void **state) {
+    struct race race = {.fixture = *state};
+    pthread_t threads[N_THREADS];
+    pthread_barrier_init(&race.begin, NULL, N_THREADS);
+    pthread_barrier_init(&race.end, NULL, N_THREADS);
+    for (int i = 0; i < N_THREADS; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, announce_often, &race), 0);
+    }
+    for (int i = 0; i < N_THREADS; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    assert_int_equal(race.n_ok, N_ROUNDS);
+    assert_int_equal(race.n_exists, N_ROUNDS * (N_THREADS - 1));
+    pthread_barrier_destroy(&race.begin);
+    pthread_barrier_destroy(&race.end);
+}
+
+// Who comes a moment later, when it is expected no more, is told the same: it is stored.
+static void test_arrivals_are_not_announced_when_they_are_stored(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_inbound_ticket ticket = announce(fixture);
+    struct sl_error err = {0};
+    assert_int_equal(sl_arrivals_expect(fixture->arrivals, "another", &fixture->keys, &err), SL_ERR_EXISTS);
+    assert_non_null(strstr(err.text, "on its way"));
+    ship_capsule(&fixture->parts, &ticket, &fixture->capsule);
+    wait_until_nothing_is_expected(fixture);
+    assert_int_equal(sl_arrivals_expect(fixture->arrivals, "another", &fixture->keys, NULL), SL_ERR_EXISTS);
     free(ticket.ticket);
 }
 
@@ -119,6 +177,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_arrivals_are_shelved_and_found_by_every_prefix, setup, teardown),
         cmocka_unit_test_setup_teardown(test_arrivals_that_end_are_forgotten, setup, teardown),
         cmocka_unit_test_setup_teardown(test_arrivals_of_something_else_are_not_shelved, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_arrivals_are_announced_by_one_of_many_at_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_arrivals_are_not_announced_when_they_are_stored, setup, teardown),
         cmocka_unit_test_setup_teardown(test_arrivals_end_with_the_store, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -178,8 +178,8 @@ static void test_disk_outlives_its_process(void **state) {
     restart(fixture, 0); // no time for anything
     assert_true(recalls(fixture, 1, N_TOKENS));
     assert_false(recalls(fixture, 2, N_TOKENS));
-    put(fixture, 2, false);
     put(fixture, 3, true); // asked for, written or not
+    put(fixture, 2, false);
     restart(fixture, sl_deadline_in_ms(DEADLINE_MS));
     assert_int_equal(stats_of(fixture).n_capsules, 3);
     for (int i = 1; i <= 3; i++) {
@@ -267,6 +267,21 @@ static void test_disk_that_fails_is_done_without(void **state) {
     restart(fixture, sl_deadline_in_ms(DEADLINE_MS));
     assert_string_equal(stats_of(fixture).failure, "");
     assert_true(recalls(fixture, 1, N_TOKENS));
+}
+
+// Where a file's date cannot be written, the next start would not know what was used last.
+static void test_disk_that_dates_nothing_is_done_without(void **state) {
+    struct fixture *fixture = *state;
+    put(fixture, 1, true);
+    wait_for_capsules(fixture, 1);
+    fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = EIO, .scope = FAULT_CHANGING});
+    put(fixture, 1, true); // offered again
+    int64_t deadline = sl_deadline_in_ms(DEADLINE_MS);
+    while (!stats_of(fixture).failure[0] && sl_now_ns() < deadline) {
+        sl_sleep_ms(2);
+    }
+    assert_string_equal(fault_end(), "utimensat");
+    assert_non_null(strstr(stats_of(fixture).failure, "cannot be dated"));
 }
 
 static void test_disk_that_is_full_goes_on(void **state) {
@@ -440,6 +455,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_disk_finds_what_the_shelf_has_under_another_prefix, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_what_cannot_be_written_is_counted, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_that_fails_is_done_without, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_disk_that_dates_nothing_is_done_without, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_that_is_full_goes_on, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_that_is_lost_is_done_without, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_that_is_silent_is_not_waited_for, setup, teardown),

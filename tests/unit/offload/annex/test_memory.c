@@ -3,6 +3,7 @@
 #include "fixture.h"
 #include "offload/annex/near_internal.h"
 #include "offload/annex/source.h"
+#include "tensor/cpu/tiers.h"
 #include "tests/unit/scarce.h"
 
 enum { D = 8, LANES = 2, N = 1500, CHANNELS = 4 };
@@ -220,6 +221,43 @@ static void test_memory_gives_up_what_was_wanted_longest_ago(void **state) {
     asker_destroy(&a);
 }
 
+// An annex is opened by a few bytes that say how many lanes it has: they cost little until they are asked about.
+static void test_memory_of_lanes_that_nobody_asks_about_is_small(void **state) {
+    (void)state;
+    enum { MANY = SL_MAX_LAYERS * SL_MAX_HEADS };
+    const struct sl_ops *ops;
+    struct sl_annex *annex;
+    struct sl_near_memory *memory;
+    assert_int_equal(sl_ops_select("auto", &ops, NULL), SL_OK);
+    assert_int_equal(sl_annex_create(ops, 0, MANY, D, N, &annex, NULL), SL_OK);
+    assert_int_equal(sl_near_memory_create(annex, &memory, NULL), SL_OK);
+    const size_t empty_bytes = sl_near_memory_bytes(memory);
+    assert_in_range(empty_bytes, 1, 128 << 10);
+    struct sl_near_request request = {.places = 4, .sequence = 1};
+    const int lanes[] = {0, 31, 32, MANY - 1};
+    for (size_t i = 0; i < sizeof lanes / sizeof lanes[0]; i++) {
+        uint32_t token = 7, place, fresh, n_new;
+        assert_int_equal(sl_near_memory_want(memory, lanes[i], &request, &token, 1, &place, &fresh, &n_new, NULL),
+                         SL_OK);
+        assert_int_equal(n_new, 1);
+    }
+    assert_in_range(sl_near_memory_bytes(memory) - empty_bytes, 1, 16 << 10);
+    sl_near_memory_destroy(&memory);
+    sl_annex_destroy(&annex);
+}
+
+static enum sl_status want_one(void *annex, struct sl_error *err) {
+    struct sl_near_memory *memory = NULL;
+    enum sl_status status = sl_near_memory_create(annex, &memory, err);
+    if (status == SL_OK) {
+        struct sl_near_request request = {.places = 4, .sequence = 1};
+        uint32_t token = 7, place, fresh, n_new;
+        status = sl_near_memory_want(memory, FIRST_LANE, &request, &token, 1, &place, &fresh, &n_new, err);
+    }
+    sl_near_memory_destroy(&memory);
+    return status;
+}
+
 static enum sl_status make_memory(void *annex, struct sl_error *err) {
     struct sl_near_memory *memory = NULL;
     enum sl_status status = sl_near_memory_create(annex, &memory, err);
@@ -269,6 +307,7 @@ static void test_what_makes_an_annex_is_refused_without_memory(void **state) {
     struct asker a;
     asker_create(&a, 40, 200);
     assert_true(assert_refused_without_memory(make_memory, a.annex) > 0);
+    assert_int_equal(assert_refused_without_memory(want_one, a.annex), 3);
     assert_true(assert_refused_without_memory(make_source, a.annex) > 0);
     assert_true(assert_refused_without_memory(make_empty_annex, &a.lanes) > 0);
     assert_true(assert_refused_without_memory(make_one_segment, &a.lanes) > 0);
@@ -280,6 +319,7 @@ int main(void) {
         cmocka_unit_test(test_hot_cache_holds_what_is_wanted),
         cmocka_unit_test(test_hot_cache_after_losses),
         cmocka_unit_test(test_memory_gives_up_what_was_wanted_longest_ago),
+        cmocka_unit_test(test_memory_of_lanes_that_nobody_asks_about_is_small),
         cmocka_unit_test(test_what_makes_an_annex_is_refused_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what the main() of every server does in the same way: options that all have, the log, and the words it ends with.
+ *
+ *     if (!sl_program_begin(&program, argc, argv, &options, &options.common, &code)) { return code; }
+ *     ...
+ *     return sl_program_end(&program, status, &err);
+ *
+ * Design: one is from the command line alone (--help, a word that is wrong); what comes behind is the server's own.
+ */
+#pragma once
+
+#include <stdbool.h>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "base/status.h"
+
+struct sl_program_options {
+    const char *log, *log_format;
+    const char *admin_listen; // admin/admin.h
+};
+
+// Rows for the member `common` of struct `type`.
+#define SL_PROGRAM_OPTIONS(type, common)                                                                               \
+    SL_OPTION_ROW("log", 0, SL_OPTION_STRING, "info", "FILTER", "level, or level,component=level,...",                 \
+                  SL_FIELD(type, common.log)),                                                                         \
+        SL_OPTION_ROW("log-format", 0, SL_OPTION_STRING, "text", "FORMAT",                                             \
+                      "of a line of the log: text, or json: one object", SL_FIELD(type, common.log_format)),           \
+        SL_OPTION_ROW("admin-listen", 0, SL_OPTION_STRING, "127.0.0.1:0", "HOST:PORT",                                 \
+                      "where /livez, /readyz, /startupz and /metrics are served, in plain HTTP; or none",              \
+                      SL_FIELD(type, common.admin_listen))
+
+// Parse, refuse what is left of the words, and set up the log. False: *code_out is what main() returns.
+bool sl_program_begin(const struct sl_program *program, int argc, char **argv, void *config,
+                      const struct sl_program_options *common, int *code_out);
+
+// What main() returns, 0 or 1, after a complaint.
+int sl_program_end(const struct sl_program *program, enum sl_status status, const struct sl_error *err);

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: what the coordinator's admin port tells (admin/admin.h): whether it lives and serves, its jobs and its workers.
+#include <stdlib.h>
+
+#include "admin/admin.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/metrics.h"
+#include "coordinator/coordinator_internal.h"
+
+// The thread that gives up lost workers and forgets old jobs comes by many times a second.
+static bool is_swept(void *arg, char why[SL_WHY_BYTES]) {
+    struct sl_coordinator *coordinator = arg;
+    int64_t still_ms = (sl_now_ns() - atomic_load(&coordinator->swept_ns)) / SL_NS_PER_MS;
+    snprintf(why, SL_WHY_BYTES, "the sweeper stands still for %lld ms", (long long)still_ms);
+    return still_ms < coordinator->config.stall_ms;
+}
+
+static bool takes_jobs(void *arg, char why[SL_WHY_BYTES]) {
+    struct sl_coordinator *coordinator = arg;
+    pthread_mutex_lock(&coordinator->mutex);
+    bool stopping = coordinator->stopping;
+    pthread_mutex_unlock(&coordinator->mutex);
+    snprintf(why, SL_WHY_BYTES, "stopping: running jobs finish");
+    return !stopping;
+}
+
+static void write_jobs(struct sl_coordinator *coordinator, FILE *page) {
+    static const char *const states[] = {[SLUICE__V1__JOB_STATE__QUEUED] = "queued",
+                                         [SLUICE__V1__JOB_STATE__PREFILLING] = "prefilling",
+                                         [SLUICE__V1__JOB_STATE__SHIPPING] = "shipping",
+                                         [SLUICE__V1__JOB_STATE__DECODING] = "decoding"};
+    int64_t counts[SL_N_JOB_STATES];
+    sl_jobs_count(coordinator->jobs, counts);
+    sl_metrics_declare(page, SL_GAUGE, "sluice_jobs", "Jobs that have not ended.");
+    for (int i = SLUICE__V1__JOB_STATE__QUEUED; i <= SLUICE__V1__JOB_STATE__DECODING; i++) {
+        sl_metrics_sample(page, "sluice_jobs", (double)counts[i], "state", states[i], NULL);
+    }
+}
+
+enum { N_ROLES = 3, N_STATES = 4 };
+
+static void write_workers(const struct sl_worker_report *reports, size_t n_reports, FILE *page) {
+    static const char *const roles[N_ROLES] = {"prefill", "decode", "kvstore"};
+    static const char *const states[N_STATES] = {"ready", "draining", "lost", "stalled"};
+    int counts[N_ROLES][N_STATES] = {{0}};
+    for (size_t i = 0; i < n_reports; i++) {
+        int role = (int)reports[i].info.role - SLUICE__V1__WORKER_ROLE__PREFILL;
+        int state = (int)reports[i].status.state - SLUICE__V1__WORKER_STATE__READY;
+        if (role >= 0 && role < N_ROLES && state >= 0 && state < N_STATES) {
+            counts[role][state]++;
+        }
+    }
+    sl_metrics_declare(page, SL_GAUGE, "sluice_workers", "Workers that are known; lost ones for a while.");
+    for (int role = 0; role < N_ROLES; role++) {
+        for (int state = 0; state < N_STATES; state++) {
+            sl_metrics_sample(page, "sluice_workers", counts[role][state], "role", roles[role], "state", states[state],
+                              NULL);
+        }
+    }
+}
+
+// What pickers in front of vLLM read, under its names.
+static void write_alias(const struct sl_admission_stats *stats, const struct sl_worker_report *reports,
+                        size_t n_reports, FILE *page) {
+    double arena_bytes = 0, used_bytes = 0;
+    for (size_t i = 0; i < n_reports; i++) {
+        bool decodes = reports[i].info.role == SLUICE__V1__WORKER_ROLE__DECODE &&
+                       reports[i].status.state == SLUICE__V1__WORKER_STATE__READY;
+        arena_bytes += decodes ? (double)reports[i].info.arena_bytes : 0;
+        used_bytes += decodes ? (double)reports[i].load.arena_used_bytes : 0;
+    }
+    sl_metrics_declare(page, SL_GAUGE, "vllm:num_requests_waiting", "Jobs that wait to be admitted.");
+    sl_metrics_sample(page, "vllm:num_requests_waiting", (double)stats->n_queued, NULL);
+    sl_metrics_declare(page, SL_GAUGE, "vllm:num_requests_running", "Jobs that are admitted.");
+    sl_metrics_sample(page, "vllm:num_requests_running", (double)stats->n_running, NULL);
+    sl_metrics_declare(page, SL_GAUGE, "vllm:kv_cache_usage_perc",
+                       "Share of the decode workers' arenas that is in use, 0 to 1.");
+    sl_metrics_sample(page, "vllm:kv_cache_usage_perc", arena_bytes > 0 ? used_bytes / arena_bytes : 0, NULL);
+}
+
+static void write_metrics(void *arg, FILE *page) {
+    struct sl_coordinator *coordinator = arg;
+    struct sl_admission_stats stats;
+    sl_admission_get_stats(coordinator->admission, &stats);
+    write_jobs(coordinator, page);
+    sl_metrics_declare(page, SL_GAUGE, "sluice_claimed_bytes", "KV bytes that admitted jobs have been promised.");
+    sl_metrics_sample(page, "sluice_claimed_bytes", (double)stats.claimed_bytes, NULL);
+    sl_metrics_declare(page, SL_GAUGE, "sluice_watchers", "Calls that follow jobs.");
+    sl_metrics_sample(page, "sluice_watchers", atomic_load(&coordinator->n_watchers), NULL);
+    sl_job_figures_write(&coordinator->figures, page);
+    struct sl_worker_report *reports = NULL;
+    size_t n_reports = 0;
+    struct sl_error err = {0};
+    if (sl_registry_report(coordinator->registry, sl_now_ns(), &reports, &n_reports, &err) != SL_OK) {
+        sl_log_warn("coordinator", "metrics without workers: %s", err.text);
+        return;
+    }
+    write_workers(reports, n_reports, page);
+    if (coordinator->vllm_names) {
+        write_alias(&stats, reports, n_reports, page);
+    }
+    free(reports);
+}
+
+void sl_coordinator_add_probes(struct sl_coordinator *coordinator) {
+    const struct sl_admin_check checks[] = {{SL_PROBE_LIVE, "sweeper", is_swept, coordinator},
+                                            {SL_PROBE_READY, "serving", takes_jobs, coordinator}};
+    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
+        sl_admin_add_check(coordinator->admin, &checks[i]);
+    }
+    sl_admin_add_metrics(coordinator->admin, write_metrics, coordinator);
+    sl_admin_started(coordinator->admin);
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what is counted about jobs over the coordinator's life, for its metrics (docs/METRICS.md).
+ * Threads: any; counting takes no lock.
+ */
+#pragma once
+
+#include "base/metrics.h"
+#include "base/status.h"
+#include "proto/sluice/v1/inference.pb-c.h"
+
+enum sl_outcome { SL_OUTCOME_DONE, SL_OUTCOME_FAILED, SL_OUTCOME_CANCELLED, SL_OUTCOME_REFUSED, SL_N_OUTCOMES_OF_JOBS };
+
+struct sl_job_figures {
+    _Atomic int64_t n_jobs[SL_N_OUTCOMES_OF_JOBS];
+    _Atomic int64_t read_tokens, reused_tokens, output_tokens, n_retries, n_fallbacks;
+    struct sl_pair_counters bytes; // by recipe and transport: of capsules, and of the full cache
+    struct sl_histogram queue, prefill, ship, first_token, per_token, job;
+};
+
+void sl_job_figures_init(struct sl_job_figures *figures);
+
+// A job has ended with what its client is told.
+void sl_job_figures_end(struct sl_job_figures *figures, enum sl_status status,
+                        const Sluice__V1__Statistics *statistics);
+// A capsule has arrived at its decode worker.
+void sl_job_figures_ship(struct sl_job_figures *figures, const char *recipe, const char *transport,
+                         int64_t capsule_bytes, int64_t full_bytes);
+
+void sl_job_figures_write(const struct sl_job_figures *figures, FILE *page);

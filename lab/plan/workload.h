@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what a cluster is planned for: requests with their times and lengths, out of a trace or drawn from a rate.
+ *
+ * A trace is a file of JSON lines as Mooncake published them: timestamp (ms), input_length and output_length (tokens), and
+ * hash_ids, one for each 512 tokens of the prompt (the last may be a part): equal numbers, equal tokens. hash_ids may be absent.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+#define SL_TRACE_BLOCK 512 // tokens behind one hash id
+
+struct sl_arrival {
+    double at_s; // from the first one
+    int64_t n_prompt, n_output;
+    int64_t first_block, n_blocks; // its hash ids, in struct sl_workload.blocks
+};
+
+struct sl_workload {
+    struct sl_arrival *arrivals; // [n], in order of time
+    int64_t n;
+    int64_t *blocks;
+    int64_t n_blocks;
+    double seconds; // from the first arrival to the last, and a mean gap more
+};
+
+// rate_scale 2: in half of the time. SL_ERR_INVALID names the line and what is wrong with it; SL_ERR_NOT_FOUND: no such file.
+enum sl_status sl_workload_load(const char *path, double rate_scale, struct sl_workload *workload_out,
+                                struct sl_error *err);
+
+struct sl_workload_config {
+    double rate;               // a second; arrivals are a Poisson process
+    int64_t n;                 // of requests
+    double n_prompt, n_output; // means
+    double spread;             // of both: sigma of a lognormal distribution; 0: all alike
+    uint64_t seed;
+};
+// No two prompts share anything.
+enum sl_status sl_workload_draw(const struct sl_workload_config *config, struct sl_workload *workload_out,
+                                struct sl_error *err);
+
+void sl_workload_cleanup(struct sl_workload *workload);
+
+/*
+ * How much of each prompt stores can answer: reused_out [n], tokens, when whatever was read stays stored for keep_s.
+ * every_prefix: of recipes that do not evict, any common beginning is reused. The others leave the state between their last two
+ * chunks: reused is a prompt that begins with all of an earlier one but its last chunk.
+ */
+enum sl_status sl_workload_reuse(const struct sl_workload *workload, double keep_s, bool every_prefix, int64_t chunk,
+                                 int64_t *reused_out, struct sl_error *err);
