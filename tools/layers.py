@@ -90,6 +90,7 @@ ROWS = {
 WRAPPED = {
     "ucp/ ucs/ uct/": "fabric/core",
     "openssl/": "trust fabric/link",
+    "intel-ipsec-mb": "fabric/link",
     "grpc/": "rpc",
     "microhttpd": "admin gateway",
     "cuda_runtime cublas nccl": "tensor/cuda/plugin",
