@@ -10,8 +10,8 @@ import time
 
 import grpc
 
-from harness import (BIN, MODEL, Cluster, call, certificates, cluster_pb, document, health, in_one_process, inference, question, refused,
-                     request, run_tests, stub, tokens, worker_pb)
+from harness import (BIN, MODEL, SLOW, Cluster, call, certificates, cluster_pb, document, health, in_one_process, inference,
+                     question, refused, request, run_tests, stub, tokens, worker_pb)
 
 
 def test_answers_over_tls_are_those_of_one_process():
@@ -116,6 +116,17 @@ def test_certificates_are_replaced_under_way():
         finished, _ = cluster.answer(request(1100))
         assert finished.status_code == 0, finished
         assert "was read again" in cluster.processes["prefill-0"].errors()
+
+
+def test_a_bench_of_a_cluster_that_runs():
+    """`sluice bench mixed --coordinator` proves itself as `sluice run` does; without a certificate nobody is measured."""
+    with certificates("client/acme") as made, Cluster(kvstore=0, certificates=made) as cluster:
+        command = [os.path.join(BIN, "sluice"), "bench", "mixed", "--coordinator", cluster.coordinator.address, "--model", MODEL, "--json",
+                   "--long-tokens", "256", "--short-tokens", "32", "--short-jobs", "2", "--rounds", "1"]
+        done = subprocess.run([*command, *made.options("client/acme")], capture_output=True, text=True, timeout=60 * SLOW)
+        assert done.returncode == 0 and done.stdout.startswith("{"), done
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60 * SLOW)
+        assert done.returncode == 1 and done.stdout == "" and "--tls-cert" in done.stderr, done
 
 
 def test_a_cluster_of_one_command():
