@@ -19,7 +19,7 @@ struct one {
 };
 
 struct sl_tenant_clients {
-    char *folder, *coordinator, *ca;
+    char *folder, *coordinator, *ca, *revoked;
     struct sl_client *own;
     struct sl_api_keys *keys; // NULL: nobody is asked
     pthread_mutex_t mutex;    // guards what follows
@@ -46,7 +46,8 @@ enum sl_status sl_tenants_open(const struct sl_tenants_config *config, struct sl
     tenants->folder = strdup(config->folder);
     tenants->coordinator = strdup(config->coordinator);
     tenants->ca = strdup(config->ca);
-    enum sl_status status = tenants->folder && tenants->coordinator && tenants->ca
+    tenants->revoked = strdup(config->revoked ? config->revoked : "");
+    enum sl_status status = tenants->folder && tenants->coordinator && tenants->ca && tenants->revoked
                                 ? SL_OK
                                 : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for tenants");
     if (status == SL_OK && has_keys) {
@@ -76,6 +77,7 @@ void sl_tenants_close(struct sl_tenant_clients **tenants_ptr) {
     free(tenants->folder);
     free(tenants->coordinator);
     free(tenants->ca);
+    free(tenants->revoked);
     free(tenants);
     *tenants_ptr = NULL;
 }
@@ -88,7 +90,8 @@ static enum sl_status connect_as(const struct sl_tenant_clients *tenants, const 
         snprintf(key, sizeof key, "%s/client-%s.key", tenants->folder, name) >= PATH_MAX) {
         return sl_fail(err, SL_ERR_INVALID, "--tenants: the path is too long");
     }
-    struct sl_tls_files files = {.ca = tenants->ca, .certificate = certificate, .key = key};
+    struct sl_tls_files files = {
+        .ca = tenants->ca, .certificate = certificate, .key = key, .revoked = tenants->revoked};
     return sl_client_connect(tenants->coordinator, &files, client_out, err);
 }
 

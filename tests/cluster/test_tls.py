@@ -10,7 +10,7 @@ import time
 
 import grpc
 
-from harness import (BIN, MODEL, SLOW, Cluster, call, certificates, cluster_pb, document, health, in_one_process, inference,
+from harness import (BIN, MODEL, SLOW, Cluster, call, certificates, cluster_pb, document, eventually, health, in_one_process, inference,
                      question, refused, request, run_tests, stub, tokens, worker_pb)
 
 
@@ -116,6 +116,35 @@ def test_certificates_are_replaced_under_way():
         finished, _ = cluster.answer(request(1100))
         assert finished.status_code == 0, finished
         assert "was read again" in cluster.processes["prefill-0"].errors()
+
+
+def test_a_certificate_that_is_taken_back():
+    """A client's next call is refused though it is connected; a worker is not heard any more, and nobody connects to it."""
+    with certificates("client/acme", "client/other") as made:
+        made.make("-")
+        listed = ["--tls-revoked", f"{made.folder}/revoked.pem"]
+        with Cluster(kvstore=0, transport="tcp", certificates=made, args=listed, coordinator_args=listed) as cluster:
+            cluster.start_worker("decode-1")
+            cluster.wait_ready()
+            listing = "sluice.v1.Inference.List"
+            with cluster.channel_of("client/acme") as acme, cluster.channel_of("client/other") as other:
+                call(acme, listing, inference.ListRequest())
+                call(other, listing, inference.ListRequest())
+                made.make("-client/acme", "-worker/decode-0")
+
+                def refuses():
+                    try:
+                        call(acme, listing, inference.ListRequest())
+                        return False
+                    except grpc.RpcError as error:
+                        assert error.code() == grpc.StatusCode.PERMISSION_DENIED and "was revoked" in error.details(), error
+                        return True
+                eventually(refuses, 10, "a client whose certificate was revoked is refused")
+                call(other, listing, inference.ListRequest())
+            eventually(lambda: {w.info.name: w.state for w in cluster.workers().workers}.get("decode-0") != cluster_pb.READY, 15,
+                       "a worker whose certificate was revoked gets no jobs")
+            finished, _ = cluster.answer(request(1000))
+            assert finished.status_code == 0, finished
 
 
 def test_a_bench_of_a_cluster_that_runs():
