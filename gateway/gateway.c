@@ -148,11 +148,14 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
         status = sl_client_connect(config->coordinator, &gateway->config.tls, &gateway->client, err);
     }
     if (status == SL_OK) {
-        struct sl_tenants_config tenants = {.keys = config->keys,
-                                            .folder = config->tenants,
-                                            .coordinator = config->coordinator,
-                                            .ca = config->tls.ca,
-                                            .own = gateway->client};
+        struct sl_tenants_config tenants = {
+            .keys = config->keys,
+            .token_keys = config->jwt_keys,
+            .token_policy = {config->jwt_issuer, config->jwt_audience, config->jwt_tenant},
+            .folder = config->tenants,
+            .coordinator = config->coordinator,
+            .ca = config->tls.ca,
+            .own = gateway->client};
         status = sl_tenants_open(&tenants, &gateway->tenants, err);
     }
     if (status == SL_OK) {

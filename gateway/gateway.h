@@ -28,6 +28,7 @@ struct sl_gateway_config {
     const char *coordinator;            // "HOST:PORT,...", all of the cluster's
     struct sl_tls_files tls;            // who we are, to a cluster that asks
     const char *keys, *tenants;         // see tenants.h
+    const char *jwt_keys, *jwt_issuer, *jwt_audience, *jwt_tenant; // see web_token.h
     int64_t max_connections;
     int64_t max_requests;       // answers under way; more are refused with 429
     int64_t max_body_bytes;     // of one request

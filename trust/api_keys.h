@@ -12,6 +12,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,10 +20,13 @@
 
 #define SL_TENANT_NAME_BYTES 64 // with the terminating zero
 
+// Letters, digits, '.', '_', '-', and a letter or a digit first: names of files are made of it.
+bool sl_tenant_name_is_valid(const char *name);
+
 struct sl_api_key {
     uint8_t hash[32];
-    char tenant[SL_TENANT_NAME_BYTES]; // letters, digits, '.', '_', '-'; begins with a letter or a digit
-    int64_t max_answers;               // at once; INT64_MAX: as many as anybody's
+    char tenant[SL_TENANT_NAME_BYTES];
+    int64_t max_answers; // at once; INT64_MAX: as many as anybody's
 };
 
 struct sl_api_keys;
@@ -30,6 +34,9 @@ struct sl_api_keys;
 // SL_ERR_IO, SL_ERR_PRECONDITION (others may write it), SL_ERR_INVALID with the line.
 enum sl_status sl_api_keys_open(const char *path, struct sl_api_keys **keys_out, struct sl_error *err);
 void sl_api_keys_close(struct sl_api_keys **keys); // accepts NULL, nulls *keys
+
+// Whoever somebody else has proved to be of a tenant: with a hash that no key has, the tenant's own. SL_ERR_INTERNAL: the library fails.
+enum sl_status sl_api_key_of_tenant(const char *tenant, struct sl_api_key *key_out);
 
 // SL_ERR_DENIED: nobody has that key.
 enum sl_status sl_api_keys_find(struct sl_api_keys *keys, const char *presented, struct sl_api_key *key_out);

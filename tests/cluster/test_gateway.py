@@ -504,7 +504,7 @@ def test_a_coordinator_that_is_not_there_is_told_of_once():
 def test_wrong_options_name_the_remedy():
     from harness import BIN
     for words, said in ((["--listen", "0.0.0.0:0"], "--insecure"), (["--https-cert", "/dev/null/x", "--https-key", "y"], "/dev/null/x"),
-                        (["--https-cert", "/dev/null"], "belong together"), (["--keys", "/dev/null/k"], "/dev/null/k"), (["--tenants", "x"], "--keys"), (["--listen", "nowhere"], "HOST:PORT")):
+                        (["--https-cert", "/dev/null"], "belong together"), (["--keys", "/dev/null/k"], "/dev/null/k"), (["--tenants", "x"], "--keys"), (["--jwt-keys", "/dev/null/j"], "/dev/null/j"), (["--jwt-issuer", "x"], "--jwt-keys"), (["--listen", "nowhere"], "HOST:PORT")):
         refused = subprocess.run([os.path.join(BIN, "sluice-gateway"), *words], capture_output=True, text=True, timeout=30 * SLOW)
         assert refused.returncode in (1, 2) and said in refused.stderr, refused
 
