@@ -11,7 +11,6 @@
 
 #include "base/log.h"
 #include "gateway/metrics.h"
-#include "gateway/openai_request.h"
 
 struct sl_exchange {
     struct sl_gateway *gateway;
@@ -201,20 +200,6 @@ static void on_answer_end(void *arg) {
     pthread_mutex_unlock(&gateway->mutex);
 }
 
-static enum sl_status check_model(const struct sl_served_model *model, const struct sl_openai_request *request,
-                                  struct sl_refusal *refusal) {
-    if (!model->known) {
-        sl_refuse(refusal, 503, "no coordinator has answered yet: %s", model->why);
-        return SL_ERR_PEER_LOST;
-    }
-    if (request->model && strcmp(request->model, model->name) != 0) {
-        sl_refuse(refusal, 404, "there is no model \"%.100s\"; this is \"%.100s\"", request->model, model->name);
-        snprintf(refusal->param, sizeof refusal->param, "model");
-        return SL_ERR_NOT_FOUND;
-    }
-    return SL_OK;
-}
-
 // Of one key.
 static int64_t count_answers(const struct sl_gateway *gateway, const struct sl_api_key *key) {
     int64_t n = 0;
@@ -281,24 +266,22 @@ void sl_exchange_stop_all(struct sl_gateway *gateway) {
 static enum MHD_Result begin_answer(struct sl_exchange *exchange, struct MHD_Connection *connection,
                                     struct sl_client *client, bool is_chat) {
     struct sl_gateway *gateway = exchange->gateway;
-    struct sl_served_model model = sl_served_model(gateway->served);
-    struct sl_openai_request *request = NULL;
     struct sl_refusal refusal;
-    enum sl_status status =
-        sl_openai_request_parse(is_chat, exchange->body ? exchange->body : "", exchange->n_body, &request, &refusal);
-    give_memory_back(exchange);
-    if (status == SL_OK) {
-        status = check_model(&model, request, &refusal);
-    }
-    if (status == SL_OK) {
-        status = take_place(exchange, &refusal);
-    }
+    enum sl_status status = take_place(exchange, &refusal);
     if (status != SL_OK) {
-        sl_openai_request_destroy(&request);
+        give_memory_back(exchange);
         return reply_refusal(gateway, connection, &refusal);
     }
+    struct sl_intake intake = {.is_chat = is_chat,
+                               .body = exchange->body,
+                               .n_body = exchange->n_body,
+                               .body_bytes = exchange->body_bytes,
+                               .held_bytes = &gateway->body_bytes,
+                               .turn = &gateway->turn,
+                               .model = sl_served_model(gateway->served)};
+    exchange->body = NULL; // the answer's
+    exchange->n_body = exchange->body_bytes = 0;
     struct sl_answer_config config = {.client = client,
-                                      .model = model.name,
                                       .route = is_chat ? "POST /v1/chat/completions" : "POST /v1/completions",
                                       .deadline_ms = gateway->config.deadline_ms,
                                       .ping_ms = gateway->config.ping_ms,
@@ -308,7 +291,7 @@ static enum MHD_Result begin_answer(struct sl_exchange *exchange, struct MHD_Con
     const char *parent = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "traceparent");
     sl_trace_parse(parent ? parent : "", parent ? strlen(parent) : 0, &config.trace);
     struct sl_error err = {0};
-    status = sl_answer_begin(&config, &request, connection, &exchange->answer, &err);
+    status = sl_answer_begin(&config, &intake, connection, &exchange->answer, &err);
     if (status != SL_OK) {
         on_answer_end(gateway);
         sl_refuse_status(&refusal, status, err.text);

@@ -121,6 +121,7 @@ void sl_gateway_destroy(struct sl_gateway **gateway_ptr) {
     sl_served_destroy(&gateway->served);
     sl_tenants_close(&gateway->tenants);
     sl_client_close(&gateway->client);
+    sl_intake_turn_cleanup(&gateway->turn);
     pthread_cond_destroy(&gateway->changed);
     pthread_mutex_destroy(&gateway->mutex);
     free(gateway->https_cert);
@@ -139,6 +140,7 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
     gateway->started_s = (int64_t)time(NULL);
     pthread_mutex_init(&gateway->mutex, NULL);
     sl_cond_init(&gateway->changed);
+    sl_intake_turn_init(&gateway->turn);
     enum sl_status status = sl_admin_open(config->admin_listen, SL_VERSION, &gateway->admin, err);
     if (status == SL_OK) {
         sl_admin_add_metrics(gateway->admin, sl_otlp_write_metrics, NULL);

@@ -306,6 +306,22 @@ def test_strangers_and_slow_ones():
                 assert gateway.refusal(429)["type"] == "rate_limit_error"
 
 
+def test_a_long_body_holds_nobody_up():
+    """It is parsed by the thread that answers it: meanwhile others are served, and are told that it is being answered."""
+    ids = json.dumps({"prompt": [7] * (5 << 20) + [-1]})  # 15 MB
+    with Cluster(kvstore=0) as cluster, Gateway(cluster) as gateway:
+        def is_seen_being_parsed():
+            replies = []
+            asking = threading.Thread(target=lambda: replies.append(gateway.refusal(400, body=ids)))
+            asking.start()
+            seen = False
+            while asking.is_alive():
+                seen = seen or (gateway.metric("sluice_gateway_answers") == 1 and gateway.metric("sluice_gateway_body_bytes") > len(ids))
+            assert replies and f"prompt[{5 << 20}]" in replies[0]["message"], replies
+            return seen
+        eventually(is_seen_being_parsed, 60, "somebody is served meanwhile")
+
+
 def open_files(gateway):
     folder = f"/proc/{gateway.popen.pid}/fd"
     return [os.readlink(f"{folder}/{name}") for name in os.listdir(folder) if os.path.lexists(f"{folder}/{name}")]
