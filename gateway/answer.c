@@ -34,8 +34,9 @@ struct sl_answer {
     int fd; // of the connection; -1: it is over
     int n_refs;
     bool suspended, decided, is_stream, ended, stopped;
-    struct sl_refusal refusal; // http_status 0: none
-    char *text;                // malloc'd
+    struct sl_refusal refusal;  // http_status 0: none
+    struct sl_limits_told told; // with the head
+    char *text;                 // malloc'd
     size_t n_text, n_taken, text_bytes;
 };
 
@@ -132,6 +133,9 @@ static void refuse_status(struct sl_answer *answer, enum sl_status status, const
 }
 
 static void finish(struct sl_answer *answer, const Sluice__V1__Finished *finished) {
+    if (finished->statistics && finished->statistics->n_prompt_tokens > 0) {
+        sl_intake_settle(&answer->intake, finished->statistics->n_prompt_tokens);
+    }
     if (finished->status_code != 0) {
         refuse_status(answer, sl_rpc_status_of_code(finished->status_code), finished->status_text);
     } else if (answer->request->stream) {
@@ -193,6 +197,9 @@ static void unref(struct sl_answer *answer) {
 static enum sl_status read_request(struct sl_answer *answer, struct sl_error *err) {
     struct sl_refusal refusal;
     enum sl_status status = sl_intake_read(&answer->intake, stopped, answer, &answer->request, &refusal);
+    pthread_mutex_lock(&answer->mutex);
+    answer->told = answer->intake.told;
+    pthread_mutex_unlock(&answer->mutex);
     if (status != SL_OK) {
         refuse(answer, &refusal);
         return sl_fail(err, status, "%.300s", refusal.text);
@@ -215,6 +222,9 @@ static enum sl_status generate(struct sl_answer *answer, struct sl_error *err) {
     enum sl_status status = sl_client_generate(answer->config.client, message, &watch, answer->job_id, err);
     if (status != SL_OK) {
         refuse_status(answer, status, err->text);
+    }
+    if (answer->job_id[0] == '\0') { // there never was a job
+        sl_intake_settle(&answer->intake, 0);
     }
     return status;
 }
@@ -283,6 +293,8 @@ struct sl_answer_head sl_answer_head(struct sl_answer *answer) {
     pthread_mutex_lock(&answer->mutex);
     struct sl_answer_head head = {
         .http_status = answer->refusal.http_status ? answer->refusal.http_status : 200,
+        .retry_after_s = answer->refusal.retry_after_s,
+        .limits = answer->told,
         .is_stream = answer->is_stream,
         .text = answer->n_text > 0 ? answer->text : NULL,
         .n_text = answer->n_text,

@@ -43,6 +43,8 @@ enum sl_status sl_answer_begin(const struct sl_answer_config *config, struct sl_
 // The handler was called again: what to send. Its body is a stream, one text, or a refusal's.
 struct sl_answer_head {
     int http_status;
+    int64_t retry_after_s;
+    struct sl_limits_told limits;
     bool is_stream;
     const char *text; // of one text, not terminated; the answer's. NULL: there was no memory for it
     size_t n_text;

@@ -26,6 +26,7 @@ struct sl_gateway {
     struct sl_client *client;
     struct sl_served *served;
     struct sl_tenant_clients *tenants;
+    struct sl_limits *limits;
     struct MHD_Daemon *daemon;
     MHD_socket listening; // when the daemon no longer does
     int64_t started_s;    // Unix time

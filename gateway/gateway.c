@@ -119,6 +119,7 @@ void sl_gateway_destroy(struct sl_gateway **gateway_ptr) {
         close(gateway->listening);
     }
     sl_served_destroy(&gateway->served);
+    sl_limits_destroy(&gateway->limits);
     sl_tenants_close(&gateway->tenants);
     sl_client_close(&gateway->client);
     sl_intake_turn_cleanup(&gateway->turn);
@@ -159,6 +160,9 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
             .ca = config->tls.ca,
             .own = gateway->client};
         status = sl_tenants_open(&tenants, &gateway->tenants, err);
+    }
+    if (status == SL_OK) {
+        status = sl_limits_create(&gateway->limits, err);
     }
     if (status == SL_OK) {
         status = sl_served_create(gateway->client, &gateway->served, err);

@@ -12,6 +12,7 @@ enum {
     LONG_BODY_BYTES = 1 << 20, // parsed in less than a tenth of a second
     TURN_MS = 60000,           // for all that are before us
     LOOK_MS = 100,
+    BYTES_A_TOKEN = 4,
 };
 
 // ---- turns --------------------------------------------------------------------------------------------------------------
@@ -70,6 +71,45 @@ static enum sl_status check_model(const struct sl_served_model *model, const str
     return SL_OK;
 }
 
+// ---- what it costs ------------------------------------------------------------------------------------------------------
+
+static int64_t guess_tokens(const Sluice__V1__GenerateRequest *message) {
+    size_t n_bytes = 0;
+    if (message->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS) {
+        return (int64_t)message->tokens->n_ids;
+    }
+    if (message->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT) {
+        n_bytes = strlen(message->text);
+    } else {
+        for (size_t i = 0; i < message->chat->n_messages; i++) {
+            n_bytes += strlen(message->chat->messages[i]->content);
+        }
+    }
+    return (int64_t)(n_bytes + BYTES_A_TOKEN - 1) / BYTES_A_TOKEN;
+}
+
+static enum sl_status charge(struct sl_intake *intake, const struct sl_openai_request *request,
+                             struct sl_refusal *refusal) {
+    int64_t n = guess_tokens(&request->message), now_ns = sl_now_ns(), retry_ms = 0;
+    enum sl_status status =
+        sl_limits_take(intake->limits, &intake->who, SL_LIMIT_TOKENS, n, now_ns, &intake->told, &retry_ms);
+    if (status == SL_OK) {
+        intake->n_charged_tokens = n;
+        return SL_OK;
+    }
+    sl_limits_give_back(intake->limits, &intake->who, SL_LIMIT_REQUESTS, 1, now_ns);
+    sl_refuse_for(refusal, retry_ms, "tokens of prompts", intake->who.tokens_per_minute);
+    return status;
+}
+
+void sl_intake_settle(struct sl_intake *intake, int64_t n_tokens) {
+    sl_limits_give_back(intake->limits, &intake->who, SL_LIMIT_TOKENS, intake->n_charged_tokens - n_tokens,
+                        sl_now_ns());
+    intake->n_charged_tokens = n_tokens;
+}
+
+// ---- all of it ----------------------------------------------------------------------------------------------------------
+
 enum sl_status sl_intake_read(struct sl_intake *intake, bool (*stopped)(void *arg), void *arg,
                               struct sl_openai_request **request_out, struct sl_refusal *refusal) {
     bool is_long = intake->n_body > LONG_BODY_BYTES;
@@ -85,6 +125,9 @@ enum sl_status sl_intake_read(struct sl_intake *intake, bool (*stopped)(void *ar
     sl_intake_drop(intake);
     if (status == SL_OK) {
         status = check_model(&intake->model, request, refusal);
+    }
+    if (status == SL_OK) {
+        status = charge(intake, request, refusal);
     }
     if (status != SL_OK) {
         sl_openai_request_destroy(&request);

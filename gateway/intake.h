@@ -4,6 +4,7 @@
  *
  * Design: JSON is parsed here and not where all connections are served, because a long list of token ids takes a second. What is parsed is
  *         many times larger than its text, so long bodies are parsed by turns.
+ *         How many tokens a text has only the cluster knows: it is charged for as one in four bytes until the job has told.
  * Threads: one at a time for each; what they share is any thread's.
  */
 #pragma once
@@ -13,6 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "gateway/limits.h"
 #include "gateway/openai_request.h"
 #include "gateway/refusal.h"
 #include "gateway/served.h"
@@ -34,6 +36,10 @@ struct sl_intake {
     atomic_llong *held_bytes; // has body_bytes of all bodies, until this one is freed
     struct sl_intake_turn *turn;
     struct sl_served_model model; // that answers
+    struct sl_limits *limits;
+    struct sl_api_key who;
+    struct sl_limits_told told; // of its limits, when they were last asked
+    int64_t n_charged_tokens;
 };
 
 /*
@@ -42,6 +48,9 @@ struct sl_intake {
  */
 enum sl_status sl_intake_read(struct sl_intake *intake, bool (*stopped)(void *arg), void *arg,
                               struct sl_openai_request **request_out, struct sl_refusal *refusal);
+
+// How many tokens the prompt has had that was charged for, when that is known. 0: it was never read.
+void sl_intake_settle(struct sl_intake *intake, int64_t n_tokens);
 
 // Frees the body, if it is there.
 void sl_intake_drop(struct sl_intake *intake);

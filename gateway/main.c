@@ -32,7 +32,7 @@ static const struct sl_option options[] = {
      SL_FIELD(options, gateway.coordinator)},
     SL_TLS_OPTIONS(options, gateway.tls, "client"),
     {"keys", 0, SL_OPTION_STRING, "", "FILE",
-     "let in who has an API key: a line has its SHA-256, its tenant and perhaps answers=N (docs/HTTP.md)",
+     "let in who has an API key: a line has its SHA-256, its tenant and perhaps limits (docs/HTTP.md)",
      SL_FIELD(options, gateway.keys)},
     {"tenants", 0, SL_OPTION_STRING, "", "DIR",
      "with client-TENANT.pem and .key of every tenant, for a cluster with certificates",

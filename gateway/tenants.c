@@ -153,7 +153,7 @@ static enum sl_status find_by_token(struct sl_tenant_clients *tenants, const cha
     char tenant[SL_TENANT_NAME_BYTES];
     struct sl_error err;
     enum sl_status status = sl_web_token_keys_check(tenants->token_keys, token, tenant, &err);
-    if (status == SL_OK && sl_api_key_of_tenant(tenant, who_out) != SL_OK) {
+    if (status == SL_OK && sl_api_keys_of_tenant(tenants->keys, tenant, who_out) != SL_OK) {
         status = sl_fail(&err, SL_ERR_INTERNAL, "the hash of a tenant's name failed");
     }
     if (status != SL_OK) {
@@ -185,7 +185,7 @@ static enum sl_status find_caller(struct sl_tenant_clients *tenants, const char 
 
 enum sl_status sl_tenants_find(struct sl_tenant_clients *tenants, const char *authorization, struct sl_api_key *key_out,
                                struct sl_client **client_out, struct sl_refusal *refusal) {
-    *key_out = (struct sl_api_key){.max_answers = INT64_MAX};
+    *key_out = sl_api_key_anybody;
     *client_out = tenants->own;
     if (!tenants->keys && !tenants->token_keys) {
         return SL_OK;

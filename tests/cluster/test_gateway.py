@@ -211,8 +211,8 @@ def test_models_health_and_metrics():
         assert gateway.refusal(404, model="other")["param"] == "model"
         gateway.complete(model="pocket")
         names = set(re.findall(r"^(\w+)", re.sub(r"^#.*\n", "", gateway.get("/metrics")[1], flags=re.M), re.M))
-        assert names == {"sluice_gateway_requests_total", "sluice_gateway_answers", "sluice_gateway_body_bytes",
-                         "sluice_gateway_ready"}, names
+        assert names == {"sluice_gateway_requests_total", "sluice_gateway_limited_total", "sluice_gateway_answers",
+                         "sluice_gateway_body_bytes", "sluice_gateway_ready"}, names
         if shutil.which("promtool"):
             checked = subprocess.run(["promtool", "check", "metrics"], input=gateway.get("/metrics")[1], text=True, capture_output=True)
             assert checked.returncode == 0, checked
@@ -249,7 +249,11 @@ def test_what_is_not_done_is_refused_by_name():
         for body in (b"", b"{", b"[]", b'{"prompt": "a", "prompt": "b"}', b'{"prompt": "\xff"}', b"[" * 100000, b'{"prompt":"\\u0000"}'):
             gateway.refusal(400, body=body)
         assert gateway.refusal(404, "/v2/completions", {})["param"] is None
-        assert gateway.get("/v1/completions")[0] == 405 and gateway.post("/health", {})[0] == 405
+        for method, path, allowed in (("GET", "/v1/completions", "POST"), ("POST", "/health", "GET, HEAD"), ("DELETE", "/v1/models/x", "GET, HEAD")):
+            with contextlib.closing(gateway.connect()) as connection:
+                connection.request(method, path)
+                reply = connection.getresponse()
+                assert reply.status == 405 and reply.getheader("Allow") == allowed, (path, reply.status, reply.getheaders())
         # Never ignored, but nothing either: what says nothing.
         gateway.complete(n=1, tools=None, presence_penalty=0, logit_bias={}, user="me", max_tokens=1)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Who uses a gateway: tenants by the tokens that somebody else has signed."""
+"""Who uses a gateway: tenants by the tokens that somebody else has signed, and how much each may ask."""
 import base64
 import contextlib
 import json
@@ -110,6 +110,84 @@ def test_tokens_without_certificates_let_in():
             status, reply = gateway.post("/v1/completions", ANSWER)
             assert status == 401 and "JSON web token" in reply["error"]["message"], reply
             assert "made for other services" in gateway.errors()
+
+
+# ---- limits -------------------------------------------------------------------------------------------------------------
+
+def headers_of(gateway, key, **fields):
+    """(status, headers in small letters, the reply) of a completion."""
+    with contextlib.closing(gateway.connect()) as connection:
+        connection.request("POST", "/v1/completions", json.dumps({**ANSWER, "max_tokens": 1, **fields}), {"Authorization": f"Bearer {key}"})
+        reply = connection.getresponse()
+        return reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read().decode()
+
+
+def limited(gateway, limit):
+    return gateway.metric(f'sluice_gateway_limited_total{{limit="{limit}"}}')
+
+
+def until_refused(gateway, key, **fields):
+    """The first 429 of a key whose minute holds one request: on a machine that is very slow it may be the second or third."""
+    for _ in range(5):
+        status, headers, reply = headers_of(gateway, key, **fields)
+        if status == 429:
+            return headers, json.loads(reply)["error"]
+        assert status == 200, reply
+    raise AssertionError("five requests in a minute that has one")
+
+
+def test_limits_of_a_minute():
+    with tempfile.TemporaryDirectory(prefix="sluice-limits-") as folder, Cluster(kvstore=0) as cluster:
+        signer, keys, jwt_keys = Signer(folder, "one", "ES256"), os.path.join(folder, "keys"), os.path.join(folder, "jwt-keys.pem")
+        with open(keys, "w") as file:
+            file.write(key_line("sk-one", "a", "requests=1") + key_line("sk-tokens", "b", "tokens=1") + key_line("sk-free", "c")
+                       + "jwt * requests=1\njwt rich requests=1000 tokens=1000000\n")
+        with open(jwt_keys, "w") as file:
+            file.write(signer.public)
+        with Gateway(cluster, "--keys", keys, "--jwt-keys", jwt_keys) as gateway:
+            status, headers, _ = headers_of(gateway, "sk-one")
+            assert status == 200 and headers["x-ratelimit-limit-requests"] == "1" and headers["x-ratelimit-remaining-requests"] == "0", headers
+            assert "x-ratelimit-limit-tokens" not in headers, headers
+            headers, error = until_refused(gateway, "sk-one", stream=True)
+            assert 1 <= int(headers["retry-after"]) <= 60 and headers["x-ratelimit-reset-requests"].endswith("s"), headers
+            assert error["type"] == "rate_limit_error" and "1 requests a minute" in error["message"], error
+            assert limited(gateway, "requests") == 1 and limited(gateway, "tokens") == 0
+
+            # The first prompt takes hundreds of minutes' tokens; the second waits for them, and is told how long.
+            status, headers, _ = headers_of(gateway, "sk-tokens", stream=True)
+            assert status == 200 and headers["x-ratelimit-limit-tokens"] == "1", headers
+            status, headers, reply = headers_of(gateway, "sk-tokens")
+            assert status == 429 and int(headers["retry-after"]) > 6000 and headers["x-ratelimit-remaining-tokens"] == "0", (headers, reply)
+            assert "tokens of prompts a minute" in reply and limited(gateway, "tokens") == 1, reply
+
+            # A tenant's tokens of JSON are one caller, whichever they are; others have their own minute.
+            assert headers_of(gateway, signer.token(tenant="poor"))[0] == 200
+            until_refused(gateway, signer.token(tenant="poor", sub="another"))
+            assert headers_of(gateway, signer.token(tenant="other"))[0] == 200
+            for i in range(3):
+                status, headers, _ = headers_of(gateway, signer.token(tenant="rich"))
+                assert status == 200 and headers["x-ratelimit-limit-requests"] == "1000", headers
+            status, headers, _ = headers_of(gateway, "sk-free")
+            assert status == 200 and not any(name.startswith("x-ratelimit") for name in headers), headers
+
+
+def test_prompts_are_charged_as_counted():
+    """Not as their bytes were guessed; and what never became a job costs nothing."""
+    with tempfile.TemporaryDirectory(prefix="sluice-limits-") as folder, Cluster(kvstore=0) as cluster:
+        keys = os.path.join(folder, "keys")
+        with open(keys, "w") as file:
+            file.write(key_line("sk", "a", "tokens=1"))
+        with Gateway(cluster, "--keys", keys) as gateway:
+            for _ in range(2):
+                status, _, reply = headers_of(gateway, "sk", prompt=[10**9])
+                assert status == 400, reply
+            began = time.monotonic()
+            status, _, reply = headers_of(gateway, "sk")
+            assert status == 200, reply
+            n = json.loads(reply)["usage"]["prompt_tokens"]
+            assert abs(n - len(ANSWER["prompt"]) / 4) > 50, "a guess that is right shows nothing"
+            status, headers, reply = headers_of(gateway, "sk")  # a minute a token
+            assert status == 429 and 60 * n - (time.monotonic() - began) <= int(headers["retry-after"]) <= 60 * n, (headers, reply)
 
 
 if __name__ == "__main__":
