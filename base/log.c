@@ -24,7 +24,7 @@
 #define MAX_RULES      24
 #define MAX_NAME_BYTES 24
 #define MAX_LINE_BYTES 2048
-#define MAX_JSON_BYTES 8192 // the same, escaped: more is cut
+#define MAX_JSON_BYTES 4000 // the same, escaped: more is cut; less than `sluice up` passes on in one piece
 #define MAX_ID_BYTES   64
 
 struct rule {
