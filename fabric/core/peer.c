@@ -163,7 +163,9 @@ static struct sl_peer *create_peer(struct sl_fabric *fabric) {
 }
 
 static void *on_accepted(void *arg, struct sl_link *link, const char *from) {
-    struct sl_peer *peer = create_peer(arg);
+    struct sl_fabric *fabric = arg;
+    // Who comes while this fabric stops would never be told so, and keep it from being over.
+    struct sl_peer *peer = atomic_load(&fabric->stopping) ? NULL : create_peer(fabric);
     if (peer) {
         peer->link = link;
         snprintf(peer->name, sizeof peer->name, "from %s", from);

@@ -160,7 +160,7 @@ static void take(struct sl_links *links, int fd, const char *from) {
     links->n_unmet++;
     link->owner = links->events.on_accepted(links->arg, link, from);
     if (!link->owner) {
-        complain(links, "no memory for it", from);
+        complain(links, "this fabric stops, or has no memory for it", from);
         sl_link_close(&link);
         return;
     }

@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The main job gives the right answer, and the same answer however it travels and however it is cut."""
 import os
+import signal
 import subprocess
 import tempfile
+import time
 
 import grpc
 
-from harness import BIN, MODEL, SLOW, Cluster, State, document, inference, local_tokens, question, request, run_local, run_tests
-from harness import states, tokens
+from harness import BIN, MODEL, SLOW, Cluster, State, document, endless, eventually, inference, local_tokens, question, request
+from harness import run_local, run_tests, states, tokens
 
 RECIPES = ["full", "h2o,budget=0.5", "streamingllm,budget=512", "full,format=int4", "h2o,budget=0.5,format=f16/2-:int2"]
 
@@ -75,6 +77,61 @@ def test_events_tell_the_story():
         # An f16 capsule is what the tokens take, rounded up to pages; a header comes on top.
         assert s.full_bytes <= s.capsule_bytes <= 1.1 * s.full_bytes + 65536, (s.full_bytes, s.capsule_bytes)
         assert s.retries == 0 and s.n_reused_tokens == 0
+
+
+def timed(cluster, job_id, began):
+    """(statistics, events, seconds from `began` to the first token and to the end, as its client sees them)."""
+    events, first = [], None
+    for event in cluster.watch(job_id):
+        first = first or (event.HasField("token") and time.monotonic() - began)
+        events.append(event)
+    return events[-1].finished.statistics, events, first, time.monotonic() - began
+
+
+def test_the_time_to_the_first_token_is_told_by_stages():
+    """Queue, reading and shipping add up, each of them shows its own delay, and the client waits for no less than is told."""
+    with Cluster(kvstore=0, coordinator_args=["--max-jobs", "1", "--heartbeat", "5s"]) as cluster:
+        def check(s, events, first, total):
+            stages = s.queue_ms + s.prefill_ms + s.ship_ms
+            assert 0 < s.prefill_ms and 0 <= s.ship_ms and 0 <= s.queue_ms and stages <= s.ttft_ms <= s.total_ms, s
+            assert s.ttft_ms <= first * 1000 + 1 and s.total_ms <= total * 1000 + 1, (s, first, total)
+            assert abs((s.total_ms - s.ttft_ms) - s.tpot_ms * (s.n_output_tokens - 1)) < 0.01, s
+            shipped = [e.ship for e in events if e.HasField("ship")]
+            assert shipped and shipped[-1].bytes_sent == shipped[-1].bytes_total, shipped
+            assert 0 < s.capsule_bytes - shipped[-1].bytes_total < 65536, (s.capsule_bytes, shipped[-1])  # the header
+        began = time.monotonic()
+        before = cluster.submit(endless(3000, 300))
+        waits = cluster.submit(request(3000))
+        s = timed(cluster, before, began)[0]
+        waited = timed(cluster, waits, began)
+        check(*waited)
+        assert waited[0].queue_ms >= s.total_ms - 1000, (waited[0], s)  # it had its turn behind the other one
+        assert waited[0].ttft_ms - waited[0].queue_ms < waited[0].queue_ms, waited[0]
+
+        # The receiver stands still until half a second behind the last chunk: that is the ship's, and nobody else's.
+        began = time.monotonic()
+        job_id = cluster.submit(request(8000, recipe="full,chunk=128"))
+        for event in cluster.watch(job_id):
+            if event.HasField("prefill"):
+                cluster.kill("decode-0", signal.SIGSTOP)  # at the first chunk, and again
+                if event.prefill.tokens_done == event.prefill.tokens_total:
+                    break
+        time.sleep(0.5)
+        cluster.kill("decode-0", signal.SIGCONT)
+        s, events, _, total = timed(cluster, job_id, began)
+        check(s, events, total, total)
+        assert s.retries == 0 and s.ship_ms >= 400, s
+        assert s.queue_ms + s.prefill_ms <= s.ttft_ms - 400, s
+
+
+def test_a_stored_prompt_is_shipped_and_not_read():
+    with Cluster(kvstore=1) as cluster:
+        first, _ = cluster.answer(request(3000))
+        eventually(lambda: any(w.load.stored_bytes for w in cluster.workers().workers), 10, "the capsule is stored")
+        again, _ = cluster.answer(request(3000))
+        s = again.statistics
+        assert s.n_reused_tokens > 0 and s.prefill_ms == 0 and 0 < s.ship_ms <= s.ttft_ms, s
+        assert first.statistics.prefill_ms > 0 and first.text == again.text
 
 
 def test_compression_ships_and_holds_less():

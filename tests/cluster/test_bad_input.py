@@ -86,6 +86,34 @@ def test_prompts_in_parts():
                 assert error.code() == Code.INVALID_ARGUMENT and words in error.details(), error
 
 
+def test_refused_parts_give_back_what_they_held():
+    """Uploads that are refused in the middle, more of them and of more bytes than there is room for at once: the next one is taken."""
+    whole = request(3000)
+    with Cluster(kvstore=0, coordinator_args=["--request-memory", "8M", "--max-prompt", "1M", "--max-watchers", "4"]) as cluster:
+        def in_parts(parts):
+            submit = stub(cluster.channel.stream_stream, "sluice.v1.Inference.SubmitInParts")
+            return next(submit(iter(parts), timeout=20 * SLOW)).job_id
+        part = lambda **fields: inference.GenerateRequest(**fields)
+        large = [part(text="x" * 200000, max_new_tokens=4) for _ in range(4)]
+        for behind, code in ([[part(text="x", recipe="full")], Code.INVALID_ARGUMENT],       # a part that is none
+                             [[part(text="x" * 300000)], Code.INVALID_ARGUMENT],             # more than a prompt may have
+                             [[part(tokens=inference.TokenIds(ids=[1]))], Code.INVALID_ARGUMENT]):
+            for _ in range(12):
+                try:
+                    in_parts([*large, *behind])
+                    raise AssertionError(f"accepted: {behind}")
+                except grpc.RpcError as error:
+                    assert error.code() == code, error
+                assert not any(cluster.gauges().values()), cluster.gauges()
+        half = len(whole.text) // 2
+        first = inference.GenerateRequest()
+        first.CopyFrom(whole)
+        first.text = whole.text[:half]
+        for _ in range(6):
+            events = list(cluster.watch(in_parts([first, part(text=whole.text[half:])])))
+            assert events[-1].finished.text.strip() == "48213", events[-1]
+
+
 def test_requests():
     bad = Code.INVALID_ARGUMENT
     job = lambda **fields: inference.GenerateRequest(**{"text": document(1000), "max_new_tokens": 4, **fields})

@@ -18,7 +18,7 @@ from harness import run_tests, tokens
 SMALL = {"full": "", "tailorkv": "topk=16", "tailorkv-1": "topk=16", "tailorkv-near": "topk=16"}
 MORE = ["h2o,budget=0.4,when=chunk+step,chunk=128", "d2o,budget=0.4,evicted=drop",
         "tova,budget=200,when=end+step", "streamingllm,budget=128,when=chunk+step,chunk=64",
-        "adakv,budget=128,layers=pyramid,format=int4", "h2o,budget=0.4,evicted=merge,when=end,format=f16/3-:int2",
+        "roco,scope=tail:64+std:0.3,budget=200,when=end+step", "adakv,budget=128,layers=pyramid,format=int4", "h2o,budget=0.4,evicted=merge,when=end,format=f16/3-:int2",
         "full,format=f16/0-1:int2,place=offload/2-,topk=16"]
 PROMPT = document(1200) + question()
 

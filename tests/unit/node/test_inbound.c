@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "node/adopt.h"
 #include "node/inbound.h"
 
 #define ARENA_BYTES ((size_t)4 << 20)
@@ -196,6 +197,91 @@ static void test_inbound_promises_the_device_what_is_staged(void **state) {
     free(first.ticket);
 }
 
+// ---- what is refused when it has arrived ----------------------------------------------------------------------------
+
+// A capsule of two full pages of one head, as a sender has it: its header, and the bytes of its body.
+static size_t make_capsule(struct fixture *fixture, const struct sl_capsule_id *id, uint8_t **header_out,
+                           size_t *header_bytes_out) {
+    struct sl_page_layout layout;
+    struct sl_session *session;
+    assert_int_equal(sl_page_layout_init(&layout, SL_KV_F16, 8, 0, false), SL_OK);
+    struct sl_session_config config = {.geometry = {1, 1, 8}, .max_slots = 128, .work = &layout, .packed = &layout};
+    assert_int_equal(sl_session_create(&config, fixture->arena, &session, NULL), SL_OK);
+    assert_int_equal(sl_session_reserve(session, 0, 128), SL_OK);
+    sl_session_set_slots(session, 0, 0, 128);
+    session->n_tokens = 128;
+    size_t bytes = sl_capsule_body_bytes(session);
+    assert_int_equal(sl_capsule_write_header(session, id, header_out, header_bytes_out, NULL), SL_OK);
+    sl_session_destroy(&session);
+    return bytes;
+}
+
+struct arrival {
+    struct sl_capsule_id expected;
+    struct sl_kv_geometry geometry;
+    size_t left_out, header_left_out; // of what was announced
+    int damaged;                      // a byte of the header, or -1
+    enum sl_status status;
+};
+
+static void adopt(struct fixture *fixture, const struct arrival *arrival) {
+    static const struct sl_capsule_id id = {11, 22, {{33}}};
+    uint8_t *header;
+    size_t header_bytes, body_bytes = make_capsule(fixture, &id, &header, &header_bytes), promised;
+    struct sl_inbound_ticket ticket;
+    struct sl_ship *ship;
+    struct sl_capsule_bytes received;
+    struct sl_session *session = NULL;
+    struct sl_error err = {0};
+    if (arrival->damaged >= 0) {
+        header[arrival->damaged] ^= 0xff;
+    }
+    assert_int_equal(sl_inbound_open(fixture->inbound, "test", body_bytes, 5000, &ticket, NULL), SL_OK);
+    assert_int_equal(
+        sl_ship_open(fixture->sender, ticket.ticket, ticket.ticket_bytes, sl_deadline_in_ms(5000), &ship, NULL), SL_OK);
+    sl_ship_piece(ship, 0, fixture->source, body_bytes - arrival->left_out);
+    assert_int_equal(sl_ship_finish(ship, header, header_bytes - arrival->header_left_out, NULL), SL_OK);
+    sl_ship_close(&ship);
+    assert_int_equal(sl_inbound_take(fixture->inbound, ticket.id, sl_deadline_in_ms(2000), &received, &promised, NULL),
+                     SL_OK);
+    struct sl_node node = {.arena = fixture->arena, .staging = fixture->arena, .ledger = fixture->ledger};
+    assert_int_equal(
+        sl_node_adopt(&node, &received, &promised, &arrival->geometry, &arrival->expected, 128, &session, &err),
+        arrival->status);
+    if (arrival->status == SL_OK) {
+        assert_int_equal(session->n_tokens, 128);
+        sl_session_destroy(&session);
+    } else {
+        assert_null(session);
+        assert_int_not_equal(err.text[0], '\0');
+    }
+    sl_ledger_return(fixture->ledger, promised); // whoever has taken it gives back what it was promised, adopted or not
+    free(header);
+    free(ticket.ticket);
+    struct sl_arena_stats stats;
+    sl_arena_get_stats(fixture->arena, &stats);
+    assert_int_equal(stats.n_blocks, 0);
+    assert_int_equal(sl_ledger_promised_bytes(fixture->ledger), 0);
+    assert_int_equal(sl_inbound_count(fixture->inbound), 0);
+}
+
+static void test_inbound_refused_adoptions_leave_nothing(void **state) {
+    struct fixture *fixture = *state;
+    static const struct arrival arrivals[] = {
+        {{11, 22, {{33}}}, {1, 1, 8}, 0, 0, -1, SL_OK},
+        {{12, 22, {{33}}}, {1, 1, 8}, 0, 0, -1, SL_ERR_PRECONDITION}, // another model
+        {{11, 23, {{33}}}, {1, 1, 8}, 0, 0, -1, SL_ERR_PRECONDITION}, // another recipe
+        {{11, 22, {{34}}}, {1, 1, 8}, 0, 0, -1, SL_ERR_PRECONDITION}, // another prompt
+        {{11, 22, {{33}}}, {2, 1, 8}, 0, 0, -1, SL_ERR_PRECONDITION}, // more layers
+        {{11, 22, {{33}}}, {1, 1, 8}, 64, 0, -1, SL_ERR_INVALID},     // fewer pages than it says
+        {{11, 22, {{33}}}, {1, 1, 8}, 0, 1, -1, SL_ERR_INVALID},      // a header that is cut short
+        {{11, 22, {{33}}}, {1, 1, 8}, 0, 0, 0, SL_ERR_INVALID},       // one that is none
+    };
+    for (size_t i = 0; i < sizeof arrivals / sizeof arrivals[0]; i++) {
+        adopt(fixture, &arrivals[i]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_inbound_what_was_shipped_can_be_taken, setup, teardown),
@@ -203,6 +289,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_inbound_counts_blocks_and_promises, setup, teardown),
         cmocka_unit_test_setup_teardown(test_inbound_of_an_aborted_ship_fails, setup, teardown),
         cmocka_unit_test_setup_teardown(test_inbound_promises_the_device_what_is_staged, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_inbound_refused_adoptions_leave_nothing, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

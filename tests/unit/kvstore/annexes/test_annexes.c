@@ -464,6 +464,41 @@ static void test_annex_grows_where_everything_is_promised(void **state) {
     sl_ledger_return(fixture->parts.ledger, others);
 }
 
+// What is refused leaves every gauge as it was, also where the memory is missing; when the annex goes, all of them are zero.
+static void test_annex_refused_grants_hold_nothing(void **state) {
+    struct fixture *fixture = *state;
+    struct parts *parts = &fixture->parts;
+    struct prompt prompt;
+    make_prompt(&prompt, 1, 0, 300);
+    struct sl_annex_lease lease = open_annex(fixture, &prompt);
+    const size_t promised = promised_bytes(parts);
+    const int64_t ranges[][2] = {{64, 128}, {0, 100}, {0, 320}, {0, 0}, {-64, 64}};
+    assert_true(promised > 0);
+    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
+        assert_int_equal(grant_refused(fixture, lease.lease_id, ranges[i][0], ranges[i][1]), SL_ERR_INVALID);
+        assert_int_equal(promised_bytes(parts), promised);
+        assert_int_equal(sl_inbound_count(parts->inbound), 0);
+    }
+    struct sl_arena_stats stats;
+    sl_arena_get_stats(parts->arena, &stats);
+    void *others = sl_arena_alloc(parts->arena, stats.largest_free_bytes); // nothing is left, whatever was promised
+    assert_non_null(others);
+    assert_int_equal(grant_refused(fixture, lease.lease_id, 0, 128), SL_ERR_EXHAUSTED);
+    assert_int_equal(promised_bytes(parts), promised);
+    assert_int_equal(sl_inbound_count(parts->inbound), 0);
+    sl_arena_free(parts->arena, others);
+    struct sl_inbound_ticket ticket = grant(fixture, &lease, 0, 128);
+    assert_int_equal(sl_inbound_count(parts->inbound), 1);
+    assert_int_equal(grant_refused(fixture, lease.lease_id, 64, 128), SL_ERR_INVALID); // that one stands
+    assert_int_equal(sl_inbound_count(parts->inbound), 1);
+    free(ticket.ticket);
+    sl_annexes_release(fixture->annexes, lease.lease_id);
+    assert_int_equal(grant_refused(fixture, lease.lease_id, 0, 128), SL_ERR_NOT_FOUND);
+    assert_int_equal(promised_bytes(parts), 0);
+    assert_int_equal(sl_inbound_count(parts->inbound), 0);
+    assert_int_equal(sl_annexes_count(fixture->annexes), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_annex_grows_and_the_next_job_reuses_it, setup, teardown),
@@ -477,6 +512,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_annex_grows_where_everything_is_promised, setup, teardown),
         cmocka_unit_test_setup_teardown(test_annex_promises_what_is_to_come, setup, teardown),
         cmocka_unit_test_setup_teardown(test_annex_takes_the_room_of_what_nobody_uses, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_annex_refused_grants_hold_nothing, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
