@@ -39,8 +39,9 @@ def probe(process, path):
 def becomes(process, path, status, word, timeout=15):
     """The probe answers so before long."""
     def is_so():
-        got = probe(process, path)
-        return got[0] == status and word in got[1]
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            got = probe(process, path)
+            return got[0] == status and word in got[1]
     eventually(is_so, timeout, f"{path} of {process.admin} is {status} and says {word!r}")
 
 
