@@ -9,7 +9,7 @@ SEED       ?= 1
 FUZZER     ?= $(notdir $(wildcard tests/fuzz/corpus/*))
 C_FILES    := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 
-.PHONY: all deps build gpu gpu-kit test test-asan test-tsan bits fuzz chaos faults demo bench quality lint tidy format clean help
+.PHONY: all deps build gpu gpu-kit image deploy-check test test-asan test-tsan bits fuzz chaos faults demo bench quality lint tidy format clean help
 
 all: build
 
@@ -27,6 +27,12 @@ gpu: build       ## libsluice_cuda.so, the plugin for NVIDIA GPUs, beside the pr
 gpu-kit: gpu     ## a folder for a machine with an NVIDIA driver and nothing else: build/gpu-kit, see docs/GPU.md
 	@cmake --build build -j $(JOBS) --target gpu_checks
 	@tools/gpu_kit/make.sh build build/gpu-kit
+
+image: build     ## an image with all programs: build/image (deploy/image/build.sh --help)
+	@deploy/image/build.sh
+
+deploy-check: build ## manifests against the programs, Kubernetes' schemas, promtool; the image, and the demo from it: a table
+	@/usr/bin/python3 -u deploy/check/deploy_check.py
 
 test: build      ## build, then run every test
 	@$(CTEST) --test-dir build
@@ -79,4 +85,4 @@ clean:           ## remove the build folders
 	@rm -rf build build-asan build-tsan build-fuzz
 
 help:            ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile

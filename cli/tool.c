@@ -133,7 +133,7 @@ static bool connects(const struct addrinfo *at, int timeout_ms) {
     return ok;
 }
 
-bool sl_tool_reachable(const char *address, int timeout_ms) {
+static bool reachable(const char *address, int timeout_ms) {
     char host[256];
     const char *colon = strrchr(address, ':');
     if (!colon || (size_t)(colon - address) >= sizeof host) {
@@ -151,6 +151,18 @@ bool sl_tool_reachable(const char *address, int timeout_ms) {
         ok = connects(at, timeout_ms);
     }
     freeaddrinfo(list);
+    return ok;
+}
+
+bool sl_tool_reachable(const char *coordinators, int timeout_ms) {
+    struct sl_rpc_addresses addresses;
+    struct sl_error err;
+    bool ok = false;
+    if (sl_rpc_addresses_parse(coordinators, &addresses, &err) == SL_OK) {
+        for (int i = 0; i < addresses.n && !ok; i++) {
+            ok = reachable(addresses.text[i], timeout_ms);
+        }
+    }
     return ok;
 }
 

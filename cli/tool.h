@@ -45,8 +45,8 @@ struct sl_tool_config {
 
 // Of all others.
 #define SL_TOOL_OPTIONS                                                                                                \
-    SL_OPTION_ROW("coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT",                                 \
-                  "where the cluster's coordinator listens", SL_FIELD(sl_tool_config, coordinator)),                   \
+    SL_OPTION_ROW("coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT,...",                             \
+                  "where the cluster's coordinators listen", SL_FIELD(sl_tool_config, coordinator)),                   \
         SL_TLS_OPTIONS(sl_tool_config, tls, "client"),                                                                 \
         SL_OPTION_ROW("timeout", 0, SL_OPTION_DURATION, "10s", "TIME", "of one request to the coordinator",            \
                       SL_FIELD(sl_tool_config, timeout_ms), 1, 86400000),                                              \
@@ -82,8 +82,8 @@ bool sl_tool_connect(const char *command, const char *address, const struct sl_t
                      struct sl_client **client_out, int *exit_out);
 void sl_tool_disconnect(struct sl_client **client);
 
-// Whether anybody listens there: a plain connection attempt, for decisions that come before gRPC may start.
-bool sl_tool_reachable(const char *address, int timeout_ms);
+// Whether anybody listens at one of these: a plain connection attempt, for decisions that come before gRPC may start.
+bool sl_tool_reachable(const char *coordinators, int timeout_ms);
 
 /*
  * SIGINT and SIGTERM as something to ask about instead of handlers and globals. sl_signals_init() blocks them for this

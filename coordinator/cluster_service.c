@@ -4,8 +4,11 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "coordinator/coordinator_internal.h"
+#include "coordinator/lead.h"
 #include "proto/methods.h"
+
+#define HEARD_MS      500 // for the beats' way
+#define HEARD_POLL_MS 20
 
 // A worker speaks for itself alone; an operator for any. Without certificates everybody is anybody.
 static enum sl_status check_speaker(const struct sl_rpc_call *call, const char *name, struct sl_error *err) {
@@ -30,8 +33,12 @@ static enum sl_status handle_register(void *service, struct sl_rpc_call *call, c
     if (status != SL_OK) {
         return status;
     }
+    if (((const Sluice__V1__RegisterRequest *)request)->drains) {
+        sl_registry_adopt_drain(coordinator->registry, info->name, true);
+    }
     Sluice__V1__RegisterReply reply = SLUICE__V1__REGISTER_REPLY__INIT;
     reply.heartbeat_ms = coordinator->config.heartbeat_ms;
+    reply.term = sl_coordinator_term(coordinator);
     return sl_rpc_call_send(call, &reply.base);
 }
 
@@ -47,12 +54,31 @@ static enum sl_status handle_heartbeat(void *service, struct sl_rpc_call *call, 
     if (status != SL_OK) {
         return status;
     }
+    sl_coordinator_hear_term(coordinator, beat->term, beat->name);
     char store[SL_ADDRESS_BYTES];
     sl_registry_store_address(coordinator->registry, 0, store);
     Sluice__V1__HeartbeatReply reply = SLUICE__V1__HEARTBEAT_REPLY__INIT;
     reply.drain = drain;
+    reply.term = sl_coordinator_term(coordinator);
     reply.kvstore_address = store;
     return sl_rpc_call_send(call, &reply.base);
+}
+
+/*
+ * Of several coordinators another one may lead in a moment: what an operator was answered must be known to the worker itself by then,
+ * which tells all of them. A worker that does not say so within two beats was not told.
+ */
+static enum sl_status wait_until_heard(struct sl_coordinator *coordinator, const Sluice__V1__DrainRequest *drain,
+                                       struct sl_error *err) {
+    int64_t deadline_ns = sl_deadline_in_ms(5 * coordinator->config.heartbeat_ms / 2 + HEARD_MS);
+    while (!sl_registry_drain_is_heard(coordinator->registry, drain->name)) {
+        if (sl_now_ns() >= deadline_ns) {
+            sl_registry_adopt_drain(coordinator->registry, drain->name, drain->undo);
+            return sl_fail(err, SL_ERR_DEADLINE, "%.60s has not heard of it: try again", drain->name);
+        }
+        sl_sleep_ms(HEARD_POLL_MS);
+    }
+    return SL_OK;
 }
 
 static enum sl_status handle_drain(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
@@ -62,7 +88,13 @@ static enum sl_status handle_drain(void *service, struct sl_rpc_call *call, cons
     int jobs = 0;
     enum sl_status status = check_speaker(call, drain->name, err);
     if (status == SL_OK) {
+        status = sl_coordinator_check_leads(coordinator, err);
+    }
+    if (status == SL_OK) {
         status = sl_registry_drain(coordinator->registry, drain->name, drain->undo, &jobs, err);
+    }
+    if (status == SL_OK && coordinator->election != NULL) {
+        status = wait_until_heard(coordinator, drain, err);
     }
     if (status != SL_OK) {
         return status;

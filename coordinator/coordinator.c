@@ -24,6 +24,9 @@
 void sl_coordinator_config_init(struct sl_coordinator_config *config) {
     *config = (struct sl_coordinator_config){
         .listen = "127.0.0.1:7600",
+        .etcd = "",
+        .etcd_prefix = "/sluice",
+        .advertise = "",
         .admin_listen = "none",
         .metrics_alias = "none",
         .weights = "stored",
@@ -182,6 +185,14 @@ static enum sl_status make_parts(struct sl_coordinator *coordinator, struct sl_e
     if (status == SL_OK) {
         status = sl_jobs_create(&retention, &coordinator->jobs, err);
     }
+    if (status == SL_OK && config->etcd[0] != '\0') {
+        struct sl_election_config election;
+        sl_election_config_init(&election);
+        election.etcd = config->etcd;
+        election.prefix = config->etcd_prefix;
+        election.tls = config->etcd_tls;
+        status = sl_election_create(&election, &coordinator->election, err);
+    }
     return status;
 }
 
@@ -246,14 +257,19 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
         goto err_destroy;
     }
     status = start_server(coordinator, err);
+    if (status == SL_OK && coordinator->election != NULL) {
+        const char *address = config->advertise[0] != '\0' ? config->advertise : sl_coordinator_address(coordinator);
+        status = sl_election_stand(coordinator->election, address, err);
+    }
     if (status != SL_OK) {
         goto err_destroy;
     }
     // Whoever was given strings by pointer: they need not outlive this call.
     coordinator->config.listen = coordinator->config.model_dir = coordinator->config.default_recipe = NULL;
     coordinator->config.weights = coordinator->config.salt_file = coordinator->config.model_name = NULL;
+    coordinator->config.tls = coordinator->config.etcd_tls = (struct sl_tls_files){0};
+    coordinator->config.etcd = coordinator->config.etcd_prefix = coordinator->config.advertise = NULL;
     coordinator->config.admin_listen = coordinator->config.metrics_alias = NULL;
-    coordinator->config.tls = (struct sl_tls_files){0};
     atomic_store(&coordinator->swept_ns, sl_now_ns());
     sl_coordinator_add_probes(coordinator);
     sl_log_info("coordinator", "serving at %s, model %016" PRIx64, sl_coordinator_address(coordinator),
@@ -295,6 +311,9 @@ static void drain(struct sl_coordinator *coordinator) {
     }
     pthread_mutex_unlock(&coordinator->mutex);
     sl_rpc_health_set(coordinator->standard.health, "", false);
+    if (coordinator->election != NULL) { // another one leads while we finish what runs
+        sl_election_withdraw(coordinator->election);
+    }
 
     pthread_mutex_lock(&coordinator->mutex);
     while (coordinator->n_threads > 0 && sl_now_ns() < coordinator->grace_end_ns) {
@@ -340,6 +359,7 @@ void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {
     }
     sl_admin_close(&coordinator->admin); // before what it tells of
     sl_rpc_standard_cleanup(&coordinator->standard);
+    sl_election_destroy(&coordinator->election);
     sl_jobs_destroy(&coordinator->jobs);
     sl_admission_destroy(&coordinator->admission);
     sl_tenants_destroy(&coordinator->tenants);

@@ -7,6 +7,7 @@
  *     registry.h    who is there                          admit.h      is there room
  *     event_log.h   what happened                         job.h        one request and its state machine
  *     jobs.h        all of them                           request.h    what a client may ask for
+ *     lead.h        whether this coordinator leads         election/election.h  and who else
  *     run_job.h     one job from its beginning to its end  submit.c     from a request to a job with a thread
  *     inference_service.c, cluster_service.c              what clients and workers call
  * Threads: gRPC's handlers, one thread a job, and one that sweeps: it gives up silent workers and forgets old jobs.
@@ -30,6 +31,10 @@ struct sl_coordinator_config {
     const char *model_dir;     // tokenizer, config.json and fingerprint; the weights are not loaded
     const char *model_name;    // as clients know it; NULL: the folder's
     const char *weights;       // the format of the workers' weights (tensor/ops.h): part of the fingerprint
+    const char *etcd;          // "HOST:PORT,...": one of several, of which one leads (election/election.h); "": alone
+    const char *etcd_prefix;   // of the cluster's keys there
+    struct sl_tls_files etcd_tls;
+    const char *advertise;      // "HOST:PORT", as clients reach us; "": as listen
     const char *default_recipe; // of requests without one; NULL: sl_job_default_recipe() of the model
     int64_t max_jobs;           // admitted at once
     int64_t max_queued;         // accepted and waiting

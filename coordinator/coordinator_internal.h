@@ -7,6 +7,7 @@
 
 #include "admin/admin.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/election/election.h"
 #include "coordinator/job_figures.h"
 #include "coordinator/jobs/jobs.h"
 #include "coordinator/jobs/request.h"
@@ -37,6 +38,7 @@ struct sl_coordinator {
     struct sl_admission *admission;
     struct sl_tenants *tenants;
     struct sl_jobs *jobs;
+    struct sl_election *election;    // NULL: alone
     struct sl_rpc_standard standard; // beside the coordinator's own services
     struct sl_rpc_server *server;
     atomic_int n_watchers; // handlers that may stay for long

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/jobs/parts.h"
+#include "coordinator/lead.h"
 #include "proto/methods.h"
 
 #define POLL_MS        100   // between looks at the client while nothing happens
@@ -106,6 +107,17 @@ static enum sl_status hold_tokens(struct sl_rpc_call *call, const Sluice__V1__Ge
     return sl_rpc_call_hold(call, TOKENS_A_BYTE * n, err);
 }
 
+// What another coordinator may know, this one does not deny.
+static enum sl_status find_job(struct sl_coordinator *coordinator, const struct sl_rpc_call *call, const char *id,
+                               struct sl_job **job_out, struct sl_error *err) {
+    enum sl_status status = sl_jobs_find(coordinator->jobs, id, sees(call), job_out, err);
+    if (status == SL_ERR_NOT_FOUND) {
+        enum sl_status leads = sl_coordinator_check_leads(coordinator, err);
+        status = leads == SL_OK ? status : leads;
+    }
+    return status;
+}
+
 static enum sl_status submit(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
                              const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
                              struct sl_job **job_out, struct sl_error *err) {
@@ -124,6 +136,7 @@ static enum sl_status submit_and_reply(struct sl_coordinator *coordinator, struc
     }
     Sluice__V1__SubmitReply reply = SLUICE__V1__SUBMIT_REPLY__INIT;
     reply.job_id = job->id;
+    reply.recipe = job->spec.recipe;
     status = sl_rpc_call_send(call, &reply.base);
     sl_job_unref(&job);
     return status;
@@ -218,7 +231,7 @@ static enum sl_status handle_watch(void *service, struct sl_rpc_call *call, cons
         return sl_fail(err, SL_ERR_INVALID, "from_sequence: is %" PRId64 ", must be 0 or more", watch->from_sequence);
     }
     struct sl_job *job = NULL;
-    enum sl_status status = sl_jobs_find(coordinator->jobs, watch->job_id, sees(call), &job, err);
+    enum sl_status status = find_job(coordinator, call, watch->job_id, &job, err);
     if (status == SL_OK) {
         status = enter_watcher(coordinator, call, &tenant, err);
         if (status == SL_OK) {
@@ -259,7 +272,7 @@ static enum sl_status handle_cancel(void *service, struct sl_rpc_call *call, con
     struct sl_tenant *tenant;
     struct sl_job *job = NULL;
     const char *id = ((const Sluice__V1__JobRequest *)request)->job_id;
-    enum sl_status status = sl_jobs_find(coordinator->jobs, id, sees(call), &job, err);
+    enum sl_status status = find_job(coordinator, call, id, &job, err);
     if (status == SL_OK) {
         sl_job_cancel(job); // also when there are too many who wait
         status = enter_watcher(coordinator, call, &tenant, err);
@@ -277,7 +290,7 @@ static enum sl_status handle_get(void *service, struct sl_rpc_call *call, const 
     struct sl_coordinator *coordinator = service;
     struct sl_job *job = NULL;
     const char *id = ((const Sluice__V1__JobRequest *)request)->job_id;
-    enum sl_status status = sl_jobs_find(coordinator->jobs, id, sees(call), &job, err);
+    enum sl_status status = find_job(coordinator, call, id, &job, err);
     if (status == SL_OK) {
         status = send_job(call, job);
         sl_job_unref(&job);
@@ -306,7 +319,10 @@ static enum sl_status handle_list(void *service, struct sl_rpc_call *call, const
         return sl_fail(err, SL_ERR_INVALID, "limit: is %d, must be 0 (%d) to %d", list->limit, LIST_DEFAULT, LIST_MAX);
     }
     unsigned mask = 0;
-    enum sl_status status = state_mask(list, &mask, err);
+    enum sl_status status = sl_coordinator_check_leads(coordinator, err);
+    if (status == SL_OK) {
+        status = state_mask(list, &mask, err);
+    }
     if (status != SL_OK) {
         return status;
     }
@@ -354,6 +370,8 @@ static enum sl_status handle_model(void *service, struct sl_rpc_call *call, cons
     reply.takes_chats = coordinator->chat_template != NULL;
     reply.ready = is_served(coordinator->registry, SLUICE__V1__WORKER_ROLE__PREFILL) &&
                   is_served(coordinator->registry, SLUICE__V1__WORKER_ROLE__DECODE);
+    char leader[SL_LEADER_BYTES];
+    sl_coordinator_tell_leader(coordinator, leader, &reply);
     return sl_rpc_call_send(call, &reply.base);
 }
 

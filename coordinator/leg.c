@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/lease_id.h"
 #include "base/log.h"
+#include "base/term.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
 #define POLL_MS       40      // between looks at everything but the stream
@@ -57,11 +58,15 @@ bool sl_lease_release(struct sl_lease *lease, const char *job_id) {
     }
     Sluice__V1__ReleaseRequest request = SLUICE__V1__RELEASE_REQUEST__INIT;
     request.lease_id = lease->id;
+    request.term = lease->term;
     struct sl_error err = {0};
     int64_t wait_ms = sl_worker_is_lost(lease->worker) ? LOST_CALL_MS : LEASE_CALL_MS;
     enum sl_status status = sl_rpc_unary(sl_worker_channel(lease->worker), lease->release, &request.base,
                                          sl_deadline_in_ms(wait_ms), NULL, NULL, &err);
-    if (status != SL_OK && status != SL_ERR_NOT_FOUND) {
+    if (sl_term_is_refusal(status, &err)) {
+        sl_log_info("job", "job=%s lease=%s ends by itself: %s", job_id, sl_lease_name(lease->id).text, err.text);
+        status = SL_OK; // the worker lives, and knows
+    } else if (status != SL_OK && status != SL_ERR_NOT_FOUND) {
         sl_log_warn("job", "job=%s lease=%s could not be released at %s, which will do so by itself: %s", job_id,
                     sl_lease_name(lease->id).text, sl_worker_name(lease->worker), err.text);
         sl_worker_suspect(lease->worker);

@@ -24,6 +24,7 @@ struct sl_lease {
     struct sl_worker *worker; // not owned; NULL: there is no lease
     const struct sl_rpc_method *renew, *release;
     char id[128];
+    int64_t term; // under which it is released
     int64_t lease_ms;
     int64_t renew_ns; // when it is to be renewed next
 };

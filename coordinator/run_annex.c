@@ -69,10 +69,12 @@ int sl_annex_leases(const struct sl_claim *claim, const Sluice__V1__PrefillDone 
     return n;
 }
 
-void sl_annex_release(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, const char *job_id) {
+void sl_annex_release(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, const char *job_id,
+                      int64_t term) {
     struct sl_lease leases[SL_MAX_SHARES];
     int n = sl_annex_leases(claim, done, leases);
     for (int i = 0; i < n; i++) {
+        leases[i].term = term;
         sl_lease_release(&leases[i], job_id);
     }
 }

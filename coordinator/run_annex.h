@@ -25,7 +25,8 @@ enum sl_status sl_annex_check(const struct sl_claim *claim, const Sluice__V1__Pr
 int sl_annex_leases(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, struct sl_lease *leases_out);
 
 // Give the leases back, waiting briefly; stores that do not answer are suspected. done may be NULL.
-void sl_annex_release(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, const char *job_id);
+void sl_annex_release(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, const char *job_id,
+                      int64_t term);
 
 /*
  * After an attempt was lost: which of its stores do not answer? They are suspected, put into avoid, and counted. A job

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/term.h"
 #include "coordinator/leg.h"
 #include "coordinator/run_annex.h"
 #include "coordinator/run_report.h"
@@ -28,6 +29,7 @@ struct run {
     struct sl_job *job;
     struct sl_run_report report;
     int64_t retries;
+    int64_t term;   // that our last order came with
     bool hopeless;  // another attempt would not help
     bool elsewhere; // a store refused the attempt, and others have room: another attempt may succeed with them
     struct sl_avoid avoid;
@@ -46,6 +48,44 @@ static Sluice__V1__TokenIds token_ids(const int32_t *ids, int64_t n) {
     return message;
 }
 
+// ---- our right to give orders -----------------------------------------------------------------------------------
+
+static int64_t last_term(const struct run *run) {
+    return run->context->election != NULL ? sl_election_last_term(run->context->election) : 0;
+}
+
+// Of an order that goes out now, and may be refused for it.
+static int64_t term_of(struct run *run) {
+    run->term = last_term(run);
+    return run->term;
+}
+
+// SL_AGAIN: nobody is known to lead. SL_ERR_PEER_LOST: another one does.
+static enum sl_status check_leads(struct run *run, struct sl_error *err) {
+    struct sl_election *election = run->context->election;
+    if (election == NULL || sl_election_term(election) != 0) {
+        return SL_OK;
+    }
+    char leader[SL_LEADER_BYTES];
+    sl_election_leader(election, leader);
+    if (leader[0] == '\0') {
+        return SL_AGAIN;
+    }
+    run->report.another_leads = run->hopeless = true;
+    return sl_fail(err, SL_ERR_PEER_LOST, "%s leads now: submit the job there", leader);
+}
+
+// A worker has refused our term. Whoever leads meanwhile under a newer one tries again; else the job is another's.
+static void hear_refusal(struct run *run, const struct sl_error *err) {
+    struct sl_election *election = run->context->election;
+    if (election == NULL) {
+        run->hopeless = true;
+        return;
+    }
+    sl_election_resign(election, run->term, err->text);
+    run->report.another_leads = run->hopeless = sl_election_term(election) == 0;
+}
+
 // ---- step 1: workers --------------------------------------------------------------------------------------------
 
 /*
@@ -59,6 +99,13 @@ static enum sl_status claim_workers(struct run *run, struct sl_error *err) {
     int64_t missing_since_ns = 0;
     for (;;) {
         enum sl_status status = sl_job_interrupted(run->job, err);
+        if (status == SL_OK) {
+            status = check_leads(run, err);
+        }
+        if (status == SL_AGAIN) {
+            sl_sleep_ms(CLAIM_WAIT_MS);
+            continue;
+        }
         if (status != SL_OK) {
             return status;
         }
@@ -88,6 +135,7 @@ static enum sl_status reserve(struct run *run, struct sl_error *err) {
     request.capsule_bytes = demand->capsule_bytes;
     request.session_bytes = demand->decode_bytes - demand->capsule_bytes;
     request.recipe = run->job->spec.recipe;
+    request.term = term_of(run);
     int64_t deadline_ns = sl_deadline_in_ms(RESERVE_MS);
     deadline_ns = deadline_ns < run->job->spec.deadline_ns ? deadline_ns : run->job->spec.deadline_ns;
 
@@ -178,6 +226,7 @@ static enum sl_status prefill(struct run *run, struct sl_error *err) {
     request.estimate_errors = spec->estimate_errors;
     request.n_positions = spec->n_tokens + spec->max_new_tokens;
     request.salt = salt_of(spec);
+    request.term = term_of(run);
     struct sl_store_shares shares;
     sl_store_shares_fill(&run->claim, &shares);
     request.stores = shares.pointers;
@@ -335,6 +384,7 @@ static enum sl_status decode(struct run *run, struct sl_error *err) {
     request.recipe = (char *)spec->recipe;
     request.estimate_errors = spec->estimate_errors;
     request.salt = salt_of(spec);
+    request.term = term_of(run);
     if (run->prefilled != NULL) {
         request.annex = run->prefilled->done->annex;
         request.n_annex = run->prefilled->done->n_annex;
@@ -386,7 +436,7 @@ static void announce_workers(struct run *run) {
  * one of the two stands still with its data plane, and both are avoided.
  */
 static void find_guilty(struct run *run, enum sl_status status, const char *text, bool released) {
-    bool lost = sl_status_is_lost(status);
+    bool lost = sl_status_is_lost(status) && strstr(text, SL_TERM_REFUSAL) == NULL;
     int n_avoided = run->avoid.n;
     int n_stores = status != SL_OK ? sl_annex_find_named(&run->claim, text, &run->avoid) : 0;
     run->elsewhere = status == SL_ERR_EXHAUSTED && run->avoid.n > n_avoided; // once a store
@@ -408,9 +458,10 @@ static void find_guilty(struct run *run, enum sl_status status, const char *text
  * that has not is told to.
  */
 static void give_back(struct run *run, enum sl_status status, const struct sl_error *err) {
+    run->lease.term = last_term(run);
     bool released = run->decode_done || sl_lease_release(&run->lease, run->job->id);
+    sl_annex_release(&run->claim, run->prefilled != NULL ? run->prefilled->done : NULL, run->job->id, run->lease.term);
     run->lease = (struct sl_lease){0};
-    sl_annex_release(&run->claim, run->prefilled != NULL ? run->prefilled->done : NULL, run->job->id);
     find_guilty(run, status, err->text, released);
     if (run->prefilled != NULL) {
         protobuf_c_message_free_unpacked(&run->prefilled->base, NULL);
@@ -456,6 +507,9 @@ void sl_run_job(const struct sl_run_context *context, struct sl_job *job) {
     for (;;) {
         err = (struct sl_error){0};
         status = attempt(&run, &err);
+        if (sl_term_is_refusal(status, &err)) {
+            hear_refusal(&run, &err);
+        }
         bool again = sl_status_is_lost(status) || run.elsewhere;
         if (!again || run.hopeless || run.retries >= context->max_retries) {
             break;

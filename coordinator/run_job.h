@@ -8,10 +8,13 @@
  *         back, at once and on both sides, and the next attempt starts from the beginning with the tokens that clients
  *         already have: the prefill worker finds the finished capsule of the first attempt in the store by itself, and
  *         the decode worker reads the old tokens without sending them again. So there is one path, not one a failure.
+ *         A coordinator that does not lead begins no attempt: the job waits, until it leads again, or ends where it is known that
+ *         another one does. What has begun goes on, under the last term, and ends likewise when a worker refuses that.
  *         A prompt of one token has no capsule: Reserve and Prefill are left out, and Decode.Run has no lease.
  */
 #pragma once
 
+#include "coordinator/election/election.h"
 #include "coordinator/job_figures.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/workers/admit.h"
@@ -23,6 +26,7 @@ struct sl_run_context {
     struct sl_registry *registry;
     struct sl_admission *admission;
     struct sl_affinity *affinity;
+    struct sl_election *election; // NULL: this coordinator is alone
     struct sl_job_figures *figures;
     const struct sl_model_config *model;
     const struct sl_tokenizer *tokenizer;

@@ -127,8 +127,9 @@ enum sl_status sl_run_report_decode_done(struct sl_run_report *report, struct sl
             job->retrieval.fallbacks = INT64_MAX; // a worker's word
         }
     }
-    if (job->n_output > 1) {
-        statistics->tpot_ms = ms_between(report->first_token_ns, report->decode_end_ns) / (double)(job->n_output - 1);
+    int64_t n_written = job->n_output - job->spec.n_delivered; // here
+    if (n_written > 1) {
+        statistics->tpot_ms = ms_between(report->first_token_ns, report->decode_end_ns) / (double)(n_written - 1);
     }
     sl_job_statistics_unlock(job);
     return SL_OK;
@@ -167,6 +168,7 @@ void sl_run_report_finish(struct sl_run_report *report, struct sl_job *job, enum
         finished.reason =
             cancelled ? SLUICE__V1__FINISHED__REASON__CANCELLED_BY_CLIENT : SLUICE__V1__FINISHED__REASON__ERROR;
         finished.status_text = (char *)err->text;
+        finished.another_leads = report->another_leads;
     }
     sl_job_finish(job, state, &finished);
     free(report->text);

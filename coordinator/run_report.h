@@ -17,6 +17,7 @@ struct sl_run_report {
     int64_t last_prefill_ns, last_ship_ns;                                // when progress was last told
     Sluice__V1__Finished__Reason reason;
     char *text;                             // of the answer; owned
+    bool another_leads;                     // the job fails here alone
     int64_t fallbacks_told, fallbacks_lost; // by this attempt's notices; by those of attempts that were lost
 };
 

@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/thread.h"
 #include "coordinator/coordinator_internal.h"
+#include "coordinator/lead.h"
 #include "coordinator/run_job.h"
 
 struct job_thread {
@@ -31,6 +32,7 @@ static void *job_thread(void *arg) {
         .registry = coordinator->registry,
         .admission = coordinator->admission,
         .affinity = coordinator->affinity,
+        .election = coordinator->election,
         .figures = &coordinator->figures,
         .model = &coordinator->model,
         .tokenizer = coordinator->tokenizer,
@@ -73,14 +75,17 @@ static enum sl_status start_thread(struct sl_coordinator *coordinator, struct sl
     return status;
 }
 
+// Of what was asked; how far an answer to it has come is no part of that.
 static enum sl_status hash_request(const Sluice__V1__GenerateRequest *request, uint64_t *hash_out,
                                    struct sl_error *err) {
-    size_t n = sluice__v1__generate_request__get_packed_size(request);
+    Sluice__V1__GenerateRequest asked = *request;
+    asked.resumption = NULL;
+    size_t n = sluice__v1__generate_request__get_packed_size(&asked);
     uint8_t *packed = malloc(n + 1);
     if (packed == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a request of %zu bytes", n);
     }
-    *hash_out = sl_hash(packed, sluice__v1__generate_request__pack(request, packed), 0);
+    *hash_out = sl_hash(packed, sluice__v1__generate_request__pack(&asked, packed), 0);
     free(packed);
     return SL_OK;
 }
@@ -125,6 +130,10 @@ static enum sl_status submit(struct sl_coordinator *coordinator, const struct sl
                              const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
                              struct sl_job **job_out, struct sl_error *err) {
     uint64_t request_hash = 0;
+    enum sl_status status = sl_coordinator_check_leads(coordinator, err);
+    if (status != SL_OK) {
+        return status;
+    }
     if (request->idempotency_key[0] != '\0') {
         enum sl_status hashed = hash_request(request, &request_hash, err);
         if (hashed != SL_OK) {
@@ -137,7 +146,7 @@ static enum sl_status submit(struct sl_coordinator *coordinator, const struct sl
     }
     struct sl_job_spec spec;
     struct sl_hash128 salt;
-    enum sl_status status = sl_tenant_salt(&coordinator->salt_secret, caller->tenant, &salt, err);
+    status = sl_tenant_salt(&coordinator->salt_secret, caller->tenant, &salt, err);
     if (status == SL_OK) {
         status = sl_request_check(&coordinator->rules, request, &salt, call_deadline_ns, &spec, err);
     }

@@ -30,8 +30,9 @@ static enum sl_status handle_renew(void *service, struct sl_rpc_call *call, cons
 
 static enum sl_status handle_release(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                      struct sl_error *err) {
-    (void)err;
-    return sl_lease_handle_release(((struct sl_decode *)service)->node.inbound, call, request);
+    struct sl_node *node = &((struct sl_decode *)service)->node;
+    enum sl_status status = sl_fence_check(&node->fence, ((const Sluice__V1__ReleaseRequest *)request)->term, err);
+    return status == SL_OK ? sl_lease_handle_release(node->inbound, call, request) : status;
 }
 
 static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {

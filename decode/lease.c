@@ -12,13 +12,17 @@ enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call,
     struct sl_decode *decode = service;
     const Sluice__V1__ReserveRequest *request = (const Sluice__V1__ReserveRequest *)message;
     sl_log_set_job(request->job_id);
+    enum sl_status status = sl_fence_check(&decode->node.fence, request->term, err);
+    if (status != SL_OK) {
+        return status;
+    }
     if (request->capsule_bytes < 1 || request->session_bytes < 0) {
         return sl_fail(err, SL_ERR_INVALID, "capsule_bytes %lld, session_bytes %lld: not sizes",
                        (long long)request->capsule_bytes, (long long)request->session_bytes);
     }
     struct sl_inbound_ticket ticket;
-    enum sl_status status = sl_inbound_open(decode->node.inbound, request->job_id, (size_t)request->capsule_bytes,
-                                            (size_t)request->session_bytes, &ticket, err);
+    status = sl_inbound_open(decode->node.inbound, request->job_id, (size_t)request->capsule_bytes,
+                             (size_t)request->session_bytes, &ticket, err);
     if (status != SL_OK) {
         return status;
     }

@@ -450,7 +450,10 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
     answer->job_id = request->job_id;
     answer->decode = decode;
     atomic_fetch_add(&decode->n_jobs, 1);
-    enum sl_status status = check_request(decode, request, err);
+    enum sl_status status = sl_fence_check(&decode->node.fence, request->term, err);
+    if (status == SL_OK) {
+        status = check_request(decode, request, err);
+    }
     if (status == SL_OK) {
         status = create_output(decode, request, &answer->output, err);
     }

@@ -25,7 +25,7 @@ struct sl_gateway_config {
     const char *admin_listen;           // likewise, or "none" (admin/admin.h)
     const char *https_cert, *https_key; // PEM files; "": in the clear
     bool insecure;                      // and then, listen also where other hosts can connect
-    const char *coordinator;            // "HOST:PORT"
+    const char *coordinator;            // "HOST:PORT,...", all of the cluster's
     struct sl_tls_files tls;            // who we are, to a cluster that asks
     const char *keys, *tenants;         // see tenants.h
     int64_t max_connections;

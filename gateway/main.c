@@ -27,7 +27,7 @@ static const struct sl_option options[] = {
      SL_FIELD(options, gateway.https_cert)},
     {"https-key", 0, SL_OPTION_STRING, "", "FILE", "its key, PEM", SL_FIELD(options, gateway.https_key)},
     SL_INSECURE_OPTION(options, gateway.insecure),
-    {"coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT", "of the cluster",
+    {"coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT,...", "the cluster's coordinators",
      SL_FIELD(options, gateway.coordinator)},
     SL_TLS_OPTIONS(options, gateway.tls, "client"),
     {"keys", 0, SL_OPTION_STRING, "", "FILE",

@@ -16,7 +16,7 @@ struct sl_served {
     pthread_t thread;
     pthread_mutex_t mutex; // guards what follows
     pthread_cond_t changed;
-    bool stopping;
+    bool stopping, told; // told: the log has had a word of it
     struct sl_served_model model;
 };
 
@@ -35,7 +35,8 @@ static void ask(struct sl_served *served) {
         sluice__v1__model_reply__free_unpacked(reply, NULL);
     }
     snprintf(model->why, sizeof model->why, "%s", status != SL_OK ? err.text : ready ? "" : "no workers are ready");
-    if (was_ready != ready || !model->known) {
+    if (was_ready != ready || !served->told) {
+        served->told = true;
         sl_log_info("gateway", "model=%s ready=%d %s", model->name, ready, model->why);
     }
     model->known |= status == SL_OK;

@@ -67,11 +67,14 @@ enum sl_status sl_store_handle_renew(void *service, struct sl_rpc_call *call, co
 
 enum sl_status sl_store_handle_release(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
                                        struct sl_error *err) {
-    (void)err;
     struct sl_kvstore *kvstore = service;
-    const char *lease_id = ((const Sluice__V1__ReleaseRequest *)message)->lease_id;
-    sl_pins_release(kvstore->pins, lease_id);
-    sl_annexes_release(kvstore->annexes, lease_id);
+    const Sluice__V1__ReleaseRequest *request = (const Sluice__V1__ReleaseRequest *)message;
+    enum sl_status status = sl_fence_check_if_any(&kvstore->node.fence, request->term, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    sl_pins_release(kvstore->pins, request->lease_id);
+    sl_annexes_release(kvstore->annexes, request->lease_id);
     return sl_lease_handle_release(kvstore->node.inbound, call, message);
 }
 

@@ -4,7 +4,8 @@
  *
  * Design: messages are those of proto/sluice/v1, as protobuf-c makes them: one vocabulary, nothing to translate.
  *         Everything blocks until its deadline (base/clock.h). What can be repeated without harm is repeated here:
- *         a watch that loses its connection goes on behind the last event it delivered.
+ *         a watch that loses its connection goes on behind the last event it delivered, and an answer whose coordinator is lost goes on
+ *         at the next one behind the last token.
  * Threads: a client may be used by many threads at once. The program calls sl_rpc_init() before the first function.
  */
 #pragma once
@@ -23,11 +24,12 @@
 struct sl_client;
 
 /*
- * Remember where the coordinator is. Connects on demand: an absent coordinator is reported by the first call. tls: who we are, to a
+ * Remember where the coordinators are: "HOST:PORT", or several of one cluster, "HOST:PORT,HOST:PORT,...", of which one leads and is
+ * looked for by every call. Connects on demand: an absent coordinator is reported by the first call. tls: who we are, to a
  * cluster that asks; NULL, or no files: in the clear. SL_ERR_INVALID names the file that cannot be read.
  */
-enum sl_status sl_client_connect(const char *address, const struct sl_tls_files *tls, struct sl_client **client_out,
-                                 struct sl_error *err);
+enum sl_status sl_client_connect(const char *coordinators, const struct sl_tls_files *tls,
+                                 struct sl_client **client_out, struct sl_error *err);
 void sl_client_close(struct sl_client **client); // accepts NULL, nulls *client
 
 /*
@@ -62,7 +64,10 @@ enum sl_status sl_client_watch(struct sl_client *client, const struct sl_watch *
 
 /*
  * Submit and watch (watch->job_id and from_sequence are ignored), and cancel the job when the watch does not reach its
- * end, so that an abandoned answer costs the cluster nothing. The job id is written before the first event.
+ * end, so that an abandoned answer costs the cluster nothing. The job id is written before the first event. When the job's coordinator is
+ * lost, or has lost the job, it is submitted again to the one that leads, and goes on there: under another id, which is written, with
+ * events that tell of its states again, but no token twice and none that is another.
+ * SL_ERR_PEER_CORRUPT: what came then is not the answer that had begun.
  */
 enum sl_status sl_client_generate(struct sl_client *client, const Sluice__V1__GenerateRequest *request,
                                   const struct sl_watch *watch, char job_id_out[SL_JOB_ID_BYTES], struct sl_error *err);

@@ -11,6 +11,9 @@
  *                      |  AGAIN: nothing came; ask `stopped`, go on
  *                      |  UNAVAILABLE, CANCELLED, EXHAUSTED, early end:  pause, open behind the last event
  *                      |  anything else:                                 failed
+ *
+ *         Of several coordinators the job is at the one that had it, be it the leader still or not. They are asked by turns; when
+ *         the one that leads does not know it, and in a whole round nobody else does, it is gone.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,49 +24,56 @@
 #include "libsluice/sluice_internal.h"
 #include "proto/methods.h"
 
-#define POLL_MS            100
-#define FIRST_PAUSE_MS     50
-#define LONGEST_PAUSE_MS   2000
-#define DEFAULT_PATIENCE   30000
-#define CANCEL_DEADLINE_MS 10000
-
-struct position {
-    int64_t last_sequence; // delivered
-    bool finished;
-    bool heard; // since the stream was opened
-};
+#define POLL_MS          100
+#define FIRST_PAUSE_MS   50
+#define LONGEST_PAUSE_MS 2000
+#define SEVERAL_PAUSE_MS 400 // the longest, where there are several: another one may lead by now
+#define DEFAULT_PATIENCE 30000
+#define SILENT_MS        1000 // of a coordinator, of several: then it is asked for elsewhere whether it still leads
 
 static bool stopped(const struct sl_watch *watch) {
     return watch->stopped && watch->stopped(watch->arg);
 }
 
-static enum sl_status cancelled(const struct sl_watch *watch, struct sl_error *err) {
-    return sl_fail(err, SL_ERR_CANCELLED, "stopped watching job %s", watch->job_id);
-}
-
-// Whether the same watch can succeed on another connection.
-static bool connection_lost(enum sl_status status) {
+bool sl_connection_lost(enum sl_status status) {
     // A coordinator that shuts down cancels its calls; one that is full refuses them. Neither is about the job.
     return status == SL_ERR_PEER_LOST || status == SL_ERR_CANCELLED || status == SL_ERR_EXHAUSTED;
 }
 
-static void deliver(const struct sl_watch *watch, const Sluice__V1__Event *event, struct position *at) {
+static enum sl_status deliver(struct sl_following *at, const Sluice__V1__Event *event, struct sl_error *err) {
     at->heard = true;
     if (event->sequence <= at->last_sequence) {
-        return; // delivered before the connection was lost
+        return SL_OK; // delivered before the connection was lost
     }
     if (at->last_sequence > 0 && event->sequence > at->last_sequence + 1) {
-        sl_log_warn("client", "job=%s events %lld to %lld are missing", watch->job_id, (long long)at->last_sequence + 1,
+        sl_log_warn("client", "job=%s events %lld to %lld are missing", at->job_id, (long long)at->last_sequence + 1,
                     (long long)event->sequence - 1);
     }
     at->last_sequence = event->sequence;
+    if (at->take) {
+        enum sl_status status = at->take(at->arg, event, err);
+        at->finished = status == SL_OK && event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED;
+        return status;
+    }
     at->finished = event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED;
-    watch->on_event(watch->arg, event);
+    at->watch->on_event(at->watch->arg, event);
+    return SL_OK;
+}
+
+// Nothing came for a while. A coordinator that stands still keeps its connections, and another one leads.
+static bool is_deposed(const struct sl_following *at, int64_t *heard_ns_inout) {
+    if (!at->take || at->client->coordinators.n == 1 || sl_now_ns() - *heard_ns_inout < SILENT_MS * SL_NS_PER_MS) {
+        return false;
+    }
+    bool deposed = sl_client_others_lead(at->client, at->coordinator);
+    *heard_ns_inout = sl_now_ns();
+    return deposed;
 }
 
 // Read one stream until the job has finished (SL_OK) or the stream fails.
-static enum sl_status read_stream(struct sl_rpc_stream *stream, const struct sl_watch *watch, struct position *at,
-                                  struct sl_error *err) {
+static enum sl_status read_stream(struct sl_rpc_stream *stream, struct sl_following *at, struct sl_error *err) {
+    const struct sl_watch *watch = at->watch;
+    int64_t heard_ns = sl_now_ns();
     while (!at->finished) {
         if (stopped(watch)) {
             return SL_AGAIN;
@@ -74,7 +84,11 @@ static enum sl_status read_stream(struct sl_rpc_stream *stream, const struct sl_
         enum sl_status status = sl_rpc_stream_next(stream, POLL_MS, &message, err);
         if (status == SL_AGAIN) {
             if (sl_deadline_left_ms(watch->deadline_ns) == 0) {
-                return sl_fail(err, SL_ERR_DEADLINE, "job %s has not finished in time", watch->job_id);
+                return sl_fail(err, SL_ERR_DEADLINE, "job %s has not finished in time", at->job_id);
+            }
+            if (is_deposed(at, &heard_ns)) {
+                return sl_fail(err, SL_ERR_PEER_LOST, "the coordinator of job %s is silent, and another one leads",
+                               at->job_id);
             }
             continue;
         }
@@ -84,22 +98,27 @@ static enum sl_status read_stream(struct sl_rpc_stream *stream, const struct sl_
         if (status != SL_OK) {
             return status;
         }
-        deliver(watch, (const Sluice__V1__Event *)message, at);
+        heard_ns = sl_now_ns();
+        status = deliver(at, (const Sluice__V1__Event *)message, err);
         protobuf_c_message_free_unpacked(message, NULL);
+        if (status != SL_OK) {
+            return status;
+        }
     }
     return SL_OK;
 }
 
-static enum sl_status watch_once(struct sl_client *client, const struct sl_watch *watch, struct position *at,
-                                 struct sl_error *err) {
+enum sl_status sl_follow_once(struct sl_following *following, struct sl_error *err) {
     Sluice__V1__WatchRequest request = SLUICE__V1__WATCH_REQUEST__INIT;
-    request.job_id = (char *)watch->job_id;
-    request.from_sequence = at->last_sequence + 1;
+    request.job_id = (char *)following->job_id;
+    request.from_sequence = following->last_sequence + 1;
+    following->heard = false;
     struct sl_rpc_stream *stream = NULL;
-    enum sl_status status = sl_rpc_stream_open(client->channel, &sl_method_inference_watch, &request.base,
-                                               watch->deadline_ns, NULL, &stream, err);
+    enum sl_status status =
+        sl_rpc_stream_open(following->client->channels[following->coordinator], &sl_method_inference_watch,
+                           &request.base, following->watch->deadline_ns, NULL, &stream, err);
     if (status == SL_OK) {
-        status = read_stream(stream, watch, at, err);
+        status = read_stream(stream, following, err);
         sl_rpc_stream_close(&stream);
     }
     return status;
@@ -117,69 +136,73 @@ static bool pause_for(const struct sl_watch *watch, int64_t ms) {
     return true;
 }
 
+void sl_patience_init(struct sl_patience *patience, const struct sl_watch *watch) {
+    patience->patience_ms = watch->reconnect_ms > 0 ? watch->reconnect_ms : DEFAULT_PATIENCE;
+    patience->give_up_ns = sl_deadline_in_ms(patience->patience_ms);
+    patience->pause_ms = FIRST_PAUSE_MS;
+}
+
+static enum sl_status cancelled(const struct sl_following *following, struct sl_error *err) {
+    return sl_fail(err, SL_ERR_CANCELLED, "stopped watching job %s", following->job_id);
+}
+
+enum sl_status sl_patience_wait(struct sl_patience *patience, const struct sl_following *following,
+                                const struct sl_error *why, struct sl_error *err) {
+    const struct sl_watch *watch = following->watch;
+    if (stopped(watch)) {
+        return cancelled(following, err);
+    }
+    if (following->heard) {
+        patience->give_up_ns = sl_deadline_in_ms(patience->patience_ms);
+        patience->pause_ms = FIRST_PAUSE_MS;
+    }
+    if (sl_deadline_left_ms(watch->deadline_ns) == 0) {
+        return sl_fail(err, SL_ERR_DEADLINE, "job %s has not finished in time; last seen: %s", following->job_id,
+                       why->text);
+    }
+    if (sl_deadline_left_ms(patience->give_up_ns) == 0) {
+        return sl_fail(err, SL_ERR_PEER_LOST, "no coordinator for %lld ms while watching job %s: %s",
+                       (long long)patience->patience_ms, following->job_id, why->text);
+    }
+    if (watch->on_reconnect) {
+        watch->on_reconnect(watch->arg, why);
+    }
+    if (!pause_for(watch, patience->pause_ms)) {
+        return cancelled(following, err);
+    }
+    int64_t longest_ms = following->client->coordinators.n > 1 ? SEVERAL_PAUSE_MS : LONGEST_PAUSE_MS;
+    patience->pause_ms = patience->pause_ms * 2 < longest_ms ? patience->pause_ms * 2 : longest_ms;
+    return SL_OK;
+}
+
 enum sl_status sl_client_watch(struct sl_client *client, const struct sl_watch *watch, struct sl_error *err) {
-    struct sl_error why = {0};
-    struct position at = {.last_sequence = watch->from_sequence > 0 ? watch->from_sequence - 1 : 0};
-    int64_t patience_ms = watch->reconnect_ms > 0 ? watch->reconnect_ms : DEFAULT_PATIENCE;
-    int64_t give_up_ns = sl_deadline_in_ms(patience_ms);
-    int64_t pause_ms = FIRST_PAUSE_MS;
+    struct sl_following at = {.client = client,
+                              .watch = watch,
+                              .job_id = watch->job_id,
+                              .coordinator = atomic_load(&client->current),
+                              .last_sequence = watch->from_sequence > 0 ? watch->from_sequence - 1 : 0};
+    struct sl_patience patience;
+    sl_patience_init(&patience, watch);
+    int n = client->coordinators.n,
+        n_unknown = 0; // attempts in a row without a word of it, since a leader did not know it
     for (;;) {
-        at.heard = false;
-        enum sl_status status = watch_once(client, watch, &at, &why);
+        struct sl_error why = {0};
+        enum sl_status status = sl_follow_once(&at, &why);
         if (status == SL_OK) {
             return SL_OK;
         }
-        if (status == SL_AGAIN || stopped(watch)) {
-            return cancelled(watch, err);
+        if (status == SL_AGAIN) {
+            return cancelled(&at, err);
         }
-        if (!connection_lost(status)) {
+        n_unknown = at.heard ? 0 : n_unknown + (status == SL_ERR_NOT_FOUND || n_unknown > 0);
+        bool is_gone = status == SL_ERR_NOT_FOUND && n_unknown >= n;
+        if (is_gone || (status != SL_ERR_NOT_FOUND && !sl_connection_lost(status))) {
             return sl_fail(err, status, "%s", why.text);
         }
-        if (at.heard) {
-            give_up_ns = sl_deadline_in_ms(patience_ms);
-            pause_ms = FIRST_PAUSE_MS;
-        }
-        if (sl_deadline_left_ms(watch->deadline_ns) == 0) {
-            return sl_fail(err, SL_ERR_DEADLINE, "job %s has not finished in time; last seen: %s", watch->job_id,
-                           why.text);
-        }
-        if (sl_deadline_left_ms(give_up_ns) == 0) {
-            return sl_fail(err, SL_ERR_PEER_LOST, "no coordinator for %lld ms while watching job %s: %s",
-                           (long long)patience_ms, watch->job_id, why.text);
-        }
-        if (watch->on_reconnect) {
-            watch->on_reconnect(watch->arg, &why);
-        }
-        if (!pause_for(watch, pause_ms)) {
-            return cancelled(watch, err);
-        }
-        pause_ms = pause_ms * 2 < LONGEST_PAUSE_MS ? pause_ms * 2 : LONGEST_PAUSE_MS;
-    }
-}
-
-enum sl_status sl_client_generate(struct sl_client *client, const Sluice__V1__GenerateRequest *request,
-                                  const struct sl_watch *watch, char job_id_out[SL_JOB_ID_BYTES],
-                                  struct sl_error *err) {
-    enum sl_status status = sl_client_submit(client, request, watch->deadline_ns, job_id_out, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    struct sl_error own_err;
-    err = err ? err : &own_err;
-    struct sl_watch follow = *watch;
-    follow.job_id = job_id_out;
-    follow.from_sequence = 0;
-    status = sl_client_watch(client, &follow, err);
-    if (status != SL_OK) {
-        char why[sizeof err->text];
-        snprintf(why, sizeof why, "%s", err->text);
-        struct sl_error cancel_err;
-        if (sl_client_cancel(client, job_id_out, sl_deadline_in_ms(CANCEL_DEADLINE_MS), NULL, &cancel_err) == SL_OK) {
-            sl_fail(err, status, "%s; the job was cancelled", why);
-        } else {
-            sl_fail(err, status, "%s; the job could not be cancelled and runs until its deadline: %s", why,
-                    cancel_err.text);
+        at.coordinator = (at.coordinator + 1) % n;
+        status = sl_patience_wait(&patience, &at, &why, err);
+        if (status != SL_OK) {
+            return status;
         }
     }
-    return status;
 }

@@ -17,6 +17,7 @@ void sl_node_report_load(struct sl_node *node, const struct sl_node_service *ser
     load->fabric_ships = fabric.ships_open;
     load->leases = sl_inbound_count(node->inbound);
     load->stalled = atomic_load(&node->stands_still);
+    load->stopping = atomic_load(&node->stopping);
     load->waiting = atomic_load(&node->engine.n_waiting);
     load->progress = (int64_t)sl_pulse_count(&node->engine);
     service->load_fn(service->arg, load); // may add to leases

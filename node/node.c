@@ -309,23 +309,12 @@ static int wait_for_signal(void) {
 }
 
 /*
- * Tell the coordinator that this worker takes no new jobs; it stays registered, and beats, until the running ones are done.
+ * Tell the coordinators that this worker takes no new jobs; it stays registered, and beats, until the running ones are done.
  * Best effort: a coordinator that does not answer is told by the calls that we refuse.
  */
 static void announce_drain(struct sl_node *node) {
-    struct sl_rpc_channel *channel;
-    struct sl_error err = {0};
-    enum sl_status status =
-        sl_rpc_channel_create(node->config.coordinator, node->credentials, SL_ROLE_COORDINATOR, &channel, &err);
-    if (status == SL_OK) {
-        Sluice__V1__DrainRequest request = SLUICE__V1__DRAIN_REQUEST__INIT;
-        request.name = node->info.name;
-        status = sl_rpc_unary(channel, &sl_method_cluster_drain, &request.base, sl_deadline_in_ms(DRAIN_MS), NULL, NULL,
-                              &err);
-        sl_rpc_channel_destroy(&channel);
-    }
-    if (status != SL_OK) {
-        sl_log_debug("node", "coordinator=%s was not told of the drain: %s", node->config.coordinator, err.text);
+    if (!sl_agent_announce(node->agent, sl_deadline_in_ms(DRAIN_MS))) {
+        sl_log_debug("node", "not every coordinator of %s was told of the drain", node->config.coordinator);
     }
 }
 
@@ -370,7 +359,8 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
     node->info.rpc_address = node->rpc_address;
 
     struct serving serving = {node, service};
-    struct sl_agent_config agent = {.coordinator = node->config.coordinator,
+    struct sl_agent_config agent = {.coordinators = node->config.coordinator,
+                                    .fence = &node->fence,
                                     .credentials = node->credentials,
                                     .info = &node->info,
                                     .load_fn = report_load,

@@ -18,6 +18,7 @@
 #include "base/program.h"
 #include "base/pulse.h"
 #include "fabric/fabric.h"
+#include "node/fence.h"
 #include "node/inbound.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
 #include "rpc/rpc_standard.h"
@@ -40,8 +41,8 @@ struct sl_node_config {
 #define SL_NODE_OPTIONS(default_name, default_jobs)                                                                    \
     SL_OPTION_ROW("listen", 'l', SL_OPTION_STRING, "127.0.0.1:0", "HOST:PORT",                                         \
                   "address of the gRPC server; port 0 picks a free one", SL_FIELD(sl_node_config, listen)),            \
-        SL_OPTION_ROW("coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT",                             \
-                      "the coordinator to register with", SL_FIELD(sl_node_config, coordinator)),                      \
+        SL_OPTION_ROW("coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT,...",                         \
+                      "the coordinators to register with, all of them", SL_FIELD(sl_node_config, coordinator)),        \
         SL_OPTION_ROW("name", 'n', SL_OPTION_STRING, default_name, "NAME",                                             \
                       "name of this worker, unique in the cluster", SL_FIELD(sl_node_config, name)),                   \
         SL_OPTION_ROW("fabric-listen", 'f', SL_OPTION_STRING, "127.0.0.1:0", "HOST:PORT",                              \
@@ -112,6 +113,7 @@ struct sl_node {
     struct sl_inbound *inbound;
     struct sl_rpc_standard standard; // beside the service
     struct sl_rpc_server *server;
+    struct sl_fence fence; // whose orders the service takes
     struct sl_agent *agent;
     struct sl_watch *watch; // of the pulses
     atomic_bool stands_still;

@@ -367,7 +367,10 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     if (!job) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "prefill: out of memory");
     }
-    enum sl_status status = prepare(prefill, request, job, err);
+    enum sl_status status = sl_fence_check(&prefill->node.fence, request->term, err);
+    if (status == SL_OK) {
+        status = prepare(prefill, request, job, err);
+    }
     if (status != SL_OK) {
         free(job);
         return status;

@@ -36,6 +36,9 @@ struct sl_rpc_credentials;
  */
 enum sl_status sl_rpc_credentials_create(const struct sl_tls_files *files, struct sl_rpc_credentials **credentials_out,
                                          struct sl_error *err);
+// For channels to servers of others: they are known by host name, and ours need have no identity of the cluster.
+enum sl_status sl_rpc_credentials_create_foreign(const struct sl_tls_files *files,
+                                                 struct sl_rpc_credentials **credentials_out, struct sl_error *err);
 void sl_rpc_credentials_destroy(struct sl_rpc_credentials **credentials); // *credentials may be NULL
 // Who they say that we are; of NULL: anybody.
 const struct sl_identity *sl_rpc_credentials_self(const struct sl_rpc_credentials *credentials);
@@ -120,6 +123,15 @@ void sl_rpc_call_on_cancel(struct sl_rpc_call *call, void (*fn)(void *), void *a
 
 // ---- client ----------------------------------------------------------------------------------------------------
 
+// Of "HOST:PORT,HOST:PORT,...", at least one. SL_ERR_INVALID names what is wrong.
+#define SL_RPC_MAX_ADDRESSES 8
+#define SL_RPC_ADDRESS_BYTES 272
+struct sl_rpc_addresses {
+    int n;
+    char text[SL_RPC_MAX_ADDRESSES][SL_RPC_ADDRESS_BYTES];
+};
+enum sl_status sl_rpc_addresses_parse(const char *list, struct sl_rpc_addresses *addresses_out, struct sl_error *err);
+
 struct sl_rpc_channel; // connects on demand and reconnects on its own; keepalive pings find dead peers
 
 /*
@@ -128,6 +140,11 @@ struct sl_rpc_channel; // connects on demand and reconnects on its own; keepaliv
  */
 enum sl_status sl_rpc_channel_create(const char *address, const struct sl_rpc_credentials *credentials, unsigned roles,
                                      struct sl_rpc_channel **channel_out, struct sl_error *err);
+// The same, to a server whose replies are not taken above so many bytes, and whose role is not asked for where the credentials are
+// foreign.
+enum sl_status sl_rpc_channel_create_bounded(const char *address, const struct sl_rpc_credentials *credentials,
+                                             unsigned roles, int max_reply_bytes, struct sl_rpc_channel **channel_out,
+                                             struct sl_error *err);
 void sl_rpc_channel_destroy(struct sl_rpc_channel **channel);
 
 // Milliseconds that the server asked for in a RESOURCE_EXHAUSTED reply come back in err->text ("... retry in N ms").

@@ -56,6 +56,27 @@ void sl_rpc_address_target(const struct sl_rpc_address *address, char *target, s
     snprintf(target, target_bytes, "%s%s", scheme, text);
 }
 
+enum sl_status sl_rpc_addresses_parse(const char *list, struct sl_rpc_addresses *addresses_out, struct sl_error *err) {
+    struct sl_rpc_addresses addresses = {0};
+    for (const char *at = list, *end; at; at = *end ? end + 1 : NULL) {
+        end = at + strcspn(at, ",");
+        if (addresses.n == SL_RPC_MAX_ADDRESSES || end - at >= SL_RPC_ADDRESS_BYTES) {
+            return sl_fail(err, SL_ERR_INVALID, "'%.256s': expected at most %d addresses, HOST:PORT,HOST:PORT,...",
+                           list, SL_RPC_MAX_ADDRESSES);
+        }
+        char *text = addresses.text[addresses.n++];
+        memcpy(text, at, (size_t)(end - at));
+        text[end - at] = '\0';
+        struct sl_rpc_address parsed;
+        enum sl_status status = sl_rpc_address_parse(text, &parsed, err);
+        if (status != SL_OK) {
+            return status;
+        }
+    }
+    *addresses_out = addresses;
+    return SL_OK;
+}
+
 // What an address that we listen on stands for; the caller's. text_out: as it is told.
 static enum sl_status resolve(const struct sl_rpc_address *address, char *text_out, size_t text_bytes,
                               struct addrinfo **found_out, struct sl_error *err) {

@@ -46,6 +46,12 @@ struct sl_rpc_channel {
 
 enum sl_status sl_rpc_channel_create(const char *address, const struct sl_rpc_credentials *credentials, unsigned roles,
                                      struct sl_rpc_channel **channel_out, struct sl_error *err) {
+    return sl_rpc_channel_create_bounded(address, credentials, roles, MAX_REPLY_BYTES, channel_out, err);
+}
+
+enum sl_status sl_rpc_channel_create_bounded(const char *address, const struct sl_rpc_credentials *credentials,
+                                             unsigned roles, int max_reply_bytes, struct sl_rpc_channel **channel_out,
+                                             struct sl_error *err) {
     struct sl_rpc_address parsed;
     const enum sl_status status = sl_rpc_address_parse(address, &parsed, err);
     if (status != SL_OK) {
@@ -61,7 +67,7 @@ enum sl_status sl_rpc_channel_create(const char *address, const struct sl_rpc_cr
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a channel to %s", address);
     }
     grpc_arg args[] = {
-        sl_rpc_setting(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, MAX_REPLY_BYTES),
+        sl_rpc_setting(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, max_reply_bytes),
         sl_rpc_setting(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
         sl_rpc_setting(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_TIME_MS),
         sl_rpc_setting(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS),
@@ -72,6 +78,8 @@ enum sl_status sl_rpc_channel_create(const char *address, const struct sl_rpc_cr
         sl_rpc_setting(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, BACKOFF_MAX_MS),
         sl_rpc_setting(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, RESOLVE_AGAIN_MS),
         sl_rpc_setting(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+        // We try again ourselves; and gRPC's own way ends the process where a server's last words have no status.
+        sl_rpc_setting(GRPC_ARG_ENABLE_RETRIES, 0),
     };
     const grpc_channel_args all = {.num_args = sizeof args / sizeof *args, .args = args};
     char target[300];

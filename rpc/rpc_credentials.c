@@ -6,11 +6,13 @@
  *         known by its host name, which pods and addresses do not have, but by the identity in its certificate, which a verifier of
  *         ours reads. A server checks its callers for each call, so that who is refused is told why.
  */
+#include <errno.h>
 #include <grpc/support/alloc.h>
 #include <grpc/support/string_util.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "rpc/rpc_internal.h"
 #include "trust/certificate.h"
@@ -20,10 +22,21 @@ enum { READ_AGAIN_S = 10 };
 struct sl_rpc_credentials {
     grpc_tls_certificate_provider *provider;
     struct sl_identity self;
+    bool is_foreign; // servers are known by host name
 };
 
-enum sl_status sl_rpc_credentials_create(const struct sl_tls_files *files, struct sl_rpc_credentials **credentials_out,
-                                         struct sl_error *err) {
+static enum sl_status check_readable(const struct sl_tls_files *files, struct sl_error *err) {
+    const char *const paths[] = {files->ca, files->certificate, files->key};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        if (access(paths[i], R_OK) != 0) {
+            return sl_fail(err, SL_ERR_INVALID, "%s: %s", paths[i], strerror(errno));
+        }
+    }
+    return SL_OK;
+}
+
+static enum sl_status create(const struct sl_tls_files *files, bool is_foreign,
+                             struct sl_rpc_credentials **credentials_out, struct sl_error *err) {
     bool given;
     enum sl_status status = sl_tls_files_given(files, &given, err);
     if (status == SL_OK && !given) {
@@ -34,17 +47,30 @@ enum sl_status sl_rpc_credentials_create(const struct sl_tls_files *files, struc
     if (status == SL_OK && !credentials) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for credentials");
     }
-    if (status == SL_OK) {
+    if (status == SL_OK && is_foreign) {
+        status = check_readable(files, err);
+    } else if (status == SL_OK) {
         status = sl_certificate_check(files, &credentials->self, err);
     }
     if (status != SL_OK) {
         free(credentials);
         return status;
     }
+    credentials->is_foreign = is_foreign;
     credentials->provider =
         grpc_tls_certificate_provider_file_watcher_create(files->key, files->certificate, files->ca, READ_AGAIN_S);
     *credentials_out = credentials;
     return SL_OK;
+}
+
+enum sl_status sl_rpc_credentials_create(const struct sl_tls_files *files, struct sl_rpc_credentials **credentials_out,
+                                         struct sl_error *err) {
+    return create(files, false, credentials_out, err);
+}
+
+enum sl_status sl_rpc_credentials_create_foreign(const struct sl_tls_files *files,
+                                                 struct sl_rpc_credentials **credentials_out, struct sl_error *err) {
+    return create(files, true, credentials_out, err);
 }
 
 void sl_rpc_credentials_destroy(struct sl_rpc_credentials **credentials) {
@@ -106,6 +132,13 @@ static grpc_tls_credentials_options *tls_options(const struct sl_rpc_credentials
 grpc_channel_credentials *sl_rpc_channel_credentials(const struct sl_rpc_credentials *credentials, unsigned roles) {
     if (!credentials) {
         return grpc_insecure_credentials_create();
+    }
+    if (credentials->is_foreign) {
+        grpc_tls_credentials_options *options = tls_options(credentials);
+        grpc_tls_certificate_verifier *by_name = grpc_tls_certificate_verifier_host_name_create();
+        grpc_tls_credentials_options_set_certificate_verifier(options, by_name);
+        grpc_tls_certificate_verifier_release(by_name);
+        return grpc_tls_credentials_create(options);
     }
     struct expectation *expectation = calloc(1, sizeof *expectation);
     if (!expectation) {

@@ -9,6 +9,7 @@ libgrpc-dev protobuf-compiler protobuf-c-compiler libprotobuf-c-dev
 libucx-dev ucx-utils libssl-dev openssl
 libcmocka-dev libmicrohttpd-dev libjansson-dev libpcre2-dev libxxhash-dev libutf8proc-dev
 clang-14 libclang-rt-14-dev
+etcd-server
 python3 python3-grpcio python3-protobuf python3-numpy python3-yaml
 gnuplot-nox
 manpages
@@ -39,3 +40,8 @@ fi
 echo "install-deps: installing$missing"
 $as_root apt-get update -qq
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing
+
+# Its package starts a server of its own, which nobody has asked for: tests start theirs.
+case "$missing" in
+*etcd-server*) if [ -d /run/systemd/system ]; then $as_root systemctl disable --now etcd; fi ;;
+esac

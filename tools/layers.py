@@ -62,6 +62,7 @@ ROWS = {
     "kvstore": "base proto/* kvcache fabric node kvstore/*",
     "coordinator/workers": "base trust proto/* kvcache rpc compress/recipe compress/plan offload/annex/lanes.h",
     "coordinator/jobs": "base trust proto/* kvcache text/* model compress/recipe coordinator/workers job",
+    "coordinator/election": "base trust proto/* rpc",
     "coordinator": "base trust admin proto/* rpc text/tokenizer model coordinator/* job",
     "libsluice": "base trust proto/* rpc",
     "gateway": "base trust admin proto/* rpc compress/recipe libsluice",

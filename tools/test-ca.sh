@@ -4,7 +4,8 @@
 #
 #     tools/test-ca.sh certs worker/prefill-0 worker/decode-0
 #
-# makes DIR/ca.pem once, and DIR/ROLE-NAME.pem and .key for each name; CLUSTER (sluice) names the cluster, DAYS (30) their life.
+# makes DIR/ca.pem once, and DIR/ROLE-NAME.pem and .key for each name; CLUSTER (sluice) names the cluster, DAYS (30) their life, HOSTS
+# (localhost) hosts, for clients of other libraries.
 # The authority's key lies beside them, unprotected: it is good for tests, and for nothing else.
 set -eu
 
@@ -13,6 +14,7 @@ dir=$1
 shift
 cluster=${CLUSTER:-sluice}
 days=${DAYS:-30}
+hosts=$(echo "${HOSTS:-localhost}" | sed 's/^/DNS:/; s/[ ,][ ,]*/,DNS:/g')
 umask 077
 mkdir -p "$dir"
 
@@ -37,8 +39,8 @@ for who in "$@"; do
     file=$dir/$name
     quietly req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -sha256 -subj "/CN=$name" \
         -keyout "$file.key" -out "$file.csr"
-    printf 'basicConstraints=critical,CA:FALSE\nkeyUsage=critical,digitalSignature\nextendedKeyUsage=serverAuth,clientAuth\nsubjectAltName=URI:spiffe://%s/%s,DNS:localhost,IP:127.0.0.1\n' \
-        "$cluster" "$who" >"$file.ext"
+    printf 'basicConstraints=critical,CA:FALSE\nkeyUsage=critical,digitalSignature\nextendedKeyUsage=serverAuth,clientAuth\nsubjectAltName=URI:spiffe://%s/%s,%s,IP:127.0.0.1\n' \
+        "$cluster" "$who" "$hosts" >"$file.ext"
     quietly x509 -req -in "$file.csr" -CA "$dir/ca.pem" -CAkey "$dir/ca.key" -CAcreateserial -sha256 -days "$days" \
         -extfile "$file.ext" -out "$file.pem"
     rm -f "$file.csr" "$file.ext"

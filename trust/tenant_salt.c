@@ -33,6 +33,12 @@ static enum sl_status failed(const char *path, const char *what, struct sl_error
     return sl_fail(err, SL_ERR_IO, "--salt-file %s: %s: %s", path, what, strerror(errno));
 }
 
+// A Secret that a kubelet mounts is root's, and its reader's by the group alone: nobody can make it the reader's own.
+static bool others_may_use(const struct stat *about) {
+    bool handed_over = about->st_uid == 0 && geteuid() != 0;
+    return (about->st_mode & (handed_over ? 037 : 077)) != 0;
+}
+
 // Read the file. SL_ERR_NOT_FOUND: there is none.
 static enum sl_status read_file(const char *path, struct sl_salt_secret *secret, struct sl_error *err) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -50,7 +56,7 @@ static enum sl_status read_file(const char *path, struct sl_salt_secret *secret,
         status = sl_fail(err, SL_ERR_PRECONDITION,
                          "--salt-file %s: is not a file of %zu bytes; name one that is not there yet", path,
                          sizeof secret->bytes);
-    } else if ((about.st_mode & 077) != 0) {
+    } else if (others_may_use(&about)) {
         status = sl_fail(err, SL_ERR_PRECONDITION,
                          "--salt-file %s: others may use it: chmod 600, and if they have, remove it", path);
     }

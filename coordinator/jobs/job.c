@@ -43,11 +43,13 @@ static bool is_edge(Sluice__V1__JobState from, Sluice__V1__JobState to) {
 void sl_job_spec_cleanup(struct sl_job_spec *spec) {
     free(spec->tokens);
     free(spec->keys);
+    free(spec->delivered);
     for (int i = 0; i < spec->n_stop; i++) {
         free(spec->stop[i]);
     }
     spec->tokens = NULL;
     spec->keys = NULL;
+    spec->delivered = NULL;
     spec->n_stop = 0;
 }
 
@@ -63,6 +65,12 @@ enum sl_status sl_job_create(const char *id, struct sl_job_spec *spec, struct sl
     strcpy(job->id, id);
     job->output = output;
     job->spec = *spec;
+    if (spec->n_delivered > 0) {
+        memcpy(output, spec->delivered, (size_t)spec->n_delivered * sizeof(*output));
+        job->n_output = spec->n_delivered;
+        free(job->spec.delivered);
+        job->spec.delivered = NULL;
+    }
     memset(spec, 0, sizeof(*spec));
     job->submitted_ms = sl_wall_ms();
     atomic_init(&job->refs, 1);
@@ -73,6 +81,7 @@ enum sl_status sl_job_create(const char *id, struct sl_job_spec *spec, struct sl
     job->statistics.recipe = job->spec.recipe;
     job->statistics.n_prompt_tokens = job->spec.n_tokens;
     job->statistics.full_bytes = job->spec.full_bytes;
+    job->statistics.n_output_tokens = job->n_output;
     size_t max_events = (size_t)job->spec.max_new_tokens + MAX_STATE_EVENTS + MAX_PROGRESS_EVENTS;
     sl_event_log_init(&job->log, max_events, MAX_PROGRESS_EVENTS);
     job->state = QUEUED;
@@ -158,6 +167,7 @@ void sl_job_finish(struct sl_job *job, Sluice__V1__JobState state, const Sluice_
     assert(edges[state] == 0 && "a job ends in a final state");
     pthread_mutex_lock(&job->mutex);
     job->status_code = finished->status_code;
+    job->another_leads = finished->another_leads;
     strncpy(job->status_text, finished->status_text, sizeof(job->status_text) - 1);
     pthread_mutex_unlock(&job->mutex);
 
@@ -327,6 +337,13 @@ Sluice__V1__JobState sl_job_state(struct sl_job *job) {
     Sluice__V1__JobState state = job->state;
     pthread_mutex_unlock(&job->mutex);
     return state;
+}
+
+bool sl_job_is_void(struct sl_job *job) {
+    pthread_mutex_lock(&job->mutex);
+    bool is_void = job->state == CANCELLED || job->another_leads;
+    pthread_mutex_unlock(&job->mutex);
+    return is_void;
 }
 
 int64_t sl_job_ended_ns(struct sl_job *job) {

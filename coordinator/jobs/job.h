@@ -63,7 +63,9 @@ struct sl_job_spec {
     struct sl_hash128 salt;       // the tenant's, of prefix hashes
     char key[SL_MAX_KEY + 1];     // the client's, by which it is one job however often it is submitted; "": none
     uint64_t request_hash;        // with a key
-    int64_t submitted_ns;         // when the request came in: all times of the statistics count from here
+    int32_t *delivered;           // tokens that the client had from another coordinator; owned
+    int64_t n_delivered;
+    int64_t submitted_ns; // when the request came in: all times of the statistics count from here
     int64_t deadline_ns;
 };
 void sl_job_spec_cleanup(struct sl_job_spec *spec);
@@ -92,7 +94,8 @@ struct sl_job {
     struct sl_slot_statistics slots;
     struct sl_error_statistics errors;
     Sluice__V1__Retrieval retrieval;
-    int status_code; // gRPC's
+    int status_code;    // gRPC's
+    bool another_leads; // failed here alone
     char status_text[sizeof(((struct sl_error *)0)->text)];
     int64_t ended_ns;
 
@@ -152,5 +155,7 @@ struct sl_job_report {
 void sl_job_describe(struct sl_job *job, struct sl_job_report *report);
 
 Sluice__V1__JobState sl_job_state(struct sl_job *job);
+// Cancelled, or failed because another coordinator leads: the same request makes another job.
+bool sl_job_is_void(struct sl_job *job);
 int64_t sl_job_ended_ns(struct sl_job *job); // 0 while it lives
 size_t sl_job_bytes(struct sl_job *job);     // that its retention costs

@@ -18,7 +18,7 @@ struct sl_jobs {
     struct sl_job *newest, *oldest;
     struct sl_job *buckets[N_BUCKETS];
     struct sl_job *key_buckets[N_BUCKETS]; // of jobs with an idempotency key
-    int64_t born_ms;                       // makes ids of this process unlike those of the one before
+    int64_t born_us; // makes ids of this process unlike those of the one before, and of other coordinators
     uint64_t last_number;
 };
 
@@ -28,7 +28,7 @@ enum sl_status sl_jobs_create(const struct sl_retention *retention, struct sl_jo
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the table of jobs");
     }
     jobs->retention = *retention;
-    jobs->born_ms = sl_wall_ms();
+    jobs->born_us = sl_wall_ms() * 1000 + sl_now_ns() / 1000 % 1000;
     pthread_mutex_init(&jobs->mutex, NULL);
     *jobs_out = jobs;
     return SL_OK;
@@ -81,14 +81,14 @@ void sl_jobs_new_id(struct sl_jobs *jobs, char id_out[SL_JOB_ID_BYTES]) {
     pthread_mutex_lock(&jobs->mutex);
     uint64_t number = ++jobs->last_number;
     pthread_mutex_unlock(&jobs->mutex);
-    snprintf(id_out, SL_JOB_ID_BYTES, "job-%" PRIx64 "-%" PRIu64, (uint64_t)jobs->born_ms, number);
+    snprintf(id_out, SL_JOB_ID_BYTES, "job-%" PRIx64 "-%" PRIu64, (uint64_t)jobs->born_us, number);
 }
 
 // Lock held.
 static struct sl_job *find_key(struct sl_jobs *jobs, const char *tenant, const char *key) {
     struct sl_job *job = *key_bucket_of(jobs, tenant, key);
-    while (job != NULL && (strcmp(job->spec.key, key) != 0 || strcmp(job->spec.tenant, tenant) != 0 ||
-                           sl_job_state(job) == SLUICE__V1__JOB_STATE__CANCELLED)) {
+    while (job != NULL &&
+           (strcmp(job->spec.key, key) != 0 || strcmp(job->spec.tenant, tenant) != 0 || sl_job_is_void(job))) {
         job = job->key_chain;
     }
     return job;

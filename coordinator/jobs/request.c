@@ -161,13 +161,45 @@ static enum sl_status check_key(const char *key, struct sl_job_spec *spec, struc
     return SL_OK;
 }
 
-static enum sl_status check_deadline(const struct sl_request_rules *rules, int64_t deadline_ms,
+// What the client has of the answer.
+static enum sl_status check_resumption(const struct sl_request_rules *rules, const Sluice__V1__Resumption *resumption,
+                                       struct sl_job_spec *spec, struct sl_error *err) {
+    size_t n = resumption->delivered != NULL ? resumption->delivered->n_ids : 0;
+    if (n > (size_t)spec->max_new_tokens) {
+        return sl_fail(err, SL_ERR_INVALID, "resumption.delivered: %zu tokens, at most %d are asked for", n,
+                       spec->max_new_tokens);
+    }
+    if (n == 0) {
+        return SL_OK;
+    }
+    enum sl_status status = sl_job_check_ids(rules->model, "resumption.delivered", resumption->delivered, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    spec->delivered = malloc(n * sizeof(*spec->delivered));
+    if (spec->delivered == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an answer of %zu tokens", n);
+    }
+    memcpy(spec->delivered, resumption->delivered->ids, n * sizeof(*spec->delivered));
+    spec->n_delivered = (int64_t)n;
+    return SL_OK;
+}
+
+// Both count from when the request was first submitted.
+static enum sl_status check_deadline(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
                                      int64_t call_deadline_ns, struct sl_job_spec *spec, struct sl_error *err) {
+    int64_t deadline_ms = request->deadline_ms, elapsed_ms = request->resumption ? request->resumption->elapsed_ms : 0;
+    if (elapsed_ms < 0 || elapsed_ms > rules->max_deadline_ms) {
+        return sl_fail(err, SL_ERR_INVALID, "resumption.elapsed_ms: is %" PRId64 ", must be 0 to %" PRId64, elapsed_ms,
+                       rules->max_deadline_ms);
+    }
     if (deadline_ms < 0 || deadline_ms > rules->max_deadline_ms) {
         return sl_fail(err, SL_ERR_INVALID, "deadline_ms: is %" PRId64 ", must be 0 (the default) to %" PRId64,
                        deadline_ms, rules->max_deadline_ms);
     }
-    spec->deadline_ns = sl_deadline_in_ms(deadline_ms > 0 ? deadline_ms : rules->default_deadline_ms);
+    int64_t allowed_ms = deadline_ms > 0 ? deadline_ms : rules->default_deadline_ms;
+    spec->submitted_ns -= elapsed_ms * SL_NS_PER_MS;
+    spec->deadline_ns = sl_deadline_in_ms(allowed_ms > elapsed_ms ? allowed_ms - elapsed_ms : 0);
     if (call_deadline_ns < spec->deadline_ns) {
         spec->deadline_ns = call_deadline_ns;
     }
@@ -221,7 +253,7 @@ enum sl_status sl_request_check(const struct sl_request_rules *rules, const Slui
         status = check_key(request->idempotency_key, &spec, err);
     }
     if (status == SL_OK) {
-        status = check_deadline(rules, request->deadline_ms, call_deadline_ns, &spec, err);
+        status = check_deadline(rules, request, call_deadline_ns, &spec, err);
     }
     if (status == SL_OK) {
         status = check_sampling(request->sampling, &spec, err);
@@ -235,8 +267,12 @@ enum sl_status sl_request_check(const struct sl_request_rules *rules, const Slui
     if (status == SL_OK) {
         status = check_length(rules, request, &spec, err);
     }
+    if (status == SL_OK && request->resumption != NULL) {
+        status = check_resumption(rules, request->resumption, &spec, err);
+    }
+    bool has_recipe = request->resumption != NULL && request->resumption->recipe[0] != '\0';
     if (status == SL_OK) {
-        status = check_recipe(rules, request->recipe, &spec, err);
+        status = check_recipe(rules, has_recipe ? request->resumption->recipe : request->recipe, &spec, err);
     }
     if (status != SL_OK) {
         sl_job_spec_cleanup(&spec);

@@ -28,6 +28,7 @@ struct sl_worker {
     // Guarded.
     int refs;
     bool draining, lost, suspect, stalled;
+    bool drain_unheard; // what we were told of draining is news to the worker: what its beats say of it is older
     int64_t last_beat_ns;
     int64_t still_ns;            // without progress, though there is work
     Sluice__V1__WorkerLoad load; // as last reported
@@ -341,6 +342,19 @@ static void look_at_progress(const struct sl_registry *registry, struct sl_worke
     worker->stalled = stalled;
 }
 
+static bool is_draining(const struct sl_worker *worker) {
+    return worker->draining || worker->load.stopping;
+}
+
+// Whoever leads has told it, and it tells us. Called under the lock.
+static void look_at_drain(struct sl_worker *worker, const Sluice__V1__WorkerLoad *load) {
+    if (load->drains == worker->draining) {
+        worker->drain_unheard = false;
+    } else if (!worker->drain_unheard) {
+        worker->draining = load->drains;
+    }
+}
+
 enum sl_status sl_registry_heartbeat(struct sl_registry *registry, const Sluice__V1__HeartbeatRequest *beat,
                                      int64_t now_ns, bool *drain_out, struct sl_error *err) {
     pthread_mutex_lock(&registry->mutex);
@@ -349,13 +363,14 @@ enum sl_status sl_registry_heartbeat(struct sl_registry *registry, const Sluice_
     if (known) {
         if (beat->load != NULL) {
             look_at_progress(registry, worker, beat->load, now_ns);
+            look_at_drain(worker, beat->load);
             Sluice__V1__WorkerLoad load = *beat->load;
             load.base = worker->load.base; // not the unknown fields, which belong to the request
             worker->load = load;
         }
         worker->last_beat_ns = now_ns;
         worker->suspect = false;
-        *drain_out = worker->draining;
+        *drain_out = is_draining(worker);
     }
     pthread_mutex_unlock(&registry->mutex);
     if (!known) {
@@ -371,6 +386,7 @@ enum sl_status sl_registry_drain(struct sl_registry *registry, const char *name,
     struct sl_worker *worker = find_living(registry, name);
     if (worker != NULL) {
         worker->draining = !undo;
+        worker->drain_unheard = true;
         *jobs_out = worker->jobs;
     }
     pthread_mutex_unlock(&registry->mutex);
@@ -379,6 +395,24 @@ enum sl_status sl_registry_drain(struct sl_registry *registry, const char *name,
     }
     sl_log_info("registry", "worker=%s %s", name, undo ? "takes jobs again" : "drains");
     return SL_OK;
+}
+
+bool sl_registry_drain_is_heard(struct sl_registry *registry, const char *name) {
+    pthread_mutex_lock(&registry->mutex);
+    const struct sl_worker *worker = find_living(registry, name);
+    bool heard = worker == NULL || !worker->drain_unheard;
+    pthread_mutex_unlock(&registry->mutex);
+    return heard;
+}
+
+void sl_registry_adopt_drain(struct sl_registry *registry, const char *name, bool drains) {
+    pthread_mutex_lock(&registry->mutex);
+    struct sl_worker *worker = find_living(registry, name);
+    if (worker != NULL) {
+        worker->draining = drains;
+        worker->drain_unheard = false;
+    }
+    pthread_mutex_unlock(&registry->mutex);
 }
 
 void sl_registry_sweep(struct sl_registry *registry, int64_t now_ns) {
@@ -421,7 +455,7 @@ void sl_registry_snapshot(struct sl_registry *registry, Sluice__V1__WorkerRole r
         set_out->workers[set_out->n] = worker;
         set_out->views[set_out->n++] = (struct sl_route_view){
             .name = worker->name,
-            .ready = !worker->draining && !worker->suspect && !worker->stalled,
+            .ready = !is_draining(worker) && !worker->suspect && !worker->stalled,
             .capacity_bytes = worker->arena_bytes,
             .claimed_bytes = worker->claimed_bytes,
             .staging_bytes = worker->staging_bytes,
@@ -470,10 +504,10 @@ static void report_one(const struct sl_worker *worker, int64_t now_ns, struct sl
     sluice__v1__worker_status__init(&report->status);
     report->status.info = &report->info;
     report->status.load = &report->load;
-    report->status.state = worker->lost       ? SLUICE__V1__WORKER_STATE__LOST
-                           : worker->stalled  ? SLUICE__V1__WORKER_STATE__STALLED
-                           : worker->draining ? SLUICE__V1__WORKER_STATE__DRAINING
-                                              : SLUICE__V1__WORKER_STATE__READY;
+    report->status.state = worker->lost          ? SLUICE__V1__WORKER_STATE__LOST
+                           : worker->stalled     ? SLUICE__V1__WORKER_STATE__STALLED
+                           : is_draining(worker) ? SLUICE__V1__WORKER_STATE__DRAINING
+                                                 : SLUICE__V1__WORKER_STATE__READY;
     report->status.heartbeat_age_ms = (now_ns - worker->last_beat_ns) / SL_NS_PER_MS;
 }
 

@@ -16,6 +16,9 @@
  *         hold the old one see that it is lost and go elsewhere. SUSPECT is a mark on a READY worker that has just
  *         broken a connection: it gets no new job until its next heartbeat shows that it lives.
  *
+ *         What an operator says of draining reaches the worker with the reply to its beat, and every other coordinator with the
+ *         beats that follow: they all know when another one comes to lead.
+ *
  * Ownership: entries are reference-counted; a job keeps the workers it uses, with their channels, alive.
  * Bounds: SL_MAX_WORKERS entries; lost ones leave after a while, or when room is needed and no job holds them.
  * Threads: every function from any thread. Time is passed in where it decides.
@@ -57,6 +60,10 @@ enum sl_status sl_registry_heartbeat(struct sl_registry *registry, const Sluice_
                                      int64_t now_ns, bool *drain_out, struct sl_error *err);
 enum sl_status sl_registry_drain(struct sl_registry *registry, const char *name, bool undo, int *jobs_out,
                                  struct sl_error *err);
+// Whether the worker's beats say by now what the last sl_registry_drain() said; true of one that is gone.
+bool sl_registry_drain_is_heard(struct sl_registry *registry, const char *name);
+// The worker's own word, when it registers; or after a command that it never heard.
+void sl_registry_adopt_drain(struct sl_registry *registry, const char *name, bool drains);
 
 // Give up workers that have missed two heartbeats, forget those lost long ago. Called regularly.
 void sl_registry_sweep(struct sl_registry *registry, int64_t now_ns);

@@ -1,15 +1,18 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """
-What every manifest of deploy/ must keep to. policies.py checks deploy/base as its files are; deploy_check.py checks what kustomize
+What every manifest of deploy/ must keep to. policies.py checks deploy/base as its files are, and deploy/compose and deploy/systemd by
+plain.py; deploy_check.py checks what kustomize
 makes of every overlay and component. policies.py --self-test breaks the manifests in one way after the other, and wants to hear of it.
 
 To add a policy: a function that yields what is wrong, with @policy, and a row in BREAKS that it notices.
 """
 import copy
+import os
 import sys
 
 import manifests as m
+import plain
 
 POLICIES = {}
 SLACK = 15  # seconds between the end of --grace and the kubelet's SIGKILL
@@ -20,6 +23,10 @@ PATHS = {("gateway", "coordinator", "grpc"), *((worker, "coordinator", "grpc") f
          *((caller, worker, "fabric") for caller in ("prefill", "decode", "kvstore") for worker in ("prefill", "decode", "kvstore")),
          ("metrics", "gateway", "http"), ("outside", "gateway", "http"),
          *(("metrics", each, "admin") for each in ("gateway", "coordinator", "prefill", "decode", "kvstore"))}
+
+
+# And where there is an etcd of ours:
+ETCD_PATHS = {("coordinator", "etcd", "client"), ("etcd", "etcd", "peer"), ("metrics", "etcd", "admin")}
 
 
 def policy(check):
@@ -33,6 +40,11 @@ def each(documents):
         container = m.ours(workload)
         if container:
             yield m.name(workload), workload, container
+
+
+def every(documents):
+    """Of other people's programs, too."""
+    return [(m.name(workload), workload, m.containers(workload)[0]) for workload in m.workloads(documents)]
 
 
 @policy
@@ -84,7 +96,7 @@ def grace_adds_up(documents):
 @policy
 def one_pod_at_a_time(documents):
     budgets = m.of_kind(documents, "PodDisruptionBudget")
-    for name, workload, _ in each(documents):
+    for name, workload, _ in every(documents):
         mine = [budget for budget in budgets if m.matches(budget["spec"]["selector"], m.pod_labels(workload))]
         if len(mine) != 1 or mine[0]["spec"].get("maxUnavailable") != 1:
             yield f"{name}: wants one PodDisruptionBudget with maxUnavailable 1, has {[m.name(budget) for budget in mine]}"
@@ -92,7 +104,7 @@ def one_pod_at_a_time(documents):
 
 @policy
 def guaranteed(documents):
-    for name, workload, _ in each(documents):
+    for name, workload, _ in every(documents):
         for container in m.containers(workload):
             resources = container.get("resources", {})
             limits, requests = resources.get("limits", {}), resources.get("requests", {})
@@ -107,7 +119,7 @@ def guaranteed(documents):
 
 @policy
 def least_privilege(documents):
-    for name, workload, _ in each(documents):
+    for name, workload, _ in every(documents):
         spec = m.pod(workload)
         context = spec.get("securityContext", {})
         if not (context.get("runAsNonRoot") is True and context.get("runAsUser") == 65532 and context.get("runAsGroup") == 65532):
@@ -252,24 +264,25 @@ def only_these_paths(documents):
     own = {"own": "yes", "kubernetes.io/metadata.name": "sluice"}
     callers = {"outside": ({}, {"kubernetes.io/metadata.name": "other"}), "metrics": ({}, {"sluice.metrics": "allowed"})}
     pods = {}
-    for name, workload, container in each(documents):
+    for name, workload, container in every(documents):
         # Raw files do not have the labels that kustomization.yaml adds.
         labels = {"app.kubernetes.io/name": "sluice", **m.pod_labels(workload)}
         pods[labels[m.COMPONENT]] = (labels, {port["name"]: port["containerPort"] for port in container.get("ports", [])})
         callers[labels[m.COMPONENT]] = (labels, own)
+    paths = PATHS | (ETCD_PATHS if "etcd" in pods else set())
     for caller, (labels, namespace) in callers.items():
         for target, (target_labels, ports) in pods.items():
             for port, number in ports.items():
                 may = allowed(documents, "Ingress", target_labels, labels, namespace, number)
                 if namespace is own:
                     may = may and allowed(documents, "Egress", labels, target_labels, own, number)
-                if may != ((caller, target, port) in PATHS):
+                if may != ((caller, target, port) in paths):
                     yield f"{caller} {'may' if may else 'may not'} connect to {target}'s port {port}"
 
 
 @policy
 def volumes_meet(documents):
-    for name, workload, container in each(documents):
+    for name, workload, container in every(documents):
         claims = workload["spec"].get("volumeClaimTemplates", [])
         there = {volume["name"] for volume in m.pod(workload).get("volumes", [])} | {m.name(claim) for claim in claims}
         mounts = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", [])}
@@ -362,14 +375,15 @@ def self_test(documents):
 
 def main():
     documents = m.raw()
-    problems = [f"{name}: {problem}" for name, problem in check(documents)]
+    root = os.path.join(m.PROJECT, "deploy")
+    problems = [f"{name}: {problem}" for name, problem in check(documents)] + plain.check(root)
     if "--self-test" in sys.argv[1:]:
-        problems += self_test(documents)
+        problems += self_test(documents) + plain.self_test(root)
     for problem in problems:
         print(problem)
     if not problems:
-        print(f"{len(POLICIES)} policies hold for {len(documents)} documents" +
-              (f", and {len(BREAKS)} breaks are noticed" if "--self-test" in sys.argv[1:] else ""))
+        print(f"{len(POLICIES)} policies hold for {len(documents)} documents, units and compose files fit" +
+              (f", and {len(BREAKS) + len(plain.BREAKS)} breaks are noticed" if "--self-test" in sys.argv[1:] else ""))
     return 1 if problems else 0
 
 

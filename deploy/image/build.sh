@@ -14,6 +14,7 @@ installed, the OCI archive OUT/sluice-VERSION.oci.tar. Prints the size of both. 
   --tag NAME      name of the image in the archive [sluice:VERSION]
   --model DIR     put this model into the image too, as /models/NAME; may be given again
   --cuda FILE     the plugin for GPUs, libsluice_cuda.so (make gpu), beside the programs
+  --etcd          etcd too, for the component ha
   --mirror URL    Debian's archive [mmdebstrap's own choice]
   --no-archive    the root folder alone
   --help          print this and exit
@@ -24,11 +25,12 @@ USAGE
 }
 
 project=$(cd "$(dirname "$0")/../.." && pwd)
-bin=$project/build/bin out=$project/build/image tag= mirror= models= cuda= archive=yes
+bin=$project/build/bin out=$project/build/image tag= mirror= models= cuda= etcd= archive=yes
 while [ $# -gt 0 ]; do
     case $1 in
     --help) usage; exit 0 ;;
     --no-archive) archive=; shift; continue ;;
+    --etcd) etcd=yes; shift; continue ;;
     --bin | --out | --tag | --model | --cuda | --mirror) ;;
     *) echo "build.sh: unknown option $1; see --help" >&2; exit 2 ;;
     esac
@@ -77,7 +79,7 @@ rm -rf "$root"
 mkdir -p "$out"
 echo "packages: $packages"
 # shellcheck disable=SC2086 # the mirror is a word or none
-mmdebstrap --quiet --variant=extract --include="$packages" bookworm "$root" $mirror
+mmdebstrap --quiet --mode="${MMDEBSTRAP_MODE:-auto}" --variant=extract --include="$packages" bookworm "$root" $mirror
 
 # What is opened at run time stays: libraries, UCX's modules, RDMA's drivers, and every package's licence.
 (
@@ -102,6 +104,13 @@ for program in $programs; do
     strip --strip-unneeded -o "$root/bin/$program" "$bin/$program"
     chmod 755 "$root/bin/$program"
 done
+if [ -n "$etcd" ]; then # which needs libc alone, but whose package wants what makes users
+    fetched=$(mktemp -d)
+    (cd "$fetched" && apt-get -qq -o APT::Sandbox::User=root download etcd-server && dpkg-deb -x etcd-server_*.deb .) || { rm -rf "$fetched"; exit 1; }
+    install -m 755 "$fetched/usr/bin/etcd" "$root/bin/etcd"
+    install -D -m 644 "$fetched/usr/share/doc/etcd-server/copyright" "$root/usr/share/doc/etcd-server/copyright"
+    rm -rf "$fetched"
+fi
 [ -z "$cuda" ] || install -m 644 "$cuda" "$root/bin/libsluice_cuda.so"
 for model in $models; do
     cp -R "$model" "$root/models/"

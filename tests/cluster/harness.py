@@ -205,7 +205,7 @@ class Cluster:
 
     def start_worker(self, name, extra=(), env=None):
         role = name.split("-")[0]
-        args = [f"sluice-{role}", "--name", name, "--coordinator", self.coordinator.address, "--transport", self.transport,
+        args = [f"sluice-{role}", "--name", name, "--coordinator", self.addresses_of_all(), "--transport", self.transport,
                 "--arena", ARENA, "--lease", "3s", *self.args, *self.worker_args.get(role, ()), *extra]
         if self.certificates:
             self.certificates.make(f"worker/{name}")
@@ -214,11 +214,15 @@ class Cluster:
             args += ["--model", self.model, "--threads", "1"]
         return self._start(name, args, env)
 
+    def addresses_of_all(self):
+        """Of the coordinators, as --coordinator takes them."""
+        return self.coordinator.address
+
     def kill(self, name, number=signal.SIGKILL):
         self.processes[name].signal(number)
 
     def wait_ready(self, timeout=20):
-        wanted = sum(1 for p in self.processes.values() if p is not self.coordinator and not p.killed)
+        wanted = sum(1 for p in self.processes.values() if not p.name.startswith("coordinator") and not p.killed)
         eventually(lambda: sum(w.state == cluster_pb.READY for w in self.workers().workers) == wanted, timeout,
                    f"{wanted} workers ready")
 
@@ -247,9 +251,12 @@ class Cluster:
             print(self.logs(), file=sys.stderr)
             self.kill_all()
             raise
-        self.channel.close()
+        self.close_channels()
         for path in self.log_paths:
             os.remove(path)
+
+    def close_channels(self):
+        self.channel.close()
 
     def channel_of(self, who):
         """A connection to the coordinator, by somebody who has a certificate if the cluster wants any."""

@@ -32,7 +32,7 @@ class Gateway:
         if cluster.certificates:
             cluster.certificates.make(who)
             options = (*options, *cluster.certificates.options(who))
-        words = ["sluice-gateway", "--listen", listen, "--coordinator", cluster.coordinator.address, *options]
+        words = ["sluice-gateway", "--listen", listen, "--coordinator", cluster.addresses_of_all(), *options]
         self.log, self.log_path = tempfile.mkstemp(prefix="sluice-gateway-", suffix=".log")
         from harness import BIN
         self.popen = subprocess.Popen([os.path.join(BIN, words[0]), *words[1:]], stdout=subprocess.PIPE, stderr=self.log)
@@ -482,6 +482,23 @@ def test_keys_are_tenants():
                 file.write(key_line("sk-acme", "acme"))
             eventually(lambda: ask("sk-beta")[0] == 401, 10, "a key that is taken away is nobody's")
             assert ask("sk-acme")[0] == 200
+
+
+def test_a_coordinator_that_is_not_there_is_told_of_once():
+    """Gateways may start long before it: models take their time."""
+    from harness import BIN
+    with socket.socket() as nobody, tempfile.TemporaryFile() as log:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        gateway = subprocess.Popen([os.path.join(BIN, "sluice-gateway"), "--listen", "127.0.0.1:0", "--coordinator",
+                                    f"127.0.0.1:{nobody.getsockname()[1]}"], stdout=subprocess.PIPE, stderr=log)
+        assert gateway.stdout.readline().startswith(b"ready ")
+        time.sleep(1)  # in which it asks ten times
+        gateway.terminate()
+        assert gateway.wait(20 * SLOW) == 0
+        gateway.stdout.close()
+        log.seek(0)
+        said = [line for line in log.read().decode().splitlines() if " ready=0 " in line]
+        assert len(said) == 1, said
 
 
 def test_wrong_options_name_the_remedy():

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/config.h"
+#include "base/term.h"
 #include "base/thread.h"
 #include "model/model.h"
 #include "proto/methods.h"
@@ -182,6 +183,9 @@ static enum sl_status decode_reserve(void *service, struct sl_rpc_call *call, co
     if (atomic_load(&worker->n_reserve_refusals) > 0) {
         atomic_fetch_sub(&worker->n_reserve_refusals, 1);
         return sl_fail(err, (enum sl_status)atomic_load(&worker->reserve_refusal), "no room; retry in 50 ms");
+    }
+    if (request->term < atomic_load(&worker->fence_term)) {
+        return sl_term_refuse(request->term, atomic_load(&worker->fence_term), err);
     }
     int n = atomic_fetch_add(&worker->n_reserved, 1);
     char lease[64];

@@ -51,6 +51,8 @@ struct fake_worker {
     // This many Reserves of decode are refused with this status.
     atomic_int n_reserve_refusals, reserve_refusal;
 
+    atomic_llong fence_term; // Reserve with an older term is refused
+
     // What happened.
     char first_stores[4][64]; // of the first runs of prefill: the address of their first store
     atomic_int n_runs, n_cancelled, n_reserved, n_released, n_renewed, n_done;

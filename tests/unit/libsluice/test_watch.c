@@ -64,6 +64,7 @@ static enum sl_status send_event(struct sl_rpc_call *call, int64_t sequence) {
         event.finished = &finished;
     } else {
         event.what_case = SLUICE__V1__EVENT__WHAT_TOKEN;
+        token.index = sequence - 1;
         event.token = &token;
     }
     return sl_rpc_call_send(call, &event.base);

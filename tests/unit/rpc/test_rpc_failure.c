@@ -9,6 +9,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -219,6 +220,58 @@ static void test_peer_that_stands_still_is_noticed(void **state) {
     assert_true(lose_peer(&peers[1], SIGSTOP) < 9000);
 }
 
+// ---- a server that is none of gRPC's ------------------------------------------------------------------------------------
+
+static bool read_whole(int fd, void *bytes, size_t n) {
+    return n == 0 || recv(fd, bytes, n, MSG_WAITALL) == (ssize_t)n;
+}
+
+// Answers the first call on the listening socket *arg with headers and trailers in which no status is, as a proxy or a server
+// that is just ending may. Frames of HTTP/2: length (3), type, flags, stream (4).
+static void *answer_without_a_status(void *arg) {
+    static const uint8_t settings[] = {0, 0, 0, 4, 0, 0, 0, 0, 0}, agreed[] = {0, 0, 0, 4, 1, 0, 0, 0, 0};
+    static const uint8_t headers[] = {0,   0,   20,  1,   4,   0,   0,   0,   1,   0x88, 0x0f, 0x10, 16,  'a', 'p',
+                                      'p', 'l', 'i', 'c', 'a', 't', 'i', 'o', 'n', '/',  'g',  'r',  'p', 'c'};
+    static const uint8_t trailers[] = {0, 0, 5, 1, 5, 0, 0, 0, 1, 0, 1, 'x', 1, 'y'};
+    uint8_t preface[24], head[9], body[1 << 14];
+    int fd = accept(*(int *)arg, NULL, NULL);
+    bool goes_on = fd >= 0 && read_whole(fd, preface, sizeof preface) &&
+                   send(fd, settings, sizeof settings, MSG_NOSIGNAL) == (ssize_t)sizeof settings;
+    while (goes_on && read_whole(fd, head, sizeof head)) {
+        size_t n = (size_t)head[0] << 16 | (size_t)head[1] << 8 | head[2];
+        goes_on = n <= sizeof body && read_whole(fd, body, n);
+        if (head[3] == 4 && head[4] == 0) {
+            send(fd, agreed, sizeof agreed, MSG_NOSIGNAL);
+        } else if (head[3] == 1) {
+            send(fd, headers, sizeof headers, MSG_NOSIGNAL);
+            send(fd, trailers, sizeof trailers, MSG_NOSIGNAL);
+        }
+    }
+    close(fd);
+    return NULL;
+}
+
+static void test_an_answer_without_a_status_is_an_error(void **state) {
+    (void)state;
+    struct sockaddr_in where = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof where;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(listener, (struct sockaddr *)&where, n), 0);
+    assert_int_equal(listen(listener, 4), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&where, &n), 0);
+    pthread_t server;
+    assert_int_equal(pthread_create(&server, NULL, answer_without_a_status, &listener), 0);
+    char address[64];
+    snprintf(address, sizeof address, "127.0.0.1:%d", ntohs(where.sin_port));
+    struct sl_rpc_channel *channel;
+    struct sl_error err;
+    assert_int_equal(sl_rpc_channel_create(address, NULL, SL_ROLE_ANY, &channel, &err), SL_OK);
+    assert_int_not_equal(echo_call(channel, &echo_get, "x", 10000, &err), SL_OK);
+    sl_rpc_channel_destroy(&channel);
+    pthread_join(server, NULL);
+    close(listener);
+}
+
 int main(int argc, char **argv) {
     if (argc != 2 || start_peer(&peers[0], argv[1]) || start_peer(&peers[1], argv[1])) {
         fprintf(stderr, "usage: %s ECHO_SERVER\n", argv[0]);
@@ -231,6 +284,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_server_listens_on_ipv6),
         cmocka_unit_test(test_server_stop_cancels_after_the_grace),
         cmocka_unit_test(test_server_stop_does_not_wait_for_idle_clients),
+        cmocka_unit_test(test_an_answer_without_a_status_is_an_error),
         cmocka_unit_test(test_killed_peer_is_noticed),
         cmocka_unit_test(test_peer_that_stands_still_is_noticed),
     };

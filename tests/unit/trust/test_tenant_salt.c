@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/unit/temp_folder.h"
 #include "trust/tenant_salt.h"
@@ -91,11 +93,50 @@ static void test_salt_secret_in_a_file(void **state) {
     temp_folder_destroy(&folder); // which has nothing else in it
 }
 
+// As a user that is nobody, in group 65532: the status of opening the file.
+static int opened_by_group(const char *path) {
+    pid_t child = fork();
+    if (child == 0) {
+        struct sl_salt_secret secret;
+        struct sl_error err = {0};
+        bool become = setresgid(65532, 65532, 65532) == 0 && setresuid(65532, 65532, 65532) == 0;
+        _exit(!become ? 99 : sl_salt_secret_open(path, true, &secret, &err) == SL_OK ? 0 : 1);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WEXITSTATUS(status);
+}
+
+// As a kubelet mounts a Secret for who is not root.
+static void test_salt_secret_that_root_hands_over(void **state) {
+    (void)state;
+    if (geteuid() != 0) {
+        skip();
+    }
+    struct temp_folder folder = temp_folder_create();
+    char path[128];
+    snprintf(path, sizeof path, "%s/salt", folder.path);
+    open_secret(path, true);
+    assert_int_equal(chmod(folder.path, 0755), 0);
+    assert_int_equal(chown(path, 0, 65532), 0);
+    assert_int_equal(chmod(path, 0440), 0);
+    assert_int_equal(opened_by_group(path), 0);
+    assert_int_equal(chmod(path, 0460), 0); // who could write it
+    assert_int_equal(opened_by_group(path), 1);
+    assert_int_equal(chmod(path, 0444), 0); // who is not in the group
+    assert_int_equal(opened_by_group(path), 1);
+    assert_int_equal(chmod(path, 0440), 0);
+    assert_int_equal(chown(path, 65532, 65532), 0); // its own, which it could have kept to itself
+    assert_int_equal(opened_by_group(path), 1);
+    temp_folder_destroy(&folder);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_salt_is_hmac_sha256),
         cmocka_unit_test(test_salt_secret_without_a_file),
         cmocka_unit_test(test_salt_secret_in_a_file),
+        cmocka_unit_test(test_salt_secret_that_root_hands_over),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,6 +57,55 @@ static void refused(const Sluice__V1__GenerateRequest *request, const char *fiel
     }
 }
 
+// What a client has of a job whose coordinator was lost.
+static void test_request_goes_on(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request = good_request();
+    Sluice__V1__Resumption resumption = SLUICE__V1__RESUMPTION__INIT;
+    Sluice__V1__TokenIds delivered = SLUICE__V1__TOKEN_IDS__INIT;
+    int32_t ids[] = {7, 8, 9};
+    struct sl_job_spec spec;
+    struct sl_error err;
+    request.resumption = &resumption;
+    request.max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
+    request.max_new_tokens = 3;
+    int64_t now_ns = sl_now_ns();
+    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &spec, &err), SL_OK); // nothing yet
+    assert_int_equal(spec.n_delivered, 0);
+    sl_job_spec_cleanup(&spec);
+    resumption.delivered = &delivered;
+    delivered.ids = ids;
+    delivered.n_ids = 3;
+    resumption.recipe = (char *)"full,format=int4";
+    resumption.elapsed_ms = 4000;
+    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &spec, &err), SL_OK);
+    assert_true(spec.n_delivered == 3 && spec.delivered[2] == 9);
+    assert_string_equal(spec.recipe, "full,format=int4");
+    assert_true(spec.deadline_ns >= now_ns + 1000 * SL_NS_PER_MS &&
+                spec.deadline_ns < sl_now_ns() + 1001 * SL_NS_PER_MS);
+    assert_true(spec.submitted_ns <= sl_now_ns() - 4000 * SL_NS_PER_MS);
+    sl_job_spec_cleanup(&spec);
+    resumption.elapsed_ms = 6000; // its time is over
+    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &spec, &err), SL_OK);
+    assert_true(spec.deadline_ns <= sl_now_ns());
+    sl_job_spec_cleanup(&spec);
+    resumption.elapsed_ms = -1;
+    refused(&request, "resumption.elapsed_ms");
+    resumption.elapsed_ms = 100001;
+    refused(&request, "resumption.elapsed_ms");
+    resumption.elapsed_ms = 0;
+    request.max_new_tokens = 2;
+    refused(&request, "resumption.delivered");
+    request.max_new_tokens = 3;
+    ids[1] = -1;
+    refused(&request, "resumption.delivered");
+    ids[1] = model.n_vocab;
+    refused(&request, "resumption.delivered");
+    ids[1] = 8;
+    resumption.recipe = (char *)"nonsense";
+    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &spec, &err), SL_ERR_INVALID);
+}
+
 static void test_request_defaults(void **state) {
     (void)state;
     Sluice__V1__GenerateRequest request = good_request();
@@ -306,6 +355,7 @@ static void test_request_keys_depend_on_the_tenant(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_request_goes_on),
         cmocka_unit_test(test_request_defaults),
         cmocka_unit_test(test_request_bad_prompts),
         cmocka_unit_test(test_request_renders_a_chat),

@@ -222,6 +222,58 @@ static void test_registry_new_epoch_replaces_the_old_incarnation(void **state) {
     sl_registry_destroy(&registry);
 }
 
+static bool beat_of(struct sl_registry *registry, char *name, bool drains, bool stopping, int64_t now_ns) {
+    Sluice__V1__HeartbeatRequest request = SLUICE__V1__HEARTBEAT_REQUEST__INIT;
+    Sluice__V1__WorkerLoad load = SLUICE__V1__WORKER_LOAD__INIT;
+    load.drains = drains;
+    load.stopping = stopping;
+    request.name = name;
+    request.epoch = 1;
+    request.load = &load;
+    struct sl_error err;
+    bool drain = false;
+    assert_int_equal(sl_registry_heartbeat(registry, &request, now_ns, &drain, &err), SL_OK);
+    return drain;
+}
+
+// A coordinator that does not lead hears what the one that does has said.
+static void test_registry_learns_of_drains_from_beats(void **state) {
+    (void)state;
+    struct sl_registry *registry = make();
+    struct sl_error err;
+    int jobs = 0;
+    char name[] = "prefill-0";
+    const Sluice__V1__WorkerRole role = SLUICE__V1__WORKER_ROLE__PREFILL;
+    Sluice__V1__WorkerInfo info = worker_info(name, role, 1);
+    assert_int_equal(sl_registry_register(registry, &info, 0, &err), SL_OK);
+    assert_false(beat_of(registry, name, false, false, 1 * MS));
+    assert_true(beat_of(registry, name, true, false, 2 * MS)); // another one was told
+    assert_int_equal(count_ready(registry, role), 0);
+    assert_false(beat_of(registry, name, false, false, 3 * MS)); // and took it back
+    assert_int_equal(count_ready(registry, role), 1);
+    // We are told: until the worker has heard, its beats are older news.
+    assert_int_equal(sl_registry_drain(registry, name, false, &jobs, &err), SL_OK);
+    assert_false(sl_registry_drain_is_heard(registry, name));
+    assert_true(beat_of(registry, name, false, false, 4 * MS));
+    assert_false(sl_registry_drain_is_heard(registry, name));
+    assert_true(beat_of(registry, name, true, false, 5 * MS));
+    assert_true(sl_registry_drain_is_heard(registry, name));
+    assert_false(beat_of(registry, name, false, false, 6 * MS)); // undone by who leads now
+    // A command that was never heard is forgotten.
+    assert_int_equal(sl_registry_drain(registry, name, false, &jobs, &err), SL_OK);
+    sl_registry_adopt_drain(registry, name, false);
+    assert_false(beat_of(registry, name, false, false, 7 * MS));
+    assert_true(sl_registry_drain_is_heard(registry, "nobody"));
+    // One that ends drains whatever operators say.
+    assert_true(beat_of(registry, name, false, true, 8 * MS));
+    assert_int_equal(sl_registry_drain(registry, name, true, &jobs, &err), SL_OK);
+    assert_true(beat_of(registry, name, false, true, 9 * MS));
+    assert_int_equal(count_ready(registry, role), 0);
+    sl_registry_adopt_drain(registry, name, true); // as it says when it registers
+    assert_true(beat_of(registry, name, true, false, 10 * MS));
+    sl_registry_destroy(&registry);
+}
+
 static void test_registry_drain_and_suspicion_stop_new_jobs(void **state) {
     (void)state;
     struct sl_registry *registry = make();
@@ -300,6 +352,7 @@ int main(void) {
         cmocka_unit_test(test_registry_two_missed_beats_lose_a_worker_for_good),
         cmocka_unit_test(test_registry_work_without_progress_is_a_stall),
         cmocka_unit_test(test_registry_new_epoch_replaces_the_old_incarnation),
+        cmocka_unit_test(test_registry_learns_of_drains_from_beats),
         cmocka_unit_test(test_registry_drain_and_suspicion_stop_new_jobs),
         cmocka_unit_test(test_registry_is_bounded_and_forgets_the_lost),
     };

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see candidate.h. Read from the bottom up.
+#include "coordinator/election/candidate.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#define LOOK_MS   250  // of a standby: at most so long after the seat was left it is taken
+#define AGAIN_MS  150  // after a failure
+#define RESIGN_MS 2000 // others shall have their turn
+
+void sl_candidate_init(struct sl_candidate *candidate, const struct sl_candidate_config *config) {
+    *candidate = (struct sl_candidate){.config = *config};
+    pthread_mutex_init(&candidate->mutex, NULL);
+}
+
+void sl_candidate_cleanup(struct sl_candidate *candidate) {
+    pthread_mutex_destroy(&candidate->mutex);
+}
+
+static int64_t now(const struct sl_candidate *candidate) {
+    return candidate->config.now_fn();
+}
+
+// ---- what others see ----------------------------------------------------------------------------------------------
+
+static bool leads(const struct sl_candidate *candidate) {
+    return candidate->term != 0 && now(candidate) < candidate->led_until_ns;
+}
+
+int64_t sl_candidate_term(struct sl_candidate *candidate) {
+    pthread_mutex_lock(&candidate->mutex);
+    int64_t term = leads(candidate) ? candidate->term : 0;
+    pthread_mutex_unlock(&candidate->mutex);
+    return term;
+}
+
+int64_t sl_candidate_last_term(struct sl_candidate *candidate) {
+    pthread_mutex_lock(&candidate->mutex);
+    int64_t term = candidate->last_term;
+    pthread_mutex_unlock(&candidate->mutex);
+    return term;
+}
+
+void sl_candidate_leader(struct sl_candidate *candidate, char leader_out[SL_LEADER_BYTES]) {
+    pthread_mutex_lock(&candidate->mutex);
+    strcpy(leader_out, leads(candidate) ? candidate->config.address : candidate->leader);
+    pthread_mutex_unlock(&candidate->mutex);
+}
+
+// Called under the lock.
+static void stop_leading(struct sl_candidate *candidate, const char *why) {
+    if (candidate->term != 0) {
+        sl_log_warn("election", "term=%" PRId64 " is over: %s", candidate->term, why);
+    }
+    candidate->term = candidate->led_until_ns = 0;
+}
+
+void sl_candidate_resign(struct sl_candidate *candidate, int64_t term, const char *why) {
+    pthread_mutex_lock(&candidate->mutex);
+    if (term == candidate->term && term != 0) {
+        stop_leading(candidate, why);
+        candidate->resigned = true;
+        candidate->stand_again_ns = now(candidate) + RESIGN_MS * SL_NS_PER_MS;
+    }
+    pthread_mutex_unlock(&candidate->mutex);
+}
+
+void sl_candidate_withdraw(struct sl_candidate *candidate) {
+    pthread_mutex_lock(&candidate->mutex);
+    if (!candidate->withdrawn) {
+        stop_leading(candidate, "this coordinator ends");
+        candidate->withdrawn = candidate->resigned = true;
+    }
+    pthread_mutex_unlock(&candidate->mutex);
+}
+
+// ---- what is found out ---------------------------------------------------------------------------------------------
+
+static int64_t fail(struct sl_candidate *candidate, const char *what, const struct sl_error *err) {
+    if (!candidate->complained) {
+        sl_log_warn("election", "%s: %s", what, err->text);
+    }
+    candidate->complained = true;
+    if (candidate->lease == 0) { // who does not even see the seat does not know who has it
+        pthread_mutex_lock(&candidate->mutex);
+        candidate->leader[0] = '\0';
+        pthread_mutex_unlock(&candidate->mutex);
+    }
+    return now(candidate) + AGAIN_MS * SL_NS_PER_MS;
+}
+
+static void heard(struct sl_candidate *candidate) {
+    if (candidate->complained) {
+        sl_log_info("election", "the seat answers again");
+    }
+    candidate->complained = false;
+}
+
+// Ours, by a lease that was granted or renewed since began_ns.
+static int64_t lead(struct sl_candidate *candidate, const struct sl_seat *seat, int64_t began_ns) {
+    heard(candidate);
+    pthread_mutex_lock(&candidate->mutex);
+    if (!candidate->resigned) {
+        bool fenced = candidate->term != 0 && now(candidate) >= candidate->led_until_ns;
+        if (candidate->term != seat->term) {
+            sl_log_info("election", "this coordinator leads, term=%" PRId64, seat->term);
+        } else if (fenced) {
+            sl_log_info("election", "this coordinator leads again, term=%" PRId64, seat->term);
+        }
+        if (seat->term < candidate->last_term) {
+            sl_log_error("election",
+                         "term=%" PRId64 " is lower than %" PRId64
+                         " before: was etcd made anew? Workers refuse it until they are restarted",
+                         seat->term, candidate->last_term);
+        }
+        candidate->term = candidate->last_term = seat->term;
+        candidate->led_until_ns = began_ns + candidate->config.fence_ms * SL_NS_PER_MS;
+        candidate->leader[0] = '\0';
+    }
+    pthread_mutex_unlock(&candidate->mutex);
+    return began_ns + candidate->config.renew_ms * SL_NS_PER_MS;
+}
+
+// The seat is another's.
+static int64_t follow(struct sl_candidate *candidate, const struct sl_seat *seat) {
+    heard(candidate);
+    pthread_mutex_lock(&candidate->mutex);
+    stop_leading(candidate, "another coordinator leads");
+    if (strcmp(candidate->leader, seat->holder) != 0) {
+        sl_log_info("election", "%s leads, term=%" PRId64, seat->holder, seat->term);
+    }
+    strcpy(candidate->leader, seat->holder);
+    pthread_mutex_unlock(&candidate->mutex);
+    return now(candidate) + LOOK_MS * SL_NS_PER_MS;
+}
+
+// ---- what is done --------------------------------------------------------------------------------------------------
+
+// Without the seat a lease is of no use; one that cannot be given back ends by itself.
+static void drop_lease(struct sl_candidate *candidate) {
+    struct sl_error err = {0};
+    if (candidate->lease != 0 &&
+        candidate->config.ops->revoke(candidate->config.arg, candidate->lease, &err) != SL_OK) {
+        sl_log_info("election", "the lease could not be given back, and ends by itself: %s", err.text);
+    }
+    candidate->lease = 0;
+}
+
+static int64_t lose_lease(struct sl_candidate *candidate) {
+    candidate->lease = 0;
+    pthread_mutex_lock(&candidate->mutex);
+    stop_leading(candidate, "the lease has ended");
+    pthread_mutex_unlock(&candidate->mutex);
+    return now(candidate);
+}
+
+static int64_t take(struct sl_candidate *candidate, int64_t began_ns) {
+    const struct sl_candidate_config *config = &candidate->config;
+    struct sl_seat seat;
+    struct sl_error err = {0};
+    enum sl_status status = config->ops->take(config->arg, candidate->lease, config->address, &seat, &err);
+    if (status == SL_ERR_NOT_FOUND) {
+        return lose_lease(candidate);
+    }
+    if (status != SL_OK) {
+        return fail(candidate, "the seat cannot be taken", &err);
+    }
+    if (seat.lease == candidate->lease) {
+        return lead(candidate, &seat, began_ns);
+    }
+    drop_lease(candidate);
+    return follow(candidate, &seat);
+}
+
+static int64_t stand(struct sl_candidate *candidate) {
+    const struct sl_candidate_config *config = &candidate->config;
+    struct sl_seat seat;
+    struct sl_error err = {0};
+    enum sl_status status = config->ops->look(config->arg, &seat, &err);
+    if (status == SL_OK) {
+        return follow(candidate, &seat);
+    }
+    if (status != SL_ERR_NOT_FOUND) {
+        return fail(candidate, "it is not known who leads", &err);
+    }
+    pthread_mutex_lock(&candidate->mutex);
+    candidate->leader[0] = '\0';
+    bool withdrawn = candidate->withdrawn;
+    int64_t stand_again_ns = candidate->stand_again_ns;
+    pthread_mutex_unlock(&candidate->mutex);
+    int64_t began_ns = now(candidate);
+    if (withdrawn || began_ns < stand_again_ns) {
+        return began_ns + LOOK_MS * SL_NS_PER_MS;
+    }
+    status = config->ops->grant(config->arg, config->ttl_ms, &candidate->lease, &err);
+    if (status != SL_OK) {
+        candidate->lease = 0;
+        return fail(candidate, "no lease can be had", &err);
+    }
+    return take(candidate, began_ns);
+}
+
+static int64_t keep(struct sl_candidate *candidate) {
+    const struct sl_candidate_config *config = &candidate->config;
+    struct sl_seat seat;
+    struct sl_error err = {0};
+    int64_t began_ns = now(candidate);
+    enum sl_status status = config->ops->renew(config->arg, candidate->lease, &err);
+    if (status == SL_ERR_NOT_FOUND) {
+        return lose_lease(candidate);
+    }
+    if (status != SL_OK) {
+        return fail(candidate, "the lease cannot be renewed", &err);
+    }
+    status = config->ops->look(config->arg, &seat, &err);
+    if (status == SL_ERR_NOT_FOUND) { // somebody has removed the key, or our take was lost on its way
+        return take(candidate, began_ns);
+    }
+    if (status != SL_OK) {
+        return fail(candidate, "it is not known who leads", &err);
+    }
+    if (seat.lease == candidate->lease) {
+        return lead(candidate, &seat, began_ns);
+    }
+    drop_lease(candidate);
+    return follow(candidate, &seat);
+}
+
+int64_t sl_candidate_step(struct sl_candidate *candidate) {
+    pthread_mutex_lock(&candidate->mutex);
+    bool resigned = candidate->resigned;
+    candidate->resigned = false;
+    pthread_mutex_unlock(&candidate->mutex);
+    if (resigned) {
+        drop_lease(candidate);
+    }
+    return candidate->lease != 0 ? keep(candidate) : stand(candidate);
+}
+
+void sl_candidate_leave(struct sl_candidate *candidate) {
+    sl_candidate_withdraw(candidate);
+    drop_lease(candidate);
+}

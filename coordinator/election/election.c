@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see election.h. A candidate, the seat that it stands for, and the thread that has both.
+#include "coordinator/election/election.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "coordinator/election/candidate.h"
+#include "coordinator/election/etcd.h"
+
+struct sl_election {
+    struct sl_etcd *etcd;
+    char address[SL_LEADER_BYTES];
+    struct sl_candidate candidate;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    bool standing, stopping, hurried;
+};
+
+void sl_election_config_init(struct sl_election_config *config) {
+    *config = (struct sl_election_config){.prefix = "/sluice", .ttl_ms = 5000, .renew_ms = 1500, .fence_ms = 3500};
+}
+
+static void *stand_always(void *arg) {
+    struct sl_election *election = arg;
+    for (bool stopping = false; !stopping;) {
+        int64_t next_ns = sl_candidate_step(&election->candidate);
+        pthread_mutex_lock(&election->mutex);
+        while (!election->stopping && !election->hurried &&
+               sl_cond_wait_until(&election->wake, &election->mutex, next_ns) == SL_OK) {
+        }
+        election->hurried = false;
+        stopping = election->stopping;
+        pthread_mutex_unlock(&election->mutex);
+    }
+    sl_candidate_leave(&election->candidate);
+    return NULL;
+}
+
+enum sl_status sl_election_create(const struct sl_election_config *config, struct sl_election **election_out,
+                                  struct sl_error *err) {
+    if (config->renew_ms < 1 || config->fence_ms <= config->renew_ms || config->ttl_ms <= config->fence_ms) {
+        return sl_fail(err, SL_ERR_INVALID, "a lease is renewed before it is fenced, and fenced before it ends");
+    }
+    struct sl_election *election = calloc(1, sizeof *election);
+    if (!election) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an election");
+    }
+    enum sl_status status = sl_etcd_create(config->etcd, config->prefix, &config->tls, &election->etcd, err);
+    if (status != SL_OK) {
+        free(election);
+        return status;
+    }
+    struct sl_candidate_config candidate = {.ops = &sl_etcd_ops,
+                                            .arg = election->etcd,
+                                            .now_fn = sl_now_ns,
+                                            .address = election->address,
+                                            .ttl_ms = config->ttl_ms,
+                                            .renew_ms = config->renew_ms,
+                                            .fence_ms = config->fence_ms};
+    sl_candidate_init(&election->candidate, &candidate);
+    pthread_mutex_init(&election->mutex, NULL);
+    sl_cond_init(&election->wake);
+    *election_out = election;
+    return SL_OK;
+}
+
+enum sl_status sl_election_stand(struct sl_election *election, const char *address, struct sl_error *err) {
+    if (strlen(address) >= sizeof election->address) {
+        return sl_fail(err, SL_ERR_INVALID, "the coordinator's address is too long");
+    }
+    strcpy(election->address, address);
+    enum sl_status status = sl_thread_start("election", stand_always, election, &election->thread, err);
+    election->standing = status == SL_OK;
+    return status;
+}
+
+static void hurry(struct sl_election *election) {
+    pthread_mutex_lock(&election->mutex);
+    election->hurried = true;
+    pthread_cond_signal(&election->wake);
+    pthread_mutex_unlock(&election->mutex);
+}
+
+void sl_election_destroy(struct sl_election **election_in) {
+    struct sl_election *election = *election_in;
+    if (!election) {
+        return;
+    }
+    pthread_mutex_lock(&election->mutex);
+    election->stopping = true;
+    pthread_cond_signal(&election->wake);
+    pthread_mutex_unlock(&election->mutex);
+    if (election->standing) {
+        pthread_join(election->thread, NULL);
+    }
+    sl_candidate_cleanup(&election->candidate);
+    sl_etcd_destroy(&election->etcd);
+    pthread_cond_destroy(&election->wake);
+    pthread_mutex_destroy(&election->mutex);
+    free(election);
+    *election_in = NULL;
+}
+
+int64_t sl_election_term(struct sl_election *election) {
+    return sl_candidate_term(&election->candidate);
+}
+
+int64_t sl_election_last_term(struct sl_election *election) {
+    return sl_candidate_last_term(&election->candidate);
+}
+
+void sl_election_leader(struct sl_election *election, char leader_out[SL_LEADER_BYTES]) {
+    sl_candidate_leader(&election->candidate, leader_out);
+}
+
+void sl_election_resign(struct sl_election *election, int64_t term, const char *why) {
+    sl_candidate_resign(&election->candidate, term, why);
+    hurry(election);
+}
+
+void sl_election_withdraw(struct sl_election *election) {
+    sl_candidate_withdraw(&election->candidate);
+    hurry(election);
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see etcd_reply.h.
+#include "coordinator/election/etcd_reply.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static enum sl_status read_key(const Etcdserverpb__KeyValue *pair, const char *key, struct sl_seat *seat_out,
+                               struct sl_error *err) {
+    if (pair->key.len != strlen(key) || memcmp(pair->key.data, key, pair->key.len) != 0) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "etcd answers with another key than %.100s", key);
+    }
+    if (pair->create_revision < 1 || pair->value.len < 1 || pair->value.len >= sizeof seat_out->holder) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "%.100s: of revision %" PRId64 ", with %zu bytes, is no coordinator's",
+                       key, pair->create_revision, pair->value.len);
+    }
+    for (size_t i = 0; i < pair->value.len; i++) {
+        if (pair->value.data[i] <= ' ' || pair->value.data[i] > '~') {
+            return sl_fail(err, SL_ERR_PEER_CORRUPT, "%.100s: what stands there is no address", key);
+        }
+    }
+    *seat_out = (struct sl_seat){.term = pair->create_revision, .lease = pair->lease};
+    memcpy(seat_out->holder, pair->value.data, pair->value.len);
+    return SL_OK;
+}
+
+enum sl_status sl_etcd_read_range(const Etcdserverpb__RangeResponse *reply, const char *key, struct sl_seat *seat_out,
+                                  struct sl_error *err) {
+    if (reply->n_kvs == 0) {
+        return SL_ERR_NOT_FOUND;
+    }
+    if (reply->n_kvs > 1) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "etcd answers with %zu keys, asked for one", reply->n_kvs);
+    }
+    return read_key(reply->kvs[0], key, seat_out, err);
+}
+
+enum sl_status sl_etcd_read_txn(const Etcdserverpb__TxnResponse *reply, const char *key, int64_t lease,
+                                const char *holder, struct sl_seat *seat_out, struct sl_error *err) {
+    if (reply->succeeded) {
+        if (reply->header == NULL || reply->header->revision < 1) {
+            return sl_fail(err, SL_ERR_PEER_CORRUPT, "etcd has created %.100s without a revision", key);
+        }
+        *seat_out = (struct sl_seat){.term = reply->header->revision, .lease = lease};
+        memcpy(seat_out->holder, holder, strnlen(holder, sizeof seat_out->holder - 1));
+        return SL_OK;
+    }
+    if (reply->n_responses != 1 ||
+        reply->responses[0]->response_case != ETCDSERVERPB__RESPONSE_OP__RESPONSE_RESPONSE_RANGE ||
+        reply->responses[0]->response_range->n_kvs != 1) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "etcd has not created %.100s, nor does it say whose it is", key);
+    }
+    return read_key(reply->responses[0]->response_range->kvs[0], key, seat_out, err);
+}
+
+enum sl_status sl_etcd_read_grant(const Etcdserverpb__LeaseGrantResponse *reply, int64_t ttl_s, int64_t *lease_out,
+                                  struct sl_error *err) {
+    if (reply->error[0] != '\0') {
+        return sl_fail(err, SL_ERR_PEER_LOST, "etcd grants no lease: %.200s", reply->error);
+    }
+    if (reply->id == 0 || reply->ttl < ttl_s) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT,
+                       "etcd grants the lease %" PRId64 " for %" PRId64 " s, asked for %" PRId64, reply->id, reply->ttl,
+                       ttl_s);
+    }
+    *lease_out = reply->id;
+    return SL_OK;
+}
+
+enum sl_status sl_etcd_read_renewal(const Etcdserverpb__LeaseKeepAliveResponse *reply, int64_t lease,
+                                    struct sl_error *err) {
+    if (reply->id != lease) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "etcd renews another lease than was asked for");
+    }
+    return reply->ttl > 0 ? SL_OK : SL_ERR_NOT_FOUND;
+}

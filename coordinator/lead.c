@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see lead.h.
+#include "coordinator/lead.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+int64_t sl_coordinator_term(struct sl_coordinator *coordinator) {
+    return coordinator->election != NULL ? sl_election_term(coordinator->election) : 0;
+}
+
+enum sl_status sl_coordinator_check_leads(struct sl_coordinator *coordinator, struct sl_error *err) {
+    if (coordinator->election == NULL || sl_election_term(coordinator->election) != 0) {
+        return SL_OK;
+    }
+    char leader[SL_LEADER_BYTES];
+    sl_election_leader(coordinator->election, leader);
+    return leader[0] != '\0' ? sl_fail(err, SL_ERR_PEER_LOST, "this coordinator does not lead: %s does", leader)
+                             : sl_fail(err, SL_ERR_PEER_LOST,
+                                       "this coordinator does not lead, nor is it known who "
+                                       "does; retry in 500 ms");
+}
+
+void sl_coordinator_tell_leader(struct sl_coordinator *coordinator, char leader_bytes[SL_LEADER_BYTES],
+                                Sluice__V1__ModelReply *reply) {
+    if (coordinator->election == NULL) {
+        return;
+    }
+    sl_election_leader(coordinator->election, leader_bytes);
+    reply->leader = leader_bytes;
+    reply->term = sl_election_term(coordinator->election);
+    reply->standby = reply->term == 0;
+    reply->ready = reply->ready && (reply->term != 0 || leader_bytes[0] != '\0');
+}
+
+void sl_coordinator_hear_term(struct sl_coordinator *coordinator, int64_t term, const char *worker) {
+    int64_t own = sl_coordinator_term(coordinator);
+    if (own != 0 && term > own) {
+        char why[160];
+        snprintf(why, sizeof why, "%.60s has heard of term %" PRId64 ", ours is %" PRId64, worker, term, own);
+        sl_election_resign(coordinator->election, own, why);
+    }
+}

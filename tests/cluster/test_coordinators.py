@@ -1,0 +1,156 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""
+Several coordinators, and a real etcd in which they agree on who leads. Leaders die and stand still, etcd does, in the middle of answers:
+as their clients see it no token comes twice and none is another, and in the end nobody holds anything. failover_rounds.py does so for as
+long as one likes, and measures.
+"""
+import signal
+import sys
+import threading
+import time
+
+import grpc
+
+from harness import (call, cluster_pb, document, eventually, inference, question, refused, request, run_tests, stub, tokens, worker_pb)
+from several import ETCD, Answer, Etcd, SeveralCoordinators
+from test_gateway import Gateway
+
+UNAVAILABLE = (grpc.StatusCode.UNAVAILABLE,)
+PROMPT = document(3000) + question()
+# Sampled, with a stop string that is met and alternatives told: whatever an answer can have.
+SAMPLED = ("--max-new-tokens", "700", "--ignore-eos", "--temperature", "0.9", "--seed", "11")
+GREEDY = ("--max-new-tokens", "700", "--ignore-eos")
+
+
+def undisturbed(cluster, options):
+    answer = Answer(cluster, PROMPT, *options)
+    answer.end()
+    return answer
+
+
+def assert_same(answer, wanted):
+    answer.end()
+    assert answer.tokens() == wanted.tokens(), f"{len(answer.tokens())} tokens, not those of an undisturbed answer"
+    assert answer.text() == wanted.text()
+    assert answer.events[-1]["finished"]["text"] == wanted.events[-1]["finished"]["text"]
+
+
+def test_a_killed_leader_is_followed_and_answers_go_on():
+    with Etcd() as etcd, SeveralCoordinators(etcd, n=3) as cluster:
+        wanted = [undisturbed(cluster, GREEDY), undisturbed(cluster, SAMPLED)]
+        first = cluster.leader()
+        standby = next(name for name in cluster.names if name != first)
+        # Those that do not lead say who does, and answer what is no order.
+        said = refused(UNAVAILABLE, call, cluster.channel_to(standby), "sluice.v1.Inference.Submit", request())
+        assert cluster.addresses[first] in said, said
+        assert cluster.about(standby).leader == cluster.addresses[first] and cluster.about(standby).ready
+        workers = call(cluster.channel_to(standby), "sluice.v1.Cluster.Workers", cluster_pb.WorkersRequest()).workers
+        assert {w.info.name for w in workers if w.state == cluster_pb.READY} == {"prefill-0", "decode-0", "kvstore-0"}, workers
+        refused(UNAVAILABLE, call, cluster.channel_to(standby), "sluice.v1.Inference.Get", inference.JobRequest(job_id="job-1"))
+        # What an operator has said outlives the leader that heard it.
+        call(cluster.channel_to(first), "sluice.v1.Cluster.Drain", cluster_pb.DrainRequest(name="kvstore-0"))
+        refused(UNAVAILABLE, call, cluster.channel_to(standby), "sluice.v1.Cluster.Drain", cluster_pb.DrainRequest(name="decode-0"))
+
+        with Gateway(cluster) as gateway:
+            asked = {"prompt": PROMPT, "temperature": 0, "max_tokens": 700, "ignore_eos": True, "logprobs": 2}
+            replies = []
+            poster = threading.Thread(target=lambda: replies.append(gateway.post("/v1/completions", asked)))
+            answers = [Answer(cluster, PROMPT, *GREEDY), Answer(cluster, PROMPT, *SAMPLED)]
+            poster.start()
+            for answer in answers:
+                answer.wait_for_tokens(30)
+            cluster.kill(first)
+            for answer, same in zip(answers, wanted):
+                assert_same(answer, same)
+            poster.join(60)
+            status, reply = replies[0]
+            assert status == 200, reply
+            assert reply["choices"][0]["text"] == wanted[0].text(), reply["choices"][0]["text"]
+            assert len(reply["choices"][0]["logprobs"]["tokens"]) == 700
+            second = cluster.wait_for_leader()
+            state = {w.info.name: w.state for w in cluster.workers().workers}
+            assert state["kvstore-0"] == cluster_pb.DRAINING, state
+            call(cluster.channel, "sluice.v1.Cluster.Drain", cluster_pb.DrainRequest(name="kvstore-0", undo=True))
+            # One that comes back has its workers, and waits for its turn; one that is asked to end makes way at once.
+            cluster.start_coordinator(first)
+            eventually(lambda: cluster.about(first).standby and cluster.about(first).ready, 20, "the restarted one is ready to lead")
+            cluster.processes.pop(second).stop()
+            cluster.names.remove(second)
+            began = time.monotonic()
+            cluster.wait_for_leader()
+            assert time.monotonic() - began < 3, "nobody waits for a lease that was given back"
+            assert gateway.complete()["choices"][0]["text"].strip() == "48213"
+            cluster.wait_ready()
+
+
+def test_a_leader_that_wakes_up_is_refused():
+    with Etcd() as etcd, SeveralCoordinators(etcd, n=2) as cluster:
+        wanted = undisturbed(cluster, SAMPLED)
+        old = cluster.leader()
+        old_term = cluster.about(old).term
+        answers = [Answer(cluster, PROMPT, *SAMPLED) for _ in range(2)]
+        for answer in answers:
+            answer.wait_for_tokens(20)
+        cluster.kill(old, signal.SIGSTOP)
+        for answer in answers:
+            assert_same(answer, wanted)
+        new_term = cluster.about(cluster.wait_for_leader(but=old)).term
+        assert new_term > old_term
+        # What it had in hand when it stood still, as it arrives now.
+        decode = cluster.processes["decode-0"]
+        prefill = cluster.processes["prefill-0"]
+        store = cluster.processes["kvstore-0"]
+        aborted = (grpc.StatusCode.ABORTED,)
+        orders = [(decode, "Decode.Reserve", worker_pb.ReserveRequest(job_id="old", capsule_bytes=4096, session_bytes=0, term=old_term)),
+                  (decode, "Decode.Release", worker_pb.ReleaseRequest(lease_id="x", term=old_term)),
+                  (store, "Store.Release", worker_pb.ReleaseRequest(lease_id="x", term=old_term))]
+        streams = [(decode, "Decode.Run", worker_pb.DecodeRequest(job_id="old", term=old_term)),
+                   (prefill, "Prefill.Run", worker_pb.PrefillRequest(job_id="old", term=old_term))]
+        for worker, method, message in orders:
+            with grpc.insecure_channel(worker.address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+                assert "term" in refused(aborted, call, channel, f"sluice.v1.{method}", message)
+                if method == "Decode.Reserve":  # of no coordinator among several
+                    message.term = 0
+                    refused(aborted, call, channel, f"sluice.v1.{method}", message)
+        for worker, method, message in streams:
+            with grpc.insecure_channel(worker.address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+                assert "term" in refused(aborted, lambda c=channel, m=method, q=message:
+                                         list(stub(c.unary_stream, f"sluice.v1.{m}")(q, timeout=20)))
+        cluster.kill(old, signal.SIGCONT)
+        eventually(lambda: cluster.about(old).standby and cluster.about(old).leader, 10, "it sees that another one leads")
+        refused(UNAVAILABLE, call, cluster.channel_to(old), "sluice.v1.Inference.Submit", request())
+
+
+def test_without_etcd_nobody_leads_and_what_runs_goes_on():
+    with Etcd(3) as etcd, SeveralCoordinators(etcd, n=2, decode=2) as cluster:
+        wanted = undisturbed(cluster, GREEDY)
+        leader = cluster.leader()
+        term = cluster.about(leader).term
+        etcd.signal(signal.SIGSTOP, [0])  # one of three: nothing has happened
+        assert_same(Answer(cluster, PROMPT, *GREEDY), wanted)
+        time.sleep(4)
+        assert cluster.about(leader).term == term, "one of three servers makes no difference"
+        etcd.signal(signal.SIGKILL, [1])  # the majority is gone
+        long = cluster.watch(cluster.submit(inference.GenerateRequest(text=PROMPT, max_new_tokens=4000, ignore_eos=True)))
+        next(iter(long))
+        eventually(lambda: cluster.about(leader).standby, 8, "the leader fences itself")
+        refused(UNAVAILABLE, call, cluster.channel_to(leader), "sluice.v1.Inference.Submit", request())
+        waiting = Answer(cluster, PROMPT, *GREEDY)  # until somebody leads
+        events = list(long)
+        assert events[-1].finished.status_code == 0 and len(tokens(events)) == 4000, events[-1]
+        assert all(p.popen.poll() is None for p in cluster.processes.values()), "nobody ends because etcd is away"
+        etcd.signal(signal.SIGCONT, [0])
+        etcd.start(1)
+        assert_same(waiting, wanted)
+        etcd.signal(signal.SIGSTOP)  # all of it, with its connections open
+        eventually(lambda: all(cluster.about(name).standby for name in cluster.names), 8, "nobody leads")
+        etcd.signal(signal.SIGCONT)
+        cluster.wait_for_leader()
+
+
+if __name__ == "__main__":
+    if not ETCD:
+        print("skipped: etcd is not installed (Debian's etcd-server)")
+        sys.exit(77)
+    sys.exit(run_tests(globals()))

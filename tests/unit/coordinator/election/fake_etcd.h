@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: two servers of one etcd, as far as an election goes: they know one key, and leases that live until they are revoked. Each may be
+ *          silent.
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "rpc/rpc.h"
+
+#define FAKE_ETCD_PREFIX     "/test"
+#define FAKE_ETCD_LIST_BYTES 128
+
+extern struct fake_etcd {
+    pthread_mutex_t mutex;
+    char value[SL_RPC_ADDRESS_BYTES];
+    int64_t lease, revision, created; // created 0: the key is not there
+    int n_calls[2];
+    bool silent[2];
+    struct sl_rpc_server *servers[2];
+} fake_etcd;
+
+void fake_etcd_start(char list_out[FAKE_ETCD_LIST_BYTES]); // their addresses
+void fake_etcd_stop(void);

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: who leads, for how long, and under which term: candidates over a seat that is a struct here, with a clock of the test's.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "coordinator/election/candidate.h"
+
+#define MS SL_NS_PER_MS
+
+static int64_t clock_ns;
+
+static int64_t now(void) {
+    return clock_ns;
+}
+
+// As etcd is: leases end by the clock, and revisions rise with every change.
+struct seat {
+    bool away;          // answers nothing
+    bool loses_answers; // does what it is told, and the answer is lost
+    int64_t revision, last_lease;
+    struct {
+        int64_t id, ttl_ms, ends_ns;
+    } leases[16];
+    struct sl_seat taken; // term 0: free
+    int n_taken;
+};
+
+static void expire(struct seat *seat) {
+    for (int i = 0; i < 16; i++) {
+        if (seat->leases[i].id != 0 && clock_ns >= seat->leases[i].ends_ns) {
+            if (seat->taken.lease == seat->leases[i].id) {
+                seat->taken = (struct sl_seat){0};
+                seat->revision++;
+            }
+            seat->leases[i].id = 0;
+        }
+    }
+}
+
+static enum sl_status answer(struct seat *seat, struct sl_error *err) {
+    return seat->loses_answers ? sl_fail(err, SL_ERR_DEADLINE, "the answer was lost") : SL_OK;
+}
+
+static enum sl_status grant(void *arg, int64_t ttl_ms, int64_t *lease_out, struct sl_error *err) {
+    struct seat *seat = arg;
+    if (seat->away) {
+        return sl_fail(err, SL_ERR_PEER_LOST, "away");
+    }
+    expire(seat);
+    for (int i = 0; i < 16; i++) {
+        if (seat->leases[i].id == 0) {
+            seat->leases[i].id = *lease_out = ++seat->last_lease;
+            seat->leases[i].ttl_ms = ttl_ms;
+            seat->leases[i].ends_ns = clock_ns + ttl_ms * MS;
+            return SL_OK;
+        }
+    }
+    return sl_fail(err, SL_ERR_EXHAUSTED, "too many leases");
+}
+
+static enum sl_status renew(void *arg, int64_t lease, struct sl_error *err) {
+    struct seat *seat = arg;
+    if (seat->away) {
+        return sl_fail(err, SL_ERR_PEER_LOST, "away");
+    }
+    expire(seat);
+    for (int i = 0; i < 16; i++) {
+        if (seat->leases[i].id == lease) {
+            seat->leases[i].ends_ns = clock_ns + seat->leases[i].ttl_ms * MS;
+            return answer(seat, err);
+        }
+    }
+    return sl_fail(err, SL_ERR_NOT_FOUND, "ended");
+}
+
+static enum sl_status revoke(void *arg, int64_t lease, struct sl_error *err) {
+    struct seat *seat = arg;
+    if (seat->away) {
+        return sl_fail(err, SL_ERR_PEER_LOST, "away");
+    }
+    for (int i = 0; i < 16; i++) {
+        if (seat->leases[i].id == lease) {
+            seat->leases[i].ends_ns = clock_ns;
+        }
+    }
+    expire(seat);
+    return SL_OK;
+}
+
+static enum sl_status look(void *arg, struct sl_seat *seat_out, struct sl_error *err) {
+    struct seat *seat = arg;
+    if (seat->away) {
+        return sl_fail(err, SL_ERR_PEER_LOST, "away");
+    }
+    expire(seat);
+    if (seat->taken.term == 0) {
+        return SL_ERR_NOT_FOUND;
+    }
+    *seat_out = seat->taken;
+    return SL_OK;
+}
+
+static enum sl_status take(void *arg, int64_t lease, const char *holder, struct sl_seat *seat_out,
+                           struct sl_error *err) {
+    struct seat *seat = arg;
+    if (seat->away) {
+        return sl_fail(err, SL_ERR_PEER_LOST, "away");
+    }
+    expire(seat);
+    if (seat->taken.term == 0) {
+        seat->taken = (struct sl_seat){.term = ++seat->revision, .lease = lease};
+        snprintf(seat->taken.holder, sizeof seat->taken.holder, "%s", holder);
+        seat->n_taken++;
+    }
+    *seat_out = seat->taken;
+    return answer(seat, err);
+}
+
+static const struct sl_seat_ops ops = {grant, renew, revoke, look, take};
+static struct seat seat;
+static struct sl_candidate a, b;
+
+static void begin(void) {
+    const struct sl_candidate_config config = {
+        .ops = &ops, .arg = &seat, .now_fn = now, .ttl_ms = 5000, .renew_ms = 1500, .fence_ms = 3500};
+    struct sl_candidate_config one = config, other = config;
+    one.address = "a:1";
+    other.address = "b:1";
+    clock_ns = 1000 * MS;
+    seat = (struct seat){.revision = 6};
+    sl_candidate_init(&a, &one);
+    sl_candidate_init(&b, &other);
+}
+
+static void end(void) {
+    sl_candidate_cleanup(&a);
+    sl_candidate_cleanup(&b);
+}
+
+static const char *leader_of(struct sl_candidate *candidate) {
+    static char text[SL_LEADER_BYTES];
+    sl_candidate_leader(candidate, text);
+    return text;
+}
+
+static void test_candidate_takes_a_free_seat_and_the_other_follows(void **state) {
+    (void)state;
+    begin();
+    assert_int_equal(sl_candidate_term(&a), 0); // nobody leads by being there
+    int64_t next_ns = sl_candidate_step(&a);
+    assert_int_equal(sl_candidate_term(&a), 7);
+    assert_string_equal(leader_of(&a), "a:1");
+    assert_int_equal(next_ns, clock_ns + 1500 * MS);
+    sl_candidate_step(&b);
+    assert_int_equal(sl_candidate_term(&b), 0);
+    assert_string_equal(leader_of(&b), "a:1");
+    for (int i = 0; i < 20; i++) { // and so it stays
+        clock_ns += 1500 * MS;
+        sl_candidate_step(&a);
+        sl_candidate_step(&b);
+        assert_int_equal(sl_candidate_term(&a), 7);
+        assert_int_equal(sl_candidate_term(&b), 0);
+    }
+    end();
+}
+
+// Its thread may stand still: nobody has to notice that the time is over.
+static void test_candidate_is_fenced_by_the_clock_alone(void **state) {
+    (void)state;
+    begin();
+    sl_candidate_step(&a);
+    clock_ns += 3499 * MS;
+    assert_int_equal(sl_candidate_term(&a), 7);
+    clock_ns += 1 * MS;
+    assert_int_equal(sl_candidate_term(&a), 0);
+    assert_int_equal(sl_candidate_last_term(&a), 7); // of what it has begun
+    sl_candidate_step(&b);
+    assert_int_equal(sl_candidate_term(&b), 0); // ahead of the lease's end
+    clock_ns += 1500 * MS;
+    sl_candidate_step(&b);
+    assert_int_equal(sl_candidate_term(&b), 9); // the key went with the lease, and came anew
+    assert_int_equal(sl_candidate_term(&a), 0);
+    sl_candidate_step(&a); // it wakes up: the lease has ended
+    assert_int_equal(sl_candidate_term(&a), 0);
+    sl_candidate_step(&a);
+    assert_int_equal(sl_candidate_term(&a), 0);
+    assert_string_equal(leader_of(&a), "b:1");
+    end();
+}
+
+static void test_candidate_leads_again_under_its_term_when_the_seat_stayed_its_own(void **state) {
+    (void)state;
+    begin();
+    sl_candidate_step(&a);
+    seat.away = true;
+    for (int i = 0; i < 8; i++) {
+        clock_ns += 500 * MS;
+        sl_candidate_step(&a);
+        assert_true(sl_candidate_term(&a) == (i < 6 ? 7 : 0)); // 3.5 s behind the last renewal of which it knows
+    }
+    seat.away = false;
+    sl_candidate_step(&a);
+    assert_int_equal(sl_candidate_term(&a), 7);
+    assert_int_equal(seat.n_taken, 1);
+    end();
+}
+
+static void test_candidate_whose_lease_has_ended_stands_anew(void **state) {
+    (void)state;
+    begin();
+    sl_candidate_step(&a);
+    seat.away = true;
+    clock_ns += 6000 * MS;
+    sl_candidate_step(&a);
+    sl_candidate_step(&b);
+    assert_int_equal(sl_candidate_term(&a), 0);
+    assert_int_equal(sl_candidate_term(&b), 0); // nobody leads without it, and nobody ends
+    assert_string_equal(leader_of(&b), "");
+    seat.away = false;
+    assert_true(sl_candidate_step(&a) <= clock_ns); // hears that the lease has ended
+    assert_int_equal(sl_candidate_term(&a), 0);
+    sl_candidate_step(&a);
+    assert_true(sl_candidate_term(&a) > 7);
+    end();
+}
+
+// Renewals that arrive, and whose answers do not: the lease lives, and we do not know.
+static void test_candidate_counts_only_what_it_knows(void **state) {
+    (void)state;
+    begin();
+    sl_candidate_step(&a);
+    seat.loses_answers = true;
+    for (int i = 0; i < 10; i++) {
+        clock_ns += 400 * MS;
+        sl_candidate_step(&a);
+    }
+    assert_int_equal(sl_candidate_term(&a), 0);
+    sl_candidate_step(&b);
+    assert_int_equal(sl_candidate_term(&b), 0);
+    seat.loses_answers = false;
+    sl_candidate_step(&a);
+    assert_int_equal(sl_candidate_term(&a), 7);
+    end();
+}
+
+static void test_candidate_finds_out_what_became_of_a_take(void **state) {
+    (void)state;
+    begin();
+    seat.loses_answers = true;
+    sl_candidate_step(&a);
+    assert_int_equal(sl_candidate_term(&a), 0); // it sits, and does not know
+    sl_candidate_step(&b);
+    assert_int_equal(sl_candidate_term(&b), 0);
+    assert_string_equal(leader_of(&b), "a:1");
+    seat.loses_answers = false;
+    clock_ns += 150 * MS;
+    sl_candidate_step(&a);
+    assert_int_equal(sl_candidate_term(&a), 7);
+    assert_int_equal(seat.n_taken, 1);
+    end();
+}
+
+static void test_candidate_that_is_refused_makes_way(void **state) {
+    (void)state;
+    begin();
+    sl_candidate_step(&a);
+    sl_candidate_resign(&a, 6, "of an older term of ours: no news");
+    assert_int_equal(sl_candidate_term(&a), 7);
+    sl_candidate_resign(&a, 7, "a worker has heard of 8");
+    assert_int_equal(sl_candidate_term(&a), 0); // at once
+    sl_candidate_step(&a);                      // gives the lease back, and waits
+    assert_int_equal(seat.taken.term, 0);
+    sl_candidate_step(&a);
+    assert_int_equal(sl_candidate_term(&a), 0);
+    sl_candidate_step(&b);
+    assert_true(sl_candidate_term(&b) > 7);
+    clock_ns += 10 * MS;
+    sl_candidate_resign(&b, sl_candidate_term(&b), "likewise");
+    sl_candidate_step(&b);
+    clock_ns += 2000 * MS;
+    sl_candidate_step(&a); // its turn again
+    assert_true(sl_candidate_term(&a) > 8);
+    end();
+}
+
+static void test_candidate_that_withdraws_never_leads_again(void **state) {
+    (void)state;
+    begin();
+    sl_candidate_step(&a);
+    sl_candidate_withdraw(&a);
+    assert_int_equal(sl_candidate_term(&a), 0);
+    sl_candidate_step(&a);
+    assert_int_equal(seat.taken.term, 0); // free at once
+    clock_ns += 60000 * MS;
+    sl_candidate_step(&a);
+    assert_int_equal(sl_candidate_term(&a), 0);
+    sl_candidate_step(&b);
+    assert_true(sl_candidate_term(&b) > 7);
+    sl_candidate_step(&a);
+    assert_string_equal(leader_of(&a), "b:1"); // whoever asks is told
+    sl_candidate_leave(&b);
+    assert_int_equal(seat.taken.term, 0);
+    end();
+}
+
+// An operator removes the key by hand: our lease lives, and somebody else may be faster.
+static void test_candidate_whose_key_was_removed_takes_it_anew_or_follows(void **state) {
+    (void)state;
+    begin();
+    sl_candidate_step(&a);
+    seat.taken = (struct sl_seat){0};
+    seat.revision++;
+    clock_ns += 1500 * MS;
+    sl_candidate_step(&a);
+    assert_int_equal(sl_candidate_term(&a), 9);
+    seat.taken = (struct sl_seat){0};
+    seat.revision++;
+    sl_candidate_step(&b);
+    int64_t term = sl_candidate_term(&b);
+    assert_true(term > 9);
+    clock_ns += 1500 * MS;
+    sl_candidate_step(&a);
+    assert_int_equal(sl_candidate_term(&a), 0);
+    assert_string_equal(leader_of(&a), "b:1");
+    end();
+}
+
+// Whatever happens, in any order: never two at once, and terms only rise.
+static void test_candidates_never_lead_at_once(void **state) {
+    (void)state;
+    uint64_t random = 12345;
+    int n_led = 0;
+    begin();
+    int64_t highest = 0, next_ns[2] = {0, 0};
+    struct sl_candidate *both[] = {&a, &b};
+    for (int step = 0; step < 200000; step++) {
+        random = random * 6364136223846793005ULL + 1442695040888963407ULL;
+        unsigned dice = (unsigned)(random >> 33);
+        clock_ns += (int64_t)(dice % 97) * MS;
+        seat.away = dice / 97 % 50 < 10 ? (dice / 97 % 50 < 2) : seat.away;
+        seat.loses_answers = dice / 4850 % 50 < 10 ? (dice / 4850 % 50 < 2) : seat.loses_answers;
+        for (int i = 0; i < 2; i++) {
+            bool stopped = dice / 242500 % 40 == (unsigned)i; // its thread is late
+            if (!stopped && clock_ns >= next_ns[i]) {
+                next_ns[i] = sl_candidate_step(both[i]);
+            }
+        }
+        if (dice % 4999 == 0) {
+            sl_candidate_resign(both[dice & 1], sl_candidate_term(both[dice & 1]), "by chance");
+        }
+        int64_t terms[] = {sl_candidate_term(&a), sl_candidate_term(&b)};
+        assert_true(terms[0] == 0 || terms[1] == 0);
+        int64_t term = terms[0] > terms[1] ? terms[0] : terms[1];
+        assert_true(term == 0 || term >= highest);
+        highest = term > highest ? term : highest;
+        n_led += term != 0;
+    }
+    assert_true(n_led > 100000 && highest > 20); // and mostly somebody does
+    end();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_candidate_takes_a_free_seat_and_the_other_follows),
+        cmocka_unit_test(test_candidate_is_fenced_by_the_clock_alone),
+        cmocka_unit_test(test_candidate_leads_again_under_its_term_when_the_seat_stayed_its_own),
+        cmocka_unit_test(test_candidate_whose_lease_has_ended_stands_anew),
+        cmocka_unit_test(test_candidate_counts_only_what_it_knows),
+        cmocka_unit_test(test_candidate_finds_out_what_became_of_a_take),
+        cmocka_unit_test(test_candidate_that_is_refused_makes_way),
+        cmocka_unit_test(test_candidate_that_withdraws_never_leads_again),
+        cmocka_unit_test(test_candidate_whose_key_was_removed_takes_it_anew_or_follows),
+        cmocka_unit_test(test_candidates_never_lead_at_once),
+    };
+    sl_log_configure("error", NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: whose orders a worker takes.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "node/fence.h"
+
+static void test_fence_takes_the_highest_term(void **state) {
+    (void)state;
+    struct sl_fence fence = {0};
+    struct sl_error err = {0};
+    assert_int_equal(sl_fence_check(&fence, 0, &err), SL_OK); // of a coordinator that is alone
+    assert_int_equal(sl_fence_check(&fence, 5, &err), SL_OK);
+    assert_int_equal(sl_fence_check(&fence, 5, &err), SL_OK);
+    assert_int_equal(sl_fence_check(&fence, 4, &err), SL_ERR_PEER_STALE);
+    assert_true(sl_term_is_refusal(SL_ERR_PEER_STALE, &err));
+    assert_non_null(strstr(err.text, "4"));
+    assert_non_null(strstr(err.text, "5"));
+    assert_int_equal(sl_fence_check(&fence, 0, &err), SL_ERR_PEER_STALE); // no term is older than any
+    assert_int_equal(sl_fence_check_if_any(&fence, 0, &err), SL_OK);      // of a worker
+    assert_int_equal(sl_fence_check_if_any(&fence, 4, &err), SL_ERR_PEER_STALE);
+    sl_fence_hear(&fence, 9); // from the answer to a beat
+    sl_fence_hear(&fence, 7);
+    assert_int_equal(sl_fence_check(&fence, 8, &err), SL_ERR_PEER_STALE);
+    assert_int_equal(sl_fence_check(&fence, 9, &err), SL_OK);
+}
+
+static void test_a_refusal_is_told_from_other_stale_things(void **state) {
+    (void)state;
+    struct sl_error err = {0};
+    sl_term_refuse(1, 2, &err);
+    sl_error_prefix(&err, "decode-0"); // as it is passed on
+    assert_true(sl_term_is_refusal(SL_ERR_PEER_STALE, &err));
+    assert_false(sl_term_is_refusal(SL_ERR_PEER_LOST, &err));
+    sl_fail(&err, SL_ERR_PEER_STALE, "the lease has ended");
+    assert_false(sl_term_is_refusal(SL_ERR_PEER_STALE, &err));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fence_takes_the_highest_term),
+        cmocka_unit_test(test_a_refusal_is_told_from_other_stale_things),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
