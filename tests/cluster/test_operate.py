@@ -324,7 +324,7 @@ def test_a_prometheus_sees_everybody():
                                         f"--web.listen-address={address}"], stdout=log, stderr=log)
             try:
                 def all_up():
-                    with contextlib.suppress(OSError, KeyError, http.client.HTTPException):
+                    with contextlib.suppress(OSError, KeyError, ValueError, http.client.HTTPException):  # it is text that it says while it starts
                         targets = json.loads(ask(address, "/api/v1/targets")[1])["data"]["activeTargets"]
                         return len(targets) == len(ROLES) and all(target["health"] == "up" for target in targets)
                 try:
