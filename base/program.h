@@ -19,6 +19,8 @@
 struct sl_program_options {
     const char *log, *log_format;
     const char *admin_listen; // admin/admin.h
+    const char *otlp;         // trace/otlp/otlp.h
+    double otlp_share;
 };
 
 // Rows for the member `common` of struct `type`.
@@ -29,7 +31,12 @@ struct sl_program_options {
                       "of a line of the log: text, or json: one object", SL_FIELD(type, common.log_format)),           \
         SL_OPTION_ROW("admin-listen", 0, SL_OPTION_STRING, "127.0.0.1:0", "HOST:PORT",                                 \
                       "where /livez, /readyz, /startupz and /metrics are served, in plain HTTP; or none",              \
-                      SL_FIELD(type, common.admin_listen))
+                      SL_FIELD(type, common.admin_listen)),                                                            \
+        SL_OPTION_ROW("otlp", 0, SL_OPTION_STRING, "", "HOST:PORT",                                                    \
+                      "OpenTelemetry collector that is told spans, by OTLP over gRPC in the clear",                    \
+                      SL_FIELD(type, common.otlp)),                                                                    \
+        SL_OPTION_ROW("otlp-share", 0, SL_OPTION_FLOAT, "1", "SHARE",                                                  \
+                      "of requests that come without a traceparent, 0 to 1", SL_FIELD(type, common.otlp_share), 0, 1)
 
 // Parse, refuse what is left of the words, and set up the log. False: *code_out is what main() returns.
 bool sl_program_begin(const struct sl_program *program, int argc, char **argv, void *config,

@@ -27,6 +27,15 @@ add_library(sluice::openssl ALIAS PkgConfig::OPENSSL)
 add_library(sluice::microhttpd ALIAS PkgConfig::MICROHTTPD)
 add_library(sluice::cmocka ALIAS PkgConfig::CMOCKA)
 
+# It has no file for pkg-config. Where it is not (other processors), OpenSSL's own AES serves.
+find_library(IPSEC_MB_LIBRARY IPSec_MB)
+find_path(IPSEC_MB_INCLUDE intel-ipsec-mb.h)
+if(IPSEC_MB_LIBRARY AND IPSEC_MB_INCLUDE)
+  add_library(sluice::ipsec_mb UNKNOWN IMPORTED)
+  set_target_properties(sluice::ipsec_mb PROPERTIES IMPORTED_LOCATION ${IPSEC_MB_LIBRARY}
+    INTERFACE_INCLUDE_DIRECTORIES ${IPSEC_MB_INCLUDE})
+endif()
+
 find_program(PROTOC_C protoc-c REQUIRED)
 find_program(PROTOC protoc REQUIRED)
 # The distribution's own, which has python3-protobuf, before another python3 of the machine.

@@ -15,6 +15,7 @@
 #include "base/thread.h"
 #include "coordinator/coordinator_internal.h"
 #include "job/job_recipe.h"
+#include "trace/otlp/otlp.h"
 
 #define SWEEP_MS        100
 #define SERVER_GRACE_MS 1000 // for handlers that still send last events
@@ -236,6 +237,7 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
     coordinator->vllm_names = strcmp(config->metrics_alias, "vllm") == 0;
     status = sl_admin_open(config->admin_listen, SL_VERSION, &coordinator->admin, err);
     if (status == SL_OK) {
+        sl_admin_add_metrics(coordinator->admin, sl_otlp_write_metrics, NULL);
         status = sl_rpc_credentials_create(&config->tls, &coordinator->credentials, err);
     }
     if (status == SL_OK) {

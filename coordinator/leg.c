@@ -9,6 +9,7 @@
 #include "base/lease_id.h"
 #include "base/log.h"
 #include "base/term.h"
+#include "base/trace.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
 #define POLL_MS       40      // between looks at everything but the stream
@@ -37,8 +38,11 @@ static enum sl_status renew_if_due(struct sl_lease *lease, struct sl_error *err)
     request.lease_id = lease->id;
     ProtobufCMessage *message = NULL;
     struct sl_error why = {0};
+    struct sl_trace trace = sl_trace_current();
+    sl_trace_set(NULL); // or there would be a span every few seconds
     enum sl_status status = sl_rpc_unary(sl_worker_channel(lease->worker), lease->renew, &request.base,
                                          sl_deadline_in_ms(LEASE_CALL_MS), NULL, &message, &why);
+    sl_trace_set(&trace);
     if (status == SL_OK) {
         int64_t granted_ms = ((Sluice__V1__RenewReply *)message)->lease_ms;
         lease->lease_ms = granted_ms > 0 ? granted_ms : lease->lease_ms;

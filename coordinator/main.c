@@ -12,6 +12,7 @@
 #include "base/thread.h"
 #include "coordinator/coordinator.h"
 #include "rpc/rpc.h"
+#include "trace/otlp/otlp.h"
 
 struct options {
     struct sl_coordinator_config coordinator;
@@ -135,7 +136,13 @@ static enum sl_status serve(const struct options *chosen, struct sl_error *err) 
     pthread_sigmask(SIG_BLOCK, &stopper.signals, NULL); // before any thread exists, so that all inherit it
 
     sl_rpc_init();
-    enum sl_status status = sl_coordinator_create(&chosen->coordinator, &stopper.coordinator, err);
+    const struct sl_otlp_config spans = {
+        .collector = chosen->common.otlp, .share = chosen->common.otlp_share, .service = "sluice-coordinator"};
+    struct sl_otlp *otlp;
+    enum sl_status status = sl_otlp_start(&spans, &otlp, err);
+    if (status == SL_OK) {
+        status = sl_coordinator_create(&chosen->coordinator, &stopper.coordinator, err);
+    }
     if (status == SL_OK) {
         pthread_t thread;
         status = sl_thread_start("signals", wait_for_signals, &stopper, &thread, err);
@@ -150,6 +157,7 @@ static enum sl_status serve(const struct options *chosen, struct sl_error *err) 
         }
         sl_coordinator_destroy(&stopper.coordinator);
     }
+    sl_otlp_stop(&otlp);
     sl_rpc_shutdown();
     return status;
 }

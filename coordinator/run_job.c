@@ -19,10 +19,14 @@
 #include "job/job_request.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
+#include "trace/trace.h"
 
 #define CLAIM_WAIT_MS    40   // between looks at the job while it is in the line
 #define RESERVE_MS       2000 // a decode worker that cannot grant memory within this is lost
 #define RESERVE_AGAIN_MS 150  // pause after a decode worker had no memory after all
+
+struct run;
+static enum sl_status prefill(struct run *run, struct sl_error *err);
 
 struct run {
     const struct sl_run_context *context;
@@ -166,6 +170,18 @@ static enum sl_status reserve(struct run *run, struct sl_error *err) {
     return SL_OK;
 }
 
+// A step as a span, of which its worker's are parts.
+static enum sl_status traced(struct run *run, const char *name,
+                             enum sl_status (*step_fn)(struct run *run, struct sl_error *err), struct sl_error *err) {
+    struct sl_span span;
+    const struct sl_worker *worker = step_fn == prefill ? run->claim.prefill : run->claim.decode;
+    sl_span_begin(&span, name, SL_SPAN_CLIENT);
+    sl_span_set_text(&span, "sluice.worker", sl_worker_name(worker));
+    enum sl_status status = step_fn(run, err);
+    sl_span_end(&span, status, err->text);
+    return status;
+}
+
 // Steps 1 and 2 until both succeed. "Not now" from the decode worker itself is no loss: wait and try again.
 static enum sl_status acquire(struct run *run, struct sl_error *err) {
     for (;;) {
@@ -173,7 +189,7 @@ static enum sl_status acquire(struct run *run, struct sl_error *err) {
         if (status != SL_OK || run->claim.prefill == NULL) {
             return status;
         }
-        status = reserve(run, err);
+        status = traced(run, "reserve", reserve, err);
         if (status != SL_ERR_EXHAUSTED) {
             return status;
         }
@@ -481,11 +497,12 @@ static enum sl_status attempt(struct run *run, struct sl_error *err) {
     if (status == SL_OK) {
         announce_workers(run);
         if (run->claim.prefill != NULL) {
-            status = prefill(run, err);
+            status = traced(run, "prefill", prefill, err);
         }
     }
     if (status == SL_OK) {
-        status = decode(run, err);
+        run->report.decode_start_ns = sl_now_ns();
+        status = traced(run, "decode", decode, err);
     }
     give_back(run, status, err);
     return status;
@@ -499,9 +516,26 @@ static void announce_retry(struct run *run, const struct sl_error *err) {
     sl_run_report_retry(&run->report, run->job);
 }
 
+// What is known of a job that has ended.
+static void tell_span(struct sl_span *span, struct sl_job *job) {
+    const Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
+    sl_span_set_text(span, "sluice.job", job->id);
+    sl_span_set_text(span, "sluice.recipe", job->spec.recipe);
+    sl_span_set_int(span, "gen_ai.usage.input_tokens", job->spec.n_tokens);
+    sl_span_set_int(span, "gen_ai.usage.output_tokens", job->n_output);
+    sl_span_set_int(span, "sluice.reused_tokens", statistics->n_reused_tokens);
+    sl_span_set_int(span, "sluice.capsule_bytes", statistics->capsule_bytes);
+    sl_span_set_int(span, "sluice.full_bytes", job->spec.full_bytes);
+    sl_span_set_int(span, "sluice.retries", statistics->retries);
+    sl_span_set_real(span, "sluice.time_to_first_token_ms", statistics->ttft_ms);
+    sl_job_statistics_unlock(job);
+}
+
 void sl_run_job(const struct sl_run_context *context, struct sl_job *job) {
     struct run run = {.context = context, .job = job, .report.figures = context->figures};
     sl_log_set_job(job->id);
+    struct sl_span span;
+    sl_span_begin(&span, "job", SL_SPAN_INTERNAL);
     struct sl_error err;
     enum sl_status status;
     for (;;) {
@@ -522,4 +556,6 @@ void sl_run_job(const struct sl_run_context *context, struct sl_job *job) {
         status = SL_ERR_PEER_LOST;
     }
     sl_run_report_finish(&run.report, job, status, &err);
+    tell_span(&span, job);
+    sl_span_end(&span, status, err.text);
 }

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "rpc/rpc.h"
+#include "trace/trace.h"
 
 #define PROGRESS_EVERY_NS (250 * SL_NS_PER_MS)
 
@@ -27,6 +28,7 @@ static bool is_due(int64_t *last_ns, bool complete) {
 void sl_run_report_admitted(struct sl_run_report *report, struct sl_job *job) {
     if (report->admitted_ns == 0) {
         report->admitted_ns = sl_now_ns();
+        sl_span_record("queue", job->spec.submitted_ns, report->admitted_ns);
         sl_job_statistics_lock(job)->queue_ms = ms_between(job->spec.submitted_ns, report->admitted_ns);
         sl_job_statistics_unlock(job);
     }
@@ -59,7 +61,11 @@ void sl_run_report_ship(struct sl_run_report *report, struct sl_job *job, const 
 
 // Of what prefill knows, its own clock splits reading from shipping; without it, all of the leg counts as reading.
 void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__Statistics *known) {
-    double leg_ms = ms_between(report->prefill_start_ns, sl_now_ns());
+    int64_t now_ns = sl_now_ns();
+    double leg_ms = ms_between(report->prefill_start_ns, now_ns);
+    if (known != NULL && known->ship_ms > 0 && known->ship_ms <= leg_ms) { // a worker's word
+        sl_span_record("ship", now_ns - (int64_t)(known->ship_ms * SL_NS_PER_MS), now_ns);
+    }
     Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
     statistics->prefill_ms = leg_ms;
     statistics->ship_ms = 0;
@@ -88,6 +94,7 @@ void sl_run_report_token(struct sl_run_report *report, struct sl_job *job) {
     atomic_fetch_add(&report->figures->output_tokens, 1);
     if (report->first_token_ns == 0) {
         report->first_token_ns = sl_now_ns();
+        sl_span_record("first token", report->decode_start_ns, report->first_token_ns);
         sl_job_statistics_lock(job)->ttft_ms = ms_between(job->spec.submitted_ns, report->first_token_ns);
         sl_job_statistics_unlock(job);
     }

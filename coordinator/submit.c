@@ -28,6 +28,7 @@ static void *job_thread(void *arg) {
     struct job_thread thread = *(struct job_thread *)arg;
     free(arg);
     struct sl_coordinator *coordinator = thread.coordinator;
+    sl_trace_set(&thread.job->trace);
     struct sl_run_context context = {
         .registry = coordinator->registry,
         .admission = coordinator->admission,
@@ -163,6 +164,7 @@ static enum sl_status submit(struct sl_coordinator *coordinator, const struct sl
         sl_job_spec_cleanup(&spec);
         return status;
     }
+    job->trace = sl_trace_current();
     status = sl_tenants_take(coordinator->tenants, caller->tenant, &job->place.tenant, err);
     if (status == SL_OK) {
         status = sl_admission_enter(coordinator->admission, &job->spec.demand, &job->place, err);

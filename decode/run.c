@@ -17,6 +17,7 @@
 #include "job/slot_statistics.h"
 #include "node/adopt.h"
 #include "proto/sluice/v1/worker.pb-c.h"
+#include "trace/trace.h"
 
 #define ALIVE_MS  300  // between two signs of life; callers take seconds of silence for death
 #define NOTICE_MS 1000 // at least, between two notices of a job
@@ -346,6 +347,19 @@ static void relay(const struct sl_decode *decode, struct sl_answer *answer, stru
     }
 }
 
+// All questions to stores as one span, as long as the engine has stood still for them: there is one in every layer of every step.
+static void tell_retrieval(const struct sl_retriever_stats *stats) {
+    struct sl_span span;
+    sl_span_begin(&span, "retrieval", SL_SPAN_CLIENT);
+    span.start_ns -= stats->wait_ns;
+    sl_span_set_int(&span, "sluice.asks", stats->n_asks);
+    sl_span_set_int(&span, "sluice.fallbacks", stats->n_fallbacks);
+    sl_span_set_int(&span, "sluice.rows_fetched", stats->rows_fetched);
+    sl_span_set_int(&span, "sluice.rows_kept", stats->rows_kept);
+    sl_span_set_real(&span, "sluice.round_ms", (double)stats->round_ns / 1e6);
+    sl_span_end(&span, SL_OK, NULL);
+}
+
 // What a job holds here is returned before its caller hears that it is done.
 static void give_back(struct sl_decode *decode, struct sl_answer *answer) {
     sl_sequence_close(&answer->sequence);
@@ -384,6 +398,7 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answ
     Sluice__V1__Retrieval retrieval;
     if (retrieves) {
         sl_retrieval_statistics_attach(&retrieved, &retrieval, &statistics);
+        tell_retrieval(&retrieved);
     }
     sl_slot_statistics_attach(&slots, &statistics);
     sl_error_statistics_attach(&errors, &statistics);

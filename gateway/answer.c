@@ -13,6 +13,7 @@
 #include "base/thread.h"
 #include "gateway/openai_answer.h"
 #include "rpc/rpc.h"
+#include "trace/trace.h"
 
 enum {
     BUFFER_BYTES = 256 << 10, // of text that waits for its reader
@@ -195,10 +196,16 @@ static void *answer_thread(void *arg) {
         .arg = answer,
     };
     struct sl_error err = {0};
+    struct sl_span span;
+    sl_trace_set(&answer->config.trace);
+    sl_span_begin(&span, answer->config.route, SL_SPAN_SERVER);
     enum sl_status status = sl_client_generate(answer->config.client, message, &watch, answer->job_id, &err);
     if (status != SL_OK) {
         refuse(answer, status, err.text);
     }
+    sl_span_set_text(&span, "gen_ai.request.model", answer->model);
+    sl_span_set_text(&span, "sluice.job", answer->job_id);
+    sl_span_end(&span, status, err.text);
     pthread_mutex_lock(&answer->mutex);
     answer->decided = answer->ended = true;
     resume(answer);

@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+#include "base/trace.h"
 #include "gateway/openai_request.h"
 #include "gateway/refusal.h"
 #include "libsluice/sluice.h"
@@ -23,10 +24,12 @@ struct sl_answer;
 
 struct sl_answer_config {
     struct sl_client *client;
-    const char *model;   // as answers name it; copied
-    int64_t deadline_ms; // of requests that name none
-    int64_t ping_ms;     // a stream that has nothing to say says so this often
-    int64_t reader_ms;   // a client that takes nothing for so long is taken for gone
+    const char *model;     // as answers name it; copied
+    const char *route;     // "POST /v1/completions": a literal
+    struct sl_trace trace; // what the request is a part of
+    int64_t deadline_ms;   // of requests that name none
+    int64_t ping_ms;       // a stream that has nothing to say says so this often
+    int64_t reader_ms;     // a client that takes nothing for so long is taken for gone
     // Called by the thread when it is the last to let go of what the gateway lent it.
     void (*on_end)(void *arg);
     void *arg;

@@ -299,11 +299,14 @@ static enum MHD_Result begin_answer(struct sl_exchange *exchange, struct MHD_Con
     }
     struct sl_answer_config config = {.client = client,
                                       .model = model.name,
+                                      .route = is_chat ? "POST /v1/chat/completions" : "POST /v1/completions",
                                       .deadline_ms = gateway->config.deadline_ms,
                                       .ping_ms = gateway->config.ping_ms,
                                       .reader_ms = gateway->config.reader_ms,
                                       .on_end = on_answer_end,
                                       .arg = gateway};
+    const char *parent = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "traceparent");
+    sl_trace_parse(parent ? parent : "", parent ? strlen(parent) : 0, &config.trace);
     struct sl_error err = {0};
     status = sl_answer_begin(&config, &request, connection, &exchange->answer, &err);
     if (status != SL_OK) {

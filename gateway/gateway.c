@@ -20,6 +20,7 @@
 #include "base/thread.h"
 #include "gateway/exchange.h"
 #include "gateway/metrics.h"
+#include "trace/otlp/otlp.h"
 
 enum {
     HEAD_BYTES = 32 << 10, // of one request's line and headers
@@ -140,6 +141,7 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
     sl_cond_init(&gateway->changed);
     enum sl_status status = sl_admin_open(config->admin_listen, SL_VERSION, &gateway->admin, err);
     if (status == SL_OK) {
+        sl_admin_add_metrics(gateway->admin, sl_otlp_write_metrics, NULL);
         status = read_certificate(gateway, err);
     }
     if (status == SL_OK) {

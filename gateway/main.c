@@ -13,6 +13,7 @@
 #include "base/thread.h"
 #include "gateway/gateway.h"
 #include "rpc/rpc.h"
+#include "trace/otlp/otlp.h"
 
 struct options {
     struct sl_gateway_config gateway;
@@ -116,7 +117,13 @@ static enum sl_status serve(const struct options *chosen, struct sl_error *err) 
     allow_files();
 
     sl_rpc_init();
-    enum sl_status status = sl_gateway_start(&chosen->gateway, &stopper.gateway, err);
+    const struct sl_otlp_config spans = {
+        .collector = chosen->common.otlp, .share = chosen->common.otlp_share, .service = "sluice-gateway"};
+    struct sl_otlp *otlp;
+    enum sl_status status = sl_otlp_start(&spans, &otlp, err);
+    if (status == SL_OK) {
+        status = sl_gateway_start(&chosen->gateway, &stopper.gateway, err);
+    }
     if (status == SL_OK) {
         const char *admin = sl_gateway_admin_address(stopper.gateway);
         printf("ready http=%s%s%s\n", sl_gateway_address(stopper.gateway), admin[0] ? " admin=" : "", admin);
@@ -126,6 +133,7 @@ static enum sl_status serve(const struct options *chosen, struct sl_error *err) 
         sl_log_info("gateway", "%s: stopping", strsignal(number));
         status = stop(&stopper, chosen->grace_ms, err);
     }
+    sl_otlp_stop(&otlp);
     sl_rpc_shutdown();
     return status;
 }

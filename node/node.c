@@ -17,6 +17,7 @@
 #include "node/staged.h"
 #include "node/watch.h"
 #include "proto/methods.h"
+#include "trace/otlp/otlp.h"
 
 #define MAX_MESSAGE_BYTES (64 << 20) // a prompt of millions of tokens, which the coordinator has looked at
 #define REQUEST_BYTES     (INT64_C(1) << 30)
@@ -149,11 +150,27 @@ static enum sl_status check_name(struct sl_node *node, struct sl_error *err) {
     return status;
 }
 
+static enum sl_status start_spans(struct sl_node *node, Sluice__V1__WorkerRole role, struct sl_error *err) {
+    const struct sl_otlp_config spans = {
+        .collector = node->config.common.otlp,
+        .share = node->config.common.otlp_share,
+        .service = role == SLUICE__V1__WORKER_ROLE__PREFILL  ? "sluice-prefill"
+                   : role == SLUICE__V1__WORKER_ROLE__DECODE ? "sluice-decode"
+                                                             : "sluice-kvstore",
+        .instance = node->config.name,
+    };
+    sl_admin_add_metrics(node->admin, sl_otlp_write_metrics, NULL);
+    return sl_otlp_start(&spans, &node->otlp, err);
+}
+
 enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *config, Sluice__V1__WorkerRole role,
                             int max_rows, struct sl_error *err) {
     *node = (struct sl_node){.config = *config};
     sl_rpc_init();
     enum sl_status status = sl_admin_open(config->common.admin_listen, SL_VERSION, &node->admin, err);
+    if (status == SL_OK) {
+        status = start_spans(node, role, err);
+    }
     if (status == SL_OK) {
         status = check_name(node, err);
     }
@@ -188,6 +205,7 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
 
 void sl_node_close(struct sl_node *node) {
     sl_admin_close(&node->admin); // of one that never served
+    sl_otlp_stop(&node->otlp);
     sl_watch_destroy(&node->watch);
     sl_rpc_standard_cleanup(&node->standard); // which the watch used
     if (node->inbound) {
@@ -400,9 +418,14 @@ int sl_node_main(const struct sl_program *program, int argc, char **argv, struct
         return code;
     }
     struct sl_error err = {0};
+    enum sl_status status = sl_room_parse(config->arena, &config->arena_bytes, &err);
+    if (status != SL_OK) {
+        sl_program_end(program, status, &err);
+        return 2;
+    }
     sl_log_set_process(config->name);
     block_signals();
-    enum sl_status status = run_fn(config, &err);
+    status = run_fn(config, &err);
     code = sl_program_end(program, status, &err);
     sl_rpc_shutdown();
     return code;

@@ -104,6 +104,7 @@ struct sl_node {
     struct sl_admin *admin;                 // open before all of the following, which it tells of when it is there
     struct sl_rpc_credentials *credentials; // NULL: without certificates
     struct sl_fabric *fabric;
+    struct sl_otlp *otlp;     // NULL: no spans
     struct sl_arena *arena;   // of sessions: the fabric's region, or memory of the device (runtime.arena)
     struct sl_ledger *ledger; // of the arena
     // Of what travels: the same two, or those of the region where the device has memory of its own.

@@ -125,6 +125,7 @@ static grpc_call *create_call(struct sl_rpc_channel *channel, const char *path, 
 // What a call ended with, as gRPC writes it.
 struct outcome {
     struct sl_rpc_channel *channel;
+    struct sl_rpc_trace_entry trace; // that was sent
     grpc_metadata_array initial, trailing;
     grpc_status_code code;
     grpc_slice details;
@@ -178,6 +179,7 @@ enum { N_START_OPS = 4 };
 
 static void start_ops(grpc_op ops[N_START_OPS], grpc_byte_buffer *request, struct outcome *outcome) {
     ops[0] = (grpc_op){.op = GRPC_OP_SEND_INITIAL_METADATA};
+    sl_rpc_trace_attach(&outcome->trace, &ops[0]);
     ops[1] = (grpc_op){.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = request};
     ops[2] = (grpc_op){.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT};
     ops[3] = (grpc_op){.op = GRPC_OP_RECV_INITIAL_METADATA,
@@ -272,7 +274,10 @@ enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_
 // All messages, one behind the other. SL_ERR_CANCELLED: the call has ended before.
 static enum sl_status send_all(grpc_call *call, const ProtobufCMessage *(*next_fn)(void *arg), void *arg,
                                int64_t deadline_ns) {
-    const grpc_op begin = {.op = GRPC_OP_SEND_INITIAL_METADATA}, close = {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT};
+    const grpc_op close = {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT};
+    grpc_op begin = {.op = GRPC_OP_SEND_INITIAL_METADATA};
+    struct sl_rpc_trace_entry trace;
+    sl_rpc_trace_attach(&trace, &begin);
     enum sl_status status = sl_rpc_batch_run(call, &begin, 1, deadline_ns);
     const ProtobufCMessage *message;
     while (status == SL_OK && (message = next_fn(arg)) != NULL) {

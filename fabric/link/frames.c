@@ -19,6 +19,7 @@
 #define N_PARTS     256                // of one system call
 #define SHARE_BYTES ((size_t)1 << 20)  // that a turn reads of one link
 #define DROP_BYTES  ((size_t)16 << 10) // at once, of what nobody wants
+#define LONG_BYTES  ((size_t)12 << 10) // of a part: to copy it beside others costs more than a record of its own
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the wire format is the memory format of little endian");
 static_assert(sizeof(struct sl_link_prefix) == sizeof((struct sl_link_send *)NULL)->prefix, "wire");
@@ -120,35 +121,40 @@ struct rest {
     struct iovec *part, *end;
 };
 
-// At most `most` bytes of it, to `to` where that is not NULL. Returns how many there were.
-static size_t take(struct rest *rest, uint8_t *to, size_t most) {
-    size_t n = 0;
-    while (n < most && rest->part < rest->end) {
-        struct iovec *part = rest->part;
-        size_t step = part->iov_len < most - n ? part->iov_len : most - n;
-        if (to) {
-            memcpy(to + n, part->iov_base, step);
-        }
-        n += step;
-        *part = (struct iovec){(uint8_t *)part->iov_base + step, part->iov_len - step};
-        rest->part += part->iov_len == 0;
-    }
-    return n;
+// At most `most` bytes of its first part.
+static struct iovec take(struct rest *rest, size_t most) {
+    struct iovec *part = rest->part;
+    struct iovec taken = {part->iov_base, part->iov_len < most ? part->iov_len : most};
+    *part = (struct iovec){(uint8_t *)part->iov_base + taken.iov_len, part->iov_len - taken.iov_len};
+    rest->part += part->iov_len == 0;
+    return taken;
 }
 
-// Records of what is queued into TLS's buffer, which is empty: of a long part from where it lies, of short ones side by side.
+// What goes into the next record: of a long part from where it lies, short ones side by side, up to the next long one.
+static struct iovec take_record(struct rest *rest, uint8_t *record) {
+    if (rest->part->iov_len >= LONG_BYTES) {
+        return take(rest, SL_LINK_RECORD_BYTES);
+    }
+    size_t n = 0;
+    while (n < SL_LINK_RECORD_BYTES && rest->part < rest->end && rest->part->iov_len < LONG_BYTES) {
+        struct iovec taken = take(rest, SL_LINK_RECORD_BYTES - n);
+        memcpy(record + n, taken.iov_base, taken.iov_len);
+        n += taken.iov_len;
+    }
+    return (struct iovec){record, n};
+}
+
+// Records of what is queued into TLS's buffer, which is empty.
 static void seal(struct sl_link *link) {
     struct iovec iov[N_PARTS];
     struct rest rest = {iov, iov + list_all(link, iov)};
     while (rest.part < rest.end && link->n_sealed + SL_LINK_RECORD_BYTES <= SL_TLS_BATCH_BYTES) {
-        bool is_long = rest.part->iov_len >= SL_LINK_RECORD_BYTES;
-        const uint8_t *from = is_long ? rest.part->iov_base : link->record;
-        size_t bytes = take(&rest, is_long ? NULL : link->record, SL_LINK_RECORD_BYTES);
-        if (!sl_tls_write(link->ssl, from, bytes)) {
+        struct iovec record = take_record(&rest, link->record);
+        if (!sl_tls_write(link->ssl, &link->n_records, record.iov_base, record.iov_len)) {
             sl_link_lose(link, SL_ERR_PEER_LOST, "cannot send: TLS is over");
             return;
         }
-        link->n_sealed += bytes;
+        link->n_sealed += record.iov_len;
     }
 }
 

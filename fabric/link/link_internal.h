@@ -35,9 +35,10 @@ struct sl_link {
     // sending
     struct sl_link_send *first, **last;
     bool writing;
-    SSL *ssl;        // NULL: in the clear
-    uint8_t *record; // [SL_LINK_RECORD_BYTES]: small parts side by side, for TLS
-    size_t n_sealed; // of what is queued, in records that the kernel has not all taken yet
+    SSL *ssl;           // NULL: in the clear
+    uint8_t *record;    // [SL_LINK_RECORD_BYTES]: small parts side by side, for TLS
+    size_t n_sealed;    // of what is queued, in records that the kernel has not all taken yet
+    uint64_t n_records; // under the key that we send with
     // receiving
     uint8_t *buffer; // [SL_LINK_BUFFER_BYTES]: [n_taken, n_buffered) is not yet looked at
     size_t n_taken, n_buffered;

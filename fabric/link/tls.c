@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 
 #include "base/log.h"
+#include "fabric/link/crypto.h"
+#include "fabric/link/tls_buffer.h"
 #include "trust/certificate.h"
 
 #define BUFFER_BYTES (128 << 10) // each way
@@ -26,6 +28,8 @@ struct stamp {
 };
 
 struct sl_tls {
+    struct sl_crypto crypto;
+    struct sl_tls_buffers *buffers;
     SSL_CTX *context;
     struct sl_identity self;
     char *paths[N_FILES];
@@ -59,7 +63,7 @@ static void take_stamps(const struct sl_tls *tls, struct stamp stamps_out[N_FILE
 static enum sl_status load(struct sl_tls *tls, struct sl_error *err) {
     SSL_CTX *context;
     struct sl_identity self;
-    enum sl_status status = sl_certificate_context(&tls->files, &context, &self, err);
+    enum sl_status status = sl_certificate_context(&tls->files, tls->crypto.library, &context, &self, err);
     if (status != SL_OK) {
         return status;
     }
@@ -88,12 +92,14 @@ enum sl_status sl_tls_create(const struct sl_tls_files *files, struct sl_tls **t
     tls->paths[1] = strdup(files->certificate);
     tls->paths[2] = strdup(files->key);
     tls->files = (struct sl_tls_files){tls->paths[0], tls->paths[1], tls->paths[2]};
+    tls->buffers = sl_tls_buffers_create();
     enum sl_status status = SL_OK;
-    if (!tls->paths[0] || !tls->paths[1] || !tls->paths[2]) {
+    if (!tls->buffers || !tls->paths[0] || !tls->paths[1] || !tls->paths[2]) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for TLS");
     } else {
         take_stamps(tls, tls->stamps);
-        status = load(tls, err);
+        status = sl_crypto_open(&tls->crypto, err);
+        status = status == SL_OK ? load(tls, err) : status;
     }
     if (status != SL_OK) {
         sl_tls_destroy(&tls);
@@ -106,6 +112,8 @@ enum sl_status sl_tls_create(const struct sl_tls_files *files, struct sl_tls **t
 void sl_tls_destroy(struct sl_tls **tls) {
     if (tls && *tls) {
         SSL_CTX_free((*tls)->context);
+        sl_crypto_close(&(*tls)->crypto);
+        sl_tls_buffers_destroy(&(*tls)->buffers);
         for (int i = 0; i < N_FILES; i++) {
             free((*tls)->paths[i]);
         }
@@ -159,21 +167,6 @@ static enum sl_status refuse_peer(SSL *ssl, struct sl_error *err) {
     return sl_fail(err, SL_ERR_PEER_LOST, "TLS: %s", text);
 }
 
-/*
- * Between TLS and the socket. OpenSSL's own reading ahead (SSL_CTX_set_read_ahead) is no way: for each record it moves all that is left
- * of its buffer, to align it, so that of 128 KiB every byte is copied three times more.
- */
-static bool add_buffer(SSL *ssl) {
-    BIO *socket = SSL_get_wbio(ssl), *buffer = BIO_new(BIO_f_buffer());
-    if (!buffer || BIO_set_buffer_size(buffer, BUFFER_BYTES) != 1 || BIO_up_ref(socket) != 1) {
-        BIO_free(buffer);
-        return false;
-    }
-    BIO_push(buffer, socket);
-    SSL_set_bio(ssl, buffer, buffer);
-    return true;
-}
-
 enum sl_status sl_tls_shake_hands(struct sl_tls *tls, SSL *ssl, bool *wants_write_out, struct sl_error *err) {
     ERR_clear_error();
     int rc = SSL_do_handshake(ssl), why = SSL_get_error(ssl, rc);
@@ -189,7 +182,8 @@ enum sl_status sl_tls_shake_hands(struct sl_tls *tls, SSL *ssl, bool *wants_writ
     if (status != SL_OK) {
         return SL_ERR_PEER_CORRUPT;
     }
-    return add_buffer(ssl) ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for TLS");
+    return sl_tls_buffer_add(tls->buffers, ssl, BUFFER_BYTES) ? SL_OK
+                                                              : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for TLS");
 }
 
 size_t sl_tls_read(SSL *ssl, void *to, size_t bytes, enum sl_status *status_out) {
@@ -210,20 +204,25 @@ size_t sl_tls_read(SSL *ssl, void *to, size_t bytes, enum sl_status *status_out)
     return 0;
 }
 
-bool sl_tls_write(SSL *ssl, const void *from, size_t bytes) {
+// OpenSSL leaves it to its caller to ask for a new key in time; what tells the other side of it goes with the next records.
+static bool change_key(SSL *ssl, uint64_t *n_records) {
+    *n_records = 0;
+    return SSL_key_update(ssl, SSL_KEY_UPDATE_NOT_REQUESTED) == 1;
+}
+
+bool sl_tls_write(SSL *ssl, uint64_t *n_records_inout, const void *from, size_t bytes) {
     size_t n = 0;
     ERR_clear_error();
-    if (SSL_write_ex(ssl, from, bytes, &n) != 1) {
-        ERR_clear_error();
-        return false;
-    }
-    return true;
+    sl_tls_buffer_hold(ssl, true);
+    bool written = (*n_records_inout < SL_TLS_KEY_RECORDS || change_key(ssl, n_records_inout)) &&
+                   SSL_write_ex(ssl, from, bytes, &n) == 1;
+    sl_tls_buffer_hold(ssl, false);
+    *n_records_inout += written;
+    ERR_clear_error();
+    return written;
 }
 
 enum sl_status sl_tls_flush(SSL *ssl) {
-    BIO *buffer = SSL_get_wbio(ssl);
-    if (BIO_flush(buffer) == 1) {
-        return SL_OK;
-    }
-    return BIO_should_retry(buffer) ? SL_AGAIN : SL_ERR_PEER_LOST;
+    int rc = sl_tls_buffer_flush(ssl);
+    return rc == 1 ? SL_OK : rc == 0 ? SL_AGAIN : SL_ERR_PEER_LOST;
 }

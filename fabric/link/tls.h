@@ -5,9 +5,9 @@
  * Design: a certificate says who its owner is by one URI, spiffe://CLUSTER/ROLE/NAME. Fabrics are the data plane of workers, so
  *         both must have role "worker", and the same CLUSTER.
  *
- *         A system call for every record of 16 KiB costs a third of what its cipher does. So OpenSSL reads and writes through a
- *         buffer of several; what is written leaves when it is flushed. The kernel's TLS would not go with it, and OpenSSL 3.0 leaves it
- *         the sender's half alone.
+ *         Records are OpenSSL's, so it alone decides what of the bytes that come is believed. Its costs beside the cipher are
+ *         small: a system call for every record of 16 KiB would be the largest, so it reads and writes through a buffer of several
+ *         (tls_buffer.h), and what is written leaves when it is flushed. The cipher is the fastest there is (crypto.h).
  */
 #pragma once
 
@@ -29,8 +29,12 @@ enum sl_status sl_tls_shake_hands(struct sl_tls *tls, SSL *ssl, bool *wants_writ
 // Bytes that came; 0: none now. *status_out: SL_OK, SL_ERR_PEER_LOST where the other side has ended, SL_ERR_PEER_CORRUPT where
 // what came is not TLS.
 size_t sl_tls_read(SSL *ssl, void *to, size_t bytes, enum sl_status *status_out);
-// One record, into the buffer: SL_TLS_BATCH_BYTES of them fit behind a flush. False: TLS is over.
-bool sl_tls_write(SSL *ssl, const void *from, size_t bytes);
+/*
+ * One record, into the buffer: SL_TLS_BATCH_BYTES of them fit behind a flush. False: TLS is over. *n_records_inout: under the key that
+ * we send with; the caller keeps it, from 0. Behind SL_TLS_KEY_RECORDS comes a new key.
+ */
+bool sl_tls_write(SSL *ssl, uint64_t *n_records_inout, const void *from, size_t bytes);
 #define SL_TLS_BATCH_BYTES ((size_t)112 << 10)
+#define SL_TLS_KEY_RECORDS ((uint64_t)1 << 22) // RFC 8446, 5.5, allows AES-GCM 2^24.5
 // To the kernel. SL_AGAIN: it has no room for all of it; SL_ERR_PEER_LOST: errno says why.
 enum sl_status sl_tls_flush(SSL *ssl);

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: libFuzzer target for TLS under the links: the other side shakes hands a bit at a time, with a worker's certificate, another
- *          role's, another authority's or none; in any state it may send any bytes, spoil its own, stall, end or go. A link is open only to a
- *          worker of the cluster, what stalls is lost in time, whatever happens is told once, and nothing stays.
+ *          role's, another authority's or none; in any state it may send any bytes, spoil, cut and repeat its own records, stall, end or
+ *          go. A link is open only to a worker of the cluster, a frame is handed over only as it was sealed, what stalls is lost in
+ *          time, whatever happens is told once, and nothing stays.
  *
  * Design: the first byte says who the other side is, and which of the two connects. The rest are steps, each a byte and what it
  *         takes. The other side is OpenSSL over memory, so that what it says can be held back, cut and changed on its way to
  *         the socket. The certificates are made once (tools/test-ca.sh), in the folder of the run. One thread.
  */
 #include <arpa/inet.h>
+#include <netinet/tcp.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
@@ -19,6 +21,9 @@
 
 #define MAX_STEPS   48
 #define PATIENCE_NS (6 * SL_NS_PER_S) // longer than a link may take to be met
+#define FRAME_ID    1
+#define FILL        0x5a // of all headers and data that the other side seals
+#define MAX_FORGED  (2 * 255)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -33,6 +38,7 @@ enum step {
     STEP_GO,
     STEP_SEND,
     STEP_GOODBYE,
+    STEP_FORGE,
     N_STEPS
 };
 
@@ -58,7 +64,11 @@ static void *on_accepted(void *arg, struct sl_link *link, const char *from) {
 
 static void on_frame(void *owner, struct sl_link *link, const struct sl_link_frame *frame) {
     (void)owner;
-    require(link->state == LINK_OPEN && frame->header_bytes <= SL_LINK_HEADER_MAX && frame->bytes == 0);
+    require(link->state == LINK_OPEN && (frame->bytes == 0 || (link->met && frame->data)));
+    require(frame->id == FRAME_ID && frame->header_bytes + frame->bytes <= MAX_FORGED);
+    for (size_t i = 0; i < frame->header_bytes + frame->bytes; i++) { // one behind the other
+        require(((const uint8_t *)frame->header)[i] == FILL);
+    }
 }
 
 static void on_lost(void *owner, enum sl_status status, const char *text) {
@@ -89,13 +99,35 @@ struct other {
     enum who who;
 };
 
-static void flush(struct other *other, uint8_t spoiled, size_t at) {
+// times: of what it has to say, in halves; 2 is as it should be.
+static void flush_halves(struct other *other, uint8_t spoiled, size_t at, int times) {
     uint8_t bytes[8192];
     int n = BIO_read(other->out, bytes, sizeof bytes);
     if (n > 0) {
         bytes[at % (size_t)n] ^= spoiled;
-        (void)!send(other->fd, bytes, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
+        for (; times >= 2; times -= 2) {
+            (void)!send(other->fd, bytes, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
+        }
+        (void)!send(other->fd, bytes, times > 0 ? (size_t)n / 2 : 0, MSG_NOSIGNAL | MSG_DONTWAIT);
     }
+}
+
+static void flush(struct other *other, uint8_t spoiled, size_t at) {
+    flush_halves(other, spoiled, at, 2);
+}
+
+// A frame of lengths of the input's, and what becomes of its record: bits that are flipped, where, and how much of it goes how often.
+static size_t forge(struct other *other, const uint8_t *data, size_t size) {
+    if (size < 6) {
+        return size;
+    }
+    uint8_t frame[sizeof(struct sl_link_prefix) + MAX_FORGED];
+    const struct sl_link_prefix prefix = {SL_LINK_MAGIC, FRAME_ID, data[0], data[1]};
+    memcpy(frame, &prefix, sizeof prefix);
+    memset(frame + sizeof prefix, FILL, sizeof frame - sizeof prefix);
+    (void)SSL_write(other->ssl, frame, (int)(sizeof prefix + prefix.header_bytes + prefix.data_bytes));
+    flush_halves(other, data[2], (size_t)data[3] | (size_t)data[4] << 8, data[5] % 6);
+    return 6;
 }
 
 static void hear(struct other *other) {
@@ -107,7 +139,7 @@ static void hear(struct other *other) {
 }
 
 static size_t take_step(struct other *other, const uint8_t *data, size_t size) {
-    static const struct sl_link_prefix frame = {SL_LINK_MAGIC, 1, 0, 0};
+    static const struct sl_link_prefix frame = {SL_LINK_MAGIC, FRAME_ID, 0, 0};
     uint8_t read[256];
     size_t n = 1, n_raw;
     hear(other);
@@ -138,7 +170,7 @@ static size_t take_step(struct other *other, const uint8_t *data, size_t size) {
         break;
     case STEP_STALL:
         sl_links_tick(side.links, sl_now_ns() + PATIENCE_NS);
-        require(side.link->state >= LINK_ENDING);
+        require(side.link->met || side.link->state >= LINK_ENDING);
         break;
     case STEP_END:
         shutdown(other->fd, SHUT_WR);
@@ -153,6 +185,9 @@ static size_t take_step(struct other *other, const uint8_t *data, size_t size) {
         (void)SSL_shutdown(other->ssl);
         flush(other, 0, 0);
         break;
+    case STEP_FORGE:
+        n += forge(other, data + 1, size - 1);
+        break;
     case N_STEPS:
         break;
     }
@@ -161,6 +196,9 @@ static size_t take_step(struct other *other, const uint8_t *data, size_t size) {
         sl_links_progress(side.links);
     }
     require(side.link->state != LINK_OPEN || other->who == WORKER); // nobody else gets in
+    if (side.link->state == LINK_OPEN && !side.link->met) {
+        sl_link_set_met(side.link);
+    }
     return n;
 }
 
@@ -220,10 +258,13 @@ static void set_up(void) {
     listen_here();
 }
 
-// The socket of the other side; else a port of it waits for a minute, and soon there is none left.
+// The socket of the other side; else a port of it waits for a minute, and soon there is none left, and what it says waits for the
+// kernel's word that what it said before has come.
 static int end_of(int fd) {
     struct linger none = {.l_onoff = 1};
-    require(fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none) == 0);
+    int yes = 1;
+    require(fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none) == 0 &&
+            setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes) == 0);
     return fd;
 }
 

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "fabric/core/ucx.h"
+#include "fabric/fetch.h"
 #include "tests/unit/scarce.h"
 
 #define N_PAGES    256
@@ -21,7 +22,7 @@
 #define N_REFUSED  40
 
 static const char *transport;
-static atomic_int n_maps, n_segments;
+static atomic_int n_maps, n_segments, n_gets;
 static atomic_bool hangs, fails;
 
 enum sl_status __real_sl_ucx_map(struct sl_fabric *fabric, size_t bytes, struct sl_region *region,
@@ -39,6 +40,16 @@ void __wrap_sl_peer_send_start(struct sl_peer_send *send, enum sl_wire_id id, co
 void __wrap_sl_peer_send_start(struct sl_peer_send *send, enum sl_wire_id id, const void *data, size_t bytes) {
     atomic_fetch_add(&n_segments, id == SL_WIRE_SEGMENT);
     __real_sl_peer_send_start(send, id, data, bytes);
+}
+
+enum sl_status __real_sl_peer_get(struct sl_peer_op *op, const struct sl_remote_region *region, void *data,
+                                  size_t bytes, uint64_t remote);
+enum sl_status __wrap_sl_peer_get(struct sl_peer_op *op, const struct sl_remote_region *region, void *data,
+                                  size_t bytes, uint64_t remote);
+enum sl_status __wrap_sl_peer_get(struct sl_peer_op *op, const struct sl_remote_region *region, void *data,
+                                  size_t bytes, uint64_t remote) {
+    atomic_fetch_add(&n_gets, 1);
+    return __real_sl_peer_get(op, region, data, bytes, remote);
 }
 
 enum sl_status __real_sl_ucx_start(struct sl_fabric *fabric, const struct sl_ucx_events *events, struct sl_error *err);
@@ -155,6 +166,42 @@ static void test_start_of_ucx_that_fails_is_told(void **state) {
     assert_non_null(strstr(err.text, "no such device"));
 }
 
+// How many gets a fetch of a window of one region takes.
+static int gets_of_a_fetch(const char *inject) {
+    struct sl_fabric *owner = start_fabric(transport, "127.0.0.1:0", NULL, 1000);
+    struct sl_fabric *reader = start_fabric(transport, "127.0.0.1:0", inject, 1000);
+    uint8_t *memory = make_region(owner, N_PAGES * PAGE_BYTES), *ticket, *to = malloc(N_PAGES * PAGE_BYTES);
+    struct sl_window *window;
+    struct sl_connection *connection;
+    struct sl_fetch *fetch;
+    struct sl_fetch_range all = {0, to, N_PAGES * PAGE_BYTES};
+    size_t bytes;
+    fill_pattern(memory, N_PAGES * PAGE_BYTES, 7);
+    assert_int_equal(sl_window_open(owner, memory, N_PAGES * PAGE_BYTES, &window, &ticket, &bytes, NULL), SL_OK);
+    assert_int_equal(sl_window_show(window, memory, N_PAGES * PAGE_BYTES, NULL), SL_OK);
+    assert_int_equal(sl_connection_open(reader, sl_fabric_address(owner), sl_fabric_epoch(owner), &connection, NULL),
+                     SL_OK);
+    atomic_store(&n_gets, 0);
+    assert_int_equal(sl_fetch_open(connection, ticket, bytes, &all, 1, sl_deadline_in_ms(20000), &fetch, NULL), SL_OK);
+    assert_int_equal(sl_fetch_wait(fetch, sl_deadline_in_ms(20000), NULL), SL_OK);
+    assert_memory_equal(to, memory, N_PAGES * PAGE_BYTES);
+    sl_fetch_close(&fetch);
+    sl_connection_close(&connection);
+    sl_window_close(&window);
+    free(ticket);
+    free(to);
+    stop_fabric(&reader);
+    stop_fabric(&owner);
+    return atomic_load(&n_gets);
+}
+
+// What is mapped here is copied; UCX is asked for it where somebody wants that, which stands for a network's hardware.
+static void test_mapped_memory_is_copied_and_not_got(void **state) {
+    (void)state;
+    assert_int_equal(gets_of_a_fetch(NULL), 0);
+    assert_int_equal(gets_of_a_fetch("get:1") > 0, !is_link(transport));
+}
+
 static uint64_t id_of(const struct landing *landing) {
     struct sl_ticket ticket;
     assert_int_equal(sl_ticket_unpack(&ticket, SL_WIRE_MAGIC, "grant", landing->ticket, landing->ticket_bytes, NULL),
@@ -172,6 +219,10 @@ static void test_grants_without_memory_leave_no_place_behind(void **state) {
     uint8_t *ticket;
     size_t bytes;
     struct landing before, after;
+    scarce_begin(1); // what the first of all places lie in
+    assert_int_equal(sl_grant_open(fabric, block, 64, SL_NO_DEADLINE, &events, NULL, &grant, &ticket, &bytes, NULL),
+                     SL_ERR_EXHAUSTED);
+    assert_true(scarce_end());
     open_landing(&before, fabric, block, 64, 30000);
     for (int i = 0; i < N_REFUSED; i++) {
         struct sl_error err = {0};
@@ -197,6 +248,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_start_of_ucx_that_hangs_is_given_up),
         cmocka_unit_test(test_start_of_ucx_that_fails_is_told),
         cmocka_unit_test(test_grants_without_memory_leave_no_place_behind),
+        cmocka_unit_test(test_mapped_memory_is_copied_and_not_got),
     };
     transport = argc > 1 ? argv[1] : "tcp";
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -113,6 +113,23 @@ static void test_recipe_parses_every_axis_of_retrieval(void **state) {
     assert_recipe_equal(&r, &h2o);
 }
 
+// What a recipe does to a layer: thinned is what is offloaded, under a budget; nothing else is.
+static void test_recipe_thins_the_layers_that_it_offloads(void **state) {
+    (void)state;
+    struct sl_recipe r = parsed_recipe("score=random,scope=recent:64,budget=0.5,when=chunk,place=offload/2-3,topk=16");
+    assert_true(sl_recipe_thins(&r));
+    for (int layer = 0; layer < 6; layer++) {
+        assert_int_equal(sl_recipe_layer_thins(&r, layer), layer == 2 || layer == 3);
+        assert_int_equal(sl_recipe_layer_is_offloaded(&r, layer), layer == 2 || layer == 3);
+        assert_false(sl_recipe_layer_evicts(&r, layer));
+    }
+    r = parsed_recipe("place=offload/2-3,topk=16"); // without a budget all slots are kept there
+    assert_false(sl_recipe_thins(&r));
+    for (int layer = 0; layer < 6; layer++) {
+        assert_false(sl_recipe_layer_thins(&r, layer));
+    }
+}
+
 static void test_recipe_defaults_are_full(void **state) {
     (void)state;
     struct sl_recipe full = parsed_recipe("full"), defaults = sl_recipe_defaults();
@@ -545,6 +562,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_recipe_parses_every_axis_of_eviction),
         cmocka_unit_test(test_recipe_parses_every_axis_of_retrieval),
+        cmocka_unit_test(test_recipe_thins_the_layers_that_it_offloads),
         cmocka_unit_test(test_recipe_defaults_are_full),
         cmocka_unit_test(test_recipe_later_words_override_earlier),
         cmocka_unit_test(test_recipe_presets_round_trip),

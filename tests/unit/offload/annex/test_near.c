@@ -279,6 +279,34 @@ static void test_near_answers_channels(void **state) {
     }
 }
 
+// The list of segments in front of the channels is padded: of any length, also where it fills its last line or misses it by one.
+static void test_near_channels_of_any_number_of_segments(void **state) {
+    (void)state;
+    enum { D = 8, CHANNELS = 2 };
+    const uint16_t channels[CHANNELS] = {1, 5};
+    for (uint32_t n = 13; n <= 33; n++) {
+        struct make make = {0, 1, SL_KV_F16, SL_KV_F16, 1};
+        struct asker a;
+        asker_create(&a, &make, D, n * SL_PAGE_SLOTS);
+        struct packet *p = packet_create(SL_NEAR_CHANNELS, FIRST_LANE, 1, channels, sizeof channels);
+        p->head.n_channels = CHANNELS;
+        p->head.last = n * SL_PAGE_SLOTS;
+        ask(&a, p);
+        struct sl_near_channels_view view;
+        struct sl_error err = {0};
+        if (sl_near_read_channels(&p->head, &a.shape, a.body, a.end, &view, &err) != SL_OK) {
+            fail_msg("%u segments: %s", n, err.text);
+        }
+        assert_int_equal(view.n_segments, n);
+        assert_int_equal((view.indexes - a.body) % 64, 0);
+        assert_true((const uint8_t *)(view.n_slots + n) <= view.indexes);
+        assert_true(view.indexes - (const uint8_t *)(view.n_slots + n) < 64); // no more padding than it needs
+        assert_ptr_equal(view.indexes + view.lane_bytes, a.end);
+        free(p);
+        asker_destroy(&a);
+    }
+}
+
 static void test_near_map_is_checked(void **state) {
     (void)state;
     struct sl_near_segment map[3] = {{0, 64, 1, 0, 0, 0}, {64, 128, 1, 0, 0, 0}, {192, 7, 1, 0, 0, 0}};
@@ -526,6 +554,7 @@ int main(void) {
         cmocka_unit_test(test_near_with_all_channels_is_exact),
         cmocka_unit_test(test_near_answers_rows_and_absmax),
         cmocka_unit_test(test_near_answers_channels),
+        cmocka_unit_test(test_near_channels_of_any_number_of_segments),
         cmocka_unit_test(test_near_map_is_checked),
         cmocka_unit_test(test_near_bears_malformed_bytes),
         cmocka_unit_test(test_local_source_answers_like_the_wire),

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: where a piece of work belongs among those of all processes: W3C's trace context, and its text, `traceparent`.
+ *
+ * Design: a thread works for one request at a time, so it carries that request's context: rpc/ sends it with every call and takes it from
+ *         every call, and nothing in between has a parameter for it. trace/ makes spans of it.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct sl_trace {
+    uint8_t trace_id[16]; // zeros: nowhere
+    uint8_t span_id[8];   // of whatever this is a part of
+    bool sampled;         // whether anybody wants to see it
+};
+
+static inline bool sl_trace_is_set(const struct sl_trace *trace) {
+    for (size_t i = 0; i < sizeof trace->trace_id; i++) {
+        if (trace->trace_id[i]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+#define SL_TRACEPARENT_BYTES 56 // with the terminating zero
+
+// "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01". False, and an unset context: it is none. Of versions to come, the part
+// that we know is taken, as the recommendation asks.
+bool sl_trace_parse(const char *text, size_t n_bytes, struct sl_trace *trace_out);
+// Of a context that is set.
+void sl_trace_format(const struct sl_trace *trace, char text_out[SL_TRACEPARENT_BYTES]);
+
+// What this thread works for from now on, in the lines of its log, too; NULL: nothing in particular. Copied.
+void sl_trace_set(const struct sl_trace *trace);
+struct sl_trace sl_trace_current(void);
