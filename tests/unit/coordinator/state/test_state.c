@@ -235,6 +235,7 @@ static void test_state_forgets_what_the_table_forgets_and_what_never_began(void 
     sl_state_keep(harness.state, refused, false);
     sl_state_drop(harness.state, refused);
     harness_await(&harness, 1, 0);
+    harness_decode(old, 1);
     harness_finish(old);
     harness_await_told(old);
     atomic_store(&old->forgotten, true); // jobs.c
