@@ -6,6 +6,7 @@
 #include <microhttpd.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@ enum {
     MAX_OF_ONE_HOST = 16, // so that no single one keeps the others out
     IDLE_S = 20,          // longer than between two scrapes of most
     HEAD_BYTES = 8 << 10,
+    BODY_BYTES = 64 << 10, // a longer one ends the connection
 };
 
 struct source {
@@ -131,13 +133,13 @@ static enum MHD_Result handle(void *cls, struct MHD_Connection *connection, cons
     (void)body;
     struct sl_admin *admin = cls;
     bool is_get = strcmp(method, MHD_HTTP_METHOD_GET) == 0 || strcmp(method, MHD_HTTP_METHOD_HEAD) == 0;
-    if (is_get && !*seen) { // its head alone; what is refused need not come to its end
-        *seen = admin;
-        return MHD_YES;
-    }
-    if (*body_bytes > 0) { // of a GET: of no use
+    // 1 and the bytes of a body, which is of no use, but a client that is cut off while it sends does not hear why.
+    uintptr_t n_seen = (uintptr_t)*seen;
+    if (n_seen == 0 || *body_bytes > 0) {
+        n_seen += n_seen == 0 ? 1 : *body_bytes;
         *body_bytes = 0;
-        return MHD_YES;
+        *seen = (void *)n_seen;
+        return n_seen < BODY_BYTES ? MHD_YES : MHD_NO;
     }
     char *text = NULL;
     size_t n = 0;

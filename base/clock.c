@@ -3,6 +3,8 @@
 #include "base/clock.h"
 
 #include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
 
 static int64_t read_ns(clockid_t clock) {
     struct timespec t;
@@ -16,6 +18,24 @@ int64_t sl_now_ns(void) {
 
 int64_t sl_wall_ms(void) {
     return read_ns(CLOCK_REALTIME) / SL_NS_PER_MS;
+}
+
+static bool is_leap(int64_t year) {
+    return year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+}
+
+void sl_utc_text(int64_t wall_ms, char text_out[SL_UTC_BYTES]) {
+    int64_t seconds = wall_ms / 1000, days = seconds / 86400, year = 1970;
+    for (; days >= 365 + is_leap(year); year++) {
+        days -= 365 + is_leap(year);
+    }
+    const int months[] = {31, 28 + is_leap(year), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    int month = 0;
+    while (days >= months[month]) {
+        days -= months[month++];
+    }
+    snprintf(text_out, SL_UTC_BYTES, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", (int)year, month + 1, (int)days + 1,
+             (int)(seconds / 3600 % 24), (int)(seconds / 60 % 60), (int)(seconds % 60), (int)(wall_ms % 1000));
 }
 
 int64_t sl_deadline_in_ms(int64_t ms) {

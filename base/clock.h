@@ -15,6 +15,10 @@ int64_t sl_now_ns(void);
 // Wall-clock time since the Unix epoch, for event logs that people read.
 int64_t sl_wall_ms(void);
 
+// "2026-11-23T08:56:48.123Z", of the years 1970 to 9999, in UTC: without the C library, which takes a lock for its time zones.
+#define SL_UTC_BYTES 32
+void sl_utc_text(int64_t wall_ms, char text_out[SL_UTC_BYTES]);
+
 // now + ms; a negative ms means no deadline.
 int64_t sl_deadline_in_ms(int64_t ms);
 

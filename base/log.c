@@ -18,13 +18,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "base/clock.h"
 
 #define MAX_RULES      24
 #define MAX_NAME_BYTES 24
 #define MAX_LINE_BYTES 2048
-#define MAX_JSON_BYTES 8192 // the same, escaped: more is cut
+#define MAX_JSON_BYTES 4000 // the same, escaped: more is cut; less than `sluice up` passes on in one piece
 #define MAX_ID_BYTES   64
 
 struct rule {
@@ -138,29 +139,6 @@ bool sl_log_enabled(const char *component, enum sl_log_level level) {
     return level <= filter->level;
 }
 
-static bool is_leap(int64_t year) {
-    return year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-}
-
-// "2026-11-23T08:56:48.123Z"
-static size_t write_time(char *text, size_t n_bytes) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    int64_t seconds = now.tv_sec > 0 ? now.tv_sec : 0, days = seconds / 86400, year = 1970;
-    for (; days >= 365 + is_leap(year); year++) {
-        days -= 365 + is_leap(year);
-    }
-    const int months[] = {31, 28 + is_leap(year), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
-    int month = 0;
-    while (days >= months[month]) {
-        days -= months[month++];
-    }
-    int n = snprintf(text, n_bytes, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", (int)year, month + 1, (int)days + 1,
-                     (int)(seconds / 3600 % 24), (int)(seconds / 60 % 60), (int)(seconds % 60),
-                     (int)(now.tv_nsec / 1000000));
-    return (size_t)n;
-}
-
 // ---- text -----------------------------------------------------------------------------------------------------------------
 
 // One event is one line, and a terminal is not told to do anything, whatever a peer put into a name or its error text.
@@ -181,7 +159,8 @@ static void disarm(char *line, size_t used) {
 
 static size_t write_text(char line[MAX_LINE_BYTES], const char *component, enum sl_log_level level, const char *format,
                          va_list args) {
-    size_t used = write_time(line, MAX_LINE_BYTES);
+    sl_utc_text(sl_wall_ms(), line);
+    size_t used = strlen(line);
     used += (size_t)snprintf(line + used, MAX_LINE_BYTES - used, " %-5s %s %s: ", level_names[level], process_name,
                              component);
     if (used < MAX_LINE_BYTES - 1) { // component names are short, but they are not ours to trust
@@ -266,8 +245,8 @@ static void add_field(struct json_line *line, const char *name, const char *valu
 
 static void write_json(struct json_line *line, const char *component, enum sl_log_level level, const char *format,
                        va_list args) {
-    char text[MAX_LINE_BYTES], when[MAX_ID_BYTES];
-    write_time(when, sizeof when);
+    char text[MAX_LINE_BYTES], when[SL_UTC_BYTES];
+    sl_utc_text(sl_wall_ms(), when);
     int n = vsnprintf(text, sizeof text, format, args);
     if (n < 0) {
         text[0] = '\0';

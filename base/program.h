@@ -6,7 +6,7 @@
  *     ...
  *     return sl_program_end(&program, status, &err);
  *
- * Design: one is from the command line alone (--help, a word that is wrong); what comes behind is the server's own.
+ * Design: a code of 2 is for words that are wrong, 1 for what failed behind them.
  */
 #pragma once
 

@@ -151,6 +151,7 @@ struct opening {
 static void *opening_main(void *arg) {
     struct opening *opening = arg;
     struct sl_error err = {0};
+    sl_log_set_job(opening->answer->job_id);
     enum sl_status status =
         sl_sequence_begin_writing(&opening->answer->sequence, opening->runtime, opening->writing, &err);
     pthread_mutex_lock(&opening->mutex);

@@ -9,7 +9,7 @@
 
 struct sl_served;
 
-#define SL_SERVED_STALL_MS 30000 // an asking thread that is silent for so long stands still
+#define SL_SERVED_STALL_MS 10000 // an asking thread that is silent for so long stands still
 
 struct sl_served_model {
     bool known; // some coordinator has answered

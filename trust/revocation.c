@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trust/revocation.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
@@ -10,19 +9,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
-#include "base/clock.h"
 #include "base/log.h"
+#include "trust/changing_file.h"
 
-enum { MAX_FILE_BYTES = 16 << 20, LOOK_AGAIN_MS = 1000 };
+enum { MAX_FILE_BYTES = 16 << 20 };
 
 struct sl_revocations {
     char *path, *ca;
     pthread_mutex_t mutex; // over what follows
+    struct sl_changing_file file;
     STACK_OF(X509_CRL) * lists;
-    struct stat seen; // of the file that they are of
-    int64_t looked_ns;
+    bool is_told; // that the file is not what it should be
 };
 
 // ---- the lists -------------------------------------------------------------------------------------------------------
@@ -93,22 +91,24 @@ static enum sl_status read_lists(const char *path, BIO *file, STACK_OF(X509) * a
 
 // Under the mutex, or before anybody else is there.
 static enum sl_status load(struct sl_revocations *revocations, struct sl_error *err) {
-    const char *path = revocations->path;
+    const char *path = revocations->file.path;
+    char *text = NULL;
+    size_t bytes = 0;
     struct stat about;
-    if (stat(path, &about) != 0) {
-        return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
-    }
-    if (!S_ISREG(about.st_mode) || about.st_size > MAX_FILE_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: is no file of CRLs in PEM, or is damaged", path);
+    enum sl_status status = sl_changing_file_read(&revocations->file, &text, &bytes, &about, err);
+    if (status != SL_OK) {
+        sl_error_prefix(err, path);
+        return status;
     }
     ERR_clear_error();
-    BIO *file = BIO_new_file(path, "r");
+    BIO *file = BIO_new_mem_buf(text, (int)bytes);
     STACK_OF(X509) *authorities = read_authorities(revocations->ca);
     STACK_OF(X509_CRL) *lists = sk_X509_CRL_new_null();
-    enum sl_status status = file && authorities && lists ? read_lists(path, file, authorities, lists, err)
-                                                         : sl_fail(err, SL_ERR_IO, "%s: cannot be read", path);
+    status = file && authorities && lists ? read_lists(path, file, authorities, lists, err)
+                                          : sl_fail(err, SL_ERR_EXHAUSTED, "%s: no memory for its lists", path);
     ERR_clear_error();
     BIO_free(file);
+    free(text);
     sk_X509_pop_free(authorities, X509_free);
     if (status != SL_OK) {
         free_lists(lists);
@@ -116,34 +116,23 @@ static enum sl_status load(struct sl_revocations *revocations, struct sl_error *
     }
     free_lists(revocations->lists);
     revocations->lists = lists;
-    revocations->seen = about;
+    sl_changing_file_accept(&revocations->file, &about);
     return SL_OK;
-}
-
-static bool is_same(const struct stat *a, const struct stat *b) {
-    return a->st_ino == b->st_ino && a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
-           a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
 // Under the mutex.
 static void look_again(struct sl_revocations *revocations) {
-    int64_t now_ns = sl_now_ns();
-    struct stat about = {0};
     struct sl_error err;
-    if (now_ns - revocations->looked_ns < LOOK_AGAIN_MS * SL_NS_PER_MS) {
+    if (!sl_changing_file_is_due(&revocations->file)) {
         return;
     }
-    revocations->looked_ns = now_ns;
-    if (stat(revocations->path, &about) == 0 && is_same(&about, &revocations->seen)) {
-        return;
-    }
-    bool said = is_same(&about, &revocations->seen);
-    if (load(revocations, &err) == SL_OK) {
+    bool is_read = load(revocations, &err) == SL_OK;
+    if (is_read) {
         sl_log_info("trust", "revoked=%s was read again", revocations->path);
-    } else if (!said) {
+    } else if (!revocations->is_told) {
         sl_log_warn("trust", "%s; the certificates that were revoked before stay so, and no others", err.text);
-        revocations->seen = about; // said once of this file
     }
+    revocations->is_told = !is_read;
 }
 
 enum sl_status sl_revocations_open(const struct sl_tls_files *files, struct sl_revocations **revocations_out,
@@ -156,6 +145,7 @@ enum sl_status sl_revocations_open(const struct sl_tls_files *files, struct sl_r
     if (revocations) {
         revocations->path = strdup(files->revoked);
         revocations->ca = strdup(files->ca);
+        revocations->file = (struct sl_changing_file){.path = revocations->path, .max_bytes = MAX_FILE_BYTES};
         pthread_mutex_init(&revocations->mutex, NULL);
     }
     enum sl_status status = revocations && revocations->path && revocations->ca

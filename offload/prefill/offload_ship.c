@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/thread.h"
 #include "node/send.h"
 #include "offload/prefill/offload_internal.h"
@@ -255,6 +256,7 @@ static enum sl_status complete(struct sl_offload *offload, struct watch *watch, 
 
 void *sl_offload_ship_main(void *arg) {
     struct sl_offload *offload = arg;
+    sl_log_set_job(offload->job_id);
     struct watch watch = {.offload = offload, .renew_ns = next_renewal_ns(offload)};
     pthread_mutex_lock(&offload->mutex);
     while (!atomic_load(&offload->stopping) && offload->status == SL_OK) {

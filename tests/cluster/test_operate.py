@@ -17,9 +17,9 @@ import urllib.parse
 
 import grpc
 
-from harness import BIN, SLOW, Cluster, cluster_pb, endless, eventually, inference, request, run_tests, tokens
+from harness import ARENA, BIN, MODEL, SLOW, Cluster, Process, cluster_pb, endless, eventually, inference, request, run_tests, tokens
 from test_gateway import Gateway
-from test_stalls import NEVER, STALL, STALL_S, end_frozen, freeze, start
+from test_stalls import ENVIRONMENT, NEVER, STALL, STALL_S, end_frozen, freeze, start
 
 NAMES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "metrics.txt")
 ROLES = ("coordinator", "prefill", "decode", "kvstore", "gateway")
@@ -39,11 +39,18 @@ def probe(process, path):
 
 def becomes(process, path, status, word, timeout=15):
     """The probe answers so before long."""
+    heard = []
+
     def is_so():
-        with contextlib.suppress(ConnectionResetError, http.client.HTTPException):  # where strangers have taken its places
-            got = probe(process, path)
-            return got[0] == status and word in got[1]
-    eventually(is_so, timeout, f"{path} of {process.admin} is {status} and says {word!r}")
+        try:
+            heard[:] = probe(process, path)
+        except (OSError, http.client.HTTPException) as error:  # where strangers have taken its places, or it has ended
+            heard[:] = None, repr(error)
+        return heard[0] == status and word in heard[1]
+    try:
+        eventually(is_so, timeout, f"{path} of {process.admin} is {status} and says {word!r}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}; it was {heard}") from None
 
 
 def samples(page):
@@ -197,7 +204,7 @@ def test_probes_follow_a_worker_through_its_life():
             found.append(event)
             if event.HasField("token") and len(tokens(found)) == 3:
                 worker.signal(signal.SIGTERM)
-                becomes(worker, "/readyz", 503, "stopping")
+                becomes(worker, "/readyz?verbose", 503, "running jobs finish")  # beside what the coordinator says of it soon
                 assert probe(worker, "/livez") == (200, "ok\n")
         assert len(tokens(found)) == 2500 and found[-1].finished.status_code == 0
         assert worker.popen.wait(20 * SLOW) == 0
@@ -221,17 +228,50 @@ def test_without_a_coordinator_workers_live_and_are_not_ready():
             cluster.kill("decode-0")
             del cluster.processes["decode-0"]
             becomes(gateway, "/readyz", 503, "no workers are ready")
+    alone = Process("kvstore-0", ["sluice-kvstore", "--coordinator", f"127.0.0.1:{free_port()}", "--arena", ARENA])
+    becomes(alone, "/readyz", 503, "the coordinator cannot be reached")
+    assert probe(alone, "/livez") == (200, "ok\n") and probe(alone, "/startupz") == (200, "ok\n")
+    assert alone.stop() == 0
+    os.remove(alone.log_path)
+
+
+class Frozen(Gateway):
+    """A gateway whose threads can be made to stand still."""
+
+    def __init__(self, cluster):
+        before = dict(os.environ)
+        os.environ.update(ENVIRONMENT)
+        try:
+            super().__init__(cluster)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+def test_coordinators_and_gateways_stand_still_too():
+    with Cluster(kvstore=0) as cluster:
+        coordinator = Process("coordinator", ["sluice-coordinator", "--listen", "127.0.0.1:0", "--model", MODEL, *STALL], ENVIRONMENT)
+        gateway = Frozen(cluster)
+        for process, thread in ((coordinator, "sweeper"), (gateway, "served")):
+            assert probe(process, "/livez") == (200, "ok\n")
+            freeze(process, thread)
+        becomes(coordinator, "/livez", 503, "the sweeper stands still")
+        becomes(gateway, "/livez", 503, "the coordinator has not been asked", timeout=30)
+        for process in (coordinator, gateway):
+            process.popen.kill()
+            process.popen.wait()
+            os.remove(process.log_path)
+        os.close(gateway.log)
 
 
 def test_a_worker_whose_engine_stands_still_does_not_live():
     with Cluster(decode=0, kvstore=0, coordinator_args=NEVER) as cluster:
-        victim = start(cluster, "decode-0", STALL)
+        victim = start(cluster, "decode-0", ["--stall-after", f"{3 * SLOW:g}s"])
         cluster.wait_ready()
         freeze(victim, "engine")
         asked = cluster.submit(request(2000, recipe="full"))
-        with contextlib.suppress(OSError):  # which ends, later
-            becomes(victim, "/livez", 503, "the engine stands still")
-            assert probe(victim, "/readyz")[0] == 503
+        becomes(victim, "/livez", 503, "the engine stands still")  # and ends, later
+        assert probe(victim, "/readyz?verbose")[1].endswith("threads: the engine stands still\n")
         end_frozen(cluster, "decode-0")
         cluster.cancel(asked)
 

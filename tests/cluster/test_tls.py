@@ -119,7 +119,7 @@ def test_certificates_are_replaced_under_way():
 
 
 def test_a_certificate_that_is_taken_back():
-    """A client's next call is refused though it is connected; a worker is not heard any more, and nobody connects to it."""
+    """A client's next call is refused though it is connected; a worker is not heard any more, and ends."""
     with certificates("client/acme", "client/other") as made:
         made.make("-")
         listed = ["--tls-revoked", f"{made.folder}/revoked.pem"]
@@ -141,8 +141,11 @@ def test_a_certificate_that_is_taken_back():
                         return True
                 eventually(refuses, 10, "a client whose certificate was revoked is refused")
                 call(other, listing, inference.ListRequest())
+            victim = cluster.processes.pop("decode-0")
+            eventually(lambda: victim.popen.poll() == 1, 15, "a worker whose certificate was revoked ends")
+            assert "was revoked" in victim.errors()
             eventually(lambda: {w.info.name: w.state for w in cluster.workers().workers}.get("decode-0") != cluster_pb.READY, 15,
-                       "a worker whose certificate was revoked gets no jobs")
+                       "and gets no jobs")
             finished, _ = cluster.answer(request(1000))
             assert finished.status_code == 0, finished
 

@@ -157,10 +157,26 @@ static void test_everything_else_is_refused(void **state) {
     }
     assert_memory_equal(get(admin, "/"), "HTTP/1.1 404 ", 13);
     assert_memory_equal(get(admin, "/livez/"), "HTTP/1.1 404 ", 13);
+    assert_null(strstr(get(admin, "/livez"), "Allow:"));
     assert_memory_equal(get(admin, "/../etc/passwd"), "HTTP/1.1 404 ", 13);
     const char *head = ask(admin, "HEAD /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     assert_memory_equal(head, "HTTP/1.1 200 ", 13);
     assert_string_equal(strstr(head, "\r\n\r\n"), "\r\n\r\n");
+    // A body is read to its end, if that is not far, so that its sender hears what is wrong.
+    for (int n_bytes = 60000; n_bytes <= 300000; n_bytes += 240000) {
+        int fd = connect_to(admin);
+        char reply[64] = "";
+        snprintf(reply, sizeof reply, "POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", n_bytes);
+        assert_int_equal(send(fd, reply, strlen(reply), MSG_NOSIGNAL), strlen(reply));
+        int n_sent = 0;
+        for (ssize_t n; n_sent < n_bytes && (n = send(fd, reply, 50, MSG_NOSIGNAL)) > 0;) {
+            n_sent += (int)n;
+        }
+        memset(reply, 0, sizeof reply);
+        ssize_t n = recv(fd, reply, sizeof reply - 1, 0);
+        assert_true(n_bytes < 65536 ? strncmp(reply, "HTTP/1.1 405 ", 13) == 0 : n <= 0);
+        close(fd);
+    }
     // A GET with a body is answered, and a head without an end is not waited for at any length.
     assert_memory_equal(
         ask(admin, "GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc"),
@@ -219,6 +235,20 @@ static void test_places_are_checked(void **state) {
     struct sl_error err = {0};
     assert_int_equal(sl_admin_open(sl_admin_address(admin), "1", &second, &err), SL_ERR_IO); // taken
     assert_non_null(strstr(err.text, "in use"));
+    sl_admin_close(&admin);
+}
+
+static void test_brackets_are_of_ipv6(void **state) {
+    (void)state;
+    struct sl_admin *admin;
+    struct sl_error err = {0};
+    enum sl_status status = sl_admin_open("[::1]:0", "1", &admin, &err);
+    if (status == SL_ERR_IO || strstr(err.text, "not supported")) {
+        print_message("no IPv6 here: %s\n", err.text);
+        return;
+    }
+    assert_int_equal(status, SL_OK);
+    assert_memory_equal(sl_admin_address(admin), "[::1]:", 6);
     sl_admin_close(&admin);
 }
 
@@ -290,6 +320,7 @@ int main(void) {
         cmocka_unit_test(test_everything_else_is_refused),
         cmocka_unit_test(test_one_host_does_not_keep_many_connections),
         cmocka_unit_test(test_places_are_checked),
+        cmocka_unit_test(test_brackets_are_of_ipv6),
         cmocka_unit_test(test_none_is_no_port),
         cmocka_unit_test(test_many_may_ask_while_things_come_and_go),
     };

@@ -53,6 +53,20 @@ static void test_wall_clock_is_in_this_century(void **state) {
     assert_true(sl_wall_ms() > 1600000000000LL);
 }
 
+// As the C library has it: the ends of months, leap years and centuries, and days in between.
+static void test_utc_text_is_the_calendars(void **state) {
+    (void)state;
+    const int64_t day = 86400;
+    for (int64_t seconds = 0; seconds < 200 * 366 * day; seconds += day / 2 - 1) {
+        char wanted[64], found[SL_UTC_BYTES];
+        struct tm tm;
+        time_t when = (time_t)seconds;
+        strftime(wanted, sizeof wanted, "%Y-%m-%dT%H:%M:%S.007Z", gmtime_r(&when, &tm));
+        sl_utc_text(seconds * 1000 + 7, found);
+        assert_string_equal(found, wanted);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_deadline_negative_and_huge_mean_none),
@@ -61,6 +75,7 @@ int main(void) {
         cmocka_unit_test(test_deadline_timespec_splits_seconds),
         cmocka_unit_test(test_sleep_sleeps_at_least_that_long),
         cmocka_unit_test(test_wall_clock_is_in_this_century),
+        cmocka_unit_test(test_utc_text_is_the_calendars),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,6 +48,17 @@ static void test_child_lines_carry_its_name(void **state) {
     sl_child_cleanup(&child);
 }
 
+// So that what collects logs can read it; a line of JSON names its process itself.
+static void test_child_lines_of_json_stay_as_they_are(void **state) {
+    (void)state;
+    struct sl_child child = shell("decode-0", "echo '{\"a\":1}' >&2; echo '{no log}'");
+    char *text = pump_to_end(&child);
+    assert_true(strncmp(text, "{\"a\":1}\n", 8) == 0 || strstr(text, "\n{\"a\":1}\n"));
+    assert_non_null(strstr(text, "decode-0     | {no log}\n"));
+    free(text);
+    sl_child_cleanup(&child);
+}
+
 static void test_child_ready_line_is_kept(void **state) {
     (void)state;
     struct sl_child child = shell("x", "echo ready rpc=127.0.0.1:7 fabric=127.0.0.1:8 name=x");
@@ -155,6 +166,7 @@ static void test_child_dies_with_its_parent(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_child_lines_carry_its_name),
+        cmocka_unit_test(test_child_lines_of_json_stay_as_they_are),
         cmocka_unit_test(test_child_ready_line_is_kept),
         cmocka_unit_test(test_child_long_output_does_not_block),
         cmocka_unit_test(test_child_end_is_described),

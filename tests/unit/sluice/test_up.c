@@ -52,8 +52,8 @@ static void start_with(struct up *up, const char *grace, const char *const *more
         int log = open(up->log_path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
         dup2(log, STDOUT_FILENO);
         dup2(log, STDERR_FILENO);
-        const char *words[MAX_WORDS] = {"sluice",  "up",  "--model", "models/demo",  "--port",  "0",
-                                        "--arena", "32M", "--state", up->state_path, "--grace", grace,
+        const char *words[MAX_WORDS] = {"sluice",      "up",  "--model", "models/demo",  "--port",  "0",
+                                        "--arena",     "32M", "--state", up->state_path, "--grace", grace,
                                         "--http-port", "0"};
         for (size_t n = 14; more && *more && n + 1 < MAX_WORDS;) {
             words[n++] = *more++;
@@ -93,6 +93,8 @@ static void wait_until_ready(struct up *up) {
     up->n_processes = json_array_size(processes);
     assert_true(up->n_processes >= 4 && up->n_processes <= MAX_PROCESSES);
     for (size_t i = 0; i < up->n_processes; i++) {
+        const char *admin = json_string_value(json_object_get(json_array_get(processes, i), "admin"));
+        assert_true(admin && strncmp(admin, "127.0.0.1:", 10) == 0);
         up->processes[i] = (pid_t)json_integer_value(json_object_get(json_array_get(processes, i), "pid"));
         assert_int_equal(kill(up->processes[i], 0), 0);
     }
@@ -141,6 +143,7 @@ static void test_up_stops_everything_on_a_signal(void **state) {
     kill(up.pid, SIGTERM);
     assert_int_equal(wait_for_end(&up, 60000), 0);
     assert_true(log_contains(&up, "ready rpc="));
+    assert_true(log_contains(&up, "decode-0      http://127.0.0.1:") && log_contains(&up, "/metrics"));
     assert_false(log_contains(&up, "killing it")); // nobody had to be forced
     unlink(up.log_path);
 }
