@@ -6,14 +6,17 @@ as their clients see it no token comes twice and none is another, and in the end
 long as one likes, and measures.
 """
 import json
+import os
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 import grpc
 
-from harness import (Cluster, call, certificates, cluster_pb, document, eventually, inference, question, refused, request, run_tests, stub, tokens,
+from harness import (BIN, MODEL, Cluster, call, certificates, cluster_pb, document, eventually, inference, question, refused, request, run_tests, stub, tokens,
                      worker_pb)
 from several import ETCD, Answer, Etcd, SeveralCoordinators
 from test_gateway import Gateway, chatting_model
@@ -200,18 +203,12 @@ def test_a_chat_goes_on_at_the_next_leader():
     with chatting_model() as model, Etcd() as etcd, SeveralCoordinators(etcd, n=2, kvstore=0, model=model) as cluster, Gateway(cluster) as gateway:
         with gateway.stream("/v1/chat/completions", asked) as (reply, _):
             wanted = content(reply.read().decode())
-        for number in (signal.SIGKILL, signal.SIGSTOP):
-            leader = cluster.leader()
-            with gateway.stream("/v1/chat/completions", asked) as (reply, _):
-                begun = reply.read(20000)
-                cluster.kill(leader, number)
-                assert content((begun + reply.read()).decode()) == wanted
-            if number == signal.SIGKILL:
-                cluster.processes[leader].popen.wait()
-                cluster.start_coordinator(leader)
-            else:
-                cluster.kill(leader, signal.SIGCONT)
-            cluster.wait_for_leader()
+        leader = cluster.leader()
+        with gateway.stream("/v1/chat/completions", asked) as (reply, _):
+            begun = reply.read(20000)
+            cluster.kill(leader)
+            assert content((begun + reply.read()).decode()) == wanted
+        assert cluster.wait_for_leader() != leader
 
 
 def test_an_etcd_with_certificates():
@@ -235,6 +232,36 @@ def test_an_etcd_with_certificates():
                 about = call(cluster.channel_to(name), "sluice.v1.Inference.Model", inference.ModelRequest(), 5)
                 assert about.standby and not about.leader, about
                 assert process.stop() == 0
+
+
+def test_up_starts_several():
+    with tempfile.TemporaryDirectory(prefix="sluice-up-") as folder:
+        state, log = os.path.join(folder, "state"), open(os.path.join(folder, "log"), "w")
+        words_of = [os.path.join(BIN, "sluice"), "up", "--model", MODEL, "--coordinators", "2", "--kvstore", "0", "--port", "0",
+                    "--no-gateway", "--keep-going", "--coordinator-state", os.path.join(folder, "jobs"), "--state", state]
+        with log, open(log.name) as said:
+            nobody = subprocess.run(words_of, env={**os.environ, "PATH": folder}, stdout=log, stderr=subprocess.PIPE, timeout=30)
+            assert nobody.returncode != 0 and b"etcd is not installed" in nobody.stderr, nobody
+            up = subprocess.Popen(words_of, stdout=log, stderr=log)
+            try:
+                eventually(lambda: os.path.exists(state) or up.poll() is not None, 30, "all are up")
+                assert up.poll() is None, said.read()
+                with open(state) as file:
+                    about = json.load(file)
+                run = [os.path.join(BIN, "sluice"), "run", "--coordinator", about["coordinator"], "--prompt", "The licence", "--max-new-tokens",
+                       "4", "--json"]
+                before = subprocess.run(run, capture_output=True, timeout=60, check=True)
+                # Whoever led is killed: the other one does.
+                leaders = [p for p in about["processes"] if os.path.exists(os.path.join(folder, "jobs", p["name"]))
+                           and any(name.startswith("job-") for name in os.listdir(os.path.join(folder, "jobs", p["name"])))]
+                assert len(leaders) == 1, leaders
+                os.kill(leaders[0]["pid"], signal.SIGKILL)
+                after = subprocess.run(run, capture_output=True, timeout=60, check=True)
+                ids = [[json.loads(line)["token"]["id"] for line in run.stdout.splitlines() if b'"token"' in line] for run in (before, after)]
+                assert ids[0] == ids[1] and len(ids[0]) == 4, ids
+            finally:
+                up.terminate()
+                assert up.wait(30) == 0, said.read()
 
 
 if __name__ == "__main__":
