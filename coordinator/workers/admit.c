@@ -218,6 +218,14 @@ static enum sl_status check_fits_ever(struct sl_admission *admission, const stru
     return status;
 }
 
+// Called under the lock.
+static void enter(struct sl_admission *admission, struct sl_place *place) {
+    place->ticket = ++admission->next_ticket;
+    line_insert(admission, place);
+    choose_first(admission);
+    count_queued(admission, place, 1);
+}
+
 enum sl_status sl_admission_enter(struct sl_admission *admission, const struct sl_demand *demand,
                                   struct sl_place *place, struct sl_error *err) {
     enum sl_status status = check_fits_ever(admission, demand, err);
@@ -227,13 +235,16 @@ enum sl_status sl_admission_enter(struct sl_admission *admission, const struct s
     pthread_mutex_lock(&admission->mutex);
     status = check_queue(admission, place->tenant, err);
     if (status == SL_OK) {
-        place->ticket = ++admission->next_ticket;
-        line_insert(admission, place);
-        choose_first(admission);
-        count_queued(admission, place, 1);
+        enter(admission, place);
     }
     pthread_mutex_unlock(&admission->mutex);
     return status;
+}
+
+void sl_admission_enter_again(struct sl_admission *admission, struct sl_place *place) {
+    pthread_mutex_lock(&admission->mutex);
+    enter(admission, place);
+    pthread_mutex_unlock(&admission->mutex);
 }
 
 void sl_admission_leave(struct sl_admission *admission, struct sl_place *place) {

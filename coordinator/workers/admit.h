@@ -95,6 +95,9 @@ static inline void sl_avoid_add(struct sl_avoid *avoid, const struct sl_worker *
 enum sl_status sl_admission_enter(struct sl_admission *admission, const struct sl_demand *demand,
                                   struct sl_place *place, struct sl_error *err);
 
+// A job that was in the line before this process was: it comes in whatever the line holds.
+void sl_admission_enter_again(struct sl_admission *admission, struct sl_place *place);
+
 struct sl_claim_spec {
     const struct sl_demand *demand;
     const uint64_t *keys; // [n_keys] the prompt's prefix keys (already mixed with the recipe)
