@@ -165,15 +165,20 @@ def test_logprobs_have_texts_and_bytes():
 
 
 @contextlib.contextmanager
-def chatting_cluster():
+def chatting_model():
     """The demo model has no template."""
     with tempfile.TemporaryDirectory(prefix="sluice-gateway-") as folder:
         model = os.path.join(folder, "talker")
         shutil.copytree(MODEL, model)
         with open(os.path.join(model, "chat_template.jinja"), "w") as file:
             file.write(TEMPLATE)
-        with Cluster(kvstore=0, model=model) as cluster:
-            yield cluster
+        yield model
+
+
+@contextlib.contextmanager
+def chatting_cluster():
+    with chatting_model() as model, Cluster(kvstore=0, model=model) as cluster:
+        yield cluster
 
 
 def test_chats():
