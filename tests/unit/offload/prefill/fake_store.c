@@ -86,6 +86,9 @@ static enum sl_status open_annex(void *service, struct sl_rpc_call *call, const 
                                  struct sl_error *err) {
     struct fake_store *store = service;
     const Sluice__V1__OpenAnnexRequest *request = (const Sluice__V1__OpenAnnexRequest *)message;
+    if (store->says_exists) {
+        return sl_fail(err, SL_ERR_EXISTS, "somebody has done that");
+    }
     if (store->full) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %lld tokens", (long long)request->n_tokens);
     }
@@ -185,10 +188,6 @@ static enum sl_status await_annex(void *service, struct sl_rpc_call *call, const
     const Sluice__V1__AwaitAnnexRequest *request = (const Sluice__V1__AwaitAnnexRequest *)message;
     struct fake_annex *annex = annex_of(store, request->lease_id);
     pthread_mutex_lock(&store->mutex);
-    if (store->says_exists) {
-        pthread_mutex_unlock(&store->mutex);
-        return sl_fail(err, SL_ERR_EXISTS, "somebody has done that");
-    }
     bool unready = store->n_unready > 0;
     store->n_unready -= unready;
     int64_t deadline_ns = sl_deadline_in_ms(unready ? FAKE_LEASE_MS / 2 : AWAIT_MS);
