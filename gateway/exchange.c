@@ -21,6 +21,7 @@ struct sl_exchange {
     struct sl_refusal refusal; // of a body that need not come to its end; http_status 0: none
     struct sl_api_key key;
     struct sl_answer *answer;
+    struct sl_look *look;                // at the cluster's state
     struct sl_exchange *previous, *next; // of those with an answer
 };
 
@@ -100,6 +101,59 @@ static enum MHD_Result get_model(struct sl_gateway *gateway, struct MHD_Connecti
 
 static enum MHD_Result get_metrics(struct sl_gateway *gateway, struct MHD_Connection *connection) {
     return reply_text(gateway, connection, 200, "text/plain; version=0.0.4", sl_gateway_metrics(gateway));
+}
+
+// ---- the cluster's state ----------------------------------------------------------------------------------------------------
+
+static enum MHD_Result get_page(struct sl_gateway *gateway, struct MHD_Connection *connection) {
+    const struct sl_status_page *page = &gateway->page;
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(page->n_bytes, (void *)page->text, MHD_RESPMEM_PERSISTENT);
+    if (response) {
+        MHD_add_response_header(response, "Content-Security-Policy", page->policy);
+        MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+        MHD_add_response_header(response, "Referrer-Policy", "no-referrer");
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
+    }
+    return reply(gateway, connection, 200, "text/html; charset=utf-8", response);
+}
+
+// Of workers only who has shown to be an operator hears; where nobody is asked, who is on this host.
+static bool shows_workers(const struct sl_gateway *gateway) {
+    bool is_loopback = strncmp(gateway->address, "127.", 4) == 0 || strncmp(gateway->address, "[::1]", 5) == 0;
+    return is_loopback || sl_tenants_kind(gateway->tenants) == SL_TENANTS_APART;
+}
+
+static enum MHD_Result begin_look(struct sl_exchange *exchange, struct MHD_Connection *connection,
+                                  struct sl_client *client) {
+    struct sl_gateway *gateway = exchange->gateway;
+    struct sl_refusal refusal;
+    if (sl_tenants_kind(gateway->tenants) == SL_TENANTS_ALIKE) {
+        sl_refuse(&refusal, 403,
+                  "keys let in, but the cluster has no certificates and does not know whose jobs are whose: its state "
+                  "is shown to nobody");
+    } else if (sl_board_ask(gateway->board, client, shows_workers(gateway), connection, &exchange->look, &refusal) ==
+               SL_OK) {
+        return MHD_YES;
+    }
+    return reply_refusal(gateway, connection, &refusal);
+}
+
+static enum MHD_Result send_look(struct sl_exchange *exchange, struct MHD_Connection *connection) {
+    struct sl_gateway *gateway = exchange->gateway;
+    struct sl_refusal refusal;
+    char *text = sl_look_take(exchange->look, &refusal);
+    if (!text) {
+        return reply_refusal(gateway, connection, &refusal);
+    }
+    struct MHD_Response *response = MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE);
+    if (response) {
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+        MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    } else {
+        free(text);
+    }
+    return reply(gateway, connection, 200, "application/json", response);
 }
 
 // ---- the body -------------------------------------------------------------------------------------------------------------
@@ -354,14 +408,15 @@ static enum MHD_Result route(struct sl_exchange *exchange, struct MHD_Connection
     bool is_get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
     bool is_model = strncmp(url, models, sizeof models - 1) == 0;
     bool is_other = strcmp(url, "/v1/models") == 0 || strcmp(url, "/health") == 0 || strcmp(url, "/metrics") == 0;
-    bool is_open = url[0] == '/' && (url[1] == 'h' || url[1] == 'm'); // to whoever watches over us
+    bool is_page = strcmp(url, "/status") == 0, is_look = strcmp(url, "/status.json") == 0;
+    bool is_open = is_page || (url[0] == '/' && (url[1] == 'h' || url[1] == 'm')); // to whoever watches over us
     struct sl_client *client;
     struct sl_refusal refusal;
     const char *authorization = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
     if (!is_open && sl_tenants_find(gateway->tenants, authorization, &exchange->key, &client, &refusal) != SL_OK) {
         return reply_refusal(gateway, connection, &refusal);
     }
-    if (!is_chat && !is_completion && !is_model && !is_other) {
+    if (!is_chat && !is_completion && !is_model && !is_other && !is_page && !is_look) {
         sl_refuse(&refusal, 404, "there is nothing at %.200s", url);
     } else if (is_chat || is_completion ? strcmp(method, "POST") != 0 : !is_get) {
         sl_refuse(&refusal, 405, "%.20s is not what %.200s takes", method, url);
@@ -369,6 +424,10 @@ static enum MHD_Result route(struct sl_exchange *exchange, struct MHD_Connection
         refusal = exchange->refusal;
     } else if (is_chat || is_completion) {
         return begin_answer(exchange, connection, client, is_chat);
+    } else if (is_page) {
+        return get_page(gateway, connection);
+    } else if (is_look) {
+        return begin_look(exchange, connection, client);
     } else if (is_model) {
         return get_model(gateway, connection, url + sizeof models - 1);
     } else {
@@ -400,7 +459,9 @@ enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection,
         *body_bytes = 0;
         return take_in(exchange, body, n);
     }
-    return exchange->answer ? send_answer(exchange, connection) : route(exchange, connection, url, method);
+    return exchange->answer ? send_answer(exchange, connection)
+           : exchange->look ? send_look(exchange, connection)
+                            : route(exchange, connection, url, method);
 }
 
 void sl_exchange_over(void *cls, struct MHD_Connection *connection, void **exchange_ptr,
@@ -415,6 +476,9 @@ void sl_exchange_over(void *cls, struct MHD_Connection *connection, void **excha
     if (exchange->answer) {
         remove_from_list(exchange);
         sl_answer_leave(&exchange->answer);
+    }
+    if (exchange->look) {
+        sl_look_end(&exchange->look);
     }
     give_memory_back(exchange);
     free(exchange);

@@ -144,3 +144,7 @@ enum sl_status sl_tenants_find(struct sl_tenant_clients *tenants, const char *au
     }
     return status;
 }
+
+enum sl_tenants_kind sl_tenants_kind(const struct sl_tenant_clients *tenants) {
+    return !tenants->keys ? SL_TENANTS_NONE : tenants->folder[0] == '\0' ? SL_TENANTS_ALIKE : SL_TENANTS_APART;
+}
