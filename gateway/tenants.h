@@ -39,4 +39,4 @@ void sl_tenants_close(struct sl_tenant_clients **tenants); // accepts NULL, null
 enum sl_status sl_tenants_find(struct sl_tenant_clients *tenants, const char *authorization, struct sl_api_key *key_out,
                                struct sl_client **client_out, struct sl_refusal *refusal);
 
-enum sl_tenants_kind sl_tenants_kind(const struct sl_tenant_clients *tenants);
+enum sl_tenants_kind sl_tenants_kind(struct sl_tenant_clients *tenants);
