@@ -14,6 +14,7 @@ pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET GLOBAL libxxhash)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET GLOBAL libutf8proc)
 pkg_check_modules(OPENSSL REQUIRED IMPORTED_TARGET GLOBAL libssl libcrypto)
 pkg_check_modules(MICROHTTPD REQUIRED IMPORTED_TARGET GLOBAL libmicrohttpd)
+pkg_check_modules(LIBJWT REQUIRED IMPORTED_TARGET GLOBAL libjwt)
 pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET GLOBAL cmocka)
 
 add_library(sluice::grpc ALIAS PkgConfig::GRPC)
@@ -25,6 +26,7 @@ add_library(sluice::xxhash ALIAS PkgConfig::XXHASH)
 add_library(sluice::utf8proc ALIAS PkgConfig::UTF8PROC)
 add_library(sluice::openssl ALIAS PkgConfig::OPENSSL)
 add_library(sluice::microhttpd ALIAS PkgConfig::MICROHTTPD)
+add_library(sluice::jwt ALIAS PkgConfig::LIBJWT)
 add_library(sluice::cmocka ALIAS PkgConfig::CMOCKA)
 
 # It has no file for pkg-config. Where it is not (other processors), OpenSSL's own AES serves.

@@ -22,10 +22,11 @@ enum {
 
 struct sl_answer {
     struct sl_answer_config config;
-    struct sl_openai_request *request;
-    struct sl_openai_answer words; // the thread's
-    char model[128], job_id[SL_JOB_ID_BYTES];
-    int64_t told_ns; // something was last appended; the thread's
+    struct sl_intake intake;           // the thread's, as are those below
+    struct sl_openai_request *request; // NULL: not read yet
+    struct sl_openai_answer words;
+    char job_id[SL_JOB_ID_BYTES];
+    int64_t told_ns; // something was last appended
 
     pthread_mutex_t mutex; // guards what follows
     pthread_cond_t taken;  // something was, or nobody will
@@ -33,8 +34,9 @@ struct sl_answer {
     int fd; // of the connection; -1: it is over
     int n_refs;
     bool suspended, decided, is_stream, ended, stopped;
-    struct sl_refusal refusal; // http_status 0: none
-    char *text;                // malloc'd
+    struct sl_refusal refusal;  // http_status 0: none
+    struct sl_limits_told told; // with the head
+    char *text;                 // malloc'd
     size_t n_text, n_taken, text_bytes;
 };
 
@@ -108,10 +110,8 @@ static void begin_stream(struct sl_answer *answer) {
 
 // ---- the thread -------------------------------------------------------------------------------------------------------
 
-static void refuse(struct sl_answer *answer, enum sl_status status, const char *text) {
-    struct sl_refusal refusal;
-    sl_refuse_status(&refusal, status, text);
-    char *json = sl_refusal_json(&refusal), *event = NULL;
+static void refuse(struct sl_answer *answer, const struct sl_refusal *refusal) {
+    char *json = sl_refusal_json(refusal), *event = NULL;
     if (answer->is_stream) { // too late for a status
         if (json && asprintf(&event, "data: %s\n\n", json) < 0) {
             event = NULL;
@@ -119,16 +119,25 @@ static void refuse(struct sl_answer *answer, enum sl_status status, const char *
         append(answer, event);
     } else {
         pthread_mutex_lock(&answer->mutex);
-        answer->refusal = refusal;
+        answer->refusal = *refusal;
         pthread_mutex_unlock(&answer->mutex);
         append(answer, json ? strdup(json) : NULL);
     }
     free(json);
 }
 
+static void refuse_status(struct sl_answer *answer, enum sl_status status, const char *text) {
+    struct sl_refusal refusal;
+    sl_refuse_status(&refusal, status, text);
+    refuse(answer, &refusal);
+}
+
 static void finish(struct sl_answer *answer, const Sluice__V1__Finished *finished) {
+    if (finished->statistics && finished->statistics->n_prompt_tokens > 0) {
+        sl_intake_settle(&answer->intake, finished->statistics->n_prompt_tokens);
+    }
     if (finished->status_code != 0) {
-        refuse(answer, sl_rpc_status_of_code(finished->status_code), finished->status_text);
+        refuse_status(answer, sl_rpc_status_of_code(finished->status_code), finished->status_text);
     } else if (answer->request->stream) {
         begin_stream(answer);
         append(answer, sl_openai_end(&answer->words, finished));
@@ -162,7 +171,8 @@ static bool stopped(void *arg) {
     pthread_mutex_lock(&answer->mutex);
     bool over = answer->stopped || answer->fd < 0 || is_gone(answer->fd);
     pthread_mutex_unlock(&answer->mutex);
-    if (!over && answer->request->stream && sl_now_ns() - answer->told_ns > answer->config.ping_ms * SL_NS_PER_MS) {
+    if (!over && answer->request && answer->request->stream &&
+        sl_now_ns() - answer->told_ns > answer->config.ping_ms * SL_NS_PER_MS) {
         begin_stream(answer);
         append(answer, strdup(": ping\n\n"));
     }
@@ -174,6 +184,7 @@ static void unref(struct sl_answer *answer) {
     bool last = --answer->n_refs == 0;
     pthread_mutex_unlock(&answer->mutex);
     if (last) {
+        sl_intake_drop(&answer->intake);
         sl_openai_request_destroy(&answer->request);
         sl_openai_answer_cleanup(&answer->words);
         pthread_cond_destroy(&answer->taken);
@@ -183,8 +194,21 @@ static void unref(struct sl_answer *answer) {
     }
 }
 
-static void *answer_thread(void *arg) {
-    struct sl_answer *answer = arg;
+static enum sl_status read_request(struct sl_answer *answer, struct sl_error *err) {
+    struct sl_refusal refusal;
+    enum sl_status status = sl_intake_read(&answer->intake, stopped, answer, &answer->request, &refusal);
+    pthread_mutex_lock(&answer->mutex);
+    answer->told = answer->intake.told;
+    pthread_mutex_unlock(&answer->mutex);
+    if (status != SL_OK) {
+        refuse(answer, &refusal);
+        return sl_fail(err, status, "%.300s", refusal.text);
+    }
+    answer->words.request = answer->request;
+    return SL_OK;
+}
+
+static enum sl_status generate(struct sl_answer *answer, struct sl_error *err) {
     Sluice__V1__GenerateRequest *message = &answer->request->message;
     if (message->deadline_ms == 0) {
         message->deadline_ms = answer->config.deadline_ms;
@@ -195,15 +219,27 @@ static void *answer_thread(void *arg) {
         .stopped = stopped,
         .arg = answer,
     };
+    enum sl_status status = sl_client_generate(answer->config.client, message, &watch, answer->job_id, err);
+    if (status != SL_OK) {
+        refuse_status(answer, status, err->text);
+    }
+    if (answer->job_id[0] == '\0') { // there never was a job
+        sl_intake_settle(&answer->intake, 0);
+    }
+    return status;
+}
+
+static void *answer_thread(void *arg) {
+    struct sl_answer *answer = arg;
     struct sl_error err = {0};
     struct sl_span span;
     sl_trace_set(&answer->config.trace);
     sl_span_begin(&span, answer->config.route, SL_SPAN_SERVER);
-    enum sl_status status = sl_client_generate(answer->config.client, message, &watch, answer->job_id, &err);
-    if (status != SL_OK) {
-        refuse(answer, status, err.text);
+    enum sl_status status = read_request(answer, &err);
+    if (status == SL_OK) {
+        status = generate(answer, &err);
     }
-    sl_span_set_text(&span, "gen_ai.request.model", answer->model);
+    sl_span_set_text(&span, "gen_ai.request.model", answer->intake.model.name);
     sl_span_set_text(&span, "sluice.job", answer->job_id);
     sl_span_end(&span, status, err.text);
     pthread_mutex_lock(&answer->mutex);
@@ -219,19 +255,16 @@ static void *answer_thread(void *arg) {
 
 // ---- what the HTTP daemon calls -----------------------------------------------------------------------------------------
 
-enum sl_status sl_answer_begin(const struct sl_answer_config *config, struct sl_openai_request **request,
+enum sl_status sl_answer_begin(const struct sl_answer_config *config, struct sl_intake *intake,
                                struct MHD_Connection *connection, struct sl_answer **answer_out, struct sl_error *err) {
     struct sl_answer *answer = calloc(1, sizeof *answer);
     if (!answer) {
-        sl_openai_request_destroy(request);
+        sl_intake_drop(intake);
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an answer");
     }
     answer->config = *config;
-    answer->request = *request;
-    *request = NULL;
-    snprintf(answer->model, sizeof answer->model, "%s", config->model);
-    answer->words =
-        (struct sl_openai_answer){.request = answer->request, .model = answer->model, .created = (int64_t)time(NULL)};
+    answer->intake = *intake;
+    answer->words = (struct sl_openai_answer){.model = answer->intake.model.name, .created = (int64_t)time(NULL)};
     answer->told_ns = sl_now_ns();
     pthread_mutex_init(&answer->mutex, NULL);
     sl_cond_init(&answer->taken);
@@ -260,6 +293,8 @@ struct sl_answer_head sl_answer_head(struct sl_answer *answer) {
     pthread_mutex_lock(&answer->mutex);
     struct sl_answer_head head = {
         .http_status = answer->refusal.http_status ? answer->refusal.http_status : 200,
+        .retry_after_s = answer->refusal.retry_after_s,
+        .limits = answer->told,
         .is_stream = answer->is_stream,
         .text = answer->n_text > 0 ? answer->text : NULL,
         .n_text = answer->n_text,

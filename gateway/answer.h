@@ -2,7 +2,7 @@
 /*
  * Purpose: one answer under way: a job of the cluster, followed by a thread of its own, and what is to be sent of it.
  *
- * Design: the thread submits and watches, and appends text to a bounded buffer; the HTTP daemon takes from it. Whoever finds nothing to
+ * Design: the thread reads the request, submits and watches, and appends text to a bounded buffer; the HTTP daemon takes from it. Whoever finds nothing to
  *         take suspends the connection; the thread resumes it. The head is decided late: while nothing was sent, a failure still has
  *         its status of HTTP. A client that has closed its side is noticed at the socket within a tenth of a second, also while it is
  *         suspended, and its job is cancelled.
@@ -16,15 +16,13 @@
 #include <sys/types.h>
 
 #include "base/trace.h"
-#include "gateway/openai_request.h"
-#include "gateway/refusal.h"
+#include "gateway/intake.h"
 #include "libsluice/sluice.h"
 
 struct sl_answer;
 
 struct sl_answer_config {
     struct sl_client *client;
-    const char *model;     // as answers name it; copied
     const char *route;     // "POST /v1/completions": a literal
     struct sl_trace trace; // what the request is a part of
     int64_t deadline_ms;   // of requests that name none
@@ -36,15 +34,17 @@ struct sl_answer_config {
 };
 
 /*
- * Begin. Takes over *request, which is nulled, whether or not this succeeds. The connection is suspended: its handler is called again
+ * Begin. Takes over what the request has brought, whether or not this succeeds. The connection is suspended: its handler is called again
  * when the head is decided. SL_ERR_EXHAUSTED: nothing has begun, on_end is not called.
  */
-enum sl_status sl_answer_begin(const struct sl_answer_config *config, struct sl_openai_request **request,
+enum sl_status sl_answer_begin(const struct sl_answer_config *config, struct sl_intake *intake,
                                struct MHD_Connection *connection, struct sl_answer **answer_out, struct sl_error *err);
 
 // The handler was called again: what to send. Its body is a stream, one text, or a refusal's.
 struct sl_answer_head {
     int http_status;
+    int64_t retry_after_s;
+    struct sl_limits_told limits;
     bool is_stream;
     const char *text; // of one text, not terminated; the answer's. NULL: there was no memory for it
     size_t n_text;

@@ -11,7 +11,8 @@
 
 #include "base/log.h"
 #include "gateway/metrics.h"
-#include "gateway/openai_request.h"
+#include "gateway/reply.h"
+#include "gateway/status.h"
 
 struct sl_exchange {
     struct sl_gateway *gateway;
@@ -20,61 +21,24 @@ struct sl_exchange {
     size_t n_body, body_bytes; // bytes is what it has of the gateway's memory for bodies
     struct sl_refusal refusal; // of a body that need not come to its end; http_status 0: none
     struct sl_api_key key;
+    struct sl_limits_told told; // of the key's limits
     struct sl_answer *answer;
     struct sl_look *look;                // at the cluster's state
     struct sl_exchange *previous, *next; // of those with an answer
 };
 
-// ---- replies ------------------------------------------------------------------------------------------------------------
-
-static enum MHD_Result reply(struct sl_gateway *gateway, struct MHD_Connection *connection, int http_status,
-                             const char *type, struct MHD_Response *response) {
-    if (!response) {
-        return MHD_NO; // no memory: the connection is closed
-    }
-    atomic_fetch_add(&gateway->n_requests[http_status / 100 % SL_N_OUTCOMES], 1);
-    MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
-    if (http_status == MHD_HTTP_TOO_MANY_REQUESTS || http_status == MHD_HTTP_SERVICE_UNAVAILABLE) {
-        MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, "1");
-    } else if (http_status == MHD_HTTP_UNAUTHORIZED) {
-        MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
-    }
-    enum MHD_Result result = MHD_queue_response(connection, (unsigned)http_status, response);
-    MHD_destroy_response(response);
-    return result;
-}
-
-// Of a text that is malloc'd; it is taken over.
-static enum MHD_Result reply_text(struct sl_gateway *gateway, struct MHD_Connection *connection, int http_status,
-                                  const char *type, char *text) {
-    struct MHD_Response *response =
-        text ? MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE) : NULL;
-    if (!response) {
-        free(text);
-    }
-    return reply(gateway, connection, http_status, type, response);
-}
-
-static enum MHD_Result reply_refusal(struct sl_gateway *gateway, struct MHD_Connection *connection,
-                                     const struct sl_refusal *refusal) {
-    return reply_text(gateway, connection, refusal->http_status, "application/json", sl_refusal_json(refusal));
-}
-
-static enum MHD_Result reply_json(struct sl_gateway *gateway, struct MHD_Connection *connection, int http_status,
-                                  json_t *json) {
-    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
-    json_decref(json);
-    return reply_text(gateway, connection, http_status, "application/json", text);
+// To its request; told of the limits once they have been asked.
+static struct sl_reply reply_to(const struct sl_exchange *exchange, struct MHD_Connection *connection) {
+    return (struct sl_reply){.gateway = exchange->gateway, .connection = connection, .limits = exchange->told};
 }
 
 // ---- what is asked without a body -----------------------------------------------------------------------------------------
 
-static enum MHD_Result get_health(struct sl_gateway *gateway, struct MHD_Connection *connection) {
-    struct sl_served_model model = sl_served_model(gateway->served);
+static enum MHD_Result get_health(const struct sl_reply *reply) {
+    struct sl_served_model model = sl_served_model(reply->gateway->served);
     return model.ready
-               ? reply_json(gateway, connection, 200, json_pack("{s:s, s:s}", "status", "ok", "model", model.name))
-               : reply_json(gateway, connection, 503,
-                            json_pack("{s:s, s:s}", "status", "unavailable", "reason", model.why));
+               ? sl_reply_json(reply, 200, json_pack("{s:s, s:s}", "status", "ok", "model", model.name))
+               : sl_reply_json(reply, 503, json_pack("{s:s, s:s}", "status", "unavailable", "reason", model.why));
 }
 
 static json_t *describe_model(const struct sl_gateway *gateway, const struct sl_served_model *model) {
@@ -83,77 +47,24 @@ static json_t *describe_model(const struct sl_gateway *gateway, const struct sl_
                      (json_int_t)model->max_positions, "default_recipe", model->default_recipe);
 }
 
-static enum MHD_Result get_models(struct sl_gateway *gateway, struct MHD_Connection *connection) {
-    struct sl_served_model model = sl_served_model(gateway->served);
-    json_t *data = model.known ? json_pack("[o]", describe_model(gateway, &model)) : json_array();
-    return reply_json(gateway, connection, 200, json_pack("{s:s, s:o}", "object", "list", "data", data));
+static enum MHD_Result get_models(const struct sl_reply *reply) {
+    struct sl_served_model model = sl_served_model(reply->gateway->served);
+    json_t *data = model.known ? json_pack("[o]", describe_model(reply->gateway, &model)) : json_array();
+    return sl_reply_json(reply, 200, json_pack("{s:s, s:o}", "object", "list", "data", data));
 }
 
-static enum MHD_Result get_model(struct sl_gateway *gateway, struct MHD_Connection *connection, const char *name) {
-    struct sl_served_model model = sl_served_model(gateway->served);
+static enum MHD_Result get_model(const struct sl_reply *reply, const char *name) {
+    struct sl_served_model model = sl_served_model(reply->gateway->served);
     if (model.known && strcmp(model.name, name) == 0) {
-        return reply_json(gateway, connection, 200, describe_model(gateway, &model));
+        return sl_reply_json(reply, 200, describe_model(reply->gateway, &model));
     }
     struct sl_refusal refusal;
     sl_refuse(&refusal, 404, "there is no model \"%.100s\"", name);
-    return reply_refusal(gateway, connection, &refusal);
+    return sl_reply_refusal(reply, &refusal);
 }
 
-static enum MHD_Result get_metrics(struct sl_gateway *gateway, struct MHD_Connection *connection) {
-    return reply_text(gateway, connection, 200, "text/plain; version=0.0.4", sl_gateway_metrics(gateway));
-}
-
-// ---- the cluster's state ----------------------------------------------------------------------------------------------------
-
-static enum MHD_Result get_page(struct sl_gateway *gateway, struct MHD_Connection *connection) {
-    const struct sl_status_page *page = &gateway->page;
-    struct MHD_Response *response =
-        MHD_create_response_from_buffer(page->n_bytes, (void *)page->text, MHD_RESPMEM_PERSISTENT);
-    if (response) {
-        MHD_add_response_header(response, "Content-Security-Policy", page->policy);
-        MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
-        MHD_add_response_header(response, "Referrer-Policy", "no-referrer");
-        MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
-    }
-    return reply(gateway, connection, 200, "text/html; charset=utf-8", response);
-}
-
-// Of workers only who has shown to be an operator hears; where nobody is asked, who is on this host.
-static bool shows_workers(const struct sl_gateway *gateway) {
-    bool is_loopback = strncmp(gateway->address, "127.", 4) == 0 || strncmp(gateway->address, "[::1]", 5) == 0;
-    return is_loopback || sl_tenants_kind(gateway->tenants) == SL_TENANTS_APART;
-}
-
-static enum MHD_Result begin_look(struct sl_exchange *exchange, struct MHD_Connection *connection,
-                                  struct sl_client *client) {
-    struct sl_gateway *gateway = exchange->gateway;
-    struct sl_refusal refusal;
-    if (sl_tenants_kind(gateway->tenants) == SL_TENANTS_ALIKE) {
-        sl_refuse(&refusal, 403,
-                  "keys let in, but the cluster has no certificates and does not know whose jobs are whose: its state "
-                  "is shown to nobody");
-    } else if (sl_board_ask(gateway->board, client, shows_workers(gateway), connection, &exchange->look, &refusal) ==
-               SL_OK) {
-        return MHD_YES;
-    }
-    return reply_refusal(gateway, connection, &refusal);
-}
-
-static enum MHD_Result send_look(struct sl_exchange *exchange, struct MHD_Connection *connection) {
-    struct sl_gateway *gateway = exchange->gateway;
-    struct sl_refusal refusal;
-    char *text = sl_look_take(exchange->look, &refusal);
-    if (!text) {
-        return reply_refusal(gateway, connection, &refusal);
-    }
-    struct MHD_Response *response = MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE);
-    if (response) {
-        MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
-        MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
-    } else {
-        free(text);
-    }
-    return reply(gateway, connection, 200, "application/json", response);
+static enum MHD_Result get_metrics(const struct sl_reply *reply) {
+    return sl_reply_text(reply, 200, "text/plain; version=0.0.4", sl_gateway_metrics(reply->gateway));
 }
 
 // ---- the body -------------------------------------------------------------------------------------------------------------
@@ -255,20 +166,6 @@ static void on_answer_end(void *arg) {
     pthread_mutex_unlock(&gateway->mutex);
 }
 
-static enum sl_status check_model(const struct sl_served_model *model, const struct sl_openai_request *request,
-                                  struct sl_refusal *refusal) {
-    if (!model->known) {
-        sl_refuse(refusal, 503, "no coordinator has answered yet: %s", model->why);
-        return SL_ERR_PEER_LOST;
-    }
-    if (request->model && strcmp(request->model, model->name) != 0) {
-        sl_refuse(refusal, 404, "there is no model \"%.100s\"; this is \"%.100s\"", request->model, model->name);
-        snprintf(refusal->param, sizeof refusal->param, "model");
-        return SL_ERR_NOT_FOUND;
-    }
-    return SL_OK;
-}
-
 // Of one key.
 static int64_t count_answers(const struct sl_gateway *gateway, const struct sl_api_key *key) {
     int64_t n = 0;
@@ -282,6 +179,7 @@ static int64_t count_answers(const struct sl_gateway *gateway, const struct sl_a
 static enum sl_status take_place(struct sl_exchange *exchange, struct sl_refusal *refusal) {
     struct sl_gateway *gateway = exchange->gateway;
     enum sl_status status = SL_OK;
+    int64_t retry_ms = 0;
     pthread_mutex_lock(&gateway->mutex);
     if (gateway->stopping) {
         sl_refuse(refusal, 503, "the gateway stops");
@@ -292,6 +190,11 @@ static enum sl_status take_place(struct sl_exchange *exchange, struct sl_refusal
     } else if (count_answers(gateway, &exchange->key) >= exchange->key.max_answers) {
         sl_refuse(refusal, 429, "this key has %" PRId64 " answers under way, and may have no more",
                   exchange->key.max_answers);
+        sl_limits_count_refused(gateway->limits, SL_LIMIT_ANSWERS);
+        status = SL_ERR_EXHAUSTED;
+    } else if (sl_limits_take(gateway->limits, &exchange->key, SL_LIMIT_REQUESTS, 1, sl_now_ns(), &exchange->told,
+                              &retry_ms) != SL_OK) {
+        sl_refuse_for(refusal, retry_ms, "requests", exchange->key.requests_per_minute);
         status = SL_ERR_EXHAUSTED;
     } else {
         gateway->n_answers++;
@@ -335,24 +238,26 @@ void sl_exchange_stop_all(struct sl_gateway *gateway) {
 static enum MHD_Result begin_answer(struct sl_exchange *exchange, struct MHD_Connection *connection,
                                     struct sl_client *client, bool is_chat) {
     struct sl_gateway *gateway = exchange->gateway;
-    struct sl_served_model model = sl_served_model(gateway->served);
-    struct sl_openai_request *request = NULL;
     struct sl_refusal refusal;
-    enum sl_status status =
-        sl_openai_request_parse(is_chat, exchange->body ? exchange->body : "", exchange->n_body, &request, &refusal);
-    give_memory_back(exchange);
-    if (status == SL_OK) {
-        status = check_model(&model, request, &refusal);
-    }
-    if (status == SL_OK) {
-        status = take_place(exchange, &refusal);
-    }
+    enum sl_status status = take_place(exchange, &refusal);
     if (status != SL_OK) {
-        sl_openai_request_destroy(&request);
-        return reply_refusal(gateway, connection, &refusal);
+        give_memory_back(exchange);
+        struct sl_reply reply = reply_to(exchange, connection);
+        return sl_reply_refusal(&reply, &refusal);
     }
+    struct sl_intake intake = {.is_chat = is_chat,
+                               .body = exchange->body,
+                               .n_body = exchange->n_body,
+                               .body_bytes = exchange->body_bytes,
+                               .held_bytes = &gateway->body_bytes,
+                               .turn = &gateway->turn,
+                               .model = sl_served_model(gateway->served),
+                               .limits = gateway->limits,
+                               .who = exchange->key,
+                               .told = exchange->told};
+    exchange->body = NULL; // the answer's
+    exchange->n_body = exchange->body_bytes = 0;
     struct sl_answer_config config = {.client = client,
-                                      .model = model.name,
                                       .route = is_chat ? "POST /v1/chat/completions" : "POST /v1/completions",
                                       .deadline_ms = gateway->config.deadline_ms,
                                       .ping_ms = gateway->config.ping_ms,
@@ -362,11 +267,12 @@ static enum MHD_Result begin_answer(struct sl_exchange *exchange, struct MHD_Con
     const char *parent = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "traceparent");
     sl_trace_parse(parent ? parent : "", parent ? strlen(parent) : 0, &config.trace);
     struct sl_error err = {0};
-    status = sl_answer_begin(&config, &request, connection, &exchange->answer, &err);
+    status = sl_answer_begin(&config, &intake, connection, &exchange->answer, &err);
     if (status != SL_OK) {
         on_answer_end(gateway);
         sl_refuse_status(&refusal, status, err.text);
-        return reply_refusal(gateway, connection, &refusal);
+        struct sl_reply reply = reply_to(exchange, connection);
+        return sl_reply_refusal(&reply, &refusal);
     }
     add_to_list(exchange);
     return MHD_YES;
@@ -378,8 +284,10 @@ static ssize_t take(void *cls, uint64_t at, char *buf, size_t n_bytes) {
 }
 
 static enum MHD_Result send_answer(struct sl_exchange *exchange, struct MHD_Connection *connection) {
-    struct sl_gateway *gateway = exchange->gateway;
     struct sl_answer_head head = sl_answer_head(exchange->answer);
+    struct sl_reply reply = reply_to(exchange, connection);
+    reply.limits = head.limits;
+    reply.retry_after_s = head.retry_after_s;
     if (head.is_stream) {
         struct MHD_Response *response =
             MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, take, exchange->answer, NULL);
@@ -387,15 +295,15 @@ static enum MHD_Result send_answer(struct sl_exchange *exchange, struct MHD_Conn
             MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
             MHD_add_response_header(response, "X-Accel-Buffering", "no"); // proxies: pass on what comes as it comes
         }
-        return reply(gateway, connection, head.http_status, "text/event-stream", response);
+        return sl_reply_send(&reply, head.http_status, "text/event-stream", response);
     }
     struct sl_refusal none;
     if (!head.text) {
         sl_refuse(&none, 500, "no memory for the answer");
-        return reply_refusal(gateway, connection, &none);
+        return sl_reply_refusal(&reply, &none);
     }
-    return reply(gateway, connection, head.http_status, "application/json",
-                 MHD_create_response_from_buffer(head.n_text, (void *)head.text, MHD_RESPMEM_MUST_COPY));
+    return sl_reply_send(&reply, head.http_status, "application/json",
+                         MHD_create_response_from_buffer(head.n_text, (void *)head.text, MHD_RESPMEM_MUST_COPY));
 }
 
 // ---- routes ---------------------------------------------------------------------------------------------------------------
@@ -403,38 +311,39 @@ static enum MHD_Result send_answer(struct sl_exchange *exchange, struct MHD_Conn
 static enum MHD_Result route(struct sl_exchange *exchange, struct MHD_Connection *connection, const char *url,
                              const char *method) {
     static const char models[] = "/v1/models/";
-    struct sl_gateway *gateway = exchange->gateway;
     bool is_chat = strcmp(url, "/v1/chat/completions") == 0, is_completion = strcmp(url, "/v1/completions") == 0;
     bool is_get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
     bool is_model = strncmp(url, models, sizeof models - 1) == 0;
     bool is_other = strcmp(url, "/v1/models") == 0 || strcmp(url, "/health") == 0 || strcmp(url, "/metrics") == 0;
     bool is_page = strcmp(url, "/status") == 0, is_look = strcmp(url, "/status.json") == 0;
     bool is_open = is_page || (url[0] == '/' && (url[1] == 'h' || url[1] == 'm')); // to whoever watches over us
+    struct sl_tenant_clients *tenants = exchange->gateway->tenants;
     struct sl_client *client;
     struct sl_refusal refusal;
+    struct sl_reply reply = reply_to(exchange, connection);
     const char *authorization = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
-    if (!is_open && sl_tenants_find(gateway->tenants, authorization, &exchange->key, &client, &refusal) != SL_OK) {
-        return reply_refusal(gateway, connection, &refusal);
+    if (!is_open && sl_tenants_find(tenants, authorization, &exchange->key, &client, &refusal) != SL_OK) {
+        return sl_reply_refusal(&reply, &refusal);
     }
     if (!is_chat && !is_completion && !is_model && !is_other && !is_page && !is_look) {
         sl_refuse(&refusal, 404, "there is nothing at %.200s", url);
     } else if (is_chat || is_completion ? strcmp(method, "POST") != 0 : !is_get) {
         sl_refuse(&refusal, 405, "%.20s is not what %.200s takes", method, url);
+        refusal.allow = is_chat || is_completion ? "POST" : "GET, HEAD";
     } else if (exchange->refusal.http_status != 0) {
         refusal = exchange->refusal;
     } else if (is_chat || is_completion) {
         return begin_answer(exchange, connection, client, is_chat);
     } else if (is_page) {
-        return get_page(gateway, connection);
+        return sl_status_send_page(&reply);
     } else if (is_look) {
-        return begin_look(exchange, connection, client);
+        return sl_status_begin(&reply, client, &exchange->look);
     } else if (is_model) {
-        return get_model(gateway, connection, url + sizeof models - 1);
+        return get_model(&reply, url + sizeof models - 1);
     } else {
-        return url[1] == 'h' ? get_health(gateway, connection)
-                             : (url[1] == 'm' ? get_metrics(gateway, connection) : get_models(gateway, connection));
+        return url[1] == 'h' ? get_health(&reply) : (url[1] == 'm' ? get_metrics(&reply) : get_models(&reply));
     }
-    return reply_refusal(gateway, connection, &refusal);
+    return sl_reply_refusal(&reply, &refusal);
 }
 
 enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
@@ -450,18 +359,19 @@ enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection,
         exchange->began_ns = sl_now_ns();
         *exchange_ptr = exchange;
         struct sl_refusal refusal;
-        return is_head_refused(exchange->gateway, connection, &refusal)
-                   ? reply_refusal(exchange->gateway, connection, &refusal)
-                   : MHD_YES;
+        struct sl_reply reply = reply_to(exchange, connection);
+        return is_head_refused(exchange->gateway, connection, &refusal) ? sl_reply_refusal(&reply, &refusal) : MHD_YES;
     }
     if (*body_bytes > 0) {
         size_t n = *body_bytes;
         *body_bytes = 0;
         return take_in(exchange, body, n);
     }
-    return exchange->answer ? send_answer(exchange, connection)
-           : exchange->look ? send_look(exchange, connection)
-                            : route(exchange, connection, url, method);
+    if (exchange->look) {
+        struct sl_reply reply = reply_to(exchange, connection);
+        return sl_status_send(&reply, exchange->look);
+    }
+    return exchange->answer ? send_answer(exchange, connection) : route(exchange, connection, url, method);
 }
 
 void sl_exchange_over(void *cls, struct MHD_Connection *connection, void **exchange_ptr,

@@ -28,13 +28,15 @@ struct sl_gateway {
     struct sl_client *client;
     struct sl_served *served;
     struct sl_tenant_clients *tenants;
+    struct sl_limits *limits;
     struct sl_board *board;
     struct sl_status_page page;
     struct MHD_Daemon *daemon;
     MHD_socket listening; // when the daemon no longer does
     int64_t started_s;    // Unix time
 
-    atomic_llong body_bytes;                // of requests that are coming in
+    atomic_llong body_bytes;                // of requests that are coming in, or have come and are not read
+    struct sl_intake_turn turn;             // of long ones among them
     atomic_llong n_requests[SL_N_OUTCOMES]; // answered
 
     pthread_mutex_t mutex; // guards what follows

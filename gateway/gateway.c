@@ -121,8 +121,10 @@ void sl_gateway_destroy(struct sl_gateway **gateway_ptr) {
         close(gateway->listening);
     }
     sl_served_destroy(&gateway->served);
+    sl_limits_destroy(&gateway->limits);
     sl_tenants_close(&gateway->tenants);
     sl_client_close(&gateway->client);
+    sl_intake_turn_cleanup(&gateway->turn);
     pthread_cond_destroy(&gateway->changed);
     pthread_mutex_destroy(&gateway->mutex);
     free(gateway->https_cert);
@@ -141,6 +143,7 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
     gateway->started_s = (int64_t)time(NULL);
     pthread_mutex_init(&gateway->mutex, NULL);
     sl_cond_init(&gateway->changed);
+    sl_intake_turn_init(&gateway->turn);
     enum sl_status status = sl_admin_open(config->admin_listen, SL_VERSION, &gateway->admin, err);
     if (status == SL_OK) {
         sl_admin_add_metrics(gateway->admin, sl_otlp_write_metrics, NULL);
@@ -150,12 +153,18 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
         status = sl_client_connect(config->coordinator, &gateway->config.tls, &gateway->client, err);
     }
     if (status == SL_OK) {
-        struct sl_tenants_config tenants = {.keys = config->keys,
-                                            .folder = config->tenants,
-                                            .coordinator = config->coordinator,
-                                            .ca = config->tls.ca,
-                                            .own = gateway->client};
+        struct sl_tenants_config tenants = {
+            .keys = config->keys,
+            .token_keys = config->jwt_keys,
+            .token_policy = {config->jwt_issuer, config->jwt_audience, config->jwt_tenant},
+            .folder = config->tenants,
+            .coordinator = config->coordinator,
+            .ca = config->tls.ca,
+            .own = gateway->client};
         status = sl_tenants_open(&tenants, &gateway->tenants, err);
+    }
+    if (status == SL_OK) {
+        status = sl_limits_create(&gateway->limits, err);
     }
     if (status == SL_OK) {
         status = sl_served_create(gateway->client, &gateway->served, err);

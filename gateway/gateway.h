@@ -5,11 +5,13 @@
  * Design, in reading order:
  *     openai_request.h   what is asked         openai_answer.h   what is answered      refusal.h   what is refused
  *     answer.h           one answer under way  exchange.h        one request of HTTP, from its first byte to its last
+ *     intake.h           what that has brought
  *     tenants.h          on whose behalf        served.h          what model there is        listen.h
  *     status_board.h    what a cluster does   status_json.h     as an object          status_page.h   as a page
  *     POST /v1/chat/completions, /v1/completions    GET /v1/models, /v1/models/NAME, /health, /metrics, /status, /status.json
- * Threads: libmicrohttpd's one, which holds all connections in one epoll set and waits for nobody (but parses bodies: a 16 MB list of
- *     ids takes it a second); one an answer under way, of which there are at most max_requests; one that asks the coordinator for its model, and one for its state. Connections that are idle cost no thread.
+ * Threads: libmicrohttpd's one, which holds all connections in one epoll set and waits for nobody; one an answer
+ *     under way, of which there are at most max_requests; one that asks the coordinator for its model, and one for its state. Connections that are idle cost no
+ *     thread.
  */
 #pragma once
 
@@ -29,6 +31,7 @@ struct sl_gateway_config {
     const char *coordinator;            // "HOST:PORT,...", all of the cluster's
     struct sl_tls_files tls;            // who we are, to a cluster that asks
     const char *keys, *tenants;         // see tenants.h
+    const char *jwt_keys, *jwt_issuer, *jwt_audience, *jwt_tenant; // see web_token.h
     int64_t max_connections;
     int64_t max_requests;       // answers under way; more are refused with 429
     int64_t max_body_bytes;     // of one request

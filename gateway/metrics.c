@@ -25,6 +25,13 @@ static void write_metrics(void *arg, FILE *page) {
         snprintf(code, sizeof code, "%dxx", i);
         sl_metrics_sample(page, requests, (double)atomic_load(&gateway->n_requests[i]), "code", code, NULL);
     }
+    static const char limited[] = "sluice_gateway_limited_total";
+    static const char *const limits[SL_N_LIMITS] = {"requests", "tokens", "answers"};
+    sl_metrics_declare(page, SL_COUNTER, limited, "Requests that were refused for a limit of their key or tenant.");
+    for (int i = 0; i < SL_N_LIMITS; i++) {
+        sl_metrics_sample(page, limited, (double)sl_limits_n_refused(gateway->limits, (enum sl_limit)i), "limit",
+                          limits[i], NULL);
+    }
     write_gauge(page, "sluice_gateway_answers", "Answers under way.", n_answers);
     write_gauge(page, "sluice_gateway_body_bytes", "Memory of requests that are coming in.",
                 (double)atomic_load(&gateway->body_bytes));

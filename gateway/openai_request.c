@@ -164,6 +164,7 @@ static enum sl_status take_ids(const struct taking *taking, const json_t *ids) {
         request->tokens.ids[i] = (int32_t)number;
     }
     request->tokens.n_ids = n;
+    json_array_clear((json_t *)ids); // which is ten times as large
     request->message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
     request->message.tokens = &request->tokens;
     return SL_OK;

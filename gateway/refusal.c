@@ -3,6 +3,7 @@
 #include "gateway/refusal.h"
 
 #include <ctype.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -25,6 +26,8 @@ static const char *type_of(int http_status) {
 static void tell(struct sl_refusal *refusal, int http_status, const char *param, const char *format, va_list args) {
     refusal->http_status = http_status;
     refusal->type = type_of(http_status);
+    refusal->retry_after_s = 0;
+    refusal->allow = NULL;
     snprintf(refusal->param, sizeof refusal->param, "%s", param);
     vsnprintf(refusal->text, sizeof refusal->text, format, args);
 }
@@ -42,6 +45,17 @@ void sl_refuse(struct sl_refusal *refusal, int http_status, const char *format, 
     va_start(args, format);
     tell(refusal, http_status, "", format, args);
     va_end(args);
+}
+
+void sl_refuse_for(struct sl_refusal *refusal, int64_t retry_ms, const char *what, int64_t per_minute) {
+    int64_t seconds = (retry_ms + 999) / 1000;
+    if (per_minute == INT64_MAX) {
+        sl_refuse(refusal, 429, "too many keys with limits are in use");
+    } else {
+        sl_refuse(refusal, 429, "%" PRId64 " %s a minute are yours, and they are used up: ask again in %" PRId64 " s",
+                  per_minute, what, seconds);
+    }
+    refusal->retry_after_s = seconds;
 }
 
 static int http_status_of(enum sl_status status) {

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "base/log.h"
 
@@ -21,21 +22,40 @@ struct one {
 struct sl_tenant_clients {
     char *folder, *coordinator, *ca;
     struct sl_client *own;
-    struct sl_api_keys *keys; // NULL: nobody is asked
-    pthread_mutex_t mutex;    // guards what follows
+    struct sl_api_keys *keys;             // NULL: nobody has one
+    struct sl_web_token_keys *token_keys; // likewise; both NULL: nobody is asked
+    pthread_mutex_t mutex;                // guards what follows
     struct one *list;
 };
 
+static enum sl_status check_config(const struct sl_tenants_config *config, struct sl_error *err) {
+    const struct sl_web_token_policy *policy = &config->token_policy;
+    bool has_tokens = config->token_keys[0] != '\0', asks = config->keys[0] != '\0' || has_tokens;
+    bool has_folder = config->folder[0] != '\0', has_ca = config->ca[0] != '\0';
+    if (has_folder && !asks) {
+        return sl_fail(err, SL_ERR_INVALID, "--tenants is for those that --keys or --jwt-keys are about");
+    }
+    if (asks && has_ca != has_folder) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "--keys, --jwt-keys: a cluster with certificates (--tls-ca) knows tenants by theirs, in "
+                       "--tenants DIR; one without has no tenants");
+    }
+    if (!has_tokens && (policy->issuer[0] != '\0' || policy->audience[0] != '\0')) {
+        return sl_fail(err, SL_ERR_INVALID, "--jwt-issuer and --jwt-audience are for --jwt-keys");
+    }
+    if (has_tokens && (policy->issuer[0] == '\0' || policy->audience[0] == '\0')) {
+        sl_log_warn("gateway",
+                    "without --jwt-issuer and --jwt-audience every token that these keys have signed is taken, "
+                    "also those that were made for other services");
+    }
+    return SL_OK;
+}
+
 enum sl_status sl_tenants_open(const struct sl_tenants_config *config, struct sl_tenant_clients **tenants_out,
                                struct sl_error *err) {
-    bool has_keys = config->keys[0] != '\0', has_folder = config->folder[0] != '\0', has_ca = config->ca[0] != '\0';
-    if (has_folder && !has_keys) {
-        return sl_fail(err, SL_ERR_INVALID, "--tenants is for those that --keys names");
-    }
-    if (has_keys && has_ca != has_folder) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "--keys: a cluster with certificates (--tls-ca) knows tenants by theirs, in "
-                       "--tenants DIR; one without has no tenants");
+    enum sl_status status = check_config(config, err);
+    if (status != SL_OK) {
+        return status;
     }
     struct sl_tenant_clients *tenants = calloc(1, sizeof *tenants);
     if (!tenants) {
@@ -46,11 +66,14 @@ enum sl_status sl_tenants_open(const struct sl_tenants_config *config, struct sl
     tenants->folder = strdup(config->folder);
     tenants->coordinator = strdup(config->coordinator);
     tenants->ca = strdup(config->ca);
-    enum sl_status status = tenants->folder && tenants->coordinator && tenants->ca
-                                ? SL_OK
-                                : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for tenants");
-    if (status == SL_OK && has_keys) {
+    status = tenants->folder && tenants->coordinator && tenants->ca
+                 ? SL_OK
+                 : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for tenants");
+    if (status == SL_OK && config->keys[0] != '\0') {
         status = sl_api_keys_open(config->keys, &tenants->keys, err);
+    }
+    if (status == SL_OK && config->token_keys[0] != '\0') {
+        status = sl_web_token_keys_open(config->token_keys, &config->token_policy, &tenants->token_keys, err);
     }
     if (status != SL_OK) {
         sl_tenants_close(&tenants);
@@ -72,6 +95,7 @@ void sl_tenants_close(struct sl_tenant_clients **tenants_ptr) {
         free(one);
     }
     sl_api_keys_close(&tenants->keys);
+    sl_web_token_keys_close(&tenants->token_keys);
     pthread_mutex_destroy(&tenants->mutex);
     free(tenants->folder);
     free(tenants->coordinator);
@@ -87,6 +111,9 @@ static enum sl_status connect_as(const struct sl_tenant_clients *tenants, const 
     if (snprintf(certificate, sizeof certificate, "%s/client-%s.pem", tenants->folder, name) >= PATH_MAX ||
         snprintf(key, sizeof key, "%s/client-%s.key", tenants->folder, name) >= PATH_MAX) {
         return sl_fail(err, SL_ERR_INVALID, "--tenants: the path is too long");
+    }
+    if (access(certificate, F_OK) != 0) {
+        return sl_fail(err, SL_ERR_NOT_FOUND, "%s is not there", certificate);
     }
     struct sl_tls_files files = {.ca = tenants->ca, .certificate = certificate, .key = key};
     return sl_client_connect(tenants->coordinator, &files, client_out, err);
@@ -115,32 +142,68 @@ static enum sl_status client_of(struct sl_tenant_clients *tenants, const char *n
     return SL_OK;
 }
 
+static bool has_two_dots(const char *text) {
+    const char *dot = strchr(text, '.');
+    return dot && strchr(dot + 1, '.');
+}
+
+// Of whom a token is.
+static enum sl_status find_by_token(struct sl_tenant_clients *tenants, const char *token, struct sl_api_key *who_out,
+                                    struct sl_refusal *refusal) {
+    char tenant[SL_TENANT_NAME_BYTES];
+    struct sl_error err;
+    enum sl_status status = sl_web_token_keys_check(tenants->token_keys, token, tenant, &err);
+    if (status == SL_OK && sl_api_keys_of_tenant(tenants->keys, tenant, who_out) != SL_OK) {
+        status = sl_fail(&err, SL_ERR_INTERNAL, "the hash of a tenant's name failed");
+    }
+    if (status != SL_OK) {
+        sl_refuse(refusal, status == SL_ERR_DENIED ? 401 : status == SL_ERR_NOT_FOUND ? 403 : 500, "%s", err.text);
+    }
+    return status;
+}
+
+static enum sl_status find_caller(struct sl_tenant_clients *tenants, const char *authorization,
+                                  struct sl_api_key *who_out, bool *by_token_out, struct sl_refusal *refusal) {
+    static const char bearer[] = "Bearer ";
+    *by_token_out = false;
+    if (!authorization || strncasecmp(authorization, bearer, sizeof bearer - 1) != 0) {
+        sl_refuse(refusal, 401, "%s is needed: Authorization: Bearer %s",
+                  tenants->keys ? "an API key" : "a JSON web token", tenants->keys ? "KEY" : "TOKEN");
+        return SL_ERR_DENIED;
+    }
+    const char *presented = authorization + sizeof bearer - 1;
+    if (tenants->keys && sl_api_keys_find(tenants->keys, presented, who_out) == SL_OK) {
+        return SL_OK;
+    }
+    if (tenants->token_keys && (!tenants->keys || has_two_dots(presented))) {
+        *by_token_out = true;
+        return find_by_token(tenants, presented, who_out, refusal);
+    }
+    sl_refuse(refusal, 401, "nobody has this API key");
+    return SL_ERR_DENIED;
+}
+
 enum sl_status sl_tenants_find(struct sl_tenant_clients *tenants, const char *authorization, struct sl_api_key *key_out,
                                struct sl_client **client_out, struct sl_refusal *refusal) {
-    static const char bearer[] = "Bearer ";
-    *key_out = (struct sl_api_key){.max_answers = INT64_MAX};
+    *key_out = sl_api_key_anybody;
     *client_out = tenants->own;
-    if (!tenants->keys) {
+    if (!tenants->keys && !tenants->token_keys) {
         return SL_OK;
     }
-    if (!authorization || strncasecmp(authorization, bearer, sizeof bearer - 1) != 0) {
-        sl_refuse(refusal, 401, "an API key is needed: Authorization: Bearer KEY");
-        return SL_ERR_DENIED;
-    }
-    if (sl_api_keys_find(tenants->keys, authorization + sizeof bearer - 1, key_out) != SL_OK) {
-        sl_refuse(refusal, 401, "nobody has this API key");
-        return SL_ERR_DENIED;
-    }
-    if (tenants->folder[0] == '\0') {
-        return SL_OK;
+    bool by_token;
+    enum sl_status status = find_caller(tenants, authorization, key_out, &by_token, refusal);
+    if (status != SL_OK || tenants->folder[0] == '\0') {
+        return status;
     }
     struct sl_error err;
     pthread_mutex_lock(&tenants->mutex);
-    enum sl_status status = client_of(tenants, key_out->tenant, client_out, &err);
+    status = client_of(tenants, key_out->tenant, client_out, &err);
     pthread_mutex_unlock(&tenants->mutex);
-    if (status != SL_OK) {
+    if (status == SL_ERR_NOT_FOUND && by_token) { // an issuer may have more of them than we: no fault of ours
+        sl_refuse(refusal, 403, "there is no tenant \"%s\" here", key_out->tenant);
+    } else if (status != SL_OK) {
         sl_log_error("gateway", "tenant=%s: %s", key_out->tenant, err.text);
-        sl_refuse(refusal, 503, "the gateway has no certificate for this key's tenant");
+        sl_refuse(refusal, 503, "the gateway has no certificate for this %s's tenant", by_token ? "token" : "key");
     }
     return status;
 }

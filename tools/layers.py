@@ -93,6 +93,7 @@ WRAPPED = {
     "intel-ipsec-mb": "fabric/link",
     "grpc/": "rpc",
     "microhttpd": "admin gateway",
+    "jwt.h": "gateway",
     "cuda_runtime cublas nccl": "tensor/cuda/plugin",
 }
 

@@ -4,28 +4,27 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <openssl/evp.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "base/clock.h"
 #include "base/log.h"
+#include "trust/changing_file.h"
 
-enum { MAX_FILE_BYTES = 64 << 20, LOOK_AGAIN_MS = 1000 };
+enum { MAX_FILE_BYTES = 64 << 20 };
+
+static const int64_t MAX_LIMIT = 1000000000000; // what a double counts without loss
 
 struct sl_api_keys {
     char *path;
     pthread_mutex_t mutex; // guards what follows
     struct sl_api_key *list;
     size_t n;
-    struct stat seen; // of the file that the list is of
-    int64_t looked_ns;
+    struct sl_changing_file file; // that the list is of
 };
 
 // ---- lines ----------------------------------------------------------------------------------------------------------
@@ -48,21 +47,48 @@ static bool parse_hash(const char *word, uint8_t hash_out[32]) {
     return true;
 }
 
-// Names of files are made of it.
-static bool is_tenant(const char *word) {
+bool sl_tenant_name_is_valid(const char *word) {
     size_t n = strspn(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
     return n > 0 && word[n] == '\0' && n < SL_TENANT_NAME_BYTES && isalnum((unsigned char)word[0]);
 }
 
+const struct sl_api_key sl_api_key_anybody = {
+    .max_answers = INT64_MAX, .requests_per_minute = INT64_MAX, .tokens_per_minute = INT64_MAX};
+
+// To add a limit: a row, and what it is in struct sl_api_key.
+static const struct {
+    const char *name;
+    size_t offset;
+} limits[] = {
+    {"answers=", offsetof(struct sl_api_key, max_answers)},
+    {"requests=", offsetof(struct sl_api_key, requests_per_minute)},
+    {"tokens=", offsetof(struct sl_api_key, tokens_per_minute)},
+};
+
 static bool parse_limit(const char *word, struct sl_api_key *key) {
-    static const char answers[] = "answers=";
-    char *end;
-    if (strncmp(word, answers, sizeof answers - 1) != 0 || !isdigit((unsigned char)word[sizeof answers - 1])) {
-        return false;
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        size_t n = strlen(limits[i].name);
+        if (strncmp(word, limits[i].name, n) == 0 && isdigit((unsigned char)word[n])) {
+            char *end;
+            errno = 0;
+            long long value = strtoll(word + n, &end, 10);
+            *(int64_t *)((char *)key + limits[i].offset) = value;
+            return *end == '\0' && errno == 0 && value > 0 && value <= MAX_LIMIT;
+        }
     }
-    errno = 0;
-    key->max_answers = strtoll(word + sizeof answers - 1, &end, 10);
-    return *end == '\0' && errno == 0 && key->max_answers > 0;
+    return false;
+}
+
+static bool make_hash(const void *bytes, size_t n_bytes, uint8_t hash_out[32]) {
+    unsigned n = 0;
+    return EVP_Digest(bytes, n_bytes, hash_out, &n, EVP_sha256(), NULL) == 1 && n == 32;
+}
+
+// Of a tenant's name, or "*": no key begins with a zero.
+static bool make_tenant_hash(const char *tenant, uint8_t hash_out[32]) {
+    char named[1 + SL_TENANT_NAME_BYTES] = "";
+    snprintf(named + 1, SL_TENANT_NAME_BYTES, "%s", tenant);
+    return make_hash(named, sizeof named, hash_out);
 }
 
 // Whether there is one in the line, which is changed.
@@ -73,18 +99,22 @@ static enum sl_status parse_line(char *line, bool *there_out, struct sl_api_key 
     if (!word) {
         return SL_OK;
     }
-    key_out->max_answers = INT64_MAX;
-    if (!parse_hash(word, key_out->hash)) {
-        return sl_fail(err, SL_ERR_INVALID, "expected a SHA-256 in 64 small hexadecimal digits");
+    *key_out = sl_api_key_anybody;
+    bool is_tenants = strcmp(word, "jwt") == 0;
+    if (!is_tenants && !parse_hash(word, key_out->hash)) {
+        return sl_fail(err, SL_ERR_INVALID, "expected a SHA-256 in 64 small hexadecimal digits, or jwt");
     }
     word = strtok_r(NULL, " \t", &rest);
-    if (!word || !is_tenant(word)) {
-        return sl_fail(err, SL_ERR_INVALID, "expected a tenant behind the hash: letters, digits, '.', '_', '-'");
+    if (!word || (!sl_tenant_name_is_valid(word) && !(is_tenants && strcmp(word, "*") == 0))) {
+        return sl_fail(err, SL_ERR_INVALID, "expected a tenant behind it: letters, digits, '.', '_', '-'");
     }
     snprintf(key_out->tenant, sizeof key_out->tenant, "%s", word);
+    if (is_tenants && !make_tenant_hash(word, key_out->hash)) {
+        return sl_fail(err, SL_ERR_INTERNAL, "the hash of a tenant's name failed");
+    }
     while ((word = strtok_r(NULL, " \t", &rest))) {
         if (!parse_limit(word, key_out)) {
-            return sl_fail(err, SL_ERR_INVALID, "\"%.40s\": expected answers=N", word);
+            return sl_fail(err, SL_ERR_INVALID, "\"%.40s\": expected answers=N, requests=N or tokens=N", word);
         }
     }
     return SL_OK;
@@ -139,66 +169,31 @@ enum sl_status sl_api_keys_parse(const char *text, size_t n_bytes, struct sl_api
 
 // ---- the file -------------------------------------------------------------------------------------------------------
 
-static enum sl_status read_text(int fd, const struct stat *about, char **text_out, struct sl_error *err) {
-    char *text = malloc((size_t)about->st_size + 1);
-    ssize_t n = text ? read(fd, text, (size_t)about->st_size) : -1;
-    if (n != about->st_size) {
-        free(text);
-        return sl_fail(err, SL_ERR_IO, "cannot be read whole");
-    }
-    *text_out = text;
-    return SL_OK;
-}
-
 static enum sl_status load(struct sl_api_keys *keys, struct sl_error *err) {
-    int fd = open(keys->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat about;
     char *text = NULL;
     struct sl_api_key *list = NULL;
-    size_t n = 0;
-    enum sl_status status = SL_OK;
-    if (fd < 0 || fstat(fd, &about) != 0) {
-        status = sl_fail(err, SL_ERR_IO, "%s", strerror(errno));
-    } else if (!S_ISREG(about.st_mode) || about.st_size > MAX_FILE_BYTES) {
-        status = sl_fail(err, SL_ERR_INVALID, "is not a file of keys");
-    } else if ((about.st_mode & 022) != 0) {
-        status = sl_fail(err, SL_ERR_PRECONDITION, "others may write it: chmod go-w");
-    } else {
-        status = read_text(fd, &about, &text, err);
-    }
+    size_t n = 0, n_bytes = 0;
+    enum sl_status status = sl_changing_file_read(&keys->file, &text, &n_bytes, &about, err);
     if (status == SL_OK) {
-        status = sl_api_keys_parse(text, (size_t)about.st_size, &list, &n, err);
+        status = sl_api_keys_parse(text, n_bytes, &list, &n, err);
     }
     free(text);
-    if (fd >= 0) {
-        close(fd);
-    }
     if (status == SL_OK) {
         free(keys->list);
         keys->list = list;
         keys->n = n;
-        keys->seen = about;
+        sl_changing_file_accept(&keys->file, &about);
     }
     return status;
 }
 
-static bool is_same(const struct stat *a, const struct stat *b) {
-    return a->st_ino == b->st_ino && a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
-           a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
-}
-
 // Under the mutex.
 static void look_again(struct sl_api_keys *keys) {
-    int64_t now_ns = sl_now_ns();
-    struct stat about;
-    if (now_ns - keys->looked_ns < LOOK_AGAIN_MS * SL_NS_PER_MS) {
-        return;
-    }
-    keys->looked_ns = now_ns;
-    if (stat(keys->path, &about) == 0 && is_same(&about, &keys->seen)) {
-        return;
-    }
     struct sl_error err;
+    if (!sl_changing_file_is_due(&keys->file)) {
+        return;
+    }
     if (load(keys, &err) == SL_OK) {
         sl_log_info("trust", "%s: %zu keys", keys->path, keys->n);
     } else {
@@ -213,7 +208,7 @@ enum sl_status sl_api_keys_open(const char *path, struct sl_api_keys **keys_out,
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for keys");
     }
     pthread_mutex_init(&keys->mutex, NULL);
-    keys->looked_ns = sl_now_ns();
+    keys->file = (struct sl_changing_file){.path = keys->path, .max_bytes = MAX_FILE_BYTES, .is_ours_alone = true};
     enum sl_status status = load(keys, err);
     if (status != SL_OK) {
         sl_error_prefix(err, path);
@@ -235,21 +230,47 @@ void sl_api_keys_close(struct sl_api_keys **keys_ptr) {
     }
 }
 
-enum sl_status sl_api_keys_find(struct sl_api_keys *keys, const char *presented, struct sl_api_key *key_out) {
-    uint8_t hash[32];
-    unsigned n = 0;
-    if (EVP_Digest(presented, strlen(presented), hash, &n, EVP_sha256(), NULL) != 1 || n != sizeof hash) {
-        return SL_ERR_DENIED;
-    }
-    enum sl_status status = SL_ERR_DENIED;
-    pthread_mutex_lock(&keys->mutex);
-    look_again(keys);
-    for (size_t i = 0; i < keys->n && status != SL_OK; i++) {
-        if (memcmp(keys->list[i].hash, hash, sizeof hash) == 0) {
-            *key_out = keys->list[i];
-            status = SL_OK;
+// Under the mutex; NULL: nobody has it.
+static const struct sl_api_key *find(struct sl_api_keys *keys, const uint8_t hash[32]) {
+    for (size_t i = 0; i < keys->n; i++) {
+        if (memcmp(keys->list[i].hash, hash, 32) == 0) {
+            return &keys->list[i];
         }
     }
+    return NULL;
+}
+
+enum sl_status sl_api_keys_of_tenant(struct sl_api_keys *keys, const char *tenant, struct sl_api_key *key_out) {
+    struct sl_api_key key = sl_api_key_anybody;
+    uint8_t hash[32], hash_of_all[32];
+    if (!make_tenant_hash(tenant, hash) || !make_tenant_hash("*", hash_of_all)) {
+        return SL_ERR_INTERNAL;
+    }
+    if (keys) {
+        pthread_mutex_lock(&keys->mutex);
+        look_again(keys);
+        const struct sl_api_key *line = find(keys, hash);
+        line = line ? line : find(keys, hash_of_all);
+        key = line ? *line : key;
+        pthread_mutex_unlock(&keys->mutex);
+    }
+    memcpy(key.hash, hash, sizeof key.hash);
+    snprintf(key.tenant, sizeof key.tenant, "%s", tenant);
+    *key_out = key;
+    return SL_OK;
+}
+
+enum sl_status sl_api_keys_find(struct sl_api_keys *keys, const char *presented, struct sl_api_key *key_out) {
+    uint8_t hash[32];
+    if (!make_hash(presented, strlen(presented), hash)) {
+        return SL_ERR_DENIED;
+    }
+    pthread_mutex_lock(&keys->mutex);
+    look_again(keys);
+    const struct sl_api_key *key = find(keys, hash);
+    if (key) {
+        *key_out = *key;
+    }
     pthread_mutex_unlock(&keys->mutex);
-    return status;
+    return key ? SL_OK : SL_ERR_DENIED;
 }

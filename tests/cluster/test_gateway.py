@@ -211,8 +211,8 @@ def test_models_health_and_metrics():
         assert gateway.refusal(404, model="other")["param"] == "model"
         gateway.complete(model="pocket")
         names = set(re.findall(r"^(\w+)", re.sub(r"^#.*\n", "", gateway.get("/metrics")[1], flags=re.M), re.M))
-        assert names == {"sluice_gateway_requests_total", "sluice_gateway_answers", "sluice_gateway_body_bytes",
-                         "sluice_gateway_ready"}, names
+        assert names == {"sluice_gateway_requests_total", "sluice_gateway_limited_total", "sluice_gateway_answers",
+                         "sluice_gateway_body_bytes", "sluice_gateway_ready"}, names
         if shutil.which("promtool"):
             checked = subprocess.run(["promtool", "check", "metrics"], input=gateway.get("/metrics")[1], text=True, capture_output=True)
             assert checked.returncode == 0, checked
@@ -249,7 +249,11 @@ def test_what_is_not_done_is_refused_by_name():
         for body in (b"", b"{", b"[]", b'{"prompt": "a", "prompt": "b"}', b'{"prompt": "\xff"}', b"[" * 100000, b'{"prompt":"\\u0000"}'):
             gateway.refusal(400, body=body)
         assert gateway.refusal(404, "/v2/completions", {})["param"] is None
-        assert gateway.get("/v1/completions")[0] == 405 and gateway.post("/health", {})[0] == 405
+        for method, path, allowed in (("GET", "/v1/completions", "POST"), ("POST", "/health", "GET, HEAD"), ("DELETE", "/v1/models/x", "GET, HEAD")):
+            with contextlib.closing(gateway.connect()) as connection:
+                connection.request(method, path)
+                reply = connection.getresponse()
+                assert reply.status == 405 and reply.getheader("Allow") == allowed, (path, reply.status, reply.getheaders())
         # Never ignored, but nothing either: what says nothing.
         gateway.complete(n=1, tools=None, presence_penalty=0, logit_bias={}, user="me", max_tokens=1)
 
@@ -304,6 +308,22 @@ def test_strangers_and_slow_ones():
             asked = {**ANSWER, "max_tokens": 400, "ignore_eos": True, "stop": None}
             with gateway.stream("/v1/completions", asked), gateway.stream("/v1/completions", asked):
                 assert gateway.refusal(429)["type"] == "rate_limit_error"
+
+
+def test_a_long_body_holds_nobody_up():
+    """It is parsed by the thread that answers it: meanwhile others are served, and are told that it is being answered."""
+    ids = json.dumps({"prompt": [7] * (5 << 20) + [-1]})  # 15 MB
+    with Cluster(kvstore=0) as cluster, Gateway(cluster) as gateway:
+        def is_seen_being_parsed():
+            replies = []
+            asking = threading.Thread(target=lambda: replies.append(gateway.refusal(400, body=ids)))
+            asking.start()
+            seen = False
+            while asking.is_alive():
+                seen = seen or (gateway.metric("sluice_gateway_answers") == 1 and gateway.metric("sluice_gateway_body_bytes") > len(ids))
+            assert replies and f"prompt[{5 << 20}]" in replies[0]["message"], replies
+            return seen
+        eventually(is_seen_being_parsed, 60, "somebody is served meanwhile")
 
 
 def open_files(gateway):
@@ -504,7 +524,7 @@ def test_a_coordinator_that_is_not_there_is_told_of_once():
 def test_wrong_options_name_the_remedy():
     from harness import BIN
     for words, said in ((["--listen", "0.0.0.0:0"], "--insecure"), (["--https-cert", "/dev/null/x", "--https-key", "y"], "/dev/null/x"),
-                        (["--https-cert", "/dev/null"], "belong together"), (["--keys", "/dev/null/k"], "/dev/null/k"), (["--tenants", "x"], "--keys"), (["--listen", "nowhere"], "HOST:PORT")):
+                        (["--https-cert", "/dev/null"], "belong together"), (["--keys", "/dev/null/k"], "/dev/null/k"), (["--tenants", "x"], "--keys"), (["--jwt-keys", "/dev/null/j"], "/dev/null/j"), (["--jwt-issuer", "x"], "--jwt-keys"), (["--listen", "nowhere"], "HOST:PORT")):
         refused = subprocess.run([os.path.join(BIN, "sluice-gateway"), *words], capture_output=True, text=True, timeout=30 * SLOW)
         assert refused.returncode in (1, 2) and said in refused.stderr, refused
 

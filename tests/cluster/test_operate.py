@@ -38,11 +38,18 @@ def probe(process, path):
 
 def becomes(process, path, status, word, timeout=15):
     """The probe answers so before long."""
+    heard = []
+
     def is_so():
-        with contextlib.suppress(OSError, http.client.HTTPException):  # where strangers have taken its places, or it has ended
-            got = probe(process, path)
-            return got[0] == status and word in got[1]
-    eventually(is_so, timeout, f"{path} of {process.admin} is {status} and says {word!r}")
+        try:
+            heard[:] = probe(process, path)
+        except (OSError, http.client.HTTPException) as error:  # where strangers have taken its places, or it has ended
+            heard[:] = None, repr(error)
+        return heard[0] == status and word in heard[1]
+    try:
+        eventually(is_so, timeout, f"{path} of {process.admin} is {status} and says {word!r}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}; it was {heard}") from None
 
 
 def samples(page):
@@ -196,7 +203,7 @@ def test_probes_follow_a_worker_through_its_life():
             found.append(event)
             if event.HasField("token") and len(tokens(found)) == 3:
                 worker.signal(signal.SIGTERM)
-                becomes(worker, "/readyz", 503, "stopping")
+                becomes(worker, "/readyz?verbose", 503, "running jobs finish")  # beside what the coordinator says of it soon
                 assert probe(worker, "/livez") == (200, "ok\n")
         assert len(tokens(found)) == 2500 and found[-1].finished.status_code == 0
         assert worker.popen.wait(20 * SLOW) == 0

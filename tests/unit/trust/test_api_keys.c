@@ -91,6 +91,37 @@ static void test_a_file_that_changes(void **state) {
     sl_api_keys_close(&keys);
 }
 
+static void test_limits_are_a_lines_own(void **state) {
+    (void)state;
+    write_file(ONE " acme tokens=1000000 answers=8 requests=60\n" TWO " beta\njwt acme requests=5\njwt * answers=1\n",
+               0600);
+    struct sl_api_keys *keys;
+    struct sl_error err;
+    struct sl_api_key key, other;
+    assert_int_equal(sl_api_keys_open(path, &keys, &err), SL_OK);
+    assert_int_equal(sl_api_keys_find(keys, "one", &key), SL_OK);
+    assert_true(key.max_answers == 8 && key.requests_per_minute == 60 && key.tokens_per_minute == 1000000);
+    assert_int_equal(sl_api_keys_find(keys, "two", &key), SL_OK);
+    assert_true(key.requests_per_minute == INT64_MAX && key.tokens_per_minute == INT64_MAX);
+    // Of tenants that are known by something else: their own line, or that of all others; and each by itself.
+    assert_int_equal(sl_api_keys_of_tenant(keys, "acme", &key), SL_OK);
+    assert_true(key.requests_per_minute == 5 && key.max_answers == INT64_MAX);
+    assert_string_equal(key.tenant, "acme");
+    assert_int_equal(sl_api_keys_of_tenant(keys, "beta", &key), SL_OK);
+    assert_true(key.max_answers == 1 && key.requests_per_minute == INT64_MAX);
+    assert_string_equal(key.tenant, "beta");
+    assert_int_equal(sl_api_keys_of_tenant(keys, "gamma", &other), SL_OK);
+    assert_true(memcmp(key.hash, other.hash, sizeof key.hash) != 0);
+    assert_int_equal(sl_api_keys_of_tenant(NULL, "beta", &other), SL_OK);
+    assert_true(other.max_answers == INT64_MAX && memcmp(key.hash, other.hash, sizeof key.hash) == 0);
+    // No key is a tenant's name.
+    static const char *const nobodys[] = {"acme", "*", "jwt", "jwt acme"};
+    for (size_t i = 0; i < sizeof nobodys / sizeof *nobodys; i++) {
+        assert_int_equal(sl_api_keys_find(keys, nobodys[i], &key), SL_ERR_DENIED);
+    }
+    sl_api_keys_close(&keys);
+}
+
 static void test_what_is_no_file_of_keys(void **state) {
     (void)state;
     static const struct {
@@ -110,6 +141,13 @@ static void test_what_is_no_file_of_keys(void **state) {
         {ONE " acme answers=99999999999999999999", "answers=9"},
         {ONE " acme answers=1x", "answers=1x"},
         {ONE " acme speed=1", "speed=1"},
+        {ONE " acme requests=0", "requests=0"},
+        {ONE " acme tokens=1000000000001", "tokens=1000000000001"},
+        {ONE " acme tokens=12k", "tokens=12k"},
+        {ONE " *", "line 1: expected a tenant"},
+        {"jwt", "line 1: expected a tenant"},
+        {"jwt **", "line 1: expected a tenant"},
+        {"JWT acme", "line 1: expected a SHA-256"},
     };
     struct sl_api_keys *keys;
     struct sl_error err;
@@ -133,6 +171,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_keys_are_found_by_their_hash, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_a_file_that_changes, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_limits_are_a_lines_own, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_what_is_no_file_of_keys, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see intake.h.
+#include "gateway/intake.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/thread.h"
+
+enum {
+    LONG_BODY_BYTES = 1 << 20, // parsed in less than a tenth of a second
+    TURN_MS = 60000,           // for all that are before us
+    LOOK_MS = 100,
+    BYTES_A_TOKEN = 4,
+};
+
+// ---- turns --------------------------------------------------------------------------------------------------------------
+
+void sl_intake_turn_init(struct sl_intake_turn *turn) {
+    pthread_mutex_init(&turn->mutex, NULL);
+    sl_cond_init(&turn->over);
+    turn->taken = false;
+}
+
+void sl_intake_turn_cleanup(struct sl_intake_turn *turn) {
+    pthread_cond_destroy(&turn->over);
+    pthread_mutex_destroy(&turn->mutex);
+}
+
+static enum sl_status wait_for_turn(struct sl_intake_turn *turn, bool (*stopped)(void *arg), void *arg,
+                                    struct sl_refusal *refusal) {
+    int64_t deadline_ns = sl_deadline_in_ms(TURN_MS);
+    enum sl_status status = SL_OK;
+    pthread_mutex_lock(&turn->mutex);
+    while (turn->taken && status == SL_OK) {
+        sl_cond_wait_until(&turn->over, &turn->mutex, sl_deadline_in_ms(LOOK_MS));
+        if (stopped(arg)) {
+            sl_refuse(refusal, 503, "the gateway stops, or nobody waits for the answer");
+            status = SL_ERR_CANCELLED;
+        } else if (sl_deadline_left_ms(deadline_ns) == 0) {
+            sl_refuse(refusal, 429, "too many long requests are being read");
+            status = SL_ERR_EXHAUSTED;
+        }
+    }
+    turn->taken |= status == SL_OK;
+    pthread_mutex_unlock(&turn->mutex);
+    return status;
+}
+
+static void end_turn(struct sl_intake_turn *turn) {
+    pthread_mutex_lock(&turn->mutex);
+    turn->taken = false;
+    pthread_cond_signal(&turn->over);
+    pthread_mutex_unlock(&turn->mutex);
+}
+
+// ---- what is asked ------------------------------------------------------------------------------------------------------
+
+static enum sl_status check_model(const struct sl_served_model *model, const struct sl_openai_request *request,
+                                  struct sl_refusal *refusal) {
+    if (!model->known) {
+        sl_refuse(refusal, 503, "no coordinator has answered yet: %s", model->why);
+        return SL_ERR_PEER_LOST;
+    }
+    if (request->model && strcmp(request->model, model->name) != 0) {
+        sl_refuse(refusal, 404, "there is no model \"%.100s\"; this is \"%.100s\"", request->model, model->name);
+        snprintf(refusal->param, sizeof refusal->param, "model");
+        return SL_ERR_NOT_FOUND;
+    }
+    return SL_OK;
+}
+
+// ---- what it costs ------------------------------------------------------------------------------------------------------
+
+static int64_t guess_tokens(const Sluice__V1__GenerateRequest *message) {
+    size_t n_bytes = 0;
+    if (message->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS) {
+        return (int64_t)message->tokens->n_ids;
+    }
+    if (message->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT) {
+        n_bytes = strlen(message->text);
+    } else {
+        for (size_t i = 0; i < message->chat->n_messages; i++) {
+            n_bytes += strlen(message->chat->messages[i]->content);
+        }
+    }
+    return (int64_t)(n_bytes + BYTES_A_TOKEN - 1) / BYTES_A_TOKEN;
+}
+
+static enum sl_status charge(struct sl_intake *intake, const struct sl_openai_request *request,
+                             struct sl_refusal *refusal) {
+    int64_t n = guess_tokens(&request->message), now_ns = sl_now_ns(), retry_ms = 0;
+    enum sl_status status =
+        sl_limits_take(intake->limits, &intake->who, SL_LIMIT_TOKENS, n, now_ns, &intake->told, &retry_ms);
+    if (status == SL_OK) {
+        intake->n_charged_tokens = n;
+        return SL_OK;
+    }
+    sl_limits_give_back(intake->limits, &intake->who, SL_LIMIT_REQUESTS, 1, now_ns);
+    sl_refuse_for(refusal, retry_ms, "tokens of prompts", intake->who.tokens_per_minute);
+    return status;
+}
+
+void sl_intake_settle(struct sl_intake *intake, int64_t n_tokens) {
+    sl_limits_give_back(intake->limits, &intake->who, SL_LIMIT_TOKENS, intake->n_charged_tokens - n_tokens,
+                        sl_now_ns());
+    intake->n_charged_tokens = n_tokens;
+}
+
+// ---- all of it ----------------------------------------------------------------------------------------------------------
+
+enum sl_status sl_intake_read(struct sl_intake *intake, bool (*stopped)(void *arg), void *arg,
+                              struct sl_openai_request **request_out, struct sl_refusal *refusal) {
+    bool is_long = intake->n_body > LONG_BODY_BYTES;
+    struct sl_openai_request *request = NULL;
+    enum sl_status status = is_long ? wait_for_turn(intake->turn, stopped, arg, refusal) : SL_OK;
+    if (status == SL_OK) {
+        status = sl_openai_request_parse(intake->is_chat, intake->body ? intake->body : "", intake->n_body, &request,
+                                         refusal);
+        if (is_long) {
+            end_turn(intake->turn);
+        }
+    }
+    sl_intake_drop(intake);
+    if (status == SL_OK) {
+        status = check_model(&intake->model, request, refusal);
+    }
+    if (status == SL_OK) {
+        status = charge(intake, request, refusal);
+    }
+    if (status != SL_OK) {
+        sl_openai_request_destroy(&request);
+        return status;
+    }
+    *request_out = request;
+    return SL_OK;
+}
+
+void sl_intake_drop(struct sl_intake *intake) {
+    if (intake->body) {
+        atomic_fetch_sub(intake->held_bytes, (long long)intake->body_bytes);
+        free(intake->body);
+        intake->body = NULL;
+        intake->n_body = intake->body_bytes = 0;
+    }
+}
