@@ -27,7 +27,7 @@ class Browser:
             os.dup2(kept[0], 3)
             os.dup2(kept[1], 4)
         self.popen = subprocess.Popen(
-            [PROGRAM, "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+            [PROGRAM, "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-lcd-text", "--disable-dev-shm-usage",
              "--no-first-run", "--disable-background-networking", "--disable-extensions", "--hide-scrollbars",
              f"--user-data-dir={self.folder.name}", "about:blank"],
             preexec_fn=take_pipes, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -73,7 +73,7 @@ class Browser:
 
     def wait(self, expression, timeout=20):
         deadline = time.monotonic() + timeout * SLOW
-        while not self.ask(expression):
+        while not self.ask(f"!!({expression})"):
             assert time.monotonic() < deadline, f"not so within {timeout} s: {expression}\n{self.text()}\n{self.complaints}"
             time.sleep(0.1)
 

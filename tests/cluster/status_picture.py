@@ -23,19 +23,19 @@ LABELS = ("nightly summary", "contract review", "support chat", "")
 def client(cluster, seed, end):
     draw = random.Random(seed)
     while time.monotonic() < end:
-        prompt = document(draw.choice((2000, 5000, 9000, 16000)), seed=draw.randrange(1000)) + question()
+        prompt = document(draw.choice((4000, 9000, 16000, 24000)), seed=draw.randrange(4)) + question()
         list(cluster.generate(inference.GenerateRequest(text=prompt, recipe=draw.choice(RECIPES), label=draw.choice(LABELS), ignore_eos=True,
                                                         max_new_tokens=draw.choice((40, 150, 400)))))
-        time.sleep(draw.random() * 2)
+        time.sleep(draw.random() * 3)
 
 
 def main(words):
     if not PROGRAM or not words:
         return "chromium is not installed" if words else __doc__
-    views = {words[-1]: (1000, False)}
+    views = {words[-1]: (1050, False)}
     if words[0] == "--all":
-        views = {os.path.join(words[1], f"{width}-{'dark' if dark else 'light'}.png"): (width, dark) for width in (1000, 400) for dark in (False, True)}
-    with Cluster(prefill=2, decode=2) as cluster, Gateway(cluster) as gateway, Browser(1000, 800) as browser:
+        views = {os.path.join(words[1], f"{width}-{'dark' if dark else 'light'}.png"): (width, dark) for width in (1050, 400) for dark in (False, True)}
+    with Cluster(prefill=2, decode=2) as cluster, Gateway(cluster) as gateway, Browser(1050, 800) as browser:
         browser.open(f"http://{gateway.host}:{gateway.port}/status")
         end = time.monotonic() + SECONDS
         clients = [threading.Thread(target=client, args=(cluster, seed, end)) for seed in range(7)]
@@ -45,7 +45,7 @@ def main(words):
         for path, (width, dark) in views.items():
             browser.look(width, 800, dark)
             time.sleep(2.5)  # it asks again
-            browser.screenshot(path, height=None if width < 500 else 1180)
+            browser.screenshot(path, height=2000 if width < 500 else 1280)
         for one in clients:
             one.join()
     return 0
