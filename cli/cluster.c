@@ -108,6 +108,7 @@ static enum sl_status start_coordinator(struct sl_cluster *cluster, struct sl_er
     add_option(&arguments, "--model", cluster->config.model);
     add_option(&arguments, "--weights", cluster->config.weights);
     add_option(&arguments, "--log", cluster->config.workers_log);
+    add_option(&arguments, "--state", cluster->config.coordinator_state);
     char salt_file[PATH_MAX];
     if (cluster->config.tls) {
         if (snprintf(salt_file, sizeof salt_file, "%s/salt", cluster->config.tls) >= PATH_MAX) {

@@ -26,6 +26,7 @@ struct sl_cluster_config {
     const char *tls;               // NULL, or a folder of certificates, which are made: everything asks who is there
     const char *disk;              // NULL or a folder in which every KV store has one of its own name; made if need be
     int64_t disk_bytes;            // of each
+    const char *coordinator_state; // NULL or where the coordinator keeps jobs
     char *const *worker_arguments; // given to every worker in addition
     size_t n_worker_arguments;
 };

@@ -28,6 +28,8 @@ void sl_coordinator_config_init(struct sl_coordinator_config *config) {
         .etcd = "",
         .etcd_prefix = "/sluice",
         .advertise = "",
+        .state_dir = "",
+        .state_bytes = INT64_C(1) << 30,
         .admin_listen = "none",
         .metrics_alias = "none",
         .weights = "stored",
@@ -63,6 +65,9 @@ static void *sweep(void *arg) {
         atomic_store(&coordinator->swept_ns, now_ns);
         sl_registry_sweep(coordinator->registry, now_ns);
         sl_jobs_trim(coordinator->jobs, now_ns);
+        if (coordinator->state != NULL) {
+            sl_state_watch(coordinator->state, now_ns);
+        }
         pthread_mutex_lock(&coordinator->mutex);
         int64_t next_ns = now_ns + SWEEP_MS * SL_NS_PER_MS;
         while (!coordinator->swept &&
@@ -250,6 +255,9 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
     if (status == SL_OK) {
         status = make_parts(coordinator, err);
     }
+    if (status == SL_OK && config->state_dir[0] != '\0') {
+        status = sl_coordinator_restore(coordinator, err);
+    }
     if (status != SL_OK) {
         goto err_destroy;
     }
@@ -266,11 +274,13 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
     if (status != SL_OK) {
         goto err_destroy;
     }
+    sl_coordinator_go_on(coordinator);
     // Whoever was given strings by pointer: they need not outlive this call.
     coordinator->config.listen = coordinator->config.model_dir = coordinator->config.default_recipe = NULL;
     coordinator->config.weights = coordinator->config.salt_file = coordinator->config.model_name = NULL;
     coordinator->config.tls = coordinator->config.etcd_tls = (struct sl_tls_files){0};
     coordinator->config.etcd = coordinator->config.etcd_prefix = coordinator->config.advertise = NULL;
+    coordinator->config.state_dir = NULL;
     coordinator->config.admin_listen = coordinator->config.metrics_alias = NULL;
     atomic_store(&coordinator->swept_ns, sl_now_ns());
     sl_coordinator_add_probes(coordinator);
@@ -323,7 +333,11 @@ static void drain(struct sl_coordinator *coordinator) {
     }
     int n_cancelled = coordinator->n_threads;
     pthread_mutex_unlock(&coordinator->mutex);
-    if (n_cancelled > 0) {
+    if (n_cancelled > 0 && coordinator->state != NULL) {
+        sl_log_info("coordinator", "the grace period is over: %d jobs go on after a restart", n_cancelled);
+        sl_state_suspend(coordinator->state);
+        sl_jobs_cancel_all(coordinator->jobs); // which nobody is told
+    } else if (n_cancelled > 0) {
         sl_log_warn("coordinator", "the grace period is over: cancelling %d jobs", n_cancelled);
         sl_jobs_cancel_all(coordinator->jobs);
     }
@@ -362,6 +376,8 @@ void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {
     sl_admin_close(&coordinator->admin); // before what it tells of
     sl_rpc_standard_cleanup(&coordinator->standard);
     sl_election_destroy(&coordinator->election);
+    sl_coordinator_forget_restored(coordinator);
+    sl_state_close(&coordinator->state);
     sl_jobs_destroy(&coordinator->jobs);
     sl_admission_destroy(&coordinator->admission);
     sl_tenants_destroy(&coordinator->tenants);

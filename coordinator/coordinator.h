@@ -7,6 +7,7 @@
  *     registry.h    who is there                          admit.h      is there room
  *     event_log.h   what happened                         job.h        one request and its state machine
  *     jobs.h        all of them                           request.h    what a client may ask for
+ *     state.h       those that outlive this process        restore.c    and come back
  *     lead.h        whether this coordinator leads         election/election.h  and who else
  *     run_job.h     one job from its beginning to its end  submit.c     from a request to a job with a thread
  *     inference_service.c, cluster_service.c              what clients and workers call
@@ -28,6 +29,8 @@ struct sl_coordinator_config {
     struct sl_tls_files tls;   // none: callers are not asked who they are
     bool insecure;             // and then, listen also where other hosts can connect
     const char *salt_file;     // what tenants' salts are made of, made where it is not there; NULL: trust/tenant_salt.h
+    const char *state_dir;     // where jobs are written that outlive the process (state/state.h); "": nowhere
+    int64_t state_bytes;       // that they may take there
     const char *model_dir;     // tokenizer, config.json and fingerprint; the weights are not loaded
     const char *model_name;    // as clients know it; NULL: the folder's
     const char *weights;       // the format of the workers' weights (tensor/ops.h): part of the fingerprint

@@ -11,6 +11,7 @@
 #include "coordinator/job_figures.h"
 #include "coordinator/jobs/jobs.h"
 #include "coordinator/jobs/request.h"
+#include "coordinator/state/state.h"
 #include "coordinator/workers/admit.h"
 #include "coordinator/workers/affinity.h"
 #include "coordinator/workers/registry.h"
@@ -38,8 +39,10 @@ struct sl_coordinator {
     struct sl_admission *admission;
     struct sl_tenants *tenants;
     struct sl_jobs *jobs;
-    struct sl_election *election;    // NULL: alone
-    struct sl_rpc_standard standard; // beside the coordinator's own services
+    struct sl_state *state;           // NULL: jobs end with the process
+    struct sl_restored_job *restored; // that wait for the server, or NULL
+    struct sl_election *election;     // NULL: alone
+    struct sl_rpc_standard standard;  // beside the coordinator's own services
     struct sl_rpc_server *server;
     atomic_int n_watchers; // handlers that may stay for long
     struct sl_job_figures figures;
@@ -57,11 +60,19 @@ struct sl_coordinator {
 
 /*
  * submit.c: check a request, admit it into the line and start its thread; or find the job that its idempotency key has made before.
- * *job_out is a reference of the caller's. call_deadline_ns: SL_NO_DEADLINE for Submit.
+ * *job_out is a reference of the caller's. call_deadline_ns: SL_NO_DEADLINE for Submit. attached: the job ends with its call (Generate).
  */
 enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,
                                      const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
-                                     struct sl_job **job_out, struct sl_error *err);
+                                     bool attached, struct sl_job **job_out, struct sl_error *err);
+
+// submit.c: a job that was accepted before this process was.
+enum sl_status sl_coordinator_resume(struct sl_coordinator *coordinator, struct sl_job *job, struct sl_error *err);
+
+// restore.c: read what --state has, before anybody asks; and, once others can be asked who leads, go on with what has not ended.
+enum sl_status sl_coordinator_restore(struct sl_coordinator *coordinator, struct sl_error *err);
+void sl_coordinator_go_on(struct sl_coordinator *coordinator);
+void sl_coordinator_forget_restored(struct sl_coordinator *coordinator);
 
 // coordinator_metrics.c: once everything is there.
 void sl_coordinator_add_probes(struct sl_coordinator *coordinator);

@@ -38,6 +38,21 @@ static void write_jobs(struct sl_coordinator *coordinator, FILE *page) {
     }
 }
 
+// Zeros without --state.
+static void write_state(struct sl_coordinator *coordinator, FILE *page) {
+    struct sl_state_stats stats = {0};
+    if (coordinator->state != NULL) {
+        sl_state_get_stats(coordinator->state, &stats);
+    }
+    sl_metrics_declare(page, SL_GAUGE, "sluice_state_jobs", "Jobs in --state.");
+    sl_metrics_sample(page, "sluice_state_jobs", (double)stats.n_jobs, NULL);
+    sl_metrics_declare(page, SL_GAUGE, "sluice_state_bytes", "What they take there.");
+    sl_metrics_sample(page, "sluice_state_bytes", (double)stats.bytes, NULL);
+    sl_metrics_declare(page, SL_COUNTER, "sluice_state_lost_jobs_total",
+                       "Jobs that could not be written there, or not to their end.");
+    sl_metrics_sample(page, "sluice_state_lost_jobs_total", (double)stats.n_lost, NULL);
+}
+
 enum { N_ROLES = 3, N_STATES = 4 };
 
 static void write_workers(const struct sl_worker_report *reports, size_t n_reports, FILE *page) {
@@ -84,6 +99,7 @@ static void write_metrics(void *arg, FILE *page) {
     struct sl_admission_stats stats;
     sl_admission_get_stats(coordinator->admission, &stats);
     write_jobs(coordinator, page);
+    write_state(coordinator, page);
     sl_metrics_declare(page, SL_GAUGE, "sluice_claimed_bytes", "KV bytes that admitted jobs have been promised.");
     sl_metrics_sample(page, "sluice_claimed_bytes", (double)stats.claimed_bytes, NULL);
     sl_metrics_declare(page, SL_GAUGE, "sluice_watchers", "Calls that follow jobs.");

@@ -119,18 +119,18 @@ static enum sl_status find_job(struct sl_coordinator *coordinator, const struct 
 }
 
 static enum sl_status submit(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
-                             const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
+                             const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns, bool attached,
                              struct sl_job **job_out, struct sl_error *err) {
     enum sl_status status = hold_tokens(call, request, err);
-    return status == SL_OK
-               ? sl_coordinator_submit(coordinator, sl_rpc_call_identity(call), request, call_deadline_ns, job_out, err)
-               : status;
+    return status == SL_OK ? sl_coordinator_submit(coordinator, sl_rpc_call_identity(call), request, call_deadline_ns,
+                                                   attached, job_out, err)
+                           : status;
 }
 
 static enum sl_status submit_and_reply(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
                                        const Sluice__V1__GenerateRequest *request, struct sl_error *err) {
     struct sl_job *job = NULL;
-    enum sl_status status = submit(coordinator, call, request, SL_NO_DEADLINE, &job, err);
+    enum sl_status status = submit(coordinator, call, request, SL_NO_DEADLINE, false, &job, err);
     if (status != SL_OK) {
         return status;
     }
@@ -206,7 +206,7 @@ static enum sl_status handle_generate(void *service, struct sl_rpc_call *call, c
     }
     struct sl_job *job = NULL;
     status = submit(coordinator, call, (const Sluice__V1__GenerateRequest *)request, sl_rpc_call_deadline_ns(call),
-                    &job, err);
+                    true, &job, err);
     if (status == SL_OK) {
         sl_rpc_call_on_cancel(call, cancel_job, job);
         status = send_events(call, job, 1, err);

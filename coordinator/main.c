@@ -43,6 +43,11 @@ static const struct sl_option options[] = {
      "the secret that keeps tenants' caches apart, made if it is not there; without, a new one each start where there "
      "are certificates. Several coordinators have the same",
      SL_FIELD(options, coordinator.salt_file)},
+    {"state", 0, SL_OPTION_STRING, "", "DIR",
+     "keep accepted jobs there: after a restart they go on, and ended ones can be read. Of this coordinator alone",
+     SL_FIELD(options, coordinator.state_dir)},
+    {"state-bytes", 0, SL_OPTION_SIZE, "1G", "BYTES", "all that --state may take; jobs that ended longest ago go first",
+     SL_FIELD(options, coordinator.state_bytes), 1 << 20, 1e15},
     {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "the cluster's model folder (the weights are not loaded)",
      SL_FIELD(options, coordinator.model_dir)},
     {"model-name", 0, SL_OPTION_STRING, NULL, "NAME", "as clients know the model; without, the folder's name",

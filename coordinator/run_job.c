@@ -64,15 +64,14 @@ static int64_t term_of(struct run *run) {
     return run->term;
 }
 
-// SL_AGAIN: nobody is known to lead. SL_ERR_PEER_LOST: another one does.
+// SL_AGAIN: nobody else is known to lead. SL_ERR_PEER_LOST: another one does.
 static enum sl_status check_leads(struct run *run, struct sl_error *err) {
     struct sl_election *election = run->context->election;
     if (election == NULL || sl_election_term(election) != 0) {
         return SL_OK;
     }
     char leader[SL_LEADER_BYTES];
-    sl_election_leader(election, leader);
-    if (leader[0] == '\0') {
+    if (!sl_election_another_leads(election, leader)) {
         return SL_AGAIN;
     }
     run->report.another_leads = run->hopeless = true;

@@ -6,15 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/hash.h"
 #include "base/thread.h"
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/lead.h"
 #include "coordinator/run_job.h"
 
+#define RESUMED_WAIT_MS 30000 // for workers, of a job that was there before this process: they have to find it first
+#define WRITTEN_WAIT_MS 5000  // for a disk; one that is silent is done without before that (state/state.h)
+
 struct job_thread {
     struct sl_coordinator *coordinator;
     struct sl_job *job; // a reference
+    bool resumed;
 };
 
 static void end_thread(struct sl_coordinator *coordinator) {
@@ -38,7 +43,9 @@ static void *job_thread(void *arg) {
         .model = &coordinator->model,
         .tokenizer = coordinator->tokenizer,
         .silence_ms = coordinator->config.silence_ms,
-        .worker_wait_ms = coordinator->config.worker_wait_ms,
+        .worker_wait_ms = thread.resumed && coordinator->config.worker_wait_ms < RESUMED_WAIT_MS
+                              ? RESUMED_WAIT_MS
+                              : coordinator->config.worker_wait_ms,
         .max_retries = coordinator->config.max_retries,
     };
     sl_run_job(&context, thread.job);
@@ -48,12 +55,13 @@ static void *job_thread(void *arg) {
 }
 
 // Threads are bounded by the places that admission gives: those in the line and those admitted.
-static enum sl_status start_thread(struct sl_coordinator *coordinator, struct sl_job *job, struct sl_error *err) {
+static enum sl_status start_thread(struct sl_coordinator *coordinator, struct sl_job *job, bool resumed,
+                                   struct sl_error *err) {
     struct job_thread *arg = malloc(sizeof(*arg));
     if (arg == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job's thread");
     }
-    *arg = (struct job_thread){coordinator, sl_job_ref(job)};
+    *arg = (struct job_thread){coordinator, sl_job_ref(job), resumed};
     pthread_mutex_lock(&coordinator->mutex);
     bool stopping = coordinator->stopping;
     coordinator->n_threads += !stopping;
@@ -104,20 +112,31 @@ static enum sl_status same_job(struct sl_job *first, uint64_t request_hash, stru
     return status;
 }
 
+static void drop(struct sl_coordinator *coordinator, struct sl_job *job) {
+    if (coordinator->state != NULL) {
+        sl_state_drop(coordinator->state, job);
+    }
+}
+
 // A job that is in the line; *job_out is it, or, if another call was faster, the one that has its key.
-static enum sl_status start(struct sl_coordinator *coordinator, struct sl_job *job, struct sl_job **job_out,
-                            struct sl_error *err) {
+static enum sl_status start(struct sl_coordinator *coordinator, struct sl_job *job, bool attached,
+                            struct sl_job **job_out, struct sl_error *err) {
+    if (coordinator->state != NULL) {
+        sl_state_keep(coordinator->state, job, attached);
+    }
     // Into the table before the thread starts, so that a job is found as soon as anything happens to it.
     struct sl_job *first = sl_jobs_add(coordinator->jobs, job);
     enum sl_status status;
     if (first != NULL) {
         sl_admission_leave(coordinator->admission, &job->place);
+        drop(coordinator, job);
         status = same_job(first, job->spec.request_hash, job_out, err);
         sl_job_unref(&job);
         return status;
     }
-    status = start_thread(coordinator, job, err);
+    status = start_thread(coordinator, job, false, err);
     if (status != SL_OK) {
+        drop(coordinator, job);
         sl_admission_leave(coordinator->admission, &job->place);
         sl_jobs_remove(coordinator->jobs, job);
         sl_job_unref(&job);
@@ -128,7 +147,7 @@ static enum sl_status start(struct sl_coordinator *coordinator, struct sl_job *j
 }
 
 static enum sl_status submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,
-                             const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
+                             const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns, bool attached,
                              struct sl_job **job_out, struct sl_error *err) {
     uint64_t request_hash = 0;
     enum sl_status status = sl_coordinator_check_leads(coordinator, err);
@@ -173,15 +192,26 @@ static enum sl_status submit(struct sl_coordinator *coordinator, const struct sl
         sl_job_unref(&job);
         return status;
     }
-    return start(coordinator, job, job_out, err);
+    return start(coordinator, job, attached, job_out, err);
 }
 
 enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,
                                      const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
-                                     struct sl_job **job_out, struct sl_error *err) {
-    enum sl_status status = submit(coordinator, caller, request, call_deadline_ns, job_out, err);
+                                     bool attached, struct sl_job **job_out, struct sl_error *err) {
+    enum sl_status status = submit(coordinator, caller, request, call_deadline_ns, attached, job_out, err);
     if (status != SL_OK) {
         atomic_fetch_add(&coordinator->figures.n_jobs[SL_OUTCOME_REFUSED], 1);
+    } else { // who is told of a job finds it after a restart
+        (void)sl_event_log_wait_told(&(*job_out)->log, sl_deadline_in_ms(WRITTEN_WAIT_MS));
+    }
+    return status;
+}
+
+enum sl_status sl_coordinator_resume(struct sl_coordinator *coordinator, struct sl_job *job, struct sl_error *err) {
+    sl_admission_enter_again(coordinator->admission, &job->place);
+    enum sl_status status = start_thread(coordinator, job, true, err);
+    if (status != SL_OK) {
+        sl_admission_leave(coordinator->admission, &job->place);
     }
     return status;
 }

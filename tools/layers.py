@@ -64,6 +64,7 @@ ROWS = {
     "kvstore": "base proto/* kvcache fabric node kvstore/*",
     "coordinator/workers": "base trust proto/* kvcache rpc compress/recipe compress/plan offload/annex/lanes.h",
     "coordinator/jobs": "base trust proto/* kvcache text/* model compress/recipe coordinator/workers job",
+    "coordinator/state": "base proto/* coordinator/jobs job",
     "coordinator/election": "base trust proto/* rpc",
     "coordinator": "base trust admin proto/* trace trace/otlp rpc text/tokenizer model coordinator/* job",
     "libsluice": "base trust proto/* rpc",

@@ -118,6 +118,11 @@ void sl_election_leader(struct sl_election *election, char leader_out[SL_LEADER_
     sl_candidate_leader(&election->candidate, leader_out);
 }
 
+bool sl_election_another_leads(struct sl_election *election, char leader_out[SL_LEADER_BYTES]) {
+    sl_candidate_leader(&election->candidate, leader_out);
+    return leader_out[0] != '\0' && strcmp(leader_out, election->address) != 0;
+}
+
 void sl_election_resign(struct sl_election *election, int64_t term, const char *why) {
     sl_candidate_resign(&election->candidate, term, why);
     hurry(election);

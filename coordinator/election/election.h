@@ -54,6 +54,9 @@ int64_t sl_election_last_term(struct sl_election *election);
 // Who leads, as far as is known; "": nobody, or etcd does not answer.
 void sl_election_leader(struct sl_election *election, char leader_out[SL_LEADER_BYTES]);
 
+// Whether that is known to be another one. The seat of a process before ours, at our address, is nobody's that could take our jobs.
+bool sl_election_another_leads(struct sl_election *election, char leader_out[SL_LEADER_BYTES]);
+
 // A worker has heard of a higher term than ours: we do not lead any more, and stand again a little later. Does not block.
 void sl_election_resign(struct sl_election *election, int64_t term, const char *why);
 

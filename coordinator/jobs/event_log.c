@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/thread.h"
@@ -14,7 +15,7 @@ struct sl_event_bytes {
 };
 
 void sl_event_log_init(struct sl_event_log *log, size_t max_events, size_t max_progress) {
-    *log = (struct sl_event_log){.max_events = max_events, .max_progress = max_progress};
+    *log = (struct sl_event_log){.max_events = max_events, .max_progress = max_progress, .end_at = SIZE_MAX};
     pthread_mutex_init(&log->mutex, NULL);
     sl_cond_init(&log->changed);
 }
@@ -41,7 +42,7 @@ static enum sl_status grow(struct sl_event_log *log) {
     return SL_OK;
 }
 
-static enum sl_status append_locked(struct sl_event_log *log, enum sl_event_kind kind, Sluice__V1__Event *event) {
+static enum sl_status check_room(struct sl_event_log *log, enum sl_event_kind kind) {
     if (log->closed) {
         return SL_ERR_PRECONDITION;
     }
@@ -51,6 +52,26 @@ static enum sl_status append_locked(struct sl_event_log *log, enum sl_event_kind
     if (log->n_events >= log->max_events || (log->n_events == log->cap_events && grow(log) != SL_OK)) {
         return SL_ERR_EXHAUSTED;
     }
+    return SL_OK;
+}
+
+static void add(struct sl_event_log *log, enum sl_event_kind kind, struct sl_event_bytes *packed) {
+    log->events[log->n_events++] = packed;
+    log->n_progress += kind == SL_EVENT_PROGRESS;
+    log->bytes += sizeof(*packed) + packed->n_bytes;
+    if (!log->held) {
+        log->n_told = log->n_events;
+        pthread_cond_broadcast(&log->changed);
+    } else if (log->news) {
+        log->news(log->news_arg);
+    }
+}
+
+static enum sl_status append_locked(struct sl_event_log *log, enum sl_event_kind kind, Sluice__V1__Event *event) {
+    enum sl_status status = check_room(log, kind);
+    if (status != SL_OK) {
+        return status;
+    }
     event->sequence = (int64_t)log->n_events + 1;
     event->time_ms = sl_wall_ms();
     size_t n_bytes = sluice__v1__event__get_packed_size(event);
@@ -59,10 +80,7 @@ static enum sl_status append_locked(struct sl_event_log *log, enum sl_event_kind
         return SL_ERR_EXHAUSTED;
     }
     packed->n_bytes = sluice__v1__event__pack(event, packed->bytes);
-    log->events[log->n_events++] = packed;
-    log->n_progress += kind == SL_EVENT_PROGRESS;
-    log->bytes += sizeof(*packed) + n_bytes;
-    pthread_cond_broadcast(&log->changed);
+    add(log, kind, packed);
     return SL_OK;
 }
 
@@ -77,7 +95,15 @@ void sl_event_log_close(struct sl_event_log *log) {
     pthread_mutex_lock(&log->mutex);
     log->closed = true;
     pthread_cond_broadcast(&log->changed);
+    if (log->held && log->news) {
+        log->news(log->news_arg);
+    }
     pthread_mutex_unlock(&log->mutex);
+}
+
+// Nothing more will be seen. Lock held.
+static bool is_over(const struct sl_event_log *log) {
+    return log->closed && log->n_told == log->n_events;
 }
 
 enum sl_status sl_event_log_get(struct sl_event_log *log, int64_t sequence, int64_t deadline_ns,
@@ -88,13 +114,13 @@ enum sl_status sl_event_log_get(struct sl_event_log *log, int64_t sequence, int6
     const struct sl_event_bytes *packed = NULL;
 
     pthread_mutex_lock(&log->mutex);
-    while (index >= log->n_events && !log->closed && status == SL_OK) {
+    while (index >= log->n_told && !is_over(log) && status == SL_OK) {
         status = sl_cond_wait_until(&log->changed, &log->mutex, deadline_ns);
     }
-    if (index < log->n_events) {
+    if (index < log->n_told) {
         packed = log->events[index];
     }
-    bool closed = log->closed;
+    bool closed = is_over(log);
     pthread_mutex_unlock(&log->mutex);
 
     if (packed == NULL) {
@@ -111,17 +137,17 @@ enum sl_status sl_event_log_get(struct sl_event_log *log, int64_t sequence, int6
 enum sl_status sl_event_log_wait_closed(struct sl_event_log *log, int64_t deadline_ns) {
     enum sl_status status = SL_OK;
     pthread_mutex_lock(&log->mutex);
-    while (!log->closed && status == SL_OK) {
+    while (!is_over(log) && status == SL_OK) {
         status = sl_cond_wait_until(&log->changed, &log->mutex, deadline_ns);
     }
-    bool closed = log->closed;
+    bool closed = is_over(log);
     pthread_mutex_unlock(&log->mutex);
     return closed ? SL_OK : SL_ERR_DEADLINE;
 }
 
 int64_t sl_event_log_last_sequence(struct sl_event_log *log) {
     pthread_mutex_lock(&log->mutex);
-    int64_t last = (int64_t)log->n_events;
+    int64_t last = (int64_t)log->n_told;
     pthread_mutex_unlock(&log->mutex);
     return last;
 }
@@ -131,4 +157,90 @@ size_t sl_event_log_bytes(struct sl_event_log *log) {
     size_t bytes = log->bytes + log->cap_events * sizeof(*log->events);
     pthread_mutex_unlock(&log->mutex);
     return bytes;
+}
+
+// ---- of what is written down --------------------------------------------------------------------------------------------
+
+void sl_event_log_hold(struct sl_event_log *log, void (*news)(void *arg), void *arg) {
+    pthread_mutex_lock(&log->mutex);
+    log->held = true;
+    log->n_told = 0;
+    log->news = news;
+    log->news_arg = arg;
+    pthread_mutex_unlock(&log->mutex);
+}
+
+void sl_event_log_tell(struct sl_event_log *log, size_t n) {
+    pthread_mutex_lock(&log->mutex);
+    if (n > log->n_told) {
+        log->n_told = n < log->n_events ? n : log->n_events;
+    }
+    pthread_cond_broadcast(&log->changed);
+    pthread_mutex_unlock(&log->mutex);
+}
+
+void sl_event_log_let_go(struct sl_event_log *log) {
+    pthread_mutex_lock(&log->mutex);
+    log->held = false;
+    log->news = NULL;
+    log->n_told = log->n_events;
+    pthread_cond_broadcast(&log->changed);
+    pthread_mutex_unlock(&log->mutex);
+}
+
+bool sl_event_log_is_held(struct sl_event_log *log) {
+    pthread_mutex_lock(&log->mutex);
+    bool held = log->held;
+    pthread_mutex_unlock(&log->mutex);
+    return held;
+}
+
+void sl_event_log_begin_end(struct sl_event_log *log) {
+    pthread_mutex_lock(&log->mutex);
+    log->end_at = log->n_events;
+    pthread_mutex_unlock(&log->mutex);
+}
+
+size_t sl_event_log_ready(struct sl_event_log *log, size_t *end_at_out) {
+    pthread_mutex_lock(&log->mutex);
+    *end_at_out = log->closed ? log->end_at : SIZE_MAX;
+    size_t n = log->closed || log->n_events < log->end_at ? log->n_events : log->end_at;
+    pthread_mutex_unlock(&log->mutex);
+    return n;
+}
+
+const uint8_t *sl_event_log_packed(struct sl_event_log *log, size_t i, size_t *n_bytes_out) {
+    pthread_mutex_lock(&log->mutex);
+    const struct sl_event_bytes *packed = log->events[i];
+    pthread_mutex_unlock(&log->mutex);
+    *n_bytes_out = packed->n_bytes;
+    return packed->bytes;
+}
+
+enum sl_status sl_event_log_restore(struct sl_event_log *log, enum sl_event_kind kind, const uint8_t *bytes,
+                                    size_t n_bytes) {
+    pthread_mutex_lock(&log->mutex);
+    enum sl_status status = check_room(log, kind);
+    if (status == SL_OK) {
+        struct sl_event_bytes *packed = malloc(sizeof(*packed) + n_bytes);
+        status = packed ? SL_OK : SL_ERR_EXHAUSTED;
+        if (packed) {
+            packed->n_bytes = n_bytes;
+            memcpy(packed->bytes, bytes, n_bytes);
+            add(log, kind, packed);
+        }
+    }
+    pthread_mutex_unlock(&log->mutex);
+    return status;
+}
+
+enum sl_status sl_event_log_wait_told(struct sl_event_log *log, int64_t deadline_ns) {
+    enum sl_status status = SL_OK;
+    pthread_mutex_lock(&log->mutex);
+    while (log->n_told == 0 && status == SL_OK) {
+        status = sl_cond_wait_until(&log->changed, &log->mutex, deadline_ns);
+    }
+    bool told = log->n_told > 0;
+    pthread_mutex_unlock(&log->mutex);
+    return told ? SL_OK : SL_ERR_DEADLINE;
 }

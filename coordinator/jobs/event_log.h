@@ -4,9 +4,11 @@
  *
  * Design: an append-only array of packed sluice.v1.Event messages. An event never changes once it is in, so a watcher
  *         copies a pointer under the lock and unpacks and sends without it: a slow watcher holds up nobody.
+ *         A log that is held (coordinator/state/state.h) tells an event when it has been written down: what a watcher has seen is
+ *         there after the process has died. Whoever appends does not wait for that.
  * Invariants: events[i] has sequence i + 1; nothing is appended after the log was closed; at most max_events are kept.
  *             Progress may only use what is left of max_progress, so it can never crowd out tokens and states.
- * Threads: every function from any thread, except init and cleanup.
+ * Threads: every function from any thread, except init, cleanup, hold and restore.
  */
 #pragma once
 
@@ -29,6 +31,11 @@ struct sl_event_log {
     size_t n_progress, max_progress; // of which progress
     size_t bytes;                    // held by the events
     bool closed;
+    bool held;
+    size_t n_told;        // events that watchers may see: all, unless held
+    size_t end_at;        // the events from here on are the end, which is written as one; SIZE_MAX: it has not begun
+    void (*news)(void *); // of a held log: called behind every event, under the lock
+    void *news_arg;
 };
 
 enum sl_event_kind { SL_EVENT_FACT, SL_EVENT_PROGRESS };
@@ -55,5 +62,28 @@ enum sl_status sl_event_log_get(struct sl_event_log *log, int64_t sequence, int6
 // Wait until the log is closed: SL_OK or SL_ERR_DEADLINE.
 enum sl_status sl_event_log_wait_closed(struct sl_event_log *log, int64_t deadline_ns);
 
-int64_t sl_event_log_last_sequence(struct sl_event_log *log);
+int64_t sl_event_log_last_sequence(struct sl_event_log *log); // that watchers may see
 size_t sl_event_log_bytes(struct sl_event_log *log);
+
+// ---- of what is written down --------------------------------------------------------------------------------------------
+
+// From here on watchers see what sl_event_log_tell() lets them. Before anybody watches.
+void sl_event_log_hold(struct sl_event_log *log, void (*news)(void *arg), void *arg);
+// Watchers may see the first n events, and those that they have been shown before.
+void sl_event_log_tell(struct sl_event_log *log, size_t n);
+// Not held any more: watchers see all there is.
+void sl_event_log_let_go(struct sl_event_log *log);
+bool sl_event_log_is_held(struct sl_event_log *log);
+
+// The next events are the end: what is written of them before the log is closed is none of them.
+void sl_event_log_begin_end(struct sl_event_log *log);
+// How many events may be written down. *end_at_out: where the end begins, once it is there; else SIZE_MAX.
+size_t sl_event_log_ready(struct sl_event_log *log, size_t *end_at_out);
+// Event i, packed; i is below what sl_event_log_ready() said. It stays where it is as long as the log lives.
+const uint8_t *sl_event_log_packed(struct sl_event_log *log, size_t i, size_t *n_bytes_out);
+// Append an event as it was packed before. SL_ERR_EXHAUSTED.
+enum sl_status sl_event_log_restore(struct sl_event_log *log, enum sl_event_kind kind, const uint8_t *bytes,
+                                    size_t n_bytes);
+
+// SL_OK when watchers may see the first event, or SL_ERR_DEADLINE.
+enum sl_status sl_event_log_wait_told(struct sl_event_log *log, int64_t deadline_ns);

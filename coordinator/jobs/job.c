@@ -34,7 +34,7 @@ static const unsigned edges[] = {
     [CANCELLED] = 0,
 };
 
-static bool is_edge(Sluice__V1__JobState from, Sluice__V1__JobState to) {
+bool sl_job_is_edge(Sluice__V1__JobState from, Sluice__V1__JobState to) {
     return to >= QUEUED && to <= CANCELLED && (edges[from] & TO(to)) != 0;
 }
 
@@ -53,7 +53,7 @@ void sl_job_spec_cleanup(struct sl_job_spec *spec) {
     spec->n_stop = 0;
 }
 
-enum sl_status sl_job_create(const char *id, struct sl_job_spec *spec, struct sl_job **job_out, struct sl_error *err) {
+enum sl_status sl_job_make(const char *id, struct sl_job_spec *spec, struct sl_job **job_out, struct sl_error *err) {
     struct sl_job *job = calloc(1, sizeof(*job));
     int32_t *output = calloc((size_t)spec->max_new_tokens, sizeof(*output));
     if (job == NULL || output == NULL) {
@@ -75,6 +75,7 @@ enum sl_status sl_job_create(const char *id, struct sl_job_spec *spec, struct sl
     job->submitted_ms = sl_wall_ms();
     atomic_init(&job->refs, 1);
     atomic_init(&job->cancel, false);
+    atomic_init(&job->forgotten, false);
     pthread_mutex_init(&job->mutex, NULL);
     sluice__v1__statistics__init(&job->statistics);
     job->statistics.transport = job->transport;
@@ -85,6 +86,16 @@ enum sl_status sl_job_create(const char *id, struct sl_job_spec *spec, struct sl
     size_t max_events = (size_t)job->spec.max_new_tokens + MAX_STATE_EVENTS + MAX_PROGRESS_EVENTS;
     sl_event_log_init(&job->log, max_events, MAX_PROGRESS_EVENTS);
     job->state = QUEUED;
+    *job_out = job;
+    return SL_OK;
+}
+
+enum sl_status sl_job_create(const char *id, struct sl_job_spec *spec, struct sl_job **job_out, struct sl_error *err) {
+    struct sl_job *job;
+    enum sl_status status = sl_job_make(id, spec, &job, err);
+    if (status != SL_OK) {
+        return status;
+    }
     if (sl_job_move(job, QUEUED, "") != SL_OK) {
         *spec = job->spec; // the caller's again
         memset(&job->spec, 0, sizeof job->spec);
@@ -145,7 +156,7 @@ static enum sl_status tell(struct sl_job *job, enum sl_event_kind kind, Sluice__
 enum sl_status sl_job_move(struct sl_job *job, Sluice__V1__JobState state, const char *detail) {
     pthread_mutex_lock(&job->mutex);
     Sluice__V1__JobState from = job->state;
-    bool legal = is_edge(from, state);
+    bool legal = sl_job_is_edge(from, state);
     if (legal) {
         job->state = state;
     }
@@ -171,6 +182,7 @@ void sl_job_finish(struct sl_job *job, Sluice__V1__JobState state, const Sluice_
     strncpy(job->status_text, finished->status_text, sizeof(job->status_text) - 1);
     pthread_mutex_unlock(&job->mutex);
 
+    sl_event_log_begin_end(&job->log);
     enum sl_status status = sl_job_move(job, state, finished->status_text);
     assert(status != SL_ERR_PRECONDITION && "a runner finished its job twice, or without decoding");
     (void)status;

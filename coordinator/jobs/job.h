@@ -81,6 +81,7 @@ struct sl_job {
     struct sl_event_log log;
     atomic_int refs;
     atomic_bool cancel;
+    atomic_bool forgotten; // the table has let it go
     struct sl_place place; // admission's, but for its tenant: a reference of the job's, or NULL
 
     // Runner.
@@ -108,6 +109,8 @@ struct sl_job {
 
 // Takes over *spec (and clears it) on success. The job is QUEUED and has one reference.
 enum sl_status sl_job_create(const char *id, struct sl_job_spec *spec, struct sl_job **job_out, struct sl_error *err);
+// The same without its first event, for sl_job_restore().
+enum sl_status sl_job_make(const char *id, struct sl_job_spec *spec, struct sl_job **job_out, struct sl_error *err);
 struct sl_job *sl_job_ref(struct sl_job *job);
 void sl_job_unref(struct sl_job **job); // accepts NULL, nulls *job
 
@@ -116,6 +119,8 @@ void sl_job_cancel(struct sl_job *job);
 
 // SL_ERR_DEADLINE or SL_ERR_CANCELLED with a text when the job must not go on, else SL_OK.
 enum sl_status sl_job_interrupted(struct sl_job *job, struct sl_error *err);
+
+bool sl_job_is_edge(Sluice__V1__JobState from, Sluice__V1__JobState to); // of the diagram
 
 // Runner: enter `state` and tell the watchers why. SL_ERR_PRECONDITION: not an edge of the diagram, nothing happened.
 enum sl_status sl_job_move(struct sl_job *job, Sluice__V1__JobState state, const char *detail);

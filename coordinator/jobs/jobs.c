@@ -60,6 +60,7 @@ static void take_out(struct sl_jobs *jobs, struct sl_job *job) {
     *(job->newer != NULL ? &job->newer->older : &jobs->newest) = job->older;
     *(job->older != NULL ? &job->older->newer : &jobs->oldest) = job->newer;
     job->newer = job->older = job->chain = job->key_chain = NULL;
+    atomic_store(&job->forgotten, true);
 }
 
 void sl_jobs_destroy(struct sl_jobs **jobs_in) {

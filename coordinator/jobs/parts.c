@@ -18,7 +18,7 @@ static enum sl_status grow(struct sl_request_parts *parts, void **array, size_t 
     size_t most = parts->max_bytes / item_bytes;
     *added_out = 0;
     if (n > most || parts->n > most - n) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "prompt: more than %zu bytes; see sluice-coordinator --max-prompt",
+        return sl_fail(err, SL_ERR_RANGE, "prompt: more than %zu bytes; see sluice-coordinator --max-prompt",
                        parts->max_bytes);
     }
     size_t needed = parts->n + n + 1;

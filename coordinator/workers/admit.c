@@ -176,7 +176,7 @@ static enum sl_status check_queue(const struct sl_admission *admission, const st
 }
 
 static enum sl_status too_big(const char *role, int64_t need_bytes, int64_t largest_bytes, struct sl_error *err) {
-    return sl_fail(err, SL_ERR_EXHAUSTED,
+    return sl_fail(err, SL_ERR_PRECONDITION,
                    "the job needs %" PRId64 " bytes of KV memory on a %s worker and the largest has %" PRId64
                    ": it fits never; use a shorter prompt, fewer new tokens or a smaller budget or format",
                    need_bytes, role, largest_bytes);
@@ -192,7 +192,7 @@ static enum sl_status check_fits(const struct sl_worker_set *set, const char *ro
     return sl_route_fits(set->views, set->n, need)
                ? SL_OK
                : sl_fail(
-                     err, SL_ERR_EXHAUSTED,
+                     err, SL_ERR_PRECONDITION,
                      "what travels of the job takes %" PRId64
                      " bytes of staging memory, and no %s worker has that beside an arena of %" PRId64
                      ": it fits never; start one with more --staging, or use a shorter prompt or a smaller budget or "
@@ -218,6 +218,14 @@ static enum sl_status check_fits_ever(struct sl_admission *admission, const stru
     return status;
 }
 
+// Called under the lock.
+static void enter(struct sl_admission *admission, struct sl_place *place) {
+    place->ticket = ++admission->next_ticket;
+    line_insert(admission, place);
+    choose_first(admission);
+    count_queued(admission, place, 1);
+}
+
 enum sl_status sl_admission_enter(struct sl_admission *admission, const struct sl_demand *demand,
                                   struct sl_place *place, struct sl_error *err) {
     enum sl_status status = check_fits_ever(admission, demand, err);
@@ -227,13 +235,16 @@ enum sl_status sl_admission_enter(struct sl_admission *admission, const struct s
     pthread_mutex_lock(&admission->mutex);
     status = check_queue(admission, place->tenant, err);
     if (status == SL_OK) {
-        place->ticket = ++admission->next_ticket;
-        line_insert(admission, place);
-        choose_first(admission);
-        count_queued(admission, place, 1);
+        enter(admission, place);
     }
     pthread_mutex_unlock(&admission->mutex);
     return status;
+}
+
+void sl_admission_enter_again(struct sl_admission *admission, struct sl_place *place) {
+    pthread_mutex_lock(&admission->mutex);
+    enter(admission, place);
+    pthread_mutex_unlock(&admission->mutex);
 }
 
 void sl_admission_leave(struct sl_admission *admission, struct sl_place *place) {
@@ -331,7 +342,7 @@ static enum sl_status choose_stores(struct sl_admission *admission, const struct
                          "(sluice-kvstore), or use place=resident",
                          lanes->replicas, n_ready);
     } else if (n < 0 && !sl_route_shares_fit(set.views, set.n, key, lanes, SL_MAX_SHARES)) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED,
+        status = sl_fail(err, SL_ERR_PRECONDITION,
                          "the job's offloaded layers take %" PRId64
                          " bytes, %d times in different kvstores, which together hold %" PRId64
                          ": it fits never; start more kvstores, or use a shorter prompt or a smaller format",

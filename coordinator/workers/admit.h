@@ -89,10 +89,14 @@ static inline void sl_avoid_add(struct sl_avoid *avoid, const struct sl_worker *
 }
 
 /*
- * Take a place in the line. SL_ERR_EXHAUSTED: fits never, or the line, or the tenant's share of it, is full; err has the numbers.
+ * Take a place in the line. SL_ERR_EXHAUSTED: the line, or the tenant's share of it, is full. SL_ERR_PRECONDITION: it fits never, so that
+ * asking again is of no use before the cluster or the job is another. err has the numbers.
  */
 enum sl_status sl_admission_enter(struct sl_admission *admission, const struct sl_demand *demand,
                                   struct sl_place *place, struct sl_error *err);
+
+// A job that was in the line before this process was: it comes in whatever the line holds.
+void sl_admission_enter_again(struct sl_admission *admission, struct sl_place *place);
 
 struct sl_claim_spec {
     const struct sl_demand *demand;
@@ -104,7 +108,7 @@ struct sl_claim_spec {
 /*
  * Wait at most wait_ms for this place to be the first, and for workers that have room, and claim them.
  * SL_AGAIN: not yet; the place is kept. SL_ERR_PEER_LOST: no worker of a role is ready; err says which.
- * SL_ERR_EXHAUSTED: it fits none of the workers that are ready now.
+ * SL_ERR_PRECONDITION: it fits none of the workers that are ready now.
  */
 enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_place *place,
                                   const struct sl_claim_spec *spec, int64_t wait_ms, struct sl_claim *claim_out,

@@ -26,6 +26,8 @@ from harness import SLOW, Cluster, eventually, inference, worker_pb  # noqa: E40
 N_TOGETHER = 48  # tokens: long enough that the first of eight still writes when the last begins
 EIGHT = range(1, 9)
 ORDERS = ("alone first", "together first")
+# On a busy machine a store may need longer than decode waits for it, and decode does without: other bits, though nothing is wrong.
+PATIENT = ["--retrieve-deadline-ms", "20000", "--retrieve-lost-ms", "20000"]
 
 
 class Case:
@@ -54,6 +56,8 @@ def answer(cluster, case, text, n_tokens):
     written = [event for event in events if event.HasField("token")]
     if finished.status_code != 0 or len(written) != n_tokens:
         raise JobFailed(f"{len(written)} of {n_tokens} tokens, status {finished.status_code}: {finished.status_text}")
+    if finished.statistics.retrieval.fallbacks != 0:
+        raise JobFailed(f"{finished.statistics.retrieval.fallbacks} answers of the store did not come in time: other tokens, and rightly so")
     return finished.statistics, written
 
 
@@ -148,7 +152,7 @@ class Series:
         with tempfile.TemporaryDirectory(prefix="sluice-bits-") as folder:
             store = ["--arena", "1G", "--disk", folder, "--disk-bytes", "8G"]
             tier = ["--tier", chosen[0].tier]
-            with Cluster(transport=self.transport, args=tier, worker_args={"kvstore": store}) as cluster:
+            with Cluster(transport=self.transport, args=tier, worker_args={"kvstore": store, "decode": PATIENT}) as cluster:
                 self.answer_round(cluster, folder, chosen, [case for case in chosen if case.recipe.name in eight and case.chunk == self.chunk])
 
     def answer_round(self, cluster, folder, chosen, chosen_for_eight):

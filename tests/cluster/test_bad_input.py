@@ -162,7 +162,7 @@ def test_requests():
 
 def test_a_prompt_that_no_arena_can_hold():
     with Cluster(kvstore=0, worker_args={"decode": ["--arena", "2M"]}) as cluster:
-        refused(cluster, Code.RESOURCE_EXHAUSTED, ["bytes"], request(8000))
+        refused(cluster, Code.FAILED_PRECONDITION, ["bytes", "never"], request(8000))
         assert cluster.answer(request(8000, recipe="h2o,budget=256,format=int4"))[0].status_code == 0, "compressed it fits"
 
 

@@ -310,6 +310,13 @@ def test_strangers_and_slow_ones():
                 assert gateway.refusal(429)["type"] == "rate_limit_error"
 
 
+def test_what_fits_never_is_the_requests_matter():
+    with Cluster(kvstore=0, worker_args={"decode": ["--arena", "2M"]}) as cluster, Gateway(cluster) as gateway:
+        error = gateway.refusal(400, prompt=document(8000), recipe="full")
+        assert error["type"] == "invalid_request_error" and "fits never" in error["message"], error
+        gateway.complete(prompt=document(8000), recipe="h2o,budget=256,format=int4", max_tokens=1)
+
+
 def test_a_long_body_holds_nobody_up():
     """It is parsed by the thread that answers it: meanwhile others are served, and are told that it is being answered."""
     ids = json.dumps({"prompt": [7] * (5 << 20) + [-1]})  # 15 MB

@@ -150,7 +150,7 @@ def test_a_session_that_no_store_holds_alone():
             assert_no_annex_is_left(cluster)
     with cluster_of(kvstore=1, worker_args={**PATIENT, "kvstore": ["--arena", "3M"]}) as cluster:
         finished = end_of(cluster, job(NEAR, text))
-        assert finished.status_code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0], finished
+        assert finished.status_code == grpc.StatusCode.FAILED_PRECONDITION.value[0], finished
         assert "kvstore" in finished.status_text, finished
 
 

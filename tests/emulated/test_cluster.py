@@ -75,7 +75,7 @@ def test_who_has_too_little_staging_memory_is_passed_over():
             cluster.submit(long)
             raise AssertionError("a capsule that no worker could receive was taken")
         except grpc.RpcError as error:
-            assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "--staging" in error.details(), error
+            assert error.code() == grpc.StatusCode.FAILED_PRECONDITION and "--staging" in error.details(), error
         cluster.start_worker("decode-1", ["--staging", "16M"])
         cluster.wait_ready()
         for events in [cluster.generate(long, timeout=120) for _ in range(3)]:

@@ -289,7 +289,7 @@ static void test_submit_refuses_at_once_with_the_reason(void **state) {
     decode.arena_bytes = 4096;
     assert_int_equal(fake_worker_start(&decode, sl_coordinator_address(cluster.coordinator), &err), SL_OK);
     fake_request(&request, 100);
-    assert_int_equal(submit_status(&request, &err), SL_ERR_EXHAUSTED);
+    assert_int_equal(submit_status(&request, &err), SL_ERR_PRECONDITION);
     assert_non_null(strstr(err.text, "4096"));
     assert_non_null(strstr(err.text, "never"));
 }

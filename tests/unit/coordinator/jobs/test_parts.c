@@ -136,7 +136,7 @@ static void test_what_does_not_fit_is_refused(void **state) {
     assert_int_equal(sl_request_parts_finish(&parts, &whole, &err), SL_ERR_INVALID); // none came
     assert_int_equal(add(&parts, text_part("0123456789"), &added, &err), SL_OK);     // as long as allowed
     assert_int_equal(add(&parts, text_part(""), &added, &err), SL_OK);
-    assert_int_equal(add(&parts, text_part("x"), &added, &err), SL_ERR_EXHAUSTED);
+    assert_int_equal(add(&parts, text_part("x"), &added, &err), SL_ERR_RANGE);
     assert_non_null(strstr(err.text, "--max-prompt"));
     assert_int_equal(add(&parts, ids_part(0, 1), &added, &err), SL_ERR_INVALID);
     for (int said = 0; said < 9; said++) { // what belongs into the first message
@@ -151,7 +151,7 @@ static void test_what_does_not_fit_is_refused(void **state) {
     sl_request_parts_cleanup(&parts);
 
     sl_request_parts_init(&parts, 40);
-    assert_int_equal(add(&parts, ids_part(0, 11), &added, &err), SL_ERR_EXHAUSTED);
+    assert_int_equal(add(&parts, ids_part(0, 11), &added, &err), SL_ERR_RANGE);
     sl_request_parts_cleanup(&parts);
 }
 

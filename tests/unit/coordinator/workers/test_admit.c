@@ -123,12 +123,12 @@ static void test_admission_refuses_what_never_fits_with_numbers(void **state) {
     join(&f, "decode-0", DECODE, 1000, 4);
     join(&f, "decode-1", DECODE, 500, 4);
     join(&f, "prefill-0", PREFILL, 777, 4);
-    assert_int_equal(sl_admission_enter(f.admission, &demand, &place, &err), SL_ERR_EXHAUSTED);
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &place, &err), SL_ERR_PRECONDITION);
     assert_non_null(strstr(err.text, "1001"));
     assert_non_null(strstr(err.text, "1000"));
     demand.decode_bytes = 1000;
     demand.prefill_bytes = 778;
-    assert_int_equal(sl_admission_enter(f.admission, &demand, &place, &err), SL_ERR_EXHAUSTED);
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &place, &err), SL_ERR_PRECONDITION);
     assert_non_null(strstr(err.text, "778"));
     assert_non_null(strstr(err.text, "prefill"));
     demand.prefill_bytes = 777;
@@ -170,7 +170,7 @@ static void test_admission_counts_staging_memory(void **state) {
     demand.travelling_bytes = 2 * SL_ARENA_UNIT;
     join_staging(&f, "decode-0", DECODE, 100 * capsule, capsule - 1, 4);
     join(&f, "prefill-0", PREFILL, 100 * capsule, 4);
-    assert_int_equal(sl_admission_enter(f.admission, &demand, &places[0], &err), SL_ERR_EXHAUSTED);
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &places[0], &err), SL_ERR_PRECONDITION);
     assert_non_null(strstr(err.text, "--staging"));
     assert_non_null(strstr(err.text, "decode"));
     join_staging(&f, "decode-1", DECODE, 100 * capsule, 2 * capsule - 1, 4);
@@ -191,7 +191,7 @@ static void test_admission_counts_staging_memory(void **state) {
     struct fixture g = make(4, 4);
     join(&g, "decode-0", DECODE, 100 * capsule, 4);
     join_staging(&g, "prefill-0", PREFILL, 100 * capsule, capsule + 2 * SL_ARENA_UNIT - 1, 4);
-    assert_int_equal(sl_admission_enter(g.admission, &demand, &places[0], &err), SL_ERR_EXHAUSTED);
+    assert_int_equal(sl_admission_enter(g.admission, &demand, &places[0], &err), SL_ERR_PRECONDITION);
     assert_non_null(strstr(err.text, "prefill"));
     join_staging(&g, "prefill-1", PREFILL, 100 * capsule, capsule + 2 * SL_ARENA_UNIT, 4);
     assert_int_equal(sl_admission_enter(g.admission, &demand, &places[0], &err), SL_OK);
