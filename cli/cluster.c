@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/thread.h"
+#include "cli/cluster_etcd.h"
 #include "tensor/ops.h"
 
 #define MAX_ARGUMENTS 64
@@ -22,10 +23,12 @@ struct sl_cluster {
     struct sl_cluster_config config;
     FILE *file;
     char bin[512]; // folder of the executables
-    char address[128];
+    char address[1024];
     size_t n_children, n_allocated;
-    struct sl_child *children; // [0] is the coordinator
-    bool *reported;            // its end
+    struct sl_child *children;         // an etcd if there is one, the coordinators, workers, and the gateway
+    size_t first_coordinator, n_first; // where they begin, and where workers do
+    struct sl_cluster_etcd etcd;
+    bool *reported; // its end
     int64_t ready_deadline_ns;
     struct sl_cluster_tls operator_tls; // with config.tls
 
@@ -82,7 +85,10 @@ static enum sl_status start_child(struct sl_cluster *cluster, const char *role, 
                                                    is_gateway ? "client"
                                                    : works    ? "worker"
                                                               : role,
-                                                   is_gateway ? "local" : name, &tls, err);
+                                                   is_gateway ? "local"
+                                                   : works    ? name
+                                                              : "coordinator",
+                                                   &tls, err);
         if (found != SL_OK) {
             return found;
         }
@@ -100,23 +106,34 @@ static enum sl_status start_child(struct sl_cluster *cluster, const char *role, 
     return status;
 }
 
-static enum sl_status start_coordinator(struct sl_cluster *cluster, struct sl_error *err) {
-    char listen[128];
-    snprintf(listen, sizeof listen, "%s:%lld", cluster->config.host, (long long)cluster->config.port);
+static enum sl_status join_path(char path[PATH_MAX], const char *option, const char *folder, const char *name,
+                                struct sl_error *err) {
+    return snprintf(path, PATH_MAX, "%s/%s", folder, name) < PATH_MAX
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID, "%s %.200s...: the path is too long", option, folder);
+}
+
+static enum sl_status start_coordinator(struct sl_cluster *cluster, int64_t i, const char *name, struct sl_error *err) {
+    const struct sl_cluster_config *config = &cluster->config;
+    bool several = config->n_coordinators > 1;
+    char listen[128], salt_file[PATH_MAX], state[PATH_MAX];
+    snprintf(listen, sizeof listen, "%s:%lld", config->host, (long long)(config->port > 0 ? config->port + i : 0));
     struct arguments arguments = {.n = 1};
     add_option(&arguments, "--listen", listen);
-    add_option(&arguments, "--model", cluster->config.model);
-    add_option(&arguments, "--weights", cluster->config.weights);
-    add_option(&arguments, "--log", cluster->config.workers_log);
-    add_option(&arguments, "--state", cluster->config.coordinator_state);
-    char salt_file[PATH_MAX];
-    if (cluster->config.tls) {
-        if (snprintf(salt_file, sizeof salt_file, "%s/salt", cluster->config.tls) >= PATH_MAX) {
-            return sl_fail(err, SL_ERR_INVALID, "--tls %.200s...: the path is too long", cluster->config.tls);
-        }
+    add_option(&arguments, "--model", config->model);
+    add_option(&arguments, "--weights", config->weights);
+    add_option(&arguments, "--log", config->workers_log);
+    add_option(&arguments, "--etcd", several ? cluster->etcd.servers : NULL);
+    enum sl_status status = SL_OK;
+    if (config->coordinator_state) {
+        status = several ? join_path(state, "--coordinator-state", config->coordinator_state, name, err) : SL_OK;
+        add_option(&arguments, "--state", several ? state : config->coordinator_state);
+    }
+    if (status == SL_OK && config->tls) {
+        status = join_path(salt_file, "--tls", config->tls, "salt", err);
         add_option(&arguments, "--salt-file", salt_file);
     }
-    return start_child(cluster, "coordinator", "coordinator", &arguments, err);
+    return status == SL_OK ? start_child(cluster, "coordinator", name, &arguments, err) : status;
 }
 
 // A client of the coordinator.
@@ -214,6 +231,44 @@ static enum sl_status wait_for_lines(struct sl_cluster *cluster, size_t first, s
     return SL_OK;
 }
 
+static enum sl_status start_etcd(struct sl_cluster *cluster, struct sl_error *err) {
+    const char *state = cluster->config.coordinator_state;
+    char folder[PATH_MAX];
+    enum sl_status status = state ? join_path(folder, "--coordinator-state", state, "etcd", err) : SL_OK;
+    if (status == SL_OK && state && mkdir(state, 0700) != 0 && errno != EEXIST) {
+        status = sl_fail(err, SL_ERR_IO, "--coordinator-state %s: cannot be made: %s", state, strerror(errno));
+    }
+    if (status == SL_OK) {
+        status = sl_cluster_etcd_start(state ? folder : NULL, &cluster->etcd, &cluster->children[0], err);
+    }
+    cluster->n_children = cluster->first_coordinator = cluster->n_first = status == SL_OK;
+    return status;
+}
+
+// One after the other: the first makes what the others share.
+static enum sl_status start_coordinators(struct sl_cluster *cluster, struct sl_signals *signals, struct sl_error *err) {
+    int64_t n = cluster->config.n_coordinators > 1 ? cluster->config.n_coordinators : 1;
+    enum sl_status status = n > 1 ? start_etcd(cluster, err) : SL_OK;
+    for (int64_t i = 0; i < n && status == SL_OK; i++) {
+        char name[32], address[128];
+        snprintf(name, sizeof name, n > 1 ? "coordinator-%lld" : "coordinator", (long long)i);
+        status = start_coordinator(cluster, i, name, err);
+        if (status == SL_OK) {
+            status = wait_for_lines(cluster, cluster->n_first++, signals, err);
+        }
+        const struct sl_child *child = &cluster->children[cluster->n_first - 1];
+        if (status == SL_OK && !sl_child_ready_value(child, "rpc", address, sizeof address)) {
+            status =
+                sl_fail(err, SL_ERR_INTERNAL, "%s is ready, but does not say where: '%s'", child->name, child->ready);
+        }
+        if (status == SL_OK) {
+            size_t at = strlen(cluster->address);
+            snprintf(cluster->address + at, sizeof cluster->address - at, "%s%s", i > 0 ? "," : "", address);
+        }
+    }
+    return status;
+}
+
 static enum sl_status start_all(struct sl_cluster *cluster, struct sl_signals *signals, struct sl_error *err) {
     const struct sl_cluster_config *config = &cluster->config;
     enum sl_status status = find_executables(cluster, err);
@@ -221,15 +276,7 @@ static enum sl_status start_all(struct sl_cluster *cluster, struct sl_signals *s
         status = make_certificates(cluster, err);
     }
     if (status == SL_OK) {
-        status = start_coordinator(cluster, err);
-    }
-    if (status == SL_OK) {
-        status = wait_for_lines(cluster, 0, signals, err);
-    }
-    if (status == SL_OK &&
-        !sl_child_ready_value(&cluster->children[0], "rpc", cluster->address, sizeof cluster->address)) {
-        status = sl_fail(err, SL_ERR_INTERNAL, "the coordinator is ready, but does not say where: '%s'",
-                         cluster->children[0].ready);
+        status = start_coordinators(cluster, signals, err);
     }
     if (status == SL_OK) {
         status = start_workers(cluster, "kvstore", config->n_kvstore, false, err);
@@ -243,7 +290,7 @@ static enum sl_status start_all(struct sl_cluster *cluster, struct sl_signals *s
     if (status == SL_OK) {
         status = start_gateway(cluster, err);
     }
-    return status == SL_OK ? wait_for_lines(cluster, 1, signals, err) : status;
+    return status == SL_OK ? wait_for_lines(cluster, cluster->n_first, signals, err) : status;
 }
 
 enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct sl_signals *signals, FILE *file,
@@ -271,7 +318,8 @@ enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct s
     cluster->config = *config;
     cluster->file = file;
     cluster->ready_deadline_ns = sl_deadline_in_ms(config->ready_ms);
-    cluster->n_allocated = (size_t)(2 + config->n_prefill + config->n_decode + config->n_kvstore);
+    cluster->n_allocated =
+        (size_t)(3 + config->n_coordinators + config->n_prefill + config->n_decode + config->n_kvstore);
     cluster->children = calloc(cluster->n_allocated, sizeof *cluster->children);
     cluster->reported = calloc(cluster->n_allocated, sizeof *cluster->reported);
     enum sl_status status = cluster->children && cluster->reported
@@ -308,7 +356,7 @@ static size_t count_ready(const Sluice__V1__WorkersReply *reply) {
 
 enum sl_status sl_cluster_wait_ready(struct sl_cluster *cluster, struct sl_client *client, struct sl_signals *signals,
                                      struct sl_error *err) {
-    size_t n_workers = cluster->n_children - 1 - cluster->config.has_gateway;
+    size_t n_workers = cluster->n_children - cluster->n_first - cluster->config.has_gateway;
     for (;;) {
         Sluice__V1__WorkersReply *reply;
         struct sl_error why;
@@ -329,13 +377,22 @@ enum sl_status sl_cluster_wait_ready(struct sl_cluster *cluster, struct sl_clien
     }
 }
 
+// Some coordinator runs.
+static bool is_led(const struct sl_cluster *cluster) {
+    size_t i = cluster->first_coordinator;
+    while (i < cluster->n_first && !cluster->children[i].running) {
+        i++;
+    }
+    return i < cluster->n_first;
+}
+
 static void *pump_thread(void *arg) {
     struct sl_cluster *cluster = arg;
     while (!atomic_load(&cluster->stopping)) {
         struct sl_error err;
         if (sl_cluster_pump(cluster, STEP_MS, &err) != SL_OK) {
             fprintf(cluster->file, "sluice: %s\n", err.text);
-            atomic_store(&cluster->coordinator_lost, !cluster->children[0].running);
+            atomic_store(&cluster->coordinator_lost, !is_led(cluster));
         }
     }
     return NULL;
@@ -397,16 +454,18 @@ void sl_cluster_stop(struct sl_cluster **cluster_ptr, int64_t grace_ms, struct s
     }
     if (cluster->children && cluster->n_children > 0) {
         size_t n_inner = cluster->n_children; // without the gateway
-        if (n_inner > 1 && strcmp(cluster->children[n_inner - 1].name, "gateway") == 0) {
+        if (n_inner > cluster->n_first && strcmp(cluster->children[n_inner - 1].name, "gateway") == 0) {
             n_inner--;
         }
         stop_range(cluster, n_inner, cluster->n_children, grace_ms, signals);
-        stop_range(cluster, 1, n_inner, grace_ms, signals);
-        stop_range(cluster, 0, 1, grace_ms, signals);
+        stop_range(cluster, cluster->n_first, n_inner, grace_ms, signals);
+        stop_range(cluster, cluster->first_coordinator, cluster->n_first, grace_ms, signals);
+        stop_range(cluster, 0, cluster->first_coordinator, grace_ms, signals);
     }
     for (size_t i = 0; i < cluster->n_children; i++) {
         sl_child_cleanup(&cluster->children[i]);
     }
+    sl_cluster_etcd_cleanup(&cluster->etcd);
     free(cluster->reported);
     free(cluster->children);
     free(cluster);

@@ -3,7 +3,7 @@
  * Purpose: a whole cluster on this machine: the real executables, found beside this one, with addresses of the
  *          loopback interface. Nothing in it differs from a cluster of many machines but the addresses.
  *
- * Design: start the coordinator, wait for its "ready" line (its port may have been 0), start the workers with its
+ * Design: start the coordinator (or an etcd, and several), wait for its "ready" line (its port may have been 0), start the workers with its
  *         address, and the gateway; wait for theirs. Stopping goes the other way: SIGTERM to the gateway, to the workers,
  *         then to the coordinator, so that nobody complains of a lost one; SIGKILL to whoever is still there when the grace is over.
  * Threads: one thread at a time, or sl_cluster_run_thread(). Started before sl_rpc_init(): it forks.
@@ -20,13 +20,15 @@
 struct sl_cluster_config {
     const char *model, *weights, *device, *host, *transport, *arena, *workers_log;
     int64_t n_prefill, n_decode, n_kvstore, ready_ms;
-    int64_t port; // of the coordinator; 0 picks a free one
+    int64_t port; // of the coordinator, and the next ones of further ones; 0 picks free ones
     bool has_gateway;
-    int64_t http_port;             // of the gateway, likewise
-    const char *tls;               // NULL, or a folder of certificates, which are made: everything asks who is there
-    const char *disk;              // NULL or a folder in which every KV store has one of its own name; made if need be
-    int64_t disk_bytes;            // of each
-    const char *coordinator_state; // NULL or where the coordinator keeps jobs
+    int64_t http_port;  // of the gateway, likewise
+    const char *tls;    // NULL, or a folder of certificates, which are made: everything asks who is there
+    const char *disk;   // NULL or a folder in which every KV store has one of its own name; made if need be
+    int64_t disk_bytes; // of each
+    const char
+        *coordinator_state; // NULL or where the coordinator keeps jobs; of several: each in a folder of its own name
+    int64_t n_coordinators; // above 1: and an etcd in which they agree on who leads
     char *const *worker_arguments; // given to every worker in addition
     size_t n_worker_arguments;
 };
@@ -60,7 +62,7 @@ struct sl_cluster;
 enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct sl_signals *signals, FILE *file,
                                 struct sl_cluster **cluster_out, struct sl_error *err);
 
-const char *sl_cluster_address(const struct sl_cluster *cluster); // of the coordinator
+const char *sl_cluster_address(const struct sl_cluster *cluster); // of the coordinator, or of all, as clients take them
 const struct sl_tls_files *
 sl_cluster_operator(const struct sl_cluster *cluster); // its operator's; NULL: it has no certificates
 size_t sl_cluster_n_children(const struct sl_cluster *cluster);
@@ -75,7 +77,7 @@ enum sl_status sl_cluster_wait_ready(struct sl_cluster *cluster, struct sl_clien
 
 // Pump on a thread of its own from here on, until sl_cluster_stop().
 enum sl_status sl_cluster_run_thread(struct sl_cluster *cluster, struct sl_error *err);
-bool sl_cluster_coordinator_lost(struct sl_cluster *cluster); // with the thread running
+bool sl_cluster_coordinator_lost(struct sl_cluster *cluster); // all of them; with the thread running
 
 // Accepts NULL, nulls *cluster. A further signal cuts the grace short.
 void sl_cluster_stop(struct sl_cluster **cluster, int64_t grace_ms, struct sl_signals *signals);

@@ -12,6 +12,7 @@
 #include "admin/admin.h"
 #include "gateway/answer.h"
 #include "gateway/gateway.h"
+#include "gateway/https.h"
 #include "gateway/served.h"
 #include "gateway/status_board.h"
 #include "gateway/status_page.h"
@@ -24,7 +25,7 @@ struct sl_gateway {
     struct sl_gateway_config config;
     struct sl_admin *admin;
     char address[128];
-    char *https_cert, *https_key; // contents
+    struct sl_https_certificate *certificate; // NULL: in the clear
     struct sl_client *client;
     struct sl_served *served;
     struct sl_tenant_clients *tenants;

@@ -37,8 +37,13 @@ static const struct sl_option options[] = {
      SL_FIELD(up_config, cluster.disk)},
     {"disk-bytes", 0, SL_OPTION_SIZE, "0", "SIZE", "all that the folder of each may take",
      SL_FIELD(up_config, cluster.disk_bytes)},
+    {"coordinators", 0, SL_OPTION_INT, "1", "N",
+     "coordinators, of which one leads; more than one by an etcd, which must be installed",
+     SL_FIELD(up_config, cluster.n_coordinators), 1, 9},
     {"coordinator-state", 0, SL_OPTION_STRING, NULL, "DIR",
-     "the coordinator keeps accepted jobs there: started again, the cluster goes on with them",
+     "the coordinator keeps accepted jobs there (of several, each in DIR/coordinator-0 and so on): started again, the "
+     "cluster goes on "
+     "with them",
      SL_FIELD(up_config, cluster.coordinator_state)},
     {"state", 0, SL_OPTION_STRING, NULL, "FILE", "write addresses and process ids there once all are ready",
      SL_FIELD(up_config, state)},

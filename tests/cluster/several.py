@@ -37,10 +37,13 @@ def listens(port):
 
 
 class Etcd:
-    """n servers of one etcd; leaving it ends them and removes what they kept."""
+    """n servers of one etcd, with certificates if there are any; leaving it ends them and removes what they kept."""
 
-    def __init__(self, n=1):
+    def __init__(self, n=1, certificates=None):
         self.folder = tempfile.mkdtemp(prefix="sluice-etcd-")
+        self.certificates = certificates
+        if certificates:
+            certificates.make("etcd/etcd")
         ports = free_ports(2 * n)
         self.clients, self.peers = ports[:n], ports[n:]
         self.processes = [None] * n
@@ -54,13 +57,20 @@ class Etcd:
         return ",".join(f"127.0.0.1:{port}" for port in self.clients)
 
     def start(self, i):
-        peers = ",".join(f"e{k}=http://127.0.0.1:{port}" for k, port in enumerate(self.peers))
-        client, peer = f"http://127.0.0.1:{self.clients[i]}", f"http://127.0.0.1:{self.peers[i]}"
+        certificates, scheme, secured = self.certificates, "http", []
+        if certificates:
+            scheme = "https"
+            for kind in ("", "peer-"):
+                secured += [f"--{kind}cert-file", certificates.file("etcd/etcd", "pem"), f"--{kind}key-file",
+                            certificates.file("etcd/etcd", "key"), f"--{kind}trusted-ca-file", f"{certificates.folder}/ca.pem",
+                            f"--{kind}client-cert-auth"]
+        peers = ",".join(f"e{k}={scheme}://127.0.0.1:{port}" for k, port in enumerate(self.peers))
+        client, peer = f"{scheme}://127.0.0.1:{self.clients[i]}", f"{scheme}://127.0.0.1:{self.peers[i]}"
         with open(os.path.join(self.folder, f"e{i}.log"), "ab") as log:
             self.processes[i] = subprocess.Popen(
                 [ETCD, "--name", f"e{i}", "--data-dir", os.path.join(self.folder, f"e{i}"), "--listen-client-urls", client,
                  "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-                 "--initial-cluster", peers, "--log-level", "error"], stdout=log, stderr=log)
+                 "--initial-cluster", peers, "--log-level", "error", *secured], stdout=log, stderr=log)
 
     def signal(self, number, which=None):
         for i in range(len(self.processes)) if which is None else which:

@@ -5,16 +5,21 @@ Several coordinators, and a real etcd in which they agree on who leads. Leaders 
 as their clients see it no token comes twice and none is another, and in the end nobody holds anything. failover_rounds.py does so for as
 long as one likes, and measures.
 """
+import json
+import os
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 import grpc
 
-from harness import (call, cluster_pb, document, eventually, inference, question, refused, request, run_tests, stub, tokens, worker_pb)
+from harness import (BIN, MODEL, Cluster, call, certificates, cluster_pb, document, eventually, inference, question, refused, request, run_tests, stub, tokens,
+                     worker_pb)
 from several import ETCD, Answer, Etcd, SeveralCoordinators
-from test_gateway import Gateway
+from test_gateway import Gateway, chatting_model
 
 UNAVAILABLE = (grpc.StatusCode.UNAVAILABLE,)
 PROMPT = document(3000) + question()
@@ -148,6 +153,115 @@ def test_without_etcd_nobody_leads_and_what_runs_goes_on():
         eventually(lambda: all(cluster.about(name).standby for name in cluster.names), 8, "nobody leads")
         etcd.signal(signal.SIGCONT)
         cluster.wait_for_leader()
+
+
+def words(events):
+    return [e.token.text for e in events if e.HasField("token")]
+
+
+def assert_goes_on(cluster, job, wanted, delivered):
+    """Submitted again, as to a next leader, with the first tokens of an answer: what comes makes it whole, byte for byte."""
+    resumption = inference.Resumption(delivered=inference.TokenIds(ids=tokens(wanted)[:delivered]), elapsed_ms=10)
+    events = list(cluster.watch(cluster.submit(inference.GenerateRequest(resumption=resumption, **job))))
+    assert events[-1].finished.status_code == 0, events[-1]
+    assert tokens(wanted)[:delivered] + tokens(events) == tokens(wanted), delivered
+    assert "".join(words(wanted)[:delivered] + words(events)) == "".join(words(wanted)), (delivered, words(events))
+    assert events[-1].finished.text == wanted[-1].finished.text
+    assert events[-1].finished.reason == wanted[-1].finished.reason
+
+
+def test_an_answer_goes_on_at_any_boundary():
+    # Of tokens drawn at random some are pieces of characters, which are told when they are whole, or known to be none.
+    job = dict(text="The licence", recipe="full", max_new_tokens=200, ignore_eos=True, sampling=inference.Sampling(temperature=4, seed=1))
+    with Cluster(kvstore=0) as cluster:
+        _, wanted = cluster.answer(inference.GenerateRequest(**job))
+        pieces = [i for i, text in enumerate(words(wanted)) if text == ""]
+        assert len(pieces) >= 2, "no piece of a character: another seed"
+        for i in pieces:
+            for delivered in (i, i + 1, i + 2):
+                assert_goes_on(cluster, job, wanted, delivered)
+        assert_goes_on(cluster, job, wanted, 200)
+        # A stop string over several tokens, of which each boundary is one: what may be its beginning is held back until it is known.
+        half = "".join(words(wanted)[80:83])
+        for stop in (half, half[:-1] + "\x01"):  # is met; is only begun
+            stopped = dict(job, stop=[stop])
+            _, whole = cluster.answer(inference.GenerateRequest(**stopped))
+            assert (whole[-1].finished.reason == inference.Finished.STOP_STRING) == (stop == half), whole[-1]
+            for delivered in range(79, 84):
+                if delivered <= len(tokens(whole)):
+                    assert_goes_on(cluster, stopped, whole, delivered)
+
+
+def test_a_chat_goes_on_at_the_next_leader():
+    asked = {"messages": [{"role": "user", "content": PROMPT}], "temperature": 1.5, "seed": 3, "max_tokens": 900, "ignore_eos": True, "stop": ["\x01\x02"]}
+
+    def content(sse):
+        chunks = [json.loads(line[6:]) for line in sse.split("\n\n") if line.startswith("data: ") and line != "data: [DONE]"]
+        assert sse.endswith("data: [DONE]\n\n"), sse[-300:]
+        return "".join(c["choices"][0]["delta"].get("content", "") for c in chunks), chunks[-1]["choices"][0]["finish_reason"]
+
+    with chatting_model() as model, Etcd() as etcd, SeveralCoordinators(etcd, n=2, kvstore=0, model=model) as cluster, Gateway(cluster) as gateway:
+        with gateway.stream("/v1/chat/completions", asked) as (reply, _):
+            wanted = content(reply.read().decode())
+        leader = cluster.leader()
+        with gateway.stream("/v1/chat/completions", asked) as (reply, _):
+            begun = reply.read(20000)
+            cluster.kill(leader)
+            assert content((begun + reply.read()).decode()) == wanted
+        assert cluster.wait_for_leader() != leader
+
+
+def test_an_etcd_with_certificates():
+    with certificates("coordinator/coordinator") as own, certificates("coordinator/coordinator") as foreign, Etcd(certificates=own) as etcd:
+        def by(who):
+            return ["--etcd-ca", f"{own.folder}/ca.pem", "--etcd-cert", who.file("coordinator/coordinator", "pem"), "--etcd-key",
+                    who.file("coordinator/coordinator", "key")]
+        with SeveralCoordinators(etcd, n=2, kvstore=0, coordinator_args=by(own)) as cluster:
+            first = cluster.leader()
+            cluster.answer(request(2000))
+            cluster.kill(first)
+            cluster.wait_for_leader(but=first)
+            # Whom etcd does not let in does not lead, and neither does one that does not know etcd's authority; both go on trying.
+            names = ["stranger", "mistrustful"]
+            for name, words_of in zip(names, (by(foreign), ["--etcd-ca", f"{foreign.folder}/ca.pem", *by(own)[2:]])):
+                cluster.addresses[name] = cluster.addresses[first]
+                cluster.coordinator_args = words_of
+                cluster.start_coordinator(name)
+                process = cluster.processes.pop(name)
+                eventually(lambda: "etcd" in process.errors(), 10, "it says that etcd refuses it")
+                about = call(cluster.channel_to(name), "sluice.v1.Inference.Model", inference.ModelRequest(), 5)
+                assert about.standby and not about.leader, about
+                assert process.stop() == 0
+
+
+def test_up_starts_several():
+    with tempfile.TemporaryDirectory(prefix="sluice-up-") as folder:
+        state, log = os.path.join(folder, "state"), open(os.path.join(folder, "log"), "w")
+        words_of = [os.path.join(BIN, "sluice"), "up", "--model", MODEL, "--coordinators", "2", "--kvstore", "0", "--port", "0",
+                    "--no-gateway", "--keep-going", "--coordinator-state", os.path.join(folder, "jobs"), "--state", state]
+        with log, open(log.name) as said:
+            nobody = subprocess.run(words_of, env={**os.environ, "PATH": folder}, stdout=log, stderr=subprocess.PIPE, timeout=30)
+            assert nobody.returncode != 0 and b"etcd is not installed" in nobody.stderr, nobody
+            up = subprocess.Popen(words_of, stdout=log, stderr=log)
+            try:
+                eventually(lambda: os.path.exists(state) or up.poll() is not None, 30, "all are up")
+                assert up.poll() is None, said.read()
+                with open(state) as file:
+                    about = json.load(file)
+                run = [os.path.join(BIN, "sluice"), "run", "--coordinator", about["coordinator"], "--prompt", "The licence", "--max-new-tokens",
+                       "4", "--json"]
+                before = subprocess.run(run, capture_output=True, timeout=60, check=True)
+                # Whoever led is killed: the other one does.
+                leaders = [p for p in about["processes"] if os.path.exists(os.path.join(folder, "jobs", p["name"]))
+                           and any(name.startswith("job-") for name in os.listdir(os.path.join(folder, "jobs", p["name"])))]
+                assert len(leaders) == 1, leaders
+                os.kill(leaders[0]["pid"], signal.SIGKILL)
+                after = subprocess.run(run, capture_output=True, timeout=60, check=True)
+                ids = [[json.loads(line)["token"]["id"] for line in run.stdout.splitlines() if b'"token"' in line] for run in (before, after)]
+                assert ids[0] == ids[1] and len(ids[0]) == 4, ids
+            finally:
+                up.terminate()
+                assert up.wait(30) == 0, said.read()
 
 
 if __name__ == "__main__":

@@ -165,15 +165,20 @@ def test_logprobs_have_texts_and_bytes():
 
 
 @contextlib.contextmanager
-def chatting_cluster():
+def chatting_model():
     """The demo model has no template."""
     with tempfile.TemporaryDirectory(prefix="sluice-gateway-") as folder:
         model = os.path.join(folder, "talker")
         shutil.copytree(MODEL, model)
         with open(os.path.join(model, "chat_template.jinja"), "w") as file:
             file.write(TEMPLATE)
-        with Cluster(kvstore=0, model=model) as cluster:
-            yield cluster
+        yield model
+
+
+@contextlib.contextmanager
+def chatting_cluster():
+    with chatting_model() as model, Cluster(kvstore=0, model=model) as cluster:
+        yield cluster
 
 
 def test_chats():
@@ -455,6 +460,39 @@ def test_certificates_on_both_sides():
             with gateway.stream("/v1/completions", asked) as (reply, connection):
                 reply.read(500)
             eventually(lambda: running_jobs(cluster) == 0, 5, "the job is cancelled")
+
+
+def test_a_certificate_that_is_replaced():
+    """Who connects from then on sees the new one; connections that are there stay, and damage changes nothing."""
+    with certificates("server/gateway") as made, Cluster(kvstore=0) as cluster:
+        context = ssl.create_default_context(cafile=f"{made.folder}/ca.pem")
+        pem, key = made.file("server/gateway", "pem"), made.file("server/gateway", "key")
+        with secured(cluster, context, "--https-cert", pem, "--https-key", key) as gateway:
+            def serial():
+                with socket.create_connection((gateway.host, gateway.port), 10 * SLOW) as plain, \
+                        context.wrap_socket(plain, server_hostname="localhost") as wrapped:
+                    return wrapped.getpeercert()["serialNumber"]
+            first = serial()
+            with gateway.stream("/v1/completions", {**ANSWER, "max_tokens": 3000, "ignore_eos": True, "stop": None}) as (reply, _):
+                reply.read(100)
+                made.make("server/gateway")
+                eventually(lambda: serial() != first, 10, "the new certificate")
+                assert reply.read().decode().endswith("data: [DONE]\n\n")
+            second = serial()
+            for path in (pem, key):
+                with open(path) as file:
+                    whole = file.read()
+                with open(path, "w") as file:
+                    file.write(whole[:len(whole) // 2])
+                time.sleep(1.2)
+                assert serial() == second
+                assert "the certificate of before is kept" in gateway.errors()
+                with open(path, "w") as file:
+                    file.write(whole)
+            made.make("server/other")
+            os.replace(made.file("server/other", "key"), key)  # another's
+            time.sleep(1.2)
+            assert serial() == second
 
 
 def secured(cluster, context, *options):
