@@ -55,7 +55,9 @@ static bool has_device_memory(const struct sl_node *node) {
 // The fabric's region, and what is accounted in it.
 static enum sl_status open_region(struct sl_node *node, int64_t bytes, struct sl_error *err) {
     void *base = NULL;
-    enum sl_status status = sl_fabric_region_create(node->fabric, (size_t)bytes, node->config.lock_memory, &base, err);
+    unsigned kinds =
+        (node->config.lock_memory ? SL_REGION_LOCKED : 0U) | (node->config.huge_pages ? SL_REGION_HUGE_PAGES : 0U);
+    enum sl_status status = sl_fabric_region_create(node->fabric, (size_t)bytes, kinds, &base, err);
     if (status == SL_OK && has_device_memory(node)) {
         status = sl_device_share(node->runtime.device, base, (size_t)bytes, err);
         node->shared = status == SL_OK ? base : NULL;
