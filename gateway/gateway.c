@@ -85,9 +85,11 @@ void sl_gateway_destroy(struct sl_gateway **gateway_ptr) {
     struct sl_gateway *gateway = *gateway_ptr;
     *gateway_ptr = NULL;
     sl_admin_close(&gateway->admin); // before what it tells of
+    sl_board_stop(gateway->board);
     if (gateway->daemon) {
         MHD_stop_daemon(gateway->daemon);
     }
+    sl_board_destroy(&gateway->board);
     sl_https_certificate_close(&gateway->certificate);
     if (gateway->listening != MHD_INVALID_SOCKET) {
         close(gateway->listening);
@@ -139,6 +141,12 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
     }
     if (status == SL_OK) {
         status = sl_served_create(gateway->client, &gateway->served, err);
+    }
+    if (status == SL_OK) {
+        status = sl_status_page_make(&gateway->page, err);
+    }
+    if (status == SL_OK) {
+        status = sl_board_create(gateway->served, &gateway->board, err);
     }
     if (status == SL_OK) {
         status = start_daemon(gateway, err);

@@ -375,6 +375,13 @@ static enum sl_status start_watch(struct sl_node *node, struct sl_error *err) {
     return sl_watch_create(&watch, &node->watch, err);
 }
 
+static void describe_device(struct sl_node *node) {
+    const char *device = node->runtime.device->ops->name, *tier = node->runtime.ops->name;
+    bool alike = strcmp(device, tier) == 0;
+    snprintf(node->device, sizeof node->device, "%s%s%s", device, alike ? "" : "/", alike ? "" : tier);
+    node->info.device = node->device;
+}
+
 enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service *service, struct sl_error *err) {
     enum sl_status status = start_server(node, service->rpc, err);
     if (status != SL_OK) {
@@ -382,6 +389,7 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
     }
     snprintf(node->rpc_address, sizeof node->rpc_address, "%s", sl_rpc_server_address(node->server));
     node->info.rpc_address = node->rpc_address;
+    describe_device(node);
 
     struct serving serving = {node, service};
     struct sl_agent_config agent = {.coordinators = node->config.coordinator,
