@@ -11,6 +11,7 @@
 
 #include "admin/admin.h"
 #include "gateway/answer.h"
+#include "gateway/connections.h"
 #include "gateway/gateway.h"
 #include "gateway/https.h"
 #include "gateway/served.h"
@@ -28,6 +29,7 @@ struct sl_gateway {
     struct sl_served *served;
     struct sl_tenant_clients *tenants;
     struct sl_limits *limits;
+    struct sl_connections *connections;
     struct MHD_Daemon *daemon;
     MHD_socket listening; // when the daemon no longer does
     int64_t started_s;    // Unix time

@@ -6,11 +6,12 @@
  *     openai_request.h   what is asked         openai_answer.h   what is answered      refusal.h   what is refused
  *     answer.h           one answer under way  exchange.h        one request of HTTP, from its first byte to its last
  *     intake.h           what that has brought
+ *     connections.h      who is connected
  *     tenants.h          on whose behalf        served.h          what model there is        https.h           its certificate
  *     POST /v1/chat/completions, /v1/completions    GET /v1/models, /v1/models/NAME, /health, /metrics
  * Threads: libmicrohttpd's one, which holds all connections in one epoll set and waits for nobody; one an answer
- *     under way, of which there are at most max_requests; and one that asks the coordinator for its model. Connections that are idle cost no
- *     thread.
+ *     under way, of which there are at most max_requests; one that asks the coordinator for its model, and one that looks after
+ *     connections. Those that are idle cost no thread.
  */
 #pragma once
 
@@ -35,7 +36,7 @@ struct sl_gateway_config {
     int64_t max_requests;       // answers under way; more are refused with 429
     int64_t max_body_bytes;     // of one request
     int64_t body_memory_bytes;  // of all that are coming in
-    int64_t idle_ms;            // a connection that neither sends nor takes anything is closed
+    int64_t first_ms, idle_ms;  // see connections.h
     int64_t body_ms;            // a request that takes longer to come is refused with 408
     int64_t ping_ms, reader_ms; // see answer.h
     int64_t deadline_ms;        // of requests that name none
