@@ -15,6 +15,8 @@
 #include "gateway/gateway.h"
 #include "gateway/https.h"
 #include "gateway/served.h"
+#include "gateway/status_board.h"
+#include "gateway/status_page.h"
 #include "gateway/tenants.h"
 
 enum { SL_N_OUTCOMES = 6 }; // status codes by their first digit
@@ -30,6 +32,8 @@ struct sl_gateway {
     struct sl_tenant_clients *tenants;
     struct sl_limits *limits;
     struct sl_connections *connections;
+    struct sl_board *board;
+    struct sl_status_page page;
     struct MHD_Daemon *daemon;
     MHD_socket listening; // when the daemon no longer does
     int64_t started_s;    // Unix time

@@ -84,10 +84,12 @@ void sl_gateway_destroy(struct sl_gateway **gateway_ptr) {
     struct sl_gateway *gateway = *gateway_ptr;
     *gateway_ptr = NULL;
     sl_admin_close(&gateway->admin); // before what it tells of
+    sl_board_stop(gateway->board);
     if (gateway->daemon) {
         MHD_stop_daemon(gateway->daemon);
     }
     sl_connections_close(&gateway->connections);
+    sl_board_destroy(&gateway->board);
     sl_https_certificate_close(&gateway->certificate);
     if (gateway->listening != MHD_INVALID_SOCKET) {
         close(gateway->listening);
@@ -100,6 +102,20 @@ void sl_gateway_destroy(struct sl_gateway **gateway_ptr) {
     pthread_cond_destroy(&gateway->changed);
     pthread_mutex_destroy(&gateway->mutex);
     free(gateway);
+}
+
+static enum sl_status open_tenants(struct sl_gateway *gateway, struct sl_error *err) {
+    const struct sl_gateway_config *config = &gateway->config;
+    const struct sl_tenants_config tenants = {
+        .keys = config->keys,
+        .token_keys = config->jwt_keys,
+        .token_policy = {config->jwt_issuer, config->jwt_audience, config->jwt_tenant},
+        .folder = config->tenants,
+        .coordinator = config->coordinator,
+        .ca = config->tls.ca,
+        .revoked = config->tls.revoked,
+        .own = gateway->client};
+    return sl_tenants_open(&tenants, &gateway->tenants, err);
 }
 
 enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct sl_gateway **gateway_out,
@@ -123,15 +139,7 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
         status = sl_client_connect(config->coordinator, &gateway->config.tls, &gateway->client, err);
     }
     if (status == SL_OK) {
-        struct sl_tenants_config tenants = {
-            .keys = config->keys,
-            .token_keys = config->jwt_keys,
-            .token_policy = {config->jwt_issuer, config->jwt_audience, config->jwt_tenant},
-            .folder = config->tenants,
-            .coordinator = config->coordinator,
-            .ca = config->tls.ca,
-            .own = gateway->client};
-        status = sl_tenants_open(&tenants, &gateway->tenants, err);
+        status = open_tenants(gateway, err);
     }
     if (status == SL_OK) {
         status = sl_limits_create(&gateway->limits, err);
@@ -143,6 +151,12 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
         const struct sl_connections_config connections = {config->max_connections, config->first_ms, config->idle_ms,
                                                           gateway->certificate};
         status = sl_connections_open(&connections, &gateway->connections, err);
+    }
+    if (status == SL_OK) {
+        status = sl_status_page_make(&gateway->page, err);
+    }
+    if (status == SL_OK) {
+        status = sl_board_create(gateway->served, &gateway->board, err);
     }
     if (status == SL_OK) {
         status = start_daemon(gateway, err);

@@ -6,12 +6,13 @@
  *     openai_request.h   what is asked         openai_answer.h   what is answered      refusal.h   what is refused
  *     answer.h           one answer under way  exchange.h        one request of HTTP, from its first byte to its last
  *     intake.h           what that has brought
- *     connections.h      who is connected
- *     tenants.h          on whose behalf        served.h          what model there is        https.h           its certificate
- *     POST /v1/chat/completions, /v1/completions    GET /v1/models, /v1/models/NAME, /health, /metrics
+ *     connections.h      who is connected      https.h           its certificate
+ *     tenants.h          on whose behalf       limits.h          how much of it             served.h          what model there is
+ *     status_board.h     what a cluster does   status_json.h     as an object               status_page.h     as a page
+ *     POST /v1/chat/completions, /v1/completions    GET /v1/models, /v1/models/NAME, /health, /metrics, /status, /status.json
  * Threads: libmicrohttpd's one, which holds all connections in one epoll set and waits for nobody; one an answer
- *     under way, of which there are at most max_requests; one that asks the coordinator for its model, and one that looks after
- *     connections. Those that are idle cost no thread.
+ *     under way, of which there are at most max_requests; one that asks the coordinator for its model, one for its state, and one that looks
+ *     after connections. Those that are idle cost no thread.
  */
 #pragma once
 

@@ -130,6 +130,7 @@ struct sl_node {
     Sluice__V1__WorkerInfo info;
     uint64_t model_fingerprint; // only with a model
     struct sl_runtime runtime;  // of a kvstore, which has no model, its own doing
+    char device[32];            // info.device
     char rpc_address[128];      // info.rpc_address: outlives the server, as the agent does
     // Why the coordinator refused us, or what became of the device; "" otherwise. Written once, before the signal that ends us.
     char refusal[384], failure[384];
