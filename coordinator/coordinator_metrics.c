@@ -31,7 +31,7 @@ static void write_jobs(struct sl_coordinator *coordinator, FILE *page) {
                                          [SLUICE__V1__JOB_STATE__SHIPPING] = "shipping",
                                          [SLUICE__V1__JOB_STATE__DECODING] = "decoding"};
     int64_t counts[SL_N_JOB_STATES];
-    sl_jobs_count(coordinator->jobs, counts);
+    sl_jobs_count(coordinator->jobs, NULL, counts);
     sl_metrics_declare(page, SL_GAUGE, "sluice_jobs", "Jobs that have not ended.");
     for (int i = SLUICE__V1__JOB_STATE__QUEUED; i <= SLUICE__V1__JOB_STATE__DECODING; i++) {
         sl_metrics_sample(page, "sluice_jobs", (double)counts[i], "state", states[i], NULL);

@@ -311,6 +311,36 @@ static enum sl_status state_mask(const Sluice__V1__ListRequest *request, unsigne
     return SL_OK;
 }
 
+static enum sl_status add_up(struct sl_coordinator *coordinator, const struct sl_rpc_call *call,
+                             Sluice__V1__Totals *totals, struct sl_error *err) {
+    const char *tenant_name = sees(call);
+    struct sl_tenant *tenant = NULL;
+    if (tenant_name != NULL) {
+        enum sl_status status = sl_tenants_take(coordinator->tenants, tenant_name, &tenant, err);
+        if (status != SL_OK) {
+            return status;
+        }
+    }
+    const struct sl_totals *counted = tenant != NULL ? &tenant->totals : &coordinator->figures.totals;
+    totals->read_tokens = atomic_load(&counted->of[SL_TOTAL_READ_TOKENS]);
+    totals->output_tokens = atomic_load(&counted->of[SL_TOTAL_OUTPUT_TOKENS]);
+    totals->capsule_bytes = atomic_load(&counted->of[SL_TOTAL_CAPSULE_BYTES]);
+    totals->full_bytes = atomic_load(&counted->of[SL_TOTAL_FULL_BYTES]);
+    totals->first_tokens = atomic_load(&counted->of[SL_TOTAL_FIRST_TOKENS]);
+    totals->first_tokens_ms = (double)atomic_load(&counted->of[SL_TOTAL_FIRST_US]) / 1000;
+    sl_tenant_give(&tenant);
+    int64_t by_state[SL_N_JOB_STATES];
+    sl_jobs_count(coordinator->jobs, tenant_name, by_state);
+    totals->n_queued = by_state[SLUICE__V1__JOB_STATE__QUEUED];
+    totals->n_prefilling = by_state[SLUICE__V1__JOB_STATE__PREFILLING];
+    totals->n_shipping = by_state[SLUICE__V1__JOB_STATE__SHIPPING];
+    totals->n_decoding = by_state[SLUICE__V1__JOB_STATE__DECODING];
+    totals->n_done = by_state[SLUICE__V1__JOB_STATE__DONE];
+    totals->n_failed = by_state[SLUICE__V1__JOB_STATE__FAILED];
+    totals->n_cancelled = by_state[SLUICE__V1__JOB_STATE__CANCELLED];
+    return SL_OK;
+}
+
 static enum sl_status handle_list(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                   struct sl_error *err) {
     struct sl_coordinator *coordinator = service;
@@ -322,6 +352,10 @@ static enum sl_status handle_list(void *service, struct sl_rpc_call *call, const
     enum sl_status status = sl_coordinator_check_leads(coordinator, err);
     if (status == SL_OK) {
         status = state_mask(list, &mask, err);
+    }
+    Sluice__V1__Totals totals = SLUICE__V1__TOTALS__INIT;
+    if (status == SL_OK) {
+        status = add_up(coordinator, call, &totals, err);
     }
     if (status != SL_OK) {
         return status;
@@ -336,6 +370,8 @@ static enum sl_status handle_list(void *service, struct sl_rpc_call *call, const
         Sluice__V1__ListReply reply = SLUICE__V1__LIST_REPLY__INIT;
         reply.n_jobs = sl_jobs_list(coordinator->jobs, sees(call), mask, jobs, limit);
         reply.jobs = messages;
+        reply.totals = &totals;
+        reply.everybody = sees(call) == NULL;
         for (size_t i = 0; i < reply.n_jobs; i++) {
             sl_job_describe(jobs[i], &reports[i]);
             messages[i] = &reports[i].message;

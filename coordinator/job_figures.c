@@ -69,7 +69,8 @@ void sl_job_figures_write(const struct sl_job_figures *figures, FILE *page) {
                       NULL);
     sl_metrics_sample(page, "sluice_prompt_tokens_total", (double)atomic_load(&figures->reused_tokens), "source",
                       "reused", NULL);
-    write_count(page, "sluice_output_tokens_total", "Tokens that clients were sent.", &figures->output_tokens);
+    write_count(page, "sluice_output_tokens_total", "Tokens that clients were sent.",
+                &figures->totals.of[SL_TOTAL_OUTPUT_TOKENS]);
     sl_metrics_declare(page, SL_COUNTER, "sluice_capsule_bytes_total", "Bytes of capsules that arrived for decoding.");
     sl_pair_counters_write(&figures->bytes, 0, page, "sluice_capsule_bytes_total", pair);
     sl_metrics_declare(page, SL_COUNTER, "sluice_full_bytes_total",

@@ -7,13 +7,15 @@
 
 #include "base/metrics.h"
 #include "base/status.h"
+#include "coordinator/workers/totals.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 
 enum sl_outcome { SL_OUTCOME_DONE, SL_OUTCOME_FAILED, SL_OUTCOME_CANCELLED, SL_OUTCOME_REFUSED, SL_N_OUTCOMES_OF_JOBS };
 
 struct sl_job_figures {
     _Atomic int64_t n_jobs[SL_N_OUTCOMES_OF_JOBS];
-    _Atomic int64_t read_tokens, reused_tokens, output_tokens, n_retries, n_fallbacks;
+    struct sl_totals totals;
+    _Atomic int64_t read_tokens, reused_tokens, n_retries, n_fallbacks;
     struct sl_pair_counters bytes; // by recipe and transport: of capsules, and of the full cache
     struct sl_histogram queue, prefill, ship, first_token, per_token, job;
 };

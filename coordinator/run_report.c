@@ -25,6 +25,14 @@ static bool is_due(int64_t *last_ns, bool complete) {
     return true;
 }
 
+// For everybody, and for the job's tenant.
+static void count(struct sl_run_report *report, struct sl_job *job, enum sl_total total, int64_t n) {
+    atomic_fetch_add(&report->figures->totals.of[total], n);
+    if (job->place.tenant != NULL) {
+        atomic_fetch_add(&job->place.tenant->totals.of[total], n);
+    }
+}
+
 void sl_run_report_admitted(struct sl_run_report *report, struct sl_job *job) {
     if (report->admitted_ns == 0) {
         report->admitted_ns = sl_now_ns();
@@ -37,11 +45,22 @@ void sl_run_report_admitted(struct sl_run_report *report, struct sl_job *job) {
 void sl_run_report_start(struct sl_run_report *report) {
     report->prefill_start_ns = sl_now_ns();
     report->last_prefill_ns = report->last_ship_ns = 0; // the first report of every attempt is told
+    report->n_read = 0;
+}
+
+// A worker's word about the prompt.
+static int64_t bounded(int64_t n_tokens, const struct sl_job *job) {
+    return n_tokens < 0 ? 0 : n_tokens > job->statistics.n_prompt_tokens ? job->statistics.n_prompt_tokens : n_tokens;
 }
 
 void sl_run_report_prefill(struct sl_run_report *report, struct sl_job *job,
                            const Sluice__V1__PrefillProgress *progress) {
+    int64_t n_reused = bounded(progress->tokens_reused, job), n_read = bounded(progress->tokens_done, job);
+    int64_t n_before = report->n_read > n_reused ? report->n_read : n_reused;
+    count(report, job, SL_TOTAL_READ_TOKENS, n_read > n_before ? n_read - n_before : 0);
+    report->n_read = n_read;
     Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
+    job->n_read = n_read;
     statistics->n_reused_tokens = progress->tokens_reused;
     if (progress->resident_bytes > statistics->prefill_peak_bytes) {
         statistics->prefill_peak_bytes = progress->resident_bytes;
@@ -83,6 +102,8 @@ void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job
         }
         sl_job_figures_ship(report->figures, job->spec.recipe, known->transport, known->capsule_bytes,
                             job->spec.full_bytes);
+        count(report, job, SL_TOTAL_CAPSULE_BYTES, known->capsule_bytes > 0 ? known->capsule_bytes : 0);
+        count(report, job, SL_TOTAL_FULL_BYTES, job->spec.full_bytes);
         sl_job_set_transport(job, known->transport);
         sl_job_set_errors(job, known);
         sl_job_set_offloaded(job, known);
@@ -91,11 +112,14 @@ void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job
 }
 
 void sl_run_report_token(struct sl_run_report *report, struct sl_job *job) {
-    atomic_fetch_add(&report->figures->output_tokens, 1);
+    count(report, job, SL_TOTAL_OUTPUT_TOKENS, 1);
     if (report->first_token_ns == 0) {
         report->first_token_ns = sl_now_ns();
         sl_span_record("first token", report->decode_start_ns, report->first_token_ns);
-        sl_job_statistics_lock(job)->ttft_ms = ms_between(job->spec.submitted_ns, report->first_token_ns);
+        double ttft_ms = ms_between(job->spec.submitted_ns, report->first_token_ns);
+        count(report, job, SL_TOTAL_FIRST_TOKENS, 1);
+        count(report, job, SL_TOTAL_FIRST_US, (int64_t)(1000 * ttft_ms));
+        sl_job_statistics_lock(job)->ttft_ms = ttft_ms;
         sl_job_statistics_unlock(job);
     }
 }

@@ -15,6 +15,7 @@ struct sl_run_report {
     struct sl_job_figures *figures;                                                        // of all jobs; not owned
     int64_t admitted_ns, prefill_start_ns, decode_start_ns, first_token_ns, decode_end_ns; // 0: not yet
     int64_t last_prefill_ns, last_ship_ns; // when progress was last told
+    int64_t n_read;                        // tokens, by this attempt
     Sluice__V1__Finished__Reason reason;
     char *text;                             // of the answer; owned
     bool another_leads;                     // the job fails here alone

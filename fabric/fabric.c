@@ -149,9 +149,10 @@ bool sl_fabric_knows_cuda(const struct sl_fabric *fabric) {
     return sl_ucx_knows_cuda(fabric);
 }
 
-enum sl_status sl_fabric_region_create(struct sl_fabric *fabric, size_t bytes, int lock, void **base_out,
+enum sl_status sl_fabric_region_create(struct sl_fabric *fabric, size_t bytes, unsigned kinds, void **base_out,
                                        struct sl_error *err) {
-    return sl_region_create(fabric, bytes, lock != 0, base_out, err);
+    return sl_region_create(fabric, bytes, (kinds & SL_REGION_LOCKED) != 0, (kinds & SL_REGION_HUGE_PAGES) != 0,
+                            base_out, err);
 }
 
 void sl_fabric_get_stats(struct sl_fabric *fabric, struct sl_fabric_stats *stats_out) {

@@ -68,10 +68,15 @@ bool sl_fabric_knows_cuda(const struct sl_fabric *fabric);
 
 /*
  * Allocate and register `bytes` of memory for the fabric's transports (shared-memory segments where peers on this host
- * can put into them), page-aligned and zeroed lazily. Lives until sl_fabric_destroy(). lock asks for locked memory:
- * SL_ERR_PRECONDITION names the limit (ulimit -l) and what was needed.
+ * can put into them), page-aligned and zeroed. Lives until sl_fabric_destroy(). SL_ERR_PRECONDITION: memory cannot be locked, and err
+ * names the limit (ulimit -l) and what was needed; or there are too few huge pages, or peers are reached by more than TCP: UCX
+ * allocates what it shares, in ordinary pages.
  */
-enum sl_status sl_fabric_region_create(struct sl_fabric *fabric, size_t bytes, int lock, void **base_out,
+enum sl_region_kind {
+    SL_REGION_LOCKED = 1,
+    SL_REGION_HUGE_PAGES = 2
+}; // flags; huge: reserved ones of 2 MiB, all taken at once
+enum sl_status sl_fabric_region_create(struct sl_fabric *fabric, size_t bytes, unsigned kinds, void **base_out,
                                        struct sl_error *err);
 
 // ---- receiving -------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "gateway/metrics.h"
 #include "gateway/reply.h"
+#include "gateway/status.h"
 
 struct sl_exchange {
     struct sl_gateway *gateway;
@@ -22,6 +23,7 @@ struct sl_exchange {
     struct sl_api_key key;
     struct sl_limits_told told; // of the key's limits
     struct sl_answer *answer;
+    struct sl_look *look;                // at the cluster's state
     struct sl_exchange *previous, *next; // of those with an answer
 };
 
@@ -313,7 +315,8 @@ static enum MHD_Result route(struct sl_exchange *exchange, struct MHD_Connection
     bool is_get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
     bool is_model = strncmp(url, models, sizeof models - 1) == 0;
     bool is_other = strcmp(url, "/v1/models") == 0 || strcmp(url, "/health") == 0 || strcmp(url, "/metrics") == 0;
-    bool is_open = url[0] == '/' && (url[1] == 'h' || url[1] == 'm'); // to whoever watches over us
+    bool is_page = strcmp(url, "/status") == 0, is_look = strcmp(url, "/status.json") == 0;
+    bool is_open = is_page || (url[0] == '/' && (url[1] == 'h' || url[1] == 'm')); // to whoever watches over us
     struct sl_tenant_clients *tenants = exchange->gateway->tenants;
     struct sl_client *client;
     struct sl_refusal refusal;
@@ -322,7 +325,7 @@ static enum MHD_Result route(struct sl_exchange *exchange, struct MHD_Connection
     if (!is_open && sl_tenants_find(tenants, authorization, &exchange->key, &client, &refusal) != SL_OK) {
         return sl_reply_refusal(&reply, &refusal);
     }
-    if (!is_chat && !is_completion && !is_model && !is_other) {
+    if (!is_chat && !is_completion && !is_model && !is_other && !is_page && !is_look) {
         sl_refuse(&refusal, 404, "there is nothing at %.200s", url);
     } else if (is_chat || is_completion ? strcmp(method, "POST") != 0 : !is_get) {
         sl_refuse(&refusal, 405, "%.20s is not what %.200s takes", method, url);
@@ -331,6 +334,10 @@ static enum MHD_Result route(struct sl_exchange *exchange, struct MHD_Connection
         refusal = exchange->refusal;
     } else if (is_chat || is_completion) {
         return begin_answer(exchange, connection, client, is_chat);
+    } else if (is_page) {
+        return sl_status_send_page(&reply);
+    } else if (is_look) {
+        return sl_status_begin(&reply, client, &exchange->look);
     } else if (is_model) {
         return get_model(&reply, url + sizeof models - 1);
     } else {
@@ -360,6 +367,10 @@ enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection,
         *body_bytes = 0;
         return take_in(exchange, body, n);
     }
+    if (exchange->look) {
+        struct sl_reply reply = reply_to(exchange, connection);
+        return sl_status_send(&reply, exchange->look);
+    }
     return exchange->answer ? send_answer(exchange, connection) : route(exchange, connection, url, method);
 }
 
@@ -375,6 +386,9 @@ void sl_exchange_over(void *cls, struct MHD_Connection *connection, void **excha
     if (exchange->answer) {
         remove_from_list(exchange);
         sl_answer_leave(&exchange->answer);
+    }
+    if (exchange->look) {
+        sl_look_end(&exchange->look);
     }
     give_memory_back(exchange);
     free(exchange);

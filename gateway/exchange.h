@@ -12,7 +12,10 @@
 #include "admin/admin.h"
 #include "gateway/answer.h"
 #include "gateway/gateway.h"
+#include "gateway/https.h"
 #include "gateway/served.h"
+#include "gateway/status_board.h"
+#include "gateway/status_page.h"
 #include "gateway/tenants.h"
 
 enum { SL_N_OUTCOMES = 6 }; // status codes by their first digit
@@ -22,11 +25,13 @@ struct sl_gateway {
     struct sl_gateway_config config;
     struct sl_admin *admin;
     char address[128];
-    char *https_cert, *https_key; // contents
+    struct sl_https_certificate *certificate; // NULL: in the clear
     struct sl_client *client;
     struct sl_served *served;
     struct sl_tenant_clients *tenants;
     struct sl_limits *limits;
+    struct sl_board *board;
+    struct sl_status_page page;
     struct MHD_Daemon *daemon;
     MHD_socket listening; // when the daemon no longer does
     int64_t started_s;    // Unix time

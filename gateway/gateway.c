@@ -2,15 +2,12 @@
 // Purpose: see gateway.h.
 #include "gateway/gateway.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,39 +21,16 @@
 
 enum {
     HEAD_BYTES = 32 << 10, // of one request's line and headers
-    FILE_BYTES = 1 << 20,  // of a certificate
     STOPPED_MS = 15000,    // for answers that were told to end: a job's cancellation has ten seconds
 };
 
 // ---- create -------------------------------------------------------------------------------------------------------------
 
-// The file's text, malloc'd.
-static enum sl_status read_pem(const char *option, const char *path, char **text_out, struct sl_error *err) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat about;
-    if (fd < 0 || fstat(fd, &about) != 0 || !S_ISREG(about.st_mode) || about.st_size > FILE_BYTES) {
-        int why = errno;
-        if (fd >= 0) {
-            close(fd);
-        }
-        return sl_fail(err, SL_ERR_INVALID, "%s %s: %s", option, path, fd < 0 ? strerror(why) : "not a PEM file");
-    }
-    char *text = calloc(1, (size_t)about.st_size + 1);
-    ssize_t n = text ? read(fd, text, (size_t)about.st_size) : -1;
-    close(fd);
-    if (n != about.st_size) {
-        free(text);
-        return sl_fail(err, SL_ERR_IO, "%s %s: cannot be read", option, path);
-    }
-    *text_out = text;
-    return SL_OK;
-}
-
 static bool is_https(const struct sl_gateway_config *config) {
     return config->https_cert && config->https_cert[0] != '\0';
 }
 
-static enum sl_status read_certificate(struct sl_gateway *gateway, struct sl_error *err) {
+static enum sl_status open_certificate(struct sl_gateway *gateway, struct sl_error *err) {
     const struct sl_gateway_config *config = &gateway->config;
     bool has_key = config->https_key && config->https_key[0] != '\0';
     if (is_https(config) != has_key) {
@@ -65,8 +39,7 @@ static enum sl_status read_certificate(struct sl_gateway *gateway, struct sl_err
     if (!has_key) {
         return SL_OK;
     }
-    enum sl_status status = read_pem("--https-cert", config->https_cert, &gateway->https_cert, err);
-    return status == SL_OK ? read_pem("--https-key", config->https_key, &gateway->https_key, err) : status;
+    return sl_https_certificate_open(config->https_cert, config->https_key, &gateway->certificate, err);
 }
 
 static void log_line(void *cls, const char *format, va_list args) {
@@ -88,9 +61,10 @@ static enum sl_status start_daemon(struct sl_gateway *gateway, struct sl_error *
     if (status != SL_OK) {
         return status;
     }
-    struct MHD_OptionItem https[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, gateway->https_cert},
-                                     {MHD_OPTION_HTTPS_MEM_KEY, 0, gateway->https_key},
-                                     {MHD_OPTION_END, 0, NULL}};
+    struct MHD_OptionItem https[] = {
+        {MHD_OPTION_HTTPS_CERT_CALLBACK2, 0, (void *)sl_https_give_certificate},
+        {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)sl_https_see_connection, gateway->certificate},
+        {MHD_OPTION_END, 0, NULL}};
     struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
                      (is_https(config) ? MHD_USE_TLS : 0);
@@ -102,8 +76,7 @@ static enum sl_status start_daemon(struct sl_gateway *gateway, struct sl_error *
                          (size_t)HEAD_BYTES, MHD_OPTION_ARRAY, is_https(config) ? https : none, MHD_OPTION_END);
     if (!gateway->daemon) {
         close(fd);
-        return sl_fail(err, SL_ERR_INVALID, "the HTTP server does not start%s",
-                       is_https(config) ? ": is --https-key the key of --https-cert?" : "");
+        return sl_fail(err, SL_ERR_INVALID, "the HTTP server does not start");
     }
     return SL_OK;
 }
@@ -112,9 +85,12 @@ void sl_gateway_destroy(struct sl_gateway **gateway_ptr) {
     struct sl_gateway *gateway = *gateway_ptr;
     *gateway_ptr = NULL;
     sl_admin_close(&gateway->admin); // before what it tells of
+    sl_board_stop(gateway->board);
     if (gateway->daemon) {
         MHD_stop_daemon(gateway->daemon);
     }
+    sl_board_destroy(&gateway->board);
+    sl_https_certificate_close(&gateway->certificate);
     if (gateway->listening != MHD_INVALID_SOCKET) {
         close(gateway->listening);
     }
@@ -125,8 +101,6 @@ void sl_gateway_destroy(struct sl_gateway **gateway_ptr) {
     sl_intake_turn_cleanup(&gateway->turn);
     pthread_cond_destroy(&gateway->changed);
     pthread_mutex_destroy(&gateway->mutex);
-    free(gateway->https_cert);
-    free(gateway->https_key);
     free(gateway);
 }
 
@@ -145,7 +119,7 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
     enum sl_status status = sl_admin_open(config->admin_listen, SL_VERSION, &gateway->admin, err);
     if (status == SL_OK) {
         sl_admin_add_metrics(gateway->admin, sl_otlp_write_metrics, NULL);
-        status = read_certificate(gateway, err);
+        status = open_certificate(gateway, err);
     }
     if (status == SL_OK) {
         status = sl_client_connect(config->coordinator, &gateway->config.tls, &gateway->client, err);
@@ -166,6 +140,12 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
     }
     if (status == SL_OK) {
         status = sl_served_create(gateway->client, &gateway->served, err);
+    }
+    if (status == SL_OK) {
+        status = sl_status_page_make(&gateway->page, err);
+    }
+    if (status == SL_OK) {
+        status = sl_board_create(gateway->served, &gateway->board, err);
     }
     if (status == SL_OK) {
         status = start_daemon(gateway, err);

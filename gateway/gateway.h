@@ -6,10 +6,11 @@
  *     openai_request.h   what is asked         openai_answer.h   what is answered      refusal.h   what is refused
  *     answer.h           one answer under way  exchange.h        one request of HTTP, from its first byte to its last
  *     intake.h           what that has brought
- *     tenants.h          on whose behalf        served.h          what model there is        listen.h
- *     POST /v1/chat/completions, /v1/completions    GET /v1/models, /v1/models/NAME, /health, /metrics
+ *     tenants.h          on whose behalf        served.h          what model there is        https.h           its certificate
+ *     status_board.h    what a cluster does   status_json.h     as an object          status_page.h   as a page
+ *     POST /v1/chat/completions, /v1/completions    GET /v1/models, /v1/models/NAME, /health, /metrics, /status, /status.json
  * Threads: libmicrohttpd's one, which holds all connections in one epoll set and waits for nobody; one an answer
- *     under way, of which there are at most max_requests; and one that asks the coordinator for its model. Connections that are idle cost no
+ *     under way, of which there are at most max_requests; one that asks the coordinator for its model, and one for its state. Connections that are idle cost no
  *     thread.
  */
 #pragma once

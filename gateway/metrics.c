@@ -62,6 +62,13 @@ static bool asks_on(void *arg, char why[SL_WHY_BYTES]) {
     return still_ms < SL_SERVED_STALL_MS;
 }
 
+static bool tells(void *arg, char why[SL_WHY_BYTES]) {
+    struct sl_gateway *gateway = arg;
+    int64_t still_ms = sl_board_still_ms(gateway->board);
+    snprintf(why, SL_WHY_BYTES, "nobody has been told of the cluster for %lld ms", (long long)still_ms);
+    return still_ms < SL_SERVED_STALL_MS;
+}
+
 static bool is_served(void *arg, char why[SL_WHY_BYTES]) {
     struct sl_gateway *gateway = arg;
     struct sl_served_model model = sl_served_model(gateway->served);
@@ -80,6 +87,7 @@ static bool goes_on(void *arg, char why[SL_WHY_BYTES]) {
 
 void sl_gateway_add_probes(struct sl_gateway *gateway) {
     const struct sl_admin_check checks[] = {{SL_PROBE_LIVE, "asking", asks_on, gateway},
+                                            {SL_PROBE_LIVE, "status", tells, gateway},
                                             {SL_PROBE_READY, "coordinator", is_served, gateway},
                                             {SL_PROBE_READY, "stopping", goes_on, gateway}};
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {

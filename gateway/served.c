@@ -40,6 +40,7 @@ static void ask(struct sl_served *served) {
         sl_log_info("gateway", "model=%s ready=%d %s", model->name, ready, model->why);
     }
     model->known |= status == SL_OK;
+    model->answers = status == SL_OK;
     model->ready = ready;
     model->asked_ns = sl_now_ns();
     pthread_mutex_unlock(&served->mutex);

@@ -12,8 +12,9 @@ struct sl_served;
 #define SL_SERVED_STALL_MS 10000 // an asking thread that is silent for so long stands still
 
 struct sl_served_model {
-    bool known; // some coordinator has answered
-    bool ready; // the last one did, and has workers
+    bool known;   // some coordinator has answered
+    bool answers; // the last that was asked did,
+    bool ready;   // and has workers
     bool takes_chats;
     char name[128];
     char why[256]; // it is not ready

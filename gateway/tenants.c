@@ -207,3 +207,11 @@ enum sl_status sl_tenants_find(struct sl_tenant_clients *tenants, const char *au
     }
     return status;
 }
+
+enum sl_tenants_kind sl_tenants_kind(struct sl_tenant_clients *tenants) {
+    struct sl_api_key nobody;
+    struct sl_client *client;
+    struct sl_refusal refusal;
+    bool is_anybody = sl_tenants_find(tenants, NULL, &nobody, &client, &refusal) == SL_OK;
+    return is_anybody ? SL_TENANTS_NONE : tenants->folder[0] == '\0' ? SL_TENANTS_ALIKE : SL_TENANTS_APART;
+}

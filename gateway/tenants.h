@@ -27,6 +27,12 @@ struct sl_tenants_config {
 
 struct sl_tenant_clients;
 
+enum sl_tenants_kind {
+    SL_TENANTS_NONE,  // nobody is asked: everybody is the gateway's own client
+    SL_TENANTS_ALIKE, // who has no key is not let in; to the cluster, which has no certificates, all are alike
+    SL_TENANTS_APART, // each is its own tenant, to the cluster, too
+};
+
 enum sl_status sl_tenants_open(const struct sl_tenants_config *config, struct sl_tenant_clients **tenants_out,
                                struct sl_error *err);
 void sl_tenants_close(struct sl_tenant_clients **tenants); // accepts NULL, nulls *tenants
@@ -37,3 +43,5 @@ void sl_tenants_close(struct sl_tenant_clients **tenants); // accepts NULL, null
  */
 enum sl_status sl_tenants_find(struct sl_tenant_clients *tenants, const char *authorization, struct sl_api_key *key_out,
                                struct sl_client **client_out, struct sl_refusal *refusal);
+
+enum sl_tenants_kind sl_tenants_kind(struct sl_tenant_clients *tenants);

@@ -50,10 +50,17 @@ enum sl_status sl_client_get(struct sl_client *client, const char *job_id, int64
     return sl_client_call_job(client, &sl_method_inference_get, job_id, -1, deadline_ns, job_out, err);
 }
 
-enum sl_status sl_client_list(struct sl_client *client, int32_t limit, int64_t deadline_ns,
+enum sl_status sl_client_list(struct sl_client *client, unsigned states, int32_t limit, int64_t deadline_ns,
                               Sluice__V1__ListReply **reply_out, struct sl_error *err) {
+    Sluice__V1__JobState listed[SLUICE__V1__JOB_STATE__CANCELLED + 1];
     Sluice__V1__ListRequest request = SLUICE__V1__LIST_REQUEST__INIT;
     request.limit = limit;
+    request.states = listed;
+    for (int state = SLUICE__V1__JOB_STATE__QUEUED; state <= SLUICE__V1__JOB_STATE__CANCELLED; state++) {
+        if (states >> state & 1U) {
+            listed[request.n_states++] = (Sluice__V1__JobState)state;
+        }
+    }
     return sl_client_call(client, &sl_method_inference_list, &request.base, false, deadline_ns,
                           (ProtobufCMessage **)reply_out, err);
 }

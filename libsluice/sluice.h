@@ -77,7 +77,8 @@ enum sl_status sl_client_cancel(struct sl_client *client, const char *job_id, in
                                 Sluice__V1__Job **job_out, struct sl_error *err);
 enum sl_status sl_client_get(struct sl_client *client, const char *job_id, int64_t deadline_ns,
                              Sluice__V1__Job **job_out, struct sl_error *err);
-enum sl_status sl_client_list(struct sl_client *client, int32_t limit, int64_t deadline_ns,
+// Newest first, of jobs whose state's bit (1 << state) is in `states`; 0: of all.
+enum sl_status sl_client_list(struct sl_client *client, unsigned states, int32_t limit, int64_t deadline_ns,
                               Sluice__V1__ListReply **reply_out, struct sl_error *err);
 enum sl_status sl_client_model(struct sl_client *client, int64_t deadline_ns, Sluice__V1__ModelReply **reply_out,
                                struct sl_error *err);

@@ -55,7 +55,9 @@ static bool has_device_memory(const struct sl_node *node) {
 // The fabric's region, and what is accounted in it.
 static enum sl_status open_region(struct sl_node *node, int64_t bytes, struct sl_error *err) {
     void *base = NULL;
-    enum sl_status status = sl_fabric_region_create(node->fabric, (size_t)bytes, node->config.lock_memory, &base, err);
+    unsigned kinds =
+        (node->config.lock_memory ? SL_REGION_LOCKED : 0U) | (node->config.huge_pages ? SL_REGION_HUGE_PAGES : 0U);
+    enum sl_status status = sl_fabric_region_create(node->fabric, (size_t)bytes, kinds, &base, err);
     if (status == SL_OK && has_device_memory(node)) {
         status = sl_device_share(node->runtime.device, base, (size_t)bytes, err);
         node->shared = status == SL_OK ? base : NULL;
@@ -368,6 +370,13 @@ static enum sl_status start_watch(struct sl_node *node, struct sl_error *err) {
     return sl_watch_create(&watch, &node->watch, err);
 }
 
+static void describe_device(struct sl_node *node) {
+    const char *device = node->runtime.device->ops->name, *tier = node->runtime.ops->name;
+    bool alike = strcmp(device, tier) == 0;
+    snprintf(node->device, sizeof node->device, "%s%s%s", device, alike ? "" : "/", alike ? "" : tier);
+    node->info.device = node->device;
+}
+
 enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service *service, struct sl_error *err) {
     enum sl_status status = start_server(node, service->rpc, err);
     if (status != SL_OK) {
@@ -375,6 +384,7 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
     }
     snprintf(node->rpc_address, sizeof node->rpc_address, "%s", sl_rpc_server_address(node->server));
     node->info.rpc_address = node->rpc_address;
+    describe_device(node);
 
     struct serving serving = {node, service};
     struct sl_agent_config agent = {.coordinators = node->config.coordinator,

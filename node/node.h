@@ -34,7 +34,7 @@ struct sl_node_config {
     int64_t arena_bytes;
     int64_t beside_bytes; // that the service takes beside them; set by it, not by an option
     int64_t staging_bytes, threads, lease_ms, max_jobs, grace_ms, stall_ms;
-    bool lock_memory, pin, insecure;
+    bool lock_memory, huge_pages, pin, insecure;
 };
 
 // `type` begins with struct sl_node_config. default_name: "prefill-0"; default_jobs as text.
@@ -58,6 +58,9 @@ struct sl_node_config {
                       SL_FIELD(sl_node_config, arena)),                                                                \
         SL_OPTION_ROW("lock", 0, SL_OPTION_FLAG, NULL, NULL, "lock the arena in memory (needs ulimit -l)",             \
                       SL_FIELD(sl_node_config, lock_memory)),                                                          \
+        SL_OPTION_ROW("huge-pages", 0, SL_OPTION_FLAG, NULL, NULL,                                                     \
+                      "take the arena from reserved huge pages of 2 MiB; with --transport tcp",                        \
+                      SL_FIELD(sl_node_config, huge_pages)),                                                           \
         SL_OPTION_ROW("max-jobs", 0, SL_OPTION_INT, default_jobs, "N",                                                 \
                       "jobs taken at once; more wait at the coordinator", SL_FIELD(sl_node_config, max_jobs), 1,       \
                       4096),                                                                                           \
@@ -127,6 +130,7 @@ struct sl_node {
     Sluice__V1__WorkerInfo info;
     uint64_t model_fingerprint; // only with a model
     struct sl_runtime runtime;  // of a kvstore, which has no model, its own doing
+    char device[32];            // info.device
     char rpc_address[128];      // info.rpc_address: outlives the server, as the agent does
     // Why the coordinator refused us, or what became of the device; "" otherwise. Written once, before the signal that ends us.
     char refusal[384], failure[384];

@@ -94,6 +94,7 @@ WRAPPED = {
     "intel-ipsec-mb": "fabric/link",
     "grpc/": "rpc",
     "microhttpd": "admin gateway",
+    "gnutls/": "gateway",
     "jwt.h": "gateway",
     "cuda_runtime cublas nccl": "tensor/cuda/plugin",
 }

@@ -316,6 +316,7 @@ void sl_job_describe(struct sl_job *job, struct sl_job_report *report) {
     pthread_mutex_lock(&job->mutex);
     report->message.state = job->state;
     report->message.n_output_tokens = job->n_output;
+    report->message.n_read_tokens = job->n_read;
     report->message.status_code = job->status_code;
     report->statistics = job->statistics;
     report->slots = job->slots;
@@ -338,6 +339,7 @@ void sl_job_describe(struct sl_job *job, struct sl_job_report *report) {
     report->message.recipe = report->recipe;
     report->message.submitted_ms = job->submitted_ms;
     report->message.n_prompt_tokens = job->spec.n_tokens;
+    report->message.max_new_tokens = job->spec.max_new_tokens;
     report->message.prefill_worker = report->prefill_worker;
     report->message.decode_worker = report->decode_worker;
     report->message.status_text = report->status_text;

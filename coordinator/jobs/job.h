@@ -91,6 +91,7 @@ struct sl_job {
     pthread_mutex_t mutex;
     Sluice__V1__JobState state;
     int64_t n_output;
+    int64_t n_read; // of the prompt, by this attempt
     char prefill_worker[64], decode_worker[64];
     Sluice__V1__Statistics statistics; // points into the next four
     char transport[32];

@@ -163,11 +163,11 @@ enum sl_status sl_jobs_find(struct sl_jobs *jobs, const char *id, const char *te
     return SL_OK;
 }
 
-void sl_jobs_count(struct sl_jobs *jobs, int64_t counts_out[SL_N_JOB_STATES]) {
+void sl_jobs_count(struct sl_jobs *jobs, const char *tenant, int64_t counts_out[SL_N_JOB_STATES]) {
     memset(counts_out, 0, sizeof *counts_out * SL_N_JOB_STATES);
     pthread_mutex_lock(&jobs->mutex);
     for (struct sl_job *job = jobs->newest; job != NULL; job = job->older) {
-        counts_out[sl_job_state(job)]++;
+        counts_out[sl_job_state(job)] += is_of(job, tenant);
     }
     pthread_mutex_unlock(&jobs->mutex);
 }

@@ -48,9 +48,9 @@ struct sl_job *sl_jobs_find_key(struct sl_jobs *jobs, const char *tenant, const 
 size_t sl_jobs_list(struct sl_jobs *jobs, const char *tenant, unsigned state_mask, struct sl_job **list,
                     size_t max_list);
 
-// By state.
+// By state, those of the tenant (NULL: of all).
 #define SL_N_JOB_STATES 8
-void sl_jobs_count(struct sl_jobs *jobs, int64_t counts_out[SL_N_JOB_STATES]);
+void sl_jobs_count(struct sl_jobs *jobs, const char *tenant, int64_t counts_out[SL_N_JOB_STATES]);
 
 // Forget what retention no longer keeps. Called regularly and by sl_jobs_add().
 void sl_jobs_trim(struct sl_jobs *jobs, int64_t now_ns);

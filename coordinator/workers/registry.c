@@ -19,7 +19,7 @@
 struct sl_worker {
     struct sl_registry *registry; // whose mutex guards what is not constant
     // Constant.
-    char name[64], rpc_address[SL_ADDRESS_BYTES], fabric_address[SL_ADDRESS_BYTES], version[32];
+    char name[64], rpc_address[SL_ADDRESS_BYTES], fabric_address[SL_ADDRESS_BYTES], version[32], device[32];
     Sluice__V1__WorkerRole role;
     uint64_t model_fingerprint, epoch;
     int64_t arena_bytes, staging_bytes;
@@ -234,6 +234,9 @@ static enum sl_status make_worker(struct sl_registry *registry, const Sluice__V1
     }
     if (status == SL_OK) {
         status = copy_field("version", info->version, true, worker->version, sizeof(worker->version), err);
+    }
+    if (status == SL_OK) {
+        status = copy_field("device", info->device, false, worker->device, sizeof(worker->device), err);
     }
     if (status == SL_OK) {
         status = sl_rpc_channel_create(worker->rpc_address, registry->config.credentials, SL_ROLE_WORKER,
@@ -489,11 +492,13 @@ static void report_one(const struct sl_worker *worker, int64_t now_ns, struct sl
     strcpy(report->rpc_address, worker->rpc_address);
     strcpy(report->fabric_address, worker->fabric_address);
     strcpy(report->version, worker->version);
+    strcpy(report->device, worker->device);
     sluice__v1__worker_info__init(&report->info);
     report->info.name = report->name;
     report->info.rpc_address = report->rpc_address;
     report->info.fabric_address = report->fabric_address;
     report->info.version = report->version;
+    report->info.device = report->device;
     report->info.role = worker->role;
     report->info.model_fingerprint = worker->model_fingerprint;
     report->info.arena_bytes = worker->arena_bytes;

@@ -106,7 +106,7 @@ struct sl_worker_report {
     Sluice__V1__WorkerStatus status;
     Sluice__V1__WorkerInfo info;
     Sluice__V1__WorkerLoad load;
-    char name[64], rpc_address[SL_ADDRESS_BYTES], fabric_address[SL_ADDRESS_BYTES], version[32];
+    char name[64], rpc_address[SL_ADDRESS_BYTES], fabric_address[SL_ADDRESS_BYTES], version[32], device[32];
 };
 // Rows in order of registration. *reports_out is the caller's to free.
 enum sl_status sl_registry_report(struct sl_registry *registry, int64_t now_ns, struct sl_worker_report **reports_out,

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "coordinator/workers/totals.h"
 #include "trust/identity.h"
 
 struct sl_tenants;
@@ -24,6 +25,7 @@ struct sl_tenant {
     char name[SL_TENANT_BYTES];
     int refs;                // under the table's lock
     atomic_int n_watchers;   // calls that follow jobs
+    struct sl_totals totals; // since somebody holds it: for as long as one of its jobs is kept
     int n_queued, n_running; // jobs, under admission's lock
     int64_t n_kept_jobs,
         kept_bytes; // of ended jobs, while they are looked through, under the lock of the table of jobs

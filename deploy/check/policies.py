@@ -118,6 +118,20 @@ def guaranteed(documents):
 
 
 @policy
+def huge_pages_are_the_arena(documents):
+    # A pod with fewer of them does not start, one with more wastes them.
+    for name, _, container in each(documents):
+        reserved = container.get("resources", {}).get("limits", {}).get("hugepages-2Mi")
+        environment = m.environment(documents, container)
+        wanted = environment.get("SLUICE_HUGE_PAGES") == "yes" and m.program(container) in ("sluice-prefill", "sluice-decode", "sluice-kvstore")
+        arena = environment.get("SLUICE_ARENA", "")
+        if wanted != (reserved is not None) or wanted and (not arena[:1].isdigit() or m.size(arena) != m.size(reserved)):
+            yield f"{name}: hugepages-2Mi {reserved}, SLUICE_HUGE_PAGES {wanted}, SLUICE_ARENA {arena}"
+        if wanted and environment.get("SLUICE_TRANSPORT") != "tcp":
+            yield f"{name}: huge pages want SLUICE_TRANSPORT=tcp"
+
+
+@policy
 def least_privilege(documents):
     for name, workload, _ in every(documents):
         spec = m.pod(workload)
@@ -336,6 +350,8 @@ BREAKS = [
     ("one_pod_at_a_time", lambda d: find(d, "PodDisruptionBudget", "sluice-gateway")["spec"].update(maxUnavailable=2)),
     ("guaranteed", lambda d: container_of(d, "sluice-decode")["resources"]["limits"].update(memory="128Gi")),
     ("guaranteed", lambda d: container_of(d, "sluice-decode").update(resources={})),
+    ("huge_pages_are_the_arena", lambda d: container_of(d, "sluice-decode")["resources"]["limits"].update({"hugepages-2Mi": "8Gi"})),
+    ("huge_pages_are_the_arena", lambda d: next(iter(m.of_kind(d, "ConfigMap")))["data"].update(SLUICE_HUGE_PAGES="yes")),
     ("least_privilege", lambda d: spec_of(d, "sluice-decode")["securityContext"].update(runAsUser=0)),
     ("least_privilege", lambda d: container_of(d, "sluice-decode")["securityContext"].update(readOnlyRootFilesystem=False)),
     ("least_privilege", lambda d: container_of(d, "sluice-decode")["securityContext"].update(capabilities={"add": ["IPC_LOCK"]})),

@@ -120,8 +120,8 @@ struct sl_region {
     void *rkey;
     size_t rkey_bytes;
 };
-// Page-aligned, zeroed lazily. The contract is that of sl_fabric_region_create().
-enum sl_status sl_region_create(struct sl_fabric *fabric, size_t bytes, bool lock, void **base_out,
+// The contract is that of sl_fabric_region_create().
+enum sl_status sl_region_create(struct sl_fabric *fabric, size_t bytes, bool lock, bool huge, void **base_out,
                                 struct sl_error *err);
 struct sl_region *sl_fabric_region(struct sl_fabric *fabric, const void *data, size_t bytes);
 void sl_fabric_free_regions(struct sl_fabric *fabric);

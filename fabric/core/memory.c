@@ -13,13 +13,14 @@
 #include "fabric/core/ucx.h"
 
 #define MAX_REMOTE_REGIONS 64 // of one peer
+#define HUGE_PAGE_SHIFT    21 // 2 MiB: what Kubernetes and every x86 have; ARM has it with base pages of 4 KiB
 
 // ---- regions of ours -------------------------------------------------------------------------------------------------
 
 struct region_command {
     struct sl_command command;
     size_t bytes;
-    bool lock, done;
+    bool lock, huge, done;
     enum sl_status status;
     void *base;
     struct sl_error *err;
@@ -44,11 +45,35 @@ static void unmap_region(struct sl_fabric *fabric, struct sl_region *region) {
     }
 }
 
+/*
+ * All of them are taken here: those that a limit of the container refuses (hugetlb.2MB.max) would end the process by SIGBUS when they are
+ * first written.
+ */
+static enum sl_status map_huge_pages(size_t bytes, struct sl_region *region, struct sl_error *err) {
+    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | (HUGE_PAGE_SHIFT << MAP_HUGE_SHIFT), -1, 0);
+    if (base == MAP_FAILED || madvise(base, bytes, MADV_POPULATE_WRITE) != 0) {
+        int why = errno;
+        if (base != MAP_FAILED) {
+            munmap(base, bytes);
+        }
+        return sl_fail(err, SL_ERR_PRECONDITION,
+                       "no %zu huge pages of 2 MiB: %s; reserve them (vm.nr_hugepages, and hugepages-2Mi of a pod)",
+                       bytes >> HUGE_PAGE_SHIFT, strerror(why));
+    }
+    *region = (struct sl_region){.base = base, .bytes = bytes};
+    return SL_OK;
+}
+
 // Of UCX where it is there, so that peers on this host can put into it.
-static enum sl_status map_region(struct sl_fabric *fabric, size_t bytes, bool lock, struct sl_region *region,
+static enum sl_status map_region(struct sl_fabric *fabric, size_t bytes, bool lock, bool huge, struct sl_region *region,
                                  struct sl_error *err) {
     enum sl_status status = SL_OK;
-    if (fabric->ucx) {
+    if (fabric->ucx && huge) {
+        status = sl_fail(err, SL_ERR_PRECONDITION, "huge pages are for the transport tcp alone");
+    } else if (huge) {
+        status = map_huge_pages(bytes, region, err);
+    } else if (fabric->ucx) {
         status = sl_ucx_map(fabric, bytes, region, err);
     } else {
         void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -66,7 +91,7 @@ static enum sl_status map_region(struct sl_fabric *fabric, size_t bytes, bool lo
 static void run_region_create(struct sl_fabric *fabric, struct sl_command *command) {
     struct region_command *call = (struct region_command *)command;
     struct sl_region *region = calloc(1, sizeof *region);
-    enum sl_status status = region ? map_region(fabric, call->bytes, call->lock, region, call->err)
+    enum sl_status status = region ? map_region(fabric, call->bytes, call->lock, call->huge, region, call->err)
                                    : sl_fail(call->err, SL_ERR_EXHAUSTED, "no memory for a region");
     pthread_mutex_lock(&fabric->lock);
     if (status == SL_OK) {
@@ -82,14 +107,17 @@ static void run_region_create(struct sl_fabric *fabric, struct sl_command *comma
     pthread_mutex_unlock(&fabric->lock);
 }
 
-enum sl_status sl_region_create(struct sl_fabric *fabric, size_t bytes, bool lock, void **base_out,
+enum sl_status sl_region_create(struct sl_fabric *fabric, size_t bytes, bool lock, bool huge, void **base_out,
                                 struct sl_error *err) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t page = huge ? (size_t)1 << HUGE_PAGE_SHIFT : (size_t)sysconf(_SC_PAGESIZE);
     if (bytes == 0 || bytes > SIZE_MAX - page) {
         return sl_fail(err, SL_ERR_INVALID, "a region of %zu bytes", bytes);
     }
-    struct region_command call = {
-        .command.run = run_region_create, .bytes = (bytes + page - 1) / page * page, .lock = lock, .err = err};
+    struct region_command call = {.command.run = run_region_create,
+                                  .bytes = (bytes + page - 1) / page * page,
+                                  .lock = lock,
+                                  .huge = huge,
+                                  .err = err};
     sl_fabric_post(fabric, &call.command);
     pthread_mutex_lock(&fabric->lock);
     while (!call.done) { // commands always run, in wind_down() at the latest

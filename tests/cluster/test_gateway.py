@@ -462,6 +462,39 @@ def test_certificates_on_both_sides():
             eventually(lambda: running_jobs(cluster) == 0, 5, "the job is cancelled")
 
 
+def test_a_certificate_that_is_replaced():
+    """Who connects from then on sees the new one; connections that are there stay, and damage changes nothing."""
+    with certificates("server/gateway") as made, Cluster(kvstore=0) as cluster:
+        context = ssl.create_default_context(cafile=f"{made.folder}/ca.pem")
+        pem, key = made.file("server/gateway", "pem"), made.file("server/gateway", "key")
+        with secured(cluster, context, "--https-cert", pem, "--https-key", key) as gateway:
+            def serial():
+                with socket.create_connection((gateway.host, gateway.port), 10 * SLOW) as plain, \
+                        context.wrap_socket(plain, server_hostname="localhost") as wrapped:
+                    return wrapped.getpeercert()["serialNumber"]
+            first = serial()
+            with gateway.stream("/v1/completions", {**ANSWER, "max_tokens": 3000, "ignore_eos": True, "stop": None}) as (reply, _):
+                reply.read(100)
+                made.make("server/gateway")
+                eventually(lambda: serial() != first, 10, "the new certificate")
+                assert reply.read().decode().endswith("data: [DONE]\n\n")
+            second = serial()
+            for path in (pem, key):
+                with open(path) as file:
+                    whole = file.read()
+                with open(path, "w") as file:
+                    file.write(whole[:len(whole) // 2])
+                time.sleep(1.2)
+                assert serial() == second
+                assert "the certificate of before is kept" in gateway.errors()
+                with open(path, "w") as file:
+                    file.write(whole)
+            made.make("server/other")
+            os.replace(made.file("server/other", "key"), key)  # another's
+            time.sleep(1.2)
+            assert serial() == second
+
+
 def secured(cluster, context, *options):
     """Gateway asks for its own health, which needs the context first."""
     class Secured(Gateway):
@@ -539,35 +572,6 @@ def test_wrong_options_name_the_remedy():
                         (["--https-cert", "/dev/null"], "belong together"), (["--keys", "/dev/null/k"], "/dev/null/k"), (["--tenants", "x"], "--keys"), (["--jwt-keys", "/dev/null/j"], "/dev/null/j"), (["--jwt-issuer", "x"], "--jwt-keys"), (["--listen", "nowhere"], "HOST:PORT")):
         refused = subprocess.run([os.path.join(BIN, "sluice-gateway"), *words], capture_output=True, text=True, timeout=30 * SLOW)
         assert refused.returncode in (1, 2) and said in refused.stderr, refused
-
-
-def test_openais_own_client():
-    try:
-        import openai
-    except ImportError as error:
-        print(f"skipped: {error} (pip install openai)")
-        return
-    with chatting_cluster() as cluster, Gateway(cluster) as gateway:
-        client = openai.OpenAI(base_url=f"http://{gateway.host}:{gateway.port}/v1", api_key="none", max_retries=0)
-        messages = [{"role": "user", "content": "the lantern"}]
-        whole = client.chat.completions.create(model="talker", messages=messages, max_tokens=6, temperature=0, logprobs=True, top_logprobs=2)
-        pieces = list(client.chat.completions.create(model="talker", messages=messages, max_tokens=6, temperature=0, stream=True,
-                                                     stream_options={"include_usage": True}, extra_body={"ignore_eos": False}))
-        text = "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices)
-        assert text == whole.choices[0].message.content and pieces[-1].usage.prompt_tokens == whole.usage.prompt_tokens
-        assert len(whole.choices[0].logprobs.content) == whole.usage.completion_tokens
-        assert [m.id for m in client.models.list()] == ["talker"]
-        assert client.completions.create(model="talker", prompt="the lantern", max_tokens=3).usage.completion_tokens <= 3
-        for error, fields in ((openai.BadRequestError, {"n": 2}), (openai.NotFoundError, {"model": "other"})):
-            try:
-                client.chat.completions.create(**{"model": "talker", "messages": messages, **fields})
-                raise AssertionError(f"{fields} was answered")
-            except error:
-                pass
-        with client.chat.completions.create(model="talker", messages=messages, max_tokens=4000, stream=True,
-                                            extra_body={"ignore_eos": True}) as endless:
-            next(iter(endless))
-        eventually(lambda: running_jobs(cluster) == 0, 5, "the job is cancelled")
 
 
 if __name__ == "__main__":

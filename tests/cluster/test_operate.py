@@ -251,11 +251,16 @@ def test_coordinators_and_gateways_stand_still_too():
     with Cluster(kvstore=0) as cluster:
         coordinator = Process("coordinator", ["sluice-coordinator", "--listen", "127.0.0.1:0", "--model", MODEL, *STALL], ENVIRONMENT)
         gateway = Frozen(cluster)
-        for process, thread in ((coordinator, "sweeper"), (gateway, "served")):
+        for process, threads in ((coordinator, ["sweeper"]), (gateway, ["served", "status"])):
             assert probe(process, "/livez") == (200, "ok\n")
-            freeze(process, thread)
+            for thread in threads:
+                freeze(process, thread)
+        looks = gateway.connect()
+        looks.request("GET", "/status.json")
         becomes(coordinator, "/livez", 503, "the sweeper stands still")
         becomes(gateway, "/livez", 503, "the coordinator has not been asked", timeout=30)
+        becomes(gateway, "/livez", 503, "nobody has been told of the cluster", timeout=30)
+        looks.close()
         for process in (coordinator, gateway):
             process.popen.kill()
             process.popen.wait()

@@ -7,9 +7,12 @@ import json
 import os
 import subprocess
 import tempfile
+import threading
 import time
 
-from harness import Cluster, certificates, eventually, run_tests
+import grpc
+
+from harness import Cluster, call, certificates, eventually, inference, refused, run_tests, stub
 from test_gateway import ANSWER, Gateway, key_line
 
 
@@ -188,6 +191,58 @@ def test_prompts_are_charged_as_counted():
             assert abs(n - len(ANSWER["prompt"]) / 4) > 50, "a guess that is right shows nothing"
             status, headers, reply = headers_of(gateway, "sk")  # a minute a token
             assert status == 429 and 60 * n - (time.monotonic() - began) <= int(headers["retry-after"]) <= 60 * n, (headers, reply)
+
+
+# ---- two of them --------------------------------------------------------------------------------------------------------
+
+def test_two_keys_neither_see_nor_hold_up_each_other():
+    """One fills all places and the line behind them; the next place that is free is the other's, who knows nothing of the first one's jobs."""
+    unknown = [grpc.StatusCode.NOT_FOUND]
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-two-"))
+        made = stack.enter_context(certificates("client/loud", "client/quiet"))
+        keys = os.path.join(folder, "keys")
+        with open(keys, "w") as file:
+            file.write(key_line("sk-loud", "loud") + key_line("sk-quiet", "quiet"))
+        cluster = stack.enter_context(Cluster(kvstore=0, certificates=made, args=["--arena", "128M"],
+                                              coordinator_args=["--max-jobs", "2", "--queue", "16"]))
+        gateway = stack.enter_context(Gateway(cluster, "--keys", keys, "--tenants", made.folder))
+        quiet = stack.enter_context(cluster.channel_of("client/quiet"))
+
+        def flood(n, n_tokens):
+            """n more of the loud one's, in this order: connections whose end is their job's."""
+            connections = []
+            for _ in range(n):
+                before = {job.job_id for job in cluster.list()}
+                connection = stack.enter_context(contextlib.closing(gateway.connect()))
+                body = {**ANSWER, "max_tokens": n_tokens, "ignore_eos": True, "stop": None, "stream": True}
+                connection.request("POST", "/v1/completions", json.dumps(body), {"Authorization": "Bearer sk-loud"})
+                eventually(lambda: {job.job_id for job in cluster.list()} - before, 20, "it is in line")
+                connections.append(((({job.job_id for job in cluster.list()}) - before).pop(), connection))
+            return connections
+
+        running = flood(2, 8000)
+        eventually(lambda: all(cluster.get(job_id).state == inference.DECODING for job_id, _ in running), 30, "they run")
+        waiting = flood(4, 20)
+        replies = []
+        asking = threading.Thread(target=lambda: replies.append(gateway.post("/v1/completions", ANSWER, "sk-quiet")))
+        asking.start()
+        eventually(lambda: [job.tenant for job in cluster.list()].count("quiet") == 1, 20, "the quiet one is in line, the last")
+        assert all(cluster.get(job_id).state == inference.QUEUED for job_id, _ in waiting)
+        running[0][1].close()
+        asking.join()
+        assert replies[0][0] == 200, replies
+        mine = call(quiet, "sluice.v1.Inference.List", inference.ListRequest()).jobs
+        assert [job.tenant for job in mine] == ["quiet"], mine
+        begun = [cluster.get(job_id) for job_id, _ in waiting]
+        assert all(job.state == inference.QUEUED or job.statistics.queue_ms > mine[0].statistics.queue_ms for job in begun), (mine, begun)
+        for job_id, _ in running + waiting:
+            job = inference.JobRequest(job_id=job_id)
+            for method in ("Get", "Cancel"):
+                refused(unknown, call, quiet, f"sluice.v1.Inference.{method}", job)
+            refused(unknown, lambda: list(stub(quiet.unary_stream, "sluice.v1.Inference.Watch")(inference.WatchRequest(job_id=job_id), timeout=20)))
+        for _, connection in running + waiting:
+            connection.close()
 
 
 if __name__ == "__main__":

@@ -454,6 +454,38 @@ static void test_config_is_checked(void **state) {
     stop_fabric(&fabric);
 }
 
+static size_t free_huge_pages(void) {
+    FILE *file = fopen("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "r");
+    size_t n = 0;
+    if (file) {
+        assert_int_equal(fscanf(file, "%zu", &n), 1);
+        fclose(file);
+    }
+    return n;
+}
+
+// Where some are reserved they are taken; of those that are not, nothing is promised.
+static void test_huge_pages_are_taken_or_named(void **state) {
+    (void)state;
+    struct sl_error err;
+    void *base = NULL;
+    struct sl_fabric *shm = start_fabric("shm", NULL, NULL, 0), *tcp = start_fabric("tcp", NULL, NULL, 0);
+    assert_int_equal(sl_fabric_region_create(shm, MIB, SL_REGION_HUGE_PAGES, &base, &err), SL_ERR_PRECONDITION);
+    assert_non_null(strstr(err.text, "tcp"));
+    size_t n = free_huge_pages();
+    assert_int_equal(sl_fabric_region_create(tcp, (n + 1) * 2 * MIB, SL_REGION_HUGE_PAGES, &base, &err),
+                     SL_ERR_PRECONDITION);
+    assert_non_null(strstr(err.text, "vm.nr_hugepages"));
+    if (n > 0) {
+        assert_int_equal(sl_fabric_region_create(tcp, MIB, SL_REGION_HUGE_PAGES, &base, &err), SL_OK);
+        assert_int_equal(free_huge_pages(), n - 1);
+        memset(base, 1, 2 * MIB);
+    }
+    stop_fabric(&tcp);
+    stop_fabric(&shm);
+    assert_int_equal(free_huge_pages(), n);
+}
+
 int main(int argc, char **argv) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ship_arrives_at_every_size),
@@ -471,6 +503,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_port_in_use_is_told),
         cmocka_unit_test(test_restarted_receiver_is_another_peer),
         cmocka_unit_test(test_slow_and_fast_beats_keep_a_connection),
+        cmocka_unit_test(test_huge_pages_are_taken_or_named),
         cmocka_unit_test(test_config_is_checked),
     };
     transport = argc > 1 ? argv[1] : "tcp";

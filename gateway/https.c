@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see https.h.
+#include "gateway/https.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "trust/changing_file.h"
+
+enum { FILE_BYTES = 1 << 20, CHAIN = 16 };
+
+struct pem {
+    const char *option;
+    struct sl_changing_file file;
+    char *text; // as read last
+    size_t n;
+    struct stat about;
+};
+
+struct sl_https_certificate {
+    struct pem files[2];    // the certificate with its chain, and the key, as they are being read
+    gnutls_datum_t pems[2]; // of a pair that is good
+};
+
+enum { CERTIFICATE, KEY };
+
+static enum sl_status read_pem(struct pem *pem, struct sl_error *err) {
+    char *text;
+    enum sl_status status = sl_changing_file_read(&pem->file, &text, &pem->n, &pem->about, err);
+    if (status == SL_OK) {
+        free(pem->text);
+        pem->text = text;
+    } else {
+        char where[512];
+        snprintf(where, sizeof where, "%s %s", pem->option, pem->file.path);
+        sl_error_prefix(err, where);
+    }
+    return status;
+}
+
+// Whether GnuTLS takes them, and each for the other's.
+static enum sl_status check_pair(const struct sl_https_certificate *certificate, const gnutls_datum_t pems[2],
+                                 struct sl_error *err) {
+    gnutls_certificate_credentials_t credentials;
+    int code = gnutls_certificate_allocate_credentials(&credentials);
+    if (code == GNUTLS_E_SUCCESS) {
+        code = gnutls_certificate_set_x509_key_mem(credentials, &pems[CERTIFICATE], &pems[KEY], GNUTLS_X509_FMT_PEM);
+        gnutls_certificate_free_credentials(credentials);
+    }
+    return code >= 0 ? SL_OK
+                     : sl_fail(err, SL_ERR_INVALID, "--https-cert %s, --https-key %s: %s",
+                               certificate->files[CERTIFICATE].file.path, certificate->files[KEY].file.path,
+                               gnutls_strerror(code));
+}
+
+static enum sl_status load(struct sl_https_certificate *certificate, struct sl_error *err) {
+    gnutls_datum_t pems[2];
+    for (int i = 0; i < 2; i++) {
+        struct pem *pem = &certificate->files[i];
+        enum sl_status status = read_pem(pem, err);
+        if (status != SL_OK) {
+            return status;
+        }
+        pems[i] = (gnutls_datum_t){(unsigned char *)pem->text, (unsigned)pem->n};
+    }
+    enum sl_status status = check_pair(certificate, pems, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    for (int i = 0; i < 2; i++) {
+        struct pem *pem = &certificate->files[i];
+        free(certificate->pems[i].data);
+        certificate->pems[i] = pems[i];
+        pem->text = NULL;
+        sl_changing_file_accept(&pem->file, &pem->about);
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_https_certificate_open(const char *certificate_path, const char *key_path,
+                                         struct sl_https_certificate **certificate_out, struct sl_error *err) {
+    struct sl_https_certificate *certificate = calloc(1, sizeof *certificate);
+    if (!certificate) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a certificate");
+    }
+    certificate->files[CERTIFICATE] = (struct pem){.option = "--https-cert", .file = {.path = certificate_path}};
+    certificate->files[KEY] = (struct pem){.option = "--https-key", .file = {.path = key_path}};
+    certificate->files[CERTIFICATE].file.max_bytes = certificate->files[KEY].file.max_bytes = FILE_BYTES;
+    enum sl_status status = load(certificate, err);
+    if (status != SL_OK) {
+        sl_https_certificate_close(&certificate);
+        return status;
+    }
+    *certificate_out = certificate;
+    return SL_OK;
+}
+
+void sl_https_certificate_close(struct sl_https_certificate **certificate_ptr) {
+    struct sl_https_certificate *certificate = *certificate_ptr;
+    if (certificate) {
+        for (int i = 0; i < 2; i++) {
+            free(certificate->files[i].text);
+            free(certificate->pems[i].data);
+        }
+        free(certificate);
+        *certificate_ptr = NULL;
+    }
+}
+
+// ---- handshakes ---------------------------------------------------------------------------------------------------------
+
+void sl_https_see_connection(void *certificate, struct MHD_Connection *connection, void **context,
+                             enum MHD_ConnectionNotificationCode code) {
+    (void)connection;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        *context = certificate;
+    }
+}
+
+static void look_again(struct sl_https_certificate *certificate) {
+    bool due = sl_changing_file_is_due(&certificate->files[CERTIFICATE].file);
+    due |= sl_changing_file_is_due(&certificate->files[KEY].file);
+    struct sl_error err;
+    if (!due) {
+        return;
+    }
+    if (load(certificate, &err) == SL_OK) {
+        sl_log_info("gateway", "the certificate of HTTPS has been replaced");
+    } else {
+        sl_log_error("gateway", "%s: the certificate of before is kept", err.text);
+    }
+}
+
+static gnutls_privkey_t import_key(const gnutls_datum_t *pem) {
+    gnutls_privkey_t key;
+    if (gnutls_privkey_init(&key) != GNUTLS_E_SUCCESS) {
+        return NULL;
+    }
+    if (gnutls_privkey_import_x509_raw(key, pem, GNUTLS_X509_FMT_PEM, NULL, 0) != GNUTLS_E_SUCCESS) {
+        gnutls_privkey_deinit(key);
+        return NULL;
+    }
+    return key;
+}
+
+int sl_https_give_certificate(gnutls_session_t session, const struct gnutls_cert_retr_st *asked,
+                              gnutls_pcert_st **list_out, unsigned *n_out, gnutls_ocsp_data_st **ocsp_out,
+                              unsigned *n_ocsp_out, gnutls_privkey_t *key_out, unsigned *flags_out) {
+    (void)asked;
+    struct MHD_Connection *connection = gnutls_session_get_ptr(session);
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct sl_https_certificate *certificate = info ? info->socket_context : NULL;
+    if (!certificate) {
+        return -1;
+    }
+    look_again(certificate);
+    unsigned n = CHAIN;
+    gnutls_pcert_st *list = gnutls_malloc(CHAIN * sizeof *list);
+    if (!list) {
+        return -1;
+    }
+    if (gnutls_pcert_list_import_x509_raw(list, &n, &certificate->pems[CERTIFICATE], GNUTLS_X509_FMT_PEM, 0) !=
+        GNUTLS_E_SUCCESS) {
+        gnutls_free(list);
+        return -1;
+    }
+    gnutls_privkey_t key = import_key(&certificate->pems[KEY]);
+    if (!key) {
+        while (n > 0) {
+            gnutls_pcert_deinit(&list[--n]);
+        }
+        gnutls_free(list);
+        return -1;
+    }
+    *list_out = list;
+    *n_out = n;
+    *ocsp_out = NULL;
+    *n_ocsp_out = 0;
+    *key_out = key;
+    *flags_out = GNUTLS_CERT_RETR_DEINIT_ALL;
+    return 0;
+}

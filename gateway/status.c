@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see status.h.
+#include "gateway/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "gateway/exchange.h"
+#include "gateway/reply.h"
+
+enum MHD_Result sl_status_send_page(const struct sl_reply *reply) {
+    const struct sl_status_page *page = &reply->gateway->page;
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(page->n_bytes, (void *)page->text, MHD_RESPMEM_PERSISTENT);
+    if (response) {
+        MHD_add_response_header(response, "Content-Security-Policy", page->policy);
+        MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+        MHD_add_response_header(response, "Referrer-Policy", "no-referrer");
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
+    }
+    return sl_reply_send(reply, MHD_HTTP_OK, "text/html; charset=utf-8", response);
+}
+
+// Of workers only who has shown to be an operator hears; where nobody is asked, who is on this host.
+static bool shows_workers(const struct sl_gateway *gateway, enum sl_tenants_kind kind) {
+    bool is_loopback = strncmp(gateway->address, "127.", 4) == 0 || strncmp(gateway->address, "[::1]", 5) == 0;
+    return is_loopback || kind == SL_TENANTS_APART;
+}
+
+enum MHD_Result sl_status_begin(const struct sl_reply *reply, struct sl_client *client, struct sl_look **look_out) {
+    struct sl_gateway *gateway = reply->gateway;
+    enum sl_tenants_kind kind = sl_tenants_kind(gateway->tenants);
+    struct sl_refusal refusal;
+    *look_out = NULL;
+    if (kind == SL_TENANTS_ALIKE) {
+        sl_refuse(&refusal, 403,
+                  "keys let in, but the cluster has no certificates and does not know whose jobs are whose: its state "
+                  "is shown to nobody");
+    } else if (sl_board_ask(gateway->board, client, shows_workers(gateway, kind), reply->connection, look_out,
+                            &refusal) == SL_OK) {
+        return MHD_YES;
+    }
+    return sl_reply_refusal(reply, &refusal);
+}
+
+enum MHD_Result sl_status_send(const struct sl_reply *reply, struct sl_look *look) {
+    struct sl_refusal refusal;
+    char *text = sl_look_take(look, &refusal);
+    if (!text) {
+        return sl_reply_refusal(reply, &refusal);
+    }
+    struct MHD_Response *response = MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE);
+    if (response) {
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+        MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    } else {
+        free(text);
+    }
+    return sl_reply_send(reply, MHD_HTTP_OK, "application/json", response);
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see status_board.h.
+#include "gateway/status_board.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/thread.h"
+#include "gateway/status_json.h"
+
+enum {
+    MAX_WAITING = 256,
+    ASK_MS = 2000, // for all that is asked for one look
+    MAX_RUNNING = 200,
+    MAX_QUEUED = 100,
+    MAX_ENDED = 50,
+};
+
+// By their bits.
+#define QUEUED (1U << SLUICE__V1__JOB_STATE__QUEUED)
+#define ENDED                                                                                                          \
+    (1U << SLUICE__V1__JOB_STATE__DONE | 1U << SLUICE__V1__JOB_STATE__FAILED | 1U << SLUICE__V1__JOB_STATE__CANCELLED)
+#define RUNNING                                                                                                        \
+    (1U << SLUICE__V1__JOB_STATE__PREFILLING | 1U << SLUICE__V1__JOB_STATE__SHIPPING |                                 \
+     1U << SLUICE__V1__JOB_STATE__DECODING)
+
+struct sl_look {
+    struct sl_board *board;
+    struct sl_client *client;
+    bool shows_workers;
+    struct MHD_Connection *connection;
+    // Under the board's mutex until the connection is resumed.
+    char *text; // malloc'd
+    struct sl_refusal refusal;
+    struct sl_look *next;
+};
+
+struct sl_board {
+    struct sl_served *served;
+    pthread_t thread;
+    pthread_mutex_t mutex; // guards what follows
+    pthread_cond_t changed;
+    bool stopping, stopped;
+    struct sl_look *waiting; // a list, oldest first
+    int n_waiting;
+    int64_t moved_ns; // somebody was answered, or the first came
+};
+
+// ---- what is asked ------------------------------------------------------------------------------------------------------
+
+struct replies {
+    Sluice__V1__ListReply *running, *queued, *ended;
+    Sluice__V1__WorkersReply *workers;
+};
+
+static void free_replies(struct replies *replies) {
+    Sluice__V1__ListReply *lists[] = {replies->running, replies->queued, replies->ended};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        if (lists[i]) {
+            sluice__v1__list_reply__free_unpacked(lists[i], NULL);
+        }
+    }
+    if (replies->workers) {
+        sluice__v1__workers_reply__free_unpacked(replies->workers, NULL);
+    }
+    *replies = (struct replies){NULL};
+}
+
+static enum sl_status ask(struct sl_client *client, bool shows_workers, struct replies *replies, struct sl_error *err) {
+    int64_t deadline_ns = sl_deadline_in_ms(ASK_MS);
+    // In the order that jobs go through: none is missed.
+    enum sl_status status = sl_client_list(client, QUEUED, MAX_QUEUED, deadline_ns, &replies->queued, err);
+    if (status == SL_OK) {
+        status = sl_client_list(client, RUNNING, MAX_RUNNING, deadline_ns, &replies->running, err);
+    }
+    if (status == SL_OK) {
+        status = sl_client_list(client, ENDED, MAX_ENDED, deadline_ns, &replies->ended, err);
+    }
+    if (status == SL_OK && shows_workers &&
+        replies->running->everybody) { // who may not is not refused: that is logged there
+        status = sl_client_workers(client, deadline_ns, &replies->workers, err);
+    }
+    return status;
+}
+
+// The coordinator is away, or so busy that this is how it looks.
+static bool is_away(enum sl_status status) {
+    return status == SL_ERR_PEER_LOST || status == SL_ERR_PEER_STALE || status == SL_ERR_DEADLINE;
+}
+
+// What this client is told: a text, or NULL and *refusal.
+static char *look_up(struct sl_board *board, struct sl_client *client, bool shows_workers, struct sl_refusal *refusal) {
+    struct sl_served_model model = sl_served_model(board->served);
+    struct replies replies = {NULL};
+    struct sl_error err = {0};
+    enum sl_status status = SL_ERR_PEER_LOST;
+    if (model.answers) {
+        status = ask(client, shows_workers, &replies, &err);
+    }
+    char *text = NULL;
+    if (status == SL_OK || is_away(status)) {
+        if (status != SL_OK) {
+            free_replies(&replies);
+        }
+        struct sl_status_told told = {.model = &model,
+                                      .why = status == SL_OK ? ""
+                                             : model.answers ? err.text
+                                                             : model.why,
+                                      .running = replies.running,
+                                      .queued = replies.queued,
+                                      .ended = replies.ended,
+                                      .workers = replies.workers,
+                                      .now_ms = sl_wall_ms()};
+        text = sl_status_json(&told);
+        sl_refuse(refusal, 500, "no memory for the cluster's state");
+    } else {
+        sl_refuse_status(refusal, status, err.text);
+    }
+    free_replies(&replies);
+    return text;
+}
+
+// ---- who waits ----------------------------------------------------------------------------------------------------------
+
+// Those who wait for the same, or (client NULL) all. Under the mutex.
+static void tell(struct sl_board *board, struct sl_client *client, bool shows_workers, const char *text,
+                 const struct sl_refusal *refusal) {
+    struct sl_look **at = &board->waiting;
+    while (*at) {
+        struct sl_look *look = *at;
+        if (client && (look->client != client || look->shows_workers != shows_workers)) {
+            at = &look->next;
+            continue;
+        }
+        *at = look->next;
+        board->n_waiting--;
+        board->moved_ns = sl_now_ns();
+        look->text = text ? strdup(text) : NULL;
+        look->refusal = *refusal;
+        MHD_resume_connection(look->connection);
+    }
+}
+
+static void *look_always(void *arg) {
+    struct sl_board *board = arg;
+    struct sl_refusal refusal;
+    pthread_mutex_lock(&board->mutex);
+    while (!board->stopping) {
+        if (!board->waiting) {
+            (void)sl_cond_wait_until(&board->changed, &board->mutex, SL_NO_DEADLINE);
+            continue;
+        }
+        struct sl_client *client = board->waiting->client;
+        bool shows_workers = board->waiting->shows_workers;
+        pthread_mutex_unlock(&board->mutex);
+        char *text = look_up(board, client, shows_workers, &refusal);
+        pthread_mutex_lock(&board->mutex);
+        tell(board, client, shows_workers, text, &refusal);
+        free(text);
+    }
+    sl_refuse(&refusal, 503, "the gateway stops");
+    tell(board, NULL, false, NULL, &refusal);
+    pthread_mutex_unlock(&board->mutex);
+    return NULL;
+}
+
+enum sl_status sl_board_ask(struct sl_board *board, struct sl_client *client, bool shows_workers,
+                            struct MHD_Connection *connection, struct sl_look **look_out, struct sl_refusal *refusal) {
+    struct sl_look *look = calloc(1, sizeof *look);
+    enum sl_status status = SL_OK;
+    pthread_mutex_lock(&board->mutex);
+    if (board->stopping) {
+        sl_refuse(refusal, 503, "the gateway stops");
+        status = SL_ERR_CANCELLED;
+    } else if (!look || board->n_waiting >= MAX_WAITING) {
+        sl_refuse(refusal, 429, "%d requests wait for the cluster's state", board->n_waiting);
+        status = SL_ERR_EXHAUSTED;
+    } else {
+        *look = (struct sl_look){
+            .board = board, .client = client, .shows_workers = shows_workers, .connection = connection};
+        struct sl_look **at = &board->waiting;
+        while (*at) {
+            at = &(*at)->next;
+        }
+        *at = look;
+        board->moved_ns = board->n_waiting++ == 0 ? sl_now_ns() : board->moved_ns;
+        MHD_suspend_connection(connection); // nobody resumes it before, under the mutex
+        pthread_cond_signal(&board->changed);
+        *look_out = look;
+    }
+    pthread_mutex_unlock(&board->mutex);
+    if (status != SL_OK) {
+        free(look);
+    }
+    return status;
+}
+
+int64_t sl_board_still_ms(struct sl_board *board) {
+    pthread_mutex_lock(&board->mutex);
+    int64_t still_ms = board->waiting ? (sl_now_ns() - board->moved_ns) / SL_NS_PER_MS : 0;
+    pthread_mutex_unlock(&board->mutex);
+    return still_ms;
+}
+
+char *sl_look_take(struct sl_look *look, struct sl_refusal *refusal_out) {
+    pthread_mutex_lock(&look->board->mutex);
+    char *text = look->text;
+    look->text = NULL;
+    *refusal_out = look->refusal;
+    pthread_mutex_unlock(&look->board->mutex);
+    return text;
+}
+
+void sl_look_end(struct sl_look **look_ptr) {
+    struct sl_look *look = *look_ptr;
+    *look_ptr = NULL;
+    free(look->text); // it does not wait: its connection was resumed, or it would not have ended
+    free(look);
+}
+
+// ---- life ---------------------------------------------------------------------------------------------------------------
+
+enum sl_status sl_board_create(struct sl_served *served, struct sl_board **board_out, struct sl_error *err) {
+    struct sl_board *board = calloc(1, sizeof *board);
+    if (!board) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a gateway");
+    }
+    board->served = served;
+    pthread_mutex_init(&board->mutex, NULL);
+    sl_cond_init(&board->changed);
+    enum sl_status status = sl_thread_start("status", look_always, board, &board->thread, err);
+    if (status != SL_OK) {
+        board->stopped = true;
+        sl_board_destroy(&board);
+        return status;
+    }
+    *board_out = board;
+    return SL_OK;
+}
+
+void sl_board_stop(struct sl_board *board) {
+    if (!board || board->stopped) {
+        return;
+    }
+    pthread_mutex_lock(&board->mutex);
+    board->stopping = true;
+    pthread_cond_signal(&board->changed);
+    pthread_mutex_unlock(&board->mutex);
+    pthread_join(board->thread, NULL);
+    board->stopped = true;
+}
+
+void sl_board_destroy(struct sl_board **board_ptr) {
+    struct sl_board *board = *board_ptr;
+    if (!board) {
+        return;
+    }
+    sl_board_stop(board);
+    pthread_cond_destroy(&board->changed);
+    pthread_mutex_destroy(&board->mutex);
+    free(board);
+    *board_ptr = NULL;
+}

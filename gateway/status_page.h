@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: GET /status: a page for people, gateway/status.html, which asks for /status.json itself.
+ * Design: the page is in the program. Its Content-Security-Policy allows its own style and script, by their hashes, and nothing else:
+ *         whatever a label or a worker's name may be, no browser runs it.
+ */
+#pragma once
+
+#include <stddef.h>
+
+#include "base/status.h"
+
+struct sl_status_page {
+    const char *text; // static
+    size_t n_bytes;
+    char policy[512];
+};
+
+// SL_ERR_INTERNAL: the page has no style or no script, or there is no SHA-256.
+enum sl_status sl_status_page_make(struct sl_status_page *page_out, struct sl_error *err);
