@@ -23,7 +23,8 @@
 
 struct sl_admin;
 
-enum sl_probe { SL_PROBE_LIVE, SL_PROBE_READY };
+// A notice: what is not well is told with SL_PROBE_LIVE, whose answer is the same for it.
+enum sl_probe { SL_PROBE_LIVE, SL_PROBE_READY, SL_PROBE_NOTICE };
 #define SL_WHY_BYTES 512
 
 struct sl_admin_check {

@@ -20,6 +20,7 @@ struct sl_pulse {
     _Atomic int64_t n_waiting;
     _Atomic uint64_t n_done;
     const struct sl_team *team; // that the thread runs its loops in; may be NULL
+    bool is_spared; // the others do without the thread: that it stands still is told, and nothing ends for it
     // The watch's:
     struct sl_pulse *next;
     uint64_t seen;

@@ -132,6 +132,7 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
             .folder = config->tenants,
             .coordinator = config->coordinator,
             .ca = config->tls.ca,
+            .revoked = config->tls.revoked,
             .own = gateway->client};
         status = sl_tenants_open(&tenants, &gateway->tenants, err);
     }

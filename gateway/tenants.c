@@ -20,7 +20,7 @@ struct one {
 };
 
 struct sl_tenant_clients {
-    char *folder, *coordinator, *ca;
+    char *folder, *coordinator, *ca, *revoked;
     struct sl_client *own;
     struct sl_api_keys *keys;             // NULL: nobody has one
     struct sl_web_token_keys *token_keys; // likewise; both NULL: nobody is asked
@@ -66,7 +66,8 @@ enum sl_status sl_tenants_open(const struct sl_tenants_config *config, struct sl
     tenants->folder = strdup(config->folder);
     tenants->coordinator = strdup(config->coordinator);
     tenants->ca = strdup(config->ca);
-    status = tenants->folder && tenants->coordinator && tenants->ca
+    tenants->revoked = strdup(config->revoked ? config->revoked : "");
+    status = tenants->folder && tenants->coordinator && tenants->ca && tenants->revoked
                  ? SL_OK
                  : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for tenants");
     if (status == SL_OK && config->keys[0] != '\0') {
@@ -100,6 +101,7 @@ void sl_tenants_close(struct sl_tenant_clients **tenants_ptr) {
     free(tenants->folder);
     free(tenants->coordinator);
     free(tenants->ca);
+    free(tenants->revoked);
     free(tenants);
     *tenants_ptr = NULL;
 }
@@ -115,7 +117,8 @@ static enum sl_status connect_as(const struct sl_tenant_clients *tenants, const 
     if (access(certificate, F_OK) != 0) {
         return sl_fail(err, SL_ERR_NOT_FOUND, "%s is not there", certificate);
     }
-    struct sl_tls_files files = {.ca = tenants->ca, .certificate = certificate, .key = key};
+    struct sl_tls_files files = {
+        .ca = tenants->ca, .certificate = certificate, .key = key, .revoked = tenants->revoked};
     return sl_client_connect(tenants->coordinator, &files, client_out, err);
 }
 

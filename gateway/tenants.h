@@ -22,6 +22,7 @@ struct sl_tenants_config {
     const char *folder;      // of certificates; ""
     const char *coordinator; // "HOST:PORT"
     const char *ca;          // of the cluster; ""
+    const char *revoked;     // as of struct sl_tls_files
     struct sl_client *own;   // of the gateway itself
 };
 

@@ -23,7 +23,7 @@ struct sl_kvstore {
     struct sl_arrivals *arrivals;
     struct sl_annexes *annexes;
     struct sl_questions *questions;
-    struct sl_pulse keeping, building; // of the keeper and of the annexes' builder
+    struct sl_pulse keeping, building, writing; // of the keeper, of the annexes' builder and of the disk's thread
     double max_scan_load;
     pthread_t keeper;
     _Atomic bool stopping;

@@ -12,9 +12,11 @@
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
-#define MAX_OFFERS 1024 // capsules that wait to be written to disk
-#define SILENT_MS  10000
-#define KEEP_MS    100
+#define MAX_OFFERS   1024 // capsules that wait to be written to disk
+#define SILENT_MS    10000
+#define PAUSE_MS     5000 // of a disk that has failed, and
+#define MAX_PAUSE_MS 600000
+#define KEEP_MS      100
 
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct sl_kvstore *kvstore = arg;
@@ -33,6 +35,22 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     load->leases += load->annexes;
     load->offloaded_bytes = (int64_t)segments.bytes;
     load->scan_load = questions.scan_load;
+}
+
+static void write_disk_metrics(FILE *page, bool there, const struct sl_disk_stats *disk) {
+    static const char state[] = "sluice_disk_state";
+    bool failed = disk->failure[0] != '\0';
+    sl_metrics_declare(
+        page, SL_GAUGE, state,
+        "1 for what the disk is: used, failed (it is tried again), silent; 0 for all where there is none.");
+    sl_metrics_sample(page, state, there && !failed && !disk->is_silent, "state", "used", NULL);
+    sl_metrics_sample(page, state, failed, "state", "failed", NULL);
+    sl_metrics_sample(page, state, !failed && disk->is_silent, "state", "silent", NULL);
+    sl_metrics_declare(page, SL_COUNTER, "sluice_disk_failures_total",
+                       "Failures of the disk, and of attempts to use it again.");
+    sl_metrics_sample(page, "sluice_disk_failures_total", (double)disk->n_failures, NULL);
+    sl_metrics_declare(page, SL_COUNTER, "sluice_disk_dropped_total", "Capsules that were not written.");
+    sl_metrics_sample(page, "sluice_disk_dropped_total", (double)disk->n_dropped, NULL);
 }
 
 static void write_metrics(void *arg, FILE *page) {
@@ -54,6 +72,7 @@ static void write_metrics(void *arg, FILE *page) {
     sl_metrics_sample(page, "sluice_store_lookups_total", (double)kvstore->n_memory_hits, "tier", "memory", NULL);
     sl_metrics_sample(page, "sluice_store_lookups_total", (double)disk.n_hits, "tier", "disk", NULL);
     sl_metrics_sample(page, "sluice_store_lookups_total", (double)capsules.n_misses, "tier", "none", NULL);
+    write_disk_metrics(page, kvstore->disk != NULL, &disk);
 }
 
 // What offloaded layers need: room shared with capsules, the table of annexes, and those who answer.
@@ -110,6 +129,9 @@ static void watch_threads(struct sl_kvstore *kvstore) {
     kvstore->keeping = (struct sl_pulse){.name = "keeper", .n_waiting = 1};
     sl_node_add_pulse(&kvstore->node, &kvstore->keeping);
     sl_node_add_pulse(&kvstore->node, &kvstore->building);
+    if (kvstore->disk) {
+        sl_node_add_pulse(&kvstore->node, &kvstore->writing);
+    }
     struct sl_pulse *scanning;
     for (int i = 0; (scanning = sl_questions_pulse(kvstore->questions, i)) != NULL; i++) {
         sl_node_add_pulse(&kvstore->node, scanning);
@@ -152,6 +174,9 @@ static enum sl_status open_disk(struct sl_kvstore *kvstore, const struct sl_kvst
                                   .bytes = config->disk_bytes,
                                   .max_offers = MAX_OFFERS,
                                   .silent_ms = SILENT_MS,
+                                  .pause_ms = PAUSE_MS,
+                                  .max_pause_ms = MAX_PAUSE_MS,
+                                  .pulse = &kvstore->writing,
                                   .shelf = kvstore->shelf,
                                   .room = &kvstore->room};
     return sl_disk_open(&disk, &kvstore->disk, err);

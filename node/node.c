@@ -258,16 +258,18 @@ static void say_health(struct sl_node *node, bool well) {
 
 static void on_still(void *arg, const struct sl_pulse *pulse) {
     struct sl_node *node = arg;
-    say_health(node, false);
-    sl_log_error("node", "the %s stands still: it has work and nothing of it was done for %lld ms (--stall-after)",
-                 pulse->name, (long long)node->config.stall_ms);
+    if (!pulse->is_spared) {
+        say_health(node, false);
+    }
+    sl_log_error("node", "the %s stands still: it has work and nothing of it was done for %lld ms (--stall-after)%s",
+                 pulse->name, (long long)node->config.stall_ms, pulse->is_spared ? "; the others go on" : "");
 }
 
 static void on_moving(void *arg, const struct sl_pulse *pulse) {
     struct sl_node *node = arg;
     bool well = true;
     for (const struct sl_pulse *other = node->pulses; other; other = other->next) {
-        well &= other->still_ns < node->config.stall_ms * SL_NS_PER_MS;
+        well &= other->is_spared || other->still_ns < node->config.stall_ms * SL_NS_PER_MS;
     }
     if (well) {
         say_health(node, true);
@@ -281,6 +283,9 @@ static void on_moving(void *arg, const struct sl_pulse *pulse) {
  */
 static void on_over(void *arg, const struct sl_pulse *pulse) {
     const struct sl_node *node = arg;
+    if (pulse->is_spared) {
+        return;
+    }
     sl_log_error("node", "the %s has been standing still for %lld ms: this process ends, to be started again",
                  pulse->name, (long long)(2 * node->config.stall_ms));
     _exit(1);

@@ -10,8 +10,19 @@
 static bool threads_move(void *arg, char why[SL_WHY_BYTES]) {
     const struct sl_node *node = arg;
     for (const struct sl_pulse *pulse = node->pulses; pulse; pulse = pulse->next) {
-        if (atomic_load(&pulse->is_still)) {
+        if (!pulse->is_spared && atomic_load(&pulse->is_still)) {
             snprintf(why, SL_WHY_BYTES, "the %s stands still", pulse->name);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool spared_move(void *arg, char why[SL_WHY_BYTES]) {
+    const struct sl_node *node = arg;
+    for (const struct sl_pulse *pulse = node->pulses; pulse; pulse = pulse->next) {
+        if (pulse->is_spared && atomic_load(&pulse->is_still)) {
+            snprintf(why, SL_WHY_BYTES, "the %s stands still, and the others go on without it", pulse->name);
             return false;
         }
     }
@@ -75,11 +86,11 @@ static void write_metrics(void *arg, FILE *page) {
 }
 
 void sl_node_add_probes(struct sl_node *node, const struct sl_node_service *service) {
-    const struct sl_admin_check checks[] = {{SL_PROBE_LIVE, "threads", threads_move, node},
-                                            {SL_PROBE_LIVE, "device", device_works, node},
-                                            {SL_PROBE_READY, "registered", is_registered, node},
-                                            {SL_PROBE_READY, "stopping", goes_on, node},
-                                            {SL_PROBE_READY, "threads", threads_move, node}};
+    // To be started again would not help who lacks a spared thread, and would cost it what its memory has.
+    const struct sl_admin_check checks[] = {
+        {SL_PROBE_LIVE, "threads", threads_move, node}, {SL_PROBE_NOTICE, "spared", spared_move, node},
+        {SL_PROBE_LIVE, "device", device_works, node},  {SL_PROBE_READY, "registered", is_registered, node},
+        {SL_PROBE_READY, "stopping", goes_on, node},    {SL_PROBE_READY, "threads", threads_move, node}};
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
         sl_admin_add_check(node->admin, &checks[i]);
     }

@@ -16,13 +16,15 @@
 
 #include "rpc/rpc_internal.h"
 #include "trust/certificate.h"
+#include "trust/revocation.h"
 
 enum { READ_AGAIN_S = 10 };
 
 struct sl_rpc_credentials {
     grpc_tls_certificate_provider *provider;
     struct sl_identity self;
-    bool is_foreign; // servers are known by host name
+    struct sl_revocations *revocations; // NULL: none
+    bool is_foreign;                    // servers are known by host name
 };
 
 static enum sl_status check_readable(const struct sl_tls_files *files, struct sl_error *err) {
@@ -51,6 +53,7 @@ static enum sl_status create(const struct sl_tls_files *files, bool is_foreign,
         status = check_readable(files, err);
     } else if (status == SL_OK) {
         status = sl_certificate_check(files, &credentials->self, err);
+        status = status == SL_OK ? sl_revocations_open(files, &credentials->revocations, err) : status;
     }
     if (status != SL_OK) {
         free(credentials);
@@ -76,6 +79,7 @@ enum sl_status sl_rpc_credentials_create_foreign(const struct sl_tls_files *file
 void sl_rpc_credentials_destroy(struct sl_rpc_credentials **credentials) {
     if (*credentials) {
         grpc_tls_certificate_provider_release((*credentials)->provider);
+        sl_revocations_close(&(*credentials)->revocations);
         free(*credentials);
         *credentials = NULL;
     }
@@ -90,6 +94,7 @@ const struct sl_identity *sl_rpc_credentials_self(const struct sl_rpc_credential
 struct expectation {
     grpc_tls_certificate_verifier_external verifier;
     char cluster[SL_CLUSTER_NAME_BYTES];
+    struct sl_revocations *revocations; // of the credentials, which outlive it
     unsigned roles;
 };
 
@@ -107,6 +112,13 @@ static int verify_server(void *arg, grpc_tls_custom_verification_check_request *
             : sl_fail(&err, SL_ERR_INVALID, "a certificate without one URI, spiffe://CLUSTER/ROLE/NAME");
     if (status == SL_OK) {
         status = sl_identity_check(&server, expectation->cluster, expectation->roles, &err);
+    }
+    if (status == SL_OK) {
+        const char *own = request->peer_info.peer_cert, *chain = request->peer_info.peer_cert_full_chain;
+        status = sl_revocations_check_chain(expectation->revocations, own ? own : "", own ? strlen(own) : 0, &err);
+        if (status == SL_OK && chain && chain[0]) {
+            status = sl_revocations_check_chain(expectation->revocations, chain, strlen(chain), &err);
+        }
     }
     *status_out = status == SL_OK ? GRPC_STATUS_OK : GRPC_STATUS_UNAUTHENTICATED;
     *details_out = status == SL_OK ? NULL : gpr_strdup(err.text);
@@ -149,6 +161,7 @@ grpc_channel_credentials *sl_rpc_channel_credentials(const struct sl_rpc_credent
                                                                      .cancel = cancel_verification,
                                                                      .destruct = forget_expectation};
     snprintf(expectation->cluster, sizeof expectation->cluster, "%s", credentials->self.cluster);
+    expectation->revocations = credentials->revocations;
     expectation->roles = roles;
     grpc_tls_credentials_options *options = tls_options(credentials);
     grpc_tls_certificate_verifier *verifier = grpc_tls_certificate_verifier_external_create(&expectation->verifier);
@@ -170,6 +183,28 @@ grpc_server_credentials *sl_rpc_server_credentials(const struct sl_rpc_credentia
     return grpc_tls_server_credentials_create(options);
 }
 
+// Of a connection; NULL: there is none of that name.
+static const grpc_auth_property *find_property(grpc_auth_context *context, const char *name) {
+    grpc_auth_property_iterator at = grpc_auth_context_find_properties_by_name(context, name);
+    return grpc_auth_property_iterator_next(&at);
+}
+
+// What a server is told of a chain lacks the caller's own certificate.
+static enum sl_status check_revoked(const struct sl_rpc_credentials *credentials, grpc_auth_context *context,
+                                    struct sl_error *err) {
+    struct sl_revocations *revocations = credentials->revocations;
+    if (!revocations) {
+        return SL_OK;
+    }
+    const grpc_auth_property *own = find_property(context, GRPC_X509_PEM_CERT_PROPERTY_NAME);
+    const grpc_auth_property *chain = find_property(context, GRPC_X509_PEM_CERT_CHAIN_PROPERTY_NAME);
+    enum sl_status status =
+        sl_revocations_check_chain(revocations, own ? own->value : "", own ? own->value_length : 0, err);
+    return status == SL_OK && chain && chain->value_length > 0
+               ? sl_revocations_check_chain(revocations, chain->value, chain->value_length, err)
+               : status;
+}
+
 enum sl_status sl_rpc_identify(const struct sl_rpc_credentials *credentials, grpc_call *call, unsigned roles,
                                struct sl_identity *caller_out, struct sl_error *err) {
     if (!credentials) {
@@ -177,15 +212,17 @@ enum sl_status sl_rpc_identify(const struct sl_rpc_credentials *credentials, grp
         return SL_OK;
     }
     grpc_auth_context *context = grpc_call_auth_context(call);
-    grpc_auth_property_iterator at =
-        grpc_auth_context_find_properties_by_name(context, GRPC_PEER_SPIFFE_ID_PROPERTY_NAME);
-    const grpc_auth_property *property = grpc_auth_property_iterator_next(&at);
+    const grpc_auth_property *property = find_property(context, GRPC_PEER_SPIFFE_ID_PROPERTY_NAME);
     char uri[256] = "";
     if (property && property->value_length < sizeof uri) {
         memcpy(uri, property->value, property->value_length);
         uri[property->value_length] = '\0';
     }
+    enum sl_status revoked = check_revoked(credentials, context, err);
     grpc_auth_context_release(context);
+    if (revoked != SL_OK) {
+        return revoked;
+    }
     enum sl_status status = sl_identity_parse(uri, caller_out, err);
     if (status != SL_OK) {
         return SL_ERR_DENIED;

@@ -6,6 +6,8 @@
 #
 # makes DIR/ca.pem once, and DIR/ROLE-NAME.pem and .key for each name; CLUSTER (sluice) names the cluster, DAYS (30) their life, HOSTS
 # (localhost) hosts, for clients of other libraries.
+# A name with a minus in front (-worker/decode-0) is taken back: its certificate is in the list DIR/revoked.pem from then on (--tls-revoked), which
+# DIR has from the first such name; "-" alone writes the list anew, with what is in it.
 # The authority's key lies beside them, unprotected: it is good for tests, and for nothing else.
 set -eu
 
@@ -30,8 +32,33 @@ if [ ! -e "$dir/ca.key" ]; then
         -addext "keyUsage=critical,keyCertSign,cRLSign" -keyout "$dir/ca.key" -out "$dir/ca.pem"
 fi
 
+# The list of DIR/index.txt, as `openssl ca` keeps it.
+write_revoked() {
+    [ -e "$dir/crlnumber" ] || echo 01 >"$dir/crlnumber"
+    touch "$dir/index.txt"
+    printf '[ca]\ndefault_ca = here\n[here]\ndatabase = %s/index.txt\ncrlnumber = %s/crlnumber\n' "$dir" "$dir" >"$dir/ca.conf"
+    quietly ca -config "$dir/ca.conf" -gencrl -md sha256 -crldays "$days" -cert "$dir/ca.pem" -keyfile "$dir/ca.key" -out "$dir/revoked.new"
+    mv "$dir/revoked.new" "$dir/revoked.pem" # whole, for whoever reads it just now
+    rm -f "$dir/ca.conf" "$dir/index.txt.attr" "$dir/crlnumber.old"
+}
+
+revoke() {
+    [ -e "$dir/$1.pem" ] || { echo "$0: $dir/$1.pem: there is no such certificate" >&2; exit 2; }
+    serial=$(openssl x509 -in "$dir/$1.pem" -noout -serial | sed 's/.*=//')
+    printf 'R\t491231235959Z\t%s\t%s\tunknown\t/CN=%s\n' "$(date -u +%y%m%d%H%M%SZ)" "$serial" "$1" >>"$dir/index.txt"
+}
+
 for who in "$@"; do
     case $who in
+    -)
+        write_revoked
+        continue
+        ;;
+    -*/*)
+        revoke "$(echo "${who#-}" | tr / -)"
+        write_revoked
+        continue
+        ;;
     */*) ;;
     *) echo "$0: \"$who\": expected ROLE/NAME, as worker/decode-0" >&2; exit 2 ;;
     esac

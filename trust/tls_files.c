@@ -14,6 +14,9 @@ enum sl_status sl_tls_files_given(const struct sl_tls_files *files, bool *given_
     if (n != 0 && n != 3) {
         return sl_fail(err, SL_ERR_INVALID, "--tls-ca, --tls-cert and --tls-key belong together");
     }
+    if (n == 0 && is_given(files->revoked)) {
+        return sl_fail(err, SL_ERR_INVALID, "--tls-revoked: is for --tls-ca, --tls-cert and --tls-key");
+    }
     *given_out = n == 3;
     return SL_OK;
 }

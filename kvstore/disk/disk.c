@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,8 +19,8 @@
 
 struct sl_disk {
     struct sl_disk_config config;
-    struct sl_disk_folder *folder;
-    struct sl_queue *offers; // of struct sl_capsule_id, malloc'd
+    struct sl_disk_folder *folder; // NULL while it is opened anew, and when that has failed
+    struct sl_queue *offers;       // of struct sl_capsule_id, malloc'd; NULL: look whether it is time to try again
     pthread_t writer;
     bool has_writer;
     _Atomic int64_t deadline_ns; // of writing
@@ -28,23 +29,41 @@ struct sl_disk {
     pthread_mutex_t mutex;
     pthread_cond_t recalled;
     // Under the mutex:
-    bool recalling;
+    bool recalling; // one who reads, or who opens the folder anew
     int64_t recall_begin_ns;
     bool is_silent; // has been said of this recall
     char failure[384];
+    int64_t n_failures, pause_ms;
+    int64_t opened_ns, retry_ns;
 };
 
-// Not used from now on; said once.
+// ---- failing --------------------------------------------------------------------------------------------------------
+
+// Lock held.
+static void pause_longer(struct sl_disk *disk, const char *why) {
+    const struct sl_disk_config *config = &disk->config;
+    int64_t now_ns = sl_now_ns(),
+            longer_ms = disk->pause_ms < config->max_pause_ms / 2 ? 2 * disk->pause_ms : config->max_pause_ms;
+    bool lasted = now_ns - disk->opened_ns >= config->max_pause_ms * SL_NS_PER_MS && !disk->failure[0];
+    disk->pause_ms = disk->pause_ms == 0 || lasted ? config->pause_ms : longer_ms;
+    disk->retry_ns = now_ns + disk->pause_ms * SL_NS_PER_MS;
+    disk->n_failures++;
+    snprintf(disk->failure, sizeof disk->failure, "%s", why);
+}
+
+// Not used until the writer has opened it anew; said once.
 static void give_up(struct sl_disk *disk, const struct sl_error *err) {
     pthread_mutex_lock(&disk->mutex);
     bool first = !disk->failure[0];
     if (first) {
-        memcpy(disk->failure, err->text, sizeof disk->failure);
+        pause_longer(disk, err->text);
+        atomic_store(&disk->failed, true);
+        sl_log_error("disk", "the store goes on without its disk for %lld ms, and tries it again then: %s",
+                     (long long)disk->pause_ms, err->text);
     }
     pthread_mutex_unlock(&disk->mutex);
-    atomic_store(&disk->failed, true);
     if (first) {
-        sl_log_error("disk", "the store goes on without its disk until it is started anew: %s", err->text);
+        (void)sl_queue_try_push(disk->offers, NULL); // who has no room for it is not asleep
     }
 }
 
@@ -52,10 +71,16 @@ static bool is_used(struct sl_disk *disk) {
     return disk && !atomic_load(&disk->failed);
 }
 
+// Whether somebody should be made to wait for it.
+static bool answers(struct sl_disk *disk) {
+    return is_used(disk) && !atomic_load(&disk->config.pulse->is_still);
+}
+
 // ---- writing --------------------------------------------------------------------------------------------------------
 
 static bool in_time(void *arg) {
     struct sl_disk *disk = arg;
+    sl_pulse_tick(disk->config.pulse); // asked between pieces: one of them was done
     return sl_now_ns() < atomic_load(&disk->deadline_ns);
 }
 
@@ -91,14 +116,75 @@ static void take_offer(struct sl_disk *disk, const struct sl_capsule_id *key) {
     }
 }
 
+// Nobody reads or writes meanwhile: the writer is here, and readers are kept out. False: somebody is reading.
+static bool take_folder(struct sl_disk *disk, struct sl_disk_folder **folder_out) {
+    pthread_mutex_lock(&disk->mutex);
+    bool taken = !disk->recalling;
+    if (taken) {
+        disk->recalling = true;
+        disk->recall_begin_ns = sl_now_ns();
+        *folder_out = disk->folder;
+        disk->folder = NULL;
+    } else { // a reading that hangs, or is about to fail as well
+        disk->retry_ns = sl_deadline_in_ms(disk->pause_ms);
+    }
+    pthread_mutex_unlock(&disk->mutex);
+    return taken;
+}
+
+static void open_anew(struct sl_disk *disk) {
+    struct sl_disk_folder *folder = NULL;
+    struct sl_error err = {0};
+    if (!take_folder(disk, &folder)) {
+        return;
+    }
+    sl_disk_folder_close(&folder);
+    enum sl_status status = sl_disk_folder_open(disk->config.folder, disk->config.bytes, &folder, &err);
+    pthread_mutex_lock(&disk->mutex);
+    if (status == SL_OK) {
+        disk->folder = folder;
+        disk->failure[0] = '\0';
+        disk->opened_ns = sl_now_ns();
+        atomic_store(&disk->failed, false);
+    } else {
+        pause_longer(disk, err.text);
+    }
+    int64_t pause_ms = disk->pause_ms;
+    disk->recalling = disk->is_silent = false;
+    pthread_cond_signal(&disk->recalled);
+    pthread_mutex_unlock(&disk->mutex);
+    if (status == SL_OK) {
+        sl_log_warn("disk", "%s is used again", disk->config.folder);
+    } else {
+        sl_log_warn("disk", "the store tries its disk again in %lld ms: %s", (long long)pause_ms, err.text);
+    }
+}
+
+// When the disk is to be tried again.
+static int64_t retry_ns(struct sl_disk *disk) {
+    pthread_mutex_lock(&disk->mutex);
+    int64_t at_ns = disk->failure[0] ? disk->retry_ns : SL_NO_DEADLINE;
+    pthread_mutex_unlock(&disk->mutex);
+    return at_ns;
+}
+
 static void *writer_main(void *arg) {
     struct sl_disk *disk = arg;
     void *key;
-    while (sl_queue_pop(disk->offers, SL_NO_DEADLINE, &key) == SL_OK) {
-        if (is_used(disk) && in_time(disk)) {
-            take_offer(disk, key);
+    enum sl_status status;
+    while ((status = sl_queue_pop(disk->offers, retry_ns(disk), &key)) == SL_OK || status == SL_ERR_DEADLINE) {
+        if (status == SL_ERR_DEADLINE) {
+            atomic_fetch_add(&disk->config.pulse->n_waiting, 1);
+            open_anew(disk);
+            atomic_fetch_sub(&disk->config.pulse->n_waiting, 1);
+        } else if (key) {
+            if (is_used(disk) && in_time(disk)) {
+                take_offer(disk, key);
+            }
+            atomic_fetch_sub(&disk->config.pulse->n_waiting, 1);
+            free(key);
         }
-        free(key);
+        sl_pulse_tick(disk->config.pulse);
     }
     return NULL;
 }
@@ -111,7 +197,9 @@ void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_id *key) {
     if (copy) {
         *copy = *key;
     }
+    atomic_fetch_add(&disk->config.pulse->n_waiting, 1);
     if (!copy || sl_queue_try_push(disk->offers, copy) != SL_OK) {
+        atomic_fetch_sub(&disk->config.pulse->n_waiting, 1);
         free(copy);
         atomic_fetch_add(&disk->n_dropped, 1);
     }
@@ -222,7 +310,7 @@ static void note_silence(struct sl_disk *disk) {
 
 struct sl_stored *sl_disk_recall(struct sl_disk *disk, const struct sl_prefix *prefixes, size_t n_prefixes,
                                  int64_t deadline_ns, size_t *at_out) {
-    if (!is_used(disk) || n_prefixes == 0) {
+    if (!disk || !answers(disk) || n_prefixes == 0) {
         return NULL;
     }
     struct sl_stored *stored = NULL;
@@ -241,7 +329,7 @@ struct sl_stored *sl_disk_recall(struct sl_disk *disk, const struct sl_prefix *p
     }
     pthread_mutex_unlock(&disk->mutex);
     if (our_turn) {
-        stored = recall(disk, prefixes, n_prefixes, at_out);
+        stored = is_used(disk) ? recall(disk, prefixes, n_prefixes, at_out) : NULL; // it may have failed meanwhile
         pthread_mutex_lock(&disk->mutex);
         disk->recalling = disk->is_silent = false;
         pthread_cond_signal(&disk->recalled);
@@ -258,6 +346,8 @@ enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk 
         return sl_fail(err, SL_ERR_EXHAUSTED, "disk: out of memory");
     }
     disk->config = *config;
+    *config->pulse = (struct sl_pulse){.name = "disk", .is_spared = true};
+    disk->opened_ns = sl_now_ns();
     atomic_init(&disk->deadline_ns, SL_NO_DEADLINE);
     pthread_mutex_init(&disk->mutex, NULL);
     sl_cond_init(&disk->recalled);
@@ -281,6 +371,9 @@ enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk 
 }
 
 static void write_the_shelf(struct sl_disk *disk) {
+    if (!disk->folder) {
+        return; // it had failed, which the log says
+    }
     struct sl_capsule_id *keys = malloc(sizeof *keys * MAX_CLOSING);
     if (!keys) {
         sl_log_warn("disk", "no memory to write what is in memory alone");
@@ -308,13 +401,14 @@ void sl_disk_close(struct sl_disk **disk_inout, int64_t deadline_ns) {
     atomic_store(&disk->deadline_ns, deadline_ns);
     void *key;
     while (disk->offers && sl_queue_pop(disk->offers, 0, &key) == SL_OK) {
-        free(key); // it is on the shelf, or gone
+        free(key); // it is on the shelf, or gone; NULL: nothing
     }
     if (disk->has_writer) {
         sl_queue_close(disk->offers);
         pthread_join(disk->writer, NULL);
         write_the_shelf(disk);
     }
+    atomic_store(&disk->config.pulse->n_waiting, 0);
     sl_queue_destroy(&disk->offers);
     sl_disk_folder_close(&disk->folder);
     pthread_cond_destroy(&disk->recalled);
@@ -328,10 +422,15 @@ void sl_disk_get_stats(struct sl_disk *disk, struct sl_disk_stats *stats_out) {
     if (!disk) {
         return;
     }
-    sl_disk_folder_get_size(disk->folder, &stats_out->n_capsules, &stats_out->bytes);
     stats_out->n_hits = atomic_load(&disk->n_hits);
     stats_out->n_dropped = atomic_load(&disk->n_dropped);
     pthread_mutex_lock(&disk->mutex);
+    if (disk->folder) {
+        sl_disk_folder_get_size(disk->folder, &stats_out->n_capsules, &stats_out->bytes);
+    }
+    stats_out->n_failures = disk->n_failures;
+    stats_out->pause_ms = disk->pause_ms;
+    stats_out->is_silent = disk->is_silent || atomic_load(&disk->config.pulse->is_still);
     memcpy(stats_out->failure, disk->failure, sizeof stats_out->failure);
     pthread_mutex_unlock(&disk->mutex);
 }

@@ -35,6 +35,7 @@
 
 struct options {
     const char *coordinator, *model, *device, *recipe, *transport, *arena;
+    struct sl_tls_files tls; // of --coordinator's cluster
     int64_t long_tokens, short_tokens, short_jobs, rounds;
     bool synthetic, json;
 };
@@ -42,6 +43,7 @@ struct options {
 static const struct sl_option option_table[] = {
     {"coordinator", 'c', SL_OPTION_STRING, NULL, "HOST:PORT",
      "a cluster that runs already, with this --model; else one is started here", SL_FIELD(options, coordinator)},
+    SL_TLS_OPTIONS(options, tls, "client"),
     {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR", "model folder", SL_FIELD(options, model)},
     {"synthetic", 0, SL_OPTION_FLAG, NULL, NULL,
      "random weights of --model's shape, with as many positions as are needed", SL_FIELD(options, synthetic)},
@@ -328,7 +330,8 @@ static enum sl_status start(struct bench *b, struct sl_error *err) {
         status = sl_rig_cluster_start(&b->cluster, model, options->device, options->transport, options->arena,
                                       &b->signals, err);
     }
-    return status == SL_OK ? sl_rig_cluster_connect(&b->cluster, options->coordinator, &b->signals, err) : status;
+    return status == SL_OK ? sl_rig_cluster_connect(&b->cluster, options->coordinator, &options->tls, &b->signals, err)
+                           : status;
 }
 
 static enum sl_status run(void *bench, struct sl_error *err) {

@@ -97,7 +97,7 @@ static enum sl_status start_clusters(struct bench *b, struct sl_error *err) {
                                       &b->signals, err);
     }
     for (int i = 0; i < N_TRANSPORTS && status == SL_OK; i++) {
-        status = sl_rig_cluster_connect(&b->sides[i].cluster, NULL, &b->signals, err);
+        status = sl_rig_cluster_connect(&b->sides[i].cluster, NULL, NULL, &b->signals, err);
     }
     return status;
 }

@@ -32,14 +32,14 @@ static enum sl_status call(struct sl_offload *offload, const struct sl_store_lin
         }
         sl_rpc_stream_close(&stream);
     }
-    if (status == SL_OK || status == SL_ERR_EXISTS) {
-        return status;
+    if (status == SL_OK || (status == SL_ERR_EXISTS && method == &sl_method_store_grant_stretch)) {
+        return status; // that somebody else has stored it is good news, and an answer to nothing else
     }
     bool given_up = atomic_load(&offload->stopping) || (offload->parent && sl_rpc_call_cancelled(offload->parent));
     if (status == SL_AGAIN || (given_up && status == SL_ERR_DEADLINE)) {
         status = sl_fail(&why, SL_ERR_CANCELLED, "given up while waiting for %s", method->path);
     } else if (!given_up && (status == SL_ERR_DEADLINE || status == SL_ERR_NOT_FOUND || status == SL_ERR_CANCELLED ||
-                             status == SL_ERR_INVALID || status == SL_ERR_PRECONDITION)) {
+                             status == SL_ERR_INVALID || status == SL_ERR_PRECONDITION || status == SL_ERR_EXISTS)) {
         status =
             SL_ERR_PEER_LOST; // or it and we do not agree about an annex, for which no client can do anything: begin anew
     }

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 
+from bend import Bend
 from harness import BIN, SLOW, Cluster, cluster_pb, document, eventually, inference, question, request, run_tests, store_stats, tokens
 
 
@@ -142,6 +143,24 @@ def test_a_store_starts_whatever_its_folder_holds():
         settled(cluster, 4)
         assert sorted(name for name in os.listdir(folder.path) if not name.startswith("capsule-0000")) == [
             "capsule-of-somebody", "index.mdb", "owner"]
+
+
+def test_a_disk_that_failed_is_used_again():
+    with Folder() as folder, tempfile.TemporaryDirectory(prefix="sluice-bend-") as bends, Cluster(kvstore=0) as cluster:
+        bend = Bend(bends, "kvstore-0")
+        cluster.start_worker("kvstore-0", ["--arena", "64M", "--disk", folder.path, "--disk-bytes", "256M"], bend.environment)
+        cluster.wait_ready()
+        answer = tokens(cluster.answer(request(3000))[1])
+        settled(cluster, 1)
+        with bend.bent("disk_fails", 1000):
+            cluster.answer(request(3000, seed=1))
+            eventually(lambda: stats(cluster).disk_failure != "", 10, "the disk has failed")
+            assert_reused(cluster, request(3000), answer)  # from memory
+        eventually(lambda: stats(cluster).disk_failure == "", 60, "the disk is used again")
+        settled(cluster, 1)
+        cluster.answer(request(3000, seed=2))
+        settled(cluster, 2)
+        assert "is used again" in cluster.processes["kvstore-0"].errors()
 
 
 def test_a_folder_that_cannot_be_used_is_refused():

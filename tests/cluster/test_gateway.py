@@ -574,34 +574,5 @@ def test_wrong_options_name_the_remedy():
         assert refused.returncode in (1, 2) and said in refused.stderr, refused
 
 
-def test_openais_own_client():
-    try:
-        import openai
-    except ImportError as error:
-        print(f"skipped: {error} (pip install openai)")
-        return
-    with chatting_cluster() as cluster, Gateway(cluster) as gateway:
-        client = openai.OpenAI(base_url=f"http://{gateway.host}:{gateway.port}/v1", api_key="none", max_retries=0)
-        messages = [{"role": "user", "content": "the lantern"}]
-        whole = client.chat.completions.create(model="talker", messages=messages, max_tokens=6, temperature=0, logprobs=True, top_logprobs=2)
-        pieces = list(client.chat.completions.create(model="talker", messages=messages, max_tokens=6, temperature=0, stream=True,
-                                                     stream_options={"include_usage": True}, extra_body={"ignore_eos": False}))
-        text = "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices)
-        assert text == whole.choices[0].message.content and pieces[-1].usage.prompt_tokens == whole.usage.prompt_tokens
-        assert len(whole.choices[0].logprobs.content) == whole.usage.completion_tokens
-        assert [m.id for m in client.models.list()] == ["talker"]
-        assert client.completions.create(model="talker", prompt="the lantern", max_tokens=3).usage.completion_tokens <= 3
-        for error, fields in ((openai.BadRequestError, {"n": 2}), (openai.NotFoundError, {"model": "other"})):
-            try:
-                client.chat.completions.create(**{"model": "talker", "messages": messages, **fields})
-                raise AssertionError(f"{fields} was answered")
-            except error:
-                pass
-        with client.chat.completions.create(model="talker", messages=messages, max_tokens=4000, stream=True,
-                                            extra_body={"ignore_eos": True}) as endless:
-            next(iter(endless))
-        eventually(lambda: running_jobs(cluster) == 0, 5, "the job is cancelled")
-
-
 if __name__ == "__main__":
     raise SystemExit(run_tests(globals()))

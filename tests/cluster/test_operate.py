@@ -12,13 +12,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.parse
 
 import grpc
 
 from harness import ARENA, BIN, MODEL, SLOW, Cluster, Process, cluster_pb, endless, eventually, inference, request, run_tests, tokens
 from test_gateway import Gateway
-from test_stalls import ENVIRONMENT, NEVER, STALL, end_frozen, freeze, start
+from test_stalls import ENVIRONMENT, NEVER, STALL, STALL_S, end_frozen, freeze, start
 
 NAMES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "metrics.txt")
 ROLES = ("coordinator", "prefill", "decode", "kvstore", "gateway")
@@ -278,6 +279,25 @@ def test_a_worker_whose_engine_stands_still_does_not_live():
         assert probe(victim, "/readyz?verbose")[1].endswith("threads: the engine stands still\n")
         end_frozen(cluster, "decode-0")
         cluster.cancel(asked)
+
+
+def test_a_store_lives_whose_disk_stands_still():
+    """To be started again would not mend the disk, and would cost what memory has: it is told, and jobs go on."""
+    with tempfile.TemporaryDirectory(prefix="sluice-disk-") as folder, Cluster(kvstore=0, coordinator_args=NEVER) as cluster:
+        store = start(cluster, "kvstore-0", [*STALL, "--disk", folder, "--disk-bytes", "64M"])
+        cluster.wait_ready()
+        assert value(store, "sluice_disk_state", state="used") == 1
+        freeze(store, "disk")
+        first = tokens(cluster.answer(request(3000))[1])
+        becomes(store, "/livez", 200, "the disk stands still, and the others go on without it")
+        assert probe(store, "/readyz") == (200, "ok\n")
+        time.sleep(2 * STALL_S)  # after which a process ends whose thread is needed
+        assert value(store, "sluice_disk_state", state="silent") == 1 and value(store, "sluice_disk_state", state="used") == 0
+        finished, events = cluster.answer(request(3000))
+        assert tokens(events) == first and finished.statistics.n_reused_tokens > 0, "memory serves"
+        assert all(w.state == cluster_pb.READY for w in cluster.workers().workers)
+        assert "the disk stands still" in store.errors()
+        end_frozen(cluster, "kvstore-0")
 
 
 def test_figures_are_those_of_the_jobs():

@@ -10,8 +10,8 @@ import time
 
 import grpc
 
-from harness import (BIN, MODEL, Cluster, call, certificates, cluster_pb, document, health, in_one_process, inference, question, refused,
-                     request, run_tests, stub, tokens, worker_pb)
+from harness import (BIN, MODEL, SLOW, Cluster, call, certificates, cluster_pb, document, eventually, health, in_one_process, inference,
+                     question, refused, request, run_tests, stub, tokens, worker_pb)
 
 
 def test_answers_over_tls_are_those_of_one_process():
@@ -116,6 +116,49 @@ def test_certificates_are_replaced_under_way():
         finished, _ = cluster.answer(request(1100))
         assert finished.status_code == 0, finished
         assert "was read again" in cluster.processes["prefill-0"].errors()
+
+
+def test_a_certificate_that_is_taken_back():
+    """A client's next call is refused though it is connected; a worker is not heard any more, and ends."""
+    with certificates("client/acme", "client/other") as made:
+        made.make("-")
+        listed = ["--tls-revoked", f"{made.folder}/revoked.pem"]
+        with Cluster(kvstore=0, transport="tcp", certificates=made, args=listed, coordinator_args=listed) as cluster:
+            cluster.start_worker("decode-1")
+            cluster.wait_ready()
+            listing = "sluice.v1.Inference.List"
+            with cluster.channel_of("client/acme") as acme, cluster.channel_of("client/other") as other:
+                call(acme, listing, inference.ListRequest())
+                call(other, listing, inference.ListRequest())
+                made.make("-client/acme", "-worker/decode-0")
+
+                def refuses():
+                    try:
+                        call(acme, listing, inference.ListRequest())
+                        return False
+                    except grpc.RpcError as error:
+                        assert error.code() == grpc.StatusCode.PERMISSION_DENIED and "was revoked" in error.details(), error
+                        return True
+                eventually(refuses, 10, "a client whose certificate was revoked is refused")
+                call(other, listing, inference.ListRequest())
+            victim = cluster.processes.pop("decode-0")
+            eventually(lambda: victim.popen.poll() == 1, 15, "a worker whose certificate was revoked ends")
+            assert "was revoked" in victim.errors()
+            eventually(lambda: {w.info.name: w.state for w in cluster.workers().workers}.get("decode-0") != cluster_pb.READY, 15,
+                       "and gets no jobs")
+            finished, _ = cluster.answer(request(1000))
+            assert finished.status_code == 0, finished
+
+
+def test_a_bench_of_a_cluster_that_runs():
+    """`sluice bench mixed --coordinator` proves itself as `sluice run` does; without a certificate nobody is measured."""
+    with certificates("client/acme") as made, Cluster(kvstore=0, certificates=made) as cluster:
+        command = [os.path.join(BIN, "sluice"), "bench", "mixed", "--coordinator", cluster.coordinator.address, "--model", MODEL, "--json",
+                   "--long-tokens", "256", "--short-tokens", "32", "--short-jobs", "2", "--rounds", "1"]
+        done = subprocess.run([*command, *made.options("client/acme")], capture_output=True, text=True, timeout=60 * SLOW)
+        assert done.returncode == 0 and done.stdout.startswith("{"), done
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60 * SLOW)
+        assert done.returncode == 1 and done.stdout == "" and "--tls-cert" in done.stderr, done
 
 
 def test_a_cluster_of_one_command():

@@ -244,7 +244,7 @@ static void set_up(void) {
     snprintf(ca, sizeof ca, "%s/ours/ca.pem", folder);
     snprintf(certificate, sizeof certificate, "%s/ours/worker-us.pem", folder);
     snprintf(key, sizeof key, "%s/ours/worker-us.key", folder);
-    struct sl_tls_files files = {ca, certificate, key};
+    struct sl_tls_files files = {ca, certificate, key, NULL};
     require(sl_log_configure("error", &err) == SL_OK);
     require(sl_links_create(&files, &events, &side, &side.links, &err) == SL_OK);
     require(sl_links_listen(side.links, (struct sockaddr *)&address, sizeof address, &port, &err) == SL_OK);

@@ -24,11 +24,12 @@ enum sl_status sl_rig_cluster_start(struct sl_rig_cluster *c, const char *model,
     return sl_cluster_start(&config, signals, stderr, &c->cluster, err);
 }
 
-enum sl_status sl_rig_cluster_connect(struct sl_rig_cluster *c, const char *address, struct sl_signals *signals,
-                                      struct sl_error *err) {
+enum sl_status sl_rig_cluster_connect(struct sl_rig_cluster *c, const char *address, const struct sl_tls_files *tls,
+                                      struct sl_signals *signals, struct sl_error *err) {
     int code;
     address = c->cluster ? sl_cluster_address(c->cluster) : address;
-    if (!sl_tool_connect("bench", address, c->cluster ? sl_cluster_operator(c->cluster) : NULL, &c->client, &code)) {
+    tls = c->cluster ? sl_cluster_operator(c->cluster) : tls;
+    if (!sl_tool_connect("bench", address, tls, &c->client, &code)) {
         return sl_fail(err, SL_ERR_PEER_LOST, "no connection to %s", address);
     }
     enum sl_status status = c->cluster ? sl_cluster_wait_ready(c->cluster, c->client, signals, err) : SL_OK;

@@ -17,9 +17,9 @@ struct sl_rig_cluster {
 enum sl_status sl_rig_cluster_start(struct sl_rig_cluster *c, const char *model, const char *device,
                                     const char *transport, const char *arena, struct sl_signals *signals,
                                     struct sl_error *err);
-// To the cluster that was started, until it is ready, or to the one that runs at `address`.
-enum sl_status sl_rig_cluster_connect(struct sl_rig_cluster *c, const char *address, struct sl_signals *signals,
-                                      struct sl_error *err);
+// To the cluster that was started, until it is ready, or to the one that runs at `address`, whose certificates `tls` has.
+enum sl_status sl_rig_cluster_connect(struct sl_rig_cluster *c, const char *address, const struct sl_tls_files *tls,
+                                      struct sl_signals *signals, struct sl_error *err);
 void sl_rig_cluster_stop(struct sl_rig_cluster *c, struct sl_signals *signals);
 
 struct sl_rig_job {

@@ -37,7 +37,7 @@ void sl_pair_certificates(const char *dir) {
 }
 
 struct sl_fabric *sl_pair_fabric(const char *transport, size_t region_bytes, uint8_t **region_out) {
-    const struct sl_tls_files files = {ca, certificate, key};
+    const struct sl_tls_files files = {ca, certificate, key, NULL};
     bool is_tls = strcmp(transport, "tls") == 0;
     struct sl_fabric_config config = {.listen = "127.0.0.1:0",
                                       .transport = is_tls ? "tcp" : transport,

@@ -96,9 +96,16 @@ static void test_probes_through_a_life(void **state) {
     stopping = "stopping: it was\r\ntold to";
     assert_answer(admin, "/readyz", "503", "stopping: it was  told to\n"); // one line
     assert_answer(admin, "/livez", "200", "ok\n");
+    const char *disk = NULL;
+    sl_admin_add_check(admin, &(struct sl_admin_check){SL_PROBE_NOTICE, "disk", say, &disk});
+    assert_answer(admin, "/livez", "200", "ok\n");
+    disk = "the disk stands still";
+    assert_answer(admin, "/livez", "200", "the disk stands still\nok\n");
+    assert_answer(admin, "/livez?verbose", "200", "threads: ok\ndisk: the disk stands still\n");
+    disk = NULL;
     engine = "the engine stands still";
     assert_answer(admin, "/livez", "503", "the engine stands still\n");
-    assert_answer(admin, "/livez?verbose=1", "503", "threads: the engine stands still\n");
+    assert_answer(admin, "/livez?verbose=1", "503", "threads: the engine stands still\ndisk: ok\n");
     assert_answer(admin, "/livez?other", "503", "the engine stands still\n");
     sl_admin_close(&admin);
     assert_null(admin);

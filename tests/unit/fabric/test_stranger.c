@@ -261,16 +261,21 @@ static void test_other_hosts_are_not_let_in_by_accident(void **state) {
 
 // ---- certificates ----------------------------------------------------------------------------------------------------
 
-static struct sl_fabric *fabric_of(const char *dir, const char *who) {
+static struct sl_fabric *fabric_with(const char *dir, const char *who, const char *revoked) {
     struct test_files at;
     const struct sl_fabric_config config = {
         .listen = "127.0.0.1:0", .transport = "tcp", .heartbeat_ms = 500, .tls = test_files_of(dir, who, &at)};
     struct sl_fabric *fabric = NULL;
     struct sl_error err = {0};
+    at.files.revoked = revoked;
     if (sl_fabric_create(&config, &fabric, &err) != SL_OK) {
         fail_msg("no fabric of %s: %s", who, err.text);
     }
     return fabric;
+}
+
+static struct sl_fabric *fabric_of(const char *dir, const char *who) {
+    return fabric_with(dir, who, NULL);
 }
 
 static void run(const char *format, const char *dir) {
@@ -294,6 +299,41 @@ static void expect_no_ship(struct sl_fabric *from, struct sl_fabric *to, uint8_t
     sl_ship_close(&ship);
     sl_grant_close(&landing.grant);
     close_landing(&landing);
+}
+
+// By the lists of whoever connects, and of whoever is connected to.
+static void test_who_was_taken_back_gets_nowhere(void **state) {
+    (void)state;
+    if (strcmp(transport, "tls") != 0) {
+        skip();
+    }
+    const char *dir = certificates();
+    run("tools/test-ca.sh %s worker/b worker/r -", dir);
+    char list[160];
+    snprintf(list, sizeof list, "%s/revoked.pem", dir);
+    struct sl_fabric *fabrics[3];
+    static const char *const names[] = {"worker-a", "worker-b", "worker-r"};
+    for (int i = 0; i < 3; i++) {
+        fabrics[i] = fabric_with(dir, names[i], i < 2 ? list : NULL); // who was taken back need not say so
+    }
+    uint8_t *target = make_region(fabrics[0], MIB);
+    struct pair pair = {fabrics[1], fabrics[0], make_region(fabrics[1], MIB), target};
+    fill_pattern(pair.source, MIB, 9);
+    run("tools/test-ca.sh %s -worker/r", dir);
+    sl_sleep_ms(1100); // as often as the list is looked at
+    expect_no_ship(fabrics[2], fabrics[0], target);
+    expect_no_ship(fabrics[1], fabrics[2], make_region(fabrics[2], MIB));
+    ship_well(&pair);
+    for (int i = 0; i < 3; i++) {
+        stop_fabric(&fabrics[i]);
+    }
+    struct test_files at;
+    struct sl_fabric_config config = {
+        .listen = "127.0.0.1:0", .transport = "tcp", .tls = test_files_of(dir, "worker-a", &at)};
+    struct sl_error err = {0};
+    at.files.revoked = at.key;
+    assert_int_equal(sl_fabric_create(&config, &fabrics[0], &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "no file of CRLs"));
 }
 
 static void test_only_workers_of_the_cluster_get_in(void **state) {
@@ -352,6 +392,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_one_port_listens),
         cmocka_unit_test(test_other_hosts_are_not_let_in_by_accident),
         cmocka_unit_test(test_only_workers_of_the_cluster_get_in),
+        cmocka_unit_test(test_who_was_taken_back_gets_nowhere),
     };
     transport = argc > 1 ? argv[1] : "tcp";
     signal(SIGPIPE, SIG_IGN);

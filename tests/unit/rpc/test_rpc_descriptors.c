@@ -19,7 +19,7 @@ static size_t file_named(const struct sl_rpc_files *files, const char *name) {
 
 static void parse(struct sl_rpc_files *files) {
     assert_int_equal(sl_rpc_files_parse(sl_proto_descriptors, sl_proto_descriptors_bytes, files, NULL), SL_OK);
-    assert_int_equal(files->n_files, 9);
+    assert_int_equal(files->n_files, 10);
 }
 
 static void test_files_resolve_symbols(void **state) {

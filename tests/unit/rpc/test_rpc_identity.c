@@ -185,7 +185,7 @@ static void test_files_that_are_not_what_they_should_be(void **state) {
     assert_non_null(strstr(err.text, "/dev/null/w.pem"));
     at.files.key = "";
     assert_int_equal(sl_rpc_credentials_create(&at.files, &credentials, &err), SL_ERR_INVALID);
-    at.files = (struct sl_tls_files){"", "", ""};
+    at.files = (struct sl_tls_files){"", "", "", NULL};
     assert_int_equal(sl_rpc_credentials_create(&at.files, &credentials, &err), SL_OK);
     assert_null(credentials);
     assert_int_equal(sl_rpc_credentials_self(credentials)->role, SL_ROLE_ANY);

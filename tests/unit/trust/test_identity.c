@@ -130,7 +130,7 @@ static void test_strangers_are_let_in_on_purpose_alone(void **state) {
 static void test_all_files_or_none(void **state) {
     (void)state;
     for (int given = 0; given < 8; given++) {
-        const struct sl_tls_files files = {given & 1 ? "a" : "", given & 2 ? "b" : NULL, given & 4 ? "c" : ""};
+        const struct sl_tls_files files = {given & 1 ? "a" : "", given & 2 ? "b" : NULL, given & 4 ? "c" : "", NULL};
         bool has = !given;
         assert_int_equal(sl_tls_files_given(&files, &has, NULL), given == 0 || given == 7 ? SL_OK : SL_ERR_INVALID);
         assert_true(given == 0 ? !has : given == 7 ? has : !has);

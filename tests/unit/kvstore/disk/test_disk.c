@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "kvstore/disk/disk.h"
+#include "node/watch.h"
 #include "tests/unit/kvstore/disk/faults.h"
 #include "tests/unit/scarce.h"
 
@@ -27,7 +28,8 @@ struct fixture {
     struct parts parts;
     struct sl_disk *disk;
     int shared; // tokens that all prompts begin with
-    int64_t silent_ms;
+    int64_t silent_ms, pause_ms, max_pause_ms;
+    struct sl_pulse pulse;
 };
 
 static void open_disk(struct fixture *fixture, size_t max_offers) {
@@ -36,6 +38,9 @@ static void open_disk(struct fixture *fixture, size_t max_offers) {
                                     .bytes = 16 << 20,
                                     .max_offers = max_offers,
                                     .silent_ms = fixture->silent_ms,
+                                    .pause_ms = fixture->pause_ms,
+                                    .max_pause_ms = fixture->max_pause_ms,
+                                    .pulse = &fixture->pulse,
                                     .shelf = fixture->parts.shelf,
                                     .room = &fixture->parts.room};
     if (sl_disk_open(&config, &fixture->disk, &err) != SL_OK) {
@@ -48,7 +53,7 @@ static int setup(void **state) {
     strcpy(fixture->path, "/tmp/sluice-disk-XXXXXX");
     assert_non_null(mkdtemp(fixture->path));
     open_parts(&fixture->parts, ARENA_BYTES, 60000, 0);
-    fixture->silent_ms = 60000;
+    fixture->silent_ms = fixture->pause_ms = fixture->max_pause_ms = 60000;
     open_disk(fixture, 64);
     *state = fixture;
     return 0;
@@ -112,6 +117,11 @@ static void evict_all(struct fixture *fixture) {
         sl_shelf_get_stats(fixture->parts.shelf, &stats);
     } while (stats.n_capsules > 0 && sl_now_ns() < deadline);
     assert_int_equal(stats.n_capsules, 0);
+}
+
+static void evict_all_but_what_is_held(struct fixture *fixture) {
+    while (sl_shelf_evict_one(fixture->parts.shelf, INT64_MAX)) {
+    }
 }
 
 // All prefixes of a prompt, longest first; how many.
@@ -267,6 +277,108 @@ static void test_disk_that_fails_is_done_without(void **state) {
     restart(fixture, sl_deadline_in_ms(DEADLINE_MS));
     assert_string_equal(stats_of(fixture).failure, "");
     assert_true(recalls(fixture, 1, N_TOKENS));
+}
+
+static void wait_for_pause(struct fixture *fixture, int64_t at_least_ms) {
+    int64_t deadline = sl_deadline_in_ms(DEADLINE_MS);
+    while (stats_of(fixture).pause_ms < at_least_ms && sl_now_ns() < deadline) {
+        sl_sleep_ms(2);
+    }
+    assert_int_equal(stats_of(fixture).pause_ms, at_least_ms);
+    assert_string_not_equal(stats_of(fixture).failure, "");
+}
+
+static void wait_until_used(struct fixture *fixture) {
+    int64_t deadline = sl_deadline_in_ms(DEADLINE_MS);
+    while (stats_of(fixture).failure[0] && sl_now_ns() < deadline) {
+        sl_sleep_ms(2);
+    }
+    assert_string_equal(stats_of(fixture).failure, "");
+}
+
+static void test_disk_that_failed_is_tried_again_after_longer_and_longer_pauses(void **state) {
+    struct fixture *fixture = *state;
+    sl_disk_close(&fixture->disk, 0);
+    fixture->pause_ms = 10;
+    fixture->max_pause_ms = 60;
+    open_disk(fixture, 64);
+    put(fixture, 1, true);
+    wait_for_capsules(fixture, 1);
+    fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = EIO, .lasting = true});
+    put(fixture, 2, true);
+    wait_for_pause(fixture, 60); // 10, 20, 40, 60 ms
+    assert_true(stats_of(fixture).n_failures >= 4);
+    assert_int_equal(stats_of(fixture).n_capsules, 0);
+    put(fixture, 3, true); // memory works
+    evict_all(fixture);
+    assert_false(recalls(fixture, 1, N_TOKENS));
+    assert_non_null(fault_end());
+    wait_until_used(fixture);
+    int64_t n_failures = stats_of(fixture).n_failures;
+    assert_true(recalls(fixture, 1, N_TOKENS));
+    put(fixture, 4, true);
+    wait_for_capsules(fixture, 2);
+    assert_int_equal(stats_of(fixture).n_failures, n_failures);
+    sl_sleep_ms(fixture->max_pause_ms + 1); // so long without a failure
+    fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = EIO, .scope = FAULT_CHANGING});
+    put(fixture, 5, true);
+    int64_t deadline = sl_deadline_in_ms(DEADLINE_MS);
+    while (stats_of(fixture).n_failures == n_failures && sl_now_ns() < deadline) {
+        sl_sleep_ms(1);
+    }
+    assert_non_null(fault_end());
+    assert_int_equal(stats_of(fixture).n_failures, n_failures + 1);
+    assert_int_equal(stats_of(fixture).pause_ms, 10);
+    wait_until_used(fixture);
+}
+
+// Who reads when the disk fails keeps its folder until it is done.
+static void test_disk_is_not_opened_anew_under_a_reader(void **state) {
+    struct fixture *fixture = *state;
+    sl_disk_close(&fixture->disk, 0);
+    fixture->pause_ms = fixture->max_pause_ms = 1;
+    open_disk(fixture, 64);
+    for (int i = 0; i < 3; i++) {
+        put(fixture, i, true);
+        wait_for_capsules(fixture, i + 1);
+    }
+    evict_all(fixture);
+    for (int at = 0; at < 40; at++) {
+        fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = EIO, .at = at, .scope = FAULT_CHANGING});
+        for (int i = 0; i < 6; i++) {
+            (void)recalls(fixture, i % 3, N_TOKENS);
+            put(fixture, 10 + at % 7, true);
+            (void)sl_shelf_evict_one(fixture->parts.shelf, INT64_MAX);
+        }
+        (void)fault_end();
+    }
+    wait_until_used(fixture);
+}
+
+// As one on a network that hangs: whoever looks after the pulse sees it, and nobody asks the disk meanwhile.
+static void test_disk_whose_thread_stands_still_is_done_without(void **state) {
+    struct fixture *fixture = *state;
+    put(fixture, 1, true);
+    wait_for_capsules(fixture, 1);
+    assert_int_equal(sl_pulse_look(&fixture->pulse, 10, 10), SL_PULSE_AS_BEFORE);
+    assert_int_equal(sl_pulse_look(&fixture->pulse, 10, 10), SL_PULSE_AS_BEFORE); // it has no work
+    fault_begin(&(struct fault){.kind = FAULT_SILENT, .lasting = true, .scope = FAULT_CHANGING});
+    put(fixture, 2, true);
+    int64_t deadline = sl_deadline_in_ms(DEADLINE_MS);
+    while (fault_hits() == 0 && sl_now_ns() < deadline) {
+        sl_sleep_ms(1);
+    }
+    assert_int_equal(sl_pulse_look(&fixture->pulse, 0, 10), SL_PULSE_AS_BEFORE);
+    assert_int_equal(sl_pulse_look(&fixture->pulse, 10, 10), SL_PULSE_STILL);
+    evict_all_but_what_is_held(fixture);
+    assert_false(recalls(fixture, 1, N_TOKENS)); // the disk has it, and could read it
+    assert_true(stats_of(fixture).is_silent);
+    put(fixture, 3, true);
+    assert_non_null(fault_end());
+    wait_for_capsules(fixture, 3);
+    assert_int_equal(sl_pulse_look(&fixture->pulse, 10, 10), SL_PULSE_MOVING);
+    assert_true(recalls(fixture, 1, N_TOKENS));
+    assert_false(stats_of(fixture).is_silent);
 }
 
 // Where a file's date cannot be written, the next start would not know what was used last.
@@ -434,7 +546,10 @@ static void test_disk_without_memory_is_not_opened(void **state) {
                                     .max_offers = 4,
                                     .silent_ms = 60000,
                                     .shelf = fixture->parts.shelf,
-                                    .room = &fixture->parts.room};
+                                    .room = &fixture->parts.room,
+                                    .pause_ms = 60000,
+                                    .max_pause_ms = 60000,
+                                    .pulse = &fixture->pulse};
     int n_failed = 0;
     for (bool failed = true; failed; n_failed += failed) {
         struct sl_disk *disk = NULL;
@@ -455,6 +570,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_disk_finds_what_the_shelf_has_under_another_prefix, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_what_cannot_be_written_is_counted, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_that_fails_is_done_without, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_disk_that_failed_is_tried_again_after_longer_and_longer_pauses, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_disk_is_not_opened_anew_under_a_reader, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_disk_whose_thread_stands_still_is_done_without, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_that_dates_nothing_is_done_without, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_that_is_full_goes_on, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_that_is_lost_is_done_without, setup, teardown),

@@ -86,6 +86,9 @@ static enum sl_status open_annex(void *service, struct sl_rpc_call *call, const 
                                  struct sl_error *err) {
     struct fake_store *store = service;
     const Sluice__V1__OpenAnnexRequest *request = (const Sluice__V1__OpenAnnexRequest *)message;
+    if (store->says_exists) {
+        return sl_fail(err, SL_ERR_EXISTS, "somebody has done that");
+    }
     if (store->full) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %lld tokens", (long long)request->n_tokens);
     }

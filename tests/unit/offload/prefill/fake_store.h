@@ -52,6 +52,7 @@ struct fake_store {
     bool full;                        // OpenAnnex is refused
     bool one_at_a_time;               // a grant is refused while something granted has not arrived
     int n_refused;                    // such grants
+    bool says_exists;                 // OpenAnnex is answered by what is none of its answers
     int n_unready;                    // calls of AwaitAnnex that come back with nothing, after a while
 };
 

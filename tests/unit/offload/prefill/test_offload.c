@@ -578,6 +578,9 @@ static void test_offload_refuses_stores_that_do_not_fit(void **state) {
     assert_int_equal(open_job(f, job, &f->plan, both, 2, NULL, &err), SL_ERR_EXHAUSTED);
     assert_non_null(strstr(err.text, fake_store_address(&f->stores[1])));
     assert_int_equal(fake_store_n_leased(&f->stores[0]), 0); // given back
+    f->stores[1].says_exists = true;
+    assert_int_equal(open_job(f, job, &f->plan, both, 2, NULL, &err), SL_ERR_PEER_LOST);
+    assert_non_null(strstr(err.text, fake_store_address(&f->stores[1])));
 }
 
 int main(void) {

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: threads, clock and locks of what is fuzzed, as turns: one runs at a time, until it waits, and the next one is always the same
+ *          for the same input. Time passes where everybody waits.
+ *
+ * Design: fibers of the fuzzer's own thread. CMakeLists.txt has the sources under test call these in place of the real ones. Whoever
+ *         waits without a deadline for what nobody will do is a hang, and the fuzzer says so.
+ */
+#pragma once
+
+#include <stdbool.h>
+
+#include "base/thread.h"
+
+void fuzz_require(bool holds);
+
+// The caller is one of those who take turns, and the only one.
+void fuzz_turns_begin(int64_t now_ns);
+int fuzz_turns_count(void); // that have been started and not joined
+void fuzz_pass(void);       // let the others run
+void fuzz_wait_ms(int64_t ms);
+void *fuzz_turn_of(void *(*fn)(void *)); // whose turn it is, as the argument of this function; NULL: of another one
+
+int64_t fuzz_now_ns(void);
+int64_t fuzz_deadline_in_ms(int64_t ms);
+void fuzz_sleep_ms(int64_t ms);
+enum sl_status fuzz_thread_start(const char *name, void *(*fn)(void *), void *arg, pthread_t *thread_out,
+                                 struct sl_error *err);
+enum sl_status fuzz_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
+int fuzz_join(pthread_t thread, void **answer);
+int fuzz_lock(pthread_mutex_t *mutex);
+int fuzz_signal(pthread_cond_t *cond);
