@@ -3,7 +3,7 @@
  * Purpose: the gateway: OpenAI's HTTP in front of a coordinator. It keeps nothing that outlives a request, so there may be any number.
  *
  * Design, in reading order:
- *     openai_request.h   what is asked         openai_answer.h   what is answered      refusal.h   what is refused
+ *     openai/            the words of OpenAI's HTTP: what is asked, answered, and refused
  *     answer.h           one answer under way  exchange.h        one request of HTTP, from its first byte to its last
  *     intake.h           what that has brought
  *     connections.h      who is connected      https.h           its certificate
