@@ -23,7 +23,7 @@
 #define SYNC_MS     1000 // between two times that files are put on the disk
 #define SILENT_MS   2000 // a disk that takes longer to write is waited for by nobody
 #define MAKE_WAY_MS 1000 // where others fill the disk, at most one ended job goes for them in this time
-#define MAX_SYNCED  256  // files at a time
+#define MAX_SYNCED  8    // files one by one
 
 struct kept_file {
     struct kept_file *next;
@@ -43,7 +43,8 @@ struct sl_state {
     int64_t max_bytes;
     uint64_t model;
     pthread_mutex_t mutex;
-    pthread_cond_t wake;
+    pthread_cond_t wake;     // the writer
+    pthread_cond_t ends;     // the other thread
     struct kept_file *files; // newest first
     bool stopping, suspended, running;
     atomic_bool news, folder_changed, silent;
@@ -60,7 +61,7 @@ static void take_news(void *arg) {
     struct sl_state *state = arg;
     if (!atomic_exchange(&state->news, true)) {
         pthread_mutex_lock(&state->mutex);
-        pthread_cond_broadcast(&state->wake);
+        pthread_cond_signal(&state->wake);
         pthread_mutex_unlock(&state->mutex);
     }
 }
@@ -304,26 +305,37 @@ static void *write_always(void *arg) {
 
 // ---- putting files on the disk --------------------------------------------------------------------------------------------
 
-static void sync_files(struct sl_state *state) {
-    int fds[MAX_SYNCED];
+// Of files that have changed, descriptors of our own, and how many there are. Whoever has more than `most` has the file system synced:
+// every fdatasync() makes it write down its journal, and whoever wants to make a file waits for that.
+static size_t take_dirty(struct sl_state *state, int *fds, size_t most) {
     size_t n = 0;
     pthread_mutex_lock(&state->mutex);
-    for (struct kept_file *file = state->files; file && n < MAX_SYNCED; file = file->next) {
-        if (file->fd >= 0 && atomic_load(&file->dirty)) {
-            fds[n] = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
-            if (fds[n] >= 0) {
-                atomic_store(&file->dirty, false);
-                n++;
-            }
+    for (struct kept_file *file = state->files; file; file = file->next) {
+        if (file->fd < 0 || !atomic_exchange(&file->dirty, false)) {
+            continue;
         }
+        int fd = n < most ? fcntl(file->fd, F_DUPFD_CLOEXEC, 0) : -1;
+        if (n < most && fd >= 0) {
+            fds[n] = fd;
+        } else if (n < most) {
+            atomic_store(&file->dirty, true); // another time
+            continue;
+        }
+        n++;
     }
     pthread_mutex_unlock(&state->mutex);
-    bool failed = false;
-    for (size_t i = 0; i < n; i++) {
-        failed |= fdatasync(fds[i]) != 0;
+    return n;
+}
+
+static void sync_files(struct sl_state *state) {
+    int fds[MAX_SYNCED];
+    size_t n = take_dirty(state, fds, MAX_SYNCED);
+    bool failed = n > MAX_SYNCED && syncfs(state->folder.dir_fd) != 0;
+    for (size_t i = 0; i < n && i < MAX_SYNCED; i++) {
+        failed |= n <= MAX_SYNCED && fdatasync(fds[i]) != 0;
         close(fds[i]);
     }
-    if (atomic_exchange(&state->folder_changed, false)) {
+    if (atomic_exchange(&state->folder_changed, false) && n <= MAX_SYNCED) {
         failed |= fsync(state->folder.dir_fd) != 0;
     }
     if (failed) {
@@ -336,7 +348,7 @@ static void *sync_always(void *arg) {
     for (bool stopping = false; !stopping;) {
         int64_t next_ns = sl_deadline_in_ms(SYNC_MS);
         pthread_mutex_lock(&state->mutex);
-        while (!state->stopping && sl_cond_wait_until(&state->wake, &state->mutex, next_ns) == SL_OK) {
+        while (!state->stopping && sl_cond_wait_until(&state->ends, &state->mutex, next_ns) == SL_OK) {
         }
         stopping = state->stopping;
         pthread_mutex_unlock(&state->mutex);
@@ -364,6 +376,7 @@ enum sl_status sl_state_open(const struct sl_state_config *config, struct sl_sta
     state->model = config->model;
     pthread_mutex_init(&state->mutex, NULL);
     sl_cond_init(&state->wake);
+    sl_cond_init(&state->ends);
     *state_out = state;
     return SL_OK;
 }
@@ -444,6 +457,7 @@ static enum sl_status start_threads(struct sl_state *state, struct sl_error *err
         pthread_mutex_lock(&state->mutex);
         state->stopping = true;
         pthread_cond_broadcast(&state->wake);
+        pthread_cond_broadcast(&state->ends);
         pthread_mutex_unlock(&state->mutex);
         pthread_join(state->writer, NULL);
         return status;
@@ -473,6 +487,7 @@ static void stop_threads(struct sl_state *state, bool suspended) {
     state->stopping = true;
     state->suspended |= suspended;
     pthread_cond_broadcast(&state->wake);
+    pthread_cond_broadcast(&state->ends);
     pthread_mutex_unlock(&state->mutex);
     if (running) {
         pthread_join(state->writer, NULL);
@@ -502,6 +517,7 @@ void sl_state_close(struct sl_state **state_inout) {
     }
     sl_state_folder_close(&state->folder);
     pthread_cond_destroy(&state->wake);
+    pthread_cond_destroy(&state->ends);
     pthread_mutex_destroy(&state->mutex);
     free(state->buffer.bytes);
     free(state);

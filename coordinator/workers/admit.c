@@ -19,7 +19,6 @@ struct sl_admission {
     struct sl_affinity *affinity;
     int max_running, max_queued;
     pthread_mutex_t mutex;
-    pthread_cond_t changed; // room may have appeared, or the first in line has changed
     struct sl_place line;   // sentinel of a ring in order of tickets
     struct sl_place *first; // whose turn it is; NULL: the line is empty
     uint64_t next_ticket;
@@ -92,7 +91,6 @@ enum sl_status sl_admission_create(struct sl_registry *registry, struct sl_affin
     admission->place_interval_ms = 1000;
     admission->line.next = admission->line.prev = &admission->line;
     pthread_mutex_init(&admission->mutex, NULL);
-    sl_cond_init(&admission->changed);
     *admission_out = admission;
     return SL_OK;
 }
@@ -103,7 +101,6 @@ void sl_admission_destroy(struct sl_admission **admission_in) {
         return;
     }
     assert(admission->line.next == &admission->line && admission->stats.n_running == 0);
-    pthread_cond_destroy(&admission->changed);
     pthread_mutex_destroy(&admission->mutex);
     free(admission);
     *admission_in = NULL;
@@ -122,6 +119,14 @@ static void choose_first(struct sl_admission *admission) {
         if (admission->first == NULL || n_running_of(at) < n_running_of(admission->first)) {
             admission->first = at;
         }
+    }
+}
+
+// Room may have appeared, or the first is another one. He alone can do something with it: to wake all of a long line for every end of a
+// job takes more than the jobs. Called under the lock.
+static void wake_first(struct sl_admission *admission) {
+    if (admission->first != NULL && admission->first->turn != NULL) {
+        pthread_cond_signal(admission->first->turn);
     }
 }
 
@@ -264,7 +269,7 @@ void sl_admission_leave(struct sl_admission *admission, struct sl_place *place) 
     place->ticket = 0;
     place->was_admitted = false;
     choose_first(admission);
-    pthread_cond_broadcast(&admission->changed);
+    wake_first(admission);
     pthread_mutex_unlock(&admission->mutex);
 }
 
@@ -426,12 +431,17 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_plac
         line_insert(admission, place);
         choose_first(admission);
     }
+    pthread_cond_t turn;
+    sl_cond_init(&turn);
+    place->turn = &turn;
     enum sl_status status;
     while ((status = try_claim(admission, place, spec, claim_out, err)) == SL_AGAIN) {
-        if (sl_cond_wait_until(&admission->changed, &admission->mutex, deadline_ns) == SL_ERR_DEADLINE) {
+        if (sl_cond_wait_until(&turn, &admission->mutex, deadline_ns) == SL_ERR_DEADLINE) {
             break;
         }
     }
+    place->turn = NULL;
+    pthread_cond_destroy(&turn);
     if (status == SL_OK) {
         line_remove(place);
         count_running(admission, place, 1);
@@ -441,7 +451,7 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_plac
             count_queued(admission, place, -1);
         }
         choose_first(admission);
-        pthread_cond_broadcast(&admission->changed); // the next is first now
+        wake_first(admission);
     }
     pthread_mutex_unlock(&admission->mutex);
     return status;
@@ -460,7 +470,7 @@ static void give_back_prefill(struct sl_admission *admission, struct sl_claim *c
 void sl_admission_release_prefill(struct sl_admission *admission, struct sl_claim *claim) {
     pthread_mutex_lock(&admission->mutex);
     give_back_prefill(admission, claim);
-    pthread_cond_broadcast(&admission->changed);
+    wake_first(admission);
     pthread_mutex_unlock(&admission->mutex);
 }
 
@@ -479,7 +489,7 @@ void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim
         admission->stats.claimed_bytes -= bytes;
     }
     unref_claimed(claim);
-    pthread_cond_broadcast(&admission->changed);
+    wake_first(admission);
     pthread_mutex_unlock(&admission->mutex);
 }
 

@@ -14,6 +14,7 @@
  */
 #pragma once
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -55,6 +56,7 @@ struct sl_place {
     uint64_t ticket;
     bool in_line, was_admitted;
     int64_t admitted_ns;
+    pthread_cond_t *turn; // of whoever waits: it is the first, or room may have appeared
 };
 
 // Workers promised to a job. Owned by the caller between claim and release.

@@ -193,7 +193,7 @@ static enum sl_status decode_reserve(void *service, struct sl_rpc_call *call, co
     uint8_t ticket[6] = {1, 0, 2, 0, 3, 0}; // with zeros inside: not a string
     Sluice__V1__Grant grant = SLUICE__V1__GRANT__INIT;
     grant.lease_id = lease;
-    grant.lease_ms = LEASE_MS;
+    grant.lease_ms = worker->lease_ms;
     grant.capacity_bytes = request->capsule_bytes;
     grant.ticket.data = ticket;
     grant.ticket.len = sizeof(ticket);
@@ -211,7 +211,7 @@ static enum sl_status renew(void *service, struct sl_rpc_call *call, const Proto
     Sluice__V1__RenewReply reply = SLUICE__V1__RENEW_REPLY__INIT;
     reply.lease_ms = fake_lies(worker, FAKE_RENEWED_FOR_EVER)                ? INT64_MAX
                      : fake_lies(worker, FAKE_RENEWED_FOR_LESS_THAN_NO_TIME) ? INT64_MIN
-                                                                             : LEASE_MS;
+                                                                             : worker->lease_ms;
     return sl_rpc_call_send(call, &reply.base);
 }
 
@@ -382,6 +382,7 @@ void fake_worker_init(struct fake_worker *worker, const char *name, Sluice__V1__
     worker->role = role;
     worker->arena_bytes = 64 << 20;
     worker->max_jobs = 8;
+    worker->lease_ms = LEASE_MS;
     worker->epoch = (uint64_t)sl_now_ns();
     atomic_init(&worker->break_at_token, -1);
     atomic_init(&worker->token_ms, 1);

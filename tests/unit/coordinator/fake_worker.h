@@ -33,6 +33,7 @@ struct fake_worker {
     Sluice__V1__WorkerRole role;
     int64_t arena_bytes;
     int max_jobs;
+    int64_t lease_ms; // of what it grants
     uint64_t model_fingerprint;
     uint64_t epoch;
 
