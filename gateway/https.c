@@ -5,8 +5,10 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
+#include "gateway/connections.h"
 #include "trust/changing_file.h"
 
 enum { FILE_BYTES = 1 << 20, CHAIN = 16 };
@@ -26,6 +28,71 @@ struct sl_https_certificate {
 
 enum { CERTIFICATE, KEY };
 
+// ---- as GnuTLS has them -------------------------------------------------------------------------------------------------
+
+struct imported {
+    gnutls_pcert_st *list; // by gnutls_malloc
+    unsigned n;
+    gnutls_privkey_t key;
+};
+
+static void release(struct imported *imported) {
+    while (imported->n > 0) {
+        gnutls_pcert_deinit(&imported->list[--imported->n]);
+    }
+    gnutls_free(imported->list);
+    if (imported->key) {
+        gnutls_privkey_deinit(imported->key);
+    }
+}
+
+// GnuTLS's code. Below 0: nothing is there.
+static int import(const gnutls_datum_t pems[2], struct imported *imported_out) {
+    struct imported imported = {.list = gnutls_malloc(CHAIN * sizeof *imported.list)};
+    unsigned n = CHAIN;
+    int code = imported.list
+                   ? gnutls_pcert_list_import_x509_raw(imported.list, &n, &pems[CERTIFICATE], GNUTLS_X509_FMT_PEM, 0)
+                   : GNUTLS_E_MEMORY_ERROR;
+    if (code >= 0) {
+        imported.n = n;
+        code = gnutls_privkey_init(&imported.key);
+    }
+    if (code >= 0) {
+        code = gnutls_privkey_import_x509_raw(imported.key, &pems[KEY], GNUTLS_X509_FMT_PEM, NULL, 0);
+    }
+    if (code < 0) {
+        release(&imported);
+        return code;
+    }
+    *imported_out = imported;
+    return code;
+}
+
+// The same public key in both? GnuTLS 3.7's own check, of credentials, leaks when it refuses a pair.
+static int compare(const struct imported *imported) {
+    unsigned char ids[2][64];
+    size_t n[2] = {sizeof ids[0], sizeof ids[1]};
+    gnutls_pubkey_t of_key;
+    int code = gnutls_pubkey_init(&of_key);
+    if (code < 0) {
+        return code;
+    }
+    code = gnutls_pubkey_import_privkey(of_key, imported->key, 0, 0);
+    if (code >= 0) {
+        code = gnutls_pubkey_get_key_id(of_key, 0, ids[KEY], &n[KEY]);
+    }
+    if (code >= 0) {
+        code = gnutls_pubkey_get_key_id(imported->list[0].pubkey, 0, ids[CERTIFICATE], &n[CERTIFICATE]);
+    }
+    if (code >= 0 && (n[KEY] != n[CERTIFICATE] || memcmp(ids[KEY], ids[CERTIFICATE], n[KEY]) != 0)) {
+        code = GNUTLS_E_CERTIFICATE_KEY_MISMATCH;
+    }
+    gnutls_pubkey_deinit(of_key);
+    return code;
+}
+
+// ---- as the files have them ---------------------------------------------------------------------------------------------
+
 static enum sl_status read_pem(struct pem *pem, struct sl_error *err) {
     char *text;
     enum sl_status status = sl_changing_file_read(&pem->file, &text, &pem->n, &pem->about, err);
@@ -40,14 +107,13 @@ static enum sl_status read_pem(struct pem *pem, struct sl_error *err) {
     return status;
 }
 
-// Whether GnuTLS takes them, and each for the other's.
 static enum sl_status check_pair(const struct sl_https_certificate *certificate, const gnutls_datum_t pems[2],
                                  struct sl_error *err) {
-    gnutls_certificate_credentials_t credentials;
-    int code = gnutls_certificate_allocate_credentials(&credentials);
-    if (code == GNUTLS_E_SUCCESS) {
-        code = gnutls_certificate_set_x509_key_mem(credentials, &pems[CERTIFICATE], &pems[KEY], GNUTLS_X509_FMT_PEM);
-        gnutls_certificate_free_credentials(credentials);
+    struct imported imported;
+    int code = import(pems, &imported);
+    if (code >= 0) {
+        code = compare(&imported);
+        release(&imported);
     }
     return code >= 0 ? SL_OK
                      : sl_fail(err, SL_ERR_INVALID, "--https-cert %s, --https-key %s: %s",
@@ -111,14 +177,6 @@ void sl_https_certificate_close(struct sl_https_certificate **certificate_ptr) {
 
 // ---- handshakes ---------------------------------------------------------------------------------------------------------
 
-void sl_https_see_connection(void *certificate, struct MHD_Connection *connection, void **context,
-                             enum MHD_ConnectionNotificationCode code) {
-    (void)connection;
-    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-        *context = certificate;
-    }
-}
-
 static void look_again(struct sl_https_certificate *certificate) {
     bool due = sl_changing_file_is_due(&certificate->files[CERTIFICATE].file);
     due |= sl_changing_file_is_due(&certificate->files[KEY].file);
@@ -133,52 +191,24 @@ static void look_again(struct sl_https_certificate *certificate) {
     }
 }
 
-static gnutls_privkey_t import_key(const gnutls_datum_t *pem) {
-    gnutls_privkey_t key;
-    if (gnutls_privkey_init(&key) != GNUTLS_E_SUCCESS) {
-        return NULL;
-    }
-    if (gnutls_privkey_import_x509_raw(key, pem, GNUTLS_X509_FMT_PEM, NULL, 0) != GNUTLS_E_SUCCESS) {
-        gnutls_privkey_deinit(key);
-        return NULL;
-    }
-    return key;
-}
-
 int sl_https_give_certificate(gnutls_session_t session, const struct gnutls_cert_retr_st *asked,
                               gnutls_pcert_st **list_out, unsigned *n_out, gnutls_ocsp_data_st **ocsp_out,
                               unsigned *n_ocsp_out, gnutls_privkey_t *key_out, unsigned *flags_out) {
     (void)asked;
-    struct MHD_Connection *connection = gnutls_session_get_ptr(session);
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    struct sl_https_certificate *certificate = info ? info->socket_context : NULL;
+    struct sl_https_certificate *certificate = sl_connections_context(gnutls_session_get_ptr(session));
     if (!certificate) {
         return -1;
     }
     look_again(certificate);
-    unsigned n = CHAIN;
-    gnutls_pcert_st *list = gnutls_malloc(CHAIN * sizeof *list);
-    if (!list) {
+    struct imported imported;
+    if (import(certificate->pems, &imported) < 0) {
         return -1;
     }
-    if (gnutls_pcert_list_import_x509_raw(list, &n, &certificate->pems[CERTIFICATE], GNUTLS_X509_FMT_PEM, 0) !=
-        GNUTLS_E_SUCCESS) {
-        gnutls_free(list);
-        return -1;
-    }
-    gnutls_privkey_t key = import_key(&certificate->pems[KEY]);
-    if (!key) {
-        while (n > 0) {
-            gnutls_pcert_deinit(&list[--n]);
-        }
-        gnutls_free(list);
-        return -1;
-    }
-    *list_out = list;
-    *n_out = n;
+    *list_out = imported.list;
+    *n_out = imported.n;
     *ocsp_out = NULL;
     *n_ocsp_out = 0;
-    *key_out = key;
+    *key_out = imported.key;
     *flags_out = GNUTLS_CERT_RETR_DEINIT_ALL;
     return 0;
 }

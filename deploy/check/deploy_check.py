@@ -280,7 +280,7 @@ def alerts(tree):
 
 
 # What stands in PromQL and is neither a metric nor a label.
-WORDS = set("""sum avg max min count by on without absent rate changes histogram_quantile and or unless ignoring group_left le job
+WORDS = set("""sum avg max min count by on without absent rate increase changes histogram_quantile and or unless ignoring group_left le job
                bool offset""".split())
 
 

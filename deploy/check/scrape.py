@@ -36,7 +36,7 @@ class Prometheus:
                 # All are read: of a counter two samples are needed.
                 if len(self.query("count_over_time(up[1m]) > 2 and up == 1")) == len(self.query("up")) > 0:
                     return self
-            except OSError:
+            except (OSError, ValueError):  # it starts, in plain text
                 pass
             if time.monotonic() > end or self.process.poll() is not None:
                 self.__exit__()
@@ -57,6 +57,8 @@ class Prometheus:
             with opener.open(url, timeout=10) as reply:
                 return json.load(reply)["data"]["result"]
         except urllib.error.HTTPError as error:
+            if error.code == 503:  # it starts: who waits asks again
+                raise
             raise AssertionError(f"{expression}: {error.read().decode()[:300]}")
 
 

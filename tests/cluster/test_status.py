@@ -266,7 +266,7 @@ def test_a_browser_shows_a_real_cluster():
 @needs_browser
 def test_a_browser_shows_whatever_it_is_told_as_text():
     answers = {}
-    with Cluster(kvstore=0) as cluster, Gateway(cluster) as gateway, canned(gateway, lambda _: (200, answers["now"])) as url, Browser() as browser:
+    with Cluster(kvstore=0) as cluster, Gateway(cluster) as gateway, canned(gateway, lambda _: (answers.get("status", 200), answers["now"])) as url, Browser() as browser:
         fields = dict.fromkeys(("tenant", "label", "recipe", "error", "prefill_worker", "decode_worker"), EVIL)
         worker = dict.fromkeys(WORKER, 0) | dict.fromkeys(("name", "address", "fabric_address", "device", "role"), EVIL)
         answers["now"] = told_of([job_of(EVIL, "failed", **fields)], [worker | {"state": "ready"}, worker | {"name": "gone", "state": "lost", "heartbeat_age_ms": 9000}],
@@ -289,6 +289,10 @@ def test_a_browser_shows_whatever_it_is_told_as_text():
         answers["now"] = told_of([])
         browser.wait("!document.querySelector('#no-jobs').hidden && document.querySelectorAll('#jobs tbody tr').length === 0")
         assert not browser.complaints, browser.complaints
+        # Who may see nothing is told why.
+        answers |= {"status": 403, "now": {"error": {"message": EVIL}}}
+        browser.wait("document.querySelector('#live').textContent === 'refused'")
+        assert EVIL in browser.text() and browser.ask("!document.querySelector('#key-form').hidden")
 
 
 @needs_browser
