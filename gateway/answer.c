@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 #include "base/thread.h"
-#include "gateway/openai_answer.h"
+#include "gateway/openai/answer.h"
 #include "rpc/rpc.h"
 #include "trace/trace.h"
 

@@ -351,6 +351,7 @@ enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection,
     (void)version;
     struct sl_exchange *exchange = *exchange_ptr;
     if (!exchange) { // its head alone
+        sl_connection_waits(connection);
         exchange = calloc(1, sizeof *exchange);
         if (!exchange) {
             return MHD_NO;
@@ -365,8 +366,10 @@ enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection,
     if (*body_bytes > 0) {
         size_t n = *body_bytes;
         *body_bytes = 0;
+        sl_connection_waits(connection);
         return take_in(exchange, body, n);
     }
+    sl_connection_asked(connection);
     if (exchange->look) {
         struct sl_reply reply = reply_to(exchange, connection);
         return sl_status_send(&reply, exchange->look);
@@ -377,8 +380,8 @@ enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection,
 void sl_exchange_over(void *cls, struct MHD_Connection *connection, void **exchange_ptr,
                       enum MHD_RequestTerminationCode how) {
     (void)cls;
-    (void)connection;
     (void)how;
+    sl_connection_waits(connection);
     struct sl_exchange *exchange = *exchange_ptr;
     if (!exchange) {
         return;

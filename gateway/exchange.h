@@ -11,6 +11,7 @@
 
 #include "admin/admin.h"
 #include "gateway/answer.h"
+#include "gateway/connections.h"
 #include "gateway/gateway.h"
 #include "gateway/https.h"
 #include "gateway/served.h"
@@ -30,6 +31,7 @@ struct sl_gateway {
     struct sl_served *served;
     struct sl_tenant_clients *tenants;
     struct sl_limits *limits;
+    struct sl_connections *connections;
     struct sl_board *board;
     struct sl_status_page page;
     struct MHD_Daemon *daemon;

@@ -61,16 +61,15 @@ static enum sl_status start_daemon(struct sl_gateway *gateway, struct sl_error *
     if (status != SL_OK) {
         return status;
     }
-    struct MHD_OptionItem https[] = {
-        {MHD_OPTION_HTTPS_CERT_CALLBACK2, 0, (void *)sl_https_give_certificate},
-        {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)sl_https_see_connection, gateway->certificate},
-        {MHD_OPTION_END, 0, NULL}};
+    struct MHD_OptionItem https[] = {{MHD_OPTION_HTTPS_CERT_CALLBACK2, 0, (void *)sl_https_give_certificate},
+                                     {MHD_OPTION_END, 0, NULL}};
     struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
                      (is_https(config) ? MHD_USE_TLS : 0);
     gateway->daemon =
         MHD_start_daemon(flags, 0, NULL, NULL, sl_exchange_handle, gateway, MHD_OPTION_EXTERNAL_LOGGER, log_line, NULL,
                          MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED, sl_exchange_over, gateway,
+                         MHD_OPTION_NOTIFY_CONNECTION, sl_connections_see, gateway->connections,
                          MHD_OPTION_CONNECTION_LIMIT, (unsigned)config->max_connections, MHD_OPTION_CONNECTION_TIMEOUT,
                          (unsigned)((config->idle_ms + 999) / 1000), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
                          (size_t)HEAD_BYTES, MHD_OPTION_ARRAY, is_https(config) ? https : none, MHD_OPTION_END);
@@ -89,6 +88,7 @@ void sl_gateway_destroy(struct sl_gateway **gateway_ptr) {
     if (gateway->daemon) {
         MHD_stop_daemon(gateway->daemon);
     }
+    sl_connections_close(&gateway->connections);
     sl_board_destroy(&gateway->board);
     sl_https_certificate_close(&gateway->certificate);
     if (gateway->listening != MHD_INVALID_SOCKET) {
@@ -102,6 +102,20 @@ void sl_gateway_destroy(struct sl_gateway **gateway_ptr) {
     pthread_cond_destroy(&gateway->changed);
     pthread_mutex_destroy(&gateway->mutex);
     free(gateway);
+}
+
+static enum sl_status open_tenants(struct sl_gateway *gateway, struct sl_error *err) {
+    const struct sl_gateway_config *config = &gateway->config;
+    const struct sl_tenants_config tenants = {
+        .keys = config->keys,
+        .token_keys = config->jwt_keys,
+        .token_policy = {config->jwt_issuer, config->jwt_audience, config->jwt_tenant},
+        .folder = config->tenants,
+        .coordinator = config->coordinator,
+        .ca = config->tls.ca,
+        .revoked = config->tls.revoked,
+        .own = gateway->client};
+    return sl_tenants_open(&tenants, &gateway->tenants, err);
 }
 
 enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct sl_gateway **gateway_out,
@@ -125,22 +139,18 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
         status = sl_client_connect(config->coordinator, &gateway->config.tls, &gateway->client, err);
     }
     if (status == SL_OK) {
-        struct sl_tenants_config tenants = {
-            .keys = config->keys,
-            .token_keys = config->jwt_keys,
-            .token_policy = {config->jwt_issuer, config->jwt_audience, config->jwt_tenant},
-            .folder = config->tenants,
-            .coordinator = config->coordinator,
-            .ca = config->tls.ca,
-            .revoked = config->tls.revoked,
-            .own = gateway->client};
-        status = sl_tenants_open(&tenants, &gateway->tenants, err);
+        status = open_tenants(gateway, err);
     }
     if (status == SL_OK) {
         status = sl_limits_create(&gateway->limits, err);
     }
     if (status == SL_OK) {
         status = sl_served_create(gateway->client, &gateway->served, err);
+    }
+    if (status == SL_OK) {
+        const struct sl_connections_config connections = {config->max_connections, config->first_ms, config->idle_ms,
+                                                          gateway->certificate};
+        status = sl_connections_open(&connections, &gateway->connections, err);
     }
     if (status == SL_OK) {
         status = sl_status_page_make(&gateway->page, err);

@@ -3,15 +3,16 @@
  * Purpose: the gateway: OpenAI's HTTP in front of a coordinator. It keeps nothing that outlives a request, so there may be any number.
  *
  * Design, in reading order:
- *     openai_request.h   what is asked         openai_answer.h   what is answered      refusal.h   what is refused
+ *     openai/            the words of OpenAI's HTTP: what is asked, answered, and refused
  *     answer.h           one answer under way  exchange.h        one request of HTTP, from its first byte to its last
  *     intake.h           what that has brought
- *     tenants.h          on whose behalf        served.h          what model there is        https.h           its certificate
- *     status_board.h    what a cluster does   status_json.h     as an object          status_page.h   as a page
+ *     connections.h      who is connected      https.h           its certificate
+ *     tenants.h          on whose behalf       limits.h          how much of it             served.h          what model there is
+ *     status_board.h     what a cluster does   status_json.h     as an object               status_page.h     as a page
  *     POST /v1/chat/completions, /v1/completions    GET /v1/models, /v1/models/NAME, /health, /metrics, /status, /status.json
  * Threads: libmicrohttpd's one, which holds all connections in one epoll set and waits for nobody; one an answer
- *     under way, of which there are at most max_requests; one that asks the coordinator for its model, and one for its state. Connections that are idle cost no
- *     thread.
+ *     under way, of which there are at most max_requests; one that asks the coordinator for its model, one for its state, and one that looks
+ *     after connections. Those that are idle cost no thread.
  */
 #pragma once
 
@@ -36,7 +37,7 @@ struct sl_gateway_config {
     int64_t max_requests;       // answers under way; more are refused with 429
     int64_t max_body_bytes;     // of one request
     int64_t body_memory_bytes;  // of all that are coming in
-    int64_t idle_ms;            // a connection that neither sends nor takes anything is closed
+    int64_t first_ms, idle_ms;  // see connections.h
     int64_t body_ms;            // a request that takes longer to come is refused with 408
     int64_t ping_ms, reader_ms; // see answer.h
     int64_t deadline_ms;        // of requests that name none

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "gateway/connections.h"
 #include "trust/changing_file.h"
 
 enum { FILE_BYTES = 1 << 20, CHAIN = 16 };
@@ -176,14 +177,6 @@ void sl_https_certificate_close(struct sl_https_certificate **certificate_ptr) {
 
 // ---- handshakes ---------------------------------------------------------------------------------------------------------
 
-void sl_https_see_connection(void *certificate, struct MHD_Connection *connection, void **context,
-                             enum MHD_ConnectionNotificationCode code) {
-    (void)connection;
-    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-        *context = certificate;
-    }
-}
-
 static void look_again(struct sl_https_certificate *certificate) {
     bool due = sl_changing_file_is_due(&certificate->files[CERTIFICATE].file);
     due |= sl_changing_file_is_due(&certificate->files[KEY].file);
@@ -202,9 +195,7 @@ int sl_https_give_certificate(gnutls_session_t session, const struct gnutls_cert
                               gnutls_pcert_st **list_out, unsigned *n_out, gnutls_ocsp_data_st **ocsp_out,
                               unsigned *n_ocsp_out, gnutls_privkey_t *key_out, unsigned *flags_out) {
     (void)asked;
-    struct MHD_Connection *connection = gnutls_session_get_ptr(session);
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    struct sl_https_certificate *certificate = info ? info->socket_context : NULL;
+    struct sl_https_certificate *certificate = sl_connections_context(gnutls_session_get_ptr(session));
     if (!certificate) {
         return -1;
     }

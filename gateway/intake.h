@@ -15,8 +15,8 @@
 #include <stddef.h>
 
 #include "gateway/limits.h"
-#include "gateway/openai_request.h"
-#include "gateway/refusal.h"
+#include "gateway/openai/refusal.h"
+#include "gateway/openai/request.h"
 #include "gateway/served.h"
 
 // Whose turn it is to parse a long body.

@@ -9,7 +9,7 @@
 #include <microhttpd.h>
 
 #include "gateway/limits.h"
-#include "gateway/refusal.h"
+#include "gateway/openai/refusal.h"
 
 struct sl_gateway;
 

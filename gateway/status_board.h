@@ -11,7 +11,7 @@
 
 #include <microhttpd.h>
 
-#include "gateway/refusal.h"
+#include "gateway/openai/refusal.h"
 #include "gateway/served.h"
 #include "libsluice/sluice.h"
 

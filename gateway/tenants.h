@@ -10,7 +10,7 @@
  */
 #pragma once
 
-#include "gateway/refusal.h"
+#include "gateway/openai/refusal.h"
 #include "gateway/web_token.h"
 #include "libsluice/sluice.h"
 #include "trust/api_keys.h"

@@ -216,7 +216,8 @@ def test_models_health_and_metrics():
         assert gateway.refusal(404, model="other")["param"] == "model"
         gateway.complete(model="pocket")
         names = set(re.findall(r"^(\w+)", re.sub(r"^#.*\n", "", gateway.get("/metrics")[1], flags=re.M), re.M))
-        assert names == {"sluice_gateway_requests_total", "sluice_gateway_limited_total", "sluice_gateway_answers",
+        assert names == {"sluice_gateway_requests_total", "sluice_gateway_limited_total", "sluice_gateway_answers", "sluice_gateway_connections",
+                         "sluice_gateway_connections_closed_total",
                          "sluice_gateway_body_bytes", "sluice_gateway_ready"}, names
         if shutil.which("promtool"):
             checked = subprocess.run(["promtool", "check", "metrics"], input=gateway.get("/metrics")[1], text=True, capture_output=True)

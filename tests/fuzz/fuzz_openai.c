@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gateway/openai_answer.h"
-#include "gateway/openai_request.h"
-#include "gateway/refusal.h"
+#include "gateway/openai/answer.h"
+#include "gateway/openai/request.h"
+#include "gateway/openai/refusal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

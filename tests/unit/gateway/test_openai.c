@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
-#include "gateway/openai_answer.h"
-#include "gateway/openai_request.h"
-#include "gateway/refusal.h"
+#include "gateway/openai/answer.h"
+#include "gateway/openai/request.h"
+#include "gateway/openai/refusal.h"
 
 static struct sl_openai_request *request;
 

@@ -2,7 +2,7 @@
 /*
  * Purpose: the body of POST /v1/chat/completions and /v1/completions as a GenerateRequest.
  *
- * Design: one row a field (openai_request.c). A field that is not in the table, or asks for what we do not do, is refused by its name:
+ * Design: one row a field (request.c). A field that is not in the table, or asks for what we do not do, is refused by its name:
  *         nothing is ignored that could change an answer. Ranges are the coordinator's to check; here only types are.
  *         Beyond OpenAI's fields: recipe, ship_at_most, top_k, repetition_penalty, ignore_eos, deadline_ms.
  */
@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "gateway/refusal.h"
+#include "gateway/openai/refusal.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 
 #define SL_OPENAI_MAX_STOPS 16

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see openai_request.h. Read from the bottom up: the table of fields, and what takes each.
-#include "gateway/openai_request.h"
+#include "gateway/openai/request.h"
 
 #include <math.h>
 #include <stdint.h>

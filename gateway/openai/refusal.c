@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see refusal.h.
-#include "gateway/refusal.h"
+#include "gateway/openai/refusal.h"
 
 #include <ctype.h>
 #include <inttypes.h>

@@ -14,7 +14,7 @@
 #include <jansson.h>
 #include <stdint.h>
 
-#include "gateway/openai_request.h"
+#include "gateway/openai/request.h"
 
 struct sl_openai_answer {
     const struct sl_openai_request *request;

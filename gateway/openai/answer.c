@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see openai_answer.h.
-#include "gateway/openai_answer.h"
+#include "gateway/openai/answer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
