@@ -13,4 +13,4 @@ env -u CFLAGS cmake -S . -B "$folder" -G Ninja -DSLUICE_TSAN=ON -DCMAKE_BUILD_TY
     ${launcher:+-DCMAKE_CXX_COMPILER_LAUNCHER="$launcher"} --log-level=WARNING >/dev/null
 cmake --build "$folder" -j 1 --target "$@" >"$folder/build.log" || { tail -n 40 "$folder/build.log" && exit 1; }
 names=$(printf '|%s' "$@")
-ctest --test-dir "$folder" -R "^(${names#|})\$" --output-on-failure --no-tests=error
+ctest --test-dir "$folder" -j 2 -R "^(${names#|})\$" --output-on-failure --no-tests=error
