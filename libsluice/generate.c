@@ -8,7 +8,11 @@
  *
  *             submit -> follow -> Finished                                  done
  *                ^        |  connection lost, its coordinator still leads:  follow on, behind the last event
- *                +--------+  another one leads, or it has lost the job:     submit with what has come
+ *                +--------+  another one leads, or it has lost the job,
+ *                            or a part of it:                              submit with what has come
+ *
+ *         A part is lost with a system that crashed (sluice-coordinator --state): events come again, under lower numbers than before. Then
+ *         the job, which its key leads to, is followed from its beginning.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -19,7 +23,7 @@
 #include "libsluice/sluice_internal.h"
 #include "proto/methods.h"
 
-enum { CANCEL_DEADLINE_MS = 10000, LEAVE_MS = 250 };
+enum { CANCEL_DEADLINE_MS = 10000, LEAVE_MS = 250, MAX_GAPS = 3 };
 
 struct generation {
     struct sl_client *client;
@@ -32,7 +36,8 @@ struct generation {
     int64_t began_ns;
     struct sl_submitted job;
     int64_t told_before; // the last sequence number of the jobs before this one
-    bool moved;          // the job's coordinator says that it goes on elsewhere
+    bool moved;          // the job's coordinator says that it goes on elsewhere, or has lost a part of it
+    int n_gaps;          // how often that was
 };
 
 static enum sl_status keep_id(struct generation *generation, int32_t id, struct sl_error *err) {
@@ -50,11 +55,17 @@ static enum sl_status keep_id(struct generation *generation, int32_t id, struct 
     return SL_OK;
 }
 
-// Whether a token is news. A coordinator that leaves one out, or tells another one than before, is not believed.
+// Whether a token is news. A coordinator that goes on leaving some out, or tells another one than before, is not believed.
 static enum sl_status check_token(struct generation *generation, const Sluice__V1__Token *token, bool *is_news_out,
                                   struct sl_error *err) {
     const Sluice__V1__TokenIds *ids = &generation->delivered;
     int64_t n = (int64_t)ids->n_ids;
+    if (token->index > n && generation->n_gaps < MAX_GAPS) {
+        generation->n_gaps++;
+        generation->moved = true;
+        return sl_fail(err, SL_ERR_PEER_LOST, "job %s goes on with token %" PRId64 ", and %zu have come",
+                       generation->job.job_id, token->index, ids->n_ids);
+    }
     if (token->index < 0 || token->index > n || (token->index < n && token->id != ids->ids[token->index])) {
         return sl_fail(err, SL_ERR_PEER_CORRUPT,
                        "job %s goes on with token %" PRId64 " being %d, which is not what came "
@@ -144,6 +155,7 @@ static enum sl_status follow(struct generation *generation, char job_id_out[SL_J
         if (status == SL_AGAIN) {
             return sl_fail(err, SL_ERR_CANCELLED, "stopped watching job %s", job_id_out);
         }
+        generation->moved |= at.ended;
         bool is_unknown = status == SL_ERR_NOT_FOUND;
         if (!is_unknown && !sl_connection_lost(status)) {
             return sl_fail(err, status, "%s", why.text);

@@ -63,6 +63,7 @@ struct sl_following {
     int64_t last_sequence; // delivered
     bool finished;
     bool heard; // since the stream was opened
+    bool ended; // the stream, in order, and not with the job's last event
     // Of a job that can be submitted again: takes an event, and tells whether the stream shall be read on. NULL: it cannot.
     enum sl_status (*take)(void *arg, const Sluice__V1__Event *event, struct sl_error *err);
     void *arg;

@@ -93,6 +93,7 @@ static enum sl_status read_stream(struct sl_rpc_stream *stream, struct sl_follow
             continue;
         }
         if (status == SL_ERR_NOT_FOUND && err->status == SL_OK) {
+            at->ended = true;
             return sl_fail(err, SL_ERR_PEER_LOST, "the coordinator ended the stream before the job had finished");
         }
         if (status != SL_OK) {
@@ -112,7 +113,7 @@ enum sl_status sl_follow_once(struct sl_following *following, struct sl_error *e
     Sluice__V1__WatchRequest request = SLUICE__V1__WATCH_REQUEST__INIT;
     request.job_id = (char *)following->job_id;
     request.from_sequence = following->last_sequence + 1;
-    following->heard = false;
+    following->heard = following->ended = false;
     struct sl_rpc_stream *stream = NULL;
     enum sl_status status =
         sl_rpc_stream_open(following->client->channels[following->coordinator], &sl_method_inference_watch,

@@ -110,6 +110,9 @@ static void print_ready(const struct sl_cluster *cluster) {
             printf("%-13s http://%s/metrics\n", child->name, admin);
         }
     }
+    if (has_gateway) {
+        printf("%-13s http://%s/status\n", last->name, http);
+    }
     printf("ready rpc=%s%s%s\n", sl_cluster_address(cluster), has_gateway ? " http=" : "", has_gateway ? http : "");
 }
 

@@ -123,6 +123,24 @@ def test_jobs_go_on_when_the_coordinator_was_asked_to_end():
         refused((grpc.StatusCode.NOT_FOUND,), cluster.get, "job-1-1")
 
 
+def test_what_a_crash_of_the_system_takes_is_written_again():
+    """The last second of a file is gone: whoever knows tokens by their index sees none twice, and the answer is the same."""
+    with Restarting() as cluster:
+        _, wanted = cluster.answer(inference.GenerateRequest(**JOB))
+        for cut in (6000, 10 ** 6):  # some tokens; all but what was accepted
+            client = Answer(cluster, PROMPT, *RUN)
+            client.wait_for_tokens(200)
+            cluster.down()
+            seen = len(client.tokens())
+            folder = os.path.join(cluster.folder, "state")
+            path = max((os.path.join(folder, name) for name in os.listdir(folder) if name.startswith("job-")), key=os.path.getmtime)
+            size = os.path.getsize(path)
+            os.truncate(path, max(size - cut, 4500))  # of 1091 tokens of a prompt
+            cluster.up()
+            client.end()
+            assert client.tokens() == tokens(wanted) and len(tokens(wanted)) > seen > 200
+
+
 def test_where_another_one_leads_its_jobs_are_given_up():
     if not ETCD:
         print("skipped: etcd is not installed")

@@ -140,6 +140,7 @@ static void test_the_file_changes_limits(void **state) {
     assert_int_equal(take(&key, SL_LIMIT_TOKENS, 1), SL_ERR_EXHAUSTED);
     struct sl_api_key free_key = key_of(2, INT64_MAX, INT64_MAX);
     assert_int_equal(take(&free_key, SL_LIMIT_TOKENS, INT64_MAX), SL_OK);
+    sl_limits_give_back(limits, &free_key, SL_LIMIT_TOKENS, -5, now_ns);
     assert_int_equal(sl_limits_n_buckets(limits), 1);
 }
 

@@ -25,7 +25,7 @@
 #define BREAK_AT 5
 #define FIRST_ID 100
 
-enum breaking { NEVER, BY_ERROR, BY_SILENCE, BY_MOVING, BY_FORGETTING };
+enum breaking { NEVER, BY_ERROR, BY_SILENCE, BY_MOVING, BY_FORGETTING, BY_LOSING_EVENTS, BY_LOSING_THE_END };
 
 struct node {
     int index;
@@ -138,14 +138,20 @@ static enum sl_status handle_watch(void *service, struct sl_rpc_call *call, cons
     snprintf(id, sizeof id, "job-%d-%d", node->index, node->n_submitted);
     bool breaks = node->breaking != NEVER && !node->is_broken, lies = node->lies;
     bool forgotten = node->is_broken && node->breaking == BY_FORGETTING && node->n_submitted == 1;
-    int first = node->n_delivered;
+    int first = node->n_delivered, lost = 0;
+    bool again = node->is_broken && node->n_submitted == 1;
+    lost = again && node->breaking == BY_LOSING_EVENTS ? 2 : 0;
+    again &= node->breaking == BY_LOSING_THE_END;
     node->n_watched++;
     pthread_mutex_unlock(&lock);
     if (strcmp(id, watch->job_id) != 0 || forgotten) {
         return sl_fail(err, SL_ERR_NOT_FOUND, "there is no job %s", watch->job_id);
     }
+    if (again) {
+        return SL_OK; // its events are fewer than the client has seen
+    }
     first -= first > 0; // as a worker that writes the last one again, and a coordinator that tells of it
-    int64_t sequence = 1;
+    int64_t sequence = 1 - lost;
     for (int i = first; i < N_TOKENS; i++, sequence++) {
         if (breaks && i == BREAK_AT) {
             return break_off(node, call, err);
@@ -284,6 +290,24 @@ static void test_generate_goes_on_where_the_job_was_lost(void **state) {
     stop(&client);
 }
 
+// One coordinator, whose system has crashed: what it has of the job is less than was seen.
+static void test_generate_goes_on_where_a_part_of_the_job_was_lost(void **state) {
+    (void)state;
+    for (enum breaking breaking = BY_LOSING_EVENTS; breaking <= BY_LOSING_THE_END; breaking++) {
+        struct sl_client *client = start(1, breaking);
+        struct seen seen;
+        struct sl_error err = {0};
+        char id[SL_JOB_ID_BYTES];
+        if (generate(client, &seen, id, &err) != SL_OK) {
+            fail_msg("%s", err.text);
+        }
+        assert_true(seen.n_tokens == N_TOKENS && seen.n_ends == 1);
+        assert_int_equal(nodes[0].n_submitted, 2);
+        assert_int_equal(nodes[0].n_delivered, BREAK_AT);
+        stop(&client);
+    }
+}
+
 static void test_generate_does_not_believe_another_answer(void **state) {
     (void)state;
     struct sl_client *client = start(2, BY_ERROR);
@@ -376,6 +400,7 @@ int main(void) {
         cmocka_unit_test(test_generate_leaves_a_leader_that_is_silent_where_another_one_leads),
         cmocka_unit_test(test_generate_goes_on_where_its_coordinator_says_that_another_one_leads),
         cmocka_unit_test(test_generate_goes_on_where_the_job_was_lost),
+        cmocka_unit_test(test_generate_goes_on_where_a_part_of_the_job_was_lost),
         cmocka_unit_test(test_generate_does_not_believe_another_answer),
         cmocka_unit_test(test_submit_waits_until_somebody_leads),
         cmocka_unit_test(test_jobs_are_looked_for_everywhere),

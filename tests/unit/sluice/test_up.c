@@ -144,6 +144,7 @@ static void test_up_stops_everything_on_a_signal(void **state) {
     assert_int_equal(wait_for_end(&up, 60000), 0);
     assert_true(log_contains(&up, "ready rpc="));
     assert_true(log_contains(&up, "decode-0      http://127.0.0.1:") && log_contains(&up, "/metrics"));
+    assert_true(log_contains(&up, "/status\n"));
     assert_false(log_contains(&up, "killing it")); // nobody had to be forced
     unlink(up.log_path);
 }

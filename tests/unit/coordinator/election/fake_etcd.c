@@ -28,7 +28,7 @@ static struct one ones[2] = {{0}, {1}};
 static bool is_silent(const struct one *one, const struct sl_rpc_call *call) {
     pthread_mutex_lock(&fake_etcd.mutex);
     fake_etcd.n_calls[one->index]++;
-    bool silent = fake_etcd.silent[one->index];
+    bool silent = atomic_load(&fake_etcd.silent[one->index]);
     pthread_mutex_unlock(&fake_etcd.mutex);
     while (silent && !sl_rpc_call_cancelled(call)) {
         sl_sleep_ms(5);

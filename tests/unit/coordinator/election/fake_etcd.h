@@ -6,6 +6,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -19,7 +20,7 @@ extern struct fake_etcd {
     char value[SL_RPC_ADDRESS_BYTES];
     int64_t lease, revision, created; // created 0: the key is not there
     int n_calls[2];
-    bool silent[2];
+    atomic_bool silent[2];
     struct sl_rpc_server *servers[2];
 } fake_etcd;
 

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: what a request has brought, on its way to the coordinator: whose turn it is to parse, what it costs, and that its memory comes back.
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h> // setjmp.h before cmocka.h
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "gateway/intake.h"
+
+static struct sl_intake_turn turn;
+static struct sl_limits *limits;
+static atomic_llong held_bytes;
+static struct sl_refusal refusal;
+static struct sl_openai_request *request;
+
+static int set_up(void **state) {
+    (void)state;
+    struct sl_error err;
+    sl_intake_turn_init(&turn);
+    atomic_store(&held_bytes, 7); // of others
+    return sl_limits_create(&limits, &err) == SL_OK ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    sl_openai_request_destroy(&request);
+    sl_limits_destroy(&limits);
+    sl_intake_turn_cleanup(&turn);
+    return 0;
+}
+
+// Of a body with room for more than it has, as bodies that came in pieces have.
+static struct sl_intake intake_of(const char *body, bool is_chat) {
+    struct sl_intake intake = {.is_chat = is_chat,
+                               .n_body = strlen(body),
+                               .body_bytes = 2 * strlen(body) + 1,
+                               .held_bytes = &held_bytes,
+                               .turn = &turn,
+                               .limits = limits,
+                               .who = sl_api_key_anybody};
+    intake.model = (struct sl_served_model){.known = true, .name = "m"};
+    intake.body = calloc(1, intake.body_bytes);
+    assert_non_null(intake.body);
+    memcpy(intake.body, body, intake.n_body);
+    atomic_fetch_add(&held_bytes, (long long)intake.body_bytes);
+    return intake;
+}
+
+static bool goes_on(void *arg) {
+    (void)arg;
+    return false;
+}
+
+static bool has_stopped(void *arg) {
+    (void)arg;
+    return true;
+}
+
+// Its memory has come back, whatever came of it.
+static enum sl_status read_as(struct sl_intake *intake, bool (*stopped)(void *arg)) {
+    sl_openai_request_destroy(&request);
+    enum sl_status status = sl_intake_read(intake, stopped, NULL, &request, &refusal);
+    assert_true(intake->body == NULL && atomic_load(&held_bytes) == 7);
+    assert_true((status == SL_OK) == (request != NULL));
+    sl_intake_drop(intake); // which is done already
+    assert_true(atomic_load(&held_bytes) == 7);
+    return status;
+}
+
+static void test_what_is_asked_of_whom(void **state) {
+    (void)state;
+    struct sl_intake intake = intake_of("{\"prompt\": \"x\", \"model\": \"m\"}", false);
+    assert_int_equal(read_as(&intake, has_stopped), SL_OK); // short: nobody's turn is waited for
+    assert_string_equal(request->message.text, "x");
+    intake = intake_of("{\"prompt\": 1}", false);
+    assert_int_equal(read_as(&intake, goes_on), SL_ERR_INVALID);
+    assert_int_equal(refusal.http_status, 400);
+    intake = intake_of("{\"prompt\": \"x\", \"model\": \"other\"}", false);
+    assert_int_equal(read_as(&intake, goes_on), SL_ERR_NOT_FOUND);
+    assert_int_equal(refusal.http_status, 404);
+    intake = intake_of("{\"prompt\": \"x\"}", false);
+    intake.model.known = false;
+    assert_int_equal(read_as(&intake, goes_on), SL_ERR_PEER_LOST);
+    assert_int_equal(refusal.http_status, 503);
+    intake = intake_of("", false);
+    free(intake.body); // of a request without one
+    intake.body = NULL;
+    intake.n_body = 0;
+    atomic_store(&held_bytes, 7);
+    assert_int_equal(read_as(&intake, goes_on), SL_ERR_INVALID);
+}
+
+// What is left of 1000 tokens a minute after a request: 1000 - tokens, and a little that time has brought.
+static void assert_charged(const char *body, bool is_chat, int64_t n_tokens) {
+    struct sl_intake intake = intake_of(body, is_chat);
+    static uint8_t number;
+    intake.who.hash[1] = ++number; // a new one each time
+    intake.who.tokens_per_minute = 1000;
+    assert_int_equal(read_as(&intake, goes_on), SL_OK);
+    assert_int_equal(intake.n_charged_tokens, n_tokens);
+    assert_in_range(intake.told.tokens.remaining, 1000 - n_tokens, 1000);
+    assert_int_equal(intake.told.requests.limit, 0);
+}
+
+static void test_what_it_costs(void **state) {
+    (void)state;
+    assert_charged("{\"prompt\": \"\"}", false, 0);
+    assert_charged("{\"prompt\": \"12345\"}", false, 2);
+    assert_charged("{\"prompt\": [5, 6, 7]}", false, 3);
+    assert_charged(
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"1234\"}, {\"role\": \"user\", \"content\": \"56789\"}]}",
+        true, 3);
+
+    // Used up: the request's own place is given back with it. What never was a job costs nothing; what was, what it had.
+    struct sl_limits_told told;
+    int64_t retry_ms;
+    struct sl_intake intake = intake_of("{\"prompt\": [1, 2, 3, 4]}", false);
+    intake.who.tokens_per_minute = 4;
+    intake.who.requests_per_minute = 2;
+    const struct sl_api_key who = intake.who;
+    assert_int_equal(read_as(&intake, goes_on), SL_OK);
+    struct sl_intake next = intake_of("{\"prompt\": [1, 2]}", false);
+    next.who = who;
+    assert_int_equal(sl_limits_take(limits, &who, SL_LIMIT_REQUESTS, 1, sl_now_ns(), &told, &retry_ms), SL_OK);
+    assert_int_equal(told.requests.remaining, 1);
+    assert_int_equal(read_as(&next, goes_on), SL_ERR_EXHAUSTED);
+    assert_int_equal(refusal.http_status, 429);
+    assert_in_range(refusal.retry_after_s, 1, 30);
+    assert_non_null(strstr(refusal.text, "4 tokens of prompts"));
+    assert_int_equal(sl_limits_take(limits, &who, SL_LIMIT_REQUESTS, 1, sl_now_ns(), &told, &retry_ms), SL_OK);
+    assert_int_equal(told.requests.remaining, 1);
+    sl_intake_settle(&intake, 0);
+    next = intake_of("{\"prompt\": [1, 2, 3, 4]}", false);
+    next.who = who;
+    assert_int_equal(read_as(&next, goes_on), SL_OK);
+    sl_intake_settle(&next, 64);
+    assert_int_equal(sl_limits_take(limits, &who, SL_LIMIT_TOKENS, 4, sl_now_ns(), &told, &retry_ms), SL_ERR_EXHAUSTED);
+    assert_in_range(retry_ms, 14 * 60000, 16 * 60000);
+}
+
+// ---- turns --------------------------------------------------------------------------------------------------------------
+
+static char *long_body(void) {
+    const size_t n = 2 << 20;
+    char *body = malloc(n + 1);
+    assert_non_null(body);
+    memset(body, 'x', n);
+    body[n] = '\0';
+    memcpy(body, "{\"prompt\": \"", 12);
+    memcpy(body + n - 2, "\"}", 2);
+    return body;
+}
+
+static void *end_the_turn(void *arg) {
+    sl_sleep_ms(50);
+    pthread_mutex_lock(&turn.mutex);
+    turn.taken = false;
+    atomic_store((atomic_bool *)arg, true);
+    pthread_cond_signal(&turn.over);
+    pthread_mutex_unlock(&turn.mutex);
+    return NULL;
+}
+
+static void test_long_ones_take_turns(void **state) {
+    (void)state;
+    char *body = long_body();
+    struct sl_intake intake = intake_of(body, false);
+    assert_int_equal(read_as(&intake, goes_on), SL_OK);
+    assert_false(turn.taken);
+    // Another's turn, and nobody waits for the answer any more.
+    turn.taken = true;
+    intake = intake_of(body, false);
+    assert_int_equal(read_as(&intake, has_stopped), SL_ERR_CANCELLED);
+    assert_int_equal(refusal.http_status, 503);
+    assert_true(turn.taken); // it is still the other's
+    // Short ones do not wait.
+    intake = intake_of("{\"prompt\": \"x\"}", false);
+    assert_int_equal(read_as(&intake, goes_on), SL_OK);
+    // The other's ends.
+    atomic_bool ended = false;
+    pthread_t thread;
+    struct sl_error err;
+    assert_int_equal(sl_thread_start("other", end_the_turn, &ended, &thread, &err), SL_OK);
+    intake = intake_of(body, false);
+    assert_int_equal(read_as(&intake, goes_on), SL_OK);
+    assert_true(atomic_load(&ended));
+    assert_false(turn.taken);
+    pthread_join(thread, NULL);
+    free(body);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_what_is_asked_of_whom, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_what_it_costs, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_long_ones_take_turns, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
