@@ -208,3 +208,9 @@ int64_t fuzz_deadline_in_ms(int64_t ms) {
 void fuzz_sleep_ms(int64_t ms) {
     fuzz_wait_ms(ms);
 }
+
+int fuzz_nanosleep(const struct timespec *time, struct timespec *rest) {
+    (void)rest;
+    (void)wait_for(NULL, clock_ns + time->tv_sec * SL_NS_PER_S + time->tv_nsec);
+    return 0;
+}

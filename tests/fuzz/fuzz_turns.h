@@ -9,6 +9,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <time.h>
 
 #include "base/thread.h"
 
@@ -24,6 +25,7 @@ void *fuzz_turn_of(void *(*fn)(void *)); // whose turn it is, as the argument of
 int64_t fuzz_now_ns(void);
 int64_t fuzz_deadline_in_ms(int64_t ms);
 void fuzz_sleep_ms(int64_t ms);
+int fuzz_nanosleep(const struct timespec *time, struct timespec *left);
 enum sl_status fuzz_thread_start(const char *name, void *(*fn)(void *), void *arg, pthread_t *thread_out,
                                  struct sl_error *err);
 enum sl_status fuzz_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);

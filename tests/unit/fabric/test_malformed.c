@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "fabric/core/core.h"
+#include "fabric/grant.h"
 
 #define MIB         (1u << 20)
 #define BLOCK_BYTES (256u << 10)
@@ -48,7 +49,9 @@ struct call {
     struct sl_wire_key *key; // that some of them begin with; NULL: none do
     struct sl_wire_secret secret;
     struct random *random;
-    uint64_t n_dropped; // answer
+    const struct sl_grant *grant;
+    uint64_t n_dropped; // answers
+    bool claimed;
 };
 
 static void call(struct sl_fabric *fabric, struct call *it, void (*run)(struct sl_fabric *, struct sl_command *)) {
@@ -97,6 +100,24 @@ static void run_claim(struct sl_fabric *fabric, struct sl_command *command) {
         sl_peer_tell(peer, SL_WIRE_CLAIM, &claim, sizeof claim);
     }
     atomic_store(&it->done, true);
+}
+
+static void run_look(struct sl_fabric *fabric, struct sl_command *command) {
+    (void)fabric;
+    struct call *it = (struct call *)command;
+    it->claimed = it->grant->writer != NULL;
+    atomic_store(&it->done, true);
+}
+
+// A ship says nothing more before its claim is answered: what follows may come by another way, and sooner.
+static void wait_claimed(struct sl_fabric *fabric, const struct sl_grant *grant) {
+    int64_t deadline = sl_deadline_in_ms(10000);
+    struct call look;
+    do {
+        look = (struct call){.grant = grant};
+        call(fabric, &look, run_look);
+    } while (!look.claimed && sl_now_ns() < deadline);
+    assert_true(look.claimed);
 }
 
 static void run_count(struct sl_fabric *fabric, struct sl_command *command) {
@@ -228,6 +249,7 @@ static void test_messages_of_a_claimed_grant_are_checked(void **state) {
         struct sl_wire_key key = {ticket.generation, 1000000 + round, ticket.id, 0};
         struct call claim = {.key = &key, .secret = ticket.secret};
         call(pair.from, &claim, run_claim);
+        wait_claimed(pair.to, landing.grant);
         enum sl_wire_id id = ids[round % (sizeof ids / sizeof *ids)];
         struct call it = {.id = id, .n = 20, .least = LONG_ENOUGH, .key = &key, .random = &random};
         call(pair.from, &it, run_send);
@@ -292,6 +314,7 @@ static void test_finals_that_lie_are_refused(void **state) {
         struct sl_wire_key key = {ticket.generation, 2000000 + i, ticket.id, 0};
         struct call claim = {.key = &key, .secret = ticket.secret};
         call(pair.from, &claim, run_claim);
+        wait_claimed(pair.to, landing.grant);
         struct final_call it = {.final = {.key = key,
                                           .n_segments = lies[i].n_segments,
                                           .body_bytes = lies[i].body_bytes,
