@@ -86,8 +86,14 @@ static enum sl_status run_gnuplot(char *argument, bool quiet, struct sl_error *e
     return SL_OK;
 }
 
-enum sl_status sl_plot_check(struct sl_error *err) {
-    return run_gnuplot((char *)"--version", true, err);
+enum sl_status sl_plot_check(const char *path, struct sl_error *err) {
+    struct sl_whole_file image;
+    enum sl_status status = path ? sl_whole_file_open(&image, path, err) : SL_OK;
+    if (path && status == SL_OK) {
+        sl_whole_file_abandon(&image);
+        status = run_gnuplot((char *)"--version", true, err);
+    }
+    return status;
 }
 
 // gnuplot does not say when the disk is full: a picture that is whole ends with its last chunk.

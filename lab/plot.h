@@ -18,8 +18,9 @@ struct sl_plot {
     struct sl_whole_file image; // which gnuplot writes
 };
 
-// Whether pictures can be drawn here, for commands that work long before they draw. SL_ERR_UNSUPPORTED: no gnuplot.
-enum sl_status sl_plot_check(struct sl_error *err);
+// Whether a picture can be drawn there, for commands that work long before they draw. NULL: none is wished. SL_ERR_UNSUPPORTED: no
+// gnuplot. SL_ERR_IO: the path cannot be written to.
+enum sl_status sl_plot_check(const char *path, struct sl_error *err);
 
 // path must outlive the plot. SL_ERR_IO: the folder of path cannot be written to. Always to be finished afterwards.
 enum sl_status sl_plot_open(struct sl_plot *plot, const char *path, int width, int height, struct sl_error *err);

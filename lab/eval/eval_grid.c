@@ -111,7 +111,7 @@ static enum sl_status evaluate(void *config, struct sl_error *err) {
     for (size_t d = 0; d < grid.n_depths; d++) {
         depths[d] = grid.n_depths > 1 ? (double)d / (double)(grid.n_depths - 1) : 0.5;
     }
-    enum sl_status status = c->png ? sl_plot_check(err) : SL_OK;
+    enum sl_status status = sl_plot_check(c->png, err);
     if (status == SL_OK) {
         status = sl_eval_parse_numbers("lengths", c->eval.lengths, 1, INT32_MAX, &lengths, &grid.n_lengths, err);
     }

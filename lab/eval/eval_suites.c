@@ -124,7 +124,7 @@ static enum sl_status read_part(const char *text, struct sl_eval_session *s, str
 
 // What would otherwise be found out after hours.
 static enum sl_status check_outputs(const struct suites_config *c, struct sl_error *err) {
-    enum sl_status status = c->png ? sl_plot_check(err) : SL_OK;
+    enum sl_status status = sl_plot_check(c->png, err);
     if (status != SL_OK || !c->markdown) {
         return status;
     }

@@ -277,7 +277,7 @@ int sl_command_inspect(int argc, char **argv) {
     }
     struct capsule capsule = {.path = argv[first]};
     struct sl_error err = {0};
-    enum sl_status status = config.png ? sl_plot_check(&err) : SL_OK;
+    enum sl_status status = sl_plot_check(config.png, &err);
     if (status != SL_OK) {
         return sl_tool_complain("inspect", &err);
     }

@@ -244,7 +244,7 @@ static enum sl_status profile(void *arg, struct sl_error *err) {
                                          .max_rows = MAX_ROWS,
                                          .cache_tokens = config->tokens,
                                          .tokenizer = true};
-    enum sl_status status = config->png ? sl_plot_check(err) : SL_OK;
+    enum sl_status status = sl_plot_check(config->png, err);
     if (status == SL_OK) {
         status = sl_eval_model_open(&model, &m, err);
     }

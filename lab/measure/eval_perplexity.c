@@ -391,8 +391,8 @@ static enum sl_status evaluate(void *arg, struct sl_error *err) {
     struct eval *e = arg;
     const struct perplexity_config *c = &e->config;
     enum sl_status status = make_trials(e, err);
-    if (status == SL_OK && c->png) {
-        status = sl_plot_check(err);
+    if (status == SL_OK) {
+        status = sl_plot_check(c->png, err);
     }
     if (status != SL_OK) {
         return status;

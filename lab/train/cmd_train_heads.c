@@ -155,7 +155,7 @@ static enum sl_status check_config(struct training *t, struct sl_error *err) {
         return sl_fail(err, SL_ERR_INVALID, "--png: there is no curve of --steps 0");
     }
     enum sl_status status = parse_dtype(c->dtype, &t->dtype, err);
-    return status == SL_OK && c->png ? sl_plot_check(err) : status;
+    return status == SL_OK ? sl_plot_check(c->png, err) : status;
 }
 
 static enum sl_status check_stopped(struct training *t, struct sl_error *err) {

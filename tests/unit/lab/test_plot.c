@@ -112,7 +112,7 @@ static void test_plot_without_gnuplot_names_the_package(void **state) {
     char *before = strdup(getenv("PATH"));
     assert_int_equal(sl_plot_open(&plot, path, 300, 200, &err), SL_OK);
     setenv("PATH", "/nonexistent", 1);
-    enum sl_status check = sl_plot_check(NULL), status = sl_plot_finish(&plot, &err);
+    enum sl_status check = sl_plot_check(path, NULL), status = sl_plot_finish(&plot, &err);
     setenv("PATH", before, 1);
     free(before);
     assert_int_equal(check, SL_ERR_UNSUPPORTED);
@@ -126,6 +126,8 @@ static void test_plot_into_a_folder_that_is_not_there_says_so(void **state) {
     struct sl_plot plot;
     struct sl_error err = {0};
     assert_int_equal(sl_plot_open(&plot, "/nonexistent/x.png", 300, 200, &err), SL_ERR_IO);
+    assert_int_equal(sl_plot_check("/nonexistent/x.png", &err), SL_ERR_IO);
+    assert_int_equal(sl_plot_check(NULL, &err), SL_OK);
     assert_non_null(strstr(err.text, "/nonexistent/x.png"));
     sl_plot_finish(&plot, NULL);
     assert_int_equal(n_files(), 0);
