@@ -16,6 +16,8 @@
 #include "base/log.h"
 #include "rpc/rpc.h"
 
+#define PROBE_MS 1000
+
 static enum sl_exit exit_code(enum sl_status status) {
     switch (status) {
     case SL_OK:
@@ -39,6 +41,17 @@ static enum sl_exit exit_code(enum sl_status status) {
 int sl_tool_complain(const char *command, const struct sl_error *err) {
     fprintf(stderr, "sluice %s: %s\n", command, err->text);
     return exit_code(err->status);
+}
+
+int sl_tool_complain_of(const char *coordinators, const char *command, const struct sl_error *err) {
+    if (err->status != SL_ERR_PEER_LOST || sl_tool_reachable(coordinators, PROBE_MS)) {
+        return sl_tool_complain(command, err);
+    }
+    fprintf(stderr,
+            "sluice %s: no coordinator at %s: start a cluster with `sluice up --model DIR`, or name another one's "
+            "coordinator with --coordinator\n",
+            command, coordinators);
+    return SL_EXIT_UNAVAILABLE;
 }
 
 bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void *config, int n_min, int n_max,
@@ -111,7 +124,7 @@ int sl_tool_ask(const struct sl_program *program, int argc, char **argv, void *c
     }
     enum sl_status status = ask_fn(client, config, argv + first, &err);
     sl_tool_disconnect(&client);
-    return status == SL_OK ? SL_EXIT_OK : sl_tool_complain(command_of(program), &err);
+    return status == SL_OK ? SL_EXIT_OK : sl_tool_complain_of(tool->coordinator, command_of(program), &err);
 }
 
 static bool connects(const struct addrinfo *at, int timeout_ms) {

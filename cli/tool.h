@@ -73,6 +73,8 @@ int sl_tool_ask(const struct sl_program *program, int argc, char **argv, void *c
 
 // Complain on standard error and return the exit code that belongs to the error.
 int sl_tool_complain(const char *command, const struct sl_error *err);
+// Of what a coordinator was asked: where nobody listens, that is said instead, and what to do.
+int sl_tool_complain_of(const char *coordinators, const char *command, const struct sl_error *err);
 
 /*
  * Connect for a command that asks one thing: starts gRPC. Pair with sl_tool_disconnect(). False: complained, with the

@@ -169,7 +169,7 @@ int sl_command_top(int argc, char **argv) {
         bool once = config.once || config.tool.json || sl_terminal_width(STDOUT_FILENO) == 0;
         enum sl_status status =
             once ? show_top(client, &config, false, &err) : refresh(client, &config, &signals, &err);
-        code = status == SL_OK ? SL_EXIT_OK : sl_tool_complain("top", &err);
+        code = status == SL_OK ? SL_EXIT_OK : sl_tool_complain_of(config.tool.coordinator, "top", &err);
         sl_tool_disconnect(&client);
     }
     sl_signals_cleanup(&signals);

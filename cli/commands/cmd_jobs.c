@@ -37,7 +37,7 @@ static int submit(const struct submit_config *config, const struct sl_request *r
         sl_client_submit(client, &request->message, sl_deadline_in_ms(config->tool.timeout_ms), job_id, &err);
     sl_tool_disconnect(&client);
     if (status != SL_OK) {
-        return sl_tool_complain("submit", &err);
+        return sl_tool_complain_of(config->tool.coordinator, "submit", &err);
     }
     printf(config->tool.json ? "{\"job_id\":\"%s\"}\n" : "%s\n", job_id);
     return SL_EXIT_OK;

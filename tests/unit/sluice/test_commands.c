@@ -60,6 +60,10 @@ static void test_command_usage_errors_exit_with_2(void **state) {
         "$SLUICE jobs --log loud 2>&1",
         "$SLUICE plan 2>&1",
         "$SLUICE plan --cells /nonexistent --rate 0 2>&1",
+        "$SLUICE run --question hi --deadline 5 2>&1", // of what?
+        "$SLUICE jobs --timeout 2 2>&1",
+        "$SLUICE top --interval 2 2>&1",
+        "$SLUICE jobs --coordinator here 2>&1",
     };
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         struct outcome o = run(lines[i]);
@@ -88,6 +92,7 @@ static void test_command_without_a_cluster_exits_with_3(void **state) {
         "$SLUICE top --once 2>&1",
         "$SLUICE drain prefill-0 2>&1",
         "$SLUICE cancel job-1 2>&1",
+        "$SLUICE compare job-1 job-2 2>&1",
         "$SLUICE watch job-1 --timeout 300ms 2>&1",
     };
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
@@ -96,6 +101,10 @@ static void test_command_without_a_cluster_exits_with_3(void **state) {
             fail_msg("%s: exit code %d: %s", lines[i], o.code, o.text);
         }
         assert_non_null(strstr(o.text, "127.0.0.1:1")); // who did not answer
+        if (!strstr(lines[i], "watch")) {               // which waits for it to come back
+            assert_non_null(strstr(o.text, "no coordinator at "));
+            assert_non_null(strstr(o.text, "sluice up --model DIR"));
+        }
     }
 }
 
