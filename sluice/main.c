@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/similar.h"
 #include "cli/commands/commands.h"
 #include "cli/tool.h"
 #include "lab/bench/bench.h"
@@ -70,11 +71,14 @@ int main(int argc, char **argv) {
         printf("sluice %s\n", SL_VERSION);
         return SL_EXIT_OK;
     }
+    struct sl_similar meant = {.word = argv[1]};
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         if (strcmp(commands[i].name, argv[1]) == 0) {
             return checked(argv[1], commands[i].run(argc - 1, argv + 1));
         }
+        sl_similar_offer(&meant, commands[i].name);
     }
-    fprintf(stderr, "sluice: unknown command '%s'; see sluice --help\n", argv[1]);
+    fprintf(stderr, "sluice: unknown command '%s'%s%s; see sluice --help\n", argv[1],
+            meant.name ? ": did you mean " : "", meant.name ? meant.name : "");
     return SL_EXIT_USAGE;
 }

@@ -84,7 +84,7 @@ ROWS = {
     "lab/bench/rig": "base proto/* fabric tensor model runtime compress/plan rpc node offload/annex offload/retriever offload/remote cli lab",
     "lab/plan": "base kvcache compress/recipe compress/plan job cli lab lab/bench/rig",
     "lab/bench": "base tensor/cpu model runtime compress/* fabric job runner cli lab lab/bench/rig",
-    "sluice": "cli cli/commands lab/*",  # alone links the tool's commands and the laboratory's
+    "sluice": "base cli cli/commands lab/*",  # alone links the tool's commands and the laboratory's
     "tests/*": "*",
 }
 

@@ -95,12 +95,15 @@ const struct sl_kind sl_kind_fixed = {"", 0, parse_fixed, NULL, count_is_sane};
 
 // --- ratios ------------------------------------------------------------------------------------------------------
 
-// A decimal number above 0 and below 1 (or 1 itself). Only what such a number is made of: strtod() would also take nan,
-// inf and hexadecimal.
+// A decimal number above 0 and below 1 (or 1 itself), or of percent. Only what such a number is made of: strtod() would also take
+// nan, inf and hexadecimal.
 static bool read_ratio(const char *text, bool one_too, double *ratio_out) {
     char *end = NULL;
-    double ratio = text[strspn(text, "0123456789.eE+-")] == '\0' ? strtod(text, &end) : 0;
-    if (end == NULL || end == text || *end != '\0' || !(ratio > 0 && (ratio < 1 || (one_too && ratio == 1)))) {
+    size_t n = strspn(text, "0123456789.eE+-");
+    bool percent = text[n] == '%' && text[n + 1] == '\0';
+    double ratio = text[n] == '\0' || percent ? strtod(text, &end) : 0;
+    ratio = percent ? ratio / 100 : ratio;
+    if (end == NULL || end == text || end != text + n || !(ratio > 0 && (ratio < 1 || (one_too && ratio == 1)))) {
         return false;
     }
     *ratio_out = ratio;
@@ -162,9 +165,10 @@ static enum sl_status parse_amount(const struct sl_field *field, const char *wha
         status = sl_parse_count(what, text, 1, SL_RECIPE_MAX_SLOTS, &slots, err);
         amount.slots = (int64_t)slots;
     } else if (!read_ratio(text, false, &amount.ratio)) {
-        status = sl_fail(err, SL_ERR_INVALID,
-                         "recipe: %s%.40s: expected a number of slots (1 or more) or a ratio (above 0 and below 1)",
-                         what, text);
+        status =
+            sl_fail(err, SL_ERR_INVALID,
+                    "recipe: %s%.40s: expected a number of slots (1 or more) or a ratio (above 0 and below 1, or 20%%)",
+                    what, text);
     }
     if (status == SL_OK) {
         *amount_at(field, recipe) = amount;

@@ -5,10 +5,21 @@
  * Design: what there is not is answered with what there is.
  * Trust: text comes from clients. It is bounded and printable before anything else looks at it.
  */
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/similar.h"
 #include "compress/recipe/internal.h"
+
+// " (did you mean h2o?)"
+static const char *ask(const struct sl_similar *meant, char hint_out[48]) {
+    hint_out[0] = '\0';
+    if (meant->name) {
+        snprintf(hint_out, 48, " (did you mean %.24s?)", meant->name);
+    }
+    return hint_out;
+}
 
 static enum sl_status apply_axis(struct sl_recipe *recipe, const char *name, const char *text, struct sl_error *err) {
     const struct sl_axis *axis = sl_axis_find(name);
@@ -17,12 +28,14 @@ static enum sl_status apply_axis(struct sl_recipe *recipe, const char *name, con
         snprintf(what, sizeof what, "%s=", name);
         return axis->field.kind->parse(&axis->field, what, text, recipe, err);
     }
-    char names[256];
+    char names[256], hint[48];
     struct sl_text all = {names, sizeof names, 0};
+    struct sl_similar meant = {.word = name};
     for (axis = sl_axes; axis->name != NULL; axis++) {
         sl_text_join(&all, ", ", axis->name);
+        sl_similar_offer(&meant, axis->name);
     }
-    return sl_fail(err, SL_ERR_INVALID, "recipe: there is no axis %.40s; axes: %s", name, names);
+    return sl_fail(err, SL_ERR_INVALID, "recipe: there is no axis %.40s%s; axes: %s", name, ask(&meant, hint), names);
 }
 
 static enum sl_status apply_text(struct sl_recipe *recipe, const char *text, struct sl_error *err);
@@ -35,13 +48,15 @@ static enum sl_status apply_preset(struct sl_recipe *recipe, const char *name, s
         preset++;
     }
     if (preset->name == NULL) {
-        char names[320];
+        char names[320], hint[48];
         struct sl_text all = {names, sizeof names, 0};
+        struct sl_similar meant = {.word = name};
         for (preset = sl_recipe_presets(); preset->name != NULL; preset++) {
             sl_text_join(&all, ", ", preset->name);
+            sl_similar_offer(&meant, preset->name);
         }
-        return sl_fail(err, SL_ERR_INVALID, "recipe: %.40s is neither a preset nor axis=value; presets: %s",
-                       *name ? name : "an empty word", names);
+        return sl_fail(err, SL_ERR_INVALID, "recipe: %.40s is neither a preset nor axis=value%s; presets: %s",
+                       *name ? name : "an empty word", ask(&meant, hint), names);
     }
     struct sl_recipe fresh = sl_recipe_default;
     for (const struct sl_axis *axis = sl_axes; axis->name != NULL; axis++) {
@@ -70,21 +85,38 @@ static enum sl_status apply_text(struct sl_recipe *recipe, const char *text, str
     return status;
 }
 
+// In small letters, and without spaces around commas.
+static enum sl_status make_plain(const char *text, char plain_out[SL_RECIPE_TEXT_BYTES], struct sl_error *err) {
+    size_t n = 0;
+    for (size_t i = 0; text[i] != '\0'; i++) {
+        size_t spaces = strspn(text + i, " ");
+        bool apart = n == 0 || plain_out[n - 1] == ',' || text[i + spaces] == ',' || text[i + spaces] == '\0';
+        if (spaces > 0 && apart) {
+            i += spaces - 1;
+            continue;
+        }
+        if (text[i] < '!' || text[i] > '~') {
+            return sl_fail(err, SL_ERR_INVALID, "recipe: byte 0x%02x at offset %zu: a recipe is words joined by commas",
+                           (unsigned char)text[i], i);
+        }
+        plain_out[n++] = (char)tolower((unsigned char)text[i]);
+    }
+    plain_out[n] = '\0';
+    return n > 0 ? SL_OK : sl_fail(err, SL_ERR_INVALID, "recipe: the text is empty; e.g. full, or h2o,budget=1024");
+}
+
 enum sl_status sl_recipe_parse(const char *text, struct sl_recipe *recipe_out, struct sl_error *err) {
     size_t length = strnlen(text, SL_RECIPE_TEXT_BYTES);
     if (length == 0 || length == SL_RECIPE_TEXT_BYTES) {
         return sl_fail(err, SL_ERR_INVALID, "recipe: %s; e.g. full, or h2o,budget=1024",
                        length == 0 ? "the text is empty" : "the text is longer than 2047 bytes");
     }
-    for (size_t i = 0; i < length; i++) {
-        if (text[i] < '!' || text[i] > '~') {
-            return sl_fail(err, SL_ERR_INVALID,
-                           "recipe: byte 0x%02x at offset %zu: a recipe is words joined by commas, without spaces",
-                           (unsigned char)text[i], i);
-        }
-    }
+    char plain[SL_RECIPE_TEXT_BYTES];
     struct sl_recipe recipe = sl_recipe_default;
-    enum sl_status status = apply_text(&recipe, text, err);
+    enum sl_status status = make_plain(text, plain, err);
+    if (status == SL_OK) {
+        status = apply_text(&recipe, plain, err);
+    }
     if (sl_recipe_offloads(&recipe)) {
         recipe.topk = recipe.topk > 0 ? recipe.topk : SL_RECIPE_DEFAULT_TOPK;
         recipe.keep = recipe.keep != SL_RECIPE_KEEP_TOPK ? recipe.keep : recipe.topk;

@@ -37,10 +37,10 @@ static void test_recipe_refuses_bad_grammar(void **state) {
     (void)state;
     static const struct refusal cases[] = {
         {"", SL_ERR_INVALID, "the text is empty"},
-        {"h2o, budget=4", SL_ERR_INVALID, "byte 0x20 at offset 4"},
-        {"h2o\n", SL_ERR_INVALID, "without spaces"},
+        {"h2o budget=4", SL_ERR_INVALID, "byte 0x20 at offset 3: a recipe is words joined by"},
+        {"h2o\n", SL_ERR_INVALID, "byte 0x0a at offset 3"},
         {"\xc3\xa9", SL_ERR_INVALID, "byte 0xc3 at offset 0"},
-        {"h3o", SL_ERR_INVALID, "h3o is neither a preset nor axis=value; presets: full, streamingllm, h2o, "},
+        {"h3o", SL_ERR_INVALID, "h3o is neither a preset nor axis=value (did you mean h2o?); presets: full, "},
         {",full", SL_ERR_INVALID, "an empty word"},
         {"full,", SL_ERR_INVALID, "an empty word"},
         {"colour=red", SL_ERR_INVALID,
@@ -57,7 +57,7 @@ static void test_recipe_refuses_bad_grammar(void **state) {
         {"scope=sinks:0.5", SL_ERR_INVALID, "expected a whole number"},
         {"scope=sinks:-4", SL_ERR_INVALID, "expected a whole number"},
         {"scope=sinks:4+", SL_ERR_INVALID, "scope= is unknown"},
-        {"scope=recent:1.0", SL_ERR_INVALID, "a ratio (above 0 and below 1)"},
+        {"scope=recent:1.0", SL_ERR_INVALID, "a ratio (above 0 and below 1, or 20%)"},
         {"scope=recent:0", SL_ERR_INVALID, "expected a whole number from 1"},
         {"budget=0", SL_ERR_INVALID, "budget=0: expected a whole number from 1"},
         {"budget=-1", SL_ERR_INVALID, "budget=-1: expected a number of slots (1 or more) or a ratio"},
@@ -72,7 +72,7 @@ static void test_recipe_refuses_bad_grammar(void **state) {
         {"budget=0.5.5", SL_ERR_INVALID, "budget=0.5.5"},
         {"budget=e", SL_ERR_INVALID, "budget=e"},
         {"budget=.", SL_ERR_INVALID, "budget=."},
-        {"budget=20%", SL_ERR_INVALID, "budget=20%"},
+        {"budget=20%x", SL_ERR_INVALID, "budget=20%x"},
         {"budget=99999999999999999999", SL_ERR_INVALID, "expected a whole number from 1 to 16777216"},
         {"when=", SL_ERR_INVALID, "when= is unknown"},
         {"format=int3", SL_ERR_INVALID, "format=int3 is unknown; formats: f32, f16"},
@@ -130,6 +130,18 @@ static void test_recipe_refuses_bad_grammar(void **state) {
         {"replicas=3", SL_ERR_INVALID, "replicas=3: expected a whole number from 1 to 2"},
         {"topk=0", SL_ERR_INVALID, "topk=0: expected a whole number from 1"},
         {"channels=513", SL_ERR_INVALID, "channels=513: expected a whole number from 1 to 512"},
+    };
+    assert_refusals(cases, sizeof cases / sizeof cases[0]);
+}
+
+static void test_recipe_refuses_slips_of_the_pen(void **state) {
+    (void)state;
+    static const struct refusal cases[] = {
+        {"  ", SL_ERR_INVALID, "the text is empty"},
+        {"full, ", SL_ERR_INVALID, "an empty word"},
+        {"h2o,budgt=4", SL_ERR_INVALID, "there is no axis budgt (did you mean budget?); axes: "},
+        {"h2o,budget=100%", SL_ERR_INVALID, "or 20%"},
+        {"h2o,budget=20%%", SL_ERR_INVALID, "or 20%"},
     };
     assert_refusals(cases, sizeof cases / sizeof cases[0]);
 }
@@ -432,6 +444,7 @@ static void test_recipe_resolve_refuses_what_does_not_fit_the_model(void **state
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_recipe_refuses_bad_grammar),
+        cmocka_unit_test(test_recipe_refuses_slips_of_the_pen),
         cmocka_unit_test(test_recipe_refuses_axes_without_budget),
         cmocka_unit_test(test_recipe_refuses_budget_that_is_all_protected),
         cmocka_unit_test(test_recipe_refuses_axes_that_do_not_fit),

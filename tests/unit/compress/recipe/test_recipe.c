@@ -276,6 +276,17 @@ static void test_recipe_presets_keep_what_goes_with_any_method(void **state) {
                         "score=snapkv,scope=recent:32,window=16,budget=1024,exempt=0-1,when=end+step");
 }
 
+static void test_recipe_is_read_as_people_write_it(void **state) {
+    (void)state;
+    struct sl_recipe plain, written;
+    char texts[2][256];
+    assert_int_equal(sl_recipe_parse("h2o,budget=0.2,format=int4", &plain, NULL), SL_OK);
+    assert_int_equal(sl_recipe_parse(" H2O , Budget=20%, FORMAT=int4 ", &written, NULL), SL_OK);
+    assert_string_equal(sl_recipe_format(&written, texts[0], sizeof texts[0]),
+                        sl_recipe_format(&plain, texts[1], sizeof texts[1]));
+    assert_true(written.budget.ratio == 0.2);
+}
+
 static void test_recipe_refuses_long_text_and_many_ranges(void **state) {
     (void)state;
     char text[4096];
@@ -568,6 +579,7 @@ int main(void) {
         cmocka_unit_test(test_recipe_presets_round_trip),
         cmocka_unit_test(test_recipe_presets_with_one_axis_changed_round_trip),
         cmocka_unit_test(test_recipe_presets_keep_what_goes_with_any_method),
+        cmocka_unit_test(test_recipe_is_read_as_people_write_it),
         cmocka_unit_test(test_recipe_refuses_long_text_and_many_ranges),
         cmocka_unit_test(test_recipe_format_and_parse_are_inverse),
         cmocka_unit_test(test_recipe_resolved_text_means_the_same),
