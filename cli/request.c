@@ -169,6 +169,10 @@ static const char *recipe_of(const struct sl_request_config *config) {
 enum sl_status sl_request_init(struct sl_request *request, const struct sl_request_config *config,
                                struct sl_error *err) {
     char *prompt = NULL;
+    if (config->recipe && config->ship_at_most != 0) {
+        return sl_fail(err, SL_ERR_INVALID, "--ship-at-most chooses the recipe: leave it out, or --recipe %.100s",
+                       config->recipe);
+    }
     const char *recipe = recipe_of(config);
     if (!recipe) {
         return sl_fail(

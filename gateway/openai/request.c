@@ -296,7 +296,19 @@ static enum sl_status take_stream_options(const struct taking *taking) {
 
 // ---- ours -------------------------------------------------------------------------------------------------------------
 
+// Either of the two fields that choose it.
+static enum sl_status check_only_choice(const struct taking *taking) {
+    return taking->request->message.recipe[0] == '\0'
+               ? SL_OK
+               : sl_refuse_field(taking->refusal, taking->name,
+                                 "recipe, ship_at_most: each chooses the recipe: give one of them");
+}
+
 static enum sl_status take_recipe(const struct taking *taking) {
+    enum sl_status status = check_only_choice(taking);
+    if (status != SL_OK) {
+        return status;
+    }
     taking->request->message.recipe = (char *)json_string_value(taking->value);
     return taking->request->message.recipe ? SL_OK : wrong_type(taking, "a string");
 }
@@ -304,6 +316,7 @@ static enum sl_status take_recipe(const struct taking *taking) {
 static enum sl_status take_ship_at_most(const struct taking *taking) {
     float percent = 0;
     enum sl_status status = take_real(taking, &percent);
+    status = status == SL_OK ? check_only_choice(taking) : status;
     if (status != SL_OK) {
         return status;
     }

@@ -233,7 +233,7 @@ REFUSED = [
     ("temperature", {"temperature": "hot"}, "both"), ("temperature", {"temperature": -1}, "both"), ("top_p", {"top_p": 3}, "both"),
     ("max_tokens", {"max_tokens": 0}, "both"), ("max_tokens", {"max_tokens": 1.5}, "both"), ("stop", {"stop": [1]}, "both"),
     ("stop", {"stop": ["x"] * 17}, "both"), ("stream", {"stream": "yes"}, "both"), ("stream_options", {"stream_options": {"include_usage": True}}, "both"),
-    ("recipe", {"recipe": "budgt=0.2"}, "both"), ("ship_at_most", {"ship_at_most": 0.0001}, "both"), ("nonsense", {"nonsense": 1}, "both"),
+    ("recipe", {"recipe": "budgt=0.2"}, "both"), ("ship_at_most", {"ship_at_most": 0.0001}, "both"), ("ship_at_most", {"recipe": "h2o", "ship_at_most": 20}, "both"), ("nonsense", {"nonsense": 1}, "both"),
     ("deadline_ms", {"deadline_ms": 2**63 - 1}, "both"), ("prompt", {"prompt": ""}, "text"), ("max_tokens", {"max_tokens": 10**6}, "text"),
     ("prompt", {"prompt": None}, "text"), ("prompt", {"prompt": ["a", "b"]}, "text"), ("prompt", {"prompt": [1, -1]}, "text"),
     ("messages", {"messages": []}, "chat"), ("messages", {"messages": [{"role": "user"}]}, "chat"),

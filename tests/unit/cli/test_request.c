@@ -223,7 +223,10 @@ static void test_request_without_a_recipe_takes_the_recommended_one(void **state
     }
     config.ship_at_most = 0.1;
     assert_refused(&config, "--ship-at-most 0.1");
+    config.ship_at_most = 20;
     config.recipe = "h2o";
+    assert_refused(&config, "leave it out, or --recipe h2o");
+    config.ship_at_most = 0;
     struct sl_request request;
     struct sl_error err;
     assert_int_equal(sl_request_init(&request, &config, &err), SL_OK);
