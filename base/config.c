@@ -25,7 +25,8 @@ struct unit {
 
 static const struct unit size_units[] = {
     {"", 1}, {"K", 1024.0}, {"M", 1048576.0}, {"G", 1073741824.0}, {"T", 1099511627776.0}};
-static const struct unit duration_units[] = {{"", 1}, {"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
+// Of no unit one would be guessed, and another one meant.
+static const struct unit duration_units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
 
 // A decimal number and nothing else before *end_out: strtod() alone would also take hexadecimal, "inf" and "nan".
 static enum sl_status parse_decimal(const char *text, double *value_out, const char **end_out) {
@@ -69,6 +70,10 @@ enum sl_status sl_parse_size(const char *text, int64_t *bytes_out) {
 }
 
 enum sl_status sl_parse_duration(const char *text, int64_t *ms_out) {
+    if (strcmp(text, "0") == 0) {
+        *ms_out = 0;
+        return SL_OK;
+    }
     return parse_scaled(text, duration_units, sizeof duration_units / sizeof duration_units[0], ms_out);
 }
 
@@ -107,10 +112,10 @@ static enum sl_status parse_int(const char *text, int64_t *value_out) {
     return SL_OK;
 }
 
-static enum sl_status parse_float(const char *text, double *value_out) {
+static enum sl_status parse_float(const char *text, bool percent, double *value_out) {
     const char *end;
     double value;
-    if (parse_decimal(text, &value, &end) != SL_OK || *end != '\0') {
+    if (parse_decimal(text, &value, &end) != SL_OK || (*end != '\0' && !(percent && strcmp(end, "%") == 0))) {
         return SL_ERR_INVALID;
     }
     *value_out = value;
@@ -128,7 +133,7 @@ static const char *expected(enum sl_option_type type) {
     case SL_OPTION_SIZE:
         return "a size such as 4096, 64M or 2G";
     case SL_OPTION_DURATION:
-        return "a duration such as 500ms, 2s or 5m";
+        return "a time with its unit, such as 500ms, 2s or 5m";
     case SL_OPTION_STRING:
     case SL_OPTION_LIST:
         break;
@@ -147,8 +152,9 @@ static enum sl_status add_item(struct sl_option_list *list, const char *source, 
 
 static enum sl_status out_of_bounds(const struct sl_option *option, const char *source, const char *text,
                                     struct sl_error *err) {
-    return sl_fail(err, SL_ERR_INVALID, "%s: '%s' is not between %.15g and %.15g", source, text, option->min,
-                   option->max);
+    const char *unit = option->type == SL_OPTION_DURATION ? "ms" : "";
+    return sl_fail(err, SL_ERR_INVALID, "%s: '%s' is not between %.15g%s and %.15g%s", source, text, option->min, unit,
+                   option->max, unit);
 }
 
 // Parse `text` into the option's field. `source` is what the user wrote or exported: "--port", "SLUICE_PORT".
@@ -172,7 +178,7 @@ static enum sl_status set_option(const struct sl_option *option, const char *sou
         status = parse_int(text, &whole);
         break;
     case SL_OPTION_FLOAT:
-        status = parse_float(text, &real);
+        status = parse_float(text, option->metavar && strcmp(option->metavar, "PERCENT") == 0, &real);
         break;
     case SL_OPTION_SIZE:
         status = sl_parse_size(text, &whole);

@@ -68,7 +68,7 @@ struct sl_program {
 enum sl_status sl_config_parse(const struct sl_program *program, int argc, char **argv, void *config, int *first_out,
                                struct sl_error *err);
 
-// "64M" -> 67108864; "2s" -> 2000. For values that arrive by other ways than the command line.
+// "64M" -> 67108864; "2s" -> 2000, and "2" is an error: a time has a unit, but 0. For values that arrive by other ways than the command line.
 enum sl_status sl_parse_size(const char *text, int64_t *bytes_out);
 enum sl_status sl_parse_duration(const char *text, int64_t *ms_out);
 

@@ -61,7 +61,7 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
 enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_error *err) {
     struct sl_decode decode = {0};
     if (config->retrieve_deadline_ms >= config->node.stall_ms) { // the engine waits for a store so long
-        return sl_fail(err, SL_ERR_INVALID, "--retrieve-deadline-ms %lld must be less than --stall-after, %lld ms",
+        return sl_fail(err, SL_ERR_INVALID, "--retrieve-deadline, %lld ms, must be less than --stall-after, %lld ms",
                        (long long)config->retrieve_deadline_ms, (long long)config->node.stall_ms);
     }
     enum sl_status status =

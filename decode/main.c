@@ -5,10 +5,10 @@
 static const struct sl_option options[] = {
     SL_NODE_OPTIONS("decode-0", "16"),
     SL_NODE_MODEL_OPTIONS,
-    {"retrieve-deadline-ms", 0, SL_OPTION_INT, "500", "N",
+    {"retrieve-deadline", 0, SL_OPTION_DURATION, "500ms", "TIME",
      "wait so long for a store's answer about offloaded layers; then a layer does without for a step",
      SL_FIELD(sl_decode_config, retrieve_deadline_ms), 1, 60000},
-    {"retrieve-lost-ms", 0, SL_OPTION_INT, "3000", "N", "a job fails when a store has not answered for so long",
+    {"retrieve-lost", 0, SL_OPTION_DURATION, "3s", "TIME", "a job fails when a store has not answered for so long",
      SL_FIELD(sl_decode_config, retrieve_lost_ms), 1, 3600000},
 };
 

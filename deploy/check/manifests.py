@@ -112,5 +112,5 @@ def size(text):
 
 
 def seconds(text):
-    number, unit = re.fullmatch(r"([0-9.]+)(ms|s|m|h|)", text).groups()
-    return float(number) * {"ms": 0.001, "": 0.001, "s": 1, "m": 60, "h": 3600}[unit]
+    number, unit = re.fullmatch(r"([0-9.]+)(ms|s|m|h)", text).groups()
+    return float(number) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[unit]

@@ -27,7 +27,7 @@ N_TOGETHER = 48  # tokens: long enough that the first of eight still writes when
 EIGHT = range(1, 9)
 ORDERS = ("alone first", "together first")
 # On a busy machine a store may need longer than decode waits for it, and decode does without: other bits, though nothing is wrong.
-PATIENT = ["--retrieve-deadline-ms", "20000", "--retrieve-lost-ms", "20000"]
+PATIENT = ["--retrieve-deadline", "20000ms", "--retrieve-lost", "20000ms"]
 
 
 class Case:

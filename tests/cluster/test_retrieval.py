@@ -18,9 +18,9 @@ from test_faults import Watcher
 
 NEAR, PULL = "tailorkv-near,topk=64", "tailorkv,topk=64"
 # The machine may be busy: where answers are compared, no layer does without a store that is merely slow.
-PATIENT = {"decode": ["--retrieve-deadline-ms", "20000", "--retrieve-lost-ms", "20000"]}
+PATIENT = {"decode": ["--retrieve-deadline", "20000ms", "--retrieve-lost", "20000ms"]}
 # What a store has is asked of its replica after half of that. A store that is lost is not waited for any longer.
-USUAL = {"decode": ["--retrieve-deadline-ms", "2000", "--retrieve-lost-ms", "20000"]}
+USUAL = {"decode": ["--retrieve-deadline", "2000ms", "--retrieve-lost", "20000ms"]}
 
 
 def prompt(n_bytes, seed=0):
@@ -246,7 +246,7 @@ def test_a_slow_store_is_done_without_and_the_log_says_so():
     for recipe in (NEAR, PULL):
         with cluster_of(transport=transport_that_asks(recipe),
                         worker_args={"kvstore": ["--inject", "slow_reply:200"],
-                                     "decode": ["--retrieve-deadline-ms", "100", "--retrieve-lost-ms", "60000"]}) as cluster:
+                                     "decode": ["--retrieve-deadline", "100ms", "--retrieve-lost", "60000ms"]}) as cluster:
             finished, events = cluster.answer(job(recipe, prompt(3000), 4))
             r = finished.statistics.retrieval
             assert finished.status_code == 0 and len(tokens(events)) == 4, finished

@@ -17,7 +17,7 @@ HALF = ",score=cis,budget=0.5,when=chunk"
 RECIPES = ["tailorkv,topk=64" + HALF, "tailorkv-near,topk=64" + HALF + ",chunk=192",
            "tailorkv-near,topk=64,ahead=0,scan=int1,score=random,budget=0.3,when=chunk,seed=3"]
 # The machine may be busy: no layer does without a store that is merely slow.
-PATIENT = {"decode": ["--retrieve-deadline-ms", "20000", "--retrieve-lost-ms", "20000"]}
+PATIENT = {"decode": ["--retrieve-deadline", "20000ms", "--retrieve-lost", "20000ms"]}
 
 
 @contextlib.contextmanager

@@ -188,6 +188,8 @@ static void test_parse_size_and_duration_units(void **state) {
         assert_true(ms == durations[i].ms);
     }
     int64_t untouched = 5;
+    assert_int_equal(sl_parse_duration("5", &untouched), SL_ERR_INVALID);
+    assert_int_equal(sl_parse_duration("00", &untouched), SL_ERR_INVALID);
     assert_int_not_equal(sl_parse_size("9999999999G", &untouched), SL_OK);
     assert_int_equal(untouched, 5);
 }
