@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,12 +41,12 @@ struct coordinator {
     const struct act *acts; // the last one is played again and again
     int n_acts, n_calls;
     int64_t asked_from[32]; // from_sequence of each call
-    int n_cancelled;
+    atomic_int n_cancelled;
     char cancelled_id[SL_JOB_ID_BYTES];
     enum sl_status submit_status; // of the first n_failing
-    int n_failing, n_submitted;
-    char keys[8][64]; // of the submits
-    int n_parts;      // of the last request that came in parts, and its text
+    atomic_int n_failing, n_submitted;
+    char keys[8][64];   // of the submits
+    atomic_int n_parts; // of the last request that came in parts, and its text
     bool parts_are_good;
     char text[5 << 20];
     struct sl_rpc_server *server;
