@@ -201,7 +201,7 @@ enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const s
     enum sl_status status = submit(coordinator, caller, request, call_deadline_ns, attached, job_out, err);
     if (status != SL_OK) {
         atomic_fetch_add(&coordinator->figures.n_jobs[SL_OUTCOME_REFUSED], 1);
-    } else { // who is told of a job finds it after a restart
+    } else { // who is told of a job finds it after a restart, but for a disk that is silent: nobody is refused for it
         (void)sl_event_log_wait_told(&(*job_out)->log, sl_deadline_in_ms(WRITTEN_WAIT_MS));
     }
     return status;

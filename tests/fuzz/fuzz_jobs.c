@@ -187,17 +187,6 @@ static size_t count_or_draw(size_t n, bool lies) {
     return drawn < POSITIONS * 2 ? drawn : POSITIONS * 2;
 }
 
-static ProtobufCMessage *as_received(const ProtobufCMessage *message) {
-    size_t n = protobuf_c_message_get_packed_size(message);
-    uint8_t *packed = malloc(n + 1);
-    fuzz_require(packed != NULL);
-    (void)protobuf_c_message_pack(message, packed);
-    ProtobufCMessage *copy = protobuf_c_message_unpack(message->descriptor, NULL, n, packed);
-    free(packed);
-    fuzz_require(copy != NULL);
-    return copy;
-}
-
 static ProtobufCMessage *prefill_request(const struct job *job, uint16_t lies) {
     static int32_t room[POSITIONS * 2];
     Sluice__V1__PrefillRequest request = SLUICE__V1__PREFILL_REQUEST__INIT;
@@ -227,7 +216,7 @@ static ProtobufCMessage *prefill_request(const struct job *job, uint16_t lies) {
     request.stores = pointers;
     request.salt = draw_salt(lies & 1024);
     request.term = lies & 2048 ? fuzz_draw_number() : 0;
-    return as_received(&request.base);
+    return fuzz_as_received(&request.base);
 }
 
 static Sluice__V1__Sampling draw_sampling(void) {
@@ -308,7 +297,7 @@ static ProtobufCMessage *decode_request(const struct job *job, uint16_t lies, st
     request.term = lies & 2048 ? fuzz_draw_number() : 0;
     run->most_tokens = request.max_new_tokens;
     run->next_index = (int64_t)resumed.n_ids;
-    return as_received(&request.base);
+    return fuzz_as_received(&request.base);
 }
 
 // ---- runs ------------------------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "gateway/openai/answer.h"
-#include "gateway/openai/request.h"
 #include "gateway/openai/refusal.h"
+#include "gateway/openai/request.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

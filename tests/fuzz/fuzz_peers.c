@@ -133,6 +133,17 @@ void sl_rpc_call_on_cancel(struct sl_rpc_call *call, void (*fn)(void *), void *a
     }
 }
 
+ProtobufCMessage *fuzz_as_received(const ProtobufCMessage *message) {
+    size_t n = protobuf_c_message_get_packed_size(message);
+    uint8_t *packed = malloc(n + 1);
+    fuzz_require(packed != NULL);
+    fuzz_require(protobuf_c_message_pack(message, packed) == n);
+    ProtobufCMessage *copy = protobuf_c_message_unpack(message->descriptor, NULL, n, packed);
+    free(packed);
+    fuzz_require(copy != NULL);
+    return copy;
+}
+
 enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage *message) {
     uint8_t *packed = malloc(protobuf_c_message_get_packed_size(message) + 1);
     fuzz_require(packed != NULL);

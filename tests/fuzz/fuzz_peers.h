@@ -38,6 +38,8 @@ struct sl_rpc_call {
     void (*look)(struct sl_rpc_call *call, const ProtobufCMessage *message); // at what the handler sends
 };
 void fuzz_call_cancel(struct sl_rpc_call *call);
+// A message as it comes over the wire: all of it on the heap, the caller's.
+ProtobufCMessage *fuzz_as_received(const ProtobufCMessage *message);
 
 // ---- the data plane, and stores --------------------------------------------------------------------------------------
 

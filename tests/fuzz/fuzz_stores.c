@@ -24,18 +24,6 @@ struct sl_rpc_stream {
 
 struct fuzz_stored fuzz_stored[FUZZ_N_STORED];
 
-// A message as it comes over the wire: all of it on the heap.
-static ProtobufCMessage *sent(const ProtobufCMessage *message) {
-    size_t n = protobuf_c_message_get_packed_size(message);
-    uint8_t *packed = malloc(n + 1);
-    fuzz_require(packed != NULL);
-    (void)protobuf_c_message_pack(message, packed);
-    ProtobufCMessage *copy = protobuf_c_message_unpack(message->descriptor, NULL, n, packed);
-    free(packed);
-    fuzz_require(copy != NULL);
-    return copy;
-}
-
 static ProtobufCMessage *grant_of(char kind, uint16_t number, int64_t capacity) {
     Sluice__V1__Grant grant = SLUICE__V1__GRANT__INIT;
     grant.ticket.data = fuzz_new_ticket(kind, number);
@@ -43,7 +31,7 @@ static ProtobufCMessage *grant_of(char kind, uint16_t number, int64_t capacity) 
     grant.capacity_bytes = capacity;
     grant.lease_id = (char *)LEASE;
     grant.lease_ms = 1000;
-    ProtobufCMessage *message = sent(&grant.base);
+    ProtobufCMessage *message = fuzz_as_received(&grant.base);
     free(grant.ticket.data);
     return message;
 }
@@ -112,7 +100,7 @@ static enum sl_status lookup(const Sluice__V1__LookupRequest *request, ProtobufC
     reply.capsule_tokens = lies & 16 && lies >= 128 ? fuzz_peer_number() : reply.capsule_tokens;
     reply.capsule_bytes = lies & 8 && lies >= 128 ? fuzz_peer_number() : reply.capsule_bytes;
     reply.lease_id = lies == 255 ? fuzz_draw_text() : lease;
-    *reply_out = sent(&reply.base);
+    *reply_out = fuzz_as_received(&reply.base);
     return SL_OK;
 }
 
@@ -143,7 +131,7 @@ static enum sl_status fetch(const Sluice__V1__FetchRequest *request, ProtobufCMe
     free(copy);
     Sluice__V1__FetchReply reply = SLUICE__V1__FETCH_REPLY__INIT;
     reply.bytes = how == 238 ? fuzz_peer_number() : (int64_t)bytes;
-    *reply_out = status == SL_OK ? sent(&reply.base) : NULL;
+    *reply_out = status == SL_OK ? fuzz_as_received(&reply.base) : NULL;
     return status;
 }
 
@@ -161,7 +149,7 @@ static ProtobufCMessage *open_annex(const Sluice__V1__OpenAnnexRequest *request)
     annex.fabric_epoch = 1;
     annex.window.data = fuzz_new_ticket('w', 0);
     annex.window.len = how == 253 ? 0 : FUZZ_TICKET_BYTES;
-    ProtobufCMessage *reply = sent(&annex.base);
+    ProtobufCMessage *reply = fuzz_as_received(&annex.base);
     free(annex.window.data);
     return reply;
 }
@@ -170,19 +158,19 @@ static ProtobufCMessage *await_annex(const Sluice__V1__AwaitAnnexRequest *reques
     Sluice__V1__AwaitAnnexReply reply = SLUICE__V1__AWAIT_ANNEX_REPLY__INIT;
     uint8_t how = fuzz_peer_draw();
     reply.n_tokens = how < 192 ? request->n_tokens : how < 224 ? request->n_tokens / 2 : fuzz_peer_number();
-    return sent(&reply.base);
+    return fuzz_as_received(&reply.base);
 }
 
 static ProtobufCMessage *renew(void) {
     Sluice__V1__RenewReply reply = SLUICE__V1__RENEW_REPLY__INIT;
     uint8_t how = fuzz_peer_draw();
     reply.lease_ms = how >= 240 ? fuzz_peer_number() : 1000;
-    return sent(&reply.base);
+    return fuzz_as_received(&reply.base);
 }
 
 static ProtobufCMessage *release(void) {
     Sluice__V1__ReleaseReply reply = SLUICE__V1__RELEASE_REPLY__INIT;
-    return sent(&reply.base);
+    return fuzz_as_received(&reply.base);
 }
 
 // ---- calls -----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "gateway/web_token.h"
+#include "tests/replaced_file.h"
 #include "tests/web_tokens.h"
 
 #define NOW 1800000000
@@ -196,16 +197,6 @@ static void test_what_proves_nothing(void **state) {
 
 static char path[64];
 
-static void write_file(const char *text, mode_t mode) {
-    char new_path[80];
-    snprintf(new_path, sizeof new_path, "%s.new", path);
-    FILE *file = fopen(new_path, "w");
-    assert_non_null(file);
-    assert_true(fputs(text, file) >= 0 && fclose(file) == 0);
-    assert_int_equal(chmod(new_path, mode), 0);
-    assert_int_equal(rename(new_path, path), 0);
-}
-
 static enum sl_status check_eventually(struct sl_web_token_keys *file, const char *token, enum sl_status wanted) {
     char tenant[SL_TENANT_NAME_BYTES];
     struct sl_error err;
@@ -229,21 +220,21 @@ static void test_a_file_that_changes(void **state) {
     test_token_sign(private[OTHER], "SHA256", other);
     struct sl_web_token_keys *file;
     struct sl_error err;
-    write_file(pem[P256], 0644);
+    replace_file(path, pem[P256], 0644);
     assert_int_equal(sl_web_token_keys_open(path, &policy, &file, &err), SL_OK);
     assert_int_equal(check_eventually(file, one, SL_OK), SL_OK);
     assert_int_equal(check_eventually(file, other, SL_ERR_DENIED), SL_ERR_DENIED);
-    write_file(pem[OTHER], 0644);
+    replace_file(path, pem[OTHER], 0644);
     assert_int_equal(check_eventually(file, other, SL_OK), SL_OK);
     assert_int_equal(check_eventually(file, one, SL_ERR_DENIED), SL_ERR_DENIED);
-    write_file("nonsense\n", 0644); // nobody is locked out by a slip
+    replace_file(path, "nonsense\n", 0644); // nobody is locked out by a slip
     sl_sleep_ms(1200);
     assert_int_equal(check_eventually(file, other, SL_OK), SL_OK);
     sl_web_token_keys_close(&file);
     sl_web_token_keys_close(&file); // there is none
     assert_int_equal(sl_web_token_keys_open(path, &policy, &file, &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, path));
-    write_file(pem[OTHER], 0666);
+    replace_file(path, pem[OTHER], 0666);
     assert_int_equal(sl_web_token_keys_open(path, &policy, &file, &err), SL_ERR_PRECONDITION);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(sl_web_token_keys_open(path, &policy, &file, &err), SL_ERR_IO);

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "tests/replaced_file.h"
 #include "trust/api_keys.h"
 
 // SHA-256 of "one" and of "two" (sha256sum).
@@ -21,16 +22,6 @@
 #define TWO "3fc4ccfe745870e2c0d99f71f30ff0656c8dedd41cc1d7d3d376b0dbe685e2f3"
 
 static char path[64];
-
-static void write_file(const char *text, mode_t mode) {
-    char new_path[80];
-    snprintf(new_path, sizeof new_path, "%s.new", path);
-    FILE *file = fopen(new_path, "w");
-    assert_non_null(file);
-    assert_true(fputs(text, file) >= 0 && fclose(file) == 0);
-    assert_int_equal(chmod(new_path, mode), 0);
-    assert_int_equal(rename(new_path, path), 0);
-}
 
 static int set_up(void **state) {
     (void)state;
@@ -45,7 +36,7 @@ static int tear_down(void **state) {
 
 static void test_keys_are_found_by_their_hash(void **state) {
     (void)state;
-    write_file("# ours\n" ONE "  acme answers=8 # a comment\r\n\n\t" TWO "\tbeta", 0600);
+    replace_file(path, "# ours\n" ONE "  acme answers=8 # a comment\r\n\n\t" TWO "\tbeta", 0600);
     struct sl_api_keys *keys;
     struct sl_error err;
     assert_int_equal(sl_api_keys_open(path, &keys, &err), SL_OK);
@@ -76,25 +67,26 @@ static enum sl_status find_eventually(struct sl_api_keys *keys, const char *pres
 
 static void test_a_file_that_changes(void **state) {
     (void)state;
-    write_file(ONE " acme\n", 0600);
+    replace_file(path, ONE " acme\n", 0600);
     struct sl_api_keys *keys;
     struct sl_error err;
     assert_int_equal(sl_api_keys_open(path, &keys, &err), SL_OK);
-    write_file(TWO " acme\n", 0600);
+    replace_file(path, TWO " acme\n", 0600);
     assert_int_equal(find_eventually(keys, "one", SL_ERR_DENIED), SL_ERR_DENIED);
     assert_int_equal(find_eventually(keys, "two", SL_OK), SL_OK);
-    write_file("nonsense\n", 0600); // nobody is locked out by a slip
+    replace_file(path, "nonsense\n", 0600); // nobody is locked out by a slip
     sl_sleep_ms(1200);
     assert_int_equal(find_eventually(keys, "two", SL_OK), SL_OK);
-    write_file("", 0600); // but by an order
+    replace_file(path, "", 0600); // but by an order
     assert_int_equal(find_eventually(keys, "two", SL_ERR_DENIED), SL_ERR_DENIED);
     sl_api_keys_close(&keys);
 }
 
 static void test_limits_are_a_lines_own(void **state) {
     (void)state;
-    write_file(ONE " acme tokens=1000000 answers=8 requests=60\n" TWO " beta\njwt acme requests=5\njwt * answers=1\n",
-               0600);
+    replace_file(path,
+                 ONE " acme tokens=1000000 answers=8 requests=60\n" TWO " beta\njwt acme requests=5\njwt * answers=1\n",
+                 0600);
     struct sl_api_keys *keys;
     struct sl_error err;
     struct sl_api_key key, other;
@@ -152,13 +144,13 @@ static void test_what_is_no_file_of_keys(void **state) {
     struct sl_api_keys *keys;
     struct sl_error err;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        write_file(rows[i].text, 0600);
+        replace_file(path, rows[i].text, 0600);
         assert_int_equal(sl_api_keys_open(path, &keys, &err), SL_ERR_INVALID);
         if (!strstr(err.text, rows[i].says) || !strstr(err.text, path)) {
             fail_msg("%s: %s", rows[i].text, err.text);
         }
     }
-    write_file(ONE " acme\n", 0622);
+    replace_file(path, ONE " acme\n", 0622);
     assert_int_equal(sl_api_keys_open(path, &keys, &err), SL_ERR_PRECONDITION);
     assert_int_equal(sl_api_keys_open("/dev/null/keys", &keys, &err), SL_ERR_IO);
     assert_int_equal(sl_api_keys_open("/tmp", &keys, &err), SL_ERR_INVALID);
