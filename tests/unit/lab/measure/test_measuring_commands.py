@@ -160,6 +160,23 @@ class Fidelity(unittest.TestCase):
         for preset in ["h2o", "streamingllm", "snapkv", "roco"]:
             self.assertEqual(measured[f"{preset},budget=0.3: slots"]["value"], 90, preset)
 
+    def test_the_budget_is_that_of_every_recipe_that_names_none(self):
+        found = lines_of(run("eval", "fidelity", *SMALL, "--budget", "30", "--recipe", "h2o;H2O+caote;h2o, Budget=60;full", "--json"))
+        slots = {line["case"]: line["value"] for line in found if line["case"].endswith(": slots")}
+        self.assertEqual(slots, {"h2o,budget=30: slots": 30, "H2O+caote,budget=30: slots": 30, "h2o, Budget=60: slots": 60,
+                                 "full: slots": 300})
+        found = lines_of(run("eval", "perplexity", "--model", MODEL, "--tokens", "512", "--budget", "64", "--json", "--recipe",
+                             "h2o;locret,budget=6000"))
+        self.assertEqual([(line["case"], line["slots"], line["nothing_evicted"]) for line in found],
+                         [("full", 512, False), ("h2o,budget=64", 64, False), ("locret,budget=6000", 512, True)])
+
+    def test_where_nothing_was_evicted_the_row_says_so(self):
+        done = run("eval", "fidelity", *SMALL, "--recipe", "h2o;locret")
+        rows = [line for line in done.stdout.splitlines() if line.startswith(("h2o ", "locret "))]
+        self.assertEqual([row.endswith("nothing was evicted") for row in rows], [False, True, False, False], done.stdout)
+        done = run("run", "--local", "--model", MODEL, "--prompt", "hi", "-n", "1", "--recipe", "h2o,budget=1000")
+        self.assertIn("nothing was evicted: the budget holds the whole prompt\n", done.stderr)
+
     def test_results_do_not_depend_on_threads(self):
         words = ["eval", "fidelity", *SMALL, "--recipe", "h2o,budget=0.2,format=int4;d2o", "--recipe", "tailorkv", "--json"]
         self.assertEqual(run(*words, "--threads", "1").stdout, run(*words, "--threads", "3").stdout)
