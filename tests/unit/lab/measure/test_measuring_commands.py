@@ -77,6 +77,7 @@ class Usage(unittest.TestCase):
             ["bench", "cells", "--cell", "decode:5x65"],
             ["profile"],
             ["profile", "--model", MODEL, "--threshold", "2"],
+            ["profile", "--model", MODEL, "--write", "--out", "x"],
             ["profile", "--model", MODEL, "--text", "/nonexistent"],
             ["inspect"],
             ["inspect", "LICENSE"],
@@ -256,9 +257,15 @@ class Profile(unittest.TestCase):
             if os.path.exists(path):
                 os.remove(path)
             words = ["profile", "--model", model, "--tokens", "400", "--threshold", "0.1", "--json"]
-            dry = lines_of(run(*words, "--dry-run"))[0]
-            self.assertFalse(os.path.exists(path))
-            found = lines_of(run(*words, "--text", "LICENSE", "--text", "LICENSE"))[0]
+            before = sorted(os.listdir(model))
+            other = os.path.join(folder, "profile.json")
+            dry = lines_of(run(*words, "--out", other))[0]
+            self.assertEqual(dry.pop("path"), other)
+            with open(other, encoding="utf-8") as file:
+                self.assertEqual(json.load(file), dry)
+            self.assertEqual(lines_of(run(*words))[0], dry)
+            self.assertEqual(sorted(os.listdir(model)), before)  # it is the model's, which only --write changes
+            found = lines_of(run(*words, "--write", "--text", "LICENSE", "--text", "LICENSE"))[0]
             with open(path, encoding="utf-8") as file:
                 profile = json.load(file)
             self.assertEqual(profile["version"], 1)
@@ -298,7 +305,7 @@ class Profile(unittest.TestCase):
     def test_a_picture_is_drawn(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "profile.png")
-            done = run("profile", "--model", MODEL, "--tokens", "300", "--dry-run", "--png", path)
+            done = run("profile", "--model", MODEL, "--tokens", "300", "--png", path)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             with open(path, "rb") as file:
                 self.assertEqual(file.read(8), PNG)
