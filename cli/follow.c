@@ -81,6 +81,13 @@ static void show_end(struct sl_follow *follow, const Sluice__V1__Finished *finis
                 follow->exit_code == SL_EXIT_CANCELLED ? "was cancelled" : "failed",
                 sl_rpc_code_name(finished->status_code), finished->status_text);
     }
+    if (follow->exit_code == SL_EXIT_OK && !follow->answer_shown && !follow->quiet) {
+        fprintf(follow->err, "sluice %s: the answer is empty: %s\n", follow->command,
+                finished->reason == SLUICE__V1__FINISHED__REASON__STOP_STRING ? "it begins with the text of --stop"
+                : follow->no_chat ? "the model ended it at once, as instruct models do with a text that is no chat "
+                                    "(--chat, and no --raw)"
+                                  : "the model ended it at once");
+    }
     if (finished->statistics && !follow->quiet) {
         sl_statistics_print(finished->statistics, follow->err);
     }

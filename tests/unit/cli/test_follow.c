@@ -148,6 +148,23 @@ static void test_follow_shows_what_is_unknown_as_unknown(void **state) {
     }
 }
 
+static void test_follow_says_that_an_answer_is_empty(void **state) {
+    (void)state;
+    for (int chat = 0; chat < 2; chat++) {
+        struct screen s;
+        open_screen(&s, 0, false);
+        s.follow.no_chat = !chat;
+        send_token(&s, "");
+        send_finished(&s, SLUICE__V1__FINISHED__REASON__STOP_TOKEN, 0, "");
+        assert_int_equal(sl_follow_end(&s.follow, SL_OK, NULL), SL_EXIT_OK);
+        flush_screen(&s);
+        assert_string_equal(s.out, "");
+        assert_non_null(strstr(s.err, "sluice run: the answer is empty: the model ended it at once"));
+        assert_int_equal(strstr(s.err, "--chat") != NULL, !chat);
+        close_screen(&s);
+    }
+}
+
 static void test_follow_says_why_a_short_capsule_is_larger(void **state) {
     (void)state;
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
@@ -263,6 +280,7 @@ int main(void) {
         cmocka_unit_test(test_follow_streams_the_answer_and_ends_with_statistics),
         cmocka_unit_test(test_follow_prints_error_estimates_where_there_are_some),
         cmocka_unit_test(test_follow_shows_what_is_unknown_as_unknown),
+        cmocka_unit_test(test_follow_says_that_an_answer_is_empty),
         cmocka_unit_test(test_follow_says_why_a_short_capsule_is_larger),
         cmocka_unit_test(test_follow_draws_progress_on_a_terminal_until_the_answer),
         cmocka_unit_test(test_follow_json_is_lines_of_events),
