@@ -14,6 +14,7 @@
 #include "base/config.h"
 #include "base/status.h"
 #include "libsluice/sluice.h"
+#include "trust/tls_files.h"
 
 enum sl_exit {
     SL_EXIT_OK = 0,
