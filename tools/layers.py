@@ -71,6 +71,7 @@ ROWS = {
     "gateway/openai": "base proto/* compress/recipe",
     "gateway": "base gateway/openai trust admin trace trace/otlp rpc libsluice",
     "cli": "base trust proto/* kvcache text/tokenizer tensor model runtime rpc compress/recipe job runner libsluice",
+    "cli/pull": "base trust cli",
     "cli/commands": "base kvcache compress/recipe cli",
     "lab": "base runtime cli",
     "lab/measure": "base kvcache tensor tensor/cpu compress/* offload/annex job runner cli lab",
@@ -84,7 +85,7 @@ ROWS = {
     "lab/bench/rig": "base proto/* fabric tensor model runtime compress/plan rpc node offload/annex offload/retriever offload/remote cli lab",
     "lab/plan": "base kvcache compress/recipe compress/plan job cli lab lab/bench/rig",
     "lab/bench": "base tensor/cpu model runtime compress/* fabric job runner cli lab lab/bench/rig",
-    "sluice": "base cli cli/commands lab/*",  # alone links the tool's commands and the laboratory's
+    "sluice": "base cli cli/* lab/*",  # alone links the tool's commands and the laboratory's
     "tests/*": "*",
 }
 
@@ -97,6 +98,7 @@ WRAPPED = {
     "microhttpd": "admin gateway",
     "gnutls/": "gateway",
     "jwt.h": "gateway",
+    "curl/ zip.h": "cli/pull",
     "cuda_runtime cublas nccl": "tensor/cuda/plugin",
 }
 
