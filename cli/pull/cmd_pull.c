@@ -127,9 +127,11 @@ static enum sl_status open_part(struct pull *pull, struct sl_error *err) {
         return status;
     }
     pull->fd = open(pull->part, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (pull->fd < 0) {
+    struct stat there;
+    if (pull->fd < 0 || fstat(pull->fd, &there) != 0) {
         return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", pull->part, strerror(errno));
     }
+    pull->done_bytes = there.st_size;
     if (flock(pull->fd, LOCK_EX | LOCK_NB) != 0) {
         return sl_fail(err, SL_ERR_EXISTS, "another `sluice pull` is fetching %s", name);
     }
@@ -147,6 +149,10 @@ static enum sl_status locate(const struct pull *pull, char url_out[SL_URL_BYTES]
     }
     enum sl_status status = sl_fetch_page(&pull->index, url, &page, err);
     if (status != SL_OK) {
+        size_t n = strlen(err->text);
+        if (status == SL_ERR_PEER_LOST && n < sizeof err->text) {
+            snprintf(err->text + n, sizeof err->text - n, "; --index-url or PIP_INDEX_URL names a mirror");
+        }
         sl_error_prefix(err, "the package index");
         return status;
     }
@@ -267,6 +273,9 @@ static enum sl_status run(struct pull *pull, struct sl_error *err) {
     }
     if (status != SL_OK) {
         rmdir(pull->folder); // where nothing is in it
+        if (pull->done_bytes == 0) {
+            unlink(pull->part);
+        }
         return status;
     }
     unlink(pull->part);
