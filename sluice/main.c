@@ -69,7 +69,7 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("sluice %s\n", SL_VERSION);
-        return SL_EXIT_OK;
+        return checked("--version", SL_EXIT_OK);
     }
     struct sl_similar meant = {.word = argv[1]};
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
