@@ -15,6 +15,7 @@
 #include "base/exit.h"
 #include "base/status.h"
 #include "libsluice/sluice.h"
+#include "trust/tls_files.h"
 
 // Beginning of every command's configuration.
 struct sl_tool_config {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/describe.h"
 #include "cli/tool.h"
 #include "lab/bench/bench.h"
 #include "lab/result.h"
@@ -23,6 +24,13 @@ static const struct {
     {"ttft", &sl_bench_ttft, "time to first token: the cluster against one process doing both phases"},
     {"mixed", &sl_bench_mixed, "short prompts beside a long one, against the same short prompts alone"},
 };
+
+static bool describe_row(size_t i, const char **name_out, const char **summary_out) {
+    bool there = i < sizeof benches / sizeof benches[0];
+    *name_out = there ? benches[i].name : NULL;
+    *summary_out = there ? benches[i].summary : NULL;
+    return there;
+}
 
 static void print_usage(FILE *file) {
     fprintf(file, "Usage: sluice bench BENCH [options]\n\nBenches:\n");
@@ -85,6 +93,10 @@ int sl_bench_main(int argc, char **argv) {
     }
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
         print_usage(stdout);
+        return 0;
+    }
+    if (sl_describe_asked(argc, argv)) {
+        sl_describe_commands("sluice bench", "Measure this machine, the engine, the fabric.", describe_row);
         return 0;
     }
     print_usage(stderr);
