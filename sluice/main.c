@@ -81,7 +81,7 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("sluice %s\n", SL_VERSION);
-        return SL_EXIT_OK;
+        return checked("--version", SL_EXIT_OK);
     }
     if (sl_describe_asked(argc, argv)) {
         sl_describe_commands("sluice", SUMMARY, describe_row);

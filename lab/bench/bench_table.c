@@ -17,6 +17,7 @@ static const struct {
     {"engine", &sl_bench_engine, "prefill and decode against this machine's arithmetic and memory"},
     {"cells", &sl_bench_cells, "single cells of prefill and decode; what lab/bench/peers compares with others"},
     {"kernels", &sl_bench_kernels, "every operation of a device against its memory or its arithmetic"},
+    {"group", &sl_bench_group, "what ranks of one model pay to meet and to add up, against a copy"},
     {"compress", &sl_bench_compress, "prefill under each recipe against prefill with the full cache"},
     {"ship", &sl_bench_ship, "capsules between two processes against ucx_perftest"},
     {"retrieve", &sl_bench_retrieve, "offloaded layers: the scan, latency over each transport, bytes a step"},
@@ -76,10 +77,7 @@ static int run(const struct sl_bench *bench, int argc, char **argv) {
     if (status == SL_OK) {
         status = run_in(bench, state, &err);
         sl_bench_progress(NULL);
-        code = status == SL_OK              ? SL_EXIT_OK
-               : status == SL_ERR_CANCELLED ? SL_EXIT_CANCELLED
-               : status == SL_ERR_INVALID   ? SL_EXIT_USAGE
-                                            : SL_EXIT_FAILED;
+        code = sl_exit_of(status);
     }
     if (code != SL_EXIT_OK) {
         fprintf(stderr, "%s: %s\n", bench->name, err.text);
