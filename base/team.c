@@ -24,31 +24,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/log.h"
+#include "base/patience.h"
 #include "base/processors.h"
 #include "base/thread.h"
 
 #define MAX_TEAM_THREADS 1024
 #define CACHE_LINE       64
-
-/*
- * How long a thread that waits for a loop, or for the others to end theirs, looks before it sleeps. Loops of a forward
- * pass follow each other within microseconds, and waking a sleeper takes 20 us and more in a virtual machine: so it
- * looks for LONG_NS. On a busy machine looking is worse than sleeping: the thread that is waited for may have been put
- * on this very processor, and cannot run before this one sleeps. It cannot be asked for, but it shows: long looks
- * fail. After one failure the next wait ends after SHORT_NS, after two in a row the next two, then four and so on, at
- * most 1 << MAX_FAILED of them. (Yielding between looks is no remedy: any process that computes, however nice, is given
- * milliseconds each time.)
- */
-#define LONG_NS    50000
-#define SHORT_NS   1000
-#define MAX_FAILED 6
-
-struct patience {
-    int n_failed; // long looks, in a row
-    int n_short;  // waits from now on that do not look for long
-};
 
 struct member {
     _Alignas(CACHE_LINE) _Atomic int64_t next_range; // of its share; may be raised beyond the end
@@ -58,7 +40,7 @@ struct member {
     struct sl_team *team;
     pthread_t thread; // not of member 0
     int index;
-    struct patience patience; // member 0's is for the ends of loops, the others' for their beginnings
+    struct sl_patience patience; // member 0's is for the ends of loops, the others' for their beginnings
 };
 
 // Something that threads wait for.
@@ -90,14 +72,6 @@ struct sl_team {
 
 // --- waiting -------------------------------------------------------------------------------------------------------
 
-static void cpu_relax(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static void event_init(struct event *event) {
     pthread_mutex_init(&event->lock, NULL);
     sl_cond_init(&event->happened);
@@ -116,45 +90,32 @@ static void wake(struct event *event) {
     }
 }
 
-// True when the round is another than `seen`.
-static bool round_changed(struct sl_team *team, uint64_t seen) {
-    return atomic_load(&team->round) != seen;
+// What a thread of the team waits for.
+struct wait {
+    struct sl_team *team;
+    uint64_t seen;
+};
+
+// The round is another than the one that was seen.
+static bool round_changed(void *arg) {
+    const struct wait *wait = arg;
+    return atomic_load(&wait->team->round) != wait->seen;
 }
 
-static bool all_outside(struct sl_team *team, uint64_t seen) {
-    (void)seen;
-    return atomic_load(&team->n_inside) == 0;
+static bool all_outside(void *arg) {
+    const struct wait *wait = arg;
+    return atomic_load(&wait->team->n_inside) == 0;
 }
 
-// Look for the event without sleeping. False: it has not happened for long enough.
-static bool look(struct sl_team *team, bool (*happened)(struct sl_team *team, uint64_t seen), uint64_t seen,
-                 struct patience *patience) {
-    bool brief = patience->n_short > 0;
-    int64_t give_up_ns = sl_now_ns() + (brief ? SHORT_NS : LONG_NS);
-    patience->n_short -= brief;
-    do {
-        for (int i = 0; i < 32; i++) {
-            if (happened(team, seen)) {
-                patience->n_failed = brief ? patience->n_failed : 0;
-                return true;
-            }
-            cpu_relax();
-        }
-    } while (sl_now_ns() < give_up_ns);
-    if (!brief) {
-        patience->n_short = patience->n_failed < MAX_FAILED ? 1 << patience->n_failed++ : 1 << MAX_FAILED;
-    }
-    return false;
-}
-
-static void wait_until(struct sl_team *team, bool (*happened)(struct sl_team *team, uint64_t seen), uint64_t seen,
-                       struct patience *patience, struct event *event) {
-    if (look(team, happened, seen, patience)) {
+static void wait_until(struct sl_team *team, sl_happened_fn happened, uint64_t seen, struct sl_patience *patience,
+                       struct event *event) {
+    struct wait wait = {team, seen};
+    if (sl_patience_look(patience, happened, &wait)) {
         return;
     }
     pthread_mutex_lock(&event->lock);
     atomic_fetch_add(&event->n_asleep, 1);
-    while (!happened(team, seen)) {
+    while (!happened(&wait)) {
         pthread_cond_wait(&event->happened, &event->lock);
     }
     atomic_fetch_sub(&event->n_asleep, 1);

@@ -27,6 +27,7 @@ ROWS = {
     "text/tokenizer": "base model/gguf",
     "text/chat": "base model/gguf text/tokenizer",
     "tensor": "base kvcache",
+    "tensor/group": "base tensor",
     "tensor/cpu": "base tensor tensor/cpu/*",  # tiers.c chooses among those below
     "tensor/cpu/simd": "tensor",
     "tensor/cpu/dense": "tensor tensor/cpu/simd",
@@ -84,7 +85,7 @@ ROWS = {
     "lab/train": "base text/tokenizer tensor model cli lab lab/eval/tasks",
     "lab/bench/rig": "base proto/* fabric tensor model runtime compress/plan rpc node offload/annex offload/retriever offload/remote cli lab",
     "lab/plan": "base kvcache compress/recipe compress/plan job cli lab lab/bench/rig",
-    "lab/bench": "base tensor/cpu model runtime compress/* fabric job runner cli lab lab/bench/rig",
+    "lab/bench": "base tensor/cpu tensor/group model runtime compress/* fabric job runner cli lab lab/bench/rig",
     "sluice": "base cli cli/commands lab/*",  # alone links the tool's commands and the laboratory's
     "tests/*": "*",
 }

@@ -297,7 +297,7 @@ static void test_tokenizer_is_shared_by_threads(void **state) {
     "\"model\": {\"type\": \"BPE\", " members "\"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2, \"?\": 3}, "                 \
     "\"merges\": [\"a b\"]}}"
 #define FALLING(members)                                                                                               \
-    "{\"model\": {\"type\": \"BPE\", \"byte_fallback\": true, " members                                                \
+    "{\"decoder\": {\"type\": \"Fuse\"}, \"model\": {\"type\": \"BPE\", \"byte_fallback\": true, " members             \
     "\"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2, \"?\": 3, \"<0xC3>\": 4, \"<0x04>\": 5}, \"merges\": [\"a b\"]}}"
 
 // What the `tokenizers` library gives: dropped, so that what was around may merge; or the unknown token.
