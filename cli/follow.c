@@ -145,16 +145,17 @@ void sl_follow_attach(struct sl_follow *follow, struct sl_watch *watch) {
 
 int sl_follow_end(struct sl_follow *follow, enum sl_status status, const struct sl_error *err) {
     hide_progress(follow);
+    if (follow->output_failed) { // it is why the job was given up, if it was
+        fprintf(follow->err, "sluice %s: standard output cannot be written\n", follow->command);
+        return SL_EXIT_FAILED;
+    }
     if (status != SL_OK) {
-        if (follow->answer_shown && !follow->output_failed) {
+        if (follow->answer_shown) {
             fputc('\n', follow->out);
             fflush(follow->out);
         }
-        return sl_tool_complain(follow->command, err);
-    }
-    if (follow->output_failed) {
-        fprintf(follow->err, "sluice %s: standard output cannot be written\n", follow->command);
-        return SL_EXIT_FAILED;
+        return follow->coordinator ? sl_tool_complain_of(follow->coordinator, follow->command, err)
+                                   : sl_tool_complain(follow->command, err);
     }
     return follow->exit_code;
 }

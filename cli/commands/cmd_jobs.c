@@ -102,6 +102,7 @@ int sl_command_watch(int argc, char **argv) {
     if (sl_tool_connect("watch", config.tool.coordinator, &config.tool.tls, &client, &code)) {
         struct sl_follow follow = {
             .command = "watch",
+            .coordinator = config.tool.coordinator,
             .json = config.tool.json,
             .quiet = config.quiet,
             .out = stdout,

@@ -69,6 +69,7 @@ static int follow_job(const struct run_config *config, struct sl_client *client,
                       struct sl_follow *follow) {
     struct sl_watch watch = {.deadline_ns = sl_deadline_in_ms(config->request.deadline_ms + DEADLINE_SLACK_MS)};
     struct sl_error err = {0};
+    follow->coordinator = config->tool.coordinator;
     char job_id[SL_JOB_ID_BYTES] = "";
     sl_follow_attach(follow, &watch);
     enum sl_status status =

@@ -77,10 +77,7 @@ static int run(const struct sl_bench *bench, int argc, char **argv) {
     if (status == SL_OK) {
         status = run_in(bench, state, &err);
         sl_bench_progress(NULL);
-        code = status == SL_OK              ? SL_EXIT_OK
-               : status == SL_ERR_CANCELLED ? SL_EXIT_CANCELLED
-               : status == SL_ERR_INVALID   ? SL_EXIT_USAGE
-                                            : SL_EXIT_FAILED;
+        code = sl_exit_of(status);
     }
     if (code != SL_EXIT_OK) {
         fprintf(stderr, "%s: %s\n", bench->name, err.text);

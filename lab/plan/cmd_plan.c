@@ -19,8 +19,8 @@ struct plan_config {
 };
 
 static const struct sl_option options[] = {
-    {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR", "model folder; its weights are not read",
-     SL_FIELD(plan_config, model)},
+    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL",
+     "model folder, or a name of `sluice models`; its weights are not read", SL_FIELD(plan_config, model)},
     {"cells", 0, SL_OPTION_STRING, NULL, "FILE",
      "how fast a worker is: what `sluice bench cells --json` printed (required)", SL_FIELD(plan_config, cells)},
     {"trace", 0, SL_OPTION_STRING, NULL, "FILE",
@@ -297,7 +297,7 @@ int sl_command_plan(int argc, char **argv) {
     struct planning *p = calloc(1, sizeof *p);
     if (!p) {
         fprintf(stderr, "sluice plan: out of memory\n");
-        return SL_EXIT_FAILED;
+        return sl_exit_of(SL_ERR_EXHAUSTED);
     }
     struct sl_error err = {0};
     int first, code;
