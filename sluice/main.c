@@ -23,6 +23,8 @@ struct command {
 static const struct command commands[] = {
     {"run", "read a document and answer a question about it", sl_command_run},
     {"up", "start a whole cluster on this machine", sl_command_up},
+    {"status", "list the clusters that run on this machine", sl_command_status},
+    {"down", "stop a cluster on this machine", sl_command_down},
     {"submit", "submit a job and print its id", sl_command_submit},
     {"watch", "follow a job to its end", sl_command_watch},
     {"cancel", "cancel a job", sl_command_cancel},
