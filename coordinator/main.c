@@ -180,6 +180,9 @@ int main(int argc, char **argv) {
     if (chosen.coordinator.model_dir == NULL) {
         return sl_program_end(&program, sl_fail(&err, SL_ERR_INVALID, "--model DIR is needed"), &err);
     }
+    if (chosen.common.check) {
+        return SL_EXIT_OK;
+    }
     chosen.coordinator.admin_listen = chosen.common.admin_listen;
     sl_log_set_process("coordinator");
     return sl_program_end(&program, serve(&chosen, &err), &err);

