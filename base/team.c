@@ -5,7 +5,8 @@
  * Design: a loop is published by raising `round`. Every member takes the ranges of its own share, each with one atomic
  *         addition on a line of memory that is its own; then, member after member, what others have not begun; then it
  *         counts itself out. The caller is member 0 and returns when all other members have counted out, so that the
- *         loop's description may live in the team and be reused.
+ *         loop's description may live in the team and be reused. Where each member has a task of its own, none takes from
+ *         others' shares, and the caller does not wait for ever: a team that has lost a member is never used again.
  *
  * Invariants: fn, arg, n_tasks, grain and the shares are written only while no member is inside a round: n_inside is 0.
  *             A member that saw round r has finished round r - 1.
@@ -30,6 +31,7 @@
 #include "base/thread.h"
 
 #define MAX_TEAM_THREADS 1024
+#define MAX_VIGIL        64 // members of a team that has a task for each
 #define CACHE_LINE       64
 
 /*
@@ -79,6 +81,8 @@ struct sl_team {
     void *arg;
     int64_t n_tasks;
     int64_t grain;
+    bool each; // shares are taken by their owners alone
+    int lost;  // a member that stands still; -1: none
 
     struct event round_began, round_ended;
     _Alignas(CACHE_LINE) _Atomic uint64_t round;
@@ -184,6 +188,10 @@ static void take_share(struct sl_team *team, struct member *owner, int member) {
 }
 
 static void take_shares(struct sl_team *team, int member) {
+    if (team->each) {
+        take_share(team, &team->members[member], member);
+        return;
+    }
     for (int i = member; i < team->n_members; i++) {
         take_share(team, &team->members[i], member);
     }
@@ -209,8 +217,9 @@ static void begin_round(struct sl_team *team) {
     wake(&team->round_began);
 }
 
-static void run_in_team(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_fn fn, void *arg) {
+static void publish(struct sl_team *team, int64_t n_tasks, int64_t grain, bool each, sl_team_fn fn, void *arg) {
     int64_t n = team->n_members, n_ranges = (n_tasks - 1) / grain + 1;
+    team->each = each;
     team->fn = fn;
     team->arg = arg;
     team->n_tasks = n_tasks;
@@ -223,6 +232,10 @@ static void run_in_team(struct sl_team *team, int64_t n_tasks, int64_t grain, sl
     }
     atomic_store_explicit(&team->n_inside, team->n_members - 1, memory_order_relaxed);
     begin_round(team);
+}
+
+static void run_in_team(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_fn fn, void *arg) {
+    publish(team, n_tasks, grain, false, fn, arg);
     take_shares(team, 0);
     wait_until(team, all_outside, 0, &team->members[0].patience, &team->round_ended);
 }
@@ -246,6 +259,72 @@ void sl_team_run(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_f
         run_in_team(team, n_tasks, grain, fn, arg);
     }
     pthread_mutex_unlock(&team->busy);
+}
+
+// --- a task for each -----------------------------------------------------------------------------------------------
+
+#define LOOK_MS 100 // from one look at who is late to the next
+
+struct late {
+    uint64_t done; // ranges of the member before the round
+    uint64_t progress;
+    int64_t still_ms;
+};
+
+// The member that has stood still for too long; -1: none, and it has been looked at for elapsed_ms more.
+static int look_at_late(struct sl_team *team, const struct sl_team_vigil *vigil, struct late *late,
+                        int64_t elapsed_ms) {
+    for (int i = 1; i < team->n_members; i++) {
+        uint64_t progress = vigil->progress != NULL ? vigil->progress(vigil->arg, i) : 0;
+        bool moves = progress != late[i].progress;
+        bool is_done = atomic_load(&team->members[i].n_done) != late[i].done;
+        late[i].progress = progress;
+        late[i].still_ms = moves || is_done ? 0 : late[i].still_ms + elapsed_ms;
+        if (late[i].still_ms >= vigil->still_ms) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+// Until all members are outside, or one is lost.
+static void keep_vigil(struct sl_team *team, const struct sl_team_vigil *vigil, struct late *late) {
+    if (look(team, all_outside, 0, &team->members[0].patience)) {
+        return;
+    }
+    struct event *event = &team->round_ended;
+    (void)look_at_late(team, vigil, late, 0);
+    pthread_mutex_lock(&event->lock);
+    atomic_fetch_add(&event->n_asleep, 1);
+    while (!all_outside(team, 0) && team->lost < 0) {
+        if (sl_cond_wait_until(&event->happened, &event->lock, sl_deadline_in_ms(LOOK_MS)) != SL_OK) {
+            team->lost = look_at_late(team, vigil, late, LOOK_MS);
+        }
+    }
+    atomic_fetch_sub(&event->n_asleep, 1);
+    pthread_mutex_unlock(&event->lock);
+}
+
+enum sl_status sl_team_run_each(struct sl_team *team, sl_team_fn fn, void *arg, const struct sl_team_vigil *vigil,
+                                int *lost_out) {
+    if (team->n_members == 1) {
+        fn(arg, 0, 1, 0);
+        count_done(&team->members[0]);
+        return SL_OK;
+    }
+    pthread_mutex_lock(&team->busy);
+    if (team->lost < 0) {
+        struct late late[MAX_VIGIL];
+        for (int i = 1; i < team->n_members; i++) {
+            late[i] = (struct late){.done = atomic_load_explicit(&team->members[i].n_done, memory_order_relaxed)};
+        }
+        publish(team, team->n_members, 1, true, fn, arg);
+        take_shares(team, 0);
+        keep_vigil(team, vigil, late);
+    }
+    *lost_out = team->lost;
+    pthread_mutex_unlock(&team->busy);
+    return *lost_out < 0 ? SL_OK : SL_ERR_PEER_LOST;
 }
 
 static void *run_member(void *arg) {
@@ -296,6 +375,7 @@ enum sl_status sl_team_create(int n_threads, struct sl_team **team_out, struct s
     memset(team, 0, bytes);
     team->n_members = n_threads;
     team->caller_processor = -1;
+    team->lost = -1;
     pthread_mutex_init(&team->busy, NULL);
     event_init(&team->round_began);
     event_init(&team->round_ended);
@@ -316,12 +396,23 @@ enum sl_status sl_team_create(int n_threads, struct sl_team **team_out, struct s
     return SL_OK;
 }
 
+// Who stands still cannot be waited for, and may come back to what it was at: its team stays.
+static void leave_members(struct sl_team *team) {
+    atomic_store(&team->stopping, true);
+    begin_round(team);
+    for (int i = 1; i < team->n_members; i++) {
+        pthread_detach(team->members[i].thread);
+    }
+}
+
 void sl_team_destroy(struct sl_team **team) {
-    if (*team) {
+    if (*team && (*team)->lost >= 0) {
+        leave_members(*team);
+    } else if (*team) {
         stop_members(*team, (*team)->n_members - 1);
         free_team(*team);
-        *team = NULL;
     }
+    *team = NULL;
 }
 
 int sl_team_size(const struct sl_team *team) {
@@ -346,22 +437,29 @@ static int pin(pthread_t thread, int processor) {
 }
 
 enum sl_status sl_team_pin(struct sl_team *team, struct sl_error *err) {
+    return sl_team_pin_part(team, 0, team->n_members, err);
+}
+
+enum sl_status sl_team_pin_part(struct sl_team *team, int first, int n_all, struct sl_error *err) {
+    if (n_all > MAX_TEAM_THREADS) {
+        return sl_fail(err, SL_ERR_RANGE, "team: %d threads, at most %d", n_all, MAX_TEAM_THREADS);
+    }
     if (sched_getaffinity(0, sizeof team->released, &team->released) != 0) {
         return sl_fail(err, SL_ERR_IO, "team: the processors of this process: %s", strerror(errno));
     }
     int processors[MAX_TEAM_THREADS];
-    enum sl_status status = sl_processors_place("", &team->released, team->n_members, processors, err);
+    enum sl_status status = sl_processors_place("", &team->released, n_all, processors, err);
     if (status != SL_OK) {
         return status;
     }
     for (int i = 1; i < team->n_members; i++) {
-        int rc = pin(team->members[i].thread, processors[i]);
+        int processor = processors[first + i], rc = pin(team->members[i].thread, processor);
         if (rc != 0) {
-            return sl_fail(err, SL_ERR_IO, "team: pinning thread %d to processor %d: %s", i, processors[i],
+            return sl_fail(err, SL_ERR_IO, "team: pinning thread %d to processor %d: %s", i, processor,
                            strerror(rc));
         }
     }
-    team->caller_processor = processors[0];
+    team->caller_processor = processors[first];
     return SL_OK;
 }
 

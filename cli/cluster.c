@@ -153,10 +153,11 @@ static enum sl_status start_gateway(struct sl_cluster *cluster, struct sl_error 
 // Without a model: a KV store.
 static enum sl_status start_workers(struct sl_cluster *cluster, const char *role, int64_t n, bool has_model,
                                     struct sl_error *err) {
-    char listen[128], disk_bytes[32];
+    char listen[128], disk_bytes[32], ranks[32];
     const char *disk = has_model ? NULL : cluster->config.disk;
     snprintf(listen, sizeof listen, "%s:0", cluster->config.host);
     snprintf(disk_bytes, sizeof disk_bytes, "%lld", (long long)cluster->config.disk_bytes);
+    snprintf(ranks, sizeof ranks, "%lld", (long long)cluster->config.ranks);
     for (int64_t i = 0; i < n; i++) {
         char name[32], folder[PATH_MAX];
         snprintf(name, sizeof name, "%s-%lld", role, (long long)i);
@@ -173,6 +174,7 @@ static enum sl_status start_workers(struct sl_cluster *cluster, const char *role
         add_option(&arguments, "--model", has_model ? cluster->config.model : NULL);
         add_option(&arguments, "--weights", has_model ? cluster->config.weights : NULL);
         add_option(&arguments, "--device", has_model ? cluster->config.device : NULL);
+        add_option(&arguments, "--ranks", has_model && cluster->config.ranks > 1 ? ranks : NULL);
         add_option(&arguments, "--disk", disk ? folder : NULL);
         add_option(&arguments, "--disk-bytes", disk ? disk_bytes : NULL);
         add_option(&arguments, "--log", cluster->config.workers_log);

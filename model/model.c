@@ -166,7 +166,7 @@ static enum sl_status load_matrix(struct loader *l, const struct sl_family_matri
         matrix->format = l->weights;
         status = l->model->ops->pack(l->stream, matrix, l->err);
     }
-    for (int i = 0; i < n_parts && status == SL_OK && matrix->packed != NULL; i++) {
+    for (int i = 0; i < n_parts && status == SL_OK && !sl_matrix_reads_parts(matrix); i++) {
         sl_tensor_drop_pages(tensors[i]);
     }
     if (status == SL_OK) {
@@ -237,7 +237,7 @@ static enum sl_status load_tensors(struct loader *l) {
     }
     model->head.format = l->weights;
     status = status == SL_OK ? model->ops->pack(l->stream, &model->head, l->err) : status;
-    if (status == SL_OK && model->head.packed != NULL) {
+    if (status == SL_OK && !sl_matrix_reads_parts(&model->head)) {
         sl_tensor_drop_pages(head != NULL ? head : embedding); // rows of the embedding come back as they are looked up
     }
     if (status == SL_OK) {

@@ -131,8 +131,12 @@ static int run_local(const struct run_config *config, const struct sl_request *r
     sl_follow_attach(follow, &watch);
     enum sl_status status = sl_weight_format_parse(config->cluster.weights, &weights, &err);
     if (status == SL_OK) {
-        status = sl_local_job(config->cluster.model, config->cluster.device, weights, (int)config->threads, request,
-                              config->capsule_path, &watch, &err);
+        struct sl_local_config local = {.model_dir = config->cluster.model,
+                                        .device = config->cluster.device,
+                                        .weights = weights,
+                                        .ranks = (int)config->cluster.ranks,
+                                        .threads = (int)config->threads};
+        status = sl_local_job(&local, request, config->capsule_path, &watch, &err);
     }
     return sl_follow_end(follow, status, &err);
 }
