@@ -83,6 +83,7 @@ struct sl_team {
     int64_t grain;
     bool each; // shares are taken by their owners alone
     int lost;  // a member that stands still; -1: none
+    _Atomic int n_left; // of a team that was given up, its destroyer among them: the last one to leave frees it
 
     struct event round_began, round_ended;
     _Alignas(CACHE_LINE) _Atomic uint64_t round;
@@ -327,12 +328,28 @@ enum sl_status sl_team_run_each(struct sl_team *team, sl_team_fn fn, void *arg, 
     return *lost_out < 0 ? SL_OK : SL_ERR_PEER_LOST;
 }
 
+static void free_team(struct sl_team *team) {
+    event_cleanup(&team->round_ended);
+    event_cleanup(&team->round_began);
+    pthread_mutex_destroy(&team->busy);
+    free(team);
+}
+
+static void leave(struct sl_team *team) {
+    if (atomic_fetch_sub(&team->n_left, 1) == 1) {
+        free_team(team);
+    }
+}
+
 static void *run_member(void *arg) {
     struct member *member = arg;
     struct sl_team *team = member->team;
     for (uint64_t seen = 0;; seen++) {
         wait_until(team, round_changed, seen, &member->patience, &team->round_began);
         if (atomic_load_explicit(&team->stopping, memory_order_relaxed)) {
+            if (team->lost >= 0) {
+                leave(team);
+            }
             return NULL;
         }
         take_shares(team, member->index);
@@ -350,13 +367,6 @@ static void stop_members(struct sl_team *team, int n_started) {
     for (int i = 1; i <= n_started; i++) {
         pthread_join(team->members[i].thread, NULL);
     }
-}
-
-static void free_team(struct sl_team *team) {
-    event_cleanup(&team->round_ended);
-    event_cleanup(&team->round_began);
-    pthread_mutex_destroy(&team->busy);
-    free(team);
 }
 
 enum sl_status sl_team_create(int n_threads, struct sl_team **team_out, struct sl_error *err) {
@@ -396,13 +406,15 @@ enum sl_status sl_team_create(int n_threads, struct sl_team **team_out, struct s
     return SL_OK;
 }
 
-// Who stands still cannot be waited for, and may come back to what it was at: its team stays.
+// Who stands still cannot be waited for, and may come back to what it was at: its team stays as long as it.
 static void leave_members(struct sl_team *team) {
-    atomic_store(&team->stopping, true);
-    begin_round(team);
+    atomic_store(&team->n_left, team->n_members);
     for (int i = 1; i < team->n_members; i++) {
         pthread_detach(team->members[i].thread);
     }
+    atomic_store(&team->stopping, true);
+    begin_round(team);
+    leave(team);
 }
 
 void sl_team_destroy(struct sl_team **team) {

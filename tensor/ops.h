@@ -305,7 +305,7 @@ struct sl_ops {
     enum sl_status (*pack_rows)(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
 
     // --- dense -----------------------------------------------------------------------------------------------------
-    // Bytes of sl_matmul.scratch for up to m rows; 0: none is needed.
+    // Bytes of sl_matmul.scratch for up to m rows of a matrix that is packed; 0: none is needed.
     size_t (*matmul_scratch)(const struct sl_matrix *w, int64_t m);
     // The product of struct sl_matrix.
     void (*matmul)(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args);

@@ -2,6 +2,8 @@
 // Purpose: the device: memory is rank 0's, which is everybody's; operations are all ranks'. See ranks.h.
 #include "tensor/ranks/ranks.h"
 
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "tensor/ranks/internal.h"
@@ -148,23 +150,26 @@ static const struct sl_device_ops device_ops = {
 
 // --- life --------------------------------------------------------------------------------------------------------------
 
-static void pin_rank(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+static void take_place(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
     (void)stream;
-    if (rank > 0) { // rank 0's thread is whoever drives, and takes its place itself
+    if (rank > 0) { // rank 0's thread is whoever drives, and has its name and its place
+        char name[16];
+        snprintf(name, sizeof name, "rank-%d", rank);
+        pthread_setname_np(pthread_self(), name);
         sl_team_pin_caller(call->ranks->teams[rank]);
     }
 }
 
 enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_device **device_out,
                              const struct sl_ops **ops_out, struct sl_error *err) {
-    for (int r = 0; r < config->n && r < SL_MAX_RANKS; r++) {
+    if (config->n < 1 || config->n > SL_MAX_RANKS) {
+        return sl_fail(err, SL_ERR_INVALID, "%d ranks: expected 1 to %d", config->n, SL_MAX_RANKS);
+    }
+    for (int r = 0; r < config->n; r++) {
         if (!config->devices[r]->ops->one_memory) {
             return sl_fail(err, SL_ERR_UNSUPPORTED, "ranks of devices with memory of their own (%s)",
                            config->devices[r]->ops->name);
         }
-    }
-    if (config->n < 1 || config->n > SL_MAX_RANKS) {
-        return sl_fail(err, SL_ERR_INVALID, "%d ranks: expected 1 to %d", config->n, SL_MAX_RANKS);
     }
     struct sl_ranks *ranks = calloc(1, sizeof *ranks);
     if (ranks == NULL) {
@@ -191,8 +196,8 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
     sl_ranks_fill_dense(&ranks->ops);
     sl_ranks_fill_attention(&ranks->ops);
     sl_ranks_fill_heads(&ranks->ops);
-    struct sl_ranks_call pin = {ranks, ranks->n, pin_rank};
-    sl_ranks_run(&pin);
+    struct sl_ranks_call places = {ranks, ranks->n, take_place};
+    sl_ranks_run(&places);
     *device_out = &ranks->device;
     *ops_out = &ranks->ops;
     return SL_OK;
@@ -200,6 +205,18 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
 
 int sl_ranks_count(const struct sl_device *device) {
     return device->ops == &device_ops ? of(device)->n : 1;
+}
+
+static void do_nothing(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    (void)call;
+    (void)rank;
+    (void)stream;
+}
+
+void sl_ranks_meet(struct sl_stream *stream) {
+    struct sl_ranks *ranks = sl_ranks_of(stream);
+    struct sl_ranks_call call = {ranks, ranks->n, do_nothing};
+    sl_ranks_run(&call);
 }
 
 size_t sl_ranks_weight_bytes(const struct sl_device *device, int rank) {

@@ -43,5 +43,8 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
 // Of a device: how many ranks it is; 1 of any other.
 int sl_ranks_count(const struct sl_device *device);
 
+// All ranks come together and do nothing: what an operation costs beside its work.
+void sl_ranks_meet(struct sl_stream *stream);
+
 // Bytes of packed weights that a rank of the device holds.
 size_t sl_ranks_weight_bytes(const struct sl_device *device, int rank);
