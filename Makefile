@@ -6,10 +6,11 @@ BUILD_TYPE ?= RelWithDebInfo
 CTEST      := ctest --output-on-failure --no-tests=error -j $(shell expr $(JOBS) + 1)
 TIME       ?= 600
 SEED       ?= 1
+PREFIX     ?= /usr/local
 FUZZER     ?= $(notdir $(wildcard tests/fuzz/corpus/*))
 C_FILES    := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 
-.PHONY: all deps build gpu gpu-kit image deploy-check test test-asan test-tsan bits fuzz chaos faults demo bench quality lint tidy format clean help
+.PHONY: all deps build install uninstall deb deb-check gpu gpu-kit image deploy-check test test-asan test-tsan bits fuzz chaos faults demo bench quality lint tidy format clean help
 
 all: build
 
@@ -19,6 +20,20 @@ deps:            ## install the Debian packages that are missing
 build: deps      ## build everything; executables land in build/bin
 	@cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) --log-level=WARNING >/dev/null
 	@cmake --build build -j $(JOBS)
+
+install: build   ## into PREFIX, below DESTDIR if it is given: programs, libsluice, man pages, completion, units
+	@cmake --install build --prefix $(PREFIX)
+	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" -ne 0 ] || ldconfig
+
+uninstall:       ## remove what the last `make install` from here wrote, below the same DESTDIR
+	@cmake --build build --target uninstall
+
+deb: build       ## a package with all of that: build/deb/sluice_VERSION_ARCHITECTURE.deb
+	@rm -f build/deb/*.deb
+	@cd build && cpack -G DEB
+
+deb-check: deb   ## the package in a clean root of the distribution: installed, asked a question, removed (needs mmdebstrap)
+	@deploy/check/deb_check.sh build/deb/sluice_*.deb
 
 gpu: build       ## libsluice_cuda.so, the plugin for NVIDIA GPUs, beside the programs (needs nvcc)
 	@cmake -S . -B build -DSLUICE_CUDA=ON --log-level=WARNING >/dev/null

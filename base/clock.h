@@ -9,6 +9,8 @@
 #define SL_NS_PER_S    1000000000LL
 #define SL_NO_DEADLINE INT64_MAX
 
+#pragma GCC visibility push(default) // of libsluice.so (libsluice/sluice.h)
+
 // Monotonic time.
 int64_t sl_now_ns(void);
 
@@ -29,3 +31,5 @@ int64_t sl_deadline_left_ms(int64_t deadline_ns);
 struct timespec sl_deadline_timespec(int64_t deadline_ns);
 
 void sl_sleep_ms(int64_t ms);
+
+#pragma GCC visibility pop

@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/describe.h"
+
 #define MAX_OPTIONS    64
 #define MAX_NAME_BYTES 64
 #define HELP_COLUMN    30
@@ -311,6 +313,10 @@ enum sl_status sl_config_parse(const struct sl_program *program, int argc, char 
                                struct sl_error *err) {
     if (program->n_options > MAX_OPTIONS) {
         return sl_fail(err, SL_ERR_INTERNAL, "%s: more than %d options", program->name, MAX_OPTIONS);
+    }
+    if (sl_describe_asked(argc, argv)) {
+        sl_describe_program(program);
+        return SL_ERR_CANCELLED;
     }
     struct option longs[MAX_OPTIONS + 3];
     char shorts[2 * MAX_OPTIONS + 4] = ":"; // a missing value is told apart from an unknown option

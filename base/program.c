@@ -12,13 +12,18 @@ static void complain(const struct sl_program *program, const struct sl_error *er
     }
 }
 
+// Of --help: a full disk must not look like success.
+static bool written(void) {
+    return fflush(stdout) == 0 && !ferror(stdout);
+}
+
 bool sl_program_begin(const struct sl_program *program, int argc, char **argv, void *config,
                       const struct sl_program_options *common, int *code_out) {
     struct sl_error err = {0};
     int first;
     enum sl_status status = sl_config_parse(program, argc, argv, config, &first, &err);
     if (status == SL_ERR_CANCELLED) { // --help
-        *code_out = 0;
+        *code_out = written() ? SL_EXIT_OK : SL_EXIT_FAILED;
         return false;
     }
     if (status == SL_OK && first < argc) {
@@ -32,7 +37,7 @@ bool sl_program_begin(const struct sl_program *program, int argc, char **argv, v
     }
     if (status != SL_OK) {
         complain(program, &err);
-        *code_out = 2;
+        *code_out = SL_EXIT_USAGE;
         return false;
     }
     return true;
@@ -42,5 +47,5 @@ int sl_program_end(const struct sl_program *program, enum sl_status status, cons
     if (status != SL_OK) {
         complain(program, err);
     }
-    return status == SL_OK ? 0 : 1;
+    return sl_exit_of(status);
 }

@@ -6,13 +6,14 @@
  *     ...
  *     return sl_program_end(&program, status, &err);
  *
- * Design: a code of 2 is for words that are wrong, 1 for what failed behind them.
+ * Design: exit codes are those of base/exit.h.
  */
 #pragma once
 
 #include <stdbool.h>
 
 #include "base/config.h"
+#include "base/exit.h"
 #include "base/log.h"
 #include "base/status.h"
 
@@ -42,5 +43,5 @@ struct sl_program_options {
 bool sl_program_begin(const struct sl_program *program, int argc, char **argv, void *config,
                       const struct sl_program_options *common, int *code_out);
 
-// What main() returns, 0 or 1, after a complaint.
+// What main() returns (base/exit.h), after a complaint.
 int sl_program_end(const struct sl_program *program, enum sl_status status, const struct sl_error *err);

@@ -51,6 +51,8 @@ struct sl_error {
     char text[384];
 };
 
+#pragma GCC visibility push(default) // of libsluice.so (libsluice/sluice.h)
+
 // The fixed text of a status, e.g. "peer lost". Never NULL.
 const char *sl_status_text(enum sl_status status);
 
@@ -63,3 +65,5 @@ enum sl_status sl_fail(struct sl_error *err, enum sl_status status, const char *
 
 // Put "what: " in front of the text of *err (err may be NULL); for context that only the caller has.
 void sl_error_prefix(struct sl_error *err, const char *what);
+
+#pragma GCC visibility pop

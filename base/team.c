@@ -10,9 +10,8 @@
  *
  * Invariants: fn, arg, n_tasks, grain and the shares are written only while no member is inside a round: n_inside is 0.
  *             A member that saw round r has finished round r - 1.
- *             Whoever sleeps has first said so (n_asleep) and then looked once more; whoever wakes has first changed
- *             what is waited for and then looks at n_asleep. All four are sequentially consistent, so one of the two
- *             sees the other, and a loop that finds nobody asleep takes no lock and makes no system call.
+ *             Whoever sleeps is counted (n_before, n_behind) as base/futex.h has it: a loop that finds nobody asleep makes no
+ *             system call, and nothing of a team is locked while members wait, so that one who stands still holds nobody up.
  */
 #include "base/team.h"
 
@@ -26,31 +25,15 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/futex.h"
 #include "base/log.h"
+#include "base/patience.h"
 #include "base/processors.h"
 #include "base/thread.h"
 
 #define MAX_TEAM_THREADS 1024
 #define MAX_VIGIL        64 // members of a team that has a task for each
 #define CACHE_LINE       64
-
-/*
- * How long a thread that waits for a loop, or for the others to end theirs, looks before it sleeps. Loops of a forward
- * pass follow each other within microseconds, and waking a sleeper takes 20 us and more in a virtual machine: so it
- * looks for LONG_NS. On a busy machine looking is worse than sleeping: the thread that is waited for may have been put
- * on this very processor, and cannot run before this one sleeps. It cannot be asked for, but it shows: long looks
- * fail. After one failure the next wait ends after SHORT_NS, after two in a row the next two, then four and so on, at
- * most 1 << MAX_FAILED of them. (Yielding between looks is no remedy: any process that computes, however nice, is given
- * milliseconds each time.)
- */
-#define LONG_NS    50000
-#define SHORT_NS   1000
-#define MAX_FAILED 6
-
-struct patience {
-    int n_failed; // long looks, in a row
-    int n_short;  // waits from now on that do not look for long
-};
 
 struct member {
     _Alignas(CACHE_LINE) _Atomic int64_t next_range; // of its share; may be raised beyond the end
@@ -60,14 +43,7 @@ struct member {
     struct sl_team *team;
     pthread_t thread; // not of member 0
     int index;
-    struct patience patience; // member 0's is for the ends of loops, the others' for their beginnings
-};
-
-// Something that threads wait for.
-struct event {
-    pthread_mutex_t lock;
-    pthread_cond_t happened;
-    _Atomic int n_asleep;
+    struct sl_patience patience; // member 0's is for the ends of loops, the others' for their beginnings
 };
 
 struct sl_team {
@@ -81,89 +57,66 @@ struct sl_team {
     void *arg;
     int64_t n_tasks;
     int64_t grain;
-    bool each; // shares are taken by their owners alone
-    int lost;  // a member that stands still; -1: none
+    bool each;          // shares are taken by their owners alone
+    int lost;           // a member that stands still; -1: none
     _Atomic int n_left; // of a team that was given up, its destroyer among them: the last one to leave frees it
 
-    struct event round_began, round_ended;
-    _Alignas(CACHE_LINE) _Atomic uint64_t round;
+    _Alignas(CACHE_LINE) _Atomic uint32_t round;
+    _Atomic int n_before; // members that sleep until the next one
     _Atomic bool stopping;
-    _Alignas(CACHE_LINE) _Atomic int n_inside; // members other than the caller that have not finished the round
+    _Alignas(CACHE_LINE) _Atomic uint32_t n_inside; // members other than the caller that have not finished the round
+    _Atomic int n_behind;                           // callers that sleep until there is none
 
     struct member members[];
 };
 
 // --- waiting -------------------------------------------------------------------------------------------------------
 
-static void cpu_relax(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
-static void event_init(struct event *event) {
-    pthread_mutex_init(&event->lock, NULL);
-    sl_cond_init(&event->happened);
-}
-
-static void event_cleanup(struct event *event) {
-    pthread_cond_destroy(&event->happened);
-    pthread_mutex_destroy(&event->lock);
-}
-
-static void wake(struct event *event) {
-    if (atomic_load(&event->n_asleep) > 0) {
-        pthread_mutex_lock(&event->lock);
-        pthread_cond_broadcast(&event->happened);
-        pthread_mutex_unlock(&event->lock);
+static void wake(_Atomic uint32_t *word, _Atomic int *n_asleep) {
+    if (atomic_load(n_asleep) > 0) {
+        sl_futex_wake(word);
     }
 }
 
-// True when the round is another than `seen`.
-static bool round_changed(struct sl_team *team, uint64_t seen) {
-    return atomic_load(&team->round) != seen;
+struct wait {
+    struct sl_team *team;
+    uint32_t seen;
+};
+
+// The round is another than the one that was seen.
+static bool round_changed(void *arg) {
+    const struct wait *wait = arg;
+    return atomic_load(&wait->team->round) != wait->seen;
 }
 
-static bool all_outside(struct sl_team *team, uint64_t seen) {
-    (void)seen;
-    return atomic_load(&team->n_inside) == 0;
+static bool all_outside(void *arg) {
+    const struct wait *wait = arg;
+    return atomic_load(&wait->team->n_inside) == 0;
 }
 
-// Look for the event without sleeping. False: it has not happened for long enough.
-static bool look(struct sl_team *team, bool (*happened)(struct sl_team *team, uint64_t seen), uint64_t seen,
-                 struct patience *patience) {
-    bool brief = patience->n_short > 0;
-    int64_t give_up_ns = sl_now_ns() + (brief ? SHORT_NS : LONG_NS);
-    patience->n_short -= brief;
-    do {
-        for (int i = 0; i < 32; i++) {
-            if (happened(team, seen)) {
-                patience->n_failed = brief ? patience->n_failed : 0;
-                return true;
-            }
-            cpu_relax();
-        }
-    } while (sl_now_ns() < give_up_ns);
-    if (!brief) {
-        patience->n_short = patience->n_failed < MAX_FAILED ? 1 << patience->n_failed++ : 1 << MAX_FAILED;
-    }
-    return false;
-}
-
-static void wait_until(struct sl_team *team, bool (*happened)(struct sl_team *team, uint64_t seen), uint64_t seen,
-                       struct patience *patience, struct event *event) {
-    if (look(team, happened, seen, patience)) {
+static void wait_for_round(struct member *member, uint32_t seen) {
+    struct sl_team *team = member->team;
+    struct wait wait = {team, seen};
+    if (sl_patience_look(&member->patience, round_changed, &wait)) {
         return;
     }
-    pthread_mutex_lock(&event->lock);
-    atomic_fetch_add(&event->n_asleep, 1);
-    while (!happened(team, seen)) {
-        pthread_cond_wait(&event->happened, &event->lock);
+    atomic_fetch_add(&team->n_before, 1);
+    while (!round_changed(&wait)) {
+        sl_futex_sleep(&team->round, seen, -1);
     }
-    atomic_fetch_sub(&event->n_asleep, 1);
-    pthread_mutex_unlock(&event->lock);
+    atomic_fetch_sub(&team->n_before, 1);
+}
+
+static void wait_for_members(struct sl_team *team) {
+    struct wait wait = {team, 0};
+    if (sl_patience_look(&team->members[0].patience, all_outside, &wait)) {
+        return;
+    }
+    atomic_fetch_add(&team->n_behind, 1);
+    for (uint32_t inside; (inside = atomic_load(&team->n_inside)) > 0;) {
+        sl_futex_sleep(&team->n_inside, inside, -1);
+    }
+    atomic_fetch_sub(&team->n_behind, 1);
 }
 
 // --- the loop ------------------------------------------------------------------------------------------------------
@@ -215,7 +168,7 @@ static void run_in_caller(struct sl_team *team, int64_t n_tasks, int64_t grain, 
 
 static void begin_round(struct sl_team *team) {
     atomic_fetch_add(&team->round, 1);
-    wake(&team->round_began);
+    wake(&team->round, &team->n_before);
 }
 
 static void publish(struct sl_team *team, int64_t n_tasks, int64_t grain, bool each, sl_team_fn fn, void *arg) {
@@ -231,14 +184,14 @@ static void publish(struct sl_team *team, int64_t n_tasks, int64_t grain, bool e
         team->members[i].end_range = end;
         begin = end;
     }
-    atomic_store_explicit(&team->n_inside, team->n_members - 1, memory_order_relaxed);
+    atomic_store_explicit(&team->n_inside, (uint32_t)team->n_members - 1, memory_order_relaxed);
     begin_round(team);
 }
 
 static void run_in_team(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_fn fn, void *arg) {
     publish(team, n_tasks, grain, false, fn, arg);
     take_shares(team, 0);
-    wait_until(team, all_outside, 0, &team->members[0].patience, &team->round_ended);
+    wait_for_members(team);
 }
 
 void sl_team_run(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_fn fn, void *arg) {
@@ -290,20 +243,20 @@ static int look_at_late(struct sl_team *team, const struct sl_team_vigil *vigil,
 
 // Until all members are outside, or one is lost.
 static void keep_vigil(struct sl_team *team, const struct sl_team_vigil *vigil, struct late *late) {
-    if (look(team, all_outside, 0, &team->members[0].patience)) {
+    struct wait wait = {team, 0};
+    if (sl_patience_look(&team->members[0].patience, all_outside, &wait)) {
         return;
     }
-    struct event *event = &team->round_ended;
     (void)look_at_late(team, vigil, late, 0);
-    pthread_mutex_lock(&event->lock);
-    atomic_fetch_add(&event->n_asleep, 1);
-    while (!all_outside(team, 0) && team->lost < 0) {
-        if (sl_cond_wait_until(&event->happened, &event->lock, sl_deadline_in_ms(LOOK_MS)) != SL_OK) {
+    atomic_fetch_add(&team->n_behind, 1);
+    for (uint32_t inside; (inside = atomic_load(&team->n_inside)) > 0 && team->lost < 0;) {
+        int64_t began_ns = sl_now_ns();
+        sl_futex_sleep(&team->n_inside, inside, LOOK_MS * SL_NS_PER_MS);
+        if (sl_now_ns() - began_ns >= LOOK_MS * SL_NS_PER_MS) {
             team->lost = look_at_late(team, vigil, late, LOOK_MS);
         }
     }
-    atomic_fetch_sub(&event->n_asleep, 1);
-    pthread_mutex_unlock(&event->lock);
+    atomic_fetch_sub(&team->n_behind, 1);
 }
 
 enum sl_status sl_team_run_each(struct sl_team *team, sl_team_fn fn, void *arg, const struct sl_team_vigil *vigil,
@@ -329,8 +282,6 @@ enum sl_status sl_team_run_each(struct sl_team *team, sl_team_fn fn, void *arg, 
 }
 
 static void free_team(struct sl_team *team) {
-    event_cleanup(&team->round_ended);
-    event_cleanup(&team->round_began);
     pthread_mutex_destroy(&team->busy);
     free(team);
 }
@@ -344,8 +295,8 @@ static void leave(struct sl_team *team) {
 static void *run_member(void *arg) {
     struct member *member = arg;
     struct sl_team *team = member->team;
-    for (uint64_t seen = 0;; seen++) {
-        wait_until(team, round_changed, seen, &member->patience, &team->round_began);
+    for (uint32_t seen = 0;; seen++) {
+        wait_for_round(member, seen);
         if (atomic_load_explicit(&team->stopping, memory_order_relaxed)) {
             if (team->lost >= 0) {
                 leave(team);
@@ -354,7 +305,7 @@ static void *run_member(void *arg) {
         }
         take_shares(team, member->index);
         if (atomic_fetch_sub(&team->n_inside, 1) == 1) {
-            wake(&team->round_ended);
+            wake(&team->n_inside, &team->n_behind);
         }
     }
 }
@@ -387,8 +338,6 @@ enum sl_status sl_team_create(int n_threads, struct sl_team **team_out, struct s
     team->caller_processor = -1;
     team->lost = -1;
     pthread_mutex_init(&team->busy, NULL);
-    event_init(&team->round_began);
-    event_init(&team->round_ended);
     for (int i = 0; i < n_threads; i++) {
         team->members[i] = (struct member){.team = team, .index = i};
     }
@@ -467,8 +416,7 @@ enum sl_status sl_team_pin_part(struct sl_team *team, int first, int n_all, stru
     for (int i = 1; i < team->n_members; i++) {
         int processor = processors[first + i], rc = pin(team->members[i].thread, processor);
         if (rc != 0) {
-            return sl_fail(err, SL_ERR_IO, "team: pinning thread %d to processor %d: %s", i, processor,
-                           strerror(rc));
+            return sl_fail(err, SL_ERR_IO, "team: pinning thread %d to processor %d: %s", i, processor, strerror(rc));
         }
     }
     team->caller_processor = processors[first];

@@ -48,7 +48,8 @@ void sl_team_run(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_f
 // How long members are waited for, and by what it is seen that they get on.
 struct sl_team_vigil {
     int64_t still_ms;
-    uint64_t (*progress)(void *arg, int member); // another number than before when the member has got something done; NULL: none shows
+    uint64_t (*progress)(
+        void *arg, int member); // another number than before when the member has got something done; NULL: none shows
     void *arg;
 };
 

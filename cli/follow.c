@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli/message_json.h"
+#include "compress/recipe/recipe.h"
 #include "rpc/rpc.h"
 
 #define REDRAW_NS (40 * SL_NS_PER_MS)
@@ -80,6 +81,13 @@ static void show_end(struct sl_follow *follow, const Sluice__V1__Finished *finis
                 follow->exit_code == SL_EXIT_CANCELLED ? "was cancelled" : "failed",
                 sl_rpc_code_name(finished->status_code), finished->status_text);
     }
+    if (follow->exit_code == SL_EXIT_OK && !follow->answer_shown && !follow->quiet) {
+        fprintf(follow->err, "sluice %s: the answer is empty: %s\n", follow->command,
+                finished->reason == SLUICE__V1__FINISHED__REASON__STOP_STRING ? "it begins with the text of --stop"
+                : follow->no_chat ? "the model ended it at once, as instruct models do with a text that is no chat "
+                                    "(--chat, and no --raw)"
+                                  : "the model ended it at once");
+    }
     if (finished->statistics && !follow->quiet) {
         sl_statistics_print(finished->statistics, follow->err);
     }
@@ -137,16 +145,17 @@ void sl_follow_attach(struct sl_follow *follow, struct sl_watch *watch) {
 
 int sl_follow_end(struct sl_follow *follow, enum sl_status status, const struct sl_error *err) {
     hide_progress(follow);
+    if (follow->output_failed) { // it is why the job was given up, if it was
+        fprintf(follow->err, "sluice %s: standard output cannot be written\n", follow->command);
+        return SL_EXIT_FAILED;
+    }
     if (status != SL_OK) {
-        if (follow->answer_shown && !follow->output_failed) {
+        if (follow->answer_shown) {
             fputc('\n', follow->out);
             fflush(follow->out);
         }
-        return sl_tool_complain(follow->command, err);
-    }
-    if (follow->output_failed) {
-        fprintf(follow->err, "sluice %s: standard output cannot be written\n", follow->command);
-        return SL_EXIT_FAILED;
+        return follow->coordinator ? sl_tool_complain_of(follow->coordinator, follow->command, err)
+                                   : sl_tool_complain(follow->command, err);
     }
     return follow->exit_code;
 }
@@ -217,6 +226,27 @@ static void print_formats(const Sluice__V1__KvBytes *bytes, FILE *file) {
     }
 }
 
+// A job that has used a stored capsule whole does not know how many slots it has: what is unknown is "-".
+static void print_slots(const Sluice__V1__Statistics *s, FILE *file) {
+    struct sl_recipe recipe;
+    if (s->slots_per_head <= 0) {
+        fprintf(file, "slots        -");
+    } else if (s->slots_evicted > 0 || sl_recipe_parse(s->recipe, &recipe, NULL) != SL_OK ||
+               !sl_recipe_evicts(&recipe)) {
+        fprintf(file, "slots        %.0f a head, %lld evicted", s->slots_per_head, (long long)s->slots_evicted);
+    } else {
+        fprintf(file, "slots        %.0f a head, nothing was evicted: the budget holds the whole prompt",
+                s->slots_per_head);
+    }
+    if (s->slots_merged > 0) {
+        fprintf(file, ", %lld of them merged", (long long)s->slots_merged);
+    }
+    if (s->slots_fetched > 0) {
+        fprintf(file, ", %lld fetched", (long long)s->slots_fetched);
+    }
+    fputc('\n', file);
+}
+
 // How the layers that stores hold were served.
 static void print_retrieval(const Sluice__V1__Retrieval *r, FILE *file) {
     char offloaded[32], received[32];
@@ -242,35 +272,59 @@ static void print_retrieval(const Sluice__V1__Retrieval *r, FILE *file) {
     }
 }
 
+// "-" of what has not come to be.
+static const char *ms_text(double ms, const char *format, char *buf, size_t buf_bytes) {
+    int n = ms > 0 ? snprintf(buf, buf_bytes, format, ms) : 0;
+    return n > 0 ? buf : "-";
+}
+static const char *bytes_text(int64_t bytes, char *buf, size_t buf_bytes) {
+    return bytes > 0 ? sl_format_bytes((double)bytes, buf, buf_bytes) : "-";
+}
+
+static void print_prompt(const Sluice__V1__Statistics *s, FILE *file) {
+    fprintf(file, "prompt       %lld tokens", (long long)s->n_prompt_tokens);
+    if (s->prefill_ms > 0 || s->capsule_bytes > 0) {
+        fprintf(file, ", %lld of them reused, %lld read", (long long)s->n_reused_tokens,
+                (long long)(s->n_prompt_tokens - s->n_reused_tokens));
+    }
+    char small[32], large[32];
+    fprintf(file, "\ncapsule      %s instead of %s", bytes_text(s->capsule_bytes, small, sizeof small),
+            bytes_text(s->full_bytes, large, sizeof large));
+    if (s->capsule_bytes > 0 && s->full_bytes > s->capsule_bytes) {
+        fprintf(file, ": %.1f times smaller", (double)s->full_bytes / (double)s->capsule_bytes);
+    } else if (s->capsule_bytes > s->full_bytes) {
+        fprintf(file, ": whole pages of %d slots", SL_PAGE_SLOTS);
+    }
+    fprintf(file, "%s%s\n", s->transport[0] ? ", by " : "", s->transport);
+}
+
+static void print_times(const Sluice__V1__Statistics *s, FILE *file) {
+    char ttft[32], tpot[32], total[32];
+    fprintf(file, "TTFT         %s", ms_text(s->ttft_ms, "%.0f ms", ttft, sizeof ttft));
+    if (s->ttft_ms > 0) {
+        fprintf(file, ": queue %.0f, prefill %.0f, ship %.1f", s->queue_ms, s->prefill_ms, s->ship_ms);
+    }
+    fprintf(file, "\nTPOT         %s, %lld tokens in %s altogether\n",
+            ms_text(s->tpot_ms, "%.1f ms", tpot, sizeof tpot), (long long)s->n_output_tokens,
+            ms_text(s->total_ms, "%.0f ms", total, sizeof total));
+    if (s->retries > 0) {
+        fprintf(file, "retries      %d\n", s->retries);
+    }
+}
+
 void sl_statistics_print(const Sluice__V1__Statistics *s, FILE *file) {
     char small[32], large[32];
     if (s->recipe[0]) { // an older coordinator does not say it
         fprintf(file, "recipe       %s\n", s->recipe);
     }
-    fprintf(file, "prompt       %lld tokens, %lld of them reused, %lld read\n", (long long)s->n_prompt_tokens,
-            (long long)s->n_reused_tokens, (long long)(s->n_prompt_tokens - s->n_reused_tokens));
-    sl_format_bytes((double)s->capsule_bytes, small, sizeof small);
-    sl_format_bytes((double)s->full_bytes, large, sizeof large);
-    fprintf(file, "capsule      %s instead of %s", small, large);
-    if (s->capsule_bytes > 0 && s->full_bytes > s->capsule_bytes) {
-        fprintf(file, ": %.1f times smaller", (double)s->full_bytes / (double)s->capsule_bytes);
-    }
-    fprintf(file, "%s%s\n", s->transport[0] ? ", by " : "", s->transport);
-    fprintf(file, "slots        %.0f a head, %lld evicted", s->slots_per_head, (long long)s->slots_evicted);
-    if (s->slots_merged > 0) {
-        fprintf(file, ", %lld of them merged", (long long)s->slots_merged);
-    }
-    if (s->slots_fetched > 0) {
-        fprintf(file, ", %lld fetched", (long long)s->slots_fetched);
-    }
-    fputc('\n', file);
+    print_prompt(s, file);
+    print_slots(s, file);
     print_layers(s, file);
     if (s->errors) {
         print_errors(s->errors, file);
     }
-    sl_format_bytes((double)s->prefill_peak_bytes, small, sizeof small);
-    sl_format_bytes((double)s->decode_resident_bytes, large, sizeof large);
-    fprintf(file, "resident KV  prefill %s at most, decode %s", small, large);
+    fprintf(file, "resident KV  prefill %s at most, decode %s", bytes_text(s->prefill_peak_bytes, small, sizeof small),
+            bytes_text(s->decode_resident_bytes, large, sizeof large));
     if (s->kv_bytes) {
         print_formats(s->kv_bytes, file);
     }
@@ -278,11 +332,5 @@ void sl_statistics_print(const Sluice__V1__Statistics *s, FILE *file) {
     if (s->retrieval) {
         print_retrieval(s->retrieval, file);
     }
-    fprintf(file, "TTFT         %.0f ms: queue %.0f, prefill %.0f, ship %.1f\n", s->ttft_ms, s->queue_ms, s->prefill_ms,
-            s->ship_ms);
-    fprintf(file, "TPOT         %.1f ms, %lld tokens in %.0f ms altogether\n", s->tpot_ms,
-            (long long)s->n_output_tokens, s->total_ms);
-    if (s->retries > 0) {
-        fprintf(file, "retries      %d\n", s->retries);
-    }
+    print_times(s, file);
 }

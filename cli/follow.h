@@ -15,7 +15,9 @@ struct sl_follow {
     const char *command; // for complaints: "run"
     bool json, quiet;    // quiet: nothing but the answer
     FILE *out, *err;
-    int width; // of the terminal behind err, 0: not a terminal, no progress
+    const char *coordinator; // NULL: it is not asked
+    bool no_chat;            // the model was given no chat to answer to: said where the answer is empty
+    int width;               // of the terminal behind err, 0: not a terminal, no progress
     struct sl_signals *signals;
     bool (*also_stopped)(void *arg); // may be NULL
     void *also_arg;

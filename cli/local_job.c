@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "job/job_chat.h"
 #include "job/job_recipe.h"
 #include "job/job_request.h"
@@ -218,6 +219,18 @@ static enum sl_status run_turns(struct sl_local *local, const struct sl_request 
     }
     sl_conversation_close(&conversation);
     return status;
+}
+
+bool sl_local_takes_chats(const char *model_dir) {
+    struct sl_chat_template *chat_template;
+    struct sl_error err;
+    enum sl_status status = sl_chat_template_load(model_dir, &chat_template, &err);
+    if (status == SL_OK) {
+        sl_chat_template_destroy(&chat_template);
+    } else if (status != SL_ERR_NOT_FOUND) {
+        sl_log_warn("client", "no chats with this model: %s", err.text);
+    }
+    return status == SL_OK;
 }
 
 enum sl_status sl_local_job(const struct sl_local_config *config, const struct sl_request *request,

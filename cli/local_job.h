@@ -6,6 +6,9 @@
 #include "libsluice/sluice.h"
 #include "runner/local.h"
 
+// Whether the model has a chat template that is understood.
+bool sl_local_takes_chats(const char *model_dir);
+
 /*
  * Run the job, and every further turn of the request on the same session, and deliver their events (a "finished" for
  * each) through the callbacks of `watch` (on_event, stopped). SL_OK when all have finished,

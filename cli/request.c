@@ -103,8 +103,11 @@ static enum sl_status make_prompt(const struct sl_request_config *config, char *
     if (config->chat && questions->n > 1) {
         return sl_fail(err, SL_ERR_INVALID, "--question was given %d times: --chat takes one turn", questions->n);
     }
-    if (config->system && !config->chat) {
-        return sl_fail(err, SL_ERR_INVALID, "--system needs --chat");
+    if (config->chat && config->raw) {
+        return sl_fail(err, SL_ERR_INVALID, "--chat and --raw exclude each other");
+    }
+    if (config->system && (config->raw || (questions->n > 1 && !config->chat))) {
+        return sl_fail(err, SL_ERR_INVALID, "--system is for chats: leave out --raw, and ask one question");
     }
     if (!config->prompt && !config->prompt_file && !question) {
         return sl_fail(err, SL_ERR_INVALID, "nothing to read: give --prompt-file, --prompt or --question");
@@ -141,8 +144,8 @@ static void add_message(struct sl_request *request, const char *role, const char
 }
 
 // What the model is to read: the prompt as it is, or as a user's message.
-static void set_prompt(struct sl_request *request, const struct sl_request_config *config) {
-    if (!config->chat) {
+static void set_prompt(struct sl_request *request, const struct sl_request_config *config, bool chat) {
+    if (!chat) {
         request->message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
         request->message.text = request->prompt;
         return;
@@ -200,7 +203,7 @@ enum sl_status sl_request_init(struct sl_request *request, const struct sl_reque
     request->sampling.seed = (uint64_t)config->seed;
 
     sluice__v1__generate_request__init(&request->message);
-    set_prompt(request, config);
+    set_prompt(request, config, config->chat);
     request->message.recipe = (char *)recipe;
     request->message.sampling = &request->sampling;
     request->message.max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
@@ -215,6 +218,33 @@ enum sl_status sl_request_init(struct sl_request *request, const struct sl_reque
     request->message.estimate_errors = config->estimate_errors;
     request->message.label = (char *)config->label;
     return SL_OK;
+}
+
+bool sl_request_is_open(const struct sl_request_config *config) {
+    return !config->chat && !config->raw && config->questions.n <= 1;
+}
+
+enum sl_status sl_request_choose(struct sl_request *request, const struct sl_request_config *config, bool takes_chats,
+                                 struct sl_error *err) {
+    if (!sl_request_is_open(config)) {
+        return SL_OK;
+    }
+    if (config->system && !takes_chats) {
+        return sl_fail(err, SL_ERR_INVALID, "--system is for chats, and this model has no chat template");
+    }
+    set_prompt(request, config, takes_chats);
+    return SL_OK;
+}
+
+enum sl_status sl_request_ask(struct sl_request *request, const struct sl_request_config *config,
+                              struct sl_client *client, int64_t deadline_ns, struct sl_error *err) {
+    Sluice__V1__ModelReply *reply;
+    enum sl_status status = sl_request_is_open(config) ? sl_client_model(client, deadline_ns, &reply, err) : SL_OK;
+    if (status == SL_OK && sl_request_is_open(config)) {
+        status = sl_request_choose(request, config, reply->takes_chats, err);
+        sluice__v1__model_reply__free_unpacked(reply, NULL);
+    }
+    return status;
 }
 
 void sl_request_cleanup(struct sl_request *request) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/config.h"
+#include "libsluice/sluice.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 
 // What a coordinator takes by default.
@@ -13,7 +14,7 @@ struct sl_request_config {
     struct sl_option_list questions; // the first is part of the prompt, the others are later turns
     int64_t max_new, top_k, seed, deadline_ms;
     double ship_at_most, temperature, top_p, repetition_penalty;
-    bool chat, ignore_eos, estimate_errors;
+    bool chat, raw, ignore_eos, estimate_errors;
 };
 
 // Rows for the member `request` of the command's config struct `type`.
@@ -31,9 +32,12 @@ struct sl_request_config {
                       "put behind the document, on a line of its own; with run --local several times: turns",          \
                       SL_FIELD(type, request.questions)),                                                              \
         SL_OPTION_ROW("chat", 0, SL_OPTION_FLAG, NULL, NULL,                                                           \
-                      "the prompt is a user's message: render it by the model's chat template",                        \
+                      "the prompt is a user's message, which the model's chat template renders; usual where there is " \
+                      "one",                                                                                           \
                       SL_FIELD(type, request.chat)),                                                                   \
-        SL_OPTION_ROW("system", 0, SL_OPTION_STRING, NULL, "TEXT", "with --chat: the system message before it",        \
+        SL_OPTION_ROW("raw", 0, SL_OPTION_FLAG, NULL, NULL, "the model goes on with the prompt as it is: no chat",     \
+                      SL_FIELD(type, request.raw)),                                                                    \
+        SL_OPTION_ROW("system", 0, SL_OPTION_STRING, NULL, "TEXT", "of a chat: the system message before the prompt",  \
                       SL_FIELD(type, request.system)),                                                                 \
         SL_OPTION_ROW("max-new-tokens", 'n', SL_OPTION_INT, "128", "N", "tokens to generate at most",                  \
                       SL_FIELD(type, request.max_new), 1, 1 << 20),                                                    \
@@ -74,6 +78,19 @@ struct sl_request {
  */
 enum sl_status sl_request_init(struct sl_request *request, const struct sl_request_config *config,
                                struct sl_error *err);
+
+/*
+ * Whether the model decides if the prompt is a message of a chat, because neither --chat nor --raw did (several questions are
+ * turns, as they are). Then, once it is known whether the model takes chats, sl_request_choose() makes it one.
+ * SL_ERR_INVALID: there is a system message, and no chat.
+ */
+bool sl_request_is_open(const struct sl_request_config *config);
+enum sl_status sl_request_choose(struct sl_request *request, const struct sl_request_config *config, bool takes_chats,
+                                 struct sl_error *err);
+// The same, of the model that a cluster serves, which is asked where the request is open.
+enum sl_status sl_request_ask(struct sl_request *request, const struct sl_request_config *config,
+                              struct sl_client *client, int64_t deadline_ns, struct sl_error *err);
+
 void sl_request_cleanup(struct sl_request *request);
 
 // SL_ERR_INVALID: the request has turns, and a cluster's jobs have none.

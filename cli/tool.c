@@ -18,40 +18,34 @@
 
 #define PROBE_MS 1000
 
-static enum sl_exit exit_code(enum sl_status status) {
-    switch (status) {
-    case SL_OK:
-        return SL_EXIT_OK;
-    case SL_ERR_INVALID:
-    case SL_ERR_RANGE:
-    case SL_ERR_UNSUPPORTED:
-        return SL_EXIT_USAGE;
-    case SL_ERR_PEER_LOST:
-    case SL_ERR_EXHAUSTED:
-        return SL_EXIT_UNAVAILABLE;
-    case SL_ERR_CANCELLED:
-        return SL_EXIT_CANCELLED;
-    case SL_ERR_DEADLINE:
-        return SL_EXIT_DEADLINE;
-    default:
-        return SL_EXIT_FAILED;
-    }
-}
-
 int sl_tool_complain(const char *command, const struct sl_error *err) {
     fprintf(stderr, "sluice %s: %s\n", command, err->text);
-    return exit_code(err->status);
+    return sl_exit_of(err->status);
+}
+
+// Where no connection can be made, or who answers is another server: of HTTP, or of gRPC without the method that was asked.
+static bool is_no_coordinator(const struct sl_error *err) {
+    bool unconnected = strstr(err->text, "failed to connect to all addresses") != NULL;
+    bool unknown = strstr(err->text, "sluice.v1.") || strstr(err->text, "http2 header") || err->text[0] == '\0';
+    return (err->status == SL_ERR_PEER_LOST && unconnected) || (err->status == SL_ERR_UNSUPPORTED && unknown);
 }
 
 int sl_tool_complain_of(const char *coordinators, const char *command, const struct sl_error *err) {
-    if (err->status != SL_ERR_PEER_LOST || sl_tool_reachable(coordinators, PROBE_MS)) {
-        return sl_tool_complain(command, err);
+    if (err->status == SL_ERR_PEER_LOST && !sl_tool_reachable(coordinators, PROBE_MS)) {
+        fprintf(stderr,
+                "sluice %s: no coordinator at %s: start a cluster with `sluice up --model DIR`, or name another one's "
+                "coordinator with --coordinator\n",
+                command, coordinators);
+        return SL_EXIT_UNAVAILABLE;
     }
-    fprintf(stderr,
-            "sluice %s: no coordinator at %s: start a cluster with `sluice up --model DIR`, or name another one's "
-            "coordinator with --coordinator\n",
-            command, coordinators);
-    return SL_EXIT_UNAVAILABLE;
+    if (is_no_coordinator(err)) {
+        fprintf(stderr,
+                "sluice %s: no coordinator at %s, where something else listens, or one that wants certificates "
+                "(--tls-ca)%s%s\n",
+                command, coordinators, err->text[0] ? ": " : "", err->text);
+        return SL_EXIT_UNAVAILABLE;
+    }
+    return sl_tool_complain(command, err);
 }
 
 bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void *config, int n_min, int n_max,
@@ -68,8 +62,13 @@ bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void
                      ? sl_fail(&err, SL_ERR_INVALID, "an argument is missing: %s %s", program->name, program->usage)
                      : sl_fail(&err, SL_ERR_INVALID, "unexpected argument '%s'", argv[*first_out + n_max]);
     }
+    const struct sl_tool_config *tool = config;
+    struct sl_rpc_addresses addresses;
+    if (status == SL_OK && tool->coordinator) {
+        status = sl_rpc_addresses_parse(tool->coordinator, &addresses, &err);
+    }
     if (status == SL_OK) {
-        status = sl_log_configure(((const struct sl_tool_config *)config)->log, &err);
+        status = sl_log_configure(tool->log, &err);
     }
     if (status != SL_OK) {
         fprintf(stderr, "%s: %s\n", program->name, err.text);

@@ -3,7 +3,7 @@
  * Purpose: what the commands of the `sluice` tool share: exit codes, common options, signals, the connection.
  *
  * To add a command: write `int sl_command_<name>(int argc, char **argv)` in a file of cli/commands/ and give it a row in
- * the table of sluice/main.c. argv[0] is the command's name. Return one of the exit codes below.
+ * the table of sluice/main.c. argv[0] is the command's name. Return an exit code (base/exit.h).
  */
 #pragma once
 
@@ -12,20 +12,10 @@
 #include <stdint.h>
 
 #include "base/config.h"
+#include "base/exit.h"
 #include "base/status.h"
 #include "libsluice/sluice.h"
-
-enum sl_exit {
-    SL_EXIT_OK = 0,
-    SL_EXIT_FAILED = 1,      // the job failed, or what was asked about does not exist
-    SL_EXIT_USAGE = 2,       // options or their values; nothing was done
-    SL_EXIT_UNAVAILABLE = 3, // no coordinator, no worker, or the cluster is full
-    SL_EXIT_CANCELLED = 4,   // by Ctrl-C, or by `sluice cancel`
-    SL_EXIT_DEADLINE = 5,
-};
-
-#define SL_EXIT_CODES_HELP                                                                                             \
-    "Exit codes: 0 done, 1 the job failed, 2 wrong usage, 3 cluster unavailable or full, 4 cancelled, 5 deadline."
+#include "trust/tls_files.h"
 
 // Beginning of every command's configuration.
 struct sl_tool_config {

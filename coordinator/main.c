@@ -177,8 +177,7 @@ int main(int argc, char **argv) {
     }
     struct sl_error err = {0};
     if (chosen.coordinator.model_dir == NULL) {
-        sl_program_end(&program, sl_fail(&err, SL_ERR_INVALID, "--model DIR is needed"), &err);
-        return 2;
+        return sl_program_end(&program, sl_fail(&err, SL_ERR_INVALID, "--model DIR is needed"), &err);
     }
     chosen.coordinator.admin_listen = chosen.common.admin_listen;
     sl_log_set_process("coordinator");

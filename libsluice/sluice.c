@@ -7,6 +7,14 @@
 #include "libsluice/sluice_internal.h"
 #include "proto/methods.h"
 
+void sl_client_init(void) {
+    sl_rpc_init();
+}
+
+void sl_client_shutdown(void) {
+    sl_rpc_shutdown();
+}
+
 enum sl_status sl_client_connect(const char *coordinators, const struct sl_tls_files *tls,
                                  struct sl_client **client_out, struct sl_error *err) {
     struct sl_client *client = calloc(1, sizeof *client);

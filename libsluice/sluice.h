@@ -6,7 +6,8 @@
  *         Everything blocks until its deadline (base/clock.h). What can be repeated without harm is repeated here:
  *         a watch that loses its connection goes on behind the last event it delivered, and an answer whose coordinator is lost goes on
  *         at the next one behind the last token.
- * Threads: a client may be used by many threads at once. The program calls sl_rpc_init() before the first function.
+ *         This header, those that it includes, and what they declare are what an installation shows to others (docs/EMBEDDING.md).
+ * Threads: a client may be used by many threads at once. The program calls sl_client_init() before the first function.
  */
 #pragma once
 
@@ -17,9 +18,19 @@
 #include "base/status.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
 #include "proto/sluice/v1/inference.pb-c.h"
-#include "trust/tls_files.h"
+#include "trust/tls_paths.h"
 
 #define SL_JOB_ID_BYTES 64 // with the terminating zero
+
+// The shared library shows what is declared between these, and nothing else.
+#pragma GCC visibility push(default)
+
+/*
+ * Start and stop what connections are made with: once a process, before the first function below, and after the last. A process that
+ * forks does so before.
+ */
+void sl_client_init(void);
+void sl_client_shutdown(void);
 
 struct sl_client;
 
@@ -86,3 +97,5 @@ enum sl_status sl_client_workers(struct sl_client *client, int64_t deadline_ns, 
                                  struct sl_error *err);
 enum sl_status sl_client_drain(struct sl_client *client, const char *worker, bool undo, int64_t deadline_ns,
                                int32_t *jobs_running_out, struct sl_error *err);
+
+#pragma GCC visibility pop

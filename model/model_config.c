@@ -486,9 +486,13 @@ static enum sl_status read_optional(const char *model_dir, const char *file,
 
 enum sl_status sl_model_config_load(const char *model_dir, struct sl_model_config *config_out, struct sl_error *err) {
     json_t *root = NULL;
-    enum sl_status status = sl_json_file_load(model_dir, "config.json", &root, err);
+    struct sl_error why;
+    enum sl_status status = sl_json_file_load(model_dir, "config.json", &root, &why);
+    if (status == SL_ERR_NOT_FOUND) {
+        return sl_fail(err, SL_ERR_INVALID, "--model %.100s: no model is there: %.250s", model_dir, why.text);
+    }
     if (status != SL_OK) {
-        return status;
+        return sl_fail(err, status, "%s", why.text);
     }
     struct sl_model_config config = {.bos_id = -1};
     struct reader r = {root, "config.json", SL_OK, err};

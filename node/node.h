@@ -90,7 +90,7 @@ struct sl_node_config {
         SL_OPTION_ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",                                              \
                       "of the weights in memory: stored, int8 or int4; the same for the whole cluster",                \
                       SL_FIELD(sl_node_config, weights)),                                                              \
-        SL_DEVICE_OPTION(sl_node_config, device), SL_RANKS_OPTION(sl_node_config, ranks),                                                                      \
+        SL_DEVICE_OPTION(sl_node_config, device), SL_RANKS_OPTION(sl_node_config, ranks),                              \
         SL_OPTION_ROW("tier", 0, SL_OPTION_STRING, "auto", "NAME", "instruction set of the engine",                    \
                       SL_FIELD(sl_node_config, tier)),                                                                 \
         SL_OPTION_ROW("staging", 0, SL_OPTION_SIZE, "1G", "SIZE",                                                      \

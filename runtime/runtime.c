@@ -102,8 +102,8 @@ static enum sl_status open_device(const struct sl_runtime_config *config, struct
         return status;
     }
     if (config->ranks > 1 && choice.kind != SL_DEVICE_CPU && choice.kind != SL_DEVICE_AUTO) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "--ranks %d: only processors are several ranks so far; use --device cpu",
-                       config->ranks);
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "--ranks %d: only processors are several ranks so far; use --device cpu", config->ranks);
     }
     switch (choice.kind) {
     case SL_DEVICE_AUTO:
@@ -163,7 +163,11 @@ enum sl_status sl_runtime_open(const struct sl_runtime_config *config, struct sl
         status = sl_transfer_create(runtime.device, &runtime.transfer, err);
     }
     if (status == SL_OK && config->model_dir != NULL) {
-        status = open_model(config, &runtime, err);
+        struct sl_error why = {0};
+        status = open_model(config, &runtime, &why);
+        if (status != SL_OK) { // a model without one of its files is a model that was named in vain
+            status = sl_fail(err, status == SL_ERR_NOT_FOUND ? SL_ERR_INVALID : status, "%s", why.text);
+        }
     }
     if (status != SL_OK) {
         sl_runtime_close(&runtime);

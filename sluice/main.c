@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/describe.h"
 #include "base/similar.h"
 #include "cli/commands/commands.h"
 #include "cli/tool.h"
@@ -39,9 +40,17 @@ static const struct command commands[] = {
     {"train-heads", "train the retaining heads of a model (Locret)", sl_command_train_heads},
 };
 
+#define SUMMARY "Sluice serves long prompts with compressed KV caches, on one machine or on many."
+
+static bool describe_row(size_t i, const char **name_out, const char **summary_out) {
+    bool there = i < sizeof commands / sizeof commands[0];
+    *name_out = there ? commands[i].name : NULL;
+    *summary_out = there ? commands[i].summary : NULL;
+    return there;
+}
+
 static void print_usage(FILE *file) {
-    fprintf(file, "Usage: sluice COMMAND [options]\n\n"
-                  "Sluice serves long prompts with compressed KV caches, on one machine or on many.\n\nCommands:\n");
+    fprintf(file, "Usage: sluice COMMAND [options]\n\n" SUMMARY "\n\nCommands:\n");
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         fprintf(file, "  %-11s %s\n", commands[i].name, commands[i].summary);
     }
@@ -69,7 +78,11 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("sluice %s\n", SL_VERSION);
-        return SL_EXIT_OK;
+        return checked("--version", SL_EXIT_OK);
+    }
+    if (sl_describe_asked(argc, argv)) {
+        sl_describe_commands("sluice", SUMMARY, describe_row);
+        return checked(argv[1], SL_EXIT_OK);
     }
     struct sl_similar meant = {.word = argv[1]};
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {

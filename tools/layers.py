@@ -26,13 +26,14 @@ ROWS = {
     "text/tokenizer": "base",
     "text/chat": "base text/tokenizer",
     "tensor": "base kvcache",
+    "tensor/group": "base tensor",
     "tensor/cpu": "base tensor tensor/cpu/*",  # tiers.c chooses among those below
     "tensor/cpu/simd": "tensor",
     "tensor/cpu/dense": "tensor tensor/cpu/simd",
     "tensor/cpu/attention": "tensor tensor/cpu/simd",
     "tensor/cpu/evict": "base kvcache tensor tensor/cpu/attention",
     "tensor/cpu/retrieve": "tensor tensor/cpu/simd tensor/cpu/attention",
-    "tensor/ranks": "base tensor",
+    "tensor/ranks": "base tensor tensor/group",
     "tensor/cuda/emu": "tensor",
     "tensor/cuda": "kvcache tensor tensor/cuda/emu",
     "tensor/cuda/dense": "tensor/cuda",
@@ -84,7 +85,7 @@ ROWS = {
     "lab/train": "base text/tokenizer tensor model cli lab lab/eval/tasks",
     "lab/bench/rig": "base proto/* fabric tensor model runtime compress/plan rpc node offload/annex offload/retriever offload/remote cli lab",
     "lab/plan": "base kvcache compress/recipe compress/plan job cli lab lab/bench/rig",
-    "lab/bench": "base tensor/cpu model runtime compress/* fabric job runner cli lab lab/bench/rig",
+    "lab/bench": "base tensor/cpu tensor/group model runtime compress/* fabric job runner cli lab lab/bench/rig",
     "sluice": "base cli cli/commands lab/*",  # alone links the tool's commands and the laboratory's
     "tests/*": "*",
 }

@@ -8,15 +8,9 @@
 #include <stdbool.h>
 
 #include "base/config.h"
+#include "trust/tls_paths.h"
 
 struct sockaddr;
-
-struct sl_tls_files {        // PEM
-    const char *ca;          // certificates of the cluster's authority
-    const char *certificate; // ours, with those between it and the authority's; its SPIFFE URI says who we are
-    const char *key;         // ours
-    const char *revoked;     // lists of certificates that the authority has taken back (CRLs); NULL or "": none
-};
 
 // For the member `tls` of struct `type`. who: the certificate's role, as text.
 #define SL_TLS_OPTIONS(type, tls, who)                                                                                 \

@@ -61,9 +61,21 @@ static enum sl_status fetch(struct sl_client *client, const char *id, int64_t ti
     return status;
 }
 
+// What a job has not come to, or what nobody knows of it, is "-".
 static void add_bytes(struct sl_table *table, int64_t bytes) {
     char text[32];
-    sl_table_add(table, "%s", sl_format_bytes((double)bytes, text, sizeof text));
+    sl_table_add(table, "%s", bytes > 0 ? sl_format_bytes((double)bytes, text, sizeof text) : "-");
+}
+static void add_ms(struct sl_table *table, double ms, int digits) {
+    if (ms > 0) {
+        sl_table_add(table, "%.*f ms", digits, ms);
+    } else {
+        sl_table_add(table, "-");
+    }
+}
+// Whether the prompt was read, or taken from a store.
+static bool has_capsule(const struct subject *subject) {
+    return subject->job->statistics->capsule_bytes > 0;
 }
 
 // What is compared: a title and how a job's cell is written.
@@ -77,15 +89,23 @@ static void add_answer(struct sl_table *table, const struct subject *subject) {
     sl_table_add(table, "%.*s%s", MAX_ANSWER, text, strlen(text) > MAX_ANSWER ? "..." : "");
 }
 static void add_reused(struct sl_table *table, const struct subject *subject) {
-    sl_table_add(table, "%lld of %lld", (long long)subject->job->statistics->n_reused_tokens,
-                 (long long)subject->job->statistics->n_prompt_tokens);
+    if (has_capsule(subject)) {
+        sl_table_add(table, "%lld of %lld", (long long)subject->job->statistics->n_reused_tokens,
+                     (long long)subject->job->statistics->n_prompt_tokens);
+    } else {
+        sl_table_add(table, "-");
+    }
 }
 static void add_shipped(struct sl_table *table, const struct subject *subject) {
     add_bytes(table, subject->job->statistics->capsule_bytes);
 }
 static void add_ratio(struct sl_table *table, const struct subject *subject) {
     const Sluice__V1__Statistics *s = subject->job->statistics;
-    sl_table_add(table, "%.1fx", s->capsule_bytes > 0 ? (double)s->full_bytes / (double)s->capsule_bytes : 0.0);
+    if (has_capsule(subject)) {
+        sl_table_add(table, "%.1fx", (double)s->full_bytes / (double)s->capsule_bytes);
+    } else {
+        sl_table_add(table, "-");
+    }
 }
 static void add_prefill_peak(struct sl_table *table, const struct subject *subject) {
     add_bytes(table, subject->job->statistics->prefill_peak_bytes);
@@ -94,18 +114,24 @@ static void add_resident(struct sl_table *table, const struct subject *subject) 
     add_bytes(table, subject->job->statistics->decode_resident_bytes);
 }
 static void add_slots(struct sl_table *table, const struct subject *subject) {
-    sl_table_add(table, "%.0f", subject->job->statistics->slots_per_head);
+    if (subject->job->statistics->slots_per_head > 0) {
+        sl_table_add(table, "%.0f", subject->job->statistics->slots_per_head);
+    } else {
+        sl_table_add(table, "-");
+    }
 }
 static void add_evicted(struct sl_table *table, const struct subject *subject) {
     const Sluice__V1__Statistics *s = subject->job->statistics;
-    if (s->slots_merged > 0) {
+    if (s->slots_per_head <= 0) {
+        sl_table_add(table, "-");
+    } else if (s->slots_merged > 0) {
         sl_table_add(table, "%lld, %lld merged", (long long)s->slots_evicted, (long long)s->slots_merged);
     } else {
         sl_table_add(table, "%lld", (long long)s->slots_evicted);
     }
 }
 static void add_fetched(struct sl_table *table, const struct subject *subject) {
-    sl_table_add(table, "%lld", (long long)subject->job->statistics->slots_fetched);
+    sl_table_add(table, has_capsule(subject) ? "%lld" : "-", (long long)subject->job->statistics->slots_fetched);
 }
 // From the shortest head of any layer to the longest.
 static void add_layers(struct sl_table *table, const struct subject *subject) {
@@ -122,16 +148,16 @@ static void add_layers(struct sl_table *table, const struct subject *subject) {
     sl_table_add(table, least == most ? "%d" : "%d to %d", least, most);
 }
 static void add_ttft(struct sl_table *table, const struct subject *subject) {
-    sl_table_add(table, "%.0f ms", subject->job->statistics->ttft_ms);
+    add_ms(table, subject->job->statistics->ttft_ms, 0);
 }
 static void add_ship(struct sl_table *table, const struct subject *subject) {
-    sl_table_add(table, "%.1f ms", subject->job->statistics->ship_ms);
+    add_ms(table, subject->job->statistics->ship_ms, 1);
 }
 static void add_tpot(struct sl_table *table, const struct subject *subject) {
-    sl_table_add(table, "%.1f ms", subject->job->statistics->tpot_ms);
+    add_ms(table, subject->job->statistics->tpot_ms, 1);
 }
 static void add_transport(struct sl_table *table, const struct subject *subject) {
-    sl_table_add(table, "%s", subject->job->statistics->transport);
+    sl_table_add(table, "%s", has_capsule(subject) ? subject->job->statistics->transport : "-");
 }
 
 static const struct row rows[] = {

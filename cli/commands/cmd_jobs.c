@@ -25,7 +25,7 @@ static const struct sl_program submit_program = {
     SL_OPTIONS(submit_options),
 };
 
-static int submit(const struct submit_config *config, const struct sl_request *request) {
+static int submit(const struct submit_config *config, struct sl_request *request) {
     struct sl_client *client;
     int code;
     if (!sl_tool_connect("submit", config->tool.coordinator, &config->tool.tls, &client, &code)) {
@@ -33,8 +33,11 @@ static int submit(const struct submit_config *config, const struct sl_request *r
     }
     struct sl_error err;
     char job_id[SL_JOB_ID_BYTES];
-    enum sl_status status =
-        sl_client_submit(client, &request->message, sl_deadline_in_ms(config->tool.timeout_ms), job_id, &err);
+    int64_t deadline_ns = sl_deadline_in_ms(config->tool.timeout_ms);
+    enum sl_status status = sl_request_ask(request, &config->request, client, deadline_ns, &err);
+    if (status == SL_OK) {
+        status = sl_client_submit(client, &request->message, deadline_ns, job_id, &err);
+    }
     sl_tool_disconnect(&client);
     if (status != SL_OK) {
         return sl_tool_complain_of(config->tool.coordinator, "submit", &err);
@@ -99,6 +102,7 @@ int sl_command_watch(int argc, char **argv) {
     if (sl_tool_connect("watch", config.tool.coordinator, &config.tool.tls, &client, &code)) {
         struct sl_follow follow = {
             .command = "watch",
+            .coordinator = config.tool.coordinator,
             .json = config.tool.json,
             .quiet = config.quiet,
             .out = stdout,

@@ -61,17 +61,27 @@ static bool cluster_lost(void *arg) {
     return sl_cluster_coordinator_lost(arg);
 }
 
-static int follow_job(const struct run_config *config, struct sl_client *client, const struct sl_request *request,
+static bool is_chat(const struct sl_request *request) {
+    return request->message.prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
+}
+
+static int follow_job(const struct run_config *config, struct sl_client *client, struct sl_request *request,
                       struct sl_follow *follow) {
     struct sl_watch watch = {.deadline_ns = sl_deadline_in_ms(config->request.deadline_ms + DEADLINE_SLACK_MS)};
     struct sl_error err = {0};
+    follow->coordinator = config->tool.coordinator;
     char job_id[SL_JOB_ID_BYTES] = "";
     sl_follow_attach(follow, &watch);
-    enum sl_status status = sl_client_generate(client, &request->message, &watch, job_id, &err);
+    enum sl_status status =
+        sl_request_ask(request, &config->request, client, sl_deadline_in_ms(config->tool.timeout_ms), &err);
+    follow->no_chat = !is_chat(request);
+    if (status == SL_OK) {
+        status = sl_client_generate(client, &request->message, &watch, job_id, &err);
+    }
     return sl_follow_end(follow, status, &err);
 }
 
-static int run_remote(const struct run_config *config, const struct sl_request *request, struct sl_follow *follow) {
+static int run_remote(const struct run_config *config, struct sl_request *request, struct sl_follow *follow) {
     struct sl_client *client;
     int code;
     if (!sl_tool_connect("run", config->tool.coordinator, &config->tool.tls, &client, &code)) {
@@ -83,7 +93,7 @@ static int run_remote(const struct run_config *config, const struct sl_request *
 }
 
 // gRPC has to start after the processes, and stop before they do.
-static int run_in_cluster(const struct run_config *config, const struct sl_request *request, struct sl_follow *follow,
+static int run_in_cluster(const struct run_config *config, struct sl_request *request, struct sl_follow *follow,
                           struct sl_cluster *cluster) {
     struct sl_client *client;
     int code;
@@ -106,7 +116,7 @@ static int run_in_cluster(const struct run_config *config, const struct sl_reque
     return code;
 }
 
-static int run_own_cluster(struct run_config *config, const struct sl_request *request, struct sl_follow *follow) {
+static int run_own_cluster(struct run_config *config, struct sl_request *request, struct sl_follow *follow) {
     if (!config->quiet) {
         fprintf(stderr, "sluice run: no coordinator at %s: starting a cluster on this machine\n",
                 config->tool.coordinator);
@@ -124,12 +134,16 @@ static int run_own_cluster(struct run_config *config, const struct sl_request *r
     return code;
 }
 
-static int run_local(const struct run_config *config, const struct sl_request *request, struct sl_follow *follow) {
+static int run_local(const struct run_config *config, struct sl_request *request, struct sl_follow *follow) {
     struct sl_watch watch = {.deadline_ns = sl_deadline_in_ms(config->request.deadline_ms)};
     struct sl_error err = {0};
     enum sl_weight_format weights;
     sl_follow_attach(follow, &watch);
     enum sl_status status = sl_weight_format_parse(config->cluster.weights, &weights, &err);
+    if (status == SL_OK && sl_request_is_open(&config->request)) {
+        status = sl_request_choose(request, &config->request, sl_local_takes_chats(config->cluster.model), &err);
+    }
+    follow->no_chat = !is_chat(request);
     if (status == SL_OK) {
         struct sl_local_config local = {.model_dir = config->cluster.model,
                                         .device = config->cluster.device,
@@ -141,7 +155,7 @@ static int run_local(const struct run_config *config, const struct sl_request *r
     return sl_follow_end(follow, status, &err);
 }
 
-static int run_somewhere(struct run_config *config, const struct sl_request *request, struct sl_follow *follow) {
+static int run_somewhere(struct run_config *config, struct sl_request *request, struct sl_follow *follow) {
     if (config->local) {
         return run_local(config, request, follow);
     }

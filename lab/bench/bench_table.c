@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/describe.h"
 #include "cli/tool.h"
 #include "lab/bench/bench.h"
 #include "lab/result.h"
@@ -16,6 +17,7 @@ static const struct {
     {"engine", &sl_bench_engine, "prefill and decode against this machine's arithmetic and memory"},
     {"cells", &sl_bench_cells, "single cells of prefill and decode; what lab/bench/peers compares with others"},
     {"kernels", &sl_bench_kernels, "every operation of a device against its memory or its arithmetic"},
+    {"group", &sl_bench_group, "what ranks of one model pay to meet and to add up, against a copy"},
     {"compress", &sl_bench_compress, "prefill under each recipe against prefill with the full cache"},
     {"ship", &sl_bench_ship, "capsules between two processes against ucx_perftest"},
     {"retrieve", &sl_bench_retrieve, "offloaded layers: the scan, latency over each transport, bytes a step"},
@@ -23,6 +25,13 @@ static const struct {
     {"ttft", &sl_bench_ttft, "time to first token: the cluster against one process doing both phases"},
     {"mixed", &sl_bench_mixed, "short prompts beside a long one, against the same short prompts alone"},
 };
+
+static bool describe_row(size_t i, const char **name_out, const char **summary_out) {
+    bool there = i < sizeof benches / sizeof benches[0];
+    *name_out = there ? benches[i].name : NULL;
+    *summary_out = there ? benches[i].summary : NULL;
+    return there;
+}
 
 static void print_usage(FILE *file) {
     fprintf(file, "Usage: sluice bench BENCH [options]\n\nBenches:\n");
@@ -68,10 +77,7 @@ static int run(const struct sl_bench *bench, int argc, char **argv) {
     if (status == SL_OK) {
         status = run_in(bench, state, &err);
         sl_bench_progress(NULL);
-        code = status == SL_OK              ? SL_EXIT_OK
-               : status == SL_ERR_CANCELLED ? SL_EXIT_CANCELLED
-               : status == SL_ERR_INVALID   ? SL_EXIT_USAGE
-                                            : SL_EXIT_FAILED;
+        code = sl_exit_of(status);
     }
     if (code != SL_EXIT_OK) {
         fprintf(stderr, "%s: %s\n", bench->name, err.text);
@@ -88,6 +94,10 @@ int sl_bench_main(int argc, char **argv) {
     }
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
         print_usage(stdout);
+        return 0;
+    }
+    if (sl_describe_asked(argc, argv)) {
+        sl_describe_commands("sluice bench", "Measure this machine, the engine, the fabric.", describe_row);
         return 0;
     }
     print_usage(stderr);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/describe.h"
 #include "cli/tool.h"
 #include "lab/eval/eval.h"
 #include "lab/measure/measure.h"
@@ -21,9 +22,17 @@ static const struct {
     {"weights", sl_command_eval_weights, "what quantized weights do to predictions, beside the stored ones"},
 };
 
+#define SUMMARY "How good answers from compressed caches are, in numbers."
+
+static bool describe_row(size_t i, const char **name_out, const char **summary_out) {
+    bool there = i < sizeof evals / sizeof evals[0];
+    *name_out = there ? evals[i].name : NULL;
+    *summary_out = there ? evals[i].summary : NULL;
+    return there;
+}
+
 static void print_usage(FILE *file) {
-    fprintf(file, "Usage: sluice eval EVALUATION [options]\n"
-                  "How good answers from compressed caches are, in numbers.\n\nEvaluations:\n");
+    fprintf(file, "Usage: sluice eval EVALUATION [options]\n" SUMMARY "\n\nEvaluations:\n");
     for (size_t i = 0; i < sizeof evals / sizeof evals[0]; i++) {
         fprintf(file, "  %-10s %s\n", evals[i].name, evals[i].summary);
     }
@@ -38,6 +47,10 @@ int sl_command_eval(int argc, char **argv) {
     }
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
         print_usage(stdout);
+        return SL_EXIT_OK;
+    }
+    if (sl_describe_asked(argc, argv)) {
+        sl_describe_commands("sluice eval", SUMMARY, describe_row);
         return SL_EXIT_OK;
     }
     if (argc > 1) {

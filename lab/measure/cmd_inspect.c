@@ -282,6 +282,9 @@ int sl_command_inspect(int argc, char **argv) {
         return sl_tool_complain("inspect", &err);
     }
     status = sl_capsule_file_open(capsule.path, &capsule.file, &err);
+    if (status == SL_ERR_NOT_FOUND) { // wrong usage
+        status = err.status = SL_ERR_INVALID;
+    }
     if (status == SL_OK) {
         status = open_body(&capsule, &err);
     }

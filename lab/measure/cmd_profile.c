@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: `sluice profile`: measure how the attention of each layer is spread over its slots, and write it beside the
-// model: which layers are dense.
+// Purpose: `sluice profile`: measure how the attention of each layer is spread over its slots, which layers are
+// dense; and write that to a file where it is asked to.
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/whole_file.h"
 #include "cli/message_json.h"
 #include "cli/progress.h"
 #include "cli/table.h"
@@ -21,11 +22,11 @@
 
 struct profile_config {
     struct sl_tool_config tool;
-    const char *model, *device, *png;
+    const char *model, *device, *png, *out;
     struct sl_option_list texts;
     double threshold;
     int64_t tokens, threads;
-    bool dry_run;
+    bool write;
 };
 
 static const struct sl_option options[] = {
@@ -37,7 +38,11 @@ static const struct sl_option options[] = {
      SL_FIELD(profile_config, tokens), SL_ATTENTION_MIN_TOKENS, 1 << 24},
     {"threshold", 0, SL_OPTION_FLOAT, "0.2", "P", "a layer above it is dense", SL_FIELD(profile_config, threshold), 0,
      1},
-    {"dry-run", 0, SL_OPTION_FLAG, NULL, NULL, "measure, and write nothing", SL_FIELD(profile_config, dry_run)},
+    {"out", 'o', SL_OPTION_STRING, NULL, "FILE", "write the profile there", SL_FIELD(profile_config, out)},
+    {"write", 0, SL_OPTION_FLAG, NULL, NULL,
+     "write it into the model's folder, as sluice_profile.json: what recipes call \"dense\" changes, and with it the "
+     "model's fingerprint",
+     SL_FIELD(profile_config, write)},
     {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the measurements (needs gnuplot)", SL_FIELD(profile_config, png)},
     {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(profile_config, threads), 0, 1024},
     SL_DEVICE_OPTION(profile_config, device),
@@ -47,8 +52,9 @@ static const struct sl_option options[] = {
 static const struct sl_program program = {
     .name = "sluice profile",
     .usage = "--model DIR [options]",
-    .summary = "Measure how dense the attention of each layer is, and write DIR/sluice_profile.json: the layers that\n"
-               "recipes call \"dense\" (tailorkv quantizes these, and offloads the others).",
+    .summary =
+        "Measure how dense the attention of each layer is. With --write the layers above the threshold are those\n"
+        "that recipes call \"dense\" (tailorkv quantizes these, and offloads the others).",
     .epilog = "Means over the last 32 queries of each prompt, over query heads and over prompts:\n"
               "dense preference  attention outside of each query's top 5% of slots: 0 where few slots have it all\n"
               "first, last       share of the attention on the first 1, 4, 64 slots (sinks) and on the newest 64\n"
@@ -210,24 +216,44 @@ static enum sl_status draw_plot(const struct sl_attention_profile *p, double thr
 
 // --- the command -----------------------------------------------------------------------------------------------------
 
+// Where the profile is to be; "" if nowhere. An output that cannot be written is found out before the work.
+static enum sl_status find_path(const struct profile_config *config, char path_out[PATH_SIZE], struct sl_error *err) {
+    struct sl_whole_file whole;
+    if (config->write && config->out) {
+        return sl_fail(err, SL_ERR_INVALID, "--write and --out exclude each other");
+    }
+    if (config->out && (size_t)snprintf(path_out, PATH_SIZE, "%s", config->out) >= PATH_SIZE) {
+        return sl_fail(err, SL_ERR_INVALID, "--out %.200s...: the path is too long", config->out);
+    }
+    if (!config->out && !config->write) {
+        path_out[0] = '\0';
+        return SL_OK;
+    }
+    enum sl_status status = config->write ? sl_profile_path(config->model, path_out, PATH_SIZE, err) : SL_OK;
+    status = status == SL_OK ? sl_whole_file_open(&whole, path_out, err) : status;
+    if (status == SL_OK) {
+        sl_whole_file_abandon(&whole);
+    }
+    return status;
+}
+
 static enum sl_status report(const struct profile_config *config, const struct sl_attention_profile *p,
-                             struct sl_error *err) {
+                             const char *path, struct sl_error *err) {
     struct sl_layers dense;
-    char path[PATH_SIZE];
     sl_profile_choose(p, config->threshold, &dense);
     json_t *json = sl_profile_json(p, config->threshold, &dense);
     enum sl_status status = json ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    if (status == SL_OK && !config->dry_run) {
-        status = sl_profile_write(config->model, json, path, sizeof path, err);
+    if (status == SL_OK && path[0]) {
+        status = sl_profile_write(path, json, err);
     }
     if (status == SL_OK && config->tool.json) {
-        if (!config->dry_run) {
+        if (path[0]) {
             json_object_set_new(json, "path", sl_text_json(path));
         }
         sl_json_print(json_incref(json), JSON_COMPACT | JSON_REAL_PRECISION(6), stdout);
     } else if (status == SL_OK) {
         print_table(p, config->threshold, &dense);
-        if (!config->dry_run) {
+        if (path[0]) {
             printf("written to %s (threshold %g)\n", path, config->threshold);
         }
     }
@@ -244,7 +270,10 @@ static enum sl_status profile(void *arg, struct sl_error *err) {
                                          .max_rows = MAX_ROWS,
                                          .cache_tokens = config->tokens,
                                          .tokenizer = true};
-    enum sl_status status = sl_plot_check(config->png, err);
+    char path[PATH_SIZE];
+    enum sl_status status =
+        config->model ? sl_plot_check(config->png, err) : sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
+    status = status == SL_OK ? find_path(config, path, err) : status;
     if (status == SL_OK) {
         status = sl_eval_model_open(&model, &m, err);
     }
@@ -258,7 +287,7 @@ static enum sl_status profile(void *arg, struct sl_error *err) {
     }
     sl_eval_model_close(&m);
     if (status == SL_OK) {
-        status = report(config, &p, err);
+        status = report(config, &p, path, err);
     }
     sl_attention_profile_cleanup(&p);
     return status;

@@ -32,9 +32,11 @@ static const struct sl_option options[] = {
     {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "of the model's weights in memory: stored, int8 or int4",
      SL_FIELD(eval_config, weights)},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
-     "may be given several times, or as a list joined by ';'. Without: every preset, with --budget where it evicts",
-     SL_FIELD(eval_config, recipes)},
-    {"budget", 'b', SL_OPTION_STRING, "0.2", "B", "of the presets: slots, or a ratio of the prompt",
+     "may be given several times, or as a list joined by ';'. Without: every preset", SL_FIELD(eval_config, recipes)},
+    {"budget", 'b', SL_OPTION_STRING, NULL, "B",
+     "of every recipe that evicts and names none: slots, or a ratio of the prompt. Without: 0.2 for presets that were "
+     "not "
+     "named",
      SL_FIELD(eval_config, budget)},
     {"text", 't', SL_OPTION_STRING, NULL, "FILE", "what is read; - is standard input. Without: this tool's licence",
      SL_FIELD(eval_config, text)},
@@ -197,10 +199,16 @@ static void print_skipped(const struct eval *e) {
     }
 }
 
+// A recipe that evicts, with a budget for which this prompt is too short: its errors say nothing about it.
+static bool evicted_nothing(const struct eval *e, const struct trial *trial) {
+    return sl_recipe_evicts(&trial->recipe) && !sl_recipe_thins(&trial->recipe) &&
+           trial->result.slots > (double)e->n_read - 0.5;
+}
+
 static void print_summary(const struct eval *e) {
-    static const struct sl_column columns[] = {{"RECIPE", false}, {"SLOTS", true}, {"BYTES/TOKEN", true},
-                                               {"OF F16", true},  {"ERROR", true}, {"OVERLAP", true},
-                                               {"RECALL", true},  {"NLL", true},   {"ABOVE FULL", true}};
+    static const struct sl_column columns[] = {
+        {"RECIPE", false}, {"SLOTS", true},  {"BYTES/TOKEN", true}, {"OF F16", true},     {"ERROR", true},
+        {"OVERLAP", true}, {"RECALL", true}, {"NLL", true},         {"ABOVE FULL", true}, {"", false}};
     struct sl_table table = SL_TABLE(columns);
     for (size_t i = 0; i < e->n_trials; i++) {
         const struct trial *trial = &e->trials[i];
@@ -215,7 +223,8 @@ static void print_summary(const struct eval *e) {
         } else {
             sl_table_add(&table, "%.3f", r->recall_mean);
         }
-        sl_table_add(&table, "%.4f\t%+.4f", r->nll, r->nll - e->full_nll);
+        sl_table_add(&table, "%.4f\t%+.4f\t%s", r->nll, r->nll - e->full_nll,
+                     evicted_nothing(e, trial) ? "nothing was evicted" : "");
     }
     sl_table_finish(&table, stdout);
 }
@@ -268,6 +277,8 @@ static void print_json(const struct eval *e) {
         }
         print_value(trial->text, "cache", r->bytes_per_token, "bytes/token", "f16", r->bytes_per_token / r->share);
         print_value(trial->text, "slots", r->slots, "slots/head", "prompt", (double)e->n_read);
+        print_value(trial->text, "evicted", evicted_nothing(e, trial) ? 0 : (double)e->n_read - r->slots, "slots/head",
+                    NULL, 0);
         print_value(trial->text, "attention error", r->error_mean, "relative", NULL, 0);
         print_value(trial->text, "overlap", r->overlap_mean, "jaccard", NULL, 0);
         if (r->recall_mean >= 0) {

@@ -41,9 +41,12 @@ static const struct sl_option options[] = {
     {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "of the model's weights in memory: stored, int8 or int4",
      SL_FIELD(perplexity_config, weights)},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
-     "may be given several times, or as a list joined by ';'. Without: every preset, with --budget where it evicts",
+     "may be given several times, or as a list joined by ';'. Without: every preset",
      SL_FIELD(perplexity_config, recipes)},
-    {"budget", 'b', SL_OPTION_STRING, "0.2", "B", "of the presets: slots, or a ratio of the tokens predicted",
+    {"budget", 'b', SL_OPTION_STRING, NULL, "B",
+     "of every recipe that evicts and names none: slots, or a ratio of the tokens predicted. Without: 0.2 for presets "
+     "that were not "
+     "named",
      SL_FIELD(perplexity_config, budget)},
     {"text", 't', SL_OPTION_LIST, NULL, "FILE",
      "may be given several times; - is standard input. Without: the text of this tool's licence",
@@ -88,6 +91,7 @@ struct trial {
     struct sl_interval above;
     double slots; // mean over texts
     int64_t most_slots;
+    bool evicts; // the recipe says so
 };
 
 struct eval {
@@ -212,6 +216,7 @@ static enum sl_status run_trial(struct eval *e, struct trial *trial, struct sl_e
     struct sl_error why = {0};
     enum sl_status status = sl_job_recipe(trial->text, e->model.runtime.config, &recipe, &why);
     if (status == SL_OK) {
+        trial->evicts = sl_recipe_evicts(&recipe);
         status = measure_texts(e, trial, &recipe, &why);
     }
     if (status == SL_ERR_INVALID || status == SL_ERR_PRECONDITION || status == SL_ERR_UNSUPPORTED) {
@@ -257,9 +262,15 @@ static double at_block(const struct eval *e, const struct trial *trial, int64_t 
 
 // --- results ---------------------------------------------------------------------------------------------------------
 
+// A recipe that evicts, with a budget that these texts do not reach: it is the full cache.
+static bool evicted_nothing(const struct eval *e, const struct trial *trial) {
+    return trial->evicts && trial->slots > e->trials[0].slots - 0.5;
+}
+
 static void print_table(const struct eval *e) {
     static const struct sl_column columns[] = {{"RECIPE", false},    {"SLOTS", true},      {"MOST", true},
-                                               {"PERPLEXITY", true}, {"ABOVE FULL", true}, {"95% INTERVAL", true}};
+                                               {"PERPLEXITY", true}, {"ABOVE FULL", true}, {"95% INTERVAL", true},
+                                               {"", false}};
     struct sl_table table = SL_TABLE(columns);
     for (size_t i = 0; i < e->n_trials; i++) {
         const struct trial *trial = &e->trials[i];
@@ -273,6 +284,7 @@ static void print_table(const struct eval *e) {
         } else {
             sl_table_add(&table, "%+.4f to %+.4f", trial->above.low, trial->above.high);
         }
+        sl_table_add(&table, "%s", evicted_nothing(e, trial) ? "nothing was evicted" : "");
     }
     sl_table_finish(&table, stdout);
     for (size_t i = 0; i < e->n_trials; i++) {
@@ -304,6 +316,7 @@ static void print_json(const struct eval *e) {
                                      "most_slots", (json_int_t)trial->most_slots, "tokens", (json_int_t)e->n_tokens,
                                      "chunk", (json_int_t)e->config.chunk, "block", BLOCK, "curve", curve);
             json_object_update(line, more);
+            json_object_set_new(line, "nothing_evicted", json_boolean(evicted_nothing(e, trial)));
             json_decref(more);
         }
         sl_json_print(line, JSON_REAL_PRECISION(9), stdout);

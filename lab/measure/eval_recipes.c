@@ -3,14 +3,24 @@
 #include "lab/measure/eval_recipes.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "compress/recipe/recipe.h"
+
+#define PRESETS_BUDGET "0.2"
+
+static enum sl_status check_budget(const char *budget, struct sl_error *err) {
+    struct sl_recipe recipe;
+    char text[SL_RECIPE_TEXT_BYTES];
+    snprintf(text, sizeof text, "h2o,budget=%.40s", budget);
+    return sl_recipe_parse(text, &recipe, err);
+}
 
 static enum sl_status add_presets(const char *budget, struct sl_list *list, struct sl_error *err) {
     struct sl_recipe recipe;
     char text[SL_RECIPE_TEXT_BYTES];
-    snprintf(text, sizeof text, "h2o,budget=%.40s", budget); // is it a budget?
-    enum sl_status status = sl_recipe_parse(text, &recipe, err);
+    enum sl_status status = SL_OK;
     for (const struct sl_preset *preset = sl_recipe_presets(); preset->name && status == SL_OK; preset++) {
         bool evicts = sl_recipe_parse(preset->name, &recipe, NULL) == SL_OK && sl_recipe_evicts(&recipe);
         snprintf(text, sizeof text, evicts ? "%s,budget=%s" : "%s", preset->name, budget);
@@ -19,21 +29,36 @@ static enum sl_status add_presets(const char *budget, struct sl_list *list, stru
     return status;
 }
 
+// A recipe that somebody has named; with the budget behind it where it evicts and names none.
+static enum sl_status give_budget(char **recipe_text, const char *budget, struct sl_error *err) {
+    struct sl_recipe recipe;
+    struct sl_error why = {0};
+    if (sl_recipe_parse(*recipe_text, &recipe, &why) != SL_OK) {
+        return sl_fail(err, SL_ERR_INVALID, "%.100s: %s", *recipe_text, why.text);
+    }
+    if (budget == NULL || !sl_recipe_evicts(&recipe) || strcasestr(*recipe_text, "budget")) {
+        return SL_OK;
+    }
+    char *text;
+    if (asprintf(&text, "%s,budget=%s", *recipe_text, budget) < 0) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    free(*recipe_text);
+    *recipe_text = text;
+    return SL_OK;
+}
+
 enum sl_status sl_eval_recipes(const struct sl_option_list *named, const char *budget, struct sl_list *list,
                                struct sl_error *err) {
-    enum sl_status status = SL_OK;
+    enum sl_status status = budget ? check_budget(budget, err) : SL_OK;
     for (int i = 0; i < named->n && status == SL_OK; i++) {
         status = sl_list_add(list, named->items[i], ';', err);
     }
     if (status == SL_OK && list->n == 0) {
-        return add_presets(budget, list, err);
+        return add_presets(budget ? budget : PRESETS_BUDGET, list, err);
     }
     for (size_t i = 0; i < list->n && status == SL_OK; i++) {
-        struct sl_recipe recipe;
-        struct sl_error why = {0};
-        if (sl_recipe_parse(list->items[i], &recipe, &why) != SL_OK) {
-            status = sl_fail(err, SL_ERR_INVALID, "%.100s: %s", list->items[i], why.text);
-        }
+        status = give_budget(&list->items[i], budget, err);
     }
     return status;
 }

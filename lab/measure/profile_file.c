@@ -42,13 +42,16 @@ json_t *sl_profile_json(const struct sl_attention_profile *profile, double thres
                      "dense_layers", layers, "attention", attention_json(profile));
 }
 
-enum sl_status sl_profile_write(const char *model_dir, const json_t *profile, char *path_out, size_t path_bytes,
-                                struct sl_error *err) {
+enum sl_status sl_profile_path(const char *model_dir, char *path_out, size_t path_bytes, struct sl_error *err) {
     if ((size_t)snprintf(path_out, path_bytes, "%s/sluice_profile.json", model_dir) >= path_bytes) {
         return sl_fail(err, SL_ERR_INVALID, "%.200s...: the path is too long", model_dir);
     }
+    return SL_OK;
+}
+
+enum sl_status sl_profile_write(const char *path, const json_t *profile, struct sl_error *err) {
     struct sl_whole_file whole;
-    enum sl_status status = sl_whole_file_open(&whole, path_out, err);
+    enum sl_status status = sl_whole_file_open(&whole, path, err);
     if (status != SL_OK) {
         return status;
     }

@@ -22,6 +22,8 @@ void sl_profile_choose(const struct sl_attention_profile *profile, double thresh
 // What is in the file, as an object that is the caller's. NULL: out of memory.
 json_t *sl_profile_json(const struct sl_attention_profile *profile, double threshold, const struct sl_layers *dense);
 
-// Write it into the model's folder, whole or not at all. path_out: where it is. SL_ERR_IO.
-enum sl_status sl_profile_write(const char *model_dir, const json_t *profile, char *path_out, size_t path_bytes,
-                                struct sl_error *err);
+// Where the loader looks for it. SL_ERR_INVALID: the path is too long.
+enum sl_status sl_profile_path(const char *model_dir, char *path_out, size_t path_bytes, struct sl_error *err);
+
+// Write it, whole or not at all. SL_ERR_IO.
+enum sl_status sl_profile_write(const char *path, const json_t *profile, struct sl_error *err);

@@ -297,7 +297,7 @@ int sl_command_plan(int argc, char **argv) {
     struct planning *p = calloc(1, sizeof *p);
     if (!p) {
         fprintf(stderr, "sluice plan: out of memory\n");
-        return SL_EXIT_FAILED;
+        return sl_exit_of(SL_ERR_EXHAUSTED);
     }
     struct sl_error err = {0};
     int first, code;

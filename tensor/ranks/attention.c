@@ -86,7 +86,8 @@ static void attend_part(const struct sl_ranks_call *call, int rank, struct sl_st
 static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
     size_t work = 0;
     for (int i = 0; i < n_calls; i++) {
-        work += (size_t)calls[i].m * (size_t)calls[i].n_heads * (size_t)calls[i].head_dim * calls[i].heads.kv[0].n_slots;
+        work +=
+            (size_t)calls[i].m * (size_t)calls[i].n_heads * (size_t)calls[i].head_dim * calls[i].heads.kv[0].n_slots;
     }
     struct attend_call c = {sl_ranks_call(stream, work, attend_part), calls, n_calls};
     sl_ranks_run(&c.call);

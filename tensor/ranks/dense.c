@@ -39,9 +39,8 @@ static void add_rows(const struct sl_matrix *w, int64_t first, int64_t n, struct
         if (of_part > 0) {
             int64_t taken = of_part < n ? of_part : n;
             assert(*n_parts < SL_MAX_PARTS);
-            to->parts[(*n_parts)++] =
-                (struct sl_rows){sl_weight_row(&(struct sl_matrix){.k = w->k, .dtype = w->dtype, .parts = {w->parts[i]}}, first),
-                                 taken};
+            to->parts[(*n_parts)++] = (struct sl_rows){
+                sl_weight_row(&(struct sl_matrix){.k = w->k, .dtype = w->dtype, .parts = {w->parts[i]}}, first), taken};
             first += taken;
             n -= taken;
         }
@@ -51,7 +50,8 @@ static void add_rows(const struct sl_matrix *w, int64_t first, int64_t n, struct
 
 // A rank's share of W, not yet packed.
 static struct sl_matrix part_of(const struct sl_matrix *w, struct sl_share outputs, float *bias) {
-    struct sl_matrix part = {.k = w->k, .dtype = w->dtype, .format = w->format, .activation = w->activation, .gated = w->gated};
+    struct sl_matrix part = {
+        .k = w->k, .dtype = w->dtype, .format = w->format, .activation = w->activation, .gated = w->gated};
     int n_parts = 0;
     part.n = (w->gated ? 2 : 1) * outputs.n;
     add_rows(w, outputs.first, outputs.n, &part, &n_parts);
@@ -237,7 +237,12 @@ static void norm_part(const struct sl_ranks_call *call, int rank, struct sl_stre
 static void norm(struct sl_stream *stream, const struct sl_norm *of, const float *x, int64_t x_stride, int64_t m,
                  int n_groups, float *out, int64_t out_stride) {
     struct norm_call c = {{sl_ranks_call(stream, (size_t)(m * n_groups * of->n), norm_part), m},
-                          of, x, x_stride, n_groups, out, out_stride};
+                          of,
+                          x,
+                          x_stride,
+                          n_groups,
+                          out,
+                          out_stride};
     sl_ranks_run(&c.rows.call);
 }
 
@@ -275,14 +280,19 @@ static void rotate_part(const struct sl_ranks_call *call, int rank, struct sl_st
     const struct rotate_call *c = (const struct rotate_call *)call;
     struct sl_share share = rows_of(call, rank);
     int64_t at = share.first * (c->rope->rotary_dim / 2);
-    call->ranks->each->rotate(stream, c->rope, c->cosines + at, c->sines + at, c->x + share.first * c->stride, c->stride,
-                              share.n, c->n_heads);
+    call->ranks->each->rotate(stream, c->rope, c->cosines + at, c->sines + at, c->x + share.first * c->stride,
+                              c->stride, share.n, c->n_heads);
 }
 
 static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
                    float *x, int64_t stride, int64_t m, int n_heads) {
     struct rotate_call c = {{sl_ranks_call(stream, (size_t)(m * n_heads * rope->rotary_dim), rotate_part), m},
-                            rope, cosines, sines, x, stride, n_heads};
+                            rope,
+                            cosines,
+                            sines,
+                            x,
+                            stride,
+                            n_heads};
     sl_ranks_run(&c.rows.call);
 }
 

@@ -25,7 +25,8 @@ struct sl_ranks {
 struct sl_ranks_call {
     struct sl_ranks *ranks;
     int n; // ranks that take part: all, or rank 0 alone
-    void (*run)(const struct sl_ranks_call *call, int rank, struct sl_stream *stream); // its part, in the rank's compute stream
+    void (*run)(const struct sl_ranks_call *call, int rank,
+                struct sl_stream *stream); // its part, in the rank's compute stream
 };
 
 static inline struct sl_ranks *sl_ranks_of(const struct sl_stream *stream) {

@@ -23,9 +23,9 @@
  */
 #pragma once
 
+#include "tensor/group/group.h"
 #include "tensor/ops.h"
 
-#define SL_MAX_RANKS     16
 #define SL_RANK_STILL_MS 5000
 
 struct sl_ranks_config {

@@ -114,14 +114,18 @@ int main(int argc, char **argv) {
     struct reading r = {0};
     int batch = argc == 7 ? atoi(argv[5]) : 0;
     if (batch != 1 && batch != N_PROMPTS) {
-        fprintf(stderr, "Usage: bits_forward TIER RANKS TOKENS CHUNK BATCH FOLDER, where BATCH is 1 or %d\n", N_PROMPTS);
+        fprintf(stderr, "Usage: bits_forward TIER RANKS TOKENS CHUNK BATCH FOLDER, where BATCH is 1 or %d\n",
+                N_PROMPTS);
         return 2;
     }
     r.n_tokens = atoi(argv[3]);
     r.chunk = atoi(argv[4]);
     struct sl_error err = {0};
-    struct sl_runtime_config config = {.model_dir = argv[6], .tier = argv[1], .ranks = atoi(argv[2]),
-                                       .threads = N_THREADS * atoi(argv[2]), .max_rows = r.chunk * batch};
+    struct sl_runtime_config config = {.model_dir = argv[6],
+                                       .tier = argv[1],
+                                       .ranks = atoi(argv[2]),
+                                       .threads = N_THREADS * atoi(argv[2]),
+                                       .max_rows = r.chunk * batch};
     void *memory = calloc(1, ARENA_BYTES + SL_ARENA_UNIT); // zeros, so that slots which no token has yet are the same
     char *aligned = (char *)(((uintptr_t)memory + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT);
     enum sl_status status = r.n_tokens > 0 && r.chunk > 0 && memory != NULL

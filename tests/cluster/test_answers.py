@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """The main job gives the right answer, and the same answer however it travels and however it is cut."""
+import json
 import os
 import signal
 import subprocess
@@ -193,7 +194,16 @@ def test_a_chat_is_rendered_by_the_models_template():
             plain, plain_events = ask(text=f"{system}\n{user}\n")
             assert finished.statistics.n_prompt_tokens == plain.statistics.n_prompt_tokens
             assert tokens(events) == tokens(plain_events) != []
-            assert answer_here(user, "full", "--chat", "--system", system, model=model) == tokens(events)
+            assert answer_here(user, "full", "--system", system, model=model) == tokens(events)
+            # Who says nothing asks a model that takes chats as one, here and in a cluster; --raw is the text as it is.
+            turn = inference.Chat(messages=[message(role="user", content="lantern")])
+            for words, prompt in (((), {"chat": turn}), (("--raw",), {"text": "lantern"})):
+                n_tokens = ask(**prompt)[0].statistics.n_prompt_tokens
+                for where in (("--local", "--model", model), ("--coordinator", cluster.coordinator.address)):
+                    done = subprocess.run([os.path.join(BIN, "sluice"), "run", "--prompt", "lantern", "-n", "1", "-r", "full", "--json",
+                                           *words, *where], capture_output=True, timeout=60 * SLOW)
+                    finished = json.loads(done.stdout.splitlines()[-1])["finished"]
+                    assert int(finished["statistics"]["n_prompt_tokens"]) == n_tokens, (words, where, done)
             critic = inference.Chat(messages=[message(role="critic", content="meh")])
             assert "no critics here" in refusal(cluster, critic)
     with Cluster(kvstore=0) as cluster:  # the demo itself has none

@@ -219,9 +219,9 @@ def broken_models():
 def test_broken_models():
     for words, folder in broken_models():
         for program in ("sluice-prefill", "sluice-decode"):
-            fails(words, program, "--model", folder, "--arena", "4M")
+            fails(words, program, "--model", folder, "--arena", "4M", code=2)
         shutil.rmtree(os.path.dirname(folder))
-    fails(["no-such-folder"], "sluice-coordinator", "--model", os.path.join(ROOT, "no-such-folder"))
+    fails(["no-such-folder"], "sluice-coordinator", "--model", os.path.join(ROOT, "no-such-folder"), code=2)
 
 
 def test_a_worker_of_another_model_is_refused():

@@ -190,7 +190,7 @@ def test_chats():
         assert status == 200 and reply["object"] == "chat.completion", reply
         message = reply["choices"][0]["message"]
         assert message["role"] == "assistant" and reply["choices"][0]["finish_reason"] == "length", reply
-        here = run_local("full,format=int8", "the lantern", "--ignore-eos", "--chat", "--system", "Be brief.", n_tokens=6, model=cluster.model)
+        here = run_local("full,format=int8", "the lantern", "--ignore-eos", "--system", "Be brief.", n_tokens=6, model=cluster.model)
         assert "".join(e["token"].get("text", "") for e in here if "token" in e) == message["content"]
 
         chunks, done = gateway.chunks("/v1/chat/completions", asked)

@@ -214,7 +214,7 @@ def test_waiting_for_a_store_is_no_stall():
     """The engine waits for it, so it may not be told to wait for as long as it may stand still."""
     refused = subprocess.run([os.path.join(BIN, "sluice-decode"), "--stall-after", "2s", "--retrieve-deadline", "2000ms"],
                              capture_output=True, text=True, timeout=30 * SLOW)
-    assert refused.returncode == 1 and "--stall-after" in refused.stderr, refused
+    assert refused.returncode == 2 and "--stall-after" in refused.stderr, refused
 
 
 def test_whatever_heartbeat_the_coordinator_asks_for_is_kept():

@@ -79,7 +79,7 @@ def test_strangers_get_nothing():
         said = subprocess.run([os.path.join(BIN, "sluice-prefill"), "--name", "prefill-9", "--coordinator", cluster.coordinator.address,
                                "--model", MODEL, "--arena", "16M", "--threads", "1", *made.options("client/acme")],
                               capture_output=True, text=True, timeout=60)
-        assert said.returncode == 1 and "the certificate" in said.stderr and "acme" in said.stderr, said
+        assert said.returncode == 2 and "the certificate" in said.stderr and "acme" in said.stderr, said
         finished, _ = cluster.answer(request(1000))
         assert finished.status_code == 0, finished
 
@@ -158,7 +158,7 @@ def test_a_bench_of_a_cluster_that_runs():
         done = subprocess.run([*command, *made.options("client/acme")], capture_output=True, text=True, timeout=60 * SLOW)
         assert done.returncode == 0 and done.stdout.startswith("{"), done
         done = subprocess.run(command, capture_output=True, text=True, timeout=60 * SLOW)
-        assert done.returncode == 1 and done.stdout == "" and "--tls-cert" in done.stderr, done
+        assert done.returncode == 3 and done.stdout == "" and "--tls-cert" in done.stderr, done
 
 
 def test_a_cluster_of_one_command():

@@ -63,8 +63,8 @@ static bool has_packed(const struct sl_attend *a) {
 static bool alike(const struct sl_attend *a, const struct sl_attend *b) {
     return a->n_heads == b->n_heads && a->heads.n == b->heads.n && a->head_dim == b->head_dim &&
            a->q_stride == b->q_stride && a->kv_stride == b->kv_stride && a->out_stride == b->out_stride &&
-           a->scale == b->scale && a->window == b->window && a->rope == b->rope && a->heads.kv[0].work->format == b->heads.kv[0].work->format &&
-           has_packed(a) == has_packed(b);
+           a->scale == b->scale && a->window == b->window && a->rope == b->rope &&
+           a->heads.kv[0].work->format == b->heads.kv[0].work->format && has_packed(a) == has_packed(b);
 }
 
 // Calls that are alike, as a launch takes them.

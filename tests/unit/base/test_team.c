@@ -391,7 +391,7 @@ static void test_a_member_that_stands_still_is_lost(void **state) {
     assert_int_equal(sl_team_run_each(team, execute_own, &each, &vigil, &lost), SL_ERR_PEER_LOST);
     assert_int_equal(lost, 2);
     assert_int_equal(each.n_executed[0], 1); // nobody works for a team that is lost
-    sl_team_destroy(&team); // does not wait for the one who stands still
+    sl_team_destroy(&team);                  // does not wait for the one who stands still
     assert_null(team);
     pthread_mutex_lock(&each.mutex); // who comes back after all leaves, and takes the team's memory with it
     each.released = true;

@@ -124,6 +124,61 @@ static void test_follow_prints_error_estimates_where_there_are_some(void **state
     }
 }
 
+// What was never measured is "-", and not a zero that looks like a measurement.
+static void test_follow_shows_what_is_unknown_as_unknown(void **state) {
+    (void)state;
+    Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
+    statistics.n_prompt_tokens = 4591;
+    statistics.full_bytes = 20 << 20;
+    for (int stored = 0; stored < 2; stored++) { // failed while it was queued; from a store
+        char *text;
+        size_t n_bytes;
+        FILE *file = open_memstream(&text, &n_bytes);
+        statistics.capsule_bytes = stored ? 1 << 20 : 0;
+        statistics.n_reused_tokens = stored ? 4590 : 0;
+        statistics.ttft_ms = stored;
+        sl_statistics_print(&statistics, file);
+        fclose(file);
+        assert_non_null(strstr(text, "slots        -\n"));
+        assert_non_null(strstr(text, stored ? "4591 tokens, 4590 of them reused, 1 read\n" : "4591 tokens\n"));
+        assert_non_null(strstr(text, stored ? "1.0 MiB instead of 20.0 MiB" : "capsule      - instead of 20.0 MiB\n"));
+        assert_non_null(strstr(text, stored ? "TTFT         1 ms: queue 0" : "TTFT         -\n"));
+        assert_non_null(strstr(text, "TPOT         -, 0 tokens in - altogether\n"));
+        free(text);
+    }
+}
+
+static void test_follow_says_that_an_answer_is_empty(void **state) {
+    (void)state;
+    for (int chat = 0; chat < 2; chat++) {
+        struct screen s;
+        open_screen(&s, 0, false);
+        s.follow.no_chat = !chat;
+        send_token(&s, "");
+        send_finished(&s, SLUICE__V1__FINISHED__REASON__STOP_TOKEN, 0, "");
+        assert_int_equal(sl_follow_end(&s.follow, SL_OK, NULL), SL_EXIT_OK);
+        flush_screen(&s);
+        assert_string_equal(s.out, "");
+        assert_non_null(strstr(s.err, "sluice run: the answer is empty: the model ended it at once"));
+        assert_int_equal(strstr(s.err, "--chat") != NULL, !chat);
+        close_screen(&s);
+    }
+}
+
+static void test_follow_says_why_a_short_capsule_is_larger(void **state) {
+    (void)state;
+    Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
+    char *text;
+    size_t n_bytes;
+    FILE *file = open_memstream(&text, &n_bytes);
+    statistics.capsule_bytes = 2 << 20;
+    statistics.full_bytes = 1 << 20;
+    sl_statistics_print(&statistics, file);
+    fclose(file);
+    assert_non_null(strstr(text, "2.0 MiB instead of 1.0 MiB: whole pages of 64 slots\n"));
+    free(text);
+}
+
 static void test_follow_draws_progress_on_a_terminal_until_the_answer(void **state) {
     (void)state;
     struct screen s;
@@ -224,6 +279,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_follow_streams_the_answer_and_ends_with_statistics),
         cmocka_unit_test(test_follow_prints_error_estimates_where_there_are_some),
+        cmocka_unit_test(test_follow_shows_what_is_unknown_as_unknown),
+        cmocka_unit_test(test_follow_says_that_an_answer_is_empty),
+        cmocka_unit_test(test_follow_says_why_a_short_capsule_is_larger),
         cmocka_unit_test(test_follow_draws_progress_on_a_terminal_until_the_answer),
         cmocka_unit_test(test_follow_json_is_lines_of_events),
         cmocka_unit_test(test_follow_exit_codes_follow_the_end),

@@ -118,6 +118,33 @@ static void assert_refused(const struct sl_request_config *config, const char *w
     assert_non_null(strstr(err.text, word));
 }
 
+// Who says neither gets what the model is for.
+static void test_request_is_a_chat_where_the_model_takes_chats(void **state) {
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        struct sl_request_config config = plain();
+        bool takes_chats = i & 1;
+        config.prompt = "the document";
+        config.chat = (i & 6) == 2;
+        config.raw = (i & 6) == 4;
+        config.questions = (struct sl_option_list){{"a?", "b?"}, .n = (i & 6) == 6 ? 2 : 1};
+        bool chat = config.chat || (takes_chats && (i & 6) == 0);
+        struct sl_request request;
+        struct sl_error err = {0};
+        assert_int_equal(sl_request_is_open(&config), (i & 6) == 0);
+        assert_int_equal(sl_request_init(&request, &config, &err), SL_OK);
+        assert_int_equal(sl_request_choose(&request, &config, takes_chats, &err), SL_OK);
+        assert_int_equal(request.message.prompt_case,
+                         chat ? SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT : SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT);
+        config.system = "Be brief.";
+        if (sl_request_is_open(&config)) {
+            assert_int_equal(sl_request_choose(&request, &config, takes_chats, &err),
+                             takes_chats ? SL_OK : SL_ERR_INVALID);
+        }
+        sl_request_cleanup(&request);
+    }
+}
+
 static void test_request_makes_messages_of_a_chat(void **state) {
     (void)state;
     struct sl_request_config config = plain();
@@ -126,8 +153,11 @@ static void test_request_makes_messages_of_a_chat(void **state) {
     config.prompt = "the document";
     config.questions = (struct sl_option_list){{"the question?"}, 1};
     config.system = "Be brief.";
-    assert_refused(&config, "--system needs --chat");
+    config.raw = true;
+    assert_refused(&config, "--system is for chats");
     config.chat = true;
+    assert_refused(&config, "--chat and --raw exclude each other");
+    config.raw = false;
     assert_int_equal(sl_request_init(&request, &config, &err), SL_OK);
     assert_int_equal(request.message.prompt_case, SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT);
     assert_int_equal(request.message.chat->n_messages, 2);
@@ -240,6 +270,7 @@ int main(void) {
         cmocka_unit_test(test_request_without_a_recipe_takes_the_recommended_one),
         cmocka_unit_test(test_request_keeps_further_questions_as_turns),
         cmocka_unit_test(test_request_takes_either_part_alone),
+        cmocka_unit_test(test_request_is_a_chat_where_the_model_takes_chats),
         cmocka_unit_test(test_request_makes_messages_of_a_chat),
         cmocka_unit_test(test_request_refuses_what_is_not_a_prompt),
         cmocka_unit_test(test_request_refuses_bytes_that_are_no_text),

@@ -366,7 +366,7 @@ static void test_config_refuses_by_name_what_is_not_computed(void **state) {
 
 static void test_config_refuses_malformed_files(void **state) {
     (void)state;
-    assert_refused(NULL, SL_ERR_NOT_FOUND, "config.json");
+    assert_refused(NULL, SL_ERR_INVALID, "config.json");
     assert_refused("{" REQUIRED, SL_ERR_INVALID, "config.json");
     assert_refused("[1]", SL_ERR_INVALID, "config.json");
     assert_refused("{" REQUIRED ", \"vocab_size\": 9}", SL_ERR_INVALID, "config.json"); // twice

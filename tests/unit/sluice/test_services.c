@@ -37,14 +37,15 @@ static void test_services_refuse_what_they_cannot_be_started_with(void **state) 
         {"sluice-coordinator --model models/demo now", 2, "unexpected argument 'now'"},
         {"sluice-coordinator --model models/demo --log loud", 2, "loud"},
         {"sluice-coordinator --model models/demo --kept-jobs 0", 2, "kept-jobs"},
-        {"sluice-coordinator --model /nonexistent --kept-jobs 1", 1, "/nonexistent"},
+        {"sluice-coordinator --model /nonexistent --kept-jobs 1", 2, "/nonexistent"},
         {"sluice-coordinator --help", 0, "Usage: sluice-coordinator"},
-        {"sluice-prefill", 1, "give --model DIR"},
+        {"sluice-prefill", 2, "give --model DIR"},
         {"sluice-prefill --help", 0, "Usage: sluice-prefill"},
         {"sluice-decode --colour", 2, "colour"},
         {"sluice-decode --help", 0, "Usage: sluice-decode"},
         {"sluice-kvstore now", 2, "now"},
         {"sluice-kvstore --coordinator 127.0.0.1:1 --arena 1M --disk /dev/null --disk-bytes 64M", 1, "/dev/null"},
+        {"sluice-kvstore --help >/dev/full", 1, ""},
         {"sluice-kvstore --help", 0, "Usage: sluice-kvstore"},
     };
     for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {

@@ -75,12 +75,12 @@ static const struct product_case {
 } products[] = {
     {192, 64, 5, 0, {128, 32, 32}, false, true, false, SL_WEIGHT_STORED},
     {192, 64, 5, 130, {128, 32, 32}, false, false, false, SL_WEIGHT_STORED}, // columns that end within a rank's
-    {192, 64, 1, 20, {192}, false, false, false, SL_WEIGHT_INT8},           // and that only the first has
-    {96, 100, 17, 0, {96}, false, true, true, SL_WEIGHT_INT4},              // a group that is not whole
-    {33, 40, 3, 0, {33}, false, false, true, SL_WEIGHT_STORED},             // a unit and a row
-    {8, 64, 70, 0, {8}, false, false, false, SL_WEIGHT_STORED},             // too few rows for two
-    {400, 72, 33, 0, {200, 200}, true, true, false, SL_WEIGHT_STORED},      // gate and up, with biases that are parted
-    {400, 72, 2, 0, {400}, true, false, false, SL_WEIGHT_INT4},             // both in one tensor
+    {192, 64, 1, 20, {192}, false, false, false, SL_WEIGHT_INT8},            // and that only the first has
+    {96, 100, 17, 0, {96}, false, true, true, SL_WEIGHT_INT4},               // a group that is not whole
+    {33, 40, 3, 0, {33}, false, false, true, SL_WEIGHT_STORED},              // a unit and a row
+    {8, 64, 70, 0, {8}, false, false, false, SL_WEIGHT_STORED},              // too few rows for two
+    {400, 72, 33, 0, {200, 200}, true, true, false, SL_WEIGHT_STORED},       // gate and up, with biases that are parted
+    {400, 72, 2, 0, {400}, true, false, false, SL_WEIGHT_INT4},              // both in one tensor
 };
 
 // y, and how much memory the weights take.
@@ -89,8 +89,13 @@ static float *multiply(const struct product_case *p, const struct sl_ops *ops, s
     int64_t outputs = p->gated ? p->n / 2 : p->n, x_stride = p->k + 3, y_stride = outputs + 5;
     float *stored = floats((size_t)(p->n * p->k), 1), *x = floats((size_t)(p->m * x_stride), 2);
     float *y = floats((size_t)(p->m * y_stride), 3), *bias = floats((size_t)p->n, 4);
-    struct sl_matrix w = {.n = p->n, .k = p->k, .dtype = SL_F32, .format = p->format, .bias = p->bias ? bias : NULL,
-                          .activation = p->gated ? SL_ACT_SILU : SL_ACT_GELU, .gated = p->gated};
+    struct sl_matrix w = {.n = p->n,
+                          .k = p->k,
+                          .dtype = SL_F32,
+                          .format = p->format,
+                          .bias = p->bias ? bias : NULL,
+                          .activation = p->gated ? SL_ACT_SILU : SL_ACT_GELU,
+                          .gated = p->gated};
     int64_t row = 0;
     for (int i = 0; i < SL_MAX_PARTS && p->parts[i] > 0; row += p->parts[i++]) {
         w.parts[i] = (struct sl_rows){stored + row * p->k, p->parts[i]};
@@ -98,8 +103,13 @@ static float *multiply(const struct product_case *p, const struct sl_ops *ops, s
     struct sl_error err;
     assert_int_equal(ops->pack(stream, &w, &err), SL_OK);
     size_t scratch = ops->matmul_scratch(&w, p->m);
-    struct sl_matmul args = {.x = x, .x_stride = x_stride, .m = p->m, .y = y, .y_stride = y_stride,
-                             .n_columns = p->n_columns, .accumulate = p->accumulate,
+    struct sl_matmul args = {.x = x,
+                             .x_stride = x_stride,
+                             .m = p->m,
+                             .y = y,
+                             .y_stride = y_stride,
+                             .n_columns = p->n_columns,
+                             .accumulate = p->accumulate,
                              .scratch = floats(scratch / sizeof(float) + 16, 5)};
     ops->matmul(stream, &w, &args);
     *bytes_out = w.packed_bytes;
@@ -187,8 +197,8 @@ static void open_kv(const struct sl_ops *ops, int n, struct kv_world *k) {
         }
         k->kv[h] = (struct sl_kv){k->lists[h], 0, SLOTS, &k->layout, &k->layout};
     }
-    struct sl_attend all = {.k = rows, .v = rows, .m = SLOTS, .n_heads = n, .head_dim = D, .heads = {k->kv, n},
-                            .positions = positions};
+    struct sl_attend all = {
+        .k = rows, .v = rows, .m = SLOTS, .n_heads = n, .head_dim = D, .heads = {k->kv, n}, .positions = positions};
     ops->append(NULL, &all, 1);
     free(rows);
 }
@@ -206,15 +216,22 @@ struct outcome {
 };
 
 // Attention of 7 rows and its statistics; of the pages as they are left by it.
-static void attend_all(const struct sl_ops *ops, struct sl_stream *stream, const struct sl_ops *cpu, int n_heads, int n_kv,
-                       struct outcome *o) {
+static void attend_all(const struct sl_ops *ops, struct sl_stream *stream, const struct sl_ops *cpu, int n_heads,
+                       int n_kv, struct outcome *o) {
     struct kv_world k;
     memset(o, 0, sizeof *o);
     open_kv(cpu, n_kv, &k);
     float *q = floats((size_t)(7 * n_heads * D), 12);
     int64_t positions[7] = {143, 144, 145, 146, 147, 148, 149};
-    struct sl_attend args = {.q = q, .m = 7, .n_heads = n_heads, .head_dim = D, .scale = 0.25f, .heads = {k.kv, n_kv},
-                             .positions = positions, .out = o->out, .lse = o->lse};
+    struct sl_attend args = {.q = q,
+                             .m = 7,
+                             .n_heads = n_heads,
+                             .head_dim = D,
+                             .scale = 0.25f,
+                             .heads = {k.kv, n_kv},
+                             .positions = positions,
+                             .out = o->out,
+                             .lse = o->lse};
     assert_int_equal(ops->publish(stream, &args.heads, NULL), SL_OK);
     ops->attend(stream, &args, 1);
     struct sl_fold fold = {.sum = 0, .square = 1, .above = -1};
@@ -250,7 +267,7 @@ static void test_attention_is_that_of_one(void **state) {
 
 // --- failures ----------------------------------------------------------------------------------------------------------
 
-static struct sl_team *failing; // the rank's
+static struct sl_team *failing;                              // the rank's
 static pthread_mutex_t standing = PTHREAD_MUTEX_INITIALIZER; // held: it stands still
 
 static enum sl_status fail_to_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {

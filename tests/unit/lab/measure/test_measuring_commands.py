@@ -77,6 +77,7 @@ class Usage(unittest.TestCase):
             ["bench", "cells", "--cell", "decode:5x65"],
             ["profile"],
             ["profile", "--model", MODEL, "--threshold", "2"],
+            ["profile", "--model", MODEL, "--write", "--out", "x"],
             ["profile", "--model", MODEL, "--text", "/nonexistent"],
             ["inspect"],
             ["inspect", "LICENSE"],
@@ -160,6 +161,23 @@ class Fidelity(unittest.TestCase):
         for preset in ["h2o", "streamingllm", "snapkv", "roco"]:
             self.assertEqual(measured[f"{preset},budget=0.3: slots"]["value"], 90, preset)
 
+    def test_the_budget_is_that_of_every_recipe_that_names_none(self):
+        found = lines_of(run("eval", "fidelity", *SMALL, "--budget", "30", "--recipe", "h2o;H2O+caote;h2o, Budget=60;full", "--json"))
+        slots = {line["case"]: line["value"] for line in found if line["case"].endswith(": slots")}
+        self.assertEqual(slots, {"h2o,budget=30: slots": 30, "H2O+caote,budget=30: slots": 30, "h2o, Budget=60: slots": 60,
+                                 "full: slots": 300})
+        found = lines_of(run("eval", "perplexity", "--model", MODEL, "--tokens", "512", "--budget", "64", "--json", "--recipe",
+                             "h2o;locret,budget=6000"))
+        self.assertEqual([(line["case"], line["slots"], line["nothing_evicted"]) for line in found],
+                         [("full", 512, False), ("h2o,budget=64", 64, False), ("locret,budget=6000", 512, True)])
+
+    def test_where_nothing_was_evicted_the_row_says_so(self):
+        done = run("eval", "fidelity", *SMALL, "--recipe", "h2o;locret")
+        rows = [line for line in done.stdout.splitlines() if line.startswith(("h2o ", "locret "))]
+        self.assertEqual([row.endswith("nothing was evicted") for row in rows], [False, True, False, False], done.stdout)
+        done = run("run", "--local", "--model", MODEL, "--prompt", "hi", "-n", "1", "--recipe", "h2o,budget=1000")
+        self.assertIn("nothing was evicted: the budget holds the whole prompt\n", done.stderr)
+
     def test_results_do_not_depend_on_threads(self):
         words = ["eval", "fidelity", *SMALL, "--recipe", "h2o,budget=0.2,format=int4;d2o", "--recipe", "tailorkv", "--json"]
         self.assertEqual(run(*words, "--threads", "1").stdout, run(*words, "--threads", "3").stdout)
@@ -239,9 +257,15 @@ class Profile(unittest.TestCase):
             if os.path.exists(path):
                 os.remove(path)
             words = ["profile", "--model", model, "--tokens", "400", "--threshold", "0.1", "--json"]
-            dry = lines_of(run(*words, "--dry-run"))[0]
-            self.assertFalse(os.path.exists(path))
-            found = lines_of(run(*words, "--text", "LICENSE", "--text", "LICENSE"))[0]
+            before = sorted(os.listdir(model))
+            other = os.path.join(folder, "profile.json")
+            dry = lines_of(run(*words, "--out", other))[0]
+            self.assertEqual(dry.pop("path"), other)
+            with open(other, encoding="utf-8") as file:
+                self.assertEqual(json.load(file), dry)
+            self.assertEqual(lines_of(run(*words))[0], dry)
+            self.assertEqual(sorted(os.listdir(model)), before)  # it is the model's, which only --write changes
+            found = lines_of(run(*words, "--write", "--text", "LICENSE", "--text", "LICENSE"))[0]
             with open(path, encoding="utf-8") as file:
                 profile = json.load(file)
             self.assertEqual(profile["version"], 1)
@@ -281,7 +305,7 @@ class Profile(unittest.TestCase):
     def test_a_picture_is_drawn(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "profile.png")
-            done = run("profile", "--model", MODEL, "--tokens", "300", "--dry-run", "--png", path)
+            done = run("profile", "--model", MODEL, "--tokens", "300", "--png", path)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             with open(path, "rb") as file:
                 self.assertEqual(file.read(8), PNG)

@@ -52,8 +52,10 @@ static void test_profile_is_written_whole(void **state) {
     struct sl_error err = {0};
     sl_profile_choose(&p, 0.25, &dense);
     json_t *json = sl_profile_json(&p, 0.25, &dense);
+    assert_int_equal(sl_profile_path(dir, path, 8, &err), SL_ERR_INVALID);
+    assert_int_equal(sl_profile_path(dir, path, sizeof path, &err), SL_OK);
     for (int again = 0; again < 2; again++) { // the second one replaces the first
-        assert_int_equal(sl_profile_write(dir, json, path, sizeof path, &err), SL_OK);
+        assert_int_equal(sl_profile_write(path, json, &err), SL_OK);
     }
     json_t *profile = json_load_file(path, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(profile);
@@ -75,7 +77,7 @@ static void test_profile_is_written_whole(void **state) {
     json_decref(profile);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(rmdir(dir), 0); // nothing else was left in it
-    assert_int_equal(sl_profile_write(dir, json, path, sizeof path, &err), SL_ERR_IO);
+    assert_int_equal(sl_profile_write(path, json, &err), SL_ERR_IO);
     assert_non_null(strstr(err.text, dir));
     json_decref(json);
     sl_attention_profile_cleanup(&p);

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see describe.h.
+#include "base/describe.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+bool sl_describe_asked(int argc, char **argv) {
+    return argc == 2 && strcmp(argv[1], SL_DESCRIBE) == 0;
+}
+
+static void print(json_t *object) {
+    json_dumpf(object, stdout, JSON_COMPACT);
+    putchar('\n');
+    json_decref(object);
+}
+
+static json_t *describe_option(const struct sl_option *option) {
+    char letter[2] = {option->letter, '\0'};
+    bool has_default = option->type != SL_OPTION_FLAG && option->default_value;
+    return json_pack("{s:s, s:s, s:s*, s:s, s:s, s:b}", "name", option->name, "letter", letter, "metavar",
+                     option->metavar, "default", has_default ? option->default_value : "", "help", option->help, "list",
+                     option->type == SL_OPTION_LIST);
+}
+
+void sl_describe_program(const struct sl_program *program) {
+    json_t *options = json_array();
+    for (size_t i = 0; i < program->n_options; i++) {
+        json_array_append_new(options, describe_option(&program->options[i]));
+    }
+    print(json_pack("{s:s, s:s, s:s, s:s, s:o}", "name", program->name, "usage", program->usage, "summary",
+                    program->summary, "epilog", program->epilog ? program->epilog : "", "options", options));
+}
+
+void sl_describe_commands(const char *name, const char *summary,
+                          bool (*row_fn)(size_t i, const char **name_out, const char **summary_out)) {
+    json_t *commands = json_array();
+    const char *command, *does;
+    for (size_t i = 0; row_fn(i, &command, &does); i++) {
+        json_array_append_new(commands, json_pack("{s:s, s:s}", "name", command, "summary", does));
+    }
+    print(json_pack("{s:s, s:s, s:o}", "name", name, "summary", summary, "commands", commands));
+}

@@ -1,0 +1,25 @@
+# Removes what the last installation from this build folder wrote (MANIFEST), below DESTDIR if there is one, and the folders of ours that are
+# empty then.
+if(NOT EXISTS ${MANIFEST})
+  message(FATAL_ERROR "nothing was installed from here: ${MANIFEST} is missing")
+endif()
+file(STRINGS ${MANIFEST} files)
+set(folders "")
+foreach(file IN LISTS files)
+  file(REMOVE "$ENV{DESTDIR}${file}")
+  get_filename_component(folder "${file}" DIRECTORY)
+  while(folder MATCHES "/[Ss]luice(/|$)") # never one that others write to
+    list(APPEND folders "${folder}")
+    get_filename_component(folder "${folder}" DIRECTORY)
+  endwhile()
+endforeach()
+list(REMOVE_DUPLICATES folders)
+list(SORT folders ORDER DESCENDING) # the inner ones first
+foreach(folder IN LISTS folders)
+  file(GLOB left LIST_DIRECTORIES true "$ENV{DESTDIR}${folder}/*")
+  if(NOT left)
+    file(REMOVE_RECURSE "$ENV{DESTDIR}${folder}")
+  endif()
+endforeach()
+list(LENGTH files n)
+message("removed ${n} files; what /etc/sluice and /var/lib have is left alone")

@@ -1,0 +1,152 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""What is installed works where it was put, and is removed again: the programs of docs/EMBEDDING.md and of the README against a cluster of
+the installed programs, completions, man pages, units.
+
+    test_installed.py BUILD [TEST]
+"""
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+BUILD = os.path.abspath(sys.argv.pop(1))
+PREFIX = "/opt/sluice"
+ROOT = tempfile.mkdtemp(prefix="sluice-installed-")  # DESTDIR
+HERE = ROOT + PREFIX
+os.environ["SLUICE_BIN"] = HERE + "/bin"
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(SOURCE, "tests", "cluster"))
+import harness  # noqa: E402
+from test_gateway import Gateway  # noqa: E402
+
+PROGRAMS = ["sluice", "sluice-coordinator", "sluice-gateway", "sluice-prefill", "sluice-decode", "sluice-kvstore"]
+# A component has a list of its own: that of what the user has installed from this folder stays as it is.
+COMPONENT = ["--component", "Unspecified"]
+LIST = os.path.join(BUILD, "install_manifest_Unspecified.txt")
+
+
+def run(*words, input=None, **environment):
+    done = subprocess.run(words, capture_output=True, text=True, input=input, timeout=120, env={**os.environ, **environment})
+    assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def block(path, language, n=0):
+    """The n-th example in a language of a page."""
+    with open(os.path.join(SOURCE, path)) as file:
+        return re.findall(f"^```{language}\n(.*?)^```$", file.read(), re.M | re.S)[n]
+
+
+def write(path, text):
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def install():
+    run("cmake", "--install", BUILD, "--prefix", PREFIX, *COMPONENT, DESTDIR=ROOT)
+
+
+def test_programs_run_and_say_their_version():
+    for program in PROGRAMS:
+        assert run(f"{HERE}/bin/{program}", "--version").startswith(f"{program} 0."), program
+
+
+def test_examples_speak_with_a_cluster_of_what_is_installed():
+    with tempfile.TemporaryDirectory(prefix="sluice-embedding-") as folder, harness.Cluster(model=f"{HERE}/share/sluice/models/demo") as cluster:
+        write(f"{folder}/ask.c", block("docs/EMBEDDING.md", "c"))
+        write(f"{folder}/CMakeLists.txt", block("docs/EMBEDDING.md", "cmake"))
+        flags = run("pkg-config", "--cflags", "--libs", "sluice", PKG_CONFIG_PATH=f"{HERE}/lib/pkgconfig").split()
+        run("cc", "-std=c17", "-Wall", "-Wextra", "-Werror", f"{folder}/ask.c", "-o", f"{folder}/by_pkg_config", *flags)
+        run("cmake", "-S", folder, "-B", f"{folder}/build", f"-DCMAKE_PREFIX_PATH={HERE}")
+        run("cmake", "--build", f"{folder}/build")
+        prompt = harness.document(2000) + harness.question()
+        for program in ("by_pkg_config", "build/ask"):
+            answer = run(f"{folder}/{program}", cluster.coordinator.address, prompt, LD_LIBRARY_PATH=f"{HERE}/lib")
+            assert "48213" in answer, answer
+        with Gateway(cluster) as gateway:
+            client = block("README.md", "python").replace("127.0.0.1:8000", f"{gateway.host}:{gateway.port}")
+            answer = run("/usr/bin/python3", "-c", client, input=prompt)
+            assert "48213" in answer, answer
+        lost = subprocess.run([f"{folder}/by_pkg_config", "nonsense", "x"], env={**os.environ, "LD_LIBRARY_PATH": f"{HERE}/lib"})
+        assert lost.returncode == 2, lost
+
+
+def test_the_library_shows_its_interface_and_nothing_else():
+    names = {line.split()[-1].split("@")[0] for line in run("nm", "-D", "--defined-only", f"{HERE}/lib/libsluice.so").splitlines()}
+    with open(f"{HERE}/include/sluice/sluice.h") as file:
+        declared = set(re.findall(r"\b(sl_client_[a-z]+)\(", file.read()))
+    assert declared and declared <= names, declared - names
+    others = {name for name in names if not re.match(r"sl_(client|deadline|status|utc|now|wall|sleep|fail|error)|sluice__v1__|SLUICE_0$", name)}
+    assert not others, others
+
+
+def completed(line, folder=None):
+    """What bash offers at the end of a line."""
+    script = ('source "$1"; COMP_WORDS=($2); [[ $2 == *" " ]] && COMP_WORDS+=(""); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n'
+              '_${COMP_WORDS[0]//-/_}; printf "%s\\n" "${COMPREPLY[@]}"')
+    path = f"{HERE}/share/bash-completion/completions/{line.split()[0]}"
+    done = subprocess.run(["bash", "-c", script, "bash", path, line], capture_output=True, text=True, cwd=folder, check=True)
+    return done.stdout.split()
+
+
+def test_bash_completes_commands_options_and_files():
+    assert completed("sluice ru") == ["run"]
+    assert {"--recipe", "--question", "--json", "--help"} <= set(completed("sluice run --"))
+    assert completed("sluice run --ship") == ["--ship-at-most"]
+    assert "suites" in completed("sluice eval ") and "run" not in completed("sluice eval ")
+    assert "--tasks" in completed("sluice eval suites --")
+    assert completed("sluice run --max-new-tokens ") == [], "a number is nobody's to guess"
+    assert "demo" in completed("sluice run --model ", f"{HERE}/share/sluice/models")
+    assert "--max-scan-load" in completed("sluice-kvstore --ma")
+
+
+def test_every_command_and_server_has_a_page_and_completion():
+    said = json.loads(run(f"{HERE}/bin/sluice", "--describe"))
+    for name in ["sluice"] + [f"sluice-{command['name']}" for command in said["commands"]]:
+        assert os.path.exists(f"{HERE}/share/man/man1/{name}.1"), name
+    for program in PROGRAMS[1:]:
+        with open(f"{HERE}/share/man/man8/{program}.8") as file:
+            assert "\\-\\-listen" in file.read(), program
+        assert os.path.exists(f"{HERE}/share/fish/vendor_completions.d/{program}.fish"), program
+    with open(f"{HERE}/share/man/man1/sluice-eval-suites.1") as file:
+        assert "\\fBsluice\\-eval\\fR(1)" in file.read()
+    for shell, path in [("zsh", "zsh/site-functions/_sluice"), ("fish", "fish/vendor_completions.d/sluice.fish")]:
+        if shutil.which(shell):
+            run(shell, "-n", f"{HERE}/share/{path}")
+        else:
+            assert os.path.exists(f"{HERE}/share/{path}"), path
+
+
+def test_units_start_what_is_installed():
+    units = sorted(os.path.basename(path) for path in glob.glob(f"{HERE}/lib/systemd/system/*"))
+    assert len(units) == 8 and "sluice-decode@.service" in units and "sluice-gateway@.service" not in units, units
+    for unit in units:
+        with open(f"{HERE}/lib/systemd/system/{unit}") as file:
+            text = file.read()
+        program = re.search(rf"^ExecStart={PREFIX}/bin/(\S+)", text, re.M)[1]
+        assert program in PROGRAMS and unit.startswith(program), unit
+        assert ("-%i" in text) == ("@" in unit), unit
+        if "kvstore@" in unit:
+            assert "StateDirectory=sluice-kvstore-%i\n" in text and "--name=kvstore-%H-%i" in text, text
+
+
+def test_uninstall_leaves_nothing_and_takes_nothing_else():
+    write(f"{HERE}/bin/others", "")
+    write(f"{HERE}/share/man/man1/others.1", "")
+    run("cmake", f"-DMANIFEST={LIST}", "-P", f"{SOURCE}/cmake/uninstall.cmake", DESTDIR=ROOT)
+    left = [os.path.relpath(path, HERE) for path in glob.glob(HERE + "/**", recursive=True) if not os.path.isdir(path)]
+    assert sorted(left) == ["bin/others", "share/man/man1/others.1"], left
+    assert not os.path.exists(f"{HERE}/include/sluice") and not os.path.exists(f"{HERE}/share/sluice"), os.listdir(HERE)
+
+
+if __name__ == "__main__":
+    try:
+        install()
+        sys.exit(harness.run_tests(globals()))
+    finally:
+        shutil.rmtree(ROOT)
