@@ -10,7 +10,7 @@ PREFIX     ?= /usr/local
 FUZZER     ?= $(notdir $(wildcard tests/fuzz/corpus/*))
 C_FILES    := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 
-.PHONY: all deps build install uninstall deb deb-check gpu gpu-kit image deploy-check test test-asan test-tsan bits fuzz chaos faults demo bench quality lint tidy format clean help
+.PHONY: all deps build install uninstall deb deb-check model gpu gpu-kit image deploy-check test test-asan test-tsan bits fuzz chaos faults demo bench quality lint tidy format clean help
 
 all: build
 
@@ -34,6 +34,9 @@ deb: build       ## a package with all of that: build/deb/sluice_VERSION_ARCHITE
 
 deb-check: deb   ## the package in a clean root of the distribution: installed, asked a question, removed (needs mmdebstrap)
 	@deploy/check/deb_check.sh build/deb/sluice_*.deb
+
+model: build     ## a small model that speaks, from the Python package index into the user's cache folder
+	@build/bin/sluice pull smollm2
 
 gpu: build       ## libsluice_cuda.so, the plugin for NVIDIA GPUs, beside the programs (needs nvcc)
 	@cmake -S . -B build -DSLUICE_CUDA=ON --log-level=WARNING >/dev/null

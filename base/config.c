@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/describe.h"
+#include "base/model_place.h"
 
 #define MAX_OPTIONS    64
 #define MAX_NAME_BYTES 64
@@ -137,6 +138,7 @@ static const char *expected(enum sl_option_type type) {
     case SL_OPTION_DURATION:
         return "a time with its unit, such as 500ms, 2s or 5m";
     case SL_OPTION_STRING:
+    case SL_OPTION_MODEL:
     case SL_OPTION_LIST:
         break;
     }
@@ -149,6 +151,25 @@ static enum sl_status add_item(struct sl_option_list *list, const char *source, 
         return sl_fail(err, SL_ERR_INVALID, "%s: given more than %d times", source, SL_MAX_OPTION_LIST);
     }
     list->items[list->n++] = text;
+    return SL_OK;
+}
+
+// A name that means nothing is refused where somebody gave it: a default may be of what is not here.
+static enum sl_status set_model(const char *source, const char *text, bool is_default, const char **field,
+                                struct sl_error *err) {
+    static char found[PATH_MAX]; // as long as its options live, like what getopt_long() keeps
+    char path[PATH_MAX];
+    if (!sl_model_find(text, path)) {
+        if (!is_default && text[0]) {
+            return sl_fail(
+                err, SL_ERR_INVALID,
+                "%s: there is no model '%s': no such folder or file, and `sluice models` does not list it as here",
+                source, text);
+        }
+    } else if (strcmp(path, text) != 0) {
+        text = strcpy(found, path);
+    }
+    *field = text;
     return SL_OK;
 }
 
@@ -171,6 +192,8 @@ static enum sl_status set_option(const struct sl_option *option, const char *sou
     case SL_OPTION_STRING:
         *(const char **)field = text;
         return SL_OK;
+    case SL_OPTION_MODEL:
+        return set_model(source, text, source == option->name, field, err);
     case SL_OPTION_LIST:
         return add_item(field, source, text, err);
     case SL_OPTION_FLAG:

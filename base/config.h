@@ -21,7 +21,8 @@ enum sl_option_type {
     SL_OPTION_FLOAT,    // double
     SL_OPTION_SIZE,     // int64_t, bytes
     SL_OPTION_DURATION, // int64_t, milliseconds
-    SL_OPTION_LIST,     // struct sl_option_list: may be given several times; not read from the environment
+    SL_OPTION_MODEL, // const char *, a path: of a name, that of the model (base/model_place.h). One in a table, valid until the next parse
+    SL_OPTION_LIST, // struct sl_option_list: may be given several times; not read from the environment
 };
 
 #define SL_MAX_OPTION_LIST 32

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -11,7 +12,9 @@
 #define MAX_JSON_FILE_BYTES (64 << 20) // the index of a model of a thousand shards is a few MiB
 
 enum sl_status sl_model_path(const char *dir, const char *name, char *buf, size_t buf_bytes, struct sl_error *err) {
-    int length = snprintf(buf, buf_bytes, "%s/%s", dir, name);
+    struct stat st;
+    bool is_file = stat(dir, &st) == 0 && S_ISREG(st.st_mode);
+    int length = snprintf(buf, buf_bytes, "%s%c%s", dir, is_file ? '.' : '/', name);
     if (length < 0 || (size_t)length >= buf_bytes) {
         return sl_fail(err, SL_ERR_INVALID, "path of %.64s is longer than %zu bytes", name, buf_bytes);
     }

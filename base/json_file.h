@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 
-// "dir/name" in buf. SL_ERR_INVALID when it does not fit.
+// "dir/name" in buf; "dir.name" where dir is a file: what lies beside it. SL_ERR_INVALID when it does not fit.
 enum sl_status sl_model_path(const char *dir, const char *name, char *buf, size_t buf_bytes, struct sl_error *err);
 
 // The caller releases *root_out with json_decref(). SL_ERR_NOT_FOUND: no such file. SL_ERR_INVALID: not a JSON object.

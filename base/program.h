@@ -22,6 +22,7 @@ struct sl_program_options {
     const char *admin_listen; // admin/admin.h
     const char *otlp;         // trace/otlp/otlp.h
     double otlp_share;
+    bool check;
 };
 
 // Rows for the member `common` of struct `type`.
@@ -37,7 +38,10 @@ struct sl_program_options {
                       "OpenTelemetry collector that is told spans, by OTLP over gRPC in the clear",                    \
                       SL_FIELD(type, common.otlp)),                                                                    \
         SL_OPTION_ROW("otlp-share", 0, SL_OPTION_FLOAT, "1", "SHARE",                                                  \
-                      "of requests that come without a traceparent, 0 to 1", SL_FIELD(type, common.otlp_share), 0, 1)
+                      "of requests that come without a traceparent, 0 to 1", SL_FIELD(type, common.otlp_share), 0, 1), \
+        SL_OPTION_ROW("check", 0, SL_OPTION_FLAG, NULL, NULL,                                                          \
+                      "only see whether these options are right: exit code 0, or 2 and why not",                       \
+                      SL_FIELD(type, common.check))
 
 // Parse, refuse what is left of the words, and set up the log. False: *code_out is what main() returns.
 bool sl_program_begin(const struct sl_program *program, int argc, char **argv, void *config,

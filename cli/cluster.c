@@ -4,38 +4,18 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/thread.h"
-#include "cli/cluster_etcd.h"
+#include "cli/cluster_internal.h"
 #include "tensor/ops.h"
 
-#define MAX_ARGUMENTS 64
-#define STEP_MS       50
-
-struct sl_cluster {
-    struct sl_cluster_config config;
-    FILE *file;
-    char bin[512]; // folder of the executables
-    char address[1024];
-    size_t n_children, n_allocated;
-    struct sl_child *children;         // an etcd if there is one, the coordinators, workers, and the gateway
-    size_t first_coordinator, n_first; // where they begin, and where workers do
-    struct sl_cluster_etcd etcd;
-    bool *reported; // its end
-    int64_t ready_deadline_ns;
-    struct sl_cluster_tls operator_tls; // with config.tls
-
-    pthread_t thread;
-    bool has_thread;
-    atomic_bool stopping, coordinator_lost;
-};
+#define STEP_MS 50
 
 static enum sl_status find_executables(struct sl_cluster *cluster, struct sl_error *err) {
     ssize_t n = readlink("/proc/self/exe", cluster->bin, sizeof cluster->bin - 1);
@@ -55,138 +35,47 @@ static enum sl_status make_certificates(struct sl_cluster *cluster, struct sl_er
                            : status;
 }
 
-struct arguments {
-    char *words[MAX_ARGUMENTS + 1];
-    size_t n;
-};
-
-static void add_argument(struct arguments *arguments, const char *word) {
-    if (arguments->n < MAX_ARGUMENTS) {
-        arguments->words[arguments->n++] = (char *)word;
-    }
+static struct sl_cluster_origin words_of(const struct sl_cluster *cluster) {
+    return (struct sl_cluster_origin){&cluster->config, cluster->bin, cluster->address, cluster->etcd.servers};
 }
 
-static void add_option(struct arguments *arguments, const char *name, const char *value) {
-    if (value) {
-        add_argument(arguments, name);
-        add_argument(arguments, value);
-    }
-}
-
-static enum sl_status start_child(struct sl_cluster *cluster, const char *role, const char *name,
-                                  struct arguments *arguments, struct sl_error *err) {
-    char path[sizeof cluster->bin + 32];
-    snprintf(path, sizeof path, "%s/sluice-%s", cluster->bin, role);
-    arguments->words[0] = path;
-    struct sl_cluster_tls tls;
-    if (cluster->config.tls) {
-        bool is_gateway = strcmp(role, "gateway") == 0, works = !is_gateway && strcmp(role, "coordinator") != 0;
-        enum sl_status found = sl_cluster_tls_find(cluster->config.tls,
-                                                   is_gateway ? "client"
-                                                   : works    ? "worker"
-                                                              : role,
-                                                   is_gateway ? "local"
-                                                   : works    ? name
-                                                              : "coordinator",
-                                                   &tls, err);
-        if (found != SL_OK) {
-            return found;
-        }
-        add_option(arguments, "--tls-ca", tls.ca);
-        add_option(arguments, "--tls-cert", tls.certificate);
-        add_option(arguments, "--tls-key", tls.key);
-    }
-    if (arguments->n == MAX_ARGUMENTS) {
-        return sl_fail(err, SL_ERR_RANGE, "more than %d arguments for a worker", MAX_ARGUMENTS);
-    }
-    enum sl_status status = sl_child_start(&cluster->children[cluster->n_children], name, arguments->words, err);
+// The next child, by the words that stand at its place. status: of making them.
+static enum sl_status start_child(struct sl_cluster *cluster, const char *name, enum sl_status status,
+                                  struct sl_error *err) {
+    size_t i = cluster->n_children;
     if (status == SL_OK) {
+        status = sl_child_start(&cluster->children[i], name, cluster->words[i].list, err);
+    }
+    if (status == SL_OK) {
+        cluster->started_ns[i] = sl_now_ns();
         cluster->n_children++;
     }
     return status;
 }
 
-static enum sl_status join_path(char path[PATH_MAX], const char *option, const char *folder, const char *name,
-                                struct sl_error *err) {
-    return snprintf(path, PATH_MAX, "%s/%s", folder, name) < PATH_MAX
-               ? SL_OK
-               : sl_fail(err, SL_ERR_INVALID, "%s %.200s...: the path is too long", option, folder);
-}
-
 static enum sl_status start_coordinator(struct sl_cluster *cluster, int64_t i, const char *name, struct sl_error *err) {
-    const struct sl_cluster_config *config = &cluster->config;
-    bool several = config->n_coordinators > 1;
-    char listen[128], salt_file[PATH_MAX], state[PATH_MAX];
-    snprintf(listen, sizeof listen, "%s:%lld", config->host, (long long)(config->port > 0 ? config->port + i : 0));
-    struct arguments arguments = {.n = 1};
-    add_option(&arguments, "--listen", listen);
-    add_option(&arguments, "--model", config->model);
-    add_option(&arguments, "--weights", config->weights);
-    add_option(&arguments, "--log", config->workers_log);
-    add_option(&arguments, "--etcd", several ? cluster->etcd.servers : NULL);
-    enum sl_status status = SL_OK;
-    if (config->coordinator_state) {
-        status = several ? join_path(state, "--coordinator-state", config->coordinator_state, name, err) : SL_OK;
-        add_option(&arguments, "--state", several ? state : config->coordinator_state);
-    }
-    if (status == SL_OK && config->tls) {
-        status = join_path(salt_file, "--tls", config->tls, "salt", err);
-        add_option(&arguments, "--salt-file", salt_file);
-    }
-    return status == SL_OK ? start_child(cluster, "coordinator", name, &arguments, err) : status;
+    struct sl_cluster_origin of = words_of(cluster);
+    struct sl_argv *words = &cluster->words[cluster->n_children];
+    return start_child(cluster, name, sl_argv_of_coordinator(&of, i, name, words, err), err);
 }
 
-// A client of the coordinator.
 static enum sl_status start_gateway(struct sl_cluster *cluster, struct sl_error *err) {
-    if (!cluster->config.has_gateway) {
-        return SL_OK;
-    }
-    char listen[128];
-    snprintf(listen, sizeof listen, "%s:%lld", cluster->config.host, (long long)cluster->config.http_port);
-    struct arguments arguments = {.n = 1};
-    add_option(&arguments, "--listen", listen);
-    add_option(&arguments, "--coordinator", cluster->address);
-    add_option(&arguments, "--log", cluster->config.workers_log);
-    return start_child(cluster, "gateway", "gateway", &arguments, err);
+    struct sl_cluster_origin of = words_of(cluster);
+    struct sl_argv *words = &cluster->words[cluster->n_children];
+    return cluster->config.has_gateway ? start_child(cluster, "gateway", sl_argv_of_gateway(&of, words, err), err)
+                                       : SL_OK;
 }
 
-// Without a model: a KV store.
-static enum sl_status start_workers(struct sl_cluster *cluster, const char *role, int64_t n, bool has_model,
-                                    struct sl_error *err) {
-    char listen[128], disk_bytes[32], ranks[32];
-    const char *disk = has_model ? NULL : cluster->config.disk;
-    snprintf(listen, sizeof listen, "%s:0", cluster->config.host);
-    snprintf(disk_bytes, sizeof disk_bytes, "%lld", (long long)cluster->config.disk_bytes);
-    snprintf(ranks, sizeof ranks, "%lld", (long long)cluster->config.ranks);
-    for (int64_t i = 0; i < n; i++) {
-        char name[32], folder[PATH_MAX];
+static enum sl_status start_workers(struct sl_cluster *cluster, const char *role, int64_t n, struct sl_error *err) {
+    struct sl_cluster_origin of = words_of(cluster);
+    enum sl_status status = SL_OK;
+    for (int64_t i = 0; i < n && status == SL_OK; i++) {
+        char name[32];
         snprintf(name, sizeof name, "%s-%lld", role, (long long)i);
-        if ((size_t)snprintf(folder, sizeof folder, "%s/%s", disk ? disk : "", name) >= sizeof folder) {
-            return sl_fail(err, SL_ERR_INVALID, "--disk %.200s...: the path is too long", disk);
-        }
-        struct arguments arguments = {.n = 1};
-        add_option(&arguments, "--name", name);
-        add_option(&arguments, "--listen", listen);
-        add_option(&arguments, "--coordinator", cluster->address);
-        add_option(&arguments, "--fabric-listen", listen);
-        add_option(&arguments, "--transport", cluster->config.transport);
-        add_option(&arguments, "--arena", cluster->config.arena);
-        add_option(&arguments, "--model", has_model ? cluster->config.model : NULL);
-        add_option(&arguments, "--weights", has_model ? cluster->config.weights : NULL);
-        add_option(&arguments, "--device", has_model ? cluster->config.device : NULL);
-        add_option(&arguments, "--ranks", has_model && cluster->config.ranks > 1 ? ranks : NULL);
-        add_option(&arguments, "--disk", disk ? folder : NULL);
-        add_option(&arguments, "--disk-bytes", disk ? disk_bytes : NULL);
-        add_option(&arguments, "--log", cluster->config.workers_log);
-        for (size_t a = 0; a < cluster->config.n_worker_arguments; a++) {
-            add_argument(&arguments, cluster->config.worker_arguments[a]);
-        }
-        enum sl_status status = start_child(cluster, role, name, &arguments, err);
-        if (status != SL_OK) {
-            return status;
-        }
+        struct sl_argv *words = &cluster->words[cluster->n_children];
+        status = start_child(cluster, name, sl_argv_of_worker(&of, role, name, words, err), err);
     }
-    return SL_OK;
+    return status;
 }
 
 enum sl_status sl_cluster_pump(struct sl_cluster *cluster, int timeout_ms, struct sl_error *err) {
@@ -236,7 +125,7 @@ static enum sl_status wait_for_lines(struct sl_cluster *cluster, size_t first, s
 static enum sl_status start_etcd(struct sl_cluster *cluster, struct sl_error *err) {
     const char *state = cluster->config.coordinator_state;
     char folder[PATH_MAX];
-    enum sl_status status = state ? join_path(folder, "--coordinator-state", state, "etcd", err) : SL_OK;
+    enum sl_status status = state ? sl_join_path(folder, "--coordinator-state", state, "etcd", err) : SL_OK;
     if (status == SL_OK && state && mkdir(state, 0700) != 0 && errno != EEXIST) {
         status = sl_fail(err, SL_ERR_IO, "--coordinator-state %s: cannot be made: %s", state, strerror(errno));
     }
@@ -274,6 +163,13 @@ static enum sl_status start_coordinators(struct sl_cluster *cluster, struct sl_s
 static enum sl_status start_all(struct sl_cluster *cluster, struct sl_signals *signals, struct sl_error *err) {
     const struct sl_cluster_config *config = &cluster->config;
     enum sl_status status = find_executables(cluster, err);
+    if (status == SL_OK) { // before anything is made or started
+        struct sl_cluster_config plain = *config;
+        plain.tls = NULL;
+        struct sl_cluster_origin of = {&plain, cluster->bin, "127.0.0.1:7600", NULL};
+        plain.n_coordinators = 1;
+        status = sl_argv_try(&of, err);
+    }
     if (status == SL_OK && config->tls) {
         status = make_certificates(cluster, err);
     }
@@ -281,13 +177,13 @@ static enum sl_status start_all(struct sl_cluster *cluster, struct sl_signals *s
         status = start_coordinators(cluster, signals, err);
     }
     if (status == SL_OK) {
-        status = start_workers(cluster, "kvstore", config->n_kvstore, false, err);
+        status = start_workers(cluster, "kvstore", config->n_kvstore, err);
     }
     if (status == SL_OK) {
-        status = start_workers(cluster, "decode", config->n_decode, true, err);
+        status = start_workers(cluster, "decode", config->n_decode, err);
     }
     if (status == SL_OK) {
-        status = start_workers(cluster, "prefill", config->n_prefill, true, err);
+        status = start_workers(cluster, "prefill", config->n_prefill, err);
     }
     if (status == SL_OK) {
         status = start_gateway(cluster, err);
@@ -324,9 +220,14 @@ enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct s
         (size_t)(3 + config->n_coordinators + config->n_prefill + config->n_decode + config->n_kvstore);
     cluster->children = calloc(cluster->n_allocated, sizeof *cluster->children);
     cluster->reported = calloc(cluster->n_allocated, sizeof *cluster->reported);
-    enum sl_status status = cluster->children && cluster->reported
-                                ? start_all(cluster, signals, err)
-                                : sl_fail(err, SL_ERR_EXHAUSTED, "cluster: out of memory");
+    cluster->words = calloc(cluster->n_allocated, sizeof *cluster->words);
+    cluster->started_ns = calloc(cluster->n_allocated, sizeof *cluster->started_ns);
+    cluster->again_ns = calloc(cluster->n_allocated, sizeof *cluster->again_ns);
+    cluster->n_quick = calloc(cluster->n_allocated, sizeof *cluster->n_quick);
+    bool has_all = cluster->children && cluster->reported && cluster->words && cluster->started_ns &&
+                   cluster->again_ns && cluster->n_quick;
+    enum sl_status status =
+        has_all ? start_all(cluster, signals, err) : sl_fail(err, SL_ERR_EXHAUSTED, "cluster: out of memory");
     if (status != SL_OK) {
         sl_cluster_stop(&cluster, 2000, NULL);
         return status;
@@ -437,7 +338,7 @@ static void stop_range(struct sl_cluster *cluster, size_t first, size_t end, int
     if (!wait_for_exit(cluster, first, end, sl_deadline_in_ms(grace_ms), signals)) {
         for (size_t i = first; i < end; i++) {
             if (cluster->children[i].running) {
-                fprintf(cluster->file, "sluice: %s did not stop, killing it\n", cluster->children[i].name);
+                fprintf(stderr, "sluice: %s did not stop, killing it\n", cluster->children[i].name);
                 sl_child_signal(&cluster->children[i], SIGKILL);
             }
         }
@@ -467,7 +368,14 @@ void sl_cluster_stop(struct sl_cluster **cluster_ptr, int64_t grace_ms, struct s
     for (size_t i = 0; i < cluster->n_children; i++) {
         sl_child_cleanup(&cluster->children[i]);
     }
+    for (size_t i = 0; cluster->words && i < cluster->n_allocated; i++) {
+        sl_argv_cleanup(&cluster->words[i]);
+    }
     sl_cluster_etcd_cleanup(&cluster->etcd);
+    free(cluster->words);
+    free(cluster->started_ns);
+    free(cluster->again_ns);
+    free(cluster->n_quick);
     free(cluster->reported);
     free(cluster->children);
     free(cluster);

@@ -36,7 +36,7 @@ struct sl_cluster_config {
 
 // Rows for the member `cluster` of the command's config struct `type`; the port is the command's own affair.
 #define SL_CLUSTER_OPTIONS(type)                                                                                       \
-    SL_OPTION_ROW("model", 'm', SL_OPTION_STRING, NULL, "DIR", "Hugging Face model folder",                            \
+    SL_OPTION_ROW("model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "model folder, or a name of `sluice models`",          \
                   SL_FIELD(type, cluster.model)),                                                                      \
         SL_OPTION_ROW("prefill", 0, SL_OPTION_INT, "1", "N", "prefill workers of a cluster on this machine",           \
                       SL_FIELD(type, cluster.n_prefill), 1, 32),                                                       \
@@ -71,6 +71,14 @@ const struct sl_child *sl_cluster_child(const struct sl_cluster *cluster, size_t
 
 // Pass on output for up to timeout_ms. SL_ERR_PEER_LOST names a process that has ended; each is named once.
 enum sl_status sl_cluster_pump(struct sl_cluster *cluster, int timeout_ms, struct sl_error *err);
+
+/*
+ * Pass on output for up to timeout_ms; and whoever has ended but a coordinator is started again, after a pause that doubles each time
+ * it ends within 10 s; what happened is told on standard error. SL_ERR_PEER_LOST: a coordinator or etcd has ended, or
+ * somebody five times in a row. *restarted_out: somebody who was started again is ready, elsewhere than before.
+ */
+enum sl_status sl_cluster_look_after(struct sl_cluster *cluster, int timeout_ms, bool *restarted_out,
+                                     struct sl_error *err);
 
 // Wait until the coordinator counts every worker as ready, pumping meanwhile.
 enum sl_status sl_cluster_wait_ready(struct sl_cluster *cluster, struct sl_client *client, struct sl_signals *signals,

@@ -33,7 +33,8 @@ static bool is_no_coordinator(const struct sl_error *err) {
 int sl_tool_complain_of(const char *coordinators, const char *command, const struct sl_error *err) {
     if (err->status == SL_ERR_PEER_LOST && !sl_tool_reachable(coordinators, PROBE_MS)) {
         fprintf(stderr,
-                "sluice %s: no coordinator at %s: start a cluster with `sluice up --model DIR`, or name another one's "
+                "sluice %s: no coordinator at %s: start a cluster with `sluice up --detach --model DIR`, or name "
+                "another one's "
                 "coordinator with --coordinator\n",
                 command, coordinators);
         return SL_EXIT_UNAVAILABLE;

@@ -13,6 +13,8 @@ if(NVCC)
   # Compiled against and never linked; where the header is not, the plugin does without.
   find_file(CUBLASLT_HEADER cublasLt.h PATHS ${CUDA_INCLUDE} NO_DEFAULT_PATH)
   find_file(CUBLASLT_LIBRARY libcublasLt.so.13 PATHS ${CUDA_HOME}/lib64 ${CUDA_HOME}/lib NO_DEFAULT_PATH) # for a test
+  find_file(NCCL_HEADER nccl.h PATHS ${CUDA_INCLUDE} NO_DEFAULT_PATH) # what we declare of NCCL is held to it
+  find_file(NCCL_LIBRARY libnccl.so.2 PATHS ${CUDA_HOME}/lib64 ${CUDA_HOME}/lib) # for a test
   # A toolkit without its runtime, or one that does not take this compiler of C++, is none.
   if(NOT NVCC_WORKS)
     file(WRITE ${CMAKE_BINARY_DIR}/nvcc_works.cu "__global__ void k(float *x) { *x = 1; }\n")
@@ -32,6 +34,9 @@ if(NVCC)
       set(CUBLASLT_LIBRARY "") # here
     endif()
   endif()
+  if(NOT NCCL_LIBRARY)
+    set(NCCL_LIBRARY "") # here
+  endif()
   if(NOT NVCC_WORKS)
     set(NVCC "") # here; the cache keeps what was found
   endif()
@@ -39,12 +44,12 @@ endif()
 
 set(CUDA_KERNELS
   attention/append attention/attend attention/attend_tensor attention/collect attention/quantize attention/stats
-  dense/around dense/matmul dense/pick dense/rows dense/tensor_cores
+  dense/around dense/matmul dense/pick dense/ranks dense/rows dense/tensor_cores
   evict/choose evict/estimate evict/gather evict/merge evict/scores evict/select evict/value_change
   retrieve/rows)
 # Those of which launch.h says exact: a product and a sum are not fused, as they are not on the processors.
 set(CUDA_EXACT
-  attention/append attention/quantize dense/rows evict/choose evict/gather evict/scores evict/select retrieve/rows)
+  attention/append attention/quantize dense/ranks dense/rows evict/choose evict/gather evict/scores evict/select retrieve/rows)
 
 # sl_plugin(NAME target FOLDER dir [KEEP] ARCHITECTURES 80-real 80-virtual ...)
 # libsluice_cuda.so in a folder; not built unless somebody asks. A kernel whose registers spill does not compile.
@@ -87,13 +92,14 @@ function(sl_plugin)
   set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
   add_library(${A_NAME}_kernels STATIC EXCLUDE_FROM_ALL ${objects})
   set_target_properties(${A_NAME}_kernels PROPERTIES LINKER_LANGUAGE CXX)
-  set(drivers $<TARGET_OBJECTS:sl_tensor_cuda_plugin> $<TARGET_OBJECTS:sl_tensor_cuda_table>)
+  set(drivers $<TARGET_OBJECTS:sl_tensor_cuda_plugin> $<TARGET_OBJECTS:sl_tensor_cuda_table>
+    $<TARGET_OBJECTS:sl_tensor_cuda_group>)
   add_library(${A_NAME} MODULE EXCLUDE_FROM_ALL ${drivers})
   set_target_properties(${A_NAME} PROPERTIES
     OUTPUT_NAME sluice_cuda LIBRARY_OUTPUT_DIRECTORY ${A_FOLDER} LINKER_LANGUAGE CXX)
   target_link_options(${A_NAME} PRIVATE LINKER:--exclude-libs,ALL LINKER:--as-needed LINKER:--no-undefined
     -static-libgcc -static-libstdc++)
-  target_link_libraries(${A_NAME} PRIVATE ${A_NAME}_kernels sl_tensor sl_base ${CUDA_RUNTIME})
+  target_link_libraries(${A_NAME} PRIVATE ${A_NAME}_kernels sl_tensor_group sl_tensor sl_base ${CUDA_RUNTIME})
 endfunction()
 
 # sl_gpu_check(NAME target SOURCES check.c ...): a program over the kernels as they are in sluice_cuda, for a machine with a device.

@@ -72,7 +72,7 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON) # and has ldconfig run
-set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "openssl")
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "openssl, ca-certificates")
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "ibverbs-providers, etcd-server, gnuplot-nox, libprotobuf-c-dev, pkg-config")
 set(CPACK_OUTPUT_FILE_PREFIX ${CMAKE_BINARY_DIR}/deb)
 include(CPack)

@@ -48,7 +48,8 @@ static const struct sl_option options[] = {
      SL_FIELD(options, coordinator.state_dir)},
     {"state-bytes", 0, SL_OPTION_SIZE, "1G", "BYTES", "all that --state may take; jobs that ended longest ago go first",
      SL_FIELD(options, coordinator.state_bytes), 1 << 20, 1e15},
-    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "the cluster's model folder (the weights are not loaded)",
+    {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL",
+     "the cluster's model, a folder or a name of `sluice models` (the weights are not loaded)",
      SL_FIELD(options, coordinator.model_dir)},
     {"model-name", 0, SL_OPTION_STRING, NULL, "NAME", "as clients know the model; without, the folder's name",
      SL_FIELD(options, coordinator.model_name)},
@@ -178,6 +179,9 @@ int main(int argc, char **argv) {
     struct sl_error err = {0};
     if (chosen.coordinator.model_dir == NULL) {
         return sl_program_end(&program, sl_fail(&err, SL_ERR_INVALID, "--model DIR is needed"), &err);
+    }
+    if (chosen.common.check) {
+        return SL_EXIT_OK;
     }
     chosen.coordinator.admin_listen = chosen.common.admin_listen;
     sl_log_set_process("coordinator");

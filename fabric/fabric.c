@@ -37,7 +37,12 @@ static enum sl_status parse_transport(const char *name, enum sl_transport *trans
             return SL_OK;
         }
     }
-    return sl_fail(err, SL_ERR_INVALID, "transport \"%s\": expected auto, shm, tcp, rdma or ucx-tcp", name);
+    return sl_fail(err, SL_ERR_INVALID, "--transport %s: expected auto, shm, tcp, rdma or ucx-tcp", name);
+}
+
+enum sl_status sl_fabric_check_transport(const char *name, struct sl_error *err) {
+    enum sl_transport transport;
+    return parse_transport(name, &transport, err);
 }
 
 // Shared memory is only looked for where the kernel is the same one.

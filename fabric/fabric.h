@@ -40,6 +40,9 @@ struct sl_fabric_config {
     const char *inject; // fault injection for tests: e.g. "corrupt:3" flips a byte of the 3rd piece; NULL or "": none
 };
 
+// Whether there is a transport of this name. SL_ERR_INVALID.
+enum sl_status sl_fabric_check_transport(const char *name, struct sl_error *err);
+
 /*
  * Starts UCX and the progress thread. A start that takes longer than 20 s is given up (SL_ERR_DEADLINE).
  * SL_ERR_EXISTS: the port is in use. SL_ERR_UNSUPPORTED: the transport is not there. SL_ERR_PRECONDITION: without tls

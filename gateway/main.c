@@ -159,6 +159,9 @@ int main(int argc, char **argv) {
         return code;
     }
     struct sl_error err = {0};
+    if (chosen.common.check) {
+        return SL_EXIT_OK;
+    }
     chosen.gateway.admin_listen = chosen.common.admin_listen;
     sl_log_set_process("gateway");
     return sl_program_end(&program, serve(&chosen, &err), &err);

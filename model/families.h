@@ -21,6 +21,7 @@ enum sl_extent {
     SL_EXTENT_E,       // E
     SL_EXTENT_F,       // F
     SL_EXTENT_GATE_UP, // 2 F: one tensor of the file holds both, in this order
+    SL_EXTENT_V,       // the vocabulary
 };
 
 // The matrices of a layer (struct sl_model_layer).

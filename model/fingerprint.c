@@ -2,7 +2,8 @@
 /*
  * Purpose: one number for "the same model": two workers that agree on it may exchange KV caches.
  *
- * Design: a chain of hashes over the parsed configuration, the bytes of tokenizer.json, and every tensor's name, type,
+ * Design: a chain of hashes over the parsed configuration, the bytes of tokenizer.json (of a GGUF file: of all its metadata),
+ *         and every tensor's name, type,
  *         shape and N_SAMPLES stretches of its bytes, in order of names. Formatting of config.json and the cut into
  *         shards do not matter. Retaining heads and the profile follow where a folder has them: they decide what a
  *         recipe keeps, and a folder without them has the number that it would have had before they were known. Last
@@ -20,6 +21,7 @@
 
 #include "base/hash.h"
 #include "base/json_file.h"
+#include "model/gguf/document.h"
 #include "model/model_internal.h"
 
 #define N_SAMPLES    16
@@ -162,6 +164,24 @@ static uint64_t hash_tensor(const struct sl_tensor *tensor, uint64_t chain) {
     return chain;
 }
 
+// All of a GGUF file: the metadata, which the tokenizer is a part of, and the tensors.
+static uint64_t hash_gguf(const struct sl_gguf *gguf, uint64_t chain) {
+    size_t header_bytes, n;
+    const unsigned char *header = sl_gguf_header(gguf, &header_bytes);
+    const struct sl_gguf_tensor *list = sl_gguf_tensors(gguf, &n);
+    chain = sl_hash(header, header_bytes, hash_text("gguf", chain));
+    for (size_t i = 0; i < n; i++) {
+        struct sl_tensor tensor = {.name = list[i].name,
+                                   .dtype = list[i].type->name,
+                                   .n_dims = list[i].n_dims,
+                                   .data = list[i].data,
+                                   .bytes = list[i].bytes};
+        memcpy(tensor.shape, list[i].shape, sizeof list[i].shape);
+        chain = hash_tensor(&tensor, chain);
+    }
+    return chain;
+}
+
 static uint64_t hash_tensors(const struct sl_safetensors *tensors, uint64_t chain) {
     size_t n;
     const struct sl_tensor *list = sl_safetensors_list(tensors, &n);
@@ -191,24 +211,40 @@ static enum sl_status hash_companions(const char *model_dir, const struct sl_mod
     return SL_OK;
 }
 
+static enum sl_status hash_folder(const char *model_dir, uint64_t *chain, struct sl_error *err) {
+    struct sl_safetensors *tensors = NULL;
+    enum sl_status status = hash_tokenizer(model_dir, chain, err);
+    if (status == SL_OK) {
+        status = sl_safetensors_open(model_dir, &tensors, err);
+    }
+    if (status == SL_OK) {
+        *chain = hash_tensors(tensors, *chain);
+        sl_safetensors_close(&tensors);
+    }
+    return status;
+}
+
 enum sl_status sl_model_fingerprint(const char *model_dir, enum sl_weight_format weights, uint64_t *fingerprint_out,
                                     struct sl_error *err) {
     struct sl_model_config config;
-    struct sl_safetensors *tensors = NULL;
+    struct sl_gguf *gguf = NULL;
     enum sl_status status = sl_model_config_load(model_dir, &config, err);
+    if (status == SL_OK) {
+        status = sl_model_gguf_open(model_dir, &gguf, err);
+    }
     if (status != SL_OK) {
         return status;
     }
     uint64_t chain = hash_config(&config, 0);
-    status = hash_tokenizer(model_dir, &chain, err);
-    if (status == SL_OK) {
-        status = sl_safetensors_open(model_dir, &tensors, err);
+    if (gguf != NULL) {
+        chain = hash_gguf(gguf, chain);
+        sl_gguf_close(&gguf);
+    } else {
+        status = hash_folder(model_dir, &chain, err);
     }
     if (status != SL_OK) {
         return status;
     }
-    chain = hash_tensors(tensors, chain);
-    sl_safetensors_close(&tensors);
     status = hash_companions(model_dir, &config, &chain, err);
     if (status == SL_OK) {
         chain = weights != SL_WEIGHT_STORED ? hash_text(sl_weight_format_name(weights), chain) : chain;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: from a mapped folder to matrices that the kernels like.
+ * Purpose: from mapped files to matrices that the kernels like.
  *
  * Design: the family's row (model/families.h) says which tensors there are; each is looked up by its name with the shape
  *         that the configuration implies. Matrices keep
- *         the file's type and are packed one after the other; the pages of the file behind a packed matrix are then
- *         given back, so that loading needs the model once in memory and not twice. Norms and biases become f32.
+ *         the file's type, or the nearest that kernels know (model/tensors.h), and are packed one after the other; what
+ *         lay behind a packed matrix is then given back, so that loading needs the model once in memory and not twice.
+ *         Norms and biases become f32.
  * Invariants: a model exists only when every tensor was found, checked and packed.
  */
 #include "model/model.h"
@@ -29,6 +30,7 @@ struct loader {
     struct sl_error *err;
     int layer;                    // whose tensors are being loaded; -1: those beside the layers
     float *vectors, *next_vector; // as model->vectors, where the host writes them
+    char notes[256];              // "Q4_1 as bf16, Q8_0 as int8"
 };
 
 // The full name of a tensor of the layer at hand, or of one beside the layers.
@@ -51,17 +53,21 @@ static size_t vector_stride(int64_t n) {
 // Copy a vector of n into what is left of the vectors, behind `offset` floats that are taken.
 static enum sl_status copy_vector(struct loader *l, const char *name, const char *suffix, int64_t n, int64_t offset) {
     char full[MAX_NAME];
-    const struct sl_tensor *tensor;
-    enum sl_dtype dtype;
+    struct sl_source source;
+    struct sl_rows rows;
     enum sl_status status =
-        sl_safetensors_find(l->model->tensors, tensor_name(l, name, suffix, full), 1, n, 0, &tensor, &dtype, l->err);
+        sl_tensors_find(l->model->tensors, tensor_name(l, name, suffix, full), 1, n, 0, &source, l->err);
+    if (status == SL_OK) {
+        status = sl_tensors_read(l->model->tensors, &source, SL_F32, NULL, &rows, l->err);
+    }
     if (status != SL_OK) {
         return status;
     }
     for (int64_t i = 0; i < n; i++) {
-        l->next_vector[offset + i] = sl_weight_element(tensor->data, dtype, i);
+        l->next_vector[offset + i] = sl_weight_element(rows.data, SL_F32, i);
     }
-    l->model->weight_bytes += tensor->bytes;
+    sl_tensors_release(l->model->tensors, &source, &rows);
+    l->model->weight_bytes += source.bytes;
     l->model->memory_bytes += (size_t)n * sizeof(float);
     return SL_OK;
 }
@@ -109,8 +115,18 @@ static int64_t rows_of(const struct sl_model_config *c, enum sl_extent extent) {
         return c->intermediate;
     case SL_EXTENT_GATE_UP:
         return 2 * (int64_t)c->intermediate;
+    case SL_EXTENT_V:
+        return c->n_vocab;
     }
     return 0;
+}
+
+// Of a layer's matrix, or of the head where layer is -1.
+static int64_t columns_of(const struct sl_model_config *c, int layer, int which) {
+    if (layer < 0) {
+        return c->hidden;
+    }
+    return which == SL_O ? (int64_t)c->n_heads * c->head_dim : which == SL_DOWN ? c->intermediate : c->hidden;
 }
 
 static int64_t matrix_rows(const struct sl_model_config *c, const struct sl_family_matrix *source) {
@@ -121,58 +137,114 @@ static int64_t matrix_rows(const struct sl_model_config *c, const struct sl_fami
     return rows;
 }
 
-// A tensor as part `part` of *matrix: n more rows.
-static enum sl_status find_part(struct loader *l, const char *name, int64_t n, int64_t k, int part,
-                                struct sl_matrix *matrix, const struct sl_tensor **tensor_out) {
-    char full[MAX_NAME];
-    enum sl_dtype dtype;
-    enum sl_status status = sl_safetensors_find(l->model->tensors, tensor_name(l, name, "weight", full), 2, n, k,
-                                                tensor_out, &dtype, l->err);
-    if (status != SL_OK) {
-        return status;
+// The format that pack() is asked for: codes of a file are what they are, where nobody asks for others.
+static enum sl_weight_format format_of(enum sl_dtype dtype, enum sl_weight_format asked) {
+    bool is_codes = asked == SL_WEIGHT_STORED && sl_dtype_is_codes(dtype);
+    return !is_codes ? asked : dtype == SL_Q8_0 ? SL_WEIGHT_INT8 : SL_WEIGHT_INT4;
+}
+
+// What the log tells of types that are not ours.
+static void note(struct loader *l, const struct sl_source *source, const struct sl_matrix *matrix) {
+    static const char *const kept[] = {[SL_F32] = "f32", [SL_F16] = "f16", [SL_BF16] = "bf16"};
+    const char *format = matrix->format == SL_WEIGHT_STORED && !sl_dtype_is_codes(matrix->dtype)
+                             ? kept[matrix->dtype]
+                             : sl_weight_format_name(matrix->format);
+    char text[32];
+    snprintf(text, sizeof text, "%s as %s", source->type->name, format);
+    size_t used = strlen(l->notes);
+    if (source->type->n_weights > 1 && strstr(l->notes, text) == NULL && used + sizeof text < sizeof l->notes) {
+        snprintf(l->notes + used, sizeof l->notes - used, "%s%s", used > 0 ? ", " : "", text);
     }
-    if (part > 0 && dtype != matrix->dtype) {
-        return sl_fail(l->err, SL_ERR_UNSUPPORTED, "tensor %s has another type than its neighbours", full);
+}
+
+// The tensors of a matrix and how many they are: all rows there are, of k columns.
+static enum sl_status find_matrix(struct loader *l, const struct sl_family_matrix *source, int64_t k,
+                                  struct sl_source sources[SL_MAX_PARTS], int *n_out) {
+    enum sl_status status = SL_OK;
+    int n = 0;
+    for (; n < SL_MAX_PARTS && source->parts[n].name != NULL && status == SL_OK; n++) {
+        char full[MAX_NAME];
+        status = sl_tensors_find(l->model->tensors, tensor_name(l, source->parts[n].name, "weight", full), 2,
+                                 rows_of(&l->model->config, source->parts[n].rows), k, &sources[n], l->err);
     }
-    matrix->parts[part] = (struct sl_rows){(*tensor_out)->data, n};
-    matrix->dtype = dtype;
-    matrix->n += n;
-    matrix->k = k;
-    l->model->weight_bytes += (*tensor_out)->bytes;
-    return SL_OK;
+    *n_out = n;
+    return status;
+}
+
+// Rows of the sources as the parts of *matrix.
+static enum sl_status read_matrix(struct loader *l, const struct sl_source *sources, int n, struct sl_matrix *matrix) {
+    enum sl_status status = SL_OK;
+    matrix->dtype = sl_sources_type(sources, n, l->weights);
+    matrix->format = format_of(matrix->dtype, l->weights);
+    matrix->k = sources[0].columns;
+    for (int i = 0; i < n && status == SL_OK; i++) {
+        matrix->n += sources[i].rows;
+        status = sl_tensors_read(l->model->tensors, &sources[i], matrix->dtype, l->stream, &matrix->parts[i], l->err);
+        note(l, &sources[i], matrix);
+    }
+    return status;
+}
+
+static void release_matrix(struct sl_model *model, const struct sl_source *sources, int n, struct sl_matrix *matrix) {
+    for (int i = 0; i < n; i++) {
+        sl_tensors_release(model->tensors, &sources[i], &matrix->parts[i]);
+        matrix->parts[i].data = NULL;
+    }
 }
 
 static void count_memory(struct sl_model *model, const struct sl_matrix *matrix) {
-    size_t stored = (size_t)(matrix->n * matrix->k) * sl_dtype_bytes(matrix->dtype);
+    size_t stored = (size_t)matrix->n * sl_dtype_row_bytes(matrix->dtype, matrix->k);
     model->memory_bytes += matrix->packed != NULL ? matrix->packed_bytes : stored;
 }
 
 static enum sl_status load_matrix(struct loader *l, const struct sl_family_matrix *source, int64_t k, bool has_bias,
                                   struct sl_matrix *matrix) {
-    const struct sl_model_config *c = &l->model->config;
-    const struct sl_tensor *tensors[SL_MAX_PARTS];
-    enum sl_status status = SL_OK;
-    int n_parts = 0;
-    for (; n_parts < SL_MAX_PARTS && source->parts[n_parts].name != NULL && status == SL_OK; n_parts++) {
-        const char *name = source->parts[n_parts].name;
-        int64_t n = rows_of(c, source->parts[n_parts].rows), above = matrix->n;
-        status = find_part(l, name, n, k, n_parts, matrix, &tensors[n_parts]);
-        if (status == SL_OK && has_bias) {
-            status = copy_vector(l, name, "bias", n, above);
+    struct sl_source sources[SL_MAX_PARTS];
+    int n_parts;
+    enum sl_status status = find_matrix(l, source, k, sources, &n_parts);
+    if (status == SL_OK) {
+        status = read_matrix(l, sources, n_parts, matrix);
+    }
+    int64_t above = 0;
+    for (int i = 0; i < n_parts && status == SL_OK; i++) {
+        l->model->weight_bytes += sources[i].bytes;
+        if (has_bias) {
+            status = copy_vector(l, source->parts[i].name, "bias", sources[i].rows, above);
         }
+        above += sources[i].rows;
     }
     if (status == SL_OK) {
         matrix->bias = has_bias ? take_vector(l, matrix->n) : NULL;
-        matrix->format = l->weights;
         status = l->model->ops->pack(l->stream, matrix, l->err);
     }
-    for (int i = 0; i < n_parts && status == SL_OK && !sl_matrix_reads_parts(matrix); i++) {
-        sl_tensor_drop_pages(tensors[i]);
+    if (status == SL_OK && !sl_matrix_reads_parts(matrix)) {
+        release_matrix(l->model, sources, n_parts, matrix);
     }
     if (status == SL_OK) {
         count_memory(l->model, matrix);
     }
     return status;
+}
+
+enum sl_status sl_model_matrix_open(const struct sl_model *model, int layer, int which, enum sl_weight_format format,
+                                    struct sl_model_source *source_out, struct sl_error *err) {
+    const struct sl_model_config *c = &model->config;
+    const struct sl_family_matrix head = {
+        .parts = {{c->tied_embeddings ? c->family->embed : c->family->head, SL_EXTENT_V}}};
+    struct loader l = {
+        .model = (struct sl_model *)model, .family = c->family, .weights = format, .err = err, .layer = layer};
+    *source_out = (struct sl_model_source){0};
+    enum sl_status status = find_matrix(&l, layer < 0 ? &head : &c->family->matrices[which],
+                                        columns_of(c, layer, which), source_out->sources, &source_out->n);
+    if (status == SL_OK) {
+        status = read_matrix(&l, source_out->sources, source_out->n, &source_out->matrix);
+    }
+    source_out->matrix.format = format;
+    return status;
+}
+
+void sl_model_matrix_close(const struct sl_model *model, struct sl_model_source *source) {
+    release_matrix((struct sl_model *)model, source->sources, source->n, &source->matrix);
 }
 
 // --- the model -----------------------------------------------------------------------------------------------------
@@ -185,17 +257,15 @@ static enum sl_status load_layer(struct loader *l, int index) {
     const struct sl_model_config *c = &l->model->config;
     const struct sl_family *family = l->family;
     struct sl_model_layer *layer = &l->model->layers[index];
-    int64_t q_dim = (int64_t)c->n_heads * c->head_dim;
     l->layer = index;
     layer->window = has_window(c, index) ? c->window : 0;
     layer->up.activation = c->activation;
     layer->up.gated = family->gated;
 
     struct sl_matrix *matrices[SL_N_LAYER_MATRICES] = {&layer->qkv, &layer->o, &layer->up, &layer->down};
-    const int64_t columns[SL_N_LAYER_MATRICES] = {c->hidden, q_dim, c->hidden, c->intermediate};
     enum sl_status status = SL_OK;
     for (int i = 0; i < SL_N_LAYER_MATRICES && status == SL_OK; i++) {
-        status = load_matrix(l, &family->matrices[i], columns[i], c->has_bias[i], matrices[i]);
+        status = load_matrix(l, &family->matrices[i], columns_of(c, index, i), c->has_bias[i], matrices[i]);
     }
     const struct {
         const char *name;
@@ -212,12 +282,29 @@ static enum sl_status load_layer(struct loader *l, int index) {
     return status;
 }
 
+// Rows that are looked up, one here and there: as they lie in the file where that is possible.
+static enum sl_status load_embedding(struct loader *l) {
+    struct sl_model *model = l->model;
+    const struct sl_family_matrix embed = {.parts = {{l->family->embed, SL_EXTENT_V}}};
+    enum sl_weight_format asked = l->weights;
+    struct sl_source sources[SL_MAX_PARTS];
+    int n;
+    enum sl_status status = find_matrix(l, &embed, model->config.hidden, sources, &n);
+    if (status == SL_OK) {
+        l->weights = SL_WEIGHT_STORED;
+        status = read_matrix(l, sources, n, &model->embed);
+        l->weights = asked;
+        model->embed.format = SL_WEIGHT_STORED;
+        model->weight_bytes += sources[0].bytes;
+    }
+    return status;
+}
+
 // Embedding, layers, final norm, head.
 static enum sl_status load_tensors(struct loader *l) {
     struct sl_model *model = l->model;
     const struct sl_model_config *c = &model->config;
-    const struct sl_tensor *embedding;
-    enum sl_status status = find_part(l, l->family->embed, c->n_vocab, c->hidden, 0, &model->embed, &embedding);
+    enum sl_status status = load_embedding(l);
     status = status == SL_OK ? model->ops->pack_rows(l->stream, &model->embed, l->err) : status;
     for (int i = 0; i < c->n_layers && status == SL_OK; i++) {
         status = load_layer(l, i);
@@ -228,18 +315,14 @@ static enum sl_status load_tensors(struct loader *l) {
     if (status != SL_OK) {
         return status;
     }
-    const struct sl_tensor *head = NULL;
-    if (c->tied_embeddings) {
-        model->head = model->embed;
-        model->head.packed = NULL;
-    } else {
-        status = find_part(l, l->family->head, c->n_vocab, c->hidden, 0, &model->head, &head);
+    if (!c->tied_embeddings) {
+        const struct sl_family_matrix head = {.parts = {{l->family->head, SL_EXTENT_V}}};
+        return load_matrix(l, &head, c->hidden, false, &model->head);
     }
-    model->head.format = l->weights;
-    status = status == SL_OK ? model->ops->pack(l->stream, &model->head, l->err) : status;
-    if (status == SL_OK && !sl_matrix_reads_parts(&model->head)) {
-        sl_tensor_drop_pages(head != NULL ? head : embedding); // rows of the embedding come back as they are looked up
-    }
+    model->head = model->embed;
+    model->head.packed = NULL;
+    model->head.format = format_of(model->embed.dtype, l->weights);
+    status = model->ops->pack(l->stream, &model->head, l->err);
     if (status == SL_OK) {
         count_memory(model, &model->head);
     }
@@ -270,14 +353,17 @@ static enum sl_status load_all(struct sl_model *model, const char *model_dir, en
     if (vectors == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of norms", bytes);
     }
-    sl_safetensors_will_read(model->tensors);
-    struct loader loader = {model, model->config.family, stream, weights, err, -1, vectors, vectors};
+    sl_tensors_will_read(model->tensors);
+    struct loader loader = {model, model->config.family, stream, weights, err, -1, vectors, vectors, ""};
     enum sl_status status = load_tensors(&loader);
     if (!one) {
         sl_stream_copy(stream, model->vectors, vectors, bytes);
         enum sl_status copied = sl_stream_wait(stream, status == SL_OK ? err : NULL);
         status = status == SL_OK ? copied : status;
         sl_device_free(model->device, SL_MEMORY_SHARED, vectors);
+    }
+    if (status == SL_OK && loader.notes[0] != '\0') {
+        sl_log_info("engine", "%s: %s", model_dir, loader.notes);
     }
     return status == SL_OK ? sl_retaining_load(model, model_dir, stream, err) : status;
 }
@@ -309,7 +395,7 @@ enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, en
     model->device = stream->device;
     enum sl_status status = sl_model_config_load(model_dir, &model->config, err);
     if (status == SL_OK) {
-        status = sl_safetensors_open(model_dir, &model->tensors, err);
+        status = sl_tensors_open(model_dir, &model->config, &model->tensors, err);
     }
     if (status == SL_OK) {
         status = allocate(model, err);
@@ -344,7 +430,7 @@ void sl_model_destroy(struct sl_model **model) {
     }
     m->ops->unpack(&m->head);
     m->ops->unpack(&m->embed);
-    sl_safetensors_close(&m->tensors);
+    sl_tensors_close(&m->tensors);
     sl_safetensors_close(&m->retaining_tensors);
     free(m->layers);
     sl_device_free(m->device, SL_MEMORY_DEVICE, m->vectors);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: a Hugging Face model folder as it is: config.json, generation_config.json, model.safetensors (one file or
- *          sharded by index), memory-mapped, no conversion step. The pass over it is model/forward.h's.
+ *          sharded by index), or a GGUF file in its place (model/gguf/document.h), memory-mapped, no conversion step. The
+ *          pass over it is model/forward.h's.
  *
  * Threads: a model is immutable after loading.
  */

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/json_file.h"
+#include "model/gguf/document.h"
 #include "model/model_internal.h"
 
 #define MAX_DIMENSION (1 << 20) // of hidden, intermediate: keeps every product of two of them inside int64_t
@@ -474,7 +474,7 @@ static enum sl_status read_optional(const char *model_dir, const char *file,
                                     void (*read)(struct reader *, struct sl_model_config *), struct sl_model_config *c,
                                     struct sl_error *err) {
     json_t *root = NULL;
-    enum sl_status status = sl_json_file_load(model_dir, file, &root, err);
+    enum sl_status status = sl_model_document_load(model_dir, file, &root, err);
     if (status != SL_OK) {
         return status == SL_ERR_NOT_FOUND ? SL_OK : status;
     }
@@ -487,7 +487,7 @@ static enum sl_status read_optional(const char *model_dir, const char *file,
 enum sl_status sl_model_config_load(const char *model_dir, struct sl_model_config *config_out, struct sl_error *err) {
     json_t *root = NULL;
     struct sl_error why;
-    enum sl_status status = sl_json_file_load(model_dir, "config.json", &root, &why);
+    enum sl_status status = sl_model_document_load(model_dir, "config.json", &root, &why);
     if (status == SL_ERR_NOT_FOUND) {
         return sl_fail(err, SL_ERR_INVALID, "--model %.100s: no model is there: %.250s", model_dir, why.text);
     }

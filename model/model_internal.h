@@ -5,6 +5,7 @@
 #include "model/families.h"
 #include "model/model.h"
 #include "model/safetensors.h"
+#include "model/tensors.h"
 
 // Retaining heads of one layer; all zero in a model that has none. R rows: config.retaining_hidden.
 struct sl_retaining {
@@ -31,7 +32,7 @@ struct sl_model {
     struct sl_model_config config;
     const struct sl_ops *ops;
     struct sl_device *device;                 // of weights
-    struct sl_safetensors *tensors;           // the mapping behind every source
+    struct sl_tensors *tensors;               // the mapping behind every source
     struct sl_safetensors *retaining_tensors; // the same of the retaining heads; NULL: there are none
     struct sl_rope ropes[SL_MAX_ROPE_SETS];
     double *inv_freq;       // [SL_MAX_ROPE_SETS][rotary_dim / 2], what ropes point to
@@ -42,6 +43,18 @@ struct sl_model {
     struct sl_matrix head;     // [V][E], packed; the embedding's rows when they are tied
     size_t weight_bytes, memory_bytes;
 };
+
+// A matrix as it comes out of the files, whatever the model keeps of it.
+struct sl_model_source {
+    struct sl_source sources[SL_MAX_PARTS];
+    int n;
+    struct sl_matrix matrix;
+};
+
+// Of a layer, or of the head where layer is -1; of `format`. Close it, also after a failure, in the thread that loads and measures.
+enum sl_status sl_model_matrix_open(const struct sl_model *model, int layer, int which, enum sl_weight_format format,
+                                    struct sl_model_source *source_out, struct sl_error *err);
+void sl_model_matrix_close(const struct sl_model *model, struct sl_model_source *source);
 
 // inv_freq_out[i] for i < rotary_dim / 2, of one set.
 void sl_rope_inv_freq(const struct sl_model_config *config, int rope_set, double *inv_freq_out);

@@ -2,7 +2,7 @@
 /*
  * Purpose: what quantization does to the weights of a model, before anything is computed with them.
  *
- * Design: from the rows as they lie in the mapped files, so a model that was loaded in any format will do. A row's sums
+ * Design: from the rows as they come out of the files, so a model that was loaded in any format will do. A row's sums
  *         have their own place: the result does not depend on the team.
  */
 #include <stdlib.h>
@@ -41,13 +41,12 @@ static void measure_rows(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-static enum sl_status add_matrix(const struct sl_matrix *matrix, enum sl_weight_format format, struct sl_team *team,
-                                 struct row_sums *total, struct sl_error *err) {
+static enum sl_status add_rows(const struct sl_matrix *matrix, struct sl_team *team, struct row_sums *total,
+                               struct sl_error *err) {
     struct task task = {*matrix, calloc((size_t)matrix->n, sizeof *task.rows)};
     if (task.rows == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    task.w.format = format;
     sl_team_run(team, matrix->n, 16, measure_rows, &task);
     for (int64_t j = 0; j < matrix->n; j++) {
         total->error += task.rows[j].error;
@@ -57,19 +56,28 @@ static enum sl_status add_matrix(const struct sl_matrix *matrix, enum sl_weight_
     return SL_OK;
 }
 
+static enum sl_status add_matrix(const struct sl_model *model, int layer, int which, enum sl_weight_format format,
+                                 struct sl_team *team, struct row_sums *total, struct sl_error *err) {
+    struct sl_model_source source;
+    enum sl_status status = sl_model_matrix_open(model, layer, which, format, &source, err);
+    if (status == SL_OK) {
+        status = add_rows(&source.matrix, team, total, err);
+    }
+    sl_model_matrix_close(model, &source);
+    return status;
+}
+
 enum sl_status sl_model_weight_error(const struct sl_model *model, enum sl_weight_format format, struct sl_team *team,
                                      double *relative_out, struct sl_error *err) {
     struct row_sums total = {0};
     enum sl_status status = SL_OK;
     for (int l = 0; l < model->config.n_layers && format != SL_WEIGHT_STORED; l++) {
-        const struct sl_model_layer *layer = &model->layers[l];
-        const struct sl_matrix *matrices[] = {&layer->qkv, &layer->o, &layer->up, &layer->down};
-        for (size_t i = 0; i < sizeof matrices / sizeof matrices[0] && status == SL_OK; i++) {
-            status = add_matrix(matrices[i], format, team, &total, err);
+        for (int i = 0; i < SL_N_LAYER_MATRICES && status == SL_OK; i++) {
+            status = add_matrix(model, l, i, format, team, &total, err);
         }
     }
     if (status == SL_OK && format != SL_WEIGHT_STORED) {
-        status = add_matrix(&model->head, format, team, &total, err);
+        status = add_matrix(model, -1, 0, format, team, &total, err);
     }
     if (status == SL_OK) {
         *relative_out = total.square > 0.0 ? total.error / total.square : 0.0;

@@ -440,7 +440,8 @@ int sl_node_main(const struct sl_program *program, int argc, char **argv, struct
     }
     struct sl_error err = {0};
     enum sl_status status = sl_room_parse(config->arena, &config->arena_bytes, &err);
-    if (status != SL_OK) {
+    status = status == SL_OK ? sl_fabric_check_transport(config->transport, &err) : status;
+    if (status != SL_OK || config->common.check) {
         return sl_program_end(program, status, &err);
     }
     sl_log_set_process(config->name);

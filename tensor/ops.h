@@ -44,8 +44,9 @@
 
 // --- weights ---------------------------------------------------------------------------------------------------------
 
-// Of a tensor in a file.
-enum sl_dtype { SL_F32, SL_F16, SL_BF16 };
+// Of a tensor in a file. The last two are blocks of SL_WEIGHT_GROUP weights of a row, as GGUF has them: s, an f16, and codes
+// in 8 bits, or in 4 with 8 added, where byte i has code i below and code i + 16 above; x = s * code.
+enum sl_dtype { SL_F32, SL_F16, SL_BF16, SL_Q8_0, SL_Q4_0 };
 
 /*
  * What pack() makes of a matrix. The quantized ones: groups of SL_WEIGHT_GROUP weights of a row, adjacent in k (the
@@ -57,6 +58,8 @@ enum sl_dtype { SL_F32, SL_F16, SL_BF16 };
  *         the least; the first of equals
  *         code = round-half-even(clamp(x * (1 / s), -8, 7))
  * in f32, and where s is 0, code is 0. Four scales in place of t / -8 alone make INT4's squared error 8% less.
+ * Codes that a file has (SL_Q8_0, SL_Q4_0) stay as they are, with their scale, where they fit the format. Those of 8 bits go
+ * down to -128.
  */
 enum sl_weight_format { SL_WEIGHT_STORED, SL_WEIGHT_INT8, SL_WEIGHT_INT4 };
 #define SL_WEIGHT_GROUP 32
@@ -91,7 +94,7 @@ struct sl_rows {
 struct sl_matrix {
     int64_t n, k;
     enum sl_dtype dtype;                // of all parts
-    enum sl_weight_format format;       // asked of pack()
+    enum sl_weight_format format;       // asked of pack(); of SL_Q8_0 and SL_Q4_0 never SL_WEIGHT_STORED
     struct sl_rows parts[SL_MAX_PARTS]; // W's rows, one part after the other; embed() reads rows of parts[0]
     const float *bias;                  // [n] or NULL; not owned
     enum sl_activation activation;

@@ -14,8 +14,10 @@
 #include "tensor/device.h"
 #include "tensor/ops.h"
 
-#define SL_PLUGIN_REVISION 2
+#define SL_PLUGIN_REVISION 3
 #define SL_PLUGIN_ABI      (SL_PLUGIN_REVISION * 100000u + (uint32_t)(sizeof(struct sl_ops) + sizeof(struct sl_device_ops)))
+
+struct sl_group_ops;
 
 struct sl_plugin {
     uint32_t abi;     // SL_PLUGIN_ABI of its build; nothing behind it is read before it was compared
@@ -25,6 +27,7 @@ struct sl_plugin {
     // SL_ERR_UNSUPPORTED: no driver, no such device, or one that is too old; says which. SL_ERR_EXHAUSTED.
     enum sl_status (*open)(int index, struct sl_team *team, struct sl_device **device_out, struct sl_error *err);
     void (*describe)(char *text, size_t bytes); // the device that was opened, for a person
+    const struct sl_group_ops *group;           // of ranks with its devices (tensor/group/group.h)
 };
 
 #define SL_PLUGIN_GETTER "sl_plugin_get" // of this type

@@ -27,6 +27,15 @@ static const struct {
 static void widen(const unsigned char *row, enum sl_dtype dtype, int64_t begin, int n, float *x) {
     uint16_t halves[SL_WEIGHT_GROUP] = {0};
     uint32_t bits[SL_WEIGHT_GROUP];
+    if (sl_dtype_is_codes(dtype)) {
+        const unsigned char *block = row + (size_t)(begin / SL_WEIGHT_GROUP) * sl_dtype_block_bytes(dtype);
+        memcpy(halves, block, sizeof *halves);
+        float scale = sl_f16_to_f32(halves[0]);
+        for (int i = 0; i < SL_WEIGHT_GROUP; i++) {
+            x[i] = scale * (float)sl_block_code(block, dtype, i);
+        }
+        return;
+    }
     if (dtype == SL_F32) {
         memset(x + n, 0, (size_t)(SL_WEIGHT_GROUP - n) * sizeof *x);
         memcpy(x, row + 4 * begin, (size_t)n * sizeof *x);
@@ -99,9 +108,28 @@ static float round_to_codes(const float *x, float scale, float lowest, float hig
     return sum_of(squares);
 }
 
+// The codes that the file has.
+static void copy_codes(const struct sl_matrix *w, int64_t j, int64_t g, int8_t *codes_out, uint16_t *scale_out) {
+    const unsigned char *block = sl_weight_row(w, j) + (size_t)g * sl_dtype_block_bytes(w->dtype);
+    memcpy(scale_out, block, sizeof *scale_out);
+    for (int i = 0; i < SL_WEIGHT_GROUP; i++) {
+        codes_out[i] = sl_block_code(block, w->dtype, i);
+    }
+}
+
+// Weights of group g of a row.
+static int group_length(const struct sl_matrix *w, int64_t g) {
+    int64_t rest = w->k - g * SL_WEIGHT_GROUP;
+    return rest < SL_WEIGHT_GROUP ? (int)rest : SL_WEIGHT_GROUP;
+}
+
 int sl_weight_quantize_group(const struct sl_matrix *w, int64_t j, int64_t g, int8_t *codes_out, uint16_t *scale_out) {
     int64_t begin = g * SL_WEIGHT_GROUP;
-    int n = w->k - begin < SL_WEIGHT_GROUP ? (int)(w->k - begin) : SL_WEIGHT_GROUP;
+    int n = group_length(w, g);
+    if (w->dtype == SL_Q4_0 || (w->dtype == SL_Q8_0 && w->format == SL_WEIGHT_INT8)) {
+        copy_codes(w, j, g, codes_out, scale_out);
+        return n;
+    }
     float x[SL_WEIGHT_GROUP], codes[2][SL_WEIGHT_GROUP], least = INFINITY;
     int best = 0;
     widen(sl_weight_row(w, j), w->dtype, begin, n, x);
@@ -126,6 +154,16 @@ int sl_weight_quantize_group(const struct sl_matrix *w, int64_t j, int64_t g, in
 void sl_weight_quantize_row(const struct sl_matrix *w, int64_t j, int8_t *codes_out, uint16_t *scales_out) {
     for (int64_t g = 0; g < sl_weight_groups(w->k); g++) {
         sl_weight_quantize_group(w, j, g, codes_out + g * SL_WEIGHT_GROUP, &scales_out[g]);
+    }
+}
+
+void sl_weight_widen_row(const struct sl_matrix *w, int64_t j, float *out) {
+    const unsigned char *row = sl_weight_row(w, j);
+    for (int64_t g = 0; g < sl_weight_groups(w->k); g++) {
+        float x[SL_WEIGHT_GROUP];
+        int n = group_length(w, g);
+        widen(row, w->dtype, g * SL_WEIGHT_GROUP, n, x);
+        memcpy(out + g * SL_WEIGHT_GROUP, x, (size_t)n * sizeof *x);
     }
 }
 

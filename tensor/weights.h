@@ -6,6 +6,7 @@
 #pragma once
 
 #include <assert.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -13,8 +14,33 @@
 #include "tensor/half.h"
 #include "tensor/ops.h"
 
+// Of a weight; not of those that come in blocks.
 static inline size_t sl_dtype_bytes(enum sl_dtype dtype) {
     return dtype == SL_F32 ? 4 : 2;
+}
+
+static inline bool sl_dtype_is_codes(enum sl_dtype dtype) {
+    return dtype == SL_Q8_0 || dtype == SL_Q4_0;
+}
+
+// Of a block: the scale, then the codes.
+static inline size_t sl_dtype_block_bytes(enum sl_dtype dtype) {
+    return 2 + (dtype == SL_Q8_0 ? SL_WEIGHT_GROUP : SL_WEIGHT_GROUP / 2);
+}
+
+// Of a row of k weights, whole blocks where they come in blocks.
+static inline size_t sl_dtype_row_bytes(enum sl_dtype dtype, int64_t k) {
+    return sl_dtype_is_codes(dtype) ? (size_t)(k / SL_WEIGHT_GROUP) * sl_dtype_block_bytes(dtype)
+                                    : (size_t)k * sl_dtype_bytes(dtype);
+}
+
+// Code i of a block.
+static inline int8_t sl_block_code(const unsigned char *block, enum sl_dtype dtype, int i) {
+    const unsigned char *codes = block + 2;
+    if (dtype == SL_Q8_0) {
+        return (int8_t)codes[i];
+    }
+    return (int8_t)((i < SL_WEIGHT_GROUP / 2 ? codes[i] & 15 : codes[i - SL_WEIGHT_GROUP / 2] >> 4) - 8);
 }
 
 // Groups of a row that share a scale.
@@ -26,7 +52,7 @@ static inline int64_t sl_weight_groups(int64_t k) {
 static inline const unsigned char *sl_weight_row(const struct sl_matrix *w, int64_t j) {
     for (int i = 0; i < SL_MAX_PARTS; i++) {
         if (j < w->parts[i].n) {
-            return (const unsigned char *)w->parts[i].data + (size_t)(j * w->k) * sl_dtype_bytes(w->dtype);
+            return (const unsigned char *)w->parts[i].data + (size_t)j * sl_dtype_row_bytes(w->dtype, w->k);
         }
         j -= w->parts[i].n;
     }
@@ -42,6 +68,11 @@ static inline float sl_weight_element(const unsigned char *row, enum sl_dtype dt
         memcpy(&value, row + 4 * i, sizeof value);
         return value;
     }
+    if (sl_dtype_is_codes(dtype)) {
+        const unsigned char *block = row + (size_t)(i / SL_WEIGHT_GROUP) * sl_dtype_block_bytes(dtype);
+        memcpy(&half, block, sizeof half);
+        return sl_f16_to_f32(half) * (float)sl_block_code(block, dtype, (int)(i % SL_WEIGHT_GROUP));
+    }
     memcpy(&half, row + 2 * i, sizeof half);
     return dtype == SL_F16 ? sl_f16_to_f32(half) : sl_bf16_to_f32(half);
 }
@@ -56,6 +87,9 @@ int sl_weight_quantize_group(const struct sl_matrix *w, int64_t j, int64_t g, in
  * codes_out[k] and scales_out[sl_weight_groups(k)] of all groups of row j.
  */
 void sl_weight_quantize_row(const struct sl_matrix *w, int64_t j, int8_t *codes_out, uint16_t *scales_out);
+
+// out[k]: row j.
+void sl_weight_widen_row(const struct sl_matrix *w, int64_t j, float *out);
 
 // --- what a product goes through, as formulas ------------------------------------------------------------------------
 

@@ -23,8 +23,9 @@ ROWS = {
     "trace": "base",
     "rpc": "base proto/* trust trace",
     "trace/otlp": "base proto/* trace rpc",
-    "text/tokenizer": "base",
-    "text/chat": "base text/tokenizer",
+    "model/gguf": "base tensor/half.h",
+    "text/tokenizer": "base model/gguf",
+    "text/chat": "base model/gguf text/tokenizer",
     "tensor": "base kvcache",
     "tensor/group": "base tensor",
     "tensor/cpu": "base tensor tensor/cpu/*",  # tiers.c chooses among those below
@@ -41,9 +42,10 @@ ROWS = {
     "tensor/cuda/evict": "tensor/cuda",
     "tensor/cuda/retrieve": "tensor/cuda",
     "tensor/cuda/table": "base tensor tensor/cuda tensor/cuda/attention tensor/cuda/dense tensor/cuda/evict tensor/cuda/retrieve",
+    "tensor/cuda/group": "base tensor/group tensor/cuda tensor/cuda/dense tensor/cuda/table",
     "tensor/cuda/emulated": "tensor/cuda/emu tensor/cuda/table",
-    "tensor/cuda/plugin": "base tensor tensor/cuda tensor/cuda/table",
-    "model": "base kvcache tensor",
+    "tensor/cuda/plugin": "base tensor tensor/cuda tensor/cuda/group tensor/cuda/table",
+    "model": "base kvcache tensor model/gguf",
     "runtime": "base kvcache tensor tensor/cpu tensor/ranks tensor/cuda/emulated tensor/cuda/table model text/tokenizer",
     "compress/recipe": "base kvcache",
     "compress/plan": "base kvcache tensor compress/recipe",
@@ -73,6 +75,7 @@ ROWS = {
     "gateway/openai": "base proto/* compress/recipe",
     "gateway": "base gateway/openai trust admin trace trace/otlp rpc libsluice",
     "cli": "base trust proto/* kvcache text/tokenizer tensor model runtime rpc compress/recipe job runner libsluice",
+    "cli/pull": "base trust cli",
     "cli/commands": "base kvcache compress/recipe cli",
     "lab": "base runtime cli",
     "lab/measure": "base kvcache tensor tensor/cpu compress/* offload/annex job runner cli lab",
@@ -86,7 +89,7 @@ ROWS = {
     "lab/bench/rig": "base proto/* fabric tensor model runtime compress/plan rpc node offload/annex offload/retriever offload/remote cli lab",
     "lab/plan": "base kvcache compress/recipe compress/plan job cli lab lab/bench/rig",
     "lab/bench": "base tensor/cpu tensor/group model runtime compress/* fabric job runner cli lab lab/bench/rig",
-    "sluice": "base cli cli/commands lab/*",  # alone links the tool's commands and the laboratory's
+    "sluice": "base cli cli/* lab/*",  # alone links the tool's commands and the laboratory's
     "tests/*": "*",
 }
 
@@ -99,6 +102,7 @@ WRAPPED = {
     "microhttpd": "admin gateway",
     "gnutls/": "gateway",
     "jwt.h": "gateway",
+    "curl/ zip.h": "cli/pull",
     "cuda_runtime cublas nccl": "tensor/cuda/plugin",
 }
 

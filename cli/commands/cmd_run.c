@@ -17,7 +17,8 @@
 #include "cli/tool.h"
 #include "kvcache/capsule_file.h"
 
-#define PROBE_MS 1000
+#define PROBE_MS     1000
+#define WAIT_STEP_MS 100
 // The cluster ends the job at its deadline and says so; wait a little longer to hear it.
 #define DEADLINE_SLACK_MS 5000
 #define STOP_GRACE_MS     5000
@@ -26,7 +27,7 @@ struct run_config {
     struct sl_tool_config tool;
     struct sl_request_config request;
     struct sl_cluster_config cluster;
-    int64_t threads;
+    int64_t threads, wait_ms;
     const char *capsule_path;
     bool local, quiet;
 };
@@ -41,6 +42,8 @@ static const struct sl_option options[] = {
      SL_FIELD(run_config, capsule_path)},
     {"threads", 0, SL_OPTION_INT, "0", "N", "of --local; 0 is one per processor", SL_FIELD(run_config, threads), 0,
      1024},
+    {"wait", 0, SL_OPTION_DURATION, "0", "TIME", "for a cluster that is still starting", SL_FIELD(run_config, wait_ms),
+     0, 3600000},
     {"quiet", 0, SL_OPTION_FLAG, NULL, NULL, "print only the answer", SL_FIELD(run_config, quiet)},
     SL_TOOL_OPTIONS,
 };
@@ -155,9 +158,39 @@ static int run_local(const struct run_config *config, struct sl_request *request
     return sl_follow_end(follow, status, &err);
 }
 
+static bool is_ready(struct sl_client *client) {
+    Sluice__V1__ModelReply *reply;
+    struct sl_error err;
+    bool ready = sl_client_model(client, sl_deadline_in_ms(PROBE_MS), &reply, &err) == SL_OK;
+    if (ready) {
+        ready = reply->ready;
+        sluice__v1__model_reply__free_unpacked(reply, NULL);
+    }
+    return ready;
+}
+
+// --wait: until somebody takes jobs, the time is over, or a signal comes. Whoever asks then finds out how it is.
+static void wait_for_cluster(const struct run_config *config, struct sl_signals *signals) {
+    int64_t deadline_ns = sl_deadline_in_ms(config->wait_ms);
+    struct sl_client *client = NULL;
+    int code;
+    bool ready = false;
+    while (!ready && sl_deadline_left_ms(deadline_ns) > 0 && sl_signals_received(signals) == 0) {
+        if (sl_tool_reachable(config->tool.coordinator, PROBE_MS) &&
+            sl_tool_connect("run", config->tool.coordinator, &config->tool.tls, &client, &code)) {
+            ready = is_ready(client);
+            sl_tool_disconnect(&client);
+        }
+        sl_sleep_ms(ready ? 0 : WAIT_STEP_MS);
+    }
+}
+
 static int run_somewhere(struct run_config *config, struct sl_request *request, struct sl_follow *follow) {
     if (config->local) {
         return run_local(config, request, follow);
+    }
+    if (config->wait_ms > 0) {
+        wait_for_cluster(config, follow->signals);
     }
     if (sl_tool_reachable(config->tool.coordinator, PROBE_MS)) {
         return run_remote(config, request, follow);
@@ -165,10 +198,10 @@ static int run_somewhere(struct run_config *config, struct sl_request *request, 
     if (config->cluster.model) {
         return run_own_cluster(config, request, follow);
     }
-    fprintf(
-        stderr,
-        "sluice run: no coordinator at %s: start a cluster with `sluice up --model DIR`, or give --model DIR here\n",
-        config->tool.coordinator);
+    fprintf(stderr,
+            "sluice run: no coordinator at %s: start a cluster with `sluice up --detach --model DIR`, or give --model "
+            "DIR here\n",
+            config->tool.coordinator);
     return SL_EXIT_UNAVAILABLE;
 }
 

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: `sluice up`: a whole cluster on this machine until Ctrl-C.
+ * Purpose: `sluice up`: a whole cluster on this machine until Ctrl-C, or behind the terminal until `sluice down`.
  * Design: single-threaded but for gRPC: between two looks at the signals it passes on what its processes say.
  */
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/whole_file.h"
 #include "cli/cluster.h"
+#include "cli/clusters_here.h"
 #include "cli/commands/commands.h"
 #include "cli/listing.h"
 #include "cli/message_json.h"
@@ -18,9 +21,16 @@
 struct up_config {
     struct sl_tool_config tool;
     struct sl_cluster_config cluster;
-    const char *state;
+    const char *state, *name;
     int64_t grace_ms;
-    bool keep_going, no_gateway;
+    bool keep_going, no_gateway, detach, verbose;
+};
+
+struct up {
+    struct up_config config;
+    struct sl_cluster_here here;
+    struct sl_cluster *cluster;
+    struct sl_signals signals;
 };
 
 static const struct sl_option options[] = {
@@ -49,7 +59,14 @@ static const struct sl_option options[] = {
      SL_FIELD(up_config, state)},
     {"grace", 0, SL_OPTION_DURATION, "10s", "TIME", "for the processes to stop by themselves",
      SL_FIELD(up_config, grace_ms), 0, 3600000},
-    {"keep-going", 0, SL_OPTION_FLAG, NULL, NULL, "go on when a process dies", SL_FIELD(up_config, keep_going)},
+    {"keep-going", 0, SL_OPTION_FLAG, NULL, NULL, "go on without a process that dies, coordinators too",
+     SL_FIELD(up_config, keep_going)},
+    {"detach", 'd', SL_OPTION_FLAG, NULL, NULL, "return once all are ready; `sluice down` stops the cluster",
+     SL_FIELD(up_config, detach)},
+    {"name", 0, SL_OPTION_STRING, NULL, "NAME", "of the cluster, for `sluice down` and `status`; else it is its port",
+     SL_FIELD(up_config, name)},
+    {"verbose", 'v', SL_OPTION_FLAG, NULL, NULL, "what the processes say goes here, and not to a file",
+     SL_FIELD(up_config, verbose)},
     {"workers-log", 0, SL_OPTION_STRING, "info", "FILTER", "of the cluster's processes",
      SL_FIELD(up_config, cluster.workers_log)},
     {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line on standard output",
@@ -60,14 +77,17 @@ static const struct sl_option options[] = {
 static const struct sl_program program = {
     .name = "sluice up",
     .usage = "--model DIR [options] [-- OPTIONS OF EVERY WORKER]",
-    .summary = "Start a whole cluster on this machine and stop it again on Ctrl-C.",
+    .summary = "Start a whole cluster on this machine and stop it again on Ctrl-C, or by `sluice down`.",
     .epilog = "Prints the workers once all are ready, where their metrics are, and a line\n"
-              "`ready rpc=HOST:PORT http=HOST:PORT`. A process that dies ends the cluster with exit code 1, unless "
+              "`ready rpc=HOST:PORT http=HOST:PORT`. A worker that dies is started again, after a pause. A "
+              "coordinator that\ndies, or a worker again and again, ends the cluster with exit code 1, unless "
               "--keep-going.\n" SL_EXIT_CODES_HELP,
     SL_OPTIONS(options),
 };
 
-static json_t *state_json(const struct sl_cluster *cluster) {
+static json_t *state_json(const struct up *up) {
+    const struct sl_cluster *cluster = up->cluster;
+    char gateway[128] = "";
     json_t *processes = json_array();
     for (size_t i = 0; i < sl_cluster_n_children(cluster); i++) {
         const struct sl_child *child = sl_cluster_child(cluster, i);
@@ -76,12 +96,14 @@ static json_t *state_json(const struct sl_cluster *cluster) {
         sl_child_ready_value(child, "fabric", fabric, sizeof fabric);
         sl_child_ready_value(child, "http", http, sizeof http);
         sl_child_ready_value(child, "admin", admin, sizeof admin);
+        snprintf(gateway, sizeof gateway, "%s", http[0] ? http : gateway);
         json_array_append_new(processes,
                               json_pack("{s:s, s:i, s:s, s:s, s:s, s:s}", "name", child->name, "pid", (int)child->pid,
                                         "rpc", rpc, "fabric", fabric, "http", http, "admin", admin));
     }
-    return json_pack("{s:s, s:i, s:o}", "coordinator", sl_cluster_address(cluster), "pid", (int)getpid(), "processes",
-                     processes);
+    return json_pack("{s:s, s:s, s:o, s:s, s:i, s:o}", "coordinator", sl_cluster_address(cluster), "http", gateway,
+                     "model", sl_text_json(up->config.cluster.model), "name", up->here.name, "pid", (int)getpid(),
+                     "processes", processes);
 }
 
 // Whoever waits for the file must not read half of it.
@@ -93,8 +115,17 @@ static enum sl_status write_state(const char *path, json_t *state, struct sl_err
         status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
     status = status == SL_OK ? sl_whole_file_finish(&whole, err) : status;
-    if (status != SL_OK) {
-        sl_error_prefix(err, "--state");
+    return status;
+}
+
+// Where `sluice down` looks for it, and where --state wants it.
+static enum sl_status write_states(const struct up *up, json_t *state, struct sl_error *err) {
+    enum sl_status status = up->here.lock_fd >= 0 ? write_state(up->here.state_path, state, err) : SL_OK;
+    if (status == SL_OK && up->config.state) {
+        status = write_state(up->config.state, state, err);
+        if (status != SL_OK) {
+            sl_error_prefix(err, "--state");
+        }
     }
     return status;
 }
@@ -116,103 +147,228 @@ static void print_ready(const struct sl_cluster *cluster) {
     printf("ready rpc=%s%s%s\n", sl_cluster_address(cluster), has_gateway ? " http=" : "", has_gateway ? http : "");
 }
 
-static enum sl_status announce(const struct up_config *config, const struct sl_cluster *cluster,
-                               struct sl_client *client, struct sl_error *err) {
-    json_t *state = state_json(cluster);
-    if (!state) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "state: out of memory");
+static enum sl_status print_workers(const struct up *up, struct sl_client *client, struct sl_error *err) {
+    Sluice__V1__WorkersReply *reply;
+    enum sl_status status = sl_client_workers(client, sl_deadline_in_ms(5000), &reply, err);
+    if (status != SL_OK) {
+        return status;
     }
-    enum sl_status status = config->state ? write_state(config->state, state, err) : SL_OK;
-    if (status == SL_OK && config->tool.json) {
-        sl_json_print(json_incref(state), JSON_COMPACT, stdout);
-    } else if (status == SL_OK) {
-        Sluice__V1__WorkersReply *reply;
-        status = sl_client_workers(client, sl_deadline_in_ms(5000), &reply, err);
-        if (status == SL_OK) {
-            sl_workers_print(reply, stdout);
-            sluice__v1__workers_reply__free_unpacked(reply, NULL);
-            print_ready(cluster);
-            if (config->cluster.tls) {
-                const char *dir = config->cluster.tls;
-                printf("export SLUICE_TLS_CA=%s/ca.pem SLUICE_TLS_CERT=%s/client-local.pem "
-                       "SLUICE_TLS_KEY=%s/client-local.key\n",
-                       dir, dir, dir);
-            }
-        }
+    sl_workers_print(reply, stdout);
+    sluice__v1__workers_reply__free_unpacked(reply, NULL);
+    if (up->here.log && !up->config.verbose) {
+        printf("log           %s\n", up->here.log_path);
     }
-    fflush(stdout);
-    json_decref(state);
-    return status;
-}
-
-// Until a signal (SL_OK) or, without --keep-going, the death of a process.
-static enum sl_status supervise(const struct up_config *config, struct sl_cluster *cluster, struct sl_signals *signals,
-                                struct sl_error *err) {
-    while (sl_signals_received(signals) == 0) {
-        enum sl_status status = sl_cluster_pump(cluster, 100, err);
-        if (status != SL_OK && !config->keep_going) {
-            return sl_fail(err, SL_ERR_INTERNAL, "%s: stopping the cluster", err->text); // exit code 1
-        }
-        if (status != SL_OK) {
-            fprintf(stderr, "sluice up: %s\n", err->text);
-        }
+    print_ready(up->cluster);
+    if (up->config.cluster.tls) {
+        const char *dir = up->config.cluster.tls;
+        printf("export SLUICE_TLS_CA=%s/ca.pem SLUICE_TLS_CERT=%s/client-local.pem "
+               "SLUICE_TLS_KEY=%s/client-local.key\n",
+               dir, dir, dir);
+    }
+    if (up->config.detach) {
+        printf("`sluice down %s` stops it\n", up->here.name);
     }
     return SL_OK;
 }
 
-static enum sl_status serve(const struct up_config *config, struct sl_cluster *cluster, struct sl_signals *signals,
-                            struct sl_error *err) {
+static enum sl_status announce(const struct up *up, struct sl_client *client, struct sl_error *err) {
+    json_t *state = state_json(up);
+    if (!state) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "state: out of memory");
+    }
+    enum sl_status status = write_states(up, state, err);
+    if (status == SL_OK && up->config.tool.json) {
+        sl_json_print(json_incref(state), JSON_COMPACT, stdout);
+    } else if (status == SL_OK) {
+        status = print_workers(up, client, err);
+    }
+    json_decref(state);
+    if (fflush(stdout) != 0 && status == SL_OK && up->config.detach) {
+        status = sl_fail(err, SL_ERR_CANCELLED, "whoever started the cluster has gone before it was ready");
+    }
+    return status;
+}
+
+// Until a signal (SL_OK) or, without --keep-going, a death that nothing can be done about.
+static enum sl_status supervise(const struct up *up, struct sl_signals *signals, struct sl_error *err) {
+    while (sl_signals_received(signals) == 0) {
+        struct sl_error why;
+        bool restarted = false;
+        enum sl_status status = up->config.keep_going ? sl_cluster_pump(up->cluster, 100, &why)
+                                                      : sl_cluster_look_after(up->cluster, 100, &restarted, &why);
+        if (status != SL_OK && !up->config.keep_going) {
+            return sl_fail(err, SL_ERR_INTERNAL, "%s: stopping the cluster", why.text); // exit code 1
+        }
+        if (status != SL_OK) {
+            fprintf(stderr, "sluice up: %s\n", why.text);
+        }
+        json_t *state = restarted ? state_json(up) : NULL;
+        if (state && write_states(up, state, &why) != SL_OK) {
+            fprintf(stderr, "sluice up: %s\n", why.text);
+        }
+        json_decref(state);
+    }
+    return SL_OK;
+}
+
+static enum sl_status serve(struct up *up, struct sl_error *err) {
     struct sl_client *client;
     int code;
-    if (!sl_tool_connect("up", sl_cluster_address(cluster), sl_cluster_operator(cluster), &client, &code)) {
-        return sl_fail(err, SL_ERR_INTERNAL, "no connection to %s", sl_cluster_address(cluster));
+    if (!sl_tool_connect("up", sl_cluster_address(up->cluster), sl_cluster_operator(up->cluster), &client, &code)) {
+        return sl_fail(err, SL_ERR_INTERNAL, "no connection to %s", sl_cluster_address(up->cluster));
     }
-    enum sl_status status = sl_cluster_wait_ready(cluster, client, signals, err);
+    enum sl_status status = sl_cluster_wait_ready(up->cluster, client, &up->signals, err);
     if (status == SL_OK) {
-        status = announce(config, cluster, client, err);
+        status = announce(up, client, err);
     }
     sl_tool_disconnect(&client);
-    return status == SL_OK ? supervise(config, cluster, signals, err) : status;
+    if (status == SL_OK && up->config.detach) { // whoever waits for the end of our output may go
+        dup2(fileno(up->here.log), STDOUT_FILENO);
+        dup2(fileno(up->here.log), STDERR_FILENO);
+    }
+    return status == SL_OK ? supervise(up, &up->signals, err) : status;
+}
+
+// What the processes said last: why it failed stands there.
+static void print_end_of_log(struct sl_cluster_here *here) {
+    char text[4096];
+    fflush(here->log);
+    FILE *file = fopen(here->log_path, "r");
+    if (!file) {
+        return;
+    }
+    bool cut = fseek(file, -(long)(sizeof text - 1), SEEK_END) == 0;
+    size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[n] = '\0';
+    const char *newline = cut ? strchr(text, '\n') : NULL;
+    const char *begin = newline ? newline + 1 : text;
+    fputs(begin, stderr);
+    fprintf(stderr, "sluice up: all that the processes said is in %s\n", here->log_path);
+}
+
+static enum sl_status check(const struct up_config *config, struct sl_error *err) {
+    if (!config->cluster.model) {
+        return sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
+    }
+    if (config->detach && config->verbose) {
+        return sl_fail(err, SL_ERR_INVALID, "--detach and --verbose exclude each other");
+    }
+    bool has_disk = config->cluster.disk != NULL;
+    if (has_disk != (config->cluster.disk_bytes > 0)) {
+        return sl_fail(err, SL_ERR_INVALID, "--disk DIR and --disk-bytes SIZE belong together; %s is missing",
+                       has_disk ? "--disk-bytes" : "--disk");
+    }
+    if (has_disk && config->cluster.n_kvstore == 0) {
+        return sl_fail(err, SL_ERR_INVALID, "--disk is for KV stores, and with --kvstore 0 there is none");
+    }
+    return SL_OK;
+}
+
+// Take the cluster's name. Somebody who may not write there can still have a cluster at the terminal.
+static enum sl_status take_name(struct up *up, struct sl_error *err) {
+    const struct up_config *config = &up->config;
+    char name[32];
+    snprintf(name, sizeof name, config->cluster.port ? "%lld" : "pid-%lld",
+             (long long)(config->cluster.port ? config->cluster.port : getpid()));
+    enum sl_status status = sl_cluster_here_open(config->name ? config->name : name, &up->here, err);
+    if (status != SL_ERR_IO || config->detach) {
+        return status;
+    }
+    fprintf(stderr, "sluice up: %s: what the processes say goes here, and `sluice down` will not find this cluster\n",
+            err->text);
+    return SL_OK;
+}
+
+static int run(struct up *up) {
+    struct sl_error err;
+    if (take_name(up, &err) != SL_OK) {
+        return sl_tool_complain("up", &err);
+    }
+    enum sl_status status = sl_signals_init(&up->signals, &err);
+    bool to_file = up->here.log && !up->config.verbose;
+    if (status == SL_OK) {
+        status =
+            sl_cluster_start(&up->config.cluster, &up->signals, to_file ? up->here.log : stderr, &up->cluster, &err);
+    }
+    if (status == SL_OK) {
+        status = serve(up, &err);
+    }
+    if (to_file && status != SL_OK && status != SL_ERR_CANCELLED && ftell(up->here.log) > 0) {
+        print_end_of_log(&up->here);
+    }
+    if (status == SL_ERR_PEER_LOST) { // of a process of ours: it was tried, and failed
+        err.status = SL_ERR_INTERNAL;
+    }
+    int code = status == SL_OK ? SL_EXIT_OK : sl_tool_complain("up", &err);
+    sl_cluster_stop(&up->cluster, up->config.grace_ms, &up->signals);
+    if (up->config.state) {
+        unlink(up->config.state); // its addresses are no longer true
+    }
+    bool keep = code != SL_EXIT_OK && code != SL_EXIT_CANCELLED && up->here.log && ftell(up->here.log) > 0;
+    sl_cluster_here_close(&up->here, keep);
+    sl_signals_cleanup(&up->signals);
+    return code;
+}
+
+// Pass on what the detached process prints until it is ready, or ends. Its exit code.
+static int wait_for_detached(pid_t pid, int fd) {
+    char text[4096], line[16] = "";
+    size_t n_line = 0;
+    bool ready = false;
+    for (ssize_t n; (n = read(fd, text, sizeof text)) > 0;) {
+        fwrite(text, 1, (size_t)n, stdout);
+        for (ssize_t i = 0; i < n; i++) {
+            line[n_line < sizeof line - 1 ? n_line++ : n_line] = text[i];
+            ready = ready || strncmp(line, "ready rpc=", 10) == 0 || strncmp(line, "{\"coordinator\"", 14) == 0;
+            if (text[i] == '\n') {
+                memset(line, 0, sizeof line);
+                n_line = 0;
+            }
+        }
+    }
+    int status = 0;
+    return ready                                                  ? SL_EXIT_OK
+           : waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status)
+                                                                  : SL_EXIT_FAILED;
+}
+
+// The cluster's process in a session of its own, without this terminal.
+static int run_detached(struct up *up) {
+    struct sl_error err;
+    int fds[2] = {-1, -1};
+    pid_t pid = pipe2(fds, O_CLOEXEC) == 0 ? fork() : -1;
+    if (pid < 0) {
+        sl_fail(&err, SL_ERR_EXHAUSTED, "no process for the cluster");
+        return sl_tool_complain("up", &err);
+    }
+    if (pid > 0) {
+        close(fds[1]);
+        int code = wait_for_detached(pid, fds[0]);
+        close(fds[0]);
+        return code;
+    }
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    setsid();
+    dup2(null, STDIN_FILENO);
+    dup2(fds[1], STDOUT_FILENO);
+    close(fds[0]);
+    close(fds[1]);
+    return run(up);
 }
 
 int sl_command_up(int argc, char **argv) {
-    struct up_config config = {0};
+    struct up up = {.here.lock_fd = -1};
     int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &config, 0, argc, &first, &code)) {
+    if (!sl_tool_parse(&program, argc, argv, &up.config, 0, argc, &first, &code)) {
         return code;
     }
     struct sl_error err;
-    if (!config.cluster.model) {
-        sl_fail(&err, SL_ERR_INVALID, "--model DIR is needed");
+    if (check(&up.config, &err) != SL_OK) {
         return sl_tool_complain("up", &err);
     }
-    bool has_disk = config.cluster.disk != NULL;
-    if (has_disk != (config.cluster.disk_bytes > 0)) {
-        sl_fail(&err, SL_ERR_INVALID, "--disk DIR and --disk-bytes SIZE belong together; %s is missing",
-                has_disk ? "--disk-bytes" : "--disk");
-        return sl_tool_complain("up", &err);
-    }
-    if (has_disk && config.cluster.n_kvstore == 0) {
-        sl_fail(&err, SL_ERR_INVALID, "--disk is for KV stores, and with --kvstore 0 there is none");
-        return sl_tool_complain("up", &err);
-    }
-    config.cluster.has_gateway = !config.no_gateway;
-    config.cluster.worker_arguments = argv + first;
-    config.cluster.n_worker_arguments = (size_t)(argc - first);
-    struct sl_signals signals;
-    if (sl_signals_init(&signals, &err) != SL_OK) {
-        return sl_tool_complain("up", &err);
-    }
-    struct sl_cluster *cluster = NULL;
-    enum sl_status status = sl_cluster_start(&config.cluster, &signals, stderr, &cluster, &err);
-    if (status == SL_OK) {
-        status = serve(&config, cluster, &signals, &err);
-    }
-    code = status == SL_OK ? SL_EXIT_OK : sl_tool_complain("up", &err);
-    sl_cluster_stop(&cluster, config.grace_ms, &signals);
-    if (config.state) {
-        unlink(config.state); // its addresses are no longer true
-    }
-    sl_signals_cleanup(&signals);
-    return code;
+    up.config.cluster.has_gateway = !up.config.no_gateway;
+    up.config.cluster.worker_arguments = argv + first;
+    up.config.cluster.n_worker_arguments = (size_t)(argc - first);
+    return up.config.detach ? run_detached(&up) : run(&up);
 }

@@ -40,7 +40,7 @@ struct options {
 static const struct sl_option option_table[] = {
     {"geometry", 0, SL_OPTION_STRING, "1b", "NAME", "of the random model: 135m, 1b or 8b (4 of its layers)",
      SL_FIELD(options, geometry)},
-    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "a model folder instead", SL_FIELD(options, model)},
+    {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "a model folder instead", SL_FIELD(options, model)},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
      "beside full; may be given several times [tailorkv; tailorkv-near,ahead=0; tailorkv-near]",
      SL_FIELD(options, recipes)},

@@ -47,7 +47,7 @@ struct options {
 static const struct sl_option option_table[] = {
     {"models", 0, SL_OPTION_STRING, "135m,1b,8b", "LIST",
      "random models: 135m, 1b, 8b (4 of its layers), separated by commas; or none", SL_FIELD(options, models)},
-    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "measure this model folder, too", SL_FIELD(options, model)},
+    {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "measure this model folder, too", SL_FIELD(options, model)},
     {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "stored, int8 or int4", SL_FIELD(options, weights)},
     {"keep", 0, SL_OPTION_STRING, NULL, "DIR", "keep the random models there, and use those that are there",
      SL_FIELD(options, keep)},

@@ -30,7 +30,8 @@ struct profile_config {
 };
 
 static const struct sl_option options[] = {
-    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", SL_FIELD(profile_config, model)},
+    {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "model folder, or a name of `sluice models`",
+     SL_FIELD(profile_config, model)},
     {"text", 't', SL_OPTION_LIST, NULL, "FILE",
      "a prompt; may be given several times, the scores are averaged. Without: the text of this tool's licence",
      SL_FIELD(profile_config, texts)},

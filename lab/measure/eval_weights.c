@@ -33,7 +33,8 @@ struct weights_config {
 };
 
 static const struct sl_option options[] = {
-    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", SL_FIELD(weights_config, model)},
+    {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "model folder, or a name of `sluice models`",
+     SL_FIELD(weights_config, model)},
     {"text", 't', SL_OPTION_STRING, NULL, "FILE", "what is read; - is standard input. Without: this tool's licence",
      SL_FIELD(weights_config, text)},
     {"tokens", 'n', SL_OPTION_INT, "2048", "N", "predict at most so many of the text", SL_FIELD(weights_config, tokens),

@@ -5,7 +5,7 @@
  *
  * Design: collectives are called by all ranks, in the same order and with the same sizes; who calls another one than rank 0 is found by it. A table
  *         of functions has two fillings: `shared` (shared.h), over memory that all ranks map, be they threads or processes; `nccl`
- *         (tensor/cuda/ranks), over GPUs of one process.
+ *         (tensor/cuda/group), over GPUs of one process.
  *
  * Bits:     a sum is taken in f32 in the order of ranks, ((x0 + x1) + x2) + .., so that the same ranks make the same bits: each element by
  *           itself, whatever n. Of nccl only small ones; its large ones have an order of their own, the same for the same ranks and n.
@@ -32,6 +32,7 @@ struct sl_group_config {
     int64_t deadline_ms;      // of every wait for others; 0: SL_GROUP_DEADLINE_MS
 };
 
+// Plugins have one (tensor/plugin.h): whoever changes it raises SL_PLUGIN_REVISION.
 struct sl_group_ops {
     const char *name; // "shared", "nccl"
     enum sl_status (*join)(const struct sl_group_config *config, struct sl_group **group_out, struct sl_error *err);

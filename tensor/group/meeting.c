@@ -75,7 +75,7 @@ static void lose(struct sl_hall *hall, int rank, enum lost_why why, enum sl_purp
     }
 }
 
-static enum sl_status say_lost(const struct sl_meeting *m, struct sl_error *err) {
+enum sl_status sl_meeting_say_lost(const struct sl_meeting *m, struct sl_error *err) {
     uint32_t lost = atomic_load(&m->hall->lost);
     int rank = (int)(lost >> 8 & 0xff);
     enum lost_why why = (enum lost_why)(lost >> 16 & 0xff);
@@ -101,6 +101,10 @@ static enum sl_status say_lost(const struct sl_meeting *m, struct sl_error *err)
 
 void sl_meeting_abandon(struct sl_meeting *m) {
     lose(m->hall, m->rank, GIVEN_UP, SL_PURPOSE_MEETING);
+}
+
+void sl_meeting_give_up(struct sl_meeting *m, int rank) {
+    lose(m->hall, rank, SILENT, SL_PURPOSE_SUM);
 }
 
 int sl_meeting_lost(const struct sl_meeting *m) {
@@ -151,7 +155,7 @@ static enum sl_status wait_for_all(struct sl_meeting *m, enum sl_purpose what, s
         return SL_OK;
     }
     lose(m->hall, wait.next, atomic_load(&m->hall->seats[wait.next].state) == LEFT ? GONE : SILENT, what);
-    return say_lost(m, err); // perhaps what somebody else has found before
+    return sl_meeting_say_lost(m, err); // perhaps what somebody else has found before
 }
 
 // --- coming ------------------------------------------------------------------------------------------------------------
@@ -162,7 +166,7 @@ static enum sl_status check_errands(struct sl_meeting *m, struct sl_error *err) 
         const struct sl_errand *other = &m->hall->seats[r].errands[m->number & 1];
         if (other->what != first->what || other->amount != first->amount) {
             lose(m->hall, r, ASTRAY, other->what);
-            return say_lost(m, err);
+            return sl_meeting_say_lost(m, err);
         }
     }
     return SL_OK;
@@ -172,7 +176,7 @@ enum sl_status sl_meeting_come(struct sl_meeting *m, const struct sl_errand *err
     struct sl_hall *hall = m->hall;
     struct seat *mine = &hall->seats[m->rank];
     if (atomic_load(&hall->lost) != 0) {
-        return say_lost(m, err);
+        return sl_meeting_say_lost(m, err);
     }
     m->number++;
     mine->errands[m->number & 1] = *errand;
@@ -252,7 +256,7 @@ enum sl_status sl_meeting_meet(struct sl_meeting *m, enum sl_status mine, int *w
 
 // --- joining and leaving -----------------------------------------------------------------------------------------------
 
-enum sl_status sl_meeting_join(struct sl_meeting *m, const struct sl_meeting_config *config, struct sl_error *err) {
+enum sl_status sl_meeting_check(const struct sl_meeting_config *config, struct sl_error *err) {
     int rank = config->rank, size = config->size;
     if (size < 1 || size > SL_MAX_RANKS || rank < 0 || rank >= size) {
         return sl_fail(err, SL_ERR_INVALID, "rank %d of %d: sizes are 1 to %d, ranks 0 to size - 1", rank, size,
@@ -263,6 +267,15 @@ enum sl_status sl_meeting_join(struct sl_meeting *m, const struct sl_meeting_con
                        "rank %d of %d: a hall at a multiple of %d, and a deadline that is not below 0", rank, size,
                        LINE);
     }
+    return SL_OK;
+}
+
+enum sl_status sl_meeting_join(struct sl_meeting *m, const struct sl_meeting_config *config, struct sl_error *err) {
+    int rank = config->rank, size = config->size;
+    enum sl_status status = sl_meeting_check(config, err);
+    if (status != SL_OK) {
+        return status;
+    }
     *m = (struct sl_meeting){.hall = config->hall, .rank = rank, .size = size};
     m->deadline_ms = config->deadline_ms > 0 ? config->deadline_ms : SL_GROUP_DEADLINE_MS;
     uint32_t state = EMPTY;
@@ -270,7 +283,7 @@ enum sl_status sl_meeting_join(struct sl_meeting *m, const struct sl_meeting_con
         return sl_fail(err, SL_ERR_EXISTS, "rank %d of %d has joined this group before", rank, size);
     }
     const struct sl_errand errand = {.what = SL_PURPOSE_JOIN, .amount = (uint64_t)size, .at = config->at};
-    enum sl_status status = sl_meeting_come(m, &errand, err);
+    status = sl_meeting_come(m, &errand, err);
     if (status != SL_OK) {
         sl_meeting_leave(m);
     }

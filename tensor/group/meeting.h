@@ -51,6 +51,9 @@ struct sl_meeting_config { // as struct sl_group_config
     void *at; // for the others to see
 };
 
+// SL_ERR_INVALID: there is no such place.
+enum sl_status sl_meeting_check(const struct sl_meeting_config *config, struct sl_error *err);
+
 // Statuses as sl_group_join(). After SL_OK the rank has a seat, until it leaves.
 enum sl_status sl_meeting_join(struct sl_meeting *meeting, const struct sl_meeting_config *config,
                                struct sl_error *err);
@@ -74,5 +77,10 @@ void sl_meeting_settle(struct sl_meeting *meeting);
 enum sl_status sl_meeting_meet(struct sl_meeting *meeting, enum sl_status mine, int *whose_out,
                                struct sl_error *err_inout);
 
+// Any thread. For one's own sake, and for that of a rank that stands still elsewhere: in the middle of a sum.
 void sl_meeting_abandon(struct sl_meeting *meeting);
+void sl_meeting_give_up(struct sl_meeting *meeting, int rank);
 int sl_meeting_lost(const struct sl_meeting *meeting);
+
+// The failure of a group that has ended.
+enum sl_status sl_meeting_say_lost(const struct sl_meeting *meeting, struct sl_error *err);

@@ -68,7 +68,7 @@ static struct sl_matrix part_of(const struct sl_matrix *w, struct sl_share outpu
 }
 
 static size_t held_bytes(const struct sl_matrix *part) {
-    return part->packed != NULL ? part->packed_bytes : (size_t)(part->n * part->k) * sl_dtype_bytes(part->dtype);
+    return part->packed != NULL ? part->packed_bytes : (size_t)part->n * sl_dtype_row_bytes(part->dtype, part->k);
 }
 
 struct pack_call {

@@ -32,8 +32,9 @@ static const struct {
     enum sl_weight_format format;
     const char *name;
 } kinds[] = {
-    {SL_F32, SL_WEIGHT_STORED, "f32"}, {SL_F16, SL_WEIGHT_STORED, "f16"}, {SL_BF16, SL_WEIGHT_STORED, "bf16"},
-    {SL_F32, SL_WEIGHT_INT8, "int8"},  {SL_BF16, SL_WEIGHT_INT4, "int4"},
+    {SL_F32, SL_WEIGHT_STORED, "f32"}, {SL_F16, SL_WEIGHT_STORED, "f16"},         {SL_BF16, SL_WEIGHT_STORED, "bf16"},
+    {SL_F32, SL_WEIGHT_INT8, "int8"},  {SL_BF16, SL_WEIGHT_INT4, "int4"},         {SL_Q8_0, SL_WEIGHT_INT8, "q8_0"},
+    {SL_Q4_0, SL_WEIGHT_INT4, "q4_0"}, {SL_Q4_0, SL_WEIGHT_INT8, "q4_0 as int8"},
 };
 #define N_KINDS (sizeof kinds / sizeof kinds[0])
 
@@ -244,13 +245,16 @@ static struct guarded check_flavour(struct matmul_case *c, size_t kind, const st
 static void check_size(const struct sl_ops *ops, struct sl_stream *stream, size_t kind, int64_t n, int64_t k,
                        int64_t m) {
     void *owner;
+    if (sl_dtype_is_codes(kinds[kind].dtype)) { // rows are whole blocks
+        k = sl_weight_groups(k) * SL_WEIGHT_GROUP;
+    }
     struct sl_matrix all = random_matrix(2 * n, k, kinds[kind].dtype, (uint64_t)(n * 1000 + k), &owner);
     all.format = kinds[kind].format;
     float *x = random_floats(m * (k + X_GAP), 1), *start = random_floats(m * (n + GAP), 2),
           *bias = random_floats(2 * n, 3);
     struct expected expected = expect(&all, n, m, x, rounds_x(ops, kind), rounds_weights(ops, kind));
     const char *rows = all.parts[0].data;
-    size_t row_bytes = (size_t)k * sl_dtype_bytes(all.dtype);
+    size_t row_bytes = sl_dtype_row_bytes(all.dtype, k);
     struct guarded plain = {0};
     for (size_t f = 0; f < N_FLAVOURS; f++) {
         struct sl_matrix w = all;
@@ -303,7 +307,8 @@ static void test_matmul_matches_f64_and_is_independent_of_m(void **state) {
 
 // Packed weights are the bytes that decoding reads: no more than the format's, but for padding.
 static void test_packed_bytes(void **state) {
-    const double bytes_per_weight[N_KINDS] = {4.0, 2.0, 2.0, 1.0 + 2.0 / 32, 0.5 + 2.0 / 32};
+    const double int8 = 1.0 + 2.0 / 32, int4 = 0.5 + 2.0 / 32;
+    const double bytes_per_weight[N_KINDS] = {4.0, 2.0, 2.0, int8, int4, int8, int4, int8};
     (void)state;
     for (const char *const *name = tested(); *name != NULL; name++) {
         for (size_t kind = 0; kind < N_KINDS && strcmp(*name, "reference") != 0; kind++) {

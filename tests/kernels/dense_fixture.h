@@ -13,6 +13,7 @@
 
 #include "tensor/half.h"
 #include "tensor/ops.h"
+#include "tensor/weights.h"
 #include "tests/kernels/tested.h"
 
 static inline uint64_t next_random(uint64_t *state) { // splitmix64
@@ -63,9 +64,29 @@ static inline void guarded_destroy(struct guarded *g) {
     free(g->block);
 }
 
+// Random blocks of codes, all that their bits can say, with scales that keep weights below 2.
+static inline struct sl_matrix random_blocks(int64_t n, int64_t k, enum sl_dtype dtype, uint64_t seed,
+                                             void **owner_out) {
+    size_t block_bytes = sl_dtype_block_bytes(dtype), bytes = (size_t)n * sl_dtype_row_bytes(dtype, k);
+    unsigned char *block = malloc(bytes + 1);
+    assert_non_null(block);
+    for (size_t i = 0; i < bytes; i++) {
+        block[1 + i] = (unsigned char)(next_random(&seed) >> 40);
+    }
+    for (size_t i = 0; i < bytes; i += block_bytes) {
+        uint16_t scale = sl_f32_to_f16(random_float(&seed) / (dtype == SL_Q8_0 ? 128.0f : 8.0f));
+        memcpy(block + 1 + i, &scale, sizeof scale);
+    }
+    *owner_out = block;
+    return (struct sl_matrix){.n = n, .k = k, .dtype = dtype, .parts = {{block + 1, n}}};
+}
+
 // Random weights of a type, one byte off any alignment: files promise none.
 static inline struct sl_matrix random_matrix(int64_t n, int64_t k, enum sl_dtype dtype, uint64_t seed,
                                              void **owner_out) {
+    if (sl_dtype_is_codes(dtype)) {
+        return random_blocks(n, k, dtype, seed, owner_out);
+    }
     size_t size = dtype == SL_F32 ? 4 : 2;
     unsigned char *block = malloc((size_t)(n * k) * size + 1);
     assert_non_null(block);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: a model's chat template, from its folder to a rendered conversation. See chat_template.h.
+#include "model/gguf/document.h"
 #include "text/chat/chat_template.h"
 
 #include <errno.h>
@@ -121,7 +122,7 @@ static enum sl_status take_tokens(struct sl_chat_template *chat_template, const 
 // A JSON file that need not be there: *root_out is NULL then.
 static enum sl_status load_optional(const char *dir, const char *name, json_t **root_out, struct sl_error *err) {
     *root_out = NULL;
-    enum sl_status status = sl_json_file_load(dir, name, root_out, err);
+    enum sl_status status = sl_model_document_load(dir, name, root_out, err);
     return status == SL_ERR_NOT_FOUND ? SL_OK : status;
 }
 

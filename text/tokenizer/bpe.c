@@ -169,8 +169,8 @@ err_left:
     return status;
 }
 
-// The tokens of single bytes, which a byte-level vocabulary must have, and byte_fallback too: no text is lost then.
-static enum sl_status find_byte_tokens(struct sl_bpe *bpe, struct sl_error *err) {
+// The tokens of single bytes. Some vocabularies lack those that their training never saw.
+static void find_byte_tokens(struct sl_bpe *bpe) {
     for (int byte = 0; byte < 256; byte++) {
         char spelling[8] = {(char)byte};
         size_t n_bytes = 1;
@@ -178,29 +178,30 @@ static enum sl_status find_byte_tokens(struct sl_bpe *bpe, struct sl_error *err)
             n_bytes = (size_t)snprintf(spelling, sizeof(spelling), "<0x%02X>", (unsigned)byte);
         }
         bpe->byte_ids[byte] = sl_vocab_find(bpe->vocab, spelling, n_bytes);
-        if (bpe->byte_ids[byte] < 0) {
-            return sl_fail(err, SL_ERR_UNSUPPORTED, "the vocabulary has no token for byte 0x%02x, which %s needs",
-                           (unsigned)byte, bpe->vocab->byte_level ? "a byte-level tokenizer" : "byte_fallback");
-        }
+    }
+}
+
+// The token of what has none. Without one it is dropped.
+static enum sl_status find_unknown(struct sl_bpe *bpe, const json_t *model, struct sl_error *err) {
+    const char *unknown = json_string_value(json_object_get(model, "unk_token"));
+    if (!unknown || !unknown[0]) {
+        return SL_OK;
+    }
+    bpe->unknown_id = sl_vocab_find(bpe->vocab, unknown, strlen(unknown));
+    if (bpe->unknown_id < 0 && !bpe->vocab->byte_level) {
+        return sl_fail(err, SL_ERR_INVALID, "model: unk_token \"%.64s\" is not in the vocabulary", unknown);
     }
     return SL_OK;
 }
 
 // How characters become tokens in a vocabulary that is not byte-level.
-static enum sl_status load_characters(struct sl_bpe *bpe, const json_t *model, struct sl_error *err) {
-    const char *unknown = json_string_value(json_object_get(model, "unk_token"));
+static enum sl_status load_characters(struct sl_bpe *bpe, struct sl_error *err) {
     bpe->cuts_at_marks = sl_vocab_find(bpe->vocab, SL_MARK, MARK_BYTES) >= 0;
     for (int c = 0; c < 128; c++) {
         char character = (char)c;
         bpe->ascii_ids[c] = sl_vocab_find(bpe->vocab, &character, 1);
     }
-    if (unknown) {
-        bpe->unknown_id = sl_vocab_find(bpe->vocab, unknown, strlen(unknown));
-        if (bpe->unknown_id < 0) {
-            return sl_fail(err, SL_ERR_INVALID, "model: unk_token \"%.64s\" is not in the vocabulary", unknown);
-        }
-    }
-    if (!unknown && !bpe->byte_fallback) {
+    if (bpe->unknown_id < 0 && !bpe->byte_fallback) {
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "model has neither unk_token nor byte_fallback nor a pre_tokenizer "
                        "ByteLevel: text that it does not know would be lost");
@@ -243,11 +244,10 @@ enum sl_status sl_bpe_load(struct sl_bpe *bpe, const struct sl_vocab *vocab, con
     if (vocab->byte_level && bpe->byte_fallback) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "model sets byte_fallback, which is not supported with ByteLevel");
     }
-    if (vocab->byte_level || bpe->byte_fallback) {
-        status = find_byte_tokens(bpe, err);
-    }
+    find_byte_tokens(bpe);
+    status = find_unknown(bpe, model, err);
     if (status == SL_OK && !vocab->byte_level) {
-        status = load_characters(bpe, model, err);
+        status = load_characters(bpe, err);
     }
     if (status == SL_OK) {
         status = load_merges(bpe, json_object_get(model, "merges"), err);
@@ -369,11 +369,34 @@ static void add_symbol(struct sl_bpe_scratch *scratch, size_t *n, int32_t id) {
     ++*n;
 }
 
+// What has no token: one that says so, once for a run of such where unknowns are fused, or nothing.
+static void add_unknown(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, size_t *n, bool was_unknown) {
+    if (bpe->unknown_id >= 0 && (!was_unknown || !bpe->fuse_unknown)) {
+        add_symbol(scratch, n, bpe->unknown_id);
+    }
+}
+
 static void add_bytes(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, size_t *n, const char *bytes,
                       size_t n_bytes) {
+    bool was_unknown = false;
     for (size_t i = 0; i < n_bytes; i++) {
-        add_symbol(scratch, n, bpe->byte_ids[(unsigned char)bytes[i]]);
+        int32_t id = bpe->byte_ids[(unsigned char)bytes[i]];
+        if (id >= 0) {
+            add_symbol(scratch, n, id);
+        } else {
+            add_unknown(bpe, scratch, n, was_unknown);
+        }
+        was_unknown = id < 0;
     }
+}
+
+// A character falls back to its bytes if all of them have tokens.
+static bool falls_back(const struct sl_bpe *bpe, const char *bytes, size_t n_bytes) {
+    bool all = bpe->byte_fallback;
+    for (size_t i = 0; i < n_bytes; i++) {
+        all = all && bpe->byte_ids[(unsigned char)bytes[i]] >= 0;
+    }
+    return all;
 }
 
 static void add_characters(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, size_t *n, const char *text,
@@ -384,13 +407,13 @@ static void add_characters(const struct sl_bpe *bpe, struct sl_bpe_scratch *scra
         const unsigned char *character = (const unsigned char *)text + i;
         length = (size_t)sl_utf8_length(character, n_bytes - i);
         int32_t id = length == 1 ? bpe->ascii_ids[*character] : sl_vocab_find(bpe->vocab, text + i, length);
-        unknown = id < 0 && !bpe->byte_fallback;
+        unknown = id < 0 && !falls_back(bpe, text + i, length);
         if (id >= 0) {
             add_symbol(scratch, n, id);
-        } else if (bpe->byte_fallback) {
+        } else if (unknown) {
+            add_unknown(bpe, scratch, n, was_unknown);
+        } else {
             add_bytes(bpe, scratch, n, text + i, length);
-        } else if (!was_unknown || !bpe->fuse_unknown) {
-            add_symbol(scratch, n, bpe->unknown_id);
         }
     }
 }
@@ -407,6 +430,9 @@ static enum sl_status encode_word(const struct sl_bpe *bpe, struct sl_bpe_scratc
         add_bytes(bpe, scratch, &n, word, n_bytes);
     } else {
         add_characters(bpe, scratch, &n, word, n_bytes);
+    }
+    if (n == 0) { // nothing of the word has a token
+        return SL_OK;
     }
     scratch->symbols[n - 1].next = -1;
     apply_merges(bpe, scratch, n);
@@ -427,7 +453,7 @@ static size_t word_end(const char *piece, size_t n_bytes, size_t begin) {
 
 enum sl_status sl_bpe_encode(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, const char *piece,
                              size_t n_bytes, struct sl_ids *ids) {
-    if (n_bytes == 1 && bpe->vocab->byte_level) {
+    if (n_bytes == 1 && bpe->vocab->byte_level && bpe->byte_ids[(unsigned char)piece[0]] >= 0) {
         return sl_ids_push(ids, bpe->byte_ids[(unsigned char)piece[0]]);
     }
     if (bpe->ignore_merges) {

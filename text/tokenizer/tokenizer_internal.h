@@ -123,9 +123,9 @@ struct sl_merge {
 
 struct sl_bpe {
     const struct sl_vocab *vocab;
-    int32_t byte_ids[256];  // the token of each single byte: "<0x0A>" unless the vocabulary is byte-level
+    int32_t byte_ids[256];  // the token of each single byte, -1: none; "<0x0A>" unless the vocabulary is byte-level
     int32_t ascii_ids[128]; // the token of each character, -1: none; not of a byte-level vocabulary
-    int32_t unknown_id;     // of a character without a token, unless its bytes have tokens
+    int32_t unknown_id;     // of a character without a token, unless its bytes have tokens; -1: it is dropped
     bool byte_fallback, fuse_unknown;
     bool cuts_at_marks;     // no merge crosses from another character to a mark
     struct sl_merge *slots; // open addressing by hash of the pair

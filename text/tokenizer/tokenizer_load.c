@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "base/json_file.h"
+#include "model/gguf/document.h"
 #include "text/tokenizer/tokenizer_internal.h"
 
 #define FINGERPRINT_SEED 1 // to be raised when the same files begin to give other ids
@@ -112,7 +112,7 @@ enum sl_status sl_tokenizer_build(const json_t *root, const json_t *config, cons
 // A file that a model folder may lack; *root_out stays NULL then.
 static enum sl_status load_optional(const char *dir, const char *name, json_t **root_out, struct sl_error *err) {
     struct sl_error cause = {0};
-    enum sl_status status = sl_json_file_load(dir, name, root_out, &cause);
+    enum sl_status status = sl_model_document_load(dir, name, root_out, &cause);
     if (status == SL_ERR_NOT_FOUND) {
         return SL_OK;
     }
@@ -121,7 +121,7 @@ static enum sl_status load_optional(const char *dir, const char *name, json_t **
 
 enum sl_status sl_tokenizer_load(const char *model_dir, struct sl_tokenizer **tokenizer_out, struct sl_error *err) {
     json_t *root = NULL, *config = NULL, *generation = NULL;
-    enum sl_status status = sl_json_file_load(model_dir, "tokenizer.json", &root, err);
+    enum sl_status status = sl_model_document_load(model_dir, "tokenizer.json", &root, err);
     if (status == SL_OK) {
         status = load_optional(model_dir, "tokenizer_config.json", &config, err);
     }

@@ -35,6 +35,10 @@ static void embed_rows(void *arg, int64_t begin, int64_t end, int member) {
         assert(a->ids[r] >= 0 && a->ids[r] < a->table->n);
         const unsigned char *from = sl_weight_row(a->table, a->ids[r]);
         float *to = a->out + r * k;
+        if (sl_dtype_is_codes(dtype)) {
+            sl_weight_widen_row(a->table, a->ids[r], to);
+            continue;
+        }
         if (dtype == SL_F32) {
             memcpy(to, from, (size_t)k * sizeof(float));
             continue;

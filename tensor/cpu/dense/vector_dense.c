@@ -22,6 +22,10 @@ static void embed(struct sl_stream *stream, const struct sl_matrix *table, const
         const uint16_t *from = row;
         float *to = out + r * table->k;
         int64_t i = 0;
+        if (sl_dtype_is_codes(table->dtype)) {
+            sl_weight_widen_row(table, ids[r], to);
+            continue;
+        }
         if (table->dtype == SL_F32) {
             memcpy(to, row, (size_t)table->k * sizeof(float));
             continue;

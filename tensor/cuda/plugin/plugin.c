@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: what libsluice_cuda.so exports (tensor/plugin.h): the table and the device over CUDA's runtime, with cuBLASLt where it is
-// asked for.
+// asked for, and the group of devices.
 #include "tensor/plugin.h"
 
 #include <pthread.h>
@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "tensor/cuda/group/nccl_group.h"
 #include "tensor/cuda/plugin/cudart_driver.h"
 #include "tensor/cuda/table/ops.h"
 #if defined(SLUICE_CUBLASLT)
@@ -81,6 +82,7 @@ static const struct sl_plugin plugin = {
     .ops = fill,
     .open = open_device,
     .describe = sl_cudart_describe,
+    .group = &sl_group_nccl,
 };
 
 const struct sl_plugin *sl_plugin_get(void);

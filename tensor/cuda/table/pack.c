@@ -17,7 +17,8 @@ static enum gpu_weight_kind kind_of(const struct sl_matrix *w) {
     case SL_WEIGHT_STORED:
         break;
     }
-    return w->dtype == SL_F32 ? GPU_WEIGHT_F32 : w->dtype == SL_F16 ? GPU_WEIGHT_F16 : GPU_WEIGHT_BF16;
+    // Of codes only the rows of an embedding are wanted as numbers.
+    return w->dtype == SL_F32 || sl_dtype_is_codes(w->dtype) ? GPU_WEIGHT_F32 : w->dtype == SL_F16 ? GPU_WEIGHT_F16 : GPU_WEIGHT_BF16;
 }
 
 static size_t bits_of(enum gpu_weight_kind kind) {
@@ -67,7 +68,11 @@ void sl_gpu_matrix_pack_row(const struct sl_matrix *matrix, const struct gpu_mat
     unsigned char *row = (unsigned char *)bytes_out + (size_t)j * row_bytes;
     if (!has_scales(as->kind)) {
         size_t n_bytes = (size_t)as->k * bits_of(as->kind) / 8;
-        memcpy(row, sl_weight_row(matrix, j), n_bytes);
+        if (sl_dtype_is_codes(matrix->dtype)) {
+            sl_weight_widen_row(matrix, j, (float *)(void *)row);
+        } else {
+            memcpy(row, sl_weight_row(matrix, j), n_bytes);
+        }
         memset(row + n_bytes, 0, row_bytes - n_bytes);
         return;
     }

@@ -103,7 +103,7 @@ static void test_command_without_a_cluster_exits_with_3(void **state) {
         assert_non_null(strstr(o.text, "127.0.0.1:1")); // who did not answer
         if (!strstr(lines[i], "watch")) {               // which waits for it to come back
             assert_non_null(strstr(o.text, "no coordinator at "));
-            assert_non_null(strstr(o.text, "sluice up --model DIR"));
+            assert_non_null(strstr(o.text, "sluice up --detach --model DIR"));
         }
     }
 }

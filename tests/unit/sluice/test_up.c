@@ -79,15 +79,11 @@ static void print_log(const struct up *up) {
     }
 }
 
-static void wait_until_ready(struct up *up) {
-    json_t *state = NULL;
-    for (int64_t until = sl_deadline_in_ms(60000); !state && sl_deadline_left_ms(until) > 0; sl_sleep_ms(20)) {
-        state = json_load_file(up->state_path, 0, NULL); // appears whole
-    }
+// What the state file says; false: it is not there.
+static bool read_processes(struct up *up) {
+    json_t *state = json_load_file(up->state_path, 0, NULL); // appears whole
     if (!state) {
-        print_log(up);
-        kill(up->pid, SIGKILL);
-        fail_msg("the cluster did not come up");
+        return false;
     }
     const json_t *processes = json_object_get(state, "processes");
     up->n_processes = json_array_size(processes);
@@ -96,9 +92,24 @@ static void wait_until_ready(struct up *up) {
         const char *admin = json_string_value(json_object_get(json_array_get(processes, i), "admin"));
         assert_true(admin && strncmp(admin, "127.0.0.1:", 10) == 0);
         up->processes[i] = (pid_t)json_integer_value(json_object_get(json_array_get(processes, i), "pid"));
-        assert_int_equal(kill(up->processes[i], 0), 0);
     }
     json_decref(state);
+    return true;
+}
+
+static void wait_until_ready(struct up *up) {
+    int64_t until = sl_deadline_in_ms(60000);
+    while (!read_processes(up)) {
+        if (sl_deadline_left_ms(until) == 0) {
+            print_log(up);
+            kill(up->pid, SIGKILL);
+            fail_msg("the cluster did not come up");
+        }
+        sl_sleep_ms(20);
+    }
+    for (size_t i = 0; i < up->n_processes; i++) {
+        assert_int_equal(kill(up->processes[i], 0), 0);
+    }
 }
 
 // Exit code within the deadline; and then nothing is left: no process, no state file.
@@ -149,15 +160,53 @@ static void test_up_stops_everything_on_a_signal(void **state) {
     unlink(up.log_path);
 }
 
-static void test_up_ends_when_a_process_dies(void **state) {
+static void test_up_ends_when_a_coordinator_dies(void **state) {
     (void)state;
     struct up up = {0};
     start(&up, "20s", false);
     wait_until_ready(&up);
-    kill(up.processes[2], SIGKILL);
+    kill(up.processes[0], SIGKILL);
     assert_int_equal(wait_for_end(&up, 60000), 1);
     assert_true(log_contains(&up, "was killed by signal 9"));
     unlink(up.log_path);
+}
+
+// A worker that dies is started again, in its place, and the state file has the new one.
+static void test_up_starts_a_worker_again(void **state) {
+    (void)state;
+    struct up up = {0};
+    start(&up, "20s", false);
+    wait_until_ready(&up);
+    pid_t was = up.processes[2];
+    kill(was, SIGKILL);
+    for (int64_t until = sl_deadline_in_ms(30000); up.processes[2] == was; sl_sleep_ms(50)) {
+        assert_true(sl_deadline_left_ms(until) > 0);
+        if (log_contains(&up, "was killed by signal 9 (Killed): started again in 0.2 s")) {
+            read_processes(&up);
+        }
+    }
+    kill(up.pid, SIGTERM);
+    assert_int_equal(wait_for_end(&up, 60000), 0);
+    unlink(up.log_path);
+}
+
+static void test_up_refuses_what_its_processes_would_refuse(void **state) {
+    (void)state;
+    static const char *const cases[][3] = {
+        {"-a", "12", "--arena: '12' is neither auto nor a size"},
+        {"-a", "lots", "--arena: 'lots' is neither"},
+        {"-t", "foo", "--transport foo: expected auto, shm"},
+        {"--workers-log", "loud", "'loud' is not a level"},
+        {"--", "--nope", "unknown option --nope"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct up up = {0};
+        start_with(&up, "20s", (const char *const[]){cases[i][0], cases[i][1], NULL});
+        assert_int_equal(wait_for_end(&up, 60000), 2);
+        assert_true(log_contains(&up, cases[i][2]));
+        assert_false(log_contains(&up, "stopping")); // nothing had been started
+        unlink(up.log_path);
+    }
 }
 
 static void test_up_keeps_going_if_told_to(void **state) {
@@ -266,12 +315,20 @@ static void test_up_refuses_half_a_disk(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_up_stops_everything_on_a_signal),
-        cmocka_unit_test(test_up_ends_when_a_process_dies),
+        cmocka_unit_test(test_up_ends_when_a_coordinator_dies),
+        cmocka_unit_test(test_up_starts_a_worker_again),
+        cmocka_unit_test(test_up_refuses_what_its_processes_would_refuse),
         cmocka_unit_test(test_up_keeps_going_if_told_to),
         cmocka_unit_test(test_up_kills_what_does_not_stop),
         cmocka_unit_test(test_up_that_is_killed_takes_its_processes_along),
         cmocka_unit_test(test_up_gives_every_store_a_folder_of_its_own),
         cmocka_unit_test(test_up_refuses_half_a_disk),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    char here[] = "/tmp/sluice-test-here-XXXXXX", command[80]; // where `sluice up` keeps what it says
+    if (!mkdtemp(here) || setenv("XDG_RUNTIME_DIR", here, 1) != 0) {
+        return 1;
+    }
+    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    snprintf(command, sizeof command, "rm -r %s", here);
+    return system(command) == 0 ? n_failed : 1;
 }

@@ -26,7 +26,8 @@ static bool run_rank(struct ranks *ranks, int r) {
     struct sl_error err = {0};
     *rank = (struct rank){
         .kind = ranks->kind, .number = r, .size = ranks->size, .arg = ranks->arg, .random = (uint64_t)r + 1};
-    CHECK((ranks->kind == EMULATED ? sl_gpu_device_open(&sl_gpu_emulator, 0, NULL, &rank->device, &err)
+    CHECK((ranks->kind == EMULATED ? sl_gpu_device_open(ranks->driver != NULL ? ranks->driver : &sl_gpu_emulator, 0,
+                                                        NULL, &rank->device, &err)
                                    : sl_cpu_device_open(NULL, &rank->device, &err)) == SL_OK);
     rank->stream = sl_device_stream(rank->device, SL_STREAM_COMPUTE);
     rank->config = (struct sl_group_config){.hall = ranks->hall,

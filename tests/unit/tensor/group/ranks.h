@@ -36,13 +36,16 @@ struct rank {
 };
 typedef bool (*rank_fn)(struct rank *rank);
 
+struct gpu_driver;
+
 struct ranks {
     enum ranks_kind kind;
-    int size, n_absent;             // the last n_absent ranks never come
-    bool join;                      // before fn is called
-    int64_t deadline_ms;            // 0: a minute, which only a broken group needs
-    void *arg;                      // of all
-    const struct sl_group_ops *ops; // NULL: shared
+    int size, n_absent;              // the last n_absent ranks never come
+    bool join;                       // before fn is called
+    int64_t deadline_ms;             // 0: a minute, which only a broken group needs
+    void *arg;                       // of all
+    const struct sl_group_ops *ops;  // NULL: shared
+    const struct gpu_driver *driver; // of EMULATED; NULL: sl_gpu_emulator
     // what they are while they run
     void *hall;
     pid_t pids[SL_MAX_RANKS];

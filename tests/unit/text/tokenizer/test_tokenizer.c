@@ -289,8 +289,83 @@ static void test_tokenizer_is_shared_by_threads(void **state) {
     sl_tokenizer_destroy(&tokenizer);
 }
 
+// --- bytes without a token -------------------------------------------------------------------------------------------
+
+#define LACKING(members)                                                                                               \
+    "{\"decoder\": {\"type\": \"ByteLevel\"}, \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": "     \
+    "false, \"use_regex\": false}, "                                                                                   \
+    "\"model\": {\"type\": \"BPE\", " members "\"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2, \"?\": 3}, "                 \
+    "\"merges\": [\"a b\"]}}"
+#define FALLING(members)                                                                                               \
+    "{\"decoder\": {\"type\": \"Fuse\"}, \"model\": {\"type\": \"BPE\", \"byte_fallback\": true, " members             \
+    "\"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2, \"?\": 3, \"<0xC3>\": 4, \"<0x04>\": 5}, \"merges\": [\"a b\"]}}"
+
+// What the `tokenizers` library gives: dropped, so that what was around may merge; or the unknown token.
+static void test_tokenizer_drops_bytes_without_a_token(void **state) {
+    static const struct {
+        const char *tokenizer, *text, *ids;
+    } cases[] = {
+        {LACKING(""),
+         "a\x04"
+         "b",
+         "2 "},
+        {LACKING(""), "\x04", ""},
+        {LACKING(""), "\x04\x04", ""},
+        {LACKING(""),
+         "a\xc3\xa9"
+         "b",
+         "2 "},
+        {LACKING(""),
+         "b\x04\x04"
+         "a\x04"
+         "b",
+         "1 2 "},
+        {LACKING("\"unk_token\": \"?\", "), "\x04", "3 "},
+        {LACKING("\"unk_token\": \"?\", "),
+         "a\xc3\xa9"
+         "b",
+         "0 3 3 1 "},
+        {LACKING("\"unk_token\": \"?\", \"fuse_unk\": true, "),
+         "a\xc3\xa9"
+         "b",
+         "0 3 1 "},
+        {FALLING("\"unk_token\": \"?\", "),
+         "a\x04"
+         "b",
+         "0 5 1 "},
+        {FALLING("\"unk_token\": \"?\", "),
+         "a\xc3\xa9"
+         "b",
+         "0 3 1 "},
+        {FALLING(""),
+         "a\xc3\xa9"
+         "b",
+         "2 "},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct sl_tokenizer *tokenizer = NULL;
+        struct sl_error err = {0};
+        if (load_json(json_loads(cases[i].tokenizer, 0, NULL), NULL, &tokenizer, &err) != SL_OK) {
+            fail_msg("case %zu: %s", i, err.text);
+        }
+        int32_t *ids = NULL;
+        size_t n = 0, used = 0;
+        char text[64] = "";
+        assert_int_equal(sl_tokenizer_encode(tokenizer, cases[i].text, strlen(cases[i].text), false, &ids, &n, &err),
+                         SL_OK);
+        for (size_t k = 0; k < n; k++) {
+            used += (size_t)snprintf(text + used, sizeof(text) - used, "%d ", ids[k]);
+        }
+        assert_string_equal(text, cases[i].ids);
+        free(ids);
+        sl_tokenizer_destroy(&tokenizer);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tokenizer_drops_bytes_without_a_token),
         cmocka_unit_test(test_tokenizer_agrees_with_recorded_ids),
         cmocka_unit_test(test_tokenizer_puts_begin_token_in_front),
         cmocka_unit_test(test_tokenizer_knows_bytes_of_every_token),

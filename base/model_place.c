@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see model_place.h.
+#include "base/model_place.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool exists(const char *path) {
+    struct stat found;
+    return stat(path, &found) == 0;
+}
+
+// a + b, if that is short enough.
+static bool joined(const char *a, const char *b, char path_out[PATH_MAX]) {
+    char path[PATH_MAX];
+    bool fits = (size_t)snprintf(path, sizeof path, "%s%s", a, b) < sizeof path;
+    if (fits) {
+        strcpy(path_out, path);
+    }
+    return fits;
+}
+
+static bool beside_program(const char *below, char path_out[PATH_MAX]) {
+    char bin[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", bin, sizeof bin - 1);
+    if (n <= 0) {
+        return false;
+    }
+    bin[n] = '\0';
+    *strrchr(bin, '/') = '\0';
+    return joined(bin, below, path_out);
+}
+
+bool sl_model_place(int i, char path_out[PATH_MAX]) {
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    switch (i) {
+    case 0:
+        if (cache && cache[0] == '/') { // the specification: what is relative does not count
+            return joined(cache, "/sluice/models", path_out);
+        }
+        return home && home[0] && joined(home, "/.cache/sluice/models", path_out);
+    case 1:
+        return beside_program("/../share/sluice/models", path_out);
+    case 2:
+        return beside_program("/../../models", path_out);
+    default:
+        return false;
+    }
+}
+
+bool sl_model_name_valid(const char *name) {
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    size_t n = strlen(name);
+    return n > 0 && n < SL_MODEL_NAME_BYTES && name[0] != '.' && strspn(name, allowed) == n;
+}
+
+static bool is_gguf(const char *name) {
+    const char *end = strrchr(name, '.');
+    return end && name[0] != '.' && strcasecmp(end, ".gguf") == 0;
+}
+
+bool sl_model_in(const char *folder, char path_out[PATH_MAX]) {
+    char path[PATH_MAX], file[PATH_MAX];
+    if (joined(folder, "/config.json", path) && exists(path)) {
+        return joined(folder, "", path_out);
+    }
+    DIR *dir = opendir(folder);
+    if (!dir) {
+        return false;
+    }
+    int n = 0;
+    for (const struct dirent *entry; (entry = readdir(dir));) {
+        if (is_gguf(entry->d_name) && joined(folder, "/", path) && joined(path, entry->d_name, file)) {
+            n++;
+        }
+    }
+    closedir(dir);
+    return n == 1 && joined(file, "", path_out);
+}
+
+bool sl_model_find(const char *text, char path_out[PATH_MAX]) {
+    if (strchr(text, '/') || exists(text)) {
+        return joined(text, "", path_out);
+    }
+    char place[PATH_MAX], folder[PATH_MAX];
+    for (int i = 0; i < SL_MODEL_PLACES && sl_model_name_valid(text); i++) {
+        if (sl_model_place(i, place) && joined(place, "/", folder) && joined(folder, text, folder) &&
+            sl_model_in(folder, path_out)) {
+            return true;
+        }
+    }
+    return false;
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: config.json and generation_config.json of what a GGUF file's metadata say.
+ *
+ * Design: values are handed over as the file has them, under the names of a folder's config.json, and are checked where that
+ *         is (model/model_config.c). What only the list of tensors tells is taken from there: whether the embedding is also
+ *         the head, whether there are biases, and frequencies of RoPE that are stretched one by one.
+ *
+ * To add an architecture: a line in architectures[], one in names[] of model/tensors.c for tensors with other names.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "model/gguf/document.h"
+#include "model/gguf/gguf_json.h"
+
+#define MAX_KEY 128
+
+struct making {
+    const struct sl_gguf *gguf;
+    const char *architecture; // what keys begin with
+    json_t *root;
+    bool ok;
+};
+
+static const struct {
+    const char *name, *family; // general.architecture, and what config.json calls it
+} architectures[] = {
+    {"llama", "LlamaForCausalLM"}, {"qwen2", "Qwen2ForCausalLM"},   {"qwen3", "Qwen3ForCausalLM"},
+    {"phi3", "Phi3ForCausalLM"},   {"falcon", "FalconForCausalLM"},
+};
+
+static const struct {
+    const char *key, *json; // behind the architecture's name; in config.json
+} fields[] = {
+    {"block_count", "num_hidden_layers"},
+    {"embedding_length", "hidden_size"},
+    {"feed_forward_length", "intermediate_size"},
+    {"attention.head_count", "num_attention_heads"},
+    {"attention.head_count_kv", "num_key_value_heads"},
+    {"attention.key_length", "head_dim"},
+    {"attention.sliding_window", "sliding_window"},
+    {"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
+    {"attention.layer_norm_epsilon", "layer_norm_epsilon"},
+    {"context_length", "max_position_embeddings"},
+    {"rope.freq_base", "rope_theta"},
+};
+
+// A value as JSON: lists are handed over empty, for nothing of ours is one; NULL: a number that is not finite, or no memory.
+static json_t *json_of(const struct sl_gguf_value *value) {
+    int64_t integer;
+    const unsigned char *at = value->data;
+    if (value->is_array) {
+        return json_array();
+    }
+    if (value->kind == SL_GGUF_STRING) {
+        return sl_gguf_json_text(sl_gguf_next_text(&at));
+    }
+    if (value->kind == SL_GGUF_BOOL) {
+        return json_boolean(value->data[0] != 0);
+    }
+    return sl_gguf_as_integer(value, 0, &integer) ? json_integer(integer) : json_real(sl_gguf_element(value, 0));
+}
+
+static const struct sl_gguf_value *value_of(const struct making *m, const char *key) {
+    char full[MAX_KEY];
+    snprintf(full, sizeof full, "%s.%s", m->architecture, key);
+    return sl_gguf_value(m->gguf, full);
+}
+
+// object[name] from the key, where the file has it.
+static void copy_to(struct making *m, json_t *object, const char *name, const char *key) {
+    const struct sl_gguf_value *value = value_of(m, key);
+    if (value != NULL) {
+        sl_json_put(object, name, json_of(value), &m->ok);
+    }
+}
+
+static int64_t integer_of(const struct making *m, const char *key, int64_t fallback) {
+    char full[MAX_KEY];
+    snprintf(full, sizeof full, "%s.%s", m->architecture, key);
+    return sl_gguf_integer(m->gguf, full, fallback);
+}
+
+static bool has_tensor(const struct making *m, const char *name) {
+    return sl_gguf_tensor(m->gguf, name) != NULL;
+}
+
+static enum sl_status check_known(const struct making *m, struct sl_error *err) {
+    if (integer_of(m, "expert_count", 0) != 0) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s.expert_count is %lld: mixtures of experts are not supported",
+                       m->architecture, (long long)integer_of(m, "expert_count", 0));
+    }
+    int64_t key = integer_of(m, "attention.key_length", 0), value = integer_of(m, "attention.value_length", key);
+    if (key != value) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "%s.attention: keys of %lld channels and values of %lld: only equal ones are "
+                       "supported",
+                       m->architecture, (long long)key, (long long)value);
+    }
+    return SL_OK;
+}
+
+// --- RoPE ------------------------------------------------------------------------------------------------------------
+
+// The numbers of a tensor of one dimension as a list under `name`; false: there is no such tensor.
+static bool put_stretches(struct making *m, json_t *scaling, const char *name, const char *tensor_name) {
+    const struct sl_gguf_tensor *tensor = sl_gguf_tensor(m->gguf, tensor_name);
+    if (tensor == NULL || tensor->n_dims != 1 || tensor->type->n_weights != 1 || tensor->shape[0] > MAX_KEY * MAX_KEY) {
+        return false;
+    }
+    json_t *list = json_array();
+    for (int64_t i = 0; i < tensor->shape[0]; i++) {
+        float stretch;
+        tensor->type->widen(tensor->data + (size_t)i * tensor->type->bytes, &stretch);
+        if (json_array_append_new(list, json_real((double)stretch)) != 0) {
+            m->ok = false;
+        }
+    }
+    sl_json_put(scaling, name, list, &m->ok);
+    return true;
+}
+
+// Every two channels have a stretch of their own: a set for short and one for long jobs (longrope), or one for all, which is
+// what converters make of llama3's scaling.
+static bool put_longrope(struct making *m, json_t *scaling) {
+    if (put_stretches(m, scaling, "short_factor", "rope_factors_short.weight") &&
+        put_stretches(m, scaling, "long_factor", "rope_factors_long.weight")) {
+        copy_to(m, scaling, "original_max_position_embeddings", "rope.scaling.original_context_length");
+        copy_to(m, scaling, "attention_factor", "rope.scaling.attn_factor");
+        return true;
+    }
+    if (put_stretches(m, scaling, "short_factor", "rope_freqs.weight") &&
+        put_stretches(m, scaling, "long_factor", "rope_freqs.weight")) {
+        sl_json_put(scaling, "attention_factor", json_real(1.0), &m->ok);
+        return true;
+    }
+    return false;
+}
+
+static void put_rope(struct making *m) {
+    const struct sl_gguf_value *type = value_of(m, "rope.scaling.type");
+    json_t *scaling = json_object();
+    if (put_longrope(m, scaling)) {
+        sl_json_put(scaling, "rope_type", json_string("longrope"), &m->ok);
+        sl_json_put(m->root, "rope_scaling", scaling, &m->ok);
+        return;
+    }
+    const unsigned char *at = type != NULL ? type->data : NULL;
+    if (type == NULL || type->is_array || type->kind != SL_GGUF_STRING ||
+        sl_gguf_text_is(sl_gguf_next_text(&at), "none")) {
+        json_decref(scaling);
+        return;
+    }
+    copy_to(m, scaling, "rope_type", "rope.scaling.type");
+    copy_to(m, scaling, "factor", "rope.scaling.factor");
+    copy_to(m, scaling, "original_max_position_embeddings", "rope.scaling.original_context_length");
+    copy_to(m, scaling, "attention_factor", "rope.scaling.attn_factor");
+    sl_json_put(m->root, "rope_scaling", scaling, &m->ok);
+}
+
+// How much of a head is rotated, where that is not all of it.
+static void put_rotary(struct making *m) {
+    int64_t rotary = integer_of(m, "rope.dimension_count", 0), heads = integer_of(m, "attention.head_count", 0);
+    int64_t head_dim =
+        integer_of(m, "attention.key_length", heads > 0 ? integer_of(m, "embedding_length", 0) / heads : 0);
+    if (rotary > 0 && head_dim > 0 && rotary != head_dim) {
+        sl_json_put(m->root, "partial_rotary_factor", json_real((double)rotary / (double)head_dim), &m->ok);
+    }
+}
+
+// --- the documents ---------------------------------------------------------------------------------------------------
+
+static void put_layers(struct making *m, const char *family) {
+    const struct sl_gguf_tensor *embedding = sl_gguf_tensor(m->gguf, "token_embd.weight");
+    json_t *names = json_array();
+    // Sliding windows make a Llama a Mistral.
+    bool is_mistral = strcmp(m->architecture, "llama") == 0 && integer_of(m, "attention.sliding_window", 0) > 0;
+    m->ok = json_array_append_new(names, json_string(is_mistral ? "MistralForCausalLM" : family)) == 0 && m->ok;
+    sl_json_put(m->root, "architectures", names, &m->ok);
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        copy_to(m, m->root, fields[i].json, fields[i].key);
+    }
+    if (integer_of(m, "attention.sliding_window", -1) == 0) { // says that there is none
+        sl_json_put(m->root, "sliding_window", json_null(), &m->ok);
+    }
+    if (embedding != NULL && embedding->n_dims == 2) {
+        sl_json_put(m->root, "vocab_size", json_integer(embedding->shape[0]), &m->ok);
+    }
+    sl_json_put(m->root, "tie_word_embeddings", json_boolean(!has_tensor(m, "output.weight")), &m->ok);
+    if (strcmp(m->architecture, "falcon") != 0 && strcmp(m->architecture, "phi3") != 0) {
+        sl_json_put(m->root, "attention_bias", json_boolean(has_tensor(m, "blk.0.attn_output.bias")), &m->ok);
+        sl_json_put(m->root, "mlp_bias", json_boolean(has_tensor(m, "blk.0.ffn_up.bias")), &m->ok);
+    }
+    sl_json_put(m->root, "torch_dtype", json_string("bfloat16"), &m->ok);
+}
+
+enum sl_status sl_gguf_config(const struct sl_gguf *gguf, json_t **root_out, struct sl_error *err) {
+    struct sl_gguf_text name = sl_gguf_text(gguf, "general.architecture");
+    char list[128] = "";
+    for (size_t i = 0; i < sizeof architectures / sizeof architectures[0]; i++) {
+        if (!sl_gguf_text_is(name, architectures[i].name)) {
+            snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i > 0 ? ", " : "", architectures[i].name);
+            continue;
+        }
+        struct making m = {gguf, architectures[i].name, json_object(), true};
+        enum sl_status status = check_known(&m, err);
+        if (status == SL_OK) {
+            put_layers(&m, architectures[i].family);
+            put_rotary(&m);
+            put_rope(&m);
+        }
+        if (status == SL_OK && !m.ok) {
+            status = sl_fail(err, SL_ERR_INVALID, "a value is no finite number or no UTF-8, or there is no memory");
+        }
+        if (status != SL_OK) {
+            json_decref(m.root);
+            return status;
+        }
+        *root_out = m.root;
+        return SL_OK;
+    }
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "general.architecture is %.*s; only %s are supported",
+                   name.n_bytes < 64 ? (int)name.n_bytes : 64, name.at != NULL ? name.at : "", list);
+}
+
+// --- where answers end -----------------------------------------------------------------------------------------------
+
+// Tokens that end an answer whatever the file says: some have the end of a text for the end of a turn.
+static bool ends_answers(struct sl_gguf_text token) {
+    static const char *const names[] = {"<|im_end|>",    "<|eot_id|>",      "<|eom_id|>",   "<|end|>",
+                                        "<|endoftext|>", "<|end_of_text|>", "<end_of_turn>"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (sl_gguf_text_is(token, names[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void add_end(json_t *ends, int64_t id, bool *ok) {
+    size_t i;
+    const json_t *known;
+    json_array_foreach(ends, i, known) {
+        if (json_integer_value(known) == id) {
+            return;
+        }
+    }
+    *ok = json_array_append_new(ends, json_integer(id)) == 0 && *ok;
+}
+
+enum sl_status sl_gguf_generation(const struct sl_gguf *gguf, json_t **root_out, struct sl_error *err) {
+    static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id"};
+    const struct sl_gguf_value *tokens = sl_gguf_value(gguf, "tokenizer.ggml.tokens");
+    const struct sl_gguf_value *types = sl_gguf_value(gguf, "tokenizer.ggml.token_type");
+    json_t *root = json_object(), *ends = json_array();
+    bool ok = root != NULL && ends != NULL;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        int64_t id = sl_gguf_integer(gguf, keys[i], -1);
+        if (id >= 0) {
+            add_end(ends, id, &ok);
+        }
+    }
+    const unsigned char *at = tokens != NULL ? tokens->data : NULL;
+    bool has_tokens = tokens != NULL && tokens->is_array && tokens->kind == SL_GGUF_STRING;
+    for (uint64_t i = 0; has_tokens && i < tokens->n; i++) {
+        int64_t type = 0;
+        bool is_control =
+            types != NULL && types->is_array && i < types->n && sl_gguf_as_integer(types, i, &type) && type == 3;
+        if (ends_answers(sl_gguf_next_text(&at)) && is_control && json_array_size(ends) < 8) {
+            add_end(ends, (int64_t)i, &ok);
+        }
+    }
+    int64_t begin = sl_gguf_integer(gguf, "tokenizer.ggml.bos_token_id", -1);
+    if (begin >= 0) {
+        sl_json_put(root, "bos_token_id", json_integer(begin), &ok);
+    }
+    sl_json_put(root, "eos_token_id", ends, &ok);
+    if (!ok) {
+        json_decref(root);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    *root_out = root;
+    return SL_OK;
+}

@@ -1,0 +1,121 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster behind the terminal, as somebody has it who types `sluice up --detach`, `status`, `run` and `down`; and what the commands show
+of jobs that came to nothing."""
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+
+from harness import BIN, MODEL, SLOW, document, eventually, run_tests
+
+SLUICE = os.path.join(BIN, "sluice")
+UP = ["up", "--detach", "--model", MODEL, "--port", "0", "--http-port", "0", "--arena", "32M"]
+
+
+class Here:
+    """A folder for clusters of ours alone, all of which are stopped in the end."""
+
+    def __init__(self, folder):
+        self.env = {**os.environ, "XDG_RUNTIME_DIR": folder}
+
+    def run(self, *words):
+        return subprocess.run([SLUICE, *words], capture_output=True, text=True, timeout=90 * SLOW, env=self.env, stdin=subprocess.DEVNULL)
+
+    def clusters(self):
+        return {line["name"]: line for line in map(json.loads, self.run("status", "--json").stdout.splitlines())}
+
+    def up(self, name, *words):
+        done = self.run(*UP, "--name", name, *words)
+        assert done.returncode == 0, done
+        return re.search(r"^ready rpc=(\S+)", done.stdout, re.M).group(1), done.stdout
+
+
+@contextlib.contextmanager
+def here():
+    with tempfile.TemporaryDirectory(prefix="sluice-here-") as folder:
+        place = Here(folder)
+        try:
+            yield place
+        finally:
+            place.run("down", "--all")
+
+
+def alive(pid):
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    return False
+
+
+def test_a_cluster_behind_the_terminal():
+    with here() as place:
+        assert place.run("status").returncode == 3 and place.run("down").returncode == 1
+        address, said = place.up("one", "--no-gateway")
+        assert "decode-0" in said and "info" not in said and "sluice down one" in said, said  # workers, and none of what they say
+        log = re.search(r"^log +(\S+)", said, re.M).group(1)
+        with open(log) as file:
+            assert "decode-0     | " in file.read()
+        again = place.run(*UP, "--name", "one")
+        assert again.returncode == 1 and "runs already: `sluice down one`" in again.stderr, again
+        done = place.run("run", "--coordinator", address, "--wait", "20s", "--prompt", "one two", "-n", "2")
+        assert done.returncode == 0 and done.stdout, done
+
+        one = place.clusters()["one"]
+        pids = {process["name"]: process["pid"] for process in one["processes"]}
+        assert one["coordinator"] == address and set(pids) == {"coordinator", "kvstore-0", "decode-0", "prefill-0"}, one
+        os.kill(pids["decode-0"], signal.SIGKILL)  # somebody else takes its place
+        eventually(lambda: place.clusters()["one"]["processes"][2]["pid"] != pids["decode-0"], 20, "a decode worker again")
+        done = place.run("run", "--coordinator", address, "--wait", "20s", "--prompt", "one two three", "-n", "2")
+        assert done.returncode == 0 and done.stdout, done
+        with open(log) as file:
+            assert re.search(r"decode-0 was killed by signal 9.*started again in 0.2 s", file.read())
+
+        place.up("two", "--no-gateway", "--kvstore", "0")
+        which = place.run("down")
+        assert which.returncode == 2 and "one, two" in which.stderr, which
+        assert place.run("down", address).stdout == "one has ended\n" and set(place.clusters()) == {"two"}
+        assert not any(alive(process["pid"]) for process in one["processes"]) and not os.path.exists(log)
+
+
+def test_what_ends_with_its_coordinator():
+    with here() as place:
+        place.up("short", "--no-gateway", "--kvstore", "0")
+        short = place.clusters()["short"]
+        os.kill(short["processes"][0]["pid"], signal.SIGKILL)
+        eventually(lambda: not alive(short["pid"]), 20, "the end of the cluster")
+        ended = place.clusters()["short"]
+        assert not ended["running"] and place.run("status").returncode == 3, ended
+        assert "had ended already" in place.run("down", "short").stdout and place.clusters() == {}
+
+
+def test_a_cluster_that_does_not_come_up_says_why():
+    with here() as place:
+        address, _ = place.up("first", "--no-gateway", "--kvstore", "0")
+        taken = place.run(*UP[:4], "--port", address.rsplit(":", 1)[1], "--no-gateway", "--detach", "--name", "second")
+        assert taken.returncode == 1 and address in taken.stderr, taken
+        waited = place.run("run", "--coordinator", "127.0.0.1:1", "--wait", "300ms", "--prompt", "x")
+        assert waited.returncode == 3, waited
+
+
+def test_what_is_unknown_of_a_job_is_no_number():
+    with here() as place:
+        address, _ = place.up("jobs", "--no-gateway", "--kvstore", "0")
+        words = ["--coordinator", address]
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write(document(6000))
+            file.flush()
+            job = place.run("submit", *words, "--prompt-file", file.name, "--deadline", "1ms")
+            assert job.returncode == 0, job
+            job = job.stdout.strip()
+        assert place.run("watch", job, *words).returncode == 5
+        table = place.run("compare", job, *words).stdout
+        assert "0.0x" not in table and " 0 ms" not in table, table
+        assert re.search(r"smaller than f16 by +-$", table, re.M) and re.search(r"time to first token +-$", table, re.M), table
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_tests(globals()))

@@ -1,0 +1,315 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""`sluice pull` against a package index of our own, which breaks off, lies and goes away; `sluice models`, and the names that --model takes."""
+import contextlib
+import hashlib
+import http.server
+import io
+import json
+import os
+import pty
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import zipfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BIN = os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "bin"))
+SLUICE = os.path.join(BIN, "sluice")
+WHEEL = "tiny_model-1.0-py3-none-any.whl"
+CONTENT = b"GGUF" + os.urandom(300_000)
+
+
+def wheel_of(content):
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("tiny_model/Tiny.Q8_0.gguf", content)
+        archive.writestr("tiny_model-1.0.dist-info/LICENSE", "free")
+    return made.getvalue()
+
+
+GOOD = wheel_of(CONTENT)
+DIGEST = hashlib.sha256(GOOD).hexdigest()
+
+
+class Index(http.server.ThreadingHTTPServer):
+    """What it does wrong are its fields."""
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.html = self.ignores_ranges = False
+        self.wheel, self.told_digest, self.told_name = GOOD, DIGEST, WHEEL
+        self.cuts = []          # bytes after which the next answers break off
+        self.hangs = False      # instead of breaking off
+        self.ranges = []        # that were asked for
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/simple"
+
+    def page(self):
+        if self.html:
+            return "text/html", (f"<!DOCTYPE html><html><body><a href='../../old/other-0.9.whl#sha256={'0' * 64}'>other</a><br/>\n"
+                                 f"<a data-requires-python=\"&gt;=3.9\" href=\"../../files/{self.told_name}?a=1&amp;b=2#sha256={self.told_digest}\" >"
+                                 f"{self.told_name}</a></body></html>")
+        files = [{"filename": "other-0.9.whl", "url": "x"},
+                 {"filename": self.told_name, "url": f"/files/{self.told_name}", "hashes": {"sha256": self.told_digest}}]
+        return "application/vnd.pypi.simple.v1+json", json.dumps({"files": files})
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        index = self.server
+        if self.path == "/simple/tiny-model/":
+            kind, text = index.page()
+            self.answer(200, text.encode(), {"Content-Type": kind})
+        elif self.path.split("?")[0] == f"/files/{WHEEL}":
+            asked = self.headers.get("Range")
+            index.ranges.append(asked)
+            begin = int(asked[6:-1]) if asked and not index.ignores_ranges else 0
+            if begin >= len(index.wheel):
+                self.answer(416, b"nothing there")
+            else:
+                end = f"bytes {begin}-{len(index.wheel) - 1}/{len(index.wheel)}"
+                self.answer(206 if begin else 200, index.wheel[begin:], {"Content-Range": end} if begin else {}, file=True)
+        else:
+            self.answer(404, b"no such package")
+
+    def answer(self, code, body, headers=(), file=False):
+        cut = self.server.cuts.pop(0) if file and self.server.cuts else len(body)
+        self.send_response(code)
+        for name, value in dict(headers).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[:cut])
+        if cut < len(body):
+            self.wfile.flush()
+            while self.server.hangs:
+                time.sleep(0.02)
+            self.close_connection = True
+
+
+class World:
+    """An index, a cache folder and a catalog."""
+
+    def __init__(self, folder):
+        self.folder, self.index = folder, Index()
+        self.models = os.path.join(folder, "cache", "sluice", "models")
+        self.catalog = os.path.join(folder, "catalog.json")
+        row = {"package": "tiny-model", "wheel": WHEEL, "sha256": DIGEST, "file": "tiny_model/Tiny.Q8_0.gguf", "license": "MIT",
+               "license_file": "tiny_model-1.0.dist-info/LICENSE", "family": "llama"}
+        with open(self.catalog, "w") as file:
+            json.dump({"tiny": row, "absent": {**row, "package": "no-such-package"}}, file)
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+        self.environment |= {"XDG_CACHE_HOME": os.path.join(folder, "cache"), "PIP_CONFIG_FILE": "/dev/null", "no_proxy": "*"}
+        threading.Thread(target=self.index.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    def words(self, name="tiny", *options):
+        return [SLUICE, "pull", "--catalog", self.catalog, *options, name]
+
+    def pull(self, code=0, name="tiny", *options, words=None, before=None, environment=None):
+        """What it says: of --json the object, else its complaint."""
+        environment = {**self.environment, "PIP_INDEX_URL": self.index.url, **(environment or {})}
+        done = subprocess.run(words or self.words(name, "--json", *options), capture_output=True, text=True, timeout=120, env=environment,
+                              preexec_fn=before)
+        assert done.returncode == code, f"{done.returncode}, not {code}: {done.stdout}{done.stderr}"
+        return json.loads(done.stdout) if code == 0 else done.stderr
+
+    def parts(self):
+        return [name for name in os.listdir(self.models) if name.endswith(".part")] if os.path.exists(self.models) else []
+
+    def assert_there(self, said):
+        assert said["path"] == f"{self.models}/tiny/Tiny.Q8_0.gguf", said
+        with open(said["path"], "rb") as file:
+            assert file.read() == CONTENT
+        assert sorted(os.listdir(f"{self.models}/tiny")) == ["LICENSE", "Tiny.Q8_0.gguf", "origin.json"] and not self.parts()
+
+
+@contextlib.contextmanager
+def world():
+    with tempfile.TemporaryDirectory(prefix="sluice-pull-") as folder:
+        made = World(folder)
+        try:
+            yield made
+        finally:
+            made.index.hangs = False
+            made.index.shutdown()
+            made.index.server_close()
+
+
+def test_a_model_is_fetched_listed_and_found_by_its_name():
+    with world() as w:
+        said = w.pull()
+        w.assert_there(said)
+        assert said["fetched_bytes"] == len(GOOD) and not said["was_there"], said
+        n = len(w.index.ranges)
+        assert w.pull()["was_there"] and len(w.index.ranges) == n, "what is there is not fetched again"
+        listed = subprocess.run([SLUICE, "models", "--json", "--catalog", w.catalog], capture_output=True, text=True, env=w.environment, check=True)
+        models = {m["name"]: m for m in map(json.loads, listed.stdout.splitlines())}
+        assert models["tiny"]["path"] == said["path"] and models["tiny"]["family"] == "llama" and models["tiny"]["here"], models
+        assert models["tiny"]["bytes"] >= len(CONTENT) and not models["absent"]["here"] and not models["smollm2"]["here"], models
+        assert models["demo"]["family"] == "llama" and os.path.exists(models["demo"]["path"] + "/config.json"), models
+        table = subprocess.run([SLUICE, "models"], capture_output=True, text=True, env=w.environment, check=True).stdout
+        assert "sluice pull smollm2" in table and said["path"] in table, table
+
+
+def test_a_name_is_a_model_wherever_one_is_taken():
+    with world() as w:
+        # A Hugging Face folder somebody has put there is a model, too.
+        os.makedirs(w.models)
+        os.symlink(f"{ROOT}/models/demo", f"{w.models}/mine")
+        run = [SLUICE, "run", "--local", "--prompt", "hello", "--max-new-tokens", "1", "--threads", "1", "--model"]
+        for name in ("mine", "demo"):
+            done = subprocess.run([*run, name], capture_output=True, text=True, env=w.environment, cwd=w.folder)
+            assert done.returncode == 0, done.stderr
+        done = subprocess.run([*run, "nobodys"], capture_output=True, text=True, env=w.environment, cwd=w.folder)
+        assert done.returncode == 2 and "sluice models" in done.stderr, done
+        for program in ("coordinator", "prefill", "decode"):
+            done = subprocess.run([os.path.join(BIN, f"sluice-{program}"), "--model", "nobodys"], capture_output=True, text=True, env=w.environment)
+            assert done.returncode == 2 and "sluice models" in done.stderr, done
+
+
+def test_pages_of_html_and_relative_links():
+    with world() as w:
+        w.index.html = True
+        w.assert_there(w.pull())
+
+
+def test_what_breaks_off_goes_on():
+    with world() as w:
+        w.index.cuts = [100_000, 1]
+        w.assert_there(w.pull())
+        assert w.index.ranges == [None, "bytes=100000-", "bytes=100001-"], w.index.ranges
+
+
+def test_another_command_goes_on_where_one_ended():
+    with world() as w:
+        w.index.cuts = [100_000, 0]  # nothing at all comes at the second attempt: it gives up
+        said = w.pull(3)
+        assert "97.7 KiB are kept" in said and len(w.parts()) == 1, said
+        said = w.pull()
+        w.assert_there(said)
+        assert said["resumed_bytes"] == 100_000 and said["fetched_bytes"] == len(GOOD) - 100_000, said
+
+
+def test_a_server_without_ranges_begins_anew():
+    with world() as w:
+        w.index.ignores_ranges = True
+        w.index.cuts = [100_000]
+        w.assert_there(w.pull())
+
+
+def test_an_interrupted_pull_ends_at_once_and_keeps_what_came():
+    with world() as w:
+        w.index.cuts, w.index.hangs = [100_000], True
+        environment = {**w.environment, "PIP_INDEX_URL": w.index.url}
+        process = subprocess.Popen(w.words(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        deadline = time.monotonic() + 60
+        while not (w.parts() and os.path.getsize(f"{w.models}/{w.parts()[0]}") == 100_000):
+            assert time.monotonic() < deadline and process.poll() is None, "nothing came"
+            time.sleep(0.02)
+        assert "another" in w.pull(1), "two write to one file"
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+        assert process.returncode == 4 and "are kept" in said, (process.returncode, said)
+        w.index.hangs = False
+        w.assert_there(w.pull())
+
+
+def test_digests_are_held_to_ours():
+    with world() as w:
+        w.index.told_digest = "0" * 64
+        said = w.pull(1)
+        assert "digest" in said and not w.index.ranges, "it is fetched all the same"
+        w.index.told_digest = DIGEST
+        w.index.wheel = wheel_of(b"GGUF" + os.urandom(1000))
+        said = w.pull(1)
+        assert "digest" in said and "thrown away" in said and not w.parts() and not os.path.exists(f"{w.models}/tiny"), said
+        w.index.wheel = GOOD
+        w.assert_there(w.pull())
+
+
+def test_what_is_not_there_is_named():
+    with world() as w:
+        assert "did you mean tiny" in w.pull(1, "tinny")
+        assert "no-such-package" in w.pull(1, "absent")
+        w.index.told_name = "tiny_model-2.0-py3-none-any.whl"
+        assert WHEEL in w.pull(1)
+        said = w.pull(3, "tiny", "--index-url", "http://127.0.0.1:1/simple")
+        assert "connect" in said and "PIP_INDEX_URL" in said, said
+        assert "https://" in w.pull(2, "tiny", "--index-url", "ftp://elsewhere")
+        assert not w.parts(), "nothing came"
+        with open(w.catalog, "w") as file:
+            json.dump({"tiny": {"package": "p", "wheel": "w", "sha256": "12", "file": "f"}}, file)
+        assert "64 digits" in w.pull(2)
+
+
+def test_a_full_disk_is_told_and_cured():
+    def small_files():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    with world() as w:
+        assert "cannot be written" in w.pull(1, before=small_files)
+        w.assert_there(w.pull())
+    with world() as w:  # a real one, where we may mount: too small for the wheel, then for what is in it
+        for size in (200, 400):
+            inside = f"mount -t tmpfs -o size={size}k none {w.folder}/cache && exec \"$@\""
+            words = ["unshare", "-rm", "sh", "-c", inside, "sh", *w.words()]
+            os.makedirs(f"{w.folder}/cache", exist_ok=True)
+            if subprocess.run(["unshare", "-rm", "sh", "-c", inside, "sh", "true"], capture_output=True).returncode != 0:
+                print("skipped: a file system of a test's own cannot be mounted here")
+                return
+            said = w.pull(1, words=words)
+            assert ("No space left" if size == 200 else "the disk is full") in said, said
+
+
+def test_settings_of_pip_count():
+    with world() as w:
+        settings = os.path.join(w.folder, "pip.conf")
+        with open(settings, "w") as file:
+            file.write(f"[install]\nindex-url = http://127.0.0.1:1/nobody\n[global]\n# index-url = x\nindex-url = {w.index.url}/\n")
+        w.assert_there(w.pull(environment={"PIP_INDEX_URL": "", "PIP_CONFIG_FILE": settings}))
+        shutil.rmtree(w.models)
+        assert "127.0.0.1:1" in w.pull(3, environment={"PIP_INDEX_URL": "http://127.0.0.1:1/other", "PIP_CONFIG_FILE": settings})
+        said = w.pull(3, environment={"PIP_INDEX_URL": "http://me:secret@127.0.0.1:1/other"})
+        assert "secret" not in said, said
+
+
+def test_a_terminal_sees_how_far_it_is():
+    with world() as w:
+        w.index.cuts = [100_000]
+        ours, theirs = pty.openpty()
+        done = subprocess.run(w.words(), stdout=subprocess.PIPE, stderr=theirs, env={**w.environment, "PIP_INDEX_URL": w.index.url}, timeout=60)
+        os.close(theirs)
+        seen = os.read(ours, 1 << 20).decode()
+        os.close(ours)
+        assert done.returncode == 0 and "% " in seen and "KiB" in seen, seen
+        assert b"--model tiny" in done.stdout, done.stdout
+
+
+def main():
+    failed = 0
+    tests = [(name, test) for name, test in globals().items() if name.startswith("test_") and (not sys.argv[1:] or name in sys.argv[1:])]
+    for name, test in tests:
+        began = time.monotonic()
+        try:
+            test()
+            print(f"[  OK  ] {name} ({time.monotonic() - began:.1f} s)", flush=True)
+        except Exception as error:
+            traceback.print_exc()
+            print(f"[FAILED] {name}: {error}", flush=True)
+            failed += 1
+    print(f"{len(tests) - failed} passed, {failed} failed", flush=True)
+    return 1 if failed or not tests else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
