@@ -75,7 +75,7 @@ ROWS = {
     "gateway/openai": "base proto/* compress/recipe",
     "gateway": "base gateway/openai trust admin trace trace/otlp rpc libsluice",
     "cli": "base trust proto/* kvcache text/tokenizer tensor model runtime rpc compress/recipe job runner libsluice",
-    "cli/pull": "base trust cli",
+    "cli/pull": "base trust model/gguf cli",
     "cli/commands": "base kvcache compress/recipe cli",
     "lab": "base runtime cli",
     "lab/measure": "base kvcache tensor tensor/cpu compress/* offload/annex job runner cli lab",
