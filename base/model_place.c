@@ -86,11 +86,11 @@ bool sl_model_find(const char *text, char path_out[PATH_MAX]) {
     if (strchr(text, '/') || exists(text)) {
         return joined(text, "", path_out);
     }
-    char place[PATH_MAX], folder[PATH_MAX];
+    char place[PATH_MAX], folder[PATH_MAX], model[PATH_MAX];
     for (int i = 0; i < SL_MODEL_PLACES && sl_model_name_valid(text); i++) {
         if (sl_model_place(i, place) && joined(place, "/", folder) && joined(folder, text, folder) &&
-            sl_model_in(folder, path_out)) {
-            return true;
+            sl_model_in(folder, model)) {
+            return joined(folder, "", path_out);
         }
     }
     return false;

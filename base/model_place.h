@@ -25,12 +25,12 @@ bool sl_model_place(int i, char path_out[PATH_MAX]);
 bool sl_model_name_valid(const char *name);
 
 /*
- * What a program opens as the model in `folder`: the folder itself where it has a config.json, else the one GGUF file in it. False: neither.
+ * What the model in `folder` is: the folder itself where it has a config.json, else the one GGUF file in it. False: there is none.
  */
 bool sl_model_in(const char *folder, char path_out[PATH_MAX]);
 
 /*
- * What --model says, as a path: of a name that is no file or folder here, the model of that name. False: there is none either, and the text
+ * What --model says, as a path: of a name that is no file or folder here, the folder of that model. False: there is none either, and the text
  * is not a path: nothing can be meant by it.
  */
 bool sl_model_find(const char *text, char path_out[PATH_MAX]);

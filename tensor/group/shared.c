@@ -21,7 +21,8 @@
 
 #define SLICE       ((int64_t)65536) // floats
 #define SLICE_BYTES ((size_t)SLICE * sizeof(float))
-#define BLOCK       ((int64_t)1024) // that stay in the first cache while slots are added to them
+#define BLOCK       ((int64_t)1024) // floats that stay in the first cache while others are added to them
+#define GRAIN       16              // blocks that are worth another thread
 // Where a way is faster than the one above it (bench group, 2 cores): floats, and ranks.
 #define PARTS_FROM       ((int64_t)16384)
 #define PARTS_FROM_RANKS 3
@@ -33,7 +34,7 @@ struct shared {
     bool in_place; // all ranks may, and do
     bool one_memory;
     struct sl_device *device;
-    struct sl_stream *stream; // that staging memory was used in last; NULL: not yet
+    struct sl_stream *stream; // of the last sum or gather; NULL: none yet
     char *slots;              // [2][size][SLICE_BYTES]
     char *staging;            // [2][SLICE_BYTES]; NULL where there is one memory
     unsigned turn;            // whose slots are next
@@ -70,10 +71,17 @@ static int64_t smaller(int64_t a, int64_t b) {
 
 // --- adding ------------------------------------------------------------------------------------------------------------
 
-// sum[j] = (x[0][at + j] + x[1][at + j]) + ..
-static void add_block(const float *const x[], int n_ranks, int64_t at, int64_t n, float *restrict sum) {
+// to[i][j] = (x[0][j] + x[1][j]) + .., of j in [first, end), for all i.
+struct adding {
+    const float *const *x;
+    float *const *to;
+    int n_x, n_to;
+    int64_t first, end;
+};
+
+static void add_block(const float *const x[], int n_x, int64_t at, int64_t n, float *restrict sum) {
     memcpy(sum, x[0] + at, (size_t)n * sizeof *sum);
-    for (int r = 1; r < n_ranks; r++) {
+    for (int r = 1; r < n_x; r++) {
         const float *restrict other = x[r] + at;
         for (int64_t j = 0; j < n; j++) {
             sum[j] += other[j];
@@ -81,11 +89,23 @@ static void add_block(const float *const x[], int n_ranks, int64_t at, int64_t n
     }
 }
 
-// The same of j in [first, end), at out[j].
-static void add_up(const float *const x[], int n_ranks, int64_t first, int64_t end, float *out) {
-    for (int64_t at = first; at < end; at += BLOCK) {
-        add_block(x, n_ranks, at, smaller(end - at, BLOCK), out + at);
+// A task is a block.
+static void add_blocks(void *arg, int64_t begin, int64_t end, int member) {
+    const struct adding *a = arg;
+    float sum[BLOCK];
+    (void)member;
+    for (int64_t at = a->first + begin * BLOCK; at < smaller(a->end, a->first + end * BLOCK); at += BLOCK) {
+        int64_t n = smaller(a->end - at, BLOCK);
+        add_block(a->x, a->n_x, at, n, sum);
+        for (int i = 0; i < a->n_to; i++) {
+            memcpy(a->to[i] + at, sum, (size_t)n * sizeof *sum);
+        }
     }
+}
+
+// By the threads beside the stream.
+static void add_up(struct sl_stream *stream, struct adding adding) {
+    sl_stream_run(stream, (adding.end - adding.first + BLOCK - 1) / BLOCK, GRAIN, add_blocks, &adding);
 }
 
 // The part of [0, n) that a rank adds up, in whole lines of a cache.
@@ -105,7 +125,7 @@ static enum sl_status take_parts(struct shared *g, const float *const slots[], f
                                  struct sl_error *err) {
     int64_t first = part_of(n, g->group.rank, g->group.size), end = part_of(n, g->group.rank + 1, g->group.size);
     float *sum = (float *)slot_of(g, 0);
-    add_up(slots, g->group.size, first, end, x);
+    add_up(g->stream, (struct adding){slots, &x, g->group.size, 1, first, end});
     memcpy(sum + first, x + first, (size_t)(end - first) * sizeof *x);
     enum sl_status status = come(g, SL_PURPOSE_SUM, bytes, NULL, err);
     if (status == SL_OK) {
@@ -128,7 +148,7 @@ static enum sl_status sum_slice(struct shared *g, float *x, int64_t n, size_t by
     if (g->group.size >= PARTS_FROM_RANKS && n >= PARTS_FROM) {
         status = take_parts(g, slots, x, n, bytes, err);
     } else {
-        add_up(slots, g->group.size, 0, n, x);
+        add_up(g->stream, (struct adding){slots, &x, g->group.size, 1, 0, n});
     }
     g->turn++;
     return status;
@@ -138,17 +158,11 @@ static enum sl_status sum_slice(struct shared *g, float *x, int64_t n, size_t by
 static void add_in_place(struct shared *g, int64_t n) {
     int64_t first = part_of(n, g->group.rank, g->group.size), end = part_of(n, g->group.rank + 1, g->group.size);
     const float *others[SL_MAX_RANKS];
-    float *to[SL_MAX_RANKS], sum[BLOCK];
+    float *to[SL_MAX_RANKS];
     for (int r = 0; r < g->group.size; r++) {
         others[r] = to[r] = sl_meeting_at(&g->meeting, r);
     }
-    for (int64_t at = first; at < end; at += BLOCK) {
-        int64_t m = smaller(end - at, BLOCK);
-        add_block(others, g->group.size, at, m, sum);
-        for (int r = 0; r < g->group.size; r++) {
-            memcpy(to[r] + at, sum, (size_t)m * sizeof *sum);
-        }
-    }
+    add_up(g->stream, (struct adding){others, to, g->group.size, g->group.size, first, end});
 }
 
 static enum sl_status sum_in_place(struct shared *g, float *x, int64_t n, struct sl_error *err) {

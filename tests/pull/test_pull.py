@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pty
+import re
 import resource
 import shutil
 import signal
@@ -157,6 +158,8 @@ def test_a_model_is_fetched_listed_and_found_by_its_name():
         assert models["tiny"]["path"] == said["path"] and models["tiny"]["family"] == "llama" and models["tiny"]["here"], models
         assert models["tiny"]["bytes"] >= len(CONTENT) and not models["absent"]["here"] and not models["smollm2"]["here"], models
         assert models["demo"]["family"] == "llama" and os.path.exists(models["demo"]["path"] + "/config.json"), models
+        found = subprocess.run([SLUICE, "run", "--local", "--prompt", "x", "--model", "tiny"], capture_output=True, text=True, env=w.environment)
+        assert found.returncode != 0 and "Tiny.Q8_0.gguf" in found.stderr, found  # which is none, but is what was opened
         table = subprocess.run([SLUICE, "models"], capture_output=True, text=True, env=w.environment, check=True).stdout
         assert "sluice pull smollm2" in table and said["path"] in table, table
 
@@ -293,6 +296,15 @@ def test_a_terminal_sees_how_far_it_is():
         os.close(ours)
         assert done.returncode == 0 and "% " in seen and "KiB" in seen, seen
         assert b"--model tiny" in done.stdout, done.stdout
+
+
+def test_the_demo_says_that_there_is_no_index_and_goes_on_without():
+    with world() as w:
+        environment = {**w.environment, "PIP_INDEX_URL": "http://127.0.0.1:1/simple", "SLUICE_DEMO_PORT": "0", "SLUICE_BIN": BIN,
+                       "SLUICE_DEMO_RECIPES": "full,format=int4", "UCX_MEM_EVENTS": "n"}
+        done = subprocess.run([f"{ROOT}/tools/demo.sh"], capture_output=True, text=True, env=environment, timeout=200)
+        assert done.returncode == 0 and "no model that speaks" in done.stdout and "connect" in done.stderr, done
+        assert re.search(r"^answer +48213$", done.stdout, re.M), done.stdout
 
 
 def main():

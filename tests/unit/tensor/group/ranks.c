@@ -26,9 +26,11 @@ static bool run_rank(struct ranks *ranks, int r) {
     struct sl_error err = {0};
     *rank = (struct rank){
         .kind = ranks->kind, .number = r, .size = ranks->size, .arg = ranks->arg, .random = (uint64_t)r + 1};
+    struct sl_team *team = NULL; // a few threads in place have one each, to add up with
+    CHECK(ranks->kind != THREADS_IN_PLACE || ranks->size > 3 || sl_team_create(2, &team, &err) == SL_OK);
     CHECK((ranks->kind == EMULATED ? sl_gpu_device_open(ranks->driver != NULL ? ranks->driver : &sl_gpu_emulator, 0,
                                                         NULL, &rank->device, &err)
-                                   : sl_cpu_device_open(NULL, &rank->device, &err)) == SL_OK);
+                                   : sl_cpu_device_open(team, &rank->device, &err)) == SL_OK);
     rank->stream = sl_device_stream(rank->device, SL_STREAM_COMPUTE);
     rank->config = (struct sl_group_config){.hall = ranks->hall,
                                             .rank = r,
@@ -47,6 +49,7 @@ static bool run_rank(struct ranks *ranks, int r) {
     bool good = ranks->fn(rank);
     sl_group_leave(&rank->group);
     sl_device_close(&rank->device);
+    sl_team_destroy(&team);
     return good;
 }
 
