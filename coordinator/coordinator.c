@@ -111,12 +111,16 @@ static enum sl_status set_default_recipe(struct sl_coordinator *coordinator, str
     return status;
 }
 
-// "models/demo/" is demo.
+// "models/demo/" is demo, and so is "models/demo.gguf".
 static enum sl_status set_model_name(struct sl_coordinator *coordinator, struct sl_error *err) {
     const char *name = coordinator->config.model_name;
     char *folder = name ? NULL : realpath(coordinator->config.model_dir, NULL);
     if (folder) {
         name = strrchr(folder, '/') + 1;
+        char *suffix = strrchr(folder, '.');
+        if (suffix > name && strcmp(suffix, ".gguf") == 0) {
+            *suffix = '\0';
+        }
     }
     coordinator->model_name = strdup(name && name[0] ? name : "model");
     free(folder);

@@ -2,6 +2,7 @@
 // Purpose: sluice_profile.json; see profile_file.h.
 #include "lab/measure/profile_file.h"
 
+#include "base/json_file.h"
 #include "base/whole_file.h"
 
 void sl_profile_choose(const struct sl_attention_profile *profile, double threshold, struct sl_layers *dense_out) {
@@ -43,10 +44,7 @@ json_t *sl_profile_json(const struct sl_attention_profile *profile, double thres
 }
 
 enum sl_status sl_profile_path(const char *model_dir, char *path_out, size_t path_bytes, struct sl_error *err) {
-    if ((size_t)snprintf(path_out, path_bytes, "%s/sluice_profile.json", model_dir) >= path_bytes) {
-        return sl_fail(err, SL_ERR_INVALID, "%.200s...: the path is too long", model_dir);
-    }
-    return SL_OK;
+    return sl_model_path(model_dir, "sluice_profile.json", path_out, path_bytes, err);
 }
 
 enum sl_status sl_profile_write(const char *path, const json_t *profile, struct sl_error *err) {

@@ -37,6 +37,7 @@ static const struct {
     {"block_count", "num_hidden_layers"},
     {"embedding_length", "hidden_size"},
     {"feed_forward_length", "intermediate_size"},
+    {"feed_forward_length", "ffn_hidden_size"}, // what Falcons call it
     {"attention.head_count", "num_attention_heads"},
     {"attention.head_count_kv", "num_key_value_heads"},
     {"attention.key_length", "head_dim"},

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: GGUF files against the folders that they were made from, or that were made of them (tools/golden_gguf.py, whose
+ *          folder is the argument): numbers of every type, logits of every family, tokenizers.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "model/model_internal.h"
+#include "tensor/weights.h"
+#include "tests/unit/model/run_model.h"
+#include "text/chat/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
+
+#define N_TOKENS  40
+#define MAX_VOCAB 64
+
+static const char *made; // the folder of the files
+
+static const struct {
+    const char *name;
+    bool is_exact; // becomes codes, or is what it is: nothing is rounded
+} types[] = {
+    {"F32", true},   {"F16", true},   {"BF16", true}, {"Q8_0", true},  {"Q4_0", true},  {"Q4_1", false}, {"Q5_0", true},
+    {"Q5_1", false}, {"Q2_K", false}, {"Q3_K", true}, {"Q4_K", false}, {"Q5_K", false}, {"Q6_K", false},
+};
+#define N_TYPES (sizeof types / sizeof types[0])
+
+static const char *path_of(char path[256], const char *folder, const char *name, const char *suffix) {
+    assert_true((size_t)snprintf(path, 256, "%s/%s/%s%s", made, folder, name, suffix) < 256);
+    return path;
+}
+
+// --- numbers ---------------------------------------------------------------------------------------------------------
+
+static struct sl_tensors *open_tensors(const char *model, struct sl_model_config *config) {
+    struct sl_tensors *tensors = NULL;
+    struct sl_error err = {0};
+    if (sl_model_config_load(model, config, &err) != SL_OK || sl_tensors_open(model, config, &tensors, &err) != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+    return tensors;
+}
+
+static void read_numbers(struct sl_tensors *tensors, const char *name, int64_t rows, int64_t columns,
+                         enum sl_dtype dtype, struct sl_source *source_out, struct sl_rows *rows_out) {
+    assert_int_equal(sl_tensors_find(tensors, name, 2, rows, columns, source_out, NULL), SL_OK);
+    assert_int_equal(sl_tensors_read(tensors, source_out, dtype, NULL, rows_out, NULL), SL_OK);
+}
+
+static void check_type(const char *name, bool is_exact) {
+    static const struct {
+        const char *name;
+        int64_t rows, columns;
+    } matrices[] = {{"model.embed_tokens.weight", 32, 256},
+                    {"model.layers.0.self_attn.q_proj.weight", 256, 256},
+                    {"model.layers.0.self_attn.k_proj.weight", 128, 256},
+                    {"model.layers.0.mlp.down_proj.weight", 256, 256}};
+    char path[256];
+    struct sl_model_config config;
+    struct sl_tensors *folder = open_tensors(path_of(path, "types", name, ""), &config);
+    struct sl_tensors *file = open_tensors(path_of(path, "types", name, ".gguf"), &config);
+    for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
+        struct sl_source there, here;
+        struct sl_rows should, is;
+        int64_t rows = matrices[i].rows, columns = matrices[i].columns;
+        read_numbers(folder, matrices[i].name, rows, columns, SL_F32, &there, &should);
+        read_numbers(file, matrices[i].name, rows, columns, SL_F32, &here, &is);
+        assert_memory_equal(is.data, should.data, (size_t)(rows * columns) * sizeof(float));
+        sl_tensors_release(file, &here, &is);
+        enum sl_dtype dtype = sl_sources_type(&here, 1, SL_WEIGHT_STORED);
+        read_numbers(file, matrices[i].name, rows, columns, dtype, &here, &is);
+        for (int64_t j = 0; j < rows * columns; j++) {
+            const unsigned char *row =
+                (const unsigned char *)is.data + (size_t)(j / columns) * sl_dtype_row_bytes(dtype, columns);
+            float expected = sl_weight_element(should.data, SL_F32, j), x = sl_weight_element(row, dtype, j % columns);
+            assert_true(is_exact ? x == expected : x == sl_bf16_to_f32(sl_f32_to_bf16(expected)));
+        }
+    }
+    sl_tensors_close(&folder);
+    sl_tensors_close(&file);
+}
+
+static void test_every_type_gives_the_numbers_of_its_formula(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_TYPES; i++) {
+        check_type(types[i].name, types[i].is_exact);
+    }
+}
+
+// --- logits ----------------------------------------------------------------------------------------------------------
+
+// Logits of a prompt, whole.
+static void read_prompt(const char *model, int rope_set, float *logits_out) {
+    struct run_model f = run_start(model, "reference", SL_POSITION_ORIGINAL);
+    int64_t n_vocab = sl_model_get_config(f.model)->n_vocab;
+    int32_t tokens[N_TOKENS];
+    struct sl_error err = {0};
+    assert_true(n_vocab <= MAX_VOCAB);
+    f.session->rope_set = rope_set;
+    for (int i = 0; i < N_TOKENS; i++) {
+        tokens[i] = (int32_t)((i * 37 + 11) % n_vocab);
+    }
+    struct sl_input segment = {.session = f.session, .tokens = tokens, .n_tokens = N_TOKENS, .all_logits = logits_out};
+    if (sl_engine_forward(f.engine, &segment, 1, &err) != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+    run_stop(&f);
+}
+
+static void check_logits(const char *file, const char *folder, int rope_set, float tolerance) {
+    static float is[N_TOKENS * MAX_VOCAB], should[N_TOKENS * MAX_VOCAB];
+    memset(is, 0, sizeof is);
+    memset(should, 0, sizeof should);
+    read_prompt(file, rope_set, is);
+    read_prompt(folder, rope_set, should);
+    float worst = 0.0f, largest = 0.0f;
+    for (size_t i = 0; i < sizeof is / sizeof is[0]; i++) {
+        worst = fmaxf(worst, isnan(is[i]) ? INFINITY : fabsf(is[i] - should[i]));
+        largest = fmaxf(largest, fabsf(should[i]));
+    }
+    print_message("%s: largest error of a logit %.2g of %.2g\n", file, worst, largest);
+    assert_true(worst <= tolerance * largest && largest > 0.0f);
+}
+
+// The folders' own are held to Transformers' (golden_models.c).
+static void test_logits_of_families_are_those_of_their_folders(void **state) {
+    static const char *const names[] = {"llama", "mistral", "qwen2", "qwen3", "phi3", "phi3_longrope", "falcon"};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char file[256], folder[256];
+        snprintf(folder, sizeof folder, "tests/golden/families/%s", names[i]);
+        for (int set = 0; set < SL_MAX_ROPE_SETS; set++) {
+            check_logits(path_of(file, "families", names[i], ".gguf"), folder, set, 1e-6f);
+        }
+    }
+}
+
+// That other tiers make the same of the same codes, tests/kernels show.
+static void test_logits_of_types_are_those_of_their_numbers(void **state) {
+    char file[256], folder[256];
+    (void)state;
+    for (size_t i = 0; i < N_TYPES; i++) {
+        check_logits(path_of(file, "types", types[i].name, ".gguf"),
+                     path_of(folder, "types", types[i].name, ".rounded"), 0, 0.0f);
+    }
+    check_logits(path_of(file, "types", "mixed", ".gguf"), path_of(folder, "types", "mixed", ".rounded"), 0, 0.0f);
+}
+
+static double weight_error(const char *model, enum sl_weight_format format) {
+    const struct sl_ops *ops;
+    struct sl_model *loaded = NULL;
+    struct sl_error err = {0};
+    double error = -1.0;
+    assert_int_equal(sl_ops_select("reference", &ops, &err), SL_OK);
+    assert_int_equal(sl_model_load(model, ops, SL_WEIGHT_STORED, sl_cpu_caller(), &loaded, &err), SL_OK);
+    assert_int_equal(sl_model_weight_error(loaded, format, NULL, &error, &err), SL_OK);
+    sl_model_destroy(&loaded);
+    return error;
+}
+
+static void test_codes_of_files_are_kept(void **state) {
+    char path[256];
+    (void)state;
+    assert_true(weight_error(path_of(path, "types", "Q8_0", ".gguf"), SL_WEIGHT_INT8) == 0.0);
+    assert_true(weight_error(path_of(path, "types", "Q4_0", ".gguf"), SL_WEIGHT_INT4) == 0.0);
+    assert_true(weight_error(path_of(path, "types", "Q4_0", ".gguf"), SL_WEIGHT_INT8) == 0.0);
+    assert_true(weight_error(path_of(path, "types", "Q3_K", ".gguf"), SL_WEIGHT_INT8) == 0.0);
+    assert_true(weight_error(path_of(path, "types", "Q8_0", ".gguf"), SL_WEIGHT_INT4) > 1e-4);
+    // of what is rounded anyway, the numbers: once
+    assert_true(weight_error(path_of(path, "types", "Q4_K", ".gguf"), SL_WEIGHT_INT4) ==
+                weight_error(path_of(path, "types", "Q4_K", ""), SL_WEIGHT_INT4));
+}
+
+static void test_fingerprint_sees_file_and_format(void **state) {
+    uint64_t numbers[4];
+    char path[256];
+    (void)state;
+    path_of(path, "types", "Q8_0", ".gguf");
+    assert_int_equal(sl_model_fingerprint(path, SL_WEIGHT_STORED, &numbers[0], NULL), SL_OK);
+    assert_int_equal(sl_model_fingerprint(path, SL_WEIGHT_INT4, &numbers[1], NULL), SL_OK);
+    path_of(path, "types", "Q4_0", ".gguf");
+    assert_int_equal(sl_model_fingerprint(path, SL_WEIGHT_STORED, &numbers[2], NULL), SL_OK);
+    assert_int_equal(sl_model_fingerprint(path, SL_WEIGHT_STORED, &numbers[3], NULL), SL_OK);
+    assert_true(numbers[0] != numbers[1] && numbers[0] != numbers[2] && numbers[2] == numbers[3]);
+}
+
+// --- tokenizers ------------------------------------------------------------------------------------------------------
+
+static uint64_t tokenizer_of(const char *model) {
+    struct sl_tokenizer *tokenizer = NULL;
+    struct sl_chat_template *chat_template = NULL;
+    struct sl_error err = {0};
+    if (sl_tokenizer_load(model, &tokenizer, &err) != SL_OK ||
+        sl_chat_template_load(model, &chat_template, &err) != SL_OK) {
+        fail_msg("%s: %s", model, err.text);
+    }
+    uint64_t fingerprint = sl_tokenizer_fingerprint(tokenizer); // of all that decides which ids a text gets
+    sl_chat_template_destroy(&chat_template);
+    sl_tokenizer_destroy(&tokenizer);
+    return fingerprint;
+}
+
+static void test_tokenizers_are_those_of_their_folders(void **state) {
+    static const char *const names[] = {"gpt2", "llama3", "qwen2", "falcon"};
+    char path[256];
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        uint64_t folder = tokenizer_of(path_of(path, "tokenizers", names[i], ""));
+        print_message("%s\n", names[i]);
+        assert_true(tokenizer_of(path_of(path, "tokenizers", names[i], ".gguf")) == folder);
+    }
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_type_gives_the_numbers_of_its_formula),
+        cmocka_unit_test(test_logits_of_families_are_those_of_their_folders),
+        cmocka_unit_test(test_logits_of_types_are_those_of_their_numbers),
+        cmocka_unit_test(test_codes_of_files_are_kept),
+        cmocka_unit_test(test_fingerprint_sees_file_and_format),
+        cmocka_unit_test(test_tokenizers_are_those_of_their_folders),
+    };
+    made = argc == 2 ? argv[1] : "build/tests/gguf";
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
