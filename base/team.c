@@ -5,13 +5,13 @@
  * Design: a loop is published by raising `round`. Every member takes the ranges of its own share, each with one atomic
  *         addition on a line of memory that is its own; then, member after member, what others have not begun; then it
  *         counts itself out. The caller is member 0 and returns when all other members have counted out, so that the
- *         loop's description may live in the team and be reused.
+ *         loop's description may live in the team and be reused. Where each member has a task of its own, none takes from
+ *         others' shares, and the caller does not wait for ever: a team that has lost a member is never used again.
  *
  * Invariants: fn, arg, n_tasks, grain and the shares are written only while no member is inside a round: n_inside is 0.
  *             A member that saw round r has finished round r - 1.
- *             Whoever sleeps has first said so (n_asleep) and then looked once more; whoever wakes has first changed
- *             what is waited for and then looks at n_asleep. All four are sequentially consistent, so one of the two
- *             sees the other, and a loop that finds nobody asleep takes no lock and makes no system call.
+ *             Whoever sleeps is counted (n_before, n_behind) as base/futex.h has it: a loop that finds nobody asleep makes no
+ *             system call, and nothing of a team is locked while members wait, so that one who stands still holds nobody up.
  */
 #include "base/team.h"
 
@@ -24,12 +24,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/futex.h"
 #include "base/log.h"
 #include "base/patience.h"
 #include "base/processors.h"
 #include "base/thread.h"
 
 #define MAX_TEAM_THREADS 1024
+#define MAX_VIGIL        64 // members of a team that has a task for each
 #define CACHE_LINE       64
 
 struct member {
@@ -43,13 +46,6 @@ struct member {
     struct sl_patience patience; // member 0's is for the ends of loops, the others' for their beginnings
 };
 
-// Something that threads wait for.
-struct event {
-    pthread_mutex_t lock;
-    pthread_cond_t happened;
-    _Atomic int n_asleep;
-};
-
 struct sl_team {
     int n_members;        // the caller among them
     pthread_mutex_t busy; // serialises callers of sl_team_run()
@@ -61,39 +57,30 @@ struct sl_team {
     void *arg;
     int64_t n_tasks;
     int64_t grain;
+    bool each;          // shares are taken by their owners alone
+    int lost;           // a member that stands still; -1: none
+    _Atomic int n_left; // of a team that was given up, its destroyer among them: the last one to leave frees it
 
-    struct event round_began, round_ended;
-    _Alignas(CACHE_LINE) _Atomic uint64_t round;
+    _Alignas(CACHE_LINE) _Atomic uint32_t round;
+    _Atomic int n_before; // members that sleep until the next one
     _Atomic bool stopping;
-    _Alignas(CACHE_LINE) _Atomic int n_inside; // members other than the caller that have not finished the round
+    _Alignas(CACHE_LINE) _Atomic uint32_t n_inside; // members other than the caller that have not finished the round
+    _Atomic int n_behind;                           // callers that sleep until there is none
 
     struct member members[];
 };
 
 // --- waiting -------------------------------------------------------------------------------------------------------
 
-static void event_init(struct event *event) {
-    pthread_mutex_init(&event->lock, NULL);
-    sl_cond_init(&event->happened);
-}
-
-static void event_cleanup(struct event *event) {
-    pthread_cond_destroy(&event->happened);
-    pthread_mutex_destroy(&event->lock);
-}
-
-static void wake(struct event *event) {
-    if (atomic_load(&event->n_asleep) > 0) {
-        pthread_mutex_lock(&event->lock);
-        pthread_cond_broadcast(&event->happened);
-        pthread_mutex_unlock(&event->lock);
+static void wake(_Atomic uint32_t *word, _Atomic int *n_asleep) {
+    if (atomic_load(n_asleep) > 0) {
+        sl_futex_wake(word);
     }
 }
 
-// What a thread of the team waits for.
 struct wait {
     struct sl_team *team;
-    uint64_t seen;
+    uint32_t seen;
 };
 
 // The round is another than the one that was seen.
@@ -107,19 +94,29 @@ static bool all_outside(void *arg) {
     return atomic_load(&wait->team->n_inside) == 0;
 }
 
-static void wait_until(struct sl_team *team, sl_happened_fn happened, uint64_t seen, struct sl_patience *patience,
-                       struct event *event) {
+static void wait_for_round(struct member *member, uint32_t seen) {
+    struct sl_team *team = member->team;
     struct wait wait = {team, seen};
-    if (sl_patience_look(patience, happened, &wait)) {
+    if (sl_patience_look(&member->patience, round_changed, &wait)) {
         return;
     }
-    pthread_mutex_lock(&event->lock);
-    atomic_fetch_add(&event->n_asleep, 1);
-    while (!happened(&wait)) {
-        pthread_cond_wait(&event->happened, &event->lock);
+    atomic_fetch_add(&team->n_before, 1);
+    while (!round_changed(&wait)) {
+        sl_futex_sleep(&team->round, seen, -1);
     }
-    atomic_fetch_sub(&event->n_asleep, 1);
-    pthread_mutex_unlock(&event->lock);
+    atomic_fetch_sub(&team->n_before, 1);
+}
+
+static void wait_for_members(struct sl_team *team) {
+    struct wait wait = {team, 0};
+    if (sl_patience_look(&team->members[0].patience, all_outside, &wait)) {
+        return;
+    }
+    atomic_fetch_add(&team->n_behind, 1);
+    for (uint32_t inside; (inside = atomic_load(&team->n_inside)) > 0;) {
+        sl_futex_sleep(&team->n_inside, inside, -1);
+    }
+    atomic_fetch_sub(&team->n_behind, 1);
 }
 
 // --- the loop ------------------------------------------------------------------------------------------------------
@@ -145,6 +142,10 @@ static void take_share(struct sl_team *team, struct member *owner, int member) {
 }
 
 static void take_shares(struct sl_team *team, int member) {
+    if (team->each) {
+        take_share(team, &team->members[member], member);
+        return;
+    }
     for (int i = member; i < team->n_members; i++) {
         take_share(team, &team->members[i], member);
     }
@@ -167,11 +168,12 @@ static void run_in_caller(struct sl_team *team, int64_t n_tasks, int64_t grain, 
 
 static void begin_round(struct sl_team *team) {
     atomic_fetch_add(&team->round, 1);
-    wake(&team->round_began);
+    wake(&team->round, &team->n_before);
 }
 
-static void run_in_team(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_fn fn, void *arg) {
+static void publish(struct sl_team *team, int64_t n_tasks, int64_t grain, bool each, sl_team_fn fn, void *arg) {
     int64_t n = team->n_members, n_ranges = (n_tasks - 1) / grain + 1;
+    team->each = each;
     team->fn = fn;
     team->arg = arg;
     team->n_tasks = n_tasks;
@@ -182,10 +184,14 @@ static void run_in_team(struct sl_team *team, int64_t n_tasks, int64_t grain, sl
         team->members[i].end_range = end;
         begin = end;
     }
-    atomic_store_explicit(&team->n_inside, team->n_members - 1, memory_order_relaxed);
+    atomic_store_explicit(&team->n_inside, (uint32_t)team->n_members - 1, memory_order_relaxed);
     begin_round(team);
+}
+
+static void run_in_team(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_fn fn, void *arg) {
+    publish(team, n_tasks, grain, false, fn, arg);
     take_shares(team, 0);
-    wait_until(team, all_outside, 0, &team->members[0].patience, &team->round_ended);
+    wait_for_members(team);
 }
 
 void sl_team_run(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_fn fn, void *arg) {
@@ -209,17 +215,97 @@ void sl_team_run(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_f
     pthread_mutex_unlock(&team->busy);
 }
 
+// --- a task for each -----------------------------------------------------------------------------------------------
+
+#define LOOK_MS 100 // from one look at who is late to the next
+
+struct late {
+    uint64_t done; // ranges of the member before the round
+    uint64_t progress;
+    int64_t still_ms;
+};
+
+// The member that has stood still for too long; -1: none, and it has been looked at for elapsed_ms more.
+static int look_at_late(struct sl_team *team, const struct sl_team_vigil *vigil, struct late *late,
+                        int64_t elapsed_ms) {
+    for (int i = 1; i < team->n_members; i++) {
+        uint64_t progress = vigil->progress != NULL ? vigil->progress(vigil->arg, i) : 0;
+        bool moves = progress != late[i].progress;
+        bool is_done = atomic_load(&team->members[i].n_done) != late[i].done;
+        late[i].progress = progress;
+        late[i].still_ms = moves || is_done ? 0 : late[i].still_ms + elapsed_ms;
+        if (late[i].still_ms >= vigil->still_ms) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+// Until all members are outside, or one is lost.
+static void keep_vigil(struct sl_team *team, const struct sl_team_vigil *vigil, struct late *late) {
+    struct wait wait = {team, 0};
+    if (sl_patience_look(&team->members[0].patience, all_outside, &wait)) {
+        return;
+    }
+    (void)look_at_late(team, vigil, late, 0);
+    atomic_fetch_add(&team->n_behind, 1);
+    for (uint32_t inside; (inside = atomic_load(&team->n_inside)) > 0 && team->lost < 0;) {
+        int64_t began_ns = sl_now_ns();
+        sl_futex_sleep(&team->n_inside, inside, LOOK_MS * SL_NS_PER_MS);
+        if (sl_now_ns() - began_ns >= LOOK_MS * SL_NS_PER_MS) {
+            team->lost = look_at_late(team, vigil, late, LOOK_MS);
+        }
+    }
+    atomic_fetch_sub(&team->n_behind, 1);
+}
+
+enum sl_status sl_team_run_each(struct sl_team *team, sl_team_fn fn, void *arg, const struct sl_team_vigil *vigil,
+                                int *lost_out) {
+    if (team->n_members == 1) {
+        fn(arg, 0, 1, 0);
+        count_done(&team->members[0]);
+        return SL_OK;
+    }
+    pthread_mutex_lock(&team->busy);
+    if (team->lost < 0) {
+        struct late late[MAX_VIGIL];
+        for (int i = 1; i < team->n_members; i++) {
+            late[i] = (struct late){.done = atomic_load_explicit(&team->members[i].n_done, memory_order_relaxed)};
+        }
+        publish(team, team->n_members, 1, true, fn, arg);
+        take_shares(team, 0);
+        keep_vigil(team, vigil, late);
+    }
+    *lost_out = team->lost;
+    pthread_mutex_unlock(&team->busy);
+    return *lost_out < 0 ? SL_OK : SL_ERR_PEER_LOST;
+}
+
+static void free_team(struct sl_team *team) {
+    pthread_mutex_destroy(&team->busy);
+    free(team);
+}
+
+static void leave(struct sl_team *team) {
+    if (atomic_fetch_sub(&team->n_left, 1) == 1) {
+        free_team(team);
+    }
+}
+
 static void *run_member(void *arg) {
     struct member *member = arg;
     struct sl_team *team = member->team;
-    for (uint64_t seen = 0;; seen++) {
-        wait_until(team, round_changed, seen, &member->patience, &team->round_began);
+    for (uint32_t seen = 0;; seen++) {
+        wait_for_round(member, seen);
         if (atomic_load_explicit(&team->stopping, memory_order_relaxed)) {
+            if (team->lost >= 0) {
+                leave(team);
+            }
             return NULL;
         }
         take_shares(team, member->index);
         if (atomic_fetch_sub(&team->n_inside, 1) == 1) {
-            wake(&team->round_ended);
+            wake(&team->n_inside, &team->n_behind);
         }
     }
 }
@@ -232,13 +318,6 @@ static void stop_members(struct sl_team *team, int n_started) {
     for (int i = 1; i <= n_started; i++) {
         pthread_join(team->members[i].thread, NULL);
     }
-}
-
-static void free_team(struct sl_team *team) {
-    event_cleanup(&team->round_ended);
-    event_cleanup(&team->round_began);
-    pthread_mutex_destroy(&team->busy);
-    free(team);
 }
 
 enum sl_status sl_team_create(int n_threads, struct sl_team **team_out, struct sl_error *err) {
@@ -257,9 +336,8 @@ enum sl_status sl_team_create(int n_threads, struct sl_team **team_out, struct s
     memset(team, 0, bytes);
     team->n_members = n_threads;
     team->caller_processor = -1;
+    team->lost = -1;
     pthread_mutex_init(&team->busy, NULL);
-    event_init(&team->round_began);
-    event_init(&team->round_ended);
     for (int i = 0; i < n_threads; i++) {
         team->members[i] = (struct member){.team = team, .index = i};
     }
@@ -277,12 +355,25 @@ enum sl_status sl_team_create(int n_threads, struct sl_team **team_out, struct s
     return SL_OK;
 }
 
+// Who stands still cannot be waited for, and may come back to what it was at: its team stays as long as it.
+static void leave_members(struct sl_team *team) {
+    atomic_store(&team->n_left, team->n_members);
+    for (int i = 1; i < team->n_members; i++) {
+        pthread_detach(team->members[i].thread);
+    }
+    atomic_store(&team->stopping, true);
+    begin_round(team);
+    leave(team);
+}
+
 void sl_team_destroy(struct sl_team **team) {
-    if (*team) {
+    if (*team && (*team)->lost >= 0) {
+        leave_members(*team);
+    } else if (*team) {
         stop_members(*team, (*team)->n_members - 1);
         free_team(*team);
-        *team = NULL;
     }
+    *team = NULL;
 }
 
 int sl_team_size(const struct sl_team *team) {
@@ -307,22 +398,28 @@ static int pin(pthread_t thread, int processor) {
 }
 
 enum sl_status sl_team_pin(struct sl_team *team, struct sl_error *err) {
+    return sl_team_pin_part(team, 0, team->n_members, err);
+}
+
+enum sl_status sl_team_pin_part(struct sl_team *team, int first, int n_all, struct sl_error *err) {
+    if (n_all > MAX_TEAM_THREADS) {
+        return sl_fail(err, SL_ERR_RANGE, "team: %d threads, at most %d", n_all, MAX_TEAM_THREADS);
+    }
     if (sched_getaffinity(0, sizeof team->released, &team->released) != 0) {
         return sl_fail(err, SL_ERR_IO, "team: the processors of this process: %s", strerror(errno));
     }
     int processors[MAX_TEAM_THREADS];
-    enum sl_status status = sl_processors_place("", &team->released, team->n_members, processors, err);
+    enum sl_status status = sl_processors_place("", &team->released, n_all, processors, err);
     if (status != SL_OK) {
         return status;
     }
     for (int i = 1; i < team->n_members; i++) {
-        int rc = pin(team->members[i].thread, processors[i]);
+        int processor = processors[first + i], rc = pin(team->members[i].thread, processor);
         if (rc != 0) {
-            return sl_fail(err, SL_ERR_IO, "team: pinning thread %d to processor %d: %s", i, processors[i],
-                           strerror(rc));
+            return sl_fail(err, SL_ERR_IO, "team: pinning thread %d to processor %d: %s", i, processor, strerror(rc));
         }
     }
-    team->caller_processor = processors[0];
+    team->caller_processor = processors[first];
     return SL_OK;
 }
 

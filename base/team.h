@@ -45,6 +45,23 @@ uint64_t sl_team_tasks_done(const struct sl_team *team);
  */
 void sl_team_run(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_fn fn, void *arg);
 
+// How long members are waited for, and by what it is seen that they get on.
+struct sl_team_vigil {
+    int64_t still_ms;
+    uint64_t (*progress)(
+        void *arg, int member); // another number than before when the member has got something done; NULL: none shows
+    void *arg;
+};
+
+/*
+ * Member i executes task i of [0, sl_team_size()) and no other, for tasks that belong to their threads. `team` is not NULL.
+ * SL_ERR_PEER_LOST: *lost_out has got nothing done for still_ms, and may still be at its task, or come back to it: what `arg` leads to
+ * must stay as long as the process. From then on every call returns this at once. A process that was stopped as a whole accuses
+ * nobody: looks are counted, not the clock.
+ */
+enum sl_status sl_team_run_each(struct sl_team *team, sl_team_fn fn, void *arg, const struct sl_team_vigil *vigil,
+                                int *lost_out);
+
 /*
  * Give every member a processor of its own among those that this process may use (sl_processors_place()). Members whose
  * shares are neighbours are neighbours in the machine. Before the team's first loop. Member 0 is whoever calls
@@ -52,6 +69,8 @@ void sl_team_run(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_f
  * SL_ERR_RANGE: more members than processors. SL_ERR_IO: the kernel refuses.
  */
 enum sl_status sl_team_pin(struct sl_team *team, struct sl_error *err);
+// The same of a team that is part of a larger one: of the processors of n_all members, those of its own from `first` on.
+enum sl_status sl_team_pin_part(struct sl_team *team, int first, int n_all, struct sl_error *err);
 
 // The calling thread will run loops from now on: pin it as member 0. Threads that it starts inherit the pin, so release
 // it before starting any. Both do nothing where `team` is NULL or not pinned.

@@ -20,7 +20,8 @@
 struct sl_cluster_config {
     const char *model, *weights, *device, *host, *transport, *arena, *workers_log;
     int64_t n_prefill, n_decode, n_kvstore, ready_ms;
-    int64_t port; // of the coordinator, and the next ones of further ones; 0 picks free ones
+    int64_t ranks; // of every worker with a model; 0: one
+    int64_t port;  // of the coordinator, and the next ones of further ones; 0 picks free ones
     bool has_gateway;
     int64_t http_port;  // of the gateway, likewise
     const char *tls;    // NULL, or a folder of certificates, which are made: everything asks who is there
@@ -41,7 +42,7 @@ struct sl_cluster_config {
                       SL_FIELD(type, cluster.n_prefill), 1, 32),                                                       \
         SL_OPTION_ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",                                              \
                       "of the model's weights in memory: stored, int8 or int4", SL_FIELD(type, cluster.weights)),      \
-        SL_DEVICE_OPTION(type, cluster.device),                                                                        \
+        SL_DEVICE_OPTION(type, cluster.device), SL_RANKS_OPTION(type, cluster.ranks),                                  \
         SL_OPTION_ROW("decode", 0, SL_OPTION_INT, "1", "N", "decode workers, likewise",                                \
                       SL_FIELD(type, cluster.n_decode), 1, 32),                                                        \
         SL_OPTION_ROW("kvstore", 0, SL_OPTION_INT, "1", "N", "KV stores, likewise", SL_FIELD(type, cluster.n_kvstore), \

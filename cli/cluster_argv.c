@@ -125,11 +125,12 @@ enum sl_status sl_argv_of_gateway(const struct sl_cluster_origin *of, struct sl_
 enum sl_status sl_argv_of_worker(const struct sl_cluster_origin *of, const char *role, const char *name,
                                  struct sl_argv *words, struct sl_error *err) {
     const struct sl_cluster_config *config = of->config;
-    char listen[128], disk_bytes[32], folder[PATH_MAX];
+    char listen[128], disk_bytes[32], ranks[32], folder[PATH_MAX];
     bool has_model = strcmp(role, "kvstore") != 0;
     const char *disk = has_model ? NULL : config->disk;
     snprintf(listen, sizeof listen, "%s:0", config->host);
     snprintf(disk_bytes, sizeof disk_bytes, "%lld", (long long)config->disk_bytes);
+    snprintf(ranks, sizeof ranks, "%lld", (long long)config->ranks);
     enum sl_status status = disk ? sl_join_path(folder, "--disk", disk, name, err) : SL_OK;
     if (status != SL_OK) {
         return status;
@@ -144,6 +145,7 @@ enum sl_status sl_argv_of_worker(const struct sl_cluster_origin *of, const char 
     sl_argv_add_option(words, "--model", has_model ? config->model : NULL);
     sl_argv_add_option(words, "--weights", has_model ? config->weights : NULL);
     sl_argv_add_option(words, "--device", has_model ? config->device : NULL);
+    sl_argv_add_option(words, "--ranks", has_model && config->ranks > 1 ? ranks : NULL);
     sl_argv_add_option(words, "--disk", disk ? folder : NULL);
     sl_argv_add_option(words, "--disk-bytes", disk ? disk_bytes : NULL);
     sl_argv_add_option(words, "--log", config->workers_log);

@@ -233,16 +233,14 @@ bool sl_local_takes_chats(const char *model_dir) {
     return status == SL_OK;
 }
 
-enum sl_status sl_local_job(const char *model_dir, const char *device, enum sl_weight_format weights, int threads,
-                            const struct sl_request *request, const char *capsule_path, const struct sl_watch *watch,
-                            struct sl_error *err) {
-    struct sl_local_config config = {.model_dir = model_dir, .device = device, .weights = weights, .threads = threads};
+enum sl_status sl_local_job(const struct sl_local_config *config, const struct sl_request *request,
+                            const char *capsule_path, const struct sl_watch *watch, struct sl_error *err) {
     struct sl_local *local = NULL;
-    enum sl_status status = sl_local_open(&config, &local, err);
+    enum sl_status status = sl_local_open(config, &local, err);
     if (status == SL_OK) {
         struct job job = {.watch = watch,
-                          .model_dir = model_dir,
-                          .weights = weights,
+                          .model_dir = config->model_dir,
+                          .weights = config->weights,
                           .capsule_path = capsule_path,
                           .deadline_ns = watch->deadline_ns};
         status = run_turns(local, request, &job, err);

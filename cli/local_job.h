@@ -4,7 +4,7 @@
 
 #include "cli/request.h"
 #include "libsluice/sluice.h"
-#include "tensor/ops.h"
+#include "runner/local.h"
 
 // Whether the model has a chat template that is understood.
 bool sl_local_takes_chats(const char *model_dir);
@@ -15,6 +15,5 @@ bool sl_local_takes_chats(const char *model_dir);
  * SL_ERR_CANCELLED when `stopped` said so. capsule_path: the file that takes the session as a capsule
  * (kvcache/capsule_file.h) once the first prompt has been read; may be NULL.
  */
-enum sl_status sl_local_job(const char *model_dir, const char *device, enum sl_weight_format weights, int threads,
-                            const struct sl_request *request, const char *capsule_path, const struct sl_watch *watch,
-                            struct sl_error *err);
+enum sl_status sl_local_job(const struct sl_local_config *config, const struct sl_request *request,
+                            const char *capsule_path, const struct sl_watch *watch, struct sl_error *err);

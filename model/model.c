@@ -217,7 +217,7 @@ static enum sl_status load_matrix(struct loader *l, const struct sl_family_matri
         matrix->bias = has_bias ? take_vector(l, matrix->n) : NULL;
         status = l->model->ops->pack(l->stream, matrix, l->err);
     }
-    if (status == SL_OK && matrix->packed != NULL) {
+    if (status == SL_OK && !sl_matrix_reads_parts(matrix)) {
         release_matrix(l->model, sources, n_parts, matrix);
     }
     if (status == SL_OK) {

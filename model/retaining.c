@@ -205,7 +205,7 @@ static enum sl_status load_w1(struct sl_model *model, int layer, struct sl_strea
         if (status != SL_OK) {
             return status;
         }
-        all_packed = all_packed && block->packed != NULL;
+        all_packed = all_packed && !sl_matrix_reads_parts(block);
     }
     if (all_packed) {
         heads->q.parts[0].data = heads->k.parts[0].data = heads->v.parts[0].data = NULL;

@@ -36,6 +36,7 @@ static enum sl_status open_model(struct sl_node *node, int max_rows, struct sl_e
                                             .tier = node->config.tier,
                                             .device = node->config.device,
                                             .weights = weights,
+                                            .ranks = (int)node->config.ranks,
                                             .threads = (int)node->config.threads,
                                             .pin = node->config.pin,
                                             .max_rows = max_rows,
@@ -378,7 +379,12 @@ static enum sl_status start_watch(struct sl_node *node, struct sl_error *err) {
 static void describe_device(struct sl_node *node) {
     const char *device = node->runtime.device->ops->name, *tier = node->runtime.ops->name;
     bool alike = strcmp(device, tier) == 0;
-    snprintf(node->device, sizeof node->device, "%s%s%s", device, alike ? "" : "/", alike ? "" : tier);
+    int n_ranks = sl_runtime_ranks(&node->runtime);
+    char ranks[16] = "";
+    if (n_ranks > 1) {
+        snprintf(ranks, sizeof ranks, "*%d", n_ranks);
+    }
+    snprintf(node->device, sizeof node->device, "%s%s%s%s", device, ranks, alike ? "" : "/", alike ? "" : tier);
     node->info.device = node->device;
 }
 

@@ -33,7 +33,7 @@ struct sl_node_config {
     const char *arena; // as --arena says, from which sl_node_open() makes
     int64_t arena_bytes;
     int64_t beside_bytes; // that the service takes beside them; set by it, not by an option
-    int64_t staging_bytes, threads, lease_ms, max_jobs, grace_ms, stall_ms;
+    int64_t staging_bytes, threads, ranks, lease_ms, max_jobs, grace_ms, stall_ms;
     bool lock_memory, huge_pages, pin, insecure;
 };
 
@@ -90,7 +90,7 @@ struct sl_node_config {
         SL_OPTION_ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",                                              \
                       "of the weights in memory: stored, int8 or int4; the same for the whole cluster",                \
                       SL_FIELD(sl_node_config, weights)),                                                              \
-        SL_DEVICE_OPTION(sl_node_config, device),                                                                      \
+        SL_DEVICE_OPTION(sl_node_config, device), SL_RANKS_OPTION(sl_node_config, ranks),                              \
         SL_OPTION_ROW("tier", 0, SL_OPTION_STRING, "auto", "NAME", "instruction set of the engine",                    \
                       SL_FIELD(sl_node_config, tier)),                                                                 \
         SL_OPTION_ROW("staging", 0, SL_OPTION_SIZE, "1G", "SIZE",                                                      \

@@ -21,6 +21,7 @@ struct sl_local_config {
     const char *tier;   // NULL: auto
     const char *device; // NULL: cpu; see runtime/runtime.h
     enum sl_weight_format weights;
+    int ranks;            // 0: one; see runtime/runtime.h
     int threads;          // 0: one per processor
     size_t arena_bytes;   // 0: sl_runtime_usual_arena_bytes(); of processors pages are touched as they are used
     int max_chunk_tokens; // 0: 3072, the most that a preset asks for

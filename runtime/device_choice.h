@@ -4,6 +4,7 @@
 
 #include "base/config.h"
 #include "base/status.h"
+#include "tensor/ranks/ranks.h"
 
 enum sl_device_kind {
     SL_DEVICE_AUTO, // a GPU where one can be used, else the processors
@@ -25,3 +26,9 @@ enum sl_status sl_device_choice_parse(const char *word, struct sl_device_choice 
     SL_OPTION_ROW("device", 0, SL_OPTION_STRING, "auto", "NAME",                                                       \
                   "what computes: auto, cpu, cuda, cuda:N, or emulated (a GPU played by processors, slowly)",          \
                   SL_FIELD(type, field))
+
+// Beside it: the ranks that compute one model together (tensor/ranks/ranks.h).
+#define SL_RANKS_OPTION(type, field)                                                                                   \
+    SL_OPTION_ROW("ranks", 0, SL_OPTION_INT, "1", "N",                                                                 \
+                  "compute the model in so many ranks, each with its share of the weights, the heads and the threads", \
+                  SL_FIELD(type, field), 1, SL_MAX_RANKS)

@@ -3,11 +3,26 @@
 #include "runtime/transfer.h"
 
 #include "base/log.h"
+#include "base/processors.h"
 #include "runtime/plugin.h"
 #include "tensor/cpu/device.h"
 #include "tensor/cpu/tiers.h"
 #include "tensor/cuda/emulated/driver.h"
 #include "tensor/cuda/table/ops.h"
+
+// Neighbours in the machine are of one rank: where the threads are pinned, ranks fill one NUMA node after the other.
+static enum sl_status open_teams(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
+    int n = config->ranks, threads = config->threads > 0 ? config->threads : sl_processors_count();
+    threads = threads < n ? n : threads;
+    enum sl_status status = SL_OK;
+    for (int i = 0; i < n && status == SL_OK; i++) {
+        int first = threads * i / n, end = threads * (i + 1) / n;
+        struct sl_team **team = i == 0 ? &r->team : &r->others[i];
+        status = sl_team_create(end - first, team, err);
+        status = status == SL_OK && config->pin ? sl_team_pin_part(*team, first, threads, err) : status;
+    }
+    return status;
+}
 
 static enum sl_status open_team(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
     if (config->team != NULL) {
@@ -15,8 +30,29 @@ static enum sl_status open_team(const struct sl_runtime_config *config, struct s
         return SL_OK;
     }
     r->owns_team = true;
+    if (config->ranks > 1) {
+        return open_teams(config, r, err);
+    }
     enum sl_status status = sl_team_create(config->threads, &r->team, err);
     return status == SL_OK && config->pin ? sl_team_pin(r->team, err) : status;
+}
+
+static enum sl_status open_processors(const struct sl_runtime_config *config, struct sl_runtime *r,
+                                      struct sl_error *err) {
+    if (config->ranks <= 1) {
+        return sl_cpu_device_open(r->team, &r->device, err);
+    }
+    struct sl_ranks_config ranks = {.n = config->ranks, .ops = r->ops};
+    enum sl_status status = SL_OK;
+    for (int i = 0; i < config->ranks && status == SL_OK; i++) {
+        ranks.teams[i] = i == 0 ? r->team : r->others[i];
+        status = sl_cpu_device_open(ranks.teams[i], &ranks.devices[i], err);
+    }
+    status = status == SL_OK ? sl_ranks_open(&ranks, &r->device, &r->ops, err) : status;
+    for (int i = 0; i < config->ranks && status != SL_OK; i++) {
+        sl_device_close(&ranks.devices[i]);
+    }
+    return status;
 }
 
 static enum sl_status open_emulated(struct sl_runtime *r, struct sl_error *err) {
@@ -41,9 +77,14 @@ static enum sl_status open_cuda(int index, struct sl_runtime *r, struct sl_error
 
 static enum sl_status open_best(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
     struct sl_error why;
-    enum sl_status status = config->host_reader == NULL ? open_cuda(0, r, &why)
-                                                        : sl_fail(&why, SL_ERR_UNSUPPORTED,
-                                                                  "%s reads tensors as the host", config->host_reader);
+    enum sl_status status;
+    if (config->host_reader != NULL) {
+        status = sl_fail(&why, SL_ERR_UNSUPPORTED, "%s reads tensors as the host", config->host_reader);
+    } else if (config->ranks > 1) {
+        status = sl_fail(&why, SL_ERR_UNSUPPORTED, "ranks are teams of processors");
+    } else {
+        status = open_cuda(0, r, &why);
+    }
     if (status != SL_ERR_UNSUPPORTED) {
         if (status != SL_OK && err != NULL) {
             *err = why;
@@ -51,7 +92,7 @@ static enum sl_status open_best(const struct sl_runtime_config *config, struct s
         return status;
     }
     sl_log_info("runtime", "device=cpu not=cuda reason=\"%s\"", why.text);
-    return sl_cpu_device_open(r->team, &r->device, err);
+    return open_processors(config, r, err);
 }
 
 static enum sl_status open_device(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
@@ -60,12 +101,16 @@ static enum sl_status open_device(const struct sl_runtime_config *config, struct
     if (status != SL_OK) {
         return status;
     }
+    if (config->ranks > 1 && choice.kind != SL_DEVICE_CPU && choice.kind != SL_DEVICE_AUTO) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "--ranks %d: only processors are several ranks so far; use --device cpu", config->ranks);
+    }
     switch (choice.kind) {
     case SL_DEVICE_AUTO:
         status = open_best(config, r, err);
         break;
     case SL_DEVICE_CPU:
-        status = sl_cpu_device_open(r->team, &r->device, err);
+        status = open_processors(config, r, err);
         break;
     case SL_DEVICE_CUDA:
         status = open_cuda(choice.index, r, err);
@@ -103,6 +148,10 @@ static enum sl_status open_model(const struct sl_runtime_config *config, struct 
 enum sl_status sl_runtime_open(const struct sl_runtime_config *config, struct sl_runtime *runtime_out,
                                struct sl_error *err) {
     struct sl_runtime runtime = {.ops = config->ops};
+    if (config->ranks < 0 || config->ranks > SL_MAX_RANKS || (config->ranks > 1 && config->team != NULL)) {
+        return sl_fail(err, SL_ERR_INVALID, "%d ranks: expected 1 to %d, with teams of their own", config->ranks,
+                       SL_MAX_RANKS);
+    }
     enum sl_status status = config->ops != NULL ? SL_OK : sl_ops_select(config->tier, &runtime.ops, err);
     if (status == SL_OK) {
         status = open_team(config, &runtime, err);
@@ -126,6 +175,10 @@ enum sl_status sl_runtime_open(const struct sl_runtime_config *config, struct sl
     }
     *runtime_out = runtime;
     return SL_OK;
+}
+
+int sl_runtime_ranks(const struct sl_runtime *runtime) {
+    return runtime->device != NULL ? sl_ranks_count(runtime->device) : 1;
 }
 
 size_t sl_runtime_usual_arena_bytes(const struct sl_runtime *r) {
@@ -155,8 +208,13 @@ void sl_runtime_close(struct sl_runtime *runtime) {
         sl_device_free(runtime->device, SL_MEMORY_DEVICE, runtime->arena_memory);
     }
     sl_transfer_destroy(&runtime->transfer);
+    // A rank that is lost may hold a thread of its team, which cannot be waited for: the teams stay, as long as the process.
+    bool lost = sl_runtime_ranks(runtime) > 1 && sl_device_has_failed(runtime->device);
     sl_device_close(&runtime->device);
-    if (runtime->owns_team) {
+    for (int i = 1; i < SL_MAX_RANKS && !lost; i++) {
+        sl_team_destroy(&runtime->others[i]);
+    }
+    if (runtime->owns_team && !lost) {
         sl_team_destroy(&runtime->team);
     }
     *runtime = (struct sl_runtime){0};

@@ -20,18 +20,20 @@ struct sl_runtime_config {
     const char *host_reader;
     enum sl_weight_format weights;
     struct sl_team *team; // somebody else's, or NULL: made here, as the following say
-    int threads;          // 0: one for each processor that this process may use
-    bool pin;             // give each thread a processor of its own
-    int max_rows;         // of the engine; 0: none
-    bool tokenizer;       // load it too
+    int ranks;      // devices that compute the model together (tensor/ranks/ranks.h): they share the threads. 0: one
+    int threads;    // 0: one for each processor that this process may use
+    bool pin;       // give each thread a processor of its own
+    int max_rows;   // of the engine; 0: none
+    bool tokenizer; // load it too
 };
 
 struct sl_transfer;
 
 struct sl_runtime {
     const struct sl_ops *ops;
-    struct sl_team *team;
+    struct sl_team *team; // of ranks the first one's
     bool owns_team;
+    struct sl_team *others[SL_MAX_RANKS]; // of the other ranks, from [1] on
     struct sl_device *device;
     struct sl_stream *stream;     // of the device: its operations
     struct sl_transfer *transfer; // of a device with memory of its own (runtime/transfer.h)
@@ -49,6 +51,9 @@ struct sl_runtime {
 enum sl_status sl_runtime_open(const struct sl_runtime_config *config, struct sl_runtime *runtime_out,
                                struct sl_error *err);
 void sl_runtime_close(struct sl_runtime *runtime); // accepts zeros, leaves zeros
+
+// How many ranks compute.
+int sl_runtime_ranks(const struct sl_runtime *runtime);
 
 // What an arena takes where nobody says: 1 GiB; of a device with memory of its own 85% of what is free, the rest is scratch's.
 size_t sl_runtime_usual_arena_bytes(const struct sl_runtime *runtime);

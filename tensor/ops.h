@@ -101,7 +101,13 @@ struct sl_matrix {
     bool gated;
     void *packed; // the tier's own layout, or NULL when it computes from the parts
     size_t packed_bytes;
+    bool packed_reads_parts; // what is packed leads to the parts, at least in places
 };
+
+// Products read the parts: they stay as long as the matrix.
+static inline bool sl_matrix_reads_parts(const struct sl_matrix *w) {
+    return w->packed == NULL || w->packed_reads_parts;
+}
 
 // Columns of y.
 static inline int64_t sl_matrix_outputs(const struct sl_matrix *w) {
@@ -183,6 +189,7 @@ struct sl_attend {
     int64_t window;           // 0: none. Not with rope
     const int64_t *positions; // [m] of the rows; needed with a window, and by append where pages keep positions
     float *out;               // [m][H][d]; of attend and attend_slots
+    int64_t out_stride;       // of out, and of before->out; 0: packed
     float *lse;               // [H][m]; may be NULL in attend and attend_slots, required by fold and window_sums
     // of attend: slots that are not in `heads` and come before them; NULL: none. Without rope and window
     const struct sl_softmax *before;
@@ -193,6 +200,10 @@ struct sl_attend {
 
 static inline int64_t sl_attend_q_stride(const struct sl_attend *args) {
     return args->q_stride != 0 ? args->q_stride : (int64_t)args->n_heads * args->head_dim;
+}
+
+static inline int64_t sl_attend_out_stride(const struct sl_attend *args) {
+    return args->out_stride != 0 ? args->out_stride : (int64_t)args->n_heads * args->head_dim;
 }
 
 // What fold() adds up over rows, each into a score plane of its own (struct sl_page_layout.states); -1: not wanted.
@@ -297,7 +308,7 @@ struct sl_ops {
     enum sl_status (*pack_rows)(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
 
     // --- dense -----------------------------------------------------------------------------------------------------
-    // Bytes of sl_matmul.scratch for up to m rows; 0: none is needed.
+    // Bytes of sl_matmul.scratch for up to m rows of a matrix that is packed; 0: none is needed.
     size_t (*matmul_scratch)(const struct sl_matrix *w, int64_t m);
     // The product of struct sl_matrix.
     void (*matmul)(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args);

@@ -11,6 +11,7 @@ import sys
 
 SERVERS = ["sluice-coordinator", "sluice-prefill", "sluice-decode", "sluice-kvstore", "sluice-gateway"]
 PATHS = {"FILE", "DIR", "PATH", "MODEL"}  # values that are completed as files
+NAMES = "sluice models 2>/dev/null | awk 'NR > 1 { print $1 }'"  # of models, beside files
 COMMON = [{"name": "help", "letter": "h", "default": "", "help": "print the options and exit"},
           {"name": "version", "letter": "", "default": "", "help": "print the version and exit"}]
 
@@ -122,6 +123,9 @@ def bash(page):
     if [[ "|$paths|" == *"|$before|"* ]]; then
         compopt -o filenames 2>/dev/null
         mapfile -t COMPREPLY < <(compgen -f -- "$word")
+        case $before in --model | -m) mapfile -t -O ${{#COMPREPLY[@]}} COMPREPLY < <(compgen -W "$({NAMES})" -- "$word") ;; esac
+    elif [[ $key == 'sluice pull' && $word != -* && "|$values|" != *"|$before|"* ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$({NAMES})" -- "$word")
     elif [[ "|$values|" != *"|$before|"* ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$offered" -- "$word")
     fi
@@ -150,6 +154,8 @@ def zsh(pages_of_programs):
         for o in p["options"]:
             text = o["help"].replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]").replace(":", "\\:")
             value = "" if not o.get("metavar") else f":{o['metavar']}:" + ("_files" if takes_path(o) else "")
+            if o.get("metavar") == "MODEL":
+                value = ":MODEL:{_files; compadd ${(f)\"$(" + NAMES + ")\"}}"
             many = "*" if o.get("list") else ""
             for flag in ["--" + o["name"]] + (["-" + o["letter"]] if o["letter"] else []):
                 specs.append(quoted(f"{many}{flag}[{text}]{value}"))
@@ -174,6 +180,8 @@ def fish(page):
             out.append(f"{at} -a {c['name']} -d {fish_quoted(c['summary'])}")
         for o in p["options"]:
             value = "" if not o.get("metavar") else " -r -F" if takes_path(o) else " -x"
+            if o.get("metavar") == "MODEL":
+                value += f' -a "({NAMES})"'.replace("$", "\\$")
             letter = f" -s {o['letter']}" if o["letter"] else ""
             out.append(f"{at} -l {o['name']}{letter}{value} -d {fish_quoted(o['help'])}")
     return "\n".join(out) + "\n"

@@ -148,8 +148,12 @@ static int run_local(const struct run_config *config, struct sl_request *request
     }
     follow->no_chat = !is_chat(request);
     if (status == SL_OK) {
-        status = sl_local_job(config->cluster.model, config->cluster.device, weights, (int)config->threads, request,
-                              config->capsule_path, &watch, &err);
+        struct sl_local_config local = {.model_dir = config->cluster.model,
+                                        .device = config->cluster.device,
+                                        .weights = weights,
+                                        .ranks = (int)config->cluster.ranks,
+                                        .threads = (int)config->threads};
+        status = sl_local_job(&local, request, config->capsule_path, &watch, &err);
     }
     return sl_follow_end(follow, status, &err);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: `sluice models`: the models that --model NAME finds here, and those that `sluice pull` knows besides.
+#include <ctype.h>
 #include <dirent.h>
 #include <jansson.h>
 #include <stddef.h>
@@ -15,6 +16,7 @@
 #include "cli/pull/pull.h"
 #include "cli/table.h"
 #include "cli/tool.h"
+#include "model/gguf/document.h"
 
 struct models_config {
     struct sl_tool_config tool;
@@ -65,21 +67,21 @@ static int64_t bytes_in(const char *folder) {
     return total;
 }
 
-// What a model's own files say, or what it was pulled as; "-": neither does.
+// "llama" of a config.json's LlamaForCausalLM, which a GGUF file has too; "-": nothing that we can read.
 static void find_family(const char *folder, char family_out[64]) {
-    static const char *const files[][2] = {{"config.json", "model_type"}, {SL_ORIGIN_FILE, "family"}};
+    json_t *root;
+    struct sl_error ignored;
     snprintf(family_out, 64, "-");
-    for (int i = 0; i < 2; i++) {
-        json_t *root;
-        struct sl_error ignored; // what is not there says nothing
-        if (sl_json_file_load(folder, files[i][0], &root, &ignored) == SL_OK) {
-            const char *family = json_string_value(json_object_get(root, files[i][1]));
-            if (family && family[0]) {
-                snprintf(family_out, 64, "%s", family);
-                i = 2;
-            }
-            json_decref(root);
+    if (sl_model_document_load(folder, "config.json", &root, &ignored) == SL_OK) {
+        const char *name = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
+        if (name && name[0]) {
+            const char *end = strstr(name, "ForCausalLM");
+            snprintf(family_out, 64, "%.*s", end ? (int)(end - name) : 63, name);
         }
+        json_decref(root);
+    }
+    for (char *c = family_out; *c; c++) {
+        *c = (char)tolower((unsigned char)*c);
     }
 }
 

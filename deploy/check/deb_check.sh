@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # A package of `make deb` in a clean root of the distribution, made by mmdebstrap of what this machine's apt knows: it is installed with what it
-# depends on, a cluster of it answers a question, and it is removed again without a trace. As root, or where users may make namespaces.
+# depends on, a cluster of it answers a question, and it is removed again without a trace. Where the Python package index can be reached,
+# a model that speaks is got from there, and asked about a document. As root, or where users may make namespaces.
 set -eu
 
 [ $# -eq 1 ] && [ -r "$1" ] || { echo "usage: deb_check.sh PACKAGE.deb" >&2; exit 2; }
@@ -16,12 +17,28 @@ for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/source
 done
 apt-config dump | grep '^Acquire::https\?::Proxy ' >"$work/proxy" || : >"$work/proxy"
 
+# What this machine believes of certificates, and which index it is set to.
+: >"$work/certificates"
+cat "${PIP_CERT:-${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}}" >"$work/certificates" || echo "deb-check: no certificates to hand over"
+echo "PIP_INDEX_URL='${PIP_INDEX_URL:-}'; export PIP_INDEX_URL" >"$work/index"
+
 cat >"$work/inside" <<'INSIDE'
 set -eu
-export DEBIAN_FRONTEND=noninteractive
+export DEBIAN_FRONTEND=noninteractive PIP_CERT=/tmp/certificates HOME=/tmp/home
+. /tmp/index
+seconds() { echo "$(($(date +%s) - began)) s"; }
 find / -xdev \( -path /tmp -o -path /proc -o -path /sys -o -path /dev -o -path /var \) -prune -o -name '*luice*' -print >/tmp/before
+began=$(date +%s)
 apt-get install -y -qq --no-install-recommends /tmp/sluice.deb >/tmp/apt.log 2>&1 || { cat /tmp/apt.log; exit 1; }
-echo "installed: $(sluice --version), $(dpkg-query -W -f '${Installed-Size}' sluice) KiB, with $(dpkg-query -W | wc -l) packages in all"
+echo "installed: $(sluice --version), $(dpkg-query -W -f '${Installed-Size}' sluice) KiB, with $(dpkg-query -W | wc -l) packages in all, after $(seconds)"
+if sluice pull --quiet smollm2 >/tmp/pull.log 2>&1; then
+    answer=$(sluice run --local --model smollm2 --prompt-file /usr/share/doc/sluice/LICENSE --question "What is this document?" --max-new-tokens 60 2>/tmp/run.log) ||
+        { cat /tmp/run.log; exit 1; }
+    echo "after $(seconds) SmolLM2 says of the document LICENSE: $answer"
+else
+    echo "no model that speaks: $(tail -n 1 /tmp/pull.log)"
+fi
+rm -rf /tmp/home
 text="$(head -c 2000 /usr/share/common-licenses/GPL-3 | tr -s ' \n' '  ') One of the special magic numbers for lantern is: 48213."
 question="What is the special magic number for lantern mentioned in the provided text? The special magic number for lantern mentioned in the provided text is"
 sluice up --model demo --state /tmp/state >/tmp/up.log 2>&1 &
@@ -39,5 +56,5 @@ INSIDE
 
 set -- --variant=minbase --include=ca-certificates
 while read -r line; do set -- "$@" --aptopt="$line"; done <"$work/proxy"
-mmdebstrap --quiet "$@" --customize-hook="copy-in $work/sluice.deb $work/inside /tmp" \
+mmdebstrap --quiet "$@" --customize-hook="copy-in $work/sluice.deb $work/inside $work/certificates $work/index /tmp" \
     --customize-hook='chroot "$1" sh /tmp/inside >&2' --format=null "$VERSION_CODENAME" - ${sources:+"$sources"}

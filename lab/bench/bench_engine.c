@@ -39,7 +39,7 @@
 
 struct options {
     const char *model, *models, *weights, *tier, *device, *keep;
-    int64_t threads, runs, max_tokens;
+    int64_t threads, ranks, runs, max_tokens;
     double seconds;
     bool pin, quick, breakdown, json;
 };
@@ -54,6 +54,8 @@ static const struct sl_option option_table[] = {
     {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", SL_FIELD(options, tier)},
     {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},
     SL_DEVICE_OPTION(options, device),
+    {"ranks", 0, SL_OPTION_INT, "1", "N", "measure so many ranks with the same threads by turns with one",
+     SL_FIELD(options, ranks), 1, SL_MAX_RANKS},
     {"pin", 0, SL_OPTION_FLAG, "no", NULL, "give each thread a processor of its own", SL_FIELD(options, pin)},
     {"runs", 'r', SL_OPTION_INT, "5", "N", "runs of every cell, at most", SL_FIELD(options, runs), 1, MAX_RUNS},
     {"seconds", 0, SL_OPTION_FLOAT, "30", "S", "no further run of a cell once its runs have taken that long",
@@ -93,7 +95,7 @@ struct bench {
     // the model at hand
     const char *label;
     bool random;
-    struct sl_rig rig;
+    struct sl_rig rig, ranks; // ranks: open where there are several
     struct {
         int64_t depth;
         double tokens_per_s;
@@ -124,12 +126,11 @@ static enum sl_status measure_gemm(struct bench *b, enum sl_dtype dtype, double 
     static const int64_t rows[] = {CHUNK, 4 * CHUNK};
     size_t weights = (size_t)SIDE * SIDE, activations = 4 * CHUNK * (size_t)SIDE;
     struct sl_matrix w = {.n = SIDE, .k = SIDE, .dtype = dtype, .format = b->weights};
-    size_t scratch_bytes = b->computing.ops->matmul_scratch(&w, 4 * CHUNK);
     void *stored = malloc(weights * (dtype == SL_F32 ? 4 : 2));
     float *x = aligned_alloc(64, activations * sizeof *x), *y = aligned_alloc(64, activations * sizeof *y);
-    void *scratch = aligned_alloc(64, (scratch_bytes + 64) / 64 * 64);
+    void *scratch = NULL;
     enum sl_status status = SL_OK;
-    if (stored == NULL || x == NULL || y == NULL || scratch == NULL) {
+    if (stored == NULL || x == NULL || y == NULL) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
     if (status == SL_OK) {
@@ -139,6 +140,11 @@ static enum sl_status measure_gemm(struct bench *b, enum sl_dtype dtype, double 
         }
         w.parts[0] = (struct sl_rows){stored, SIDE};
         status = b->computing.ops->pack(b->computing.stream, &w, err);
+    }
+    if (status == SL_OK) {
+        size_t bytes = b->computing.ops->matmul_scratch(&w, 4 * CHUNK);
+        scratch = aligned_alloc(64, (bytes + 64) / 64 * 64);
+        status = scratch != NULL ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
     double best = 0.0;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0] && status == SL_OK; i++) {
@@ -290,21 +296,27 @@ static enum sl_status bench_memory(struct bench *b, struct sl_error *err) {
 
 // --- cells ---------------------------------------------------------------------------------------------------------
 
-// spent_out: of all runs together.
-static enum sl_status time_cell(struct bench *b, double *median_out, double *spent_out, struct sl_error *err) {
-    double seconds[MAX_RUNS], spent = 0.0;
+// Medians; those of ranks 0 where there is one alone. spent_out: of all runs of one rank together.
+static enum sl_status time_cell(struct bench *b, double *median_out, double *of_ranks_out, double *spent_out,
+                                struct sl_error *err) {
+    double seconds[MAX_RUNS], of_ranks[MAX_RUNS] = {0}, spent = 0.0;
     size_t runs = 0;
     enum sl_status status = sl_rig_warm_up(&b->rig, err);
+    status = status == SL_OK && b->options.ranks > 1 ? sl_rig_warm_up(&b->ranks, err) : status;
     sl_breakdown_reset();
     while (status == SL_OK && runs < (size_t)b->options.runs && (runs == 0 || spent < b->options.seconds)) {
         sl_bench_progress("%s: %s, run %zu of %" PRId64 " at most", b->label, b->rig.cell.name, runs + 1,
                           b->options.runs);
         status = sl_rig_run(&b->rig, &seconds[runs], err);
+        if (status == SL_OK && b->options.ranks > 1) {
+            status = sl_rig_run(&b->ranks, &of_ranks[runs], err);
+        }
         spent += seconds[runs++];
     }
     if (status == SL_OK) {
         *spent_out = spent;
         *median_out = sl_bench_median(seconds, runs);
+        *of_ranks_out = sl_bench_median(of_ranks, runs);
     }
     return status;
 }
@@ -353,27 +365,69 @@ static void print_decode(struct bench *b, const char *test, double seconds, doub
     }
 }
 
+static void print_ranks(const struct bench *b, const char *test, double one, double of_ranks) {
+    char name[192];
+    double tokens = (double)sl_rig_tokens(&b->rig);
+    snprintf(name, sizeof name, "%s by %" PRId64 " ranks", test, b->options.ranks);
+    struct sl_bench_result result = {.bench = "engine",
+                                     .test = name,
+                                     .value = tokens / of_ranks,
+                                     .unit = "tokens/s",
+                                     .reference = "one rank, tokens/s",
+                                     .reference_value = tokens / one,
+                                     .ratio_value = tokens / of_ranks};
+    sl_bench_print(&result, b->options.json);
+}
+
 static enum sl_status bench_cell(struct bench *b, const struct sl_cell *cell, double aim, bool shows_memory,
                                  struct sl_error *err) {
     char test[128];
-    double seconds = 0.0, spent = 0.0;
+    double seconds = 0.0, of_ranks = 0.0, spent = 0.0;
     snprintf(test, sizeof test, "%s: %s", b->label, cell->name);
     sl_bench_progress("%s", test);
     enum sl_status status = sl_rig_open_cell(&b->rig, cell, err);
-    status = status == SL_OK ? time_cell(b, &seconds, &spent, err) : status;
+    status = status == SL_OK && b->options.ranks > 1 ? sl_rig_open_cell(&b->ranks, cell, err) : status;
+    status = status == SL_OK ? time_cell(b, &seconds, &of_ranks, &spent, err) : status;
     if (status == SL_OK && cell->prefill) {
         print_prefill(b, test, seconds, aim);
     } else if (status == SL_OK) {
         print_decode(b, test, seconds, aim);
     }
+    if (status == SL_OK && b->options.ranks > 1) {
+        print_ranks(b, test, seconds, of_ranks);
+    }
     if (status == SL_OK && b->options.breakdown) {
         sl_breakdown_print(test, spent, b->options.json);
     }
-    if (status == SL_OK && shows_memory) {
+    if (status == SL_OK && shows_memory && b->options.ranks == 1) { // else it holds two models
         status = bench_memory(b, err);
     }
     sl_rig_close_cell(&b->rig);
+    sl_rig_close_cell(&b->ranks);
     return status;
+}
+
+// --- ranks ---------------------------------------------------------------------------------------------------------
+
+#define MEETINGS 20000
+
+// What an operation costs beside its work, and what each rank holds.
+static void bench_ranks(const struct bench *b) {
+    const struct sl_device *device = b->ranks.runtime.device;
+    char test[128];
+    int64_t begin = sl_now_ns();
+    for (int i = 0; i < MEETINGS; i++) {
+        sl_ranks_meet(b->ranks.runtime.stream);
+    }
+    double us = (double)(sl_now_ns() - begin) / 1e3 / MEETINGS;
+    snprintf(test, sizeof test, "%s: a meeting of %d ranks", b->label, sl_ranks_count(device));
+    struct sl_bench_result result = {.bench = "engine", .test = test, .value = us, .unit = "us"};
+    sl_bench_print(&result, b->options.json);
+    double all = (double)sl_model_memory_bytes(b->rig.runtime.model) / 1e6;
+    for (int r = 0; r < sl_ranks_count(device); r++) {
+        snprintf(test, sizeof test, "weights of rank %d", r);
+        print_memory(b, test, (double)sl_ranks_weight_bytes(device, r) / 1e6, "weights of one rank, MB", all);
+    }
 }
 
 // --- models --------------------------------------------------------------------------------------------------------
@@ -392,6 +446,16 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
     };
     sl_bench_progress("%s: loading", b->label);
     enum sl_status status = sl_rig_open(&config, &b->rig, err);
+    if (status == SL_OK && b->options.ranks > 1) {
+        config.team = NULL;
+        config.ranks = (int)b->options.ranks;
+        config.threads = sl_team_size(b->computing.team);
+        config.pin = b->options.pin;
+        status = sl_rig_open(&config, &b->ranks, err);
+        if (status == SL_OK) {
+            bench_ranks(b);
+        }
+    }
     status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
     return status;
 }
@@ -451,6 +515,7 @@ static enum sl_status bench_random(struct bench *b, int geometry, struct sl_erro
     }
     status = status == SL_OK ? bench_model(b, err) : status;
     sl_rig_close(&b->rig);
+    sl_rig_close(&b->ranks);
     return status;
 }
 
@@ -494,6 +559,7 @@ static enum sl_status bench_all(struct bench *b, struct sl_error *err) {
         status = open_model(b, b->options.model, err);
         status = status == SL_OK ? bench_model(b, err) : status;
         sl_rig_close(&b->rig);
+        sl_rig_close(&b->ranks);
     }
     for (int i = 0; i < SL_N_GEOMETRIES && status == SL_OK; i++) {
         status = b->chosen & 1u << i ? bench_random(b, i, err) : SL_OK;
@@ -505,6 +571,9 @@ static enum sl_status bench_all(struct bench *b, struct sl_error *err) {
 static enum sl_status check(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     enum sl_status status = sl_weight_format_parse(b->options.weights, &b->weights, err);
+    if (status == SL_OK && b->options.breakdown && b->options.ranks > 1) {
+        return sl_fail(err, SL_ERR_INVALID, "--breakdown: of one rank; leave out --ranks");
+    }
     return status == SL_OK ? parse_models(b->options.models, &b->chosen, err) : status;
 }
 

@@ -9,15 +9,13 @@
  */
 #include "tensor/group/meeting.h"
 
-#include <linux/futex.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "base/clock.h"
+#include "base/futex.h"
 #include "tensor/group/group.h"
 
 #define LINE 64
@@ -66,7 +64,7 @@ static uint32_t pack_lost(int rank, enum lost_why why, enum sl_purpose what) {
 
 static void wake_all(struct sl_hall *hall) {
     atomic_fetch_add(&hall->changed, 1);
-    (void)syscall(SYS_futex, &hall->changed, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    sl_futex_wake(&hall->changed);
 }
 
 // The first reason stays.
@@ -143,8 +141,7 @@ static void sleep_until_over(struct wait *wait, int64_t deadline_ns) {
         if (is_over(wait) || left <= 0) {
             break;
         }
-        const struct timespec nap = {.tv_nsec = left < NAP ? left : NAP};
-        (void)syscall(SYS_futex, &hall->changed, FUTEX_WAIT, seen, &nap, NULL, 0); // whatever it says, we look again
+        sl_futex_sleep(&hall->changed, seen, left < NAP ? left : NAP);
     }
     atomic_fetch_sub(&hall->n_asleep, 1);
 }

@@ -3,7 +3,7 @@
  * Purpose: digests of the forward pass itself, for record.py: the logits of every row and the pages that it leaves, of eight
  *          prompts, read in chunks of any size, each by itself or all in the same calls.
  *
- *     bits_forward TIER TOKENS CHUNK BATCH FOLDER       BATCH: 1 or 8
+ *     bits_forward TIER RANKS TOKENS CHUNK BATCH FOLDER       BATCH: 1 or 8
  *     logits 0123456789abcdef pages 0123456789abcdef
  *
  * Not here: recipes; record.py drives the executables for those.
@@ -14,17 +14,14 @@
 
 #include "base/hash.h"
 #include "kvcache/capsule.h"
-#include "model/forward.h"
-#include "tensor/cpu/tiers.h"
-#include "tests/stream.h"
+#include "runtime/runtime.h"
 
 #define N_PROMPTS   8
-#define N_THREADS   2
+#define N_THREADS   2 // of each rank
 #define ARENA_BYTES ((size_t)64 << 20)
 
 struct reading {
-    struct sl_model *model;
-    struct sl_engine *engine;
+    struct sl_runtime runtime;
     struct sl_arena *arena;
     int n_tokens, chunk;
     int32_t *tokens; // [N_PROMPTS][n_tokens]
@@ -33,7 +30,7 @@ struct reading {
 };
 
 static enum sl_status open_session(struct reading *r, int prompt, struct sl_error *err) {
-    const struct sl_model_config *model = sl_model_get_config(r->model);
+    const struct sl_model_config *model = r->runtime.config;
     struct sl_kv_geometry geometry = sl_model_geometry(model);
     struct sl_page_layout layouts[SL_MAX_LAYERS];
     enum sl_status status = SL_OK;
@@ -52,7 +49,7 @@ static enum sl_status open_session(struct reading *r, int prompt, struct sl_erro
 
 // Prompts first to last, all in the same calls.
 static enum sl_status read_together(struct reading *r, int first, int last, struct sl_error *err) {
-    int64_t n_vocab = sl_model_get_config(r->model)->n_vocab;
+    int64_t n_vocab = r->runtime.config->n_vocab;
     enum sl_status status = SL_OK;
     for (int at = 0; status == SL_OK && at < r->n_tokens; at += r->chunk) {
         struct sl_input inputs[N_PROMPTS];
@@ -65,7 +62,7 @@ static enum sl_status read_together(struct reading *r, int first, int last, stru
                 .all_logits = r->logits + row * n_vocab,
             };
         }
-        status = sl_engine_forward(r->engine, inputs, last - first + 1, err);
+        status = sl_engine_forward(r->runtime.engine, inputs, last - first + 1, err);
     }
     return status;
 }
@@ -77,8 +74,8 @@ static enum sl_status hash_piece(void *arg, const struct sl_capsule_piece *piece
 }
 
 static enum sl_status read_all(struct reading *r, int batch, struct sl_error *err) {
-    int n_layers = sl_model_get_config(r->model)->n_layers;
-    size_t n_logits = (size_t)N_PROMPTS * (size_t)r->n_tokens * (size_t)sl_model_get_config(r->model)->n_vocab;
+    int n_layers = r->runtime.config->n_layers;
+    size_t n_logits = (size_t)N_PROMPTS * (size_t)r->n_tokens * (size_t)r->runtime.config->n_vocab;
     enum sl_status status = SL_OK;
     for (int p = 0; status == SL_OK && p < N_PROMPTS; p++) {
         status = open_session(r, p, err);
@@ -100,7 +97,7 @@ static enum sl_status read_all(struct reading *r, int batch, struct sl_error *er
 }
 
 static enum sl_status make_prompts(struct reading *r, struct sl_error *err) {
-    uint64_t n_vocab = (uint64_t)sl_model_get_config(r->model)->n_vocab;
+    uint64_t n_vocab = (uint64_t)r->runtime.config->n_vocab;
     size_t n = (size_t)N_PROMPTS * (size_t)r->n_tokens;
     r->tokens = malloc(n * sizeof *r->tokens);
     r->logits = malloc(n * n_vocab * sizeof *r->logits);
@@ -115,25 +112,26 @@ static enum sl_status make_prompts(struct reading *r, struct sl_error *err) {
 
 int main(int argc, char **argv) {
     struct reading r = {0};
-    int batch = argc == 6 ? atoi(argv[4]) : 0;
+    int batch = argc == 7 ? atoi(argv[5]) : 0;
     if (batch != 1 && batch != N_PROMPTS) {
-        fprintf(stderr, "Usage: bits_forward TIER TOKENS CHUNK BATCH FOLDER, where BATCH is 1 or %d\n", N_PROMPTS);
+        fprintf(stderr, "Usage: bits_forward TIER RANKS TOKENS CHUNK BATCH FOLDER, where BATCH is 1 or %d\n",
+                N_PROMPTS);
         return 2;
     }
-    r.n_tokens = atoi(argv[2]);
-    r.chunk = atoi(argv[3]);
+    r.n_tokens = atoi(argv[3]);
+    r.chunk = atoi(argv[4]);
     struct sl_error err = {0};
-    struct sl_stream *stream = NULL;
-    const struct sl_ops *ops;
+    struct sl_runtime_config config = {.model_dir = argv[6],
+                                       .tier = argv[1],
+                                       .ranks = atoi(argv[2]),
+                                       .threads = N_THREADS * atoi(argv[2]),
+                                       .max_rows = r.chunk * batch};
     void *memory = calloc(1, ARENA_BYTES + SL_ARENA_UNIT); // zeros, so that slots which no token has yet are the same
     char *aligned = (char *)(((uintptr_t)memory + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT);
     enum sl_status status = r.n_tokens > 0 && r.chunk > 0 && memory != NULL
                                 ? SL_OK
                                 : sl_fail(&err, SL_ERR_INVALID, "no tokens, no chunk, or no memory");
-    stream = test_stream_open(N_THREADS);
-    status = status == SL_OK ? sl_ops_select(argv[1], &ops, &err) : status;
-    status = status == SL_OK ? sl_model_load(argv[5], ops, SL_WEIGHT_STORED, stream, &r.model, &err) : status;
-    status = status == SL_OK ? sl_engine_create(r.model, stream, r.chunk * batch, &r.engine, &err) : status;
+    status = status == SL_OK ? sl_runtime_open(&config, &r.runtime, &err) : status;
     status = status == SL_OK ? sl_arena_create(aligned, ARENA_BYTES, &r.arena, &err) : status;
     status = status == SL_OK ? make_prompts(&r, &err) : status;
     status = status == SL_OK ? read_all(&r, batch, &err) : status;
@@ -144,8 +142,6 @@ int main(int argc, char **argv) {
     free(memory);
     free(r.tokens);
     free(r.logits);
-    sl_engine_destroy(&r.engine);
-    sl_model_destroy(&r.model);
-    test_stream_close(&stream);
+    sl_runtime_close(&r.runtime);
     return status == SL_OK ? 0 : 1;
 }

@@ -15,9 +15,9 @@ N_TOKENS = 250  # tiny models have 256 positions
 CHUNKS, BATCHES = (1, 7, 256), (1, 8)
 
 
-def observe_one(observations, tier, program, model, chunk, batch):
-    case, how = f"{tier}/forward/{model}", f"chunk={chunk}, batch of {batch}"
-    command = [program, tier, str(N_TOKENS), str(chunk), str(batch), model]
+def observe_one(observations, tier, program, model, chunk, batch, ranks):
+    case, how = f"{tier}/forward/{model}", f"chunk={chunk}, batch of {batch}" + f", {ranks} ranks" * (ranks > 1)
+    command = [program, tier, str(ranks), str(N_TOKENS), str(chunk), str(batch), model]
     run = subprocess.run(command, capture_output=True, cwd=cases.ROOT, env=cases.environment(tier), timeout=600)
     words = run.stdout.decode().split()
     if run.returncode != 0 or words[::2] != ["logits", "pages"]:
@@ -25,10 +25,12 @@ def observe_one(observations, tier, program, model, chunk, batch):
     observations.add(case, how, dict(zip(words[::2], words[1::2])), shlex.join(command))
 
 
-def observe(observations, pool, tier, program, quick):
+def observe(observations, pool, tier, program, quick, ranks):
     # The demo is large for plain C, and not needed there.
     models = MODELS[:1] + MODELS[-2:-1] if quick else MODELS + [DEMO] * (tier != "reference")
-    work = [pool.submit(observe_one, observations, tier, program, model, chunk, batch)
+    work = [pool.submit(observe_one, observations, tier, program, model, chunk, batch, 1)
             for model in models for chunk in CHUNKS for batch in BATCHES]
+    work += [pool.submit(observe_one, observations, tier, program, model, CHUNKS[-1], batch, n)
+             for model in (MODELS if ranks else ()) for n in ranks for batch in BATCHES]
     for one in work:
         one.result()

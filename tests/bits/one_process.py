@@ -58,10 +58,10 @@ def run(observations, tier, recipe, chunk, case, *options):
     return turns_of(map(json.loads, done.stdout.decode().splitlines())), shown
 
 
-def observe_answer(observations, tier, recipe, chunk, folder):
-    case, how = case_name(tier, recipe, chunk), f"one process, chunk={chunk}"
-    path = os.path.join(folder, f"{tier}-{recipe.name}-{chunk}.capsule".replace(" ", "-"))
-    done = run(observations, tier, recipe, chunk, case, "--threads", "1", "--max-new-tokens", str(cases.N_TOKENS),
+def observe_answer(observations, tier, recipe, chunk, ranks, folder):
+    case, how = case_name(tier, recipe, chunk), f"one process, chunk={chunk}" + f", {ranks} ranks" * (ranks > 1)
+    path = os.path.join(folder, f"{tier}-{recipe.name}-{chunk}-{ranks}.capsule".replace(" ", "-"))
+    done = run(observations, tier, recipe, chunk, case, "--threads", "1", "--ranks", str(ranks), "--max-new-tokens", str(cases.N_TOKENS),
                "--question", cases.QUESTION, "--question", cases.NEXT_QUESTION, "--save-capsule", path)
     if done is None:
         return
@@ -83,19 +83,23 @@ def observe_tokens(observations, tier, recipe, case, *options):
         observations.add(case, "one process", token_fields(tokens), command)
 
 
-def observe(observations, pool, tier, chosen, chunks):
-    """The chosen recipes on one tier."""
+def observe(observations, pool, tier, chosen, chunks, ranks):
+    """The chosen recipes on one tier, by one rank and by several: the bits are the same."""
     answer = ("--question", cases.QUESTION, "--threads", "2", "--max-new-tokens")
     with tempfile.TemporaryDirectory(prefix="sluice-bits-") as folder:
         work = []
         for recipe in chosen:
             name = case_name(tier, recipe, chunks[0])
-            work += [pool.submit(observe_answer, observations, tier, recipe, chunk, folder) for chunk in chunks]
+            work += [pool.submit(observe_answer, observations, tier, recipe, chunk, 1, folder) for chunk in chunks]
+            work += [pool.submit(observe_answer, observations, tier, recipe, chunks[0], n, folder) for n in ranks]
             also = {}
             if recipe.name in SAMPLED_RECIPES:
                 also["sampled"] = (*answer, "40", *SAMPLED)
             if recipe.name == "full":
                 also |= {f"weights={weights}": (*answer, str(cases.N_TOKENS), "--weights", weights) for weights in ("int8", "int4")}
+                for n in ranks:
+                    work += [pool.submit(observe_tokens, observations, tier, recipe, f"{name}/weights={weights}", *answer,
+                                         str(cases.N_TOKENS), "--weights", weights, "--ranks", str(n)) for weights in ("int8", "int4")]
             if recipe.name in cases.RESUMED_EXACTLY:
                 also["other"] = ("--question", cases.OTHER_QUESTION, *answer[2:], str(cases.N_TOKENS))
             work += [pool.submit(observe_tokens, observations, tier, recipe, f"{name}/{what}", *options)

@@ -62,6 +62,13 @@ def series_of(tier, options):
             ("tcp", alone, (large, small), cases.QUICK, None), ("shm", together, (large, small), cases.QUICK, None)]
 
 
+def ranks_of(tier, options):
+    """The numbers of ranks, beside one, that must give the same bits. The demo has 2 KV heads of 2 query heads each."""
+    if options.quick:
+        return (2,) if tier == cases.MAIN_TIERS[-1] else ()
+    return (2, 3, 4)
+
+
 def observe_tier(observations, pool, tier, chosen, options, with_clusters):
     began = time.monotonic()
     chunks = cases.chunks(tier)
@@ -70,8 +77,8 @@ def observe_tier(observations, pool, tier, chosen, options, with_clusters):
     if options.quick and tier not in cases.MAIN_TIERS:
         chosen = [recipe for recipe in chosen if recipe.name in cases.QUICK_EIGHT]
     if not options.only:
-        forward_pass.observe(observations, pool, tier, options.forward, options.quick)
-    one_process.observe(observations, pool, tier, chosen, chunks)
+        forward_pass.observe(observations, pool, tier, options.forward, options.quick, ranks_of(tier, options))
+    one_process.observe(observations, pool, tier, chosen, chunks, ranks_of(tier, options))
     if tier == cases.MAIN_TIERS[-1] or not options.quick:
         streams.observe(observations, pool, tier, chosen, options.quick)
     print(f"tier {tier}: one process ({time.monotonic() - began:.1f} s)", flush=True)

@@ -90,7 +90,8 @@ def completed(line, folder=None):
     script = ('source "$1"; COMP_WORDS=($2); [[ $2 == *" " ]] && COMP_WORDS+=(""); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n'
               '_${COMP_WORDS[0]//-/_}; printf "%s\\n" "${COMPREPLY[@]}"')
     path = f"{HERE}/share/bash-completion/completions/{line.split()[0]}"
-    done = subprocess.run(["bash", "-c", script, "bash", path, line], capture_output=True, text=True, cwd=folder, check=True)
+    done = subprocess.run(["bash", "-c", script, "bash", path, line], capture_output=True, text=True, cwd=folder, check=True,
+                          env={**os.environ, "PATH": f"{HERE}/bin:{os.environ['PATH']}"})
     return done.stdout.split()
 
 
@@ -101,7 +102,9 @@ def test_bash_completes_commands_options_and_files():
     assert "suites" in completed("sluice eval ") and "run" not in completed("sluice eval ")
     assert "--tasks" in completed("sluice eval suites --")
     assert completed("sluice run --max-new-tokens ") == [], "a number is nobody's to guess"
-    assert "demo" in completed("sluice run --model ", f"{HERE}/share/sluice/models")
+    assert "README.md" in completed("sluice run --prompt-file ", SOURCE)
+    assert {"demo", "smollm2"} <= set(completed("sluice run --model ")) and "demo" in completed("sluice-decode -m de")
+    assert "smollm2" in completed("sluice pull smo")
     assert "--max-scan-load" in completed("sluice-kvstore --ma")
 
 

@@ -318,6 +318,31 @@ static void test_attend_rows_do_not_depend_on_each_other(void **state) {
     test_stream_close(&streams[1]);
 }
 
+// Rows of the result that lie apart, as they do where another device has the heads between them.
+static void test_attend_writes_rows_apart(void **state) {
+    (void)state;
+    for (const char *const *name = tested(); *name != NULL; name++) {
+        for (size_t i = 0; i < N_CASES; i++) {
+            struct setup s;
+            if (!is_affordable(*name, &cases[i], 2e6)) {
+                continue;
+            }
+            case_open(&cases[i], tier(*name), &s);
+            tier(*name)->attend(NULL, &s.args, 1);
+            struct sl_attend apart = s.args;
+            size_t row = (size_t)s.args.n_heads * (size_t)s.args.head_dim, stride = row + 40;
+            apart.out_stride = (int64_t)stride;
+            apart.out = take((size_t)apart.m * stride * sizeof *apart.out);
+            tier(*name)->attend(NULL, &apart, 1);
+            for (size_t r = 0; r < (size_t)apart.m; r++) {
+                assert_memory_equal(apart.out + r * stride, s.args.out + r * row, row * sizeof *apart.out);
+            }
+            free(apart.out);
+            case_close(&s);
+        }
+    }
+}
+
 // All cases as the calls of one step, whatever the team: the bits of each on its own.
 static void test_attend_of_many_calls_equals_each_on_its_own(void **state) {
     (void)state;
@@ -556,6 +581,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attend_equals_dense_attention),
         cmocka_unit_test(test_attend_rows_do_not_depend_on_each_other),
+        cmocka_unit_test(test_attend_writes_rows_apart),
         cmocka_unit_test(test_attend_of_many_calls_equals_each_on_its_own),
         cmocka_unit_test(test_attend_rounds_nothing_but_weights),
         cmocka_unit_test(test_fold_of_sums_equals_dense_columns),

@@ -240,6 +240,9 @@ enum sl_status sl_rig_open(const struct sl_rig_config *config, struct sl_rig *ri
                                         .host_reader = config->host_reader,
                                         .weights = config->weights,
                                         .team = config->team,
+                                        .ranks = config->ranks,
+                                        .threads = config->threads,
+                                        .pin = config->pin,
                                         .max_rows = config->chunk};
     enum sl_status status = sl_runtime_open(&runtime, &rig->runtime, err);
     if (status == SL_OK) {

@@ -34,6 +34,8 @@ struct sl_rig_config {
     enum sl_weight_format weights;
     const struct sl_ops *ops;
     struct sl_team *team;
+    int ranks, threads; // as struct sl_runtime_config has them, where there is no team
+    bool pin;
     int chunk;                  // tokens of a prompt that are read at once; at least SL_CELL_MAX_BATCH
     int64_t n_steps;            // of a decode run
     struct sl_signals *signals; // a run ends with SL_ERR_CANCELLED when one has come; NULL: nobody asks

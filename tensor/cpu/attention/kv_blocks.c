@@ -157,7 +157,7 @@ struct place {
 static struct place place_of(const struct sl_kv_block *b, int v) {
     size_t row = (size_t)((b->begin + v) / b->group);
     size_t head = (size_t)(b->head * b->group) + (size_t)((b->begin + v) % b->group);
-    return (struct place){(row * (size_t)b->args->n_heads + head) * (size_t)b->args->head_dim,
+    return (struct place){row * (size_t)sl_attend_out_stride(b->args) + head * (size_t)b->args->head_dim,
                           head * (size_t)b->args->m + row};
 }
 

@@ -45,7 +45,7 @@ void sl_ref_score_keys(const struct sl_attend *args, const float *query, const f
 
 // Row `row` of query head `head` in struct sl_softmax's [m][H][d] and [H][m].
 static size_t out_index(const struct sl_attend *args, int row, int head) {
-    return ((size_t)row * (size_t)args->n_heads + (size_t)head) * (size_t)args->head_dim;
+    return (size_t)row * (size_t)sl_attend_out_stride(args) + (size_t)head * (size_t)args->head_dim;
 }
 
 static size_t row_index(const struct sl_attend *args, int row, int head) {

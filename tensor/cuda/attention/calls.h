@@ -41,7 +41,8 @@ GPU_DEVICE query query_of(const attend_call &c, const gpu_attend *call, const gp
 }
 
 GPU_DEVICE size_t out_at(const gpu_attention &shape, const query &q) {
-    return ((size_t)q.row * (size_t)shape.n_heads + (size_t)q.head) * (size_t)shape.head_dim;
+    size_t stride = shape.out_stride > 0 ? (size_t)shape.out_stride : (size_t)shape.n_heads * (size_t)shape.head_dim;
+    return (size_t)q.row * stride + (size_t)q.head * (size_t)shape.head_dim;
 }
 
 GPU_DEVICE size_t row_at(const gpu_attend *call, const query &q) {

@@ -37,7 +37,7 @@ struct gpu_attend { // of struct sl_attend what differs between calls; an array 
 
 struct gpu_attention { // and what does not: the host's, taken at the call
     int n_heads, n_kv_heads, head_dim;
-    int64_t q_stride, kv_stride; // 0: packed
+    int64_t q_stride, kv_stride, out_stride; // 0: packed
     float scale;
     int64_t window; // 0: none
     // sl_attend.rope: keys and queries are rotated by their slots, whose angles these are, [slots][rotary_dim / 2]; NULL: not

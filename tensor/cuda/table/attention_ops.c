@@ -62,9 +62,9 @@ static bool has_packed(const struct sl_attend *a) {
 
 static bool alike(const struct sl_attend *a, const struct sl_attend *b) {
     return a->n_heads == b->n_heads && a->heads.n == b->heads.n && a->head_dim == b->head_dim &&
-           a->q_stride == b->q_stride && a->kv_stride == b->kv_stride && a->scale == b->scale &&
-           a->window == b->window && a->rope == b->rope && a->heads.kv[0].work->format == b->heads.kv[0].work->format &&
-           has_packed(a) == has_packed(b);
+           a->q_stride == b->q_stride && a->kv_stride == b->kv_stride && a->out_stride == b->out_stride &&
+           a->scale == b->scale && a->window == b->window && a->rope == b->rope &&
+           a->heads.kv[0].work->format == b->heads.kv[0].work->format && has_packed(a) == has_packed(b);
 }
 
 // Calls that are alike, as a launch takes them.
@@ -84,6 +84,7 @@ static struct launch describe(struct gpu_stream *s, const struct sl_attend *call
                                  .head_dim = first->head_dim,
                                  .q_stride = first->q_stride,
                                  .kv_stride = first->kv_stride,
+                                 .out_stride = first->out_stride,
                                  .scale = first->scale,
                                  .window = first->window,
                                  .format = first->heads.kv[0].work->format,

@@ -159,7 +159,7 @@ struct sl_attend attend_of(const struct sl_attend *a, enum use heads, enum use l
     to.v = rows_of(a->v, a->m, kv_stride, kv_width, READ);
     to.positions = led(a->positions, (size_t)a->m * sizeof *a->positions, READ);
     to.heads = heads_of(&a->heads, heads);
-    to.out = has_out ? floats(a->out, a->m * width, WRITTEN) : NULL;
+    to.out = has_out ? rows_of(a->out, a->m, sl_attend_out_stride(a), width, WRITTEN) : NULL;
     to.lse = floats(a->lse, (int64_t)a->m * a->n_heads, lse);
     to.before = a->before != NULL ? softmax_of(a, a->before, READ) : NULL;
     return to;

@@ -322,8 +322,122 @@ static void test_team_pins_each_member_to_its_own_processor(void **state) {
     sl_team_destroy(&team);
 }
 
+// --- a task for each ---------------------------------------------------------------------------------------------------
+
+struct each {
+    pthread_t threads[MAX_MEMBERS]; // who has executed the task of a member
+    int n_executed[MAX_MEMBERS];
+    _Atomic uint64_t progress[MAX_MEMBERS];
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool stand, released, ended; // of the last member
+};
+
+static uint64_t progress_of(void *arg, int member) {
+    return atomic_load(&((struct each *)arg)->progress[member]);
+}
+
+static void execute_own(void *arg, int64_t begin, int64_t end, int member) {
+    struct each *each = arg;
+    assert_true(begin == member && end == member + 1);
+    each->threads[member] = pthread_self();
+    each->n_executed[member]++;
+    if (member == 2 && each->stand) {
+        pthread_mutex_lock(&each->mutex);
+        while (!each->released) {
+            pthread_cond_wait(&each->changed, &each->mutex);
+        }
+        each->ended = true;
+        pthread_cond_signal(&each->changed);
+        pthread_mutex_unlock(&each->mutex);
+    }
+}
+
+static void test_each_member_executes_its_own_task(void **state) {
+    (void)state;
+    for (int n = 1; n <= MAX_MEMBERS; n++) {
+        struct sl_team *team = NULL;
+        struct sl_error err;
+        struct each first = {0}, later = {0};
+        struct sl_team_vigil vigil = {PATIENCE_MS, NULL, NULL};
+        int lost;
+        assert_int_equal(sl_team_create(n, &team, &err), SL_OK);
+        assert_int_equal(sl_team_run_each(team, execute_own, &first, &vigil, &lost), SL_OK);
+        for (int round = 0; round < 200; round++) {
+            assert_int_equal(sl_team_run_each(team, execute_own, &later, &vigil, &lost), SL_OK);
+            run_sizes(round == 100 ? team : NULL); // loops that are shared come between
+        }
+        for (int i = 0; i < n; i++) {
+            assert_int_equal(first.n_executed[i], 1);
+            assert_int_equal(later.n_executed[i], 200);
+            assert_true(pthread_equal(first.threads[i], later.threads[i]));
+        }
+        sl_team_destroy(&team);
+    }
+}
+
+static void test_a_member_that_stands_still_is_lost(void **state) {
+    (void)state;
+    struct sl_team *team = NULL;
+    struct sl_error err;
+    static struct each each = {.stand = true}; // as long there as the process, as it is asked for
+    pthread_mutex_init(&each.mutex, NULL);
+    pthread_cond_init(&each.changed, NULL);
+    struct sl_team_vigil vigil = {300, progress_of, &each};
+    int lost = -1;
+    assert_int_equal(sl_team_create(4, &team, &err), SL_OK);
+    assert_int_equal(sl_team_run_each(team, execute_own, &each, &vigil, &lost), SL_ERR_PEER_LOST);
+    assert_int_equal(lost, 2);
+    assert_int_equal(sl_team_run_each(team, execute_own, &each, &vigil, &lost), SL_ERR_PEER_LOST);
+    assert_int_equal(lost, 2);
+    assert_int_equal(each.n_executed[0], 1); // nobody works for a team that is lost
+    sl_team_destroy(&team);                  // does not wait for the one who stands still
+    assert_null(team);
+    pthread_mutex_lock(&each.mutex); // who comes back after all leaves, and takes the team's memory with it
+    each.released = true;
+    pthread_cond_signal(&each.changed);
+    while (!each.ended) {
+        pthread_cond_wait(&each.changed, &each.mutex);
+    }
+    pthread_mutex_unlock(&each.mutex);
+}
+
+static void *let_it_go(void *arg) {
+    struct each *each = arg;
+    for (int i = 0; i < 12; i++) { // three times as long as a vigil
+        struct timespec pause = {0, 100000000};
+        nanosleep(&pause, NULL);
+        atomic_fetch_add(&each->progress[2], 1);
+    }
+    pthread_mutex_lock(&each->mutex);
+    each->released = true;
+    pthread_cond_signal(&each->changed);
+    pthread_mutex_unlock(&each->mutex);
+    return NULL;
+}
+
+static void test_a_member_that_gets_on_is_waited_for(void **state) {
+    (void)state;
+    struct sl_team *team = NULL;
+    struct sl_error err;
+    struct each each = {.stand = true};
+    pthread_t other;
+    pthread_mutex_init(&each.mutex, NULL);
+    pthread_cond_init(&each.changed, NULL);
+    struct sl_team_vigil vigil = {400, progress_of, &each};
+    int lost = -1;
+    assert_int_equal(sl_team_create(4, &team, &err), SL_OK);
+    assert_int_equal(pthread_create(&other, NULL, let_it_go, &each), 0);
+    assert_int_equal(sl_team_run_each(team, execute_own, &each, &vigil, &lost), SL_OK);
+    pthread_join(other, NULL);
+    sl_team_destroy(&team);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_member_executes_its_own_task),
+        cmocka_unit_test(test_a_member_that_stands_still_is_lost),
+        cmocka_unit_test(test_a_member_that_gets_on_is_waited_for),
         cmocka_unit_test(test_team_executes_every_task_once),
         cmocka_unit_test(test_team_many_small_loops),
         cmocka_unit_test(test_team_serialises_its_callers),

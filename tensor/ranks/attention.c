@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: attention on ranks.
+ *
+ * Design: query heads are divided as evenly as they can be, whether or not the KV heads can: a KV head's query heads may be two
+ *         ranks', or of more ranks than there are KV heads. What writes to slots, or sums over a KV head's query heads, is
+ *         divided by KV heads.
+ */
+#include "tensor/ranks/internal.h"
+
+// The calls of a step that go to a rank at a time: a stack's worth.
+#define MOST_CALLS 24
+
+// Query heads [first, first + n) of a call, which are all of some KV heads or several of one.
+static struct sl_attend part_of(const struct sl_attend *a, int first, int n, int group) {
+    struct sl_attend part = *a;
+    int kv_first = first / group, n_kv = n < group ? 1 : n / group, d = a->head_dim;
+    part.q = a->q + (int64_t)first * d;
+    part.q_stride = sl_attend_q_stride(a);
+    part.kv_stride = a->kv_stride != 0 ? a->kv_stride : (int64_t)a->heads.n * d;
+    part.k = a->k != NULL ? a->k + (int64_t)kv_first * d : NULL;
+    part.v = a->v != NULL ? a->v + (int64_t)kv_first * d : NULL;
+    part.n_heads = n;
+    part.heads = sl_kv_heads_part(a->heads, kv_first, n_kv);
+    part.out = a->out != NULL ? a->out + (int64_t)first * d : NULL;
+    part.out_stride = sl_attend_out_stride(a);
+    part.lse = a->lse != NULL ? a->lse + (int64_t)first * a->m : NULL;
+    return part;
+}
+
+static struct sl_softmax softmax_part(const struct sl_attend *a, const struct sl_softmax *x, int first) {
+    return (struct sl_softmax){x->out + (int64_t)first * a->head_dim, x->max + (int64_t)first * a->m,
+                               x->sum + (int64_t)first * a->m};
+}
+
+static int group_of(const struct sl_attend *a) {
+    return a->n_heads / a->heads.n;
+}
+
+// Query heads from `first` on that are one call: of a KV head that `end` or `first` cuts, or of whole ones.
+static int heads_from(int first, int end, int group) {
+    int to_next = group - first % group;
+    if (first % group != 0 || first + to_next > end) {
+        return first + to_next < end ? to_next : end - first;
+    }
+    return (end - first) / group * group;
+}
+
+// --- by query heads ------------------------------------------------------------------------------------------------------
+
+struct attend_call {
+    struct sl_ranks_call call;
+    const struct sl_attend *calls;
+    int n_calls;
+};
+
+static void attend_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    const struct attend_call *c = (const struct attend_call *)call;
+    const struct sl_ops *each = call->ranks->each;
+    struct sl_attend parts[MOST_CALLS];
+    struct sl_softmax before[MOST_CALLS];
+    int n = 0;
+    for (int i = 0; i < c->n_calls; i++) {
+        const struct sl_attend *a = &c->calls[i];
+        int group = group_of(a);
+        struct sl_share share = sl_share_of(a->n_heads, rank, call->n);
+        for (int at = (int)share.first, end = at + (int)share.n; at < end; n++) {
+            if (n == MOST_CALLS) {
+                each->attend(stream, parts, n);
+                n = 0;
+            }
+            int taken = heads_from(at, end, group);
+            parts[n] = part_of(a, at, taken, group);
+            if (a->before != NULL) {
+                before[n] = softmax_part(a, a->before, at);
+                parts[n].before = &before[n];
+            }
+            at += taken;
+        }
+    }
+    if (n > 0) {
+        each->attend(stream, parts, n);
+    }
+}
+
+static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
+    size_t work = 0;
+    for (int i = 0; i < n_calls; i++) {
+        work +=
+            (size_t)calls[i].m * (size_t)calls[i].n_heads * (size_t)calls[i].head_dim * calls[i].heads.kv[0].n_slots;
+    }
+    struct attend_call c = {sl_ranks_call(stream, work, attend_part), calls, n_calls};
+    sl_ranks_run(&c.call);
+}
+
+struct before_call {
+    struct sl_ranks_call call;
+    const struct sl_attend *args;
+    const struct sl_softmax *before;
+};
+
+static void before_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    const struct before_call *c = (const struct before_call *)call;
+    int group = group_of(c->args);
+    struct sl_share share = sl_share_of(c->args->n_heads, rank, call->n);
+    for (int at = (int)share.first, end = at + (int)share.n; at < end;) {
+        int taken = heads_from(at, end, group);
+        struct sl_attend part = part_of(c->args, at, taken, group);
+        struct sl_softmax before = softmax_part(c->args, c->before, at);
+        call->ranks->each->attend_before(stream, &part, &before);
+        at += taken;
+    }
+}
+
+static void attend_before(struct sl_stream *stream, const struct sl_attend *args, const struct sl_softmax *before) {
+    struct before_call c = {sl_ranks_call(stream, SIZE_MAX, before_part), args, before};
+    sl_ranks_run(&c.call);
+}
+
+// --- by KV heads -----------------------------------------------------------------------------------------------------------
+
+// The rank's KV heads of a call; false: it has none.
+static bool kv_part(const struct sl_ranks_call *call, int rank, const struct sl_attend *a, struct sl_attend *part_out,
+                    int *first_out) {
+    int group = group_of(a);
+    struct sl_share share = sl_share_of(a->heads.n, rank, call->n);
+    if (share.n == 0) {
+        return false;
+    }
+    *first_out = (int)share.first;
+    *part_out = part_of(a, (int)share.first * group, (int)share.n * group, group);
+    return true;
+}
+
+static void append_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    const struct attend_call *c = (const struct attend_call *)call;
+    struct sl_attend parts[MOST_CALLS];
+    int n = 0, first;
+    for (int i = 0; i < c->n_calls; i++) {
+        n += kv_part(call, rank, &c->calls[i], &parts[n], &first);
+        if (n == MOST_CALLS || (n > 0 && i + 1 == c->n_calls)) {
+            call->ranks->each->append(stream, parts, n);
+            n = 0;
+        }
+    }
+}
+
+static void append(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
+    size_t work = 0;
+    for (int i = 0; i < n_calls; i++) {
+        work += 2 * (size_t)calls[i].m * (size_t)calls[i].heads.n * (size_t)calls[i].head_dim;
+    }
+    struct attend_call c = {sl_ranks_call(stream, work, append_part), calls, n_calls};
+    sl_ranks_run(&c.call);
+}
+
+struct stats_call {
+    struct sl_ranks_call call;
+    const struct sl_attend *args;
+    int first_row;
+    const struct sl_fold *what;
+    struct sl_vectors sums; // of every query head
+};
+
+static void fold_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    const struct stats_call *c = (const struct stats_call *)call;
+    struct sl_attend part;
+    int first;
+    if (kv_part(call, rank, c->args, &part, &first)) {
+        call->ranks->each->fold(stream, &part, c->first_row, c->what);
+    }
+}
+
+static void fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
+    struct stats_call c = {sl_ranks_call(stream, SIZE_MAX, fold_part), args, first_row, what, {0}};
+    sl_ranks_run(&c.call);
+}
+
+static void window_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    const struct stats_call *c = (const struct stats_call *)call;
+    struct sl_attend part;
+    int first;
+    if (kv_part(call, rank, c->args, &part, &first)) {
+        int head = first * group_of(c->args);
+        call->ranks->each->window_sums(stream, &part, c->first_row, sl_vectors_from(c->sums, head));
+    }
+}
+
+static void window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row, struct sl_vectors sums) {
+    struct stats_call c = {sl_ranks_call(stream, SIZE_MAX, window_part), args, first_row, NULL, sums};
+    sl_ranks_run(&c.call);
+}
+
+struct slots_call {
+    struct sl_ranks_call call;
+    const struct sl_attend *args;
+    struct sl_lists slots;
+    struct sl_counts n;
+};
+
+static void slots_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    const struct slots_call *c = (const struct slots_call *)call;
+    struct sl_attend part;
+    int first;
+    if (kv_part(call, rank, c->args, &part, &first)) {
+        call->ranks->each->attend_slots(stream, &part, sl_lists_from(c->slots, first), sl_counts_from(c->n, first));
+    }
+}
+
+static void attend_slots(struct sl_stream *stream, const struct sl_attend *args, struct sl_lists slots,
+                         struct sl_counts n) {
+    struct slots_call c = {sl_ranks_call(stream, SIZE_MAX, slots_part), args, slots, n};
+    sl_ranks_run(&c.call);
+}
+
+void sl_ranks_fill_attention(struct sl_ops *ops) {
+    ops->append = append;
+    ops->attend = attend;
+    ops->attend_before = attend_before;
+    ops->fold = fold;
+    ops->window_sums = window_sums;
+    ops->attend_slots = attend_slots;
+}

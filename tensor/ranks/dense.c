@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: weights and rows on ranks.
+ *
+ * Design: a rank packs its share of a matrix's outputs: rows of W, of a gated one the same rows of gate and of up. Its product
+ *         is as many columns of y, which lie between those of the others. Shares are whole UNITs of rows, so that the panels
+ *         of the tiers are as full as in one piece. What is done row by row is divided by rows, where there is one for each.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/ranks/internal.h"
+#include "tensor/weights.h"
+
+#define UNIT 32 // outputs
+
+// What sl_matrix.packed is here.
+struct split {
+    struct sl_ranks *ranks;
+    struct sl_share outputs[SL_MAX_RANKS];
+    struct sl_matrix parts[SL_MAX_RANKS]; // n is 0 where there are too few outputs for all
+    float *bias;                          // owned; of a gated matrix: [n], rank by rank
+};
+
+// --- weights -----------------------------------------------------------------------------------------------------------
+
+static struct sl_share outputs_of(const struct sl_matrix *w, int rank, int n) {
+    int64_t outputs = sl_matrix_outputs(w), units = (outputs + UNIT - 1) / UNIT;
+    struct sl_share share = sl_share_of(units, rank, n);
+    int64_t first = share.first * UNIT, end = (share.first + share.n) * UNIT;
+    return (struct sl_share){first, (end < outputs ? end : outputs) - first};
+}
+
+// Rows [first, first + n) of W, as more parts of *to.
+static void add_rows(const struct sl_matrix *w, int64_t first, int64_t n, struct sl_matrix *to, int *n_parts) {
+    for (int i = 0; i < SL_MAX_PARTS && n > 0; i++) {
+        int64_t of_part = w->parts[i].n - first;
+        if (of_part > 0) {
+            int64_t taken = of_part < n ? of_part : n;
+            assert(*n_parts < SL_MAX_PARTS);
+            to->parts[(*n_parts)++] = (struct sl_rows){
+                sl_weight_row(&(struct sl_matrix){.k = w->k, .dtype = w->dtype, .parts = {w->parts[i]}}, first), taken};
+            first += taken;
+            n -= taken;
+        }
+        first -= w->parts[i].n;
+    }
+}
+
+// A rank's share of W, not yet packed.
+static struct sl_matrix part_of(const struct sl_matrix *w, struct sl_share outputs, float *bias) {
+    struct sl_matrix part = {
+        .k = w->k, .dtype = w->dtype, .format = w->format, .activation = w->activation, .gated = w->gated};
+    int n_parts = 0;
+    part.n = (w->gated ? 2 : 1) * outputs.n;
+    add_rows(w, outputs.first, outputs.n, &part, &n_parts);
+    if (w->gated) {
+        add_rows(w, w->n / 2 + outputs.first, outputs.n, &part, &n_parts);
+    }
+    if (w->bias != NULL && w->gated) {
+        part.bias = memcpy(bias, w->bias + outputs.first, (size_t)outputs.n * sizeof *bias);
+        memcpy(bias + outputs.n, w->bias + w->n / 2 + outputs.first, (size_t)outputs.n * sizeof *bias);
+    } else if (w->bias != NULL) {
+        part.bias = w->bias + outputs.first;
+    }
+    return part;
+}
+
+static size_t held_bytes(const struct sl_matrix *part) {
+    return part->packed != NULL ? part->packed_bytes : (size_t)part->n * sl_dtype_row_bytes(part->dtype, part->k);
+}
+
+struct pack_call {
+    struct sl_ranks_call call;
+    struct split *split;
+    enum sl_status status[SL_MAX_RANKS];
+    struct sl_error errs[SL_MAX_RANKS];
+};
+
+static void pack_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    struct pack_call *c = (struct pack_call *)call;
+    struct sl_matrix *part = &c->split->parts[rank];
+    c->status[rank] = part->n > 0 ? call->ranks->each->pack(stream, part, &c->errs[rank]) : SL_OK;
+}
+
+static void drop_split(struct split *split) {
+    for (int r = 0; r < split->ranks->n; r++) {
+        atomic_fetch_sub(&split->ranks->weight_bytes[r], held_bytes(&split->parts[r]));
+        split->ranks->each->unpack(&split->parts[r]);
+    }
+    free(split->bias);
+    free(split);
+}
+
+static void unpack(struct sl_matrix *matrix) {
+    struct split *split = matrix->packed;
+    if (split != NULL && atomic_load(&split->ranks->lost) < 0) {
+        drop_split(split);
+        matrix->packed = NULL;
+        matrix->packed_bytes = 0;
+        matrix->packed_reads_parts = false;
+    }
+}
+
+static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    struct sl_ranks *ranks = sl_ranks_of(stream);
+    struct split *split = calloc(1, sizeof *split);
+    bool copies = matrix->gated && matrix->bias != NULL;
+    if (split != NULL && copies) {
+        split->bias = malloc((size_t)matrix->n * sizeof *split->bias);
+    }
+    if (split == NULL || (copies && split->bias == NULL)) {
+        free(split);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    split->ranks = ranks;
+    struct pack_call c = {.call = {ranks, ranks->n, pack_part}, .split = split};
+    for (int r = 0; r < ranks->n; r++) {
+        split->outputs[r] = outputs_of(matrix, r, ranks->n);
+        split->parts[r] = part_of(matrix, split->outputs[r], copies ? split->bias + 2 * split->outputs[r].first : NULL);
+    }
+    sl_ranks_run(&c.call);
+    enum sl_status status = sl_stream_wait(stream, err);
+    if (status != SL_OK) {
+        return status; // a rank is lost: what it was at stays
+    }
+    for (int r = 0; r < ranks->n; r++) {
+        if (status == SL_OK && c.status[r] != SL_OK) {
+            status = sl_fail(err, c.status[r], "rank %d of %d: %s", r, ranks->n, c.errs[r].text);
+        }
+        atomic_fetch_add(&ranks->weight_bytes[r], held_bytes(&split->parts[r]));
+        matrix->packed_bytes += held_bytes(&split->parts[r]);
+        matrix->packed_reads_parts |= split->parts[r].n > 0 && sl_matrix_reads_parts(&split->parts[r]);
+    }
+    matrix->packed = split;
+    if (status != SL_OK) {
+        unpack(matrix);
+    }
+    return status;
+}
+
+// --- products ------------------------------------------------------------------------------------------------------------
+
+// Of one rank, a multiple of 64.
+static size_t scratch_of_rank(const struct split *split, int64_t m) {
+    size_t most = 0;
+    for (int r = 0; r < split->ranks->n; r++) {
+        if (split->parts[r].n > 0) {
+            size_t bytes = split->ranks->each->matmul_scratch(&split->parts[r], m);
+            most = bytes > most ? bytes : most;
+        }
+    }
+    return (most + 63) / 64 * 64;
+}
+
+static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
+    const struct split *split = w->packed;
+    return scratch_of_rank(split, m) * (size_t)split->ranks->n;
+}
+
+struct matmul_call {
+    struct sl_ranks_call call;
+    const struct split *split;
+    const struct sl_matmul *args;
+    size_t scratch_bytes; // of a rank
+};
+
+static void multiply_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    const struct matmul_call *c = (const struct matmul_call *)call;
+    struct sl_share share = c->split->outputs[rank];
+    struct sl_matmul args = *c->args;
+    int64_t wanted = args.n_columns > 0 ? args.n_columns - share.first : share.n;
+    if (share.n == 0 || wanted <= 0) {
+        return;
+    }
+    args.y += share.first;
+    args.n_columns = wanted < share.n ? wanted : 0;
+    args.scratch = c->scratch_bytes > 0 ? (char *)args.scratch + (size_t)rank * c->scratch_bytes : args.scratch;
+    call->ranks->each->matmul(stream, &c->split->parts[rank], &args);
+}
+
+static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
+    const struct split *split = w->packed;
+    struct sl_ranks *ranks = sl_ranks_of(stream);
+    struct matmul_call c = {{ranks, ranks->n, multiply_part}, split, args, scratch_of_rank(split, args->m)};
+    sl_ranks_run(&c.call);
+}
+
+// --- row by row ----------------------------------------------------------------------------------------------------------
+
+// Of an operation on m rows what its parts need; begins with the call.
+struct rows {
+    struct sl_ranks_call call;
+    int64_t m;
+};
+
+static struct sl_share rows_of(const struct sl_ranks_call *call, int rank) {
+    return sl_share_of(((const struct rows *)call)->m, rank, call->n);
+}
+
+struct embed_call {
+    struct rows rows;
+    const struct sl_matrix *table;
+    const int32_t *ids;
+    float *out;
+};
+
+static void embed_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    const struct embed_call *c = (const struct embed_call *)call;
+    struct sl_share share = rows_of(call, rank);
+    call->ranks->each->embed(stream, c->table, c->ids + share.first, share.n, c->out + share.first * c->table->k);
+}
+
+static void embed(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
+    struct embed_call c = {{sl_ranks_call(stream, (size_t)(m * table->k), embed_part), m}, table, ids, out};
+    sl_ranks_run(&c.rows.call);
+}
+
+struct norm_call {
+    struct rows rows;
+    const struct sl_norm *norm;
+    const float *x;
+    int64_t x_stride;
+    int n_groups;
+    float *out;
+    int64_t out_stride;
+};
+
+static void norm_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    const struct norm_call *c = (const struct norm_call *)call;
+    struct sl_share share = rows_of(call, rank);
+    call->ranks->each->norm(stream, c->norm, c->x + share.first * c->x_stride, c->x_stride, share.n, c->n_groups,
+                            c->out + share.first * c->out_stride, c->out_stride);
+}
+
+static void norm(struct sl_stream *stream, const struct sl_norm *of, const float *x, int64_t x_stride, int64_t m,
+                 int n_groups, float *out, int64_t out_stride) {
+    struct norm_call c = {{sl_ranks_call(stream, (size_t)(m * n_groups * of->n), norm_part), m},
+                          of,
+                          x,
+                          x_stride,
+                          n_groups,
+                          out,
+                          out_stride};
+    sl_ranks_run(&c.rows.call);
+}
+
+struct angles_call {
+    struct rows rows;
+    const struct sl_rope *rope;
+    const int64_t *positions;
+    float *cosines, *sines;
+};
+
+static void angles_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    const struct angles_call *c = (const struct angles_call *)call;
+    struct sl_share share = rows_of(call, rank);
+    int64_t at = share.first * (c->rope->rotary_dim / 2);
+    call->ranks->each->angles(stream, c->rope, c->positions + share.first, share.n, c->cosines + at, c->sines + at);
+}
+
+static void angles(struct sl_stream *stream, const struct sl_rope *rope, const int64_t *positions, int64_t m,
+                   float *cosines, float *sines) {
+    size_t work = (size_t)(m * rope->rotary_dim) * 16; // a cosine takes as long as so many other numbers
+    struct angles_call c = {{sl_ranks_call(stream, work, angles_part), m}, rope, positions, cosines, sines};
+    sl_ranks_run(&c.rows.call);
+}
+
+struct rotate_call {
+    struct rows rows;
+    const struct sl_rope *rope;
+    const float *cosines, *sines;
+    float *x;
+    int64_t stride;
+    int n_heads;
+};
+
+static void rotate_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    const struct rotate_call *c = (const struct rotate_call *)call;
+    struct sl_share share = rows_of(call, rank);
+    int64_t at = share.first * (c->rope->rotary_dim / 2);
+    call->ranks->each->rotate(stream, c->rope, c->cosines + at, c->sines + at, c->x + share.first * c->stride,
+                              c->stride, share.n, c->n_heads);
+}
+
+static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
+                   float *x, int64_t stride, int64_t m, int n_heads) {
+    struct rotate_call c = {{sl_ranks_call(stream, (size_t)(m * n_heads * rope->rotary_dim), rotate_part), m},
+                            rope,
+                            cosines,
+                            sines,
+                            x,
+                            stride,
+                            n_heads};
+    sl_ranks_run(&c.rows.call);
+}
+
+void sl_ranks_fill_dense(struct sl_ops *ops) {
+    ops->pack = pack;
+    ops->unpack = unpack;
+    ops->matmul_scratch = matmul_scratch;
+    ops->matmul = matmul;
+    ops->embed = embed;
+    ops->norm = norm;
+    ops->angles = angles;
+    ops->rotate = rotate;
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: several devices that compute one model together (tensor parallelism), as one device. Each is a rank: it has its share of
+ *          the weights, and of the heads of every layer.
+ *
+ * Design: whoever drives a model drives ranks as it would one device, and decides for all of them: they cannot disagree. An
+ *         operation is called on all ranks at once, each in a thread of its own, on the share that its own device has; it returns
+ *         when all have queued theirs. Sessions, pages and capsules do not know how many ranks there are: what one number of them
+ *         has made any other reads.
+ *
+ *             weights            rows of every matrix: a rank packs its own from the file, and no other ever reads them
+ *             attention          query heads, each where its KV head is, as far as they can be divided evenly
+ *             slots, pages       KV heads, while they are made, chosen and moved
+ *             rows               of norms, angles and the embedding
+ *             what compares heads, and what is small: rank 0
+ *
+ *         All memory is one (ranks are teams of processors, each on a NUMA node of its own where that is asked for), so a rank
+ *         reads of the others' activations what it needs, and nothing is summed over ranks: the bits are those of one rank,
+ *         however many there are.
+ *
+ * Failures: a rank whose thread stands still for SL_RANK_STILL_MS, or whose device fails, is lost, and the device with it: waits say which, and
+ *         the process should end (tensor/device.h). Its memory stays, because the thread may come back.
+ */
+#pragma once
+
+#include "tensor/group/group.h"
+#include "tensor/ops.h"
+
+#define SL_RANK_STILL_MS 5000
+
+struct sl_ranks_config {
+    int n;
+    struct sl_device *devices[SL_MAX_RANKS]; // of one memory, each with a team of its own; closed with the ranks
+    struct sl_team *teams[SL_MAX_RANKS];     // theirs; not owned
+    const struct sl_ops *ops;                // of all of them
+    int64_t still_ms;                        // 0: SL_RANK_STILL_MS
+};
+
+// ops_out: the device's, and as long there as it. On failure the devices are the caller's. SL_ERR_INVALID: n. SL_ERR_EXHAUSTED.
+enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_device **device_out,
+                             const struct sl_ops **ops_out, struct sl_error *err);
+
+// Of a device: how many ranks it is; 1 of any other.
+int sl_ranks_count(const struct sl_device *device);
+
+// All ranks come together and do nothing: what an operation costs beside its work.
+void sl_ranks_meet(struct sl_stream *stream);
+
+// Bytes of packed weights that a rank of the device holds.
+size_t sl_ranks_weight_bytes(const struct sl_device *device, int rank);
