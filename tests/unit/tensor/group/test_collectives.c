@@ -89,6 +89,18 @@ static void test_sums_follow_each_other(void **state) {
     }
 }
 
+static bool sum_some(struct rank *rank) {
+    return sum_once(rank, 1, 3) && sum_once(rank, 2, 70000);
+}
+
+static void test_sums_of_as_many_ranks_as_there_may_be(void **state) {
+    (void)state;
+    for (int kind = 0; kind < N_RANKS_KINDS; kind++) {
+        struct ranks ranks = {.kind = (enum ranks_kind)kind, .size = SL_MAX_RANKS, .join = true};
+        ranks_run(&ranks, sum_some);
+    }
+}
+
 // What is queued before a sum is done before it, and what is queued behind it comes behind it: nobody waits for the stream.
 static bool sum_in_order(struct rank *rank) {
     enum { N = 70000 };
@@ -247,6 +259,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums_are_in_the_order_of_ranks),
         cmocka_unit_test(test_sums_follow_each_other),
+        cmocka_unit_test(test_sums_of_as_many_ranks_as_there_may_be),
         cmocka_unit_test(test_sums_are_in_the_order_of_the_stream),
         cmocka_unit_test(test_leaving_is_no_loss),
         cmocka_unit_test(test_gathers_are_in_the_order_of_ranks),
