@@ -37,7 +37,7 @@ static const struct sl_option options[] = {
     SL_CLUSTER_OPTIONS(up_config),
     {"host", 0, SL_OPTION_STRING, "127.0.0.1", "ADDRESS", "address that everything listens on",
      SL_FIELD(up_config, cluster.host)},
-    {"port", 'p', SL_OPTION_INT, "7600", "PORT", "of the coordinator; 0 picks a free one",
+    {"port", 0, SL_OPTION_INT, "7600", "PORT", "of the coordinator; 0 picks a free one",
      SL_FIELD(up_config, cluster.port), 0, 65535},
     {"http-port", 0, SL_OPTION_INT, "8000", "PORT", "of the gateway, for OpenAI's clients; 0 picks a free one",
      SL_FIELD(up_config, cluster.http_port), 0, 65535},
@@ -55,7 +55,7 @@ static const struct sl_option options[] = {
      "cluster goes on "
      "with them",
      SL_FIELD(up_config, cluster.coordinator_state)},
-    {"state", 0, SL_OPTION_STRING, NULL, "FILE", "write addresses and process ids there once all are ready",
+    {"state-file", 0, SL_OPTION_STRING, NULL, "FILE", "write addresses and process ids there once all are ready",
      SL_FIELD(up_config, state)},
     {"grace", 0, SL_OPTION_DURATION, "10s", "TIME", "for the processes to stop by themselves",
      SL_FIELD(up_config, grace_ms), 0, 3600000},
@@ -124,7 +124,7 @@ static enum sl_status write_states(const struct up *up, json_t *state, struct sl
     if (status == SL_OK && up->config.state) {
         status = write_state(up->config.state, state, err);
         if (status != SL_OK) {
-            sl_error_prefix(err, "--state");
+            sl_error_prefix(err, "--state-file");
         }
     }
     return status;

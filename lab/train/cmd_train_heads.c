@@ -45,24 +45,24 @@ struct train_config {
 #define OPTION(field) SL_FIELD(train_config, field)
 static const struct sl_option options[] = {
     {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "model folder, or a name of `sluice models`", OPTION(model), 0, 0},
-    {"data", 'd', SL_OPTION_STRING, NULL, "FILE", "prompts: {\"prompt\": text, \"answer\": text} a line", OPTION(data),
-     0, 0},
+    {"data", 0, SL_OPTION_STRING, NULL, "FILE", "prompts: {\"prompt\": text, \"answer\": text} a line", OPTION(data), 0,
+     0},
     {"task", 0, SL_OPTION_LIST, NULL, "NAME[:TOKENS]",
      "prompts of a synthetic task, of so many tokens (1024), or of MIN-MAX; \"all\": of every task that fits. May be "
      "given "
      "several "
      "times: prompts come by turns",
      OPTION(tasks), 0, 0},
-    {"text", 't', SL_OPTION_LIST, NULL, "FILE",
+    {"text", 0, SL_OPTION_LIST, NULL, "FILE",
      "what tasks hide facts in; may be given several times. Without: the licences of this system", OPTION(texts), 0, 0},
     {"hidden", 0, SL_OPTION_INT, "1024", "R", "width of a head", OPTION(hidden), 1, 1 << 16},
-    {"steps", 'n', SL_OPTION_INT, "3000", "N",
+    {"steps", 0, SL_OPTION_INT, "3000", "N",
      "0: write the heads as they are before training, to compare trained ones with; no prompt is read, --out is needed",
      OPTION(steps), 0, 1 << 28},
     {"warm-up", 0, SL_OPTION_INT, "-1", "N", "the rate rises for so many steps, then falls; -1: two thirds of them",
      OPTION(warm_up), -1, 1 << 28},
-    {"batch", 'b', SL_OPTION_INT, "1", "N", "prompts a step", OPTION(batch), 1, 1 << 20},
-    {"prompts", 'p', SL_OPTION_INT, "0", "N", "read so many once and walk through them; 0: new ones for every step",
+    {"batch", 0, SL_OPTION_INT, "1", "N", "prompts a step", OPTION(batch), 1, 1 << 20},
+    {"prompts", 0, SL_OPTION_INT, "0", "N", "read so many once and walk through them; 0: new ones for every step",
      OPTION(prompts), 0, 1 << 28},
     {"memory", 0, SL_OPTION_SIZE, "4G", "SIZE", "that --prompts may take", OPTION(memory), 0, 0},
     {"lr", 0, SL_OPTION_FLOAT, "5e-4", "RATE", "of learning, at its highest", OPTION(lr), 1e-12, 1e3},
