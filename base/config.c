@@ -13,13 +13,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/config_file.h"
 #include "base/describe.h"
+#include "base/environment.h"
 #include "base/model_place.h"
+#include "base/similar.h"
 
-#define MAX_OPTIONS    64
-#define MAX_NAME_BYTES 64
-#define HELP_COLUMN    30
-#define HELP_WIDTH     100
+#define MAX_OPTIONS     64
+#define MAX_NAME_BYTES  64
+#define MAX_PLACE_BYTES 300 // a file, a line and a name
+#define HELP_COLUMN     30
+#define HELP_WIDTH      100
 
 struct unit {
     const char *suffix;
@@ -231,35 +235,119 @@ static enum sl_status set_option(const struct sl_option *option, const char *sou
     return SL_OK;
 }
 
-// "max-batch" -> "SLUICE_MAX_BATCH"
-static void environment_name(const char *option, char *name, size_t name_bytes) {
-    snprintf(name, name_bytes, "SLUICE_%s", option);
-    for (char *c = name; *c; c++) {
-        *c = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
+// --- the file ----------------------------------------------------------------------------------------------------------
+
+static const struct sl_option *find_option(const struct sl_program *program, const char *name) {
+    for (size_t i = 0; i < program->n_options; i++) {
+        if (strcmp(program->options[i].name, name) == 0) {
+            return &program->options[i];
+        }
     }
+    return NULL;
 }
 
-static enum sl_status set_defaults(const struct sl_program *program, void *config, struct sl_error *err) {
-    for (size_t i = 0; i < program->n_options; i++) {
-        const struct sl_option *option = &program->options[i];
-        if (option->type == SL_OPTION_LIST) { // an item of the environment could not be taken back
-            *(struct sl_option_list *)((char *)config + option->offset) = (struct sl_option_list){0};
-            continue;
-        }
-        char name[MAX_NAME_BYTES];
-        environment_name(option->name, name, sizeof name);
-        const char *text = getenv(name);
-        const char *source = name;
-        if (!text || text[0] == '\0') { // an empty variable is how a shell unsets one for a single command
-            text = option->default_value;
-            source = option->name;
-        }
-        enum sl_status status = text ? set_option(option, source, text, config, err) : SL_OK;
-        if (status != SL_OK) {
-            return status;
+// The file's path: of --config, which getopt_long() comes to when it is too late, or of the environment. NULL: none.
+static const char *file_path(int argc, char **argv) {
+    const char *path = getenv("SLUICE_CONFIG");
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strncmp(argv[i], "--config=", 9) == 0) {
+            path = argv[i] + 9;
+        } else if (strcmp(argv[i], "--config") == 0 && i + 1 < argc) {
+            path = argv[i + 1];
         }
     }
-    return SL_OK;
+    return path && path[0] ? path : NULL;
+}
+
+static enum sl_status check_line(const struct sl_program *program, const char *path, const struct sl_config_line *line,
+                                 struct sl_error *err) {
+    if (find_option(program, line->name) || (!line->own && sl_environment_knows(line->name))) {
+        return SL_OK;
+    }
+    struct sl_similar similar = {.word = line->name};
+    for (size_t i = 0; i < program->n_options; i++) {
+        sl_similar_offer(&similar, program->options[i].name);
+    }
+    return sl_fail(err, SL_ERR_INVALID, "%s:%d: %s has no option %s%s%s", path, line->line, program->name, line->name,
+                   similar.name ? ": did you mean " : "", similar.name ? similar.name : "");
+}
+
+// A value of the file, if there is one: under the program's own name before those of all.
+static const struct sl_config_line *file_line(const struct sl_config_file *file, const char *name) {
+    const struct sl_config_line *found = NULL;
+    for (size_t i = 0; i < file->n; i++) {
+        if (strcmp(file->lines[i].name, name) == 0 && (!found || (file->lines[i].own && !found->own))) {
+            found = &file->lines[i];
+        }
+    }
+    return found;
+}
+
+// Values are pointed to for the life of the process.
+static struct sl_config_file *kept_file(void) {
+    static struct sl_config_file file;
+    return &file;
+}
+
+static enum sl_status read_file(const struct sl_program *program, const char *path, struct sl_error *err) {
+    struct sl_config_file *file = kept_file();
+    sl_config_file_cleanup(file);
+    enum sl_status status = path ? sl_config_file_read(path, program->name, file, err) : SL_OK;
+    for (size_t i = 0; path && i < file->n && status == SL_OK; i++) {
+        status = check_line(program, path, &file->lines[i], err);
+    }
+    return status;
+}
+
+static enum sl_status set_default(const struct sl_program *program, const struct sl_option *option, const char *path,
+                                  void *config, struct sl_error *err) {
+    char variable[MAX_NAME_BYTES], place[MAX_PLACE_BYTES];
+    sl_environment_name(option->name, variable, sizeof variable);
+    const char *text = sl_environment_takes(program->name, option->name) ? getenv(variable) : NULL;
+    if (text && text[0]) { // an empty variable is how a shell unsets one for a single command
+        return set_option(option, variable, text, config, err);
+    }
+    const struct sl_config_line *line = file_line(kept_file(), option->name);
+    if (line) {
+        snprintf(place, sizeof place, "%s:%d: %s", path, line->line, option->name);
+        return set_option(option, place, line->value, config, err);
+    }
+    return option->default_value ? set_option(option, option->name, option->default_value, config, err) : SL_OK;
+}
+
+static enum sl_status set_defaults(const struct sl_program *program, const char *path, void *config,
+                                   struct sl_error *err) {
+    enum sl_status status = read_file(program, path, err);
+    for (size_t i = 0; i < program->n_options && status == SL_OK; i++) {
+        const struct sl_option *option = &program->options[i];
+        if (option->type == SL_OPTION_LIST) { // an item that is set here could not be taken back
+            *(struct sl_option_list *)((char *)config + option->offset) = (struct sl_option_list){0};
+        } else {
+            status = set_default(program, option, path, config, err);
+        }
+    }
+    return status;
+}
+
+// Lists that the command line has left empty.
+static enum sl_status set_lists(const struct sl_program *program, void *config, struct sl_error *err) {
+    const struct sl_config_file *file = kept_file();
+    enum sl_status status = SL_OK;
+    for (size_t i = 0; i < program->n_options; i++) {
+        const struct sl_option *option = &program->options[i];
+        struct sl_option_list *list = (struct sl_option_list *)((char *)config + option->offset);
+        const struct sl_config_line *first = option->type == SL_OPTION_LIST ? file_line(file, option->name) : NULL;
+        if (!first || list->n > 0) {
+            continue;
+        }
+        for (size_t l = 0; l < file->n && status == SL_OK; l++) {
+            const struct sl_config_line *line = &file->lines[l];
+            if (line->own == first->own && strcmp(line->name, option->name) == 0) {
+                status = add_item(list, option->name, line->value, err);
+            }
+        }
+    }
+    return status;
 }
 
 // Print `text` from the help column on, broken at spaces.
@@ -295,6 +383,30 @@ static void print_option(char letter, const char *name, const char *metavar, con
     putchar('\n');
 }
 
+// Which options can come from the environment.
+static void print_environment(const struct sl_program *program, bool has_lists) {
+    char name[MAX_NAME_BYTES];
+    size_t n = 0, n_taken = 0;
+    for (size_t i = 0; i < program->n_options; i++) {
+        n_taken += sl_environment_takes(program->name, program->options[i].name);
+    }
+    if (n_taken == program->n_options) {
+        printf("\nEvery option%s can be given in the environment too: --some-name as SLUICE_SOME_NAME.\n",
+               has_lists ? " but those that may be given several times" : "");
+        return;
+    }
+    int column = printf("\nIn the environment:") - 1;
+    for (size_t i = 0; i < program->n_options; i++) {
+        if (sl_environment_takes(program->name, program->options[i].name)) {
+            sl_environment_name(program->options[i].name, name, sizeof name);
+            bool full = column + (int)strlen(name) + 2 > HELP_WIDTH;
+            column = full ? 0 : column;
+            column += printf("%s%s%s", full ? "\n" : " ", name, ++n < n_taken ? "," : "");
+        }
+    }
+    puts(n_taken > 0 ? "." : " SLUICE_CONFIG.");
+}
+
 static void print_help(const struct sl_program *program) {
     printf("Usage: %s %s\n%s\n\nOptions:\n", program->name, program->usage, program->summary);
     bool h_is_free = true, has_lists = false;
@@ -307,15 +419,15 @@ static void print_help(const struct sl_program *program) {
     }
     print_option(h_is_free ? 'h' : 0, "help", NULL, "print this and exit", NULL);
     print_option(0, "version", NULL, "print the version and exit", NULL);
-    printf("\nEvery option%s can be given in the environment too: --some-name as SLUICE_SOME_NAME.\n",
-           has_lists ? " but those that may be given several times" : "");
+    print_option(0, "config", "FILE", "options from a file: lines of `name: value` (docs/OPERATIONS.md)", NULL);
+    print_environment(program, has_lists);
     if (program->epilog) {
         printf("\n%s\n", program->epilog);
     }
 }
 
 // Values that getopt_long() returns for long options; above all characters.
-enum { FIRST_LONG = 256, LONG_HELP = FIRST_LONG + MAX_OPTIONS, LONG_VERSION };
+enum { FIRST_LONG = 256, LONG_HELP = FIRST_LONG + MAX_OPTIONS, LONG_VERSION, LONG_CONFIG };
 
 // What getopt_long() could not make sense of, in words.
 static enum sl_status bad_option(const struct sl_program *program, int code, char **argv, struct sl_error *err) {
@@ -341,7 +453,7 @@ enum sl_status sl_config_parse(const struct sl_program *program, int argc, char 
         sl_describe_program(program);
         return SL_ERR_CANCELLED;
     }
-    struct option longs[MAX_OPTIONS + 3];
+    struct option longs[MAX_OPTIONS + 4];
     char shorts[2 * MAX_OPTIONS + 4] = ":"; // a missing value is told apart from an unknown option
     int by_letter[256];
     memset(by_letter, -1, sizeof by_letter);
@@ -364,11 +476,13 @@ enum sl_status sl_config_parse(const struct sl_program *program, int argc, char 
     shorts[used] = '\0';
     longs[program->n_options] = (struct option){"help", no_argument, NULL, LONG_HELP};
     longs[program->n_options + 1] = (struct option){"version", no_argument, NULL, LONG_VERSION};
-    longs[program->n_options + 2] = (struct option){0};
+    longs[program->n_options + 2] = (struct option){"config", required_argument, NULL, LONG_CONFIG};
+    longs[program->n_options + 3] = (struct option){0};
 
     // --help must work even where the environment holds nonsense: its complaint comes after the command line's.
     struct sl_error environment_err;
-    enum sl_status environment_status = set_defaults(program, config, &environment_err);
+    const char *path = file_path(argc, argv);
+    enum sl_status environment_status = set_defaults(program, path, config, &environment_err);
 
     optind = 0; // GNU: start over, whatever was parsed before
     opterr = 0;
@@ -385,6 +499,12 @@ enum sl_status sl_config_parse(const struct sl_program *program, int argc, char 
             printf("%s %s\n", program->name, SL_VERSION);
             return SL_ERR_CANCELLED;
         }
+        if (code == LONG_CONFIG) { // which is read; but not if it was cut short
+            if (!path || strcmp(path, optarg) != 0) {
+                return sl_fail(err, SL_ERR_INVALID, "--config: write it in full, and once");
+            }
+            continue;
+        }
         const struct sl_option *option = &program->options[i];
         char source[MAX_NAME_BYTES];
         snprintf(source, sizeof source, "--%s", option->name);
@@ -398,5 +518,5 @@ enum sl_status sl_config_parse(const struct sl_program *program, int argc, char 
         return sl_fail(err, environment_status, "%s", environment_err.text);
     }
     *first_out = optind;
-    return SL_OK;
+    return set_lists(program, config, err);
 }

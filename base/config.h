@@ -2,7 +2,8 @@
 /*
  * Purpose: every knob of every program is one row of a table: name, type, default, help, and where it is stored.
  *
- * Design: precedence is command line, then environment (SLUICE_<NAME>, dashes as underscores), then default.
+ * Design: precedence is command line, then environment (SLUICE_<NAME>, dashes as underscores; base/environment.h says which), then the file of
+ *         --config (base/config_file.h), then default.
  *         --help is printed from the table. Parsing is getopt_long's; numbers are checked to the last character;
  *         sizes take K, M, G and T (powers of 1024), durations take ms, s, m and h.
  */

@@ -4,12 +4,19 @@
 
 #include <stdio.h>
 
+#include "base/environment.h"
+
 static void complain(const struct sl_program *program, const struct sl_error *err) {
     if (sl_log_is_json()) {
         sl_log_write("main", SL_LOG_ERROR, "%s", err->text);
     } else {
         fprintf(stderr, "%s: %s\n", program->name, err->text);
     }
+}
+
+static void warn(const char *program, const char *text) {
+    (void)program; // the log has it
+    sl_log_warn("main", "%s", text);
 }
 
 // Of --help: a full disk must not look like success.
@@ -34,6 +41,9 @@ bool sl_program_begin(const struct sl_program *program, int argc, char **argv, v
     }
     if (status == SL_OK) {
         status = sl_log_configure(common->log, &err);
+    }
+    if (status == SL_OK) {
+        sl_environment_check(warn, program->name);
     }
     if (status != SL_OK) {
         complain(program, &err);

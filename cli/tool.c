@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/environment.h"
 #include "base/log.h"
 #include "rpc/rpc.h"
 
@@ -49,6 +50,10 @@ int sl_tool_complain_of(const char *coordinators, const char *command, const str
     return sl_tool_complain(command, err);
 }
 
+static void warn(const char *program, const char *text) {
+    fprintf(stderr, "%s: %s\n", program, text);
+}
+
 bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void *config, int n_min, int n_max,
                    int *first_out, int *exit_out) {
     struct sl_error err = {0};
@@ -70,6 +75,7 @@ bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void
     }
     if (status == SL_OK) {
         status = sl_log_configure(tool->log, &err);
+        sl_environment_check(warn, program->name);
     }
     if (status != SL_OK) {
         fprintf(stderr, "%s: %s\n", program->name, err.text);

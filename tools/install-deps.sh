@@ -7,7 +7,7 @@ packages="
 build-essential cmake ninja-build pkg-config
 libgrpc-dev protobuf-compiler protobuf-c-compiler libprotobuf-c-dev
 libucx-dev ucx-utils libssl-dev openssl
-libcmocka-dev libmicrohttpd-dev libgnutls28-dev libjwt-dev libcurl4-openssl-dev libzip-dev libjansson-dev libpcre2-dev libxxhash-dev libutf8proc-dev
+libcmocka-dev libmicrohttpd-dev libgnutls28-dev libjwt-dev libcurl4-openssl-dev libzip-dev libjansson-dev libyaml-dev libpcre2-dev libxxhash-dev libutf8proc-dev
 clang-14 libclang-rt-14-dev
 etcd-server
 python3 python3-grpcio python3-pip python3-protobuf python3-numpy python3-yaml

@@ -77,7 +77,9 @@ struct eval {
     struct sl_eval_model model;
     struct sl_list recipes;
     struct trial *trials;
-    size_t n_trials;
+    size_t n_trials, n_measured;
+    struct sl_signals signals;
+    bool stopped; // by a signal: what was measured is shown
     int32_t *tokens;
     int64_t n_read;
     double full_nll;
@@ -146,7 +148,7 @@ static enum sl_status draw_progress(void *arg, int64_t done, int64_t total) {
         struct sl_progress progress = {.phase = e->phase, .done = done, .total = total};
         sl_progress_draw(&progress, e->width, stderr);
     }
-    return SL_OK;
+    return sl_signals_check(&e->signals, NULL);
 }
 
 // What does not fit the model or the prompt is a reason; what goes wrong otherwise ends the evaluation.
@@ -154,9 +156,16 @@ static enum sl_status run_trial(struct eval *e, struct sl_fidelity *fidelity, st
                                 struct sl_error *err) {
     struct sl_recipe recipe;
     struct sl_error why = {0};
-    enum sl_status status = sl_job_recipe(trial->text, e->model.runtime.config, &recipe, &why);
+    enum sl_status status =
+        e->stopped ? SL_ERR_CANCELLED : sl_job_recipe(trial->text, e->model.runtime.config, &recipe, &why);
     if (status == SL_OK) {
         status = sl_fidelity_measure(fidelity, &recipe, &trial->result, &why);
+    }
+    e->n_measured += status == SL_OK;
+    if (status == SL_ERR_CANCELLED) {
+        e->stopped = true;
+        snprintf(trial->reason, sizeof trial->reason, "stopped before it was measured");
+        return SL_OK;
     }
     if (status == SL_ERR_INVALID || status == SL_ERR_PRECONDITION || status == SL_ERR_UNSUPPORTED) {
         snprintf(trial->reason, sizeof trial->reason, "%s", why.text);
@@ -176,7 +185,9 @@ static enum sl_status run_trials(struct eval *e, struct sl_error *err) {
     snprintf(e->phase, sizeof e->phase, "full cache");
     enum sl_status status = sl_fidelity_create(&config, &fidelity, err);
     if (status != SL_OK) {
-        return status;
+        return status != SL_ERR_CANCELLED
+                   ? status
+                   : sl_fail(err, status, "stopped by a signal: none of %zu recipes was measured", e->n_trials);
     }
     e->full_nll = sl_fidelity_full_nll(fidelity);
     for (size_t i = 0; i < e->n_trials && status == SL_OK; i++) {
@@ -375,6 +386,10 @@ static enum sl_status report(const struct eval *e, struct sl_error *err) {
         }
         print_skipped(e);
     }
+    if (e->stopped) {
+        return sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal: %zu of %zu recipes were measured", e->n_measured,
+                       e->n_trials);
+    }
     if (n_run == 0) {
         return sl_fail(err, SL_ERR_PRECONDITION, "none of the recipes can be run");
     }
@@ -418,7 +433,12 @@ static enum sl_status evaluate(void *arg, struct sl_error *err) {
 
 int sl_command_eval_fidelity(int argc, char **argv) {
     struct eval e = {.width = sl_terminal_width(STDERR_FILENO)};
+    struct sl_error err;
+    if (sl_signals_init(&e.signals, &err) != SL_OK) { // before there are threads
+        return sl_tool_complain("eval fidelity", &err);
+    }
     int code = sl_tool_run(&program, argc, argv, &e, evaluate);
+    sl_signals_cleanup(&e.signals);
     free(e.trials);
     sl_list_cleanup(&e.recipes);
     return code;

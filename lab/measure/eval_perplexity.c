@@ -100,7 +100,9 @@ struct eval {
     struct sl_eval_model model;
     struct sl_list recipes;
     struct trial *trials; // the first is the full cache
-    size_t n_trials;
+    size_t n_trials, n_measured;
+    struct sl_signals signals;
+    bool stopped; // by a signal: what was measured is shown
     struct text texts[SL_MAX_OPTION_LIST];
     int n_texts;
     int64_t n_tokens, n_blocks, most_blocks; // of all texts; of the longest
@@ -178,7 +180,7 @@ static enum sl_status draw_progress(void *arg, int64_t done, int64_t total) {
         struct sl_progress progress = {.phase = e->phase, .done = e->done + done, .total = e->n_tokens};
         sl_progress_draw(&progress, e->width, stderr);
     }
-    return SL_OK;
+    return sl_signals_check(&e->signals, NULL);
 }
 
 static enum sl_status measure_texts(struct eval *e, struct trial *trial, const struct sl_recipe *recipe,
@@ -215,10 +217,17 @@ static enum sl_status measure_texts(struct eval *e, struct trial *trial, const s
 static enum sl_status run_trial(struct eval *e, struct trial *trial, struct sl_error *err) {
     struct sl_recipe recipe;
     struct sl_error why = {0};
-    enum sl_status status = sl_job_recipe(trial->text, e->model.runtime.config, &recipe, &why);
+    enum sl_status status =
+        e->stopped ? SL_ERR_CANCELLED : sl_job_recipe(trial->text, e->model.runtime.config, &recipe, &why);
     if (status == SL_OK) {
         trial->evicts = sl_recipe_evicts(&recipe);
         status = measure_texts(e, trial, &recipe, &why);
+    }
+    e->n_measured += status == SL_OK;
+    if (status == SL_ERR_CANCELLED) {
+        e->stopped = true;
+        snprintf(trial->reason, sizeof trial->reason, "stopped before it was measured");
+        return SL_OK;
     }
     if (status == SL_ERR_INVALID || status == SL_ERR_PRECONDITION || status == SL_ERR_UNSUPPORTED) {
         snprintf(trial->reason, sizeof trial->reason, "%s", why.text);
@@ -395,6 +404,10 @@ static enum sl_status report(const struct eval *e, struct sl_error *err) {
     for (size_t i = 0; i < e->n_trials; i++) {
         n_run += e->trials[i].reason[0] == '\0';
     }
+    if (e->stopped) {
+        return sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal: %zu of %zu recipes were measured", e->n_measured,
+                       e->n_trials);
+    }
     if (n_run == 0 || (n_run == 1 && e->n_trials > 1)) {
         return sl_fail(err, SL_ERR_PRECONDITION, "none of the recipes can be streamed");
     }
@@ -435,7 +448,12 @@ static enum sl_status evaluate(void *arg, struct sl_error *err) {
 
 int sl_command_eval_perplexity(int argc, char **argv) {
     struct eval e = {.width = sl_terminal_width(STDERR_FILENO)};
+    struct sl_error err;
+    if (sl_signals_init(&e.signals, &err) != SL_OK) { // before there are threads
+        return sl_tool_complain("eval perplexity", &err);
+    }
     int code = sl_tool_run(&program, argc, argv, &e, evaluate);
+    sl_signals_cleanup(&e.signals);
     for (size_t i = 0; i < e.n_trials; i++) {
         free(e.trials[i].blocks);
     }

@@ -195,9 +195,12 @@ static void test_command_on_a_full_disk_fails(void **state) {
 
 static void test_command_help_says_what_the_environment_gives(void **state) {
     (void)state;
-    struct outcome o = run("$SLUICE run --help | grep 'in the environment'");
-    assert_non_null(strstr(o.text, "Every option but those that may be given several times can be given"));
-    o = run("$SLUICE jobs --help | grep 'in the environment'");
+    struct outcome o = run("$SLUICE run --help | grep -A1 'In the environment: '");
+    assert_non_null(strstr(o.text, "SLUICE_MODEL,"));
+    assert_null(strstr(o.text, "SLUICE_PROMPT"));
+    o = run("$SLUICE recipes --help | grep 'In the environment:'");
+    assert_non_null(strstr(o.text, "SLUICE_LOG."));
+    o = run("$SLUICE-decode --help | grep 'in the environment'");
     assert_non_null(strstr(o.text, "Every option can be given"));
 }
 

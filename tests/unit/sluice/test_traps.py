@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands without traps: what somebody may type who has read nothing, and what it must not lead to. No cluster is needed."""
 import http.server
+import json
 import os
 import re
 import signal
 import subprocess
+import tempfile
 import threading
 import unittest
 
@@ -93,6 +95,103 @@ class ExitCodes(unittest.TestCase):
             going.send_signal(number)
             self.assertEqual(going.wait(60), 4, going.communicate()[1])
             going.communicate()
+
+
+class Environment(unittest.TestCase):
+    def test_what_is_left_in_it_does_not_reach_a_command(self):
+        left = {"SLUICE_PROMPT": "another text", "SLUICE_MAX_NEW_TOKENS": "3", "SLUICE_QUIET": "yes", "SLUICE_LOG": "error"}
+        done = run("run", "--local", "--model", MODEL, "-n", "1", env=left)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("nothing to read", done.stderr)
+        self.assertIn("SLUICE_PROMPT in the environment is no variable of Sluice's, and ignored\n", done.stderr)
+
+    def test_few_are_taken(self):
+        self.assertIn("no coordinator at 127.0.0.1:2:", run("jobs", env={"SLUICE_COORDINATOR": "127.0.0.1:2"}).stderr)
+        done = run("run", "--local", "-p", "hi", "-n", "1", "--quiet", env={"SLUICE_MODEL": MODEL})
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_what_is_misspelt_is_said(self):
+        for program, words, name, meant in (("sluice", ["recipes"], "SLUICE_COORDINATR", "SLUICE_COORDINATOR"),
+                                            ("sluice-kvstore", ["--nope"], "", ""),
+                                            ("sluice-kvstore", ["--check"], "SLUICE_TRANSPROT", "SLUICE_TRANSPORT")):
+            stderr = run(*words, program=program, env={name: "x"} if name else {}).stderr
+            self.assertEqual("is no variable of Sluice's" in stderr, bool(name), stderr)
+            self.assertIn(f": is {meant} meant?" if name else "", stderr)
+        for name in ("SLUICE_ARENA", "SLUICE_BIN", "SLUICE_TEST_SLOWNESS"):  # others' are passed over
+            self.assertEqual(run("recipes", env={name: "1"}).stderr, "")
+
+    def test_the_list_of_what_servers_take_is_whole(self):
+        names = set()
+        for program in ("coordinator", "prefill", "decode", "kvstore", "gateway"):
+            names |= {option["name"] for option in json.loads(run("--describe", program=f"sluice-{program}").stdout)["options"]}
+        with open("base/environment.c", encoding="utf-8") as file:
+            table = re.search(r"of_servers\[\] = \{(.*?)\};", file.read(), re.S).group(1)
+        self.assertEqual(set(re.findall(r'"([a-z-]+)"', table)), names)
+        with open("docs/OPERATIONS.md", encoding="utf-8") as file:
+            page = file.read()
+        with open("base/environment.c", encoding="utf-8") as file:
+            table = re.search(r"of_tool\[\] = \{(.*?)\};", file.read(), re.S).group(1)
+        for name in re.findall(r'"([a-z-]+)"', table):
+            self.assertIn("`SLUICE_" + name.upper().replace("-", "_") + "`", page)
+
+
+class ConfigFile(unittest.TestCase):
+    def config(self, text):
+        with open(self.path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return ["--config", self.path]
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, "sluice.yaml")
+
+    def test_it_says_what_the_command_line_leaves_open(self):
+        words = self.config(f"""# of all programs
+model: {MODEL}
+arena: 64M            # of servers: no affair of a command
+sluice run:
+  prompt: hi
+  recipe: h2o, budget=0.5
+  max-new-tokens: 2
+  local: yes
+sluice-decode:
+  max-jobs: nonsense
+""")
+        for more, env, recipe in ([], {}, "h2o,budget=0.5"), (["-r", "full"], {}, "full"), ([], {"SLUICE_CONFIG": self.path}, "h2o,budget=0.5"):
+            done = run("run", *([] if env else words), *more, env=env)
+            self.assertEqual(done.returncode, 0, done)
+            self.assertIn(f"recipe       {recipe}\n", done.stderr)
+        done = run("run", *words, env={"SLUICE_MODEL": "/nonexistent"})  # which goes before the file
+        self.assertIn("/nonexistent", done.stderr)
+        done = run("--check", *words, program="sluice-kvstore")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done = run("--check", *words, program="sluice-decode")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("sluice.yaml:10: max-jobs: 'nonsense' is not a whole number", done.stderr)
+
+    def test_lists(self):
+        words = self.config("sluice eval fidelity:\n  recipe: [full, 'h2o,budget=0.5']\n  tokens: 300\n  continuation: 4\n")
+        done = run("eval", "fidelity", "--model", MODEL, *words)
+        self.assertEqual(re.findall(r"^(\S+) ", done.stdout.split("ERROR BY LAYER")[0], re.M)[2:], ["full", "h2o,budget=0.5"], done)
+        done = run("eval", "fidelity", "--model", MODEL, *words, "--recipe", "h2o,budget=30")
+        self.assertNotIn("full  ", done.stdout)
+
+    def test_what_is_wrong_is_said_with_its_line(self):
+        for text, says in [("cordinator: x:1\n", ":1: sluice jobs has no option cordinator: did you mean coordinator"),
+                           ("log: warn\nsluice jobs:\n  limmit: 3\n", ":3: sluice jobs has no option limmit: did you mean limit"),
+                           ("log: warn\nlog: info\n", ":2: log stands in line 1 already"), ("- a\n", ":1: expected `option: value`"),
+                           ("log: {a: b}\n", ":1: expected a value"), ("log: *x\n", ":1: "), ("log: 'a\n", ":2: found unexpected end"),
+                           ("timeout: 5\n", ":1: timeout: '5' is not a time with its unit")]:
+            done = run("jobs", *self.config(text))
+            self.assertEqual(done.returncode, 2, done)
+            self.assertIn(self.path + says, done.stderr)
+        for text in ("", "# nothing\n", "---\n", "sluice run: {prompt: x}\n"):
+            self.assertEqual(run("recipes", *self.config(text)).returncode, 0, text)
+        done = run("recipes", "--config", "/nonexistent")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--config /nonexistent: No such file", done.stderr)
+        self.assertEqual(run("recipes", "--help", *self.config("nonsense: 1\n")).returncode, 0)
 
 
 if __name__ == "__main__":

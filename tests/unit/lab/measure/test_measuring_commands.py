@@ -5,6 +5,7 @@ the same command gives the same numbers whatever the number of threads."""
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -177,6 +178,24 @@ class Fidelity(unittest.TestCase):
         self.assertEqual([row.endswith("nothing was evicted") for row in rows], [False, True, False, False], done.stdout)
         done = run("run", "--local", "--model", MODEL, "--prompt", "hi", "-n", "1", "--recipe", "h2o,budget=1000")
         self.assertIn("nothing was evicted: the budget holds the whole prompt\n", done.stderr)
+
+    def test_an_interruption_leaves_what_was_measured(self):
+        recipes = ";".join(f"h2o,budget={n}" for n in range(100, 400))
+        for words in (["fidelity", "--tokens", "600", "--continuation", "64"], ["perplexity", "--tokens", "512"]):
+            for seconds in (1, 4, 16, 64):  # the first recipe may take long where much else goes on
+                going = subprocess.Popen([SLUICE, "eval", *words, "--model", MODEL, "--recipe", recipes, "--threads", "1"],
+                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                time.sleep(seconds)
+                going.send_signal(signal.SIGINT)
+                stdout, stderr = going.communicate(timeout=60)
+                self.assertEqual(going.returncode, 4, stderr)
+                self.assertIn("stopped by a signal: ", stderr)
+                if "h2o,budget=100 " in stdout:
+                    break
+            n, of = re.search(r"(\d+) of (\d+) recipes were measured", stderr).groups()
+            self.assertTrue(0 < int(n) < int(of), stderr)
+            self.assertIn("h2o,budget=100 ", stdout)  # its row
+            self.assertIn("skipped  h2o,budget=399: stopped before it was measured", stdout)
 
     def test_results_do_not_depend_on_threads(self):
         words = ["eval", "fidelity", *SMALL, "--recipe", "h2o,budget=0.2,format=int4;d2o", "--recipe", "tailorkv", "--json"]

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see environment.h.
+#include "base/environment.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/similar.h"
+
+extern char **environ;
+
+// What every command of the tool takes, where it has the option. docs/OPERATIONS.md lists them.
+static const char *const of_tool[] = {"config",      "coordinator", "device",  "log",     "model",  "tls-ca",
+                                      "tls-revoked", "tls-cert",    "tls-key", "timeout", "weights"};
+
+// To add an option to a server: its name here, too (tests/unit/sluice/test_traps.py compares).
+static const char *const of_servers[] = {"admin-listen",
+                                         "advertise",
+                                         "arena",
+                                         "body-memory",
+                                         "body-timeout",
+                                         "check",
+                                         "coordinator",
+                                         "deadline",
+                                         "device",
+                                         "disk",
+                                         "disk-bytes",
+                                         "etcd",
+                                         "etcd-ca",
+                                         "etcd-cert",
+                                         "etcd-key",
+                                         "etcd-prefix",
+                                         "fabric-listen",
+                                         "first-timeout",
+                                         "grace",
+                                         "heartbeat",
+                                         "https-cert",
+                                         "https-key",
+                                         "huge-pages",
+                                         "idle-timeout",
+                                         "inject",
+                                         "insecure",
+                                         "job-retention",
+                                         "jwt-audience",
+                                         "jwt-issuer",
+                                         "jwt-keys",
+                                         "jwt-tenant",
+                                         "keep",
+                                         "kept-bytes",
+                                         "kept-jobs",
+                                         "keys",
+                                         "lease",
+                                         "listen",
+                                         "lock",
+                                         "log",
+                                         "log-format",
+                                         "max-body",
+                                         "max-chunk",
+                                         "max-connections",
+                                         "max-jobs",
+                                         "max-prompt",
+                                         "max-requests",
+                                         "max-scan-load",
+                                         "max-watchers",
+                                         "metrics-alias",
+                                         "model",
+                                         "model-name",
+                                         "name",
+                                         "otlp",
+                                         "otlp-share",
+                                         "pin",
+                                         "ping",
+                                         "prefill-timeout",
+                                         "prefixes",
+                                         "queue",
+                                         "reader-timeout",
+                                         "recipe",
+                                         "request-memory",
+                                         "retries",
+                                         "retrieve-deadline",
+                                         "retrieve-lost",
+                                         "salt-file",
+                                         "scan-threads",
+                                         "staging",
+                                         "stall-after",
+                                         "state",
+                                         "state-bytes",
+                                         "tenant-share",
+                                         "tenants",
+                                         "threads",
+                                         "tier",
+                                         "tls-ca",
+                                         "tls-revoked",
+                                         "tls-cert",
+                                         "tls-key",
+                                         "tls-revoked",
+                                         "transport",
+                                         "weights",
+                                         "worker-wait"};
+
+// Not options: of our tests and builds, of deploy/compose, and SLUICE_TIER, which is one of servers.
+static const char *const of_others[] = {"bin",           "faults", "bend",         "freeze-lib",    "fuzz",
+                                        "aiperf",        "asan",   "tsan",         "image",         "models",
+                                        "worker-memory", "cuda",   "test-verbose", "test-slowness", "emulated-fault"};
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static bool has(const char *const *names, size_t n, const char *name) {
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(names[i], name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_tool(const char *program) {
+    return strncmp(program, "sluice ", 7) == 0;
+}
+
+bool sl_environment_takes(const char *program, const char *option) {
+    return !is_tool(program) || has(of_tool, COUNT(of_tool), option);
+}
+
+bool sl_environment_knows(const char *option) {
+    return has(of_servers, COUNT(of_servers), option) || has(of_tool, COUNT(of_tool), option);
+}
+
+void sl_environment_name(const char *option, char *name, size_t name_bytes) {
+    snprintf(name, name_bytes, "SLUICE_%s", option);
+    for (char *c = name; *c; c++) {
+        *c = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
+    }
+}
+
+// SLUICE_MAX_BATCH=... -> "max-batch"; false: it is not one of ours.
+static bool option_name(const char *variable, char *name, size_t name_bytes) {
+    size_t n = strcspn(variable, "=");
+    if (strncmp(variable, "SLUICE_", 7) != 0 || n - 7 >= name_bytes || variable[n] == '\0' || variable[n + 1] == '\0') {
+        return false;
+    }
+    for (size_t i = 7; i < n; i++) {
+        name[i - 7] = variable[i] == '_' ? '-' : (char)tolower((unsigned char)variable[i]);
+    }
+    name[n - 7] = '\0';
+    return true;
+}
+
+void sl_environment_check(void (*warn_fn)(const char *program, const char *text), const char *program) {
+    for (char **variable = environ; *variable; variable++) {
+        char name[64], text[256], meant[80] = "";
+        if (!option_name(*variable, name, sizeof name) || sl_environment_knows(name) ||
+            has(of_others, COUNT(of_others), name)) {
+            continue;
+        }
+        struct sl_similar similar = {.word = name};
+        for (size_t i = 0; i < COUNT(of_tool); i++) {
+            sl_similar_offer(&similar, of_tool[i]);
+        }
+        for (size_t i = 0; i < COUNT(of_servers) && !is_tool(program); i++) {
+            sl_similar_offer(&similar, of_servers[i]);
+        }
+        if (similar.name) {
+            sl_environment_name(similar.name, meant, sizeof meant);
+        }
+        snprintf(text, sizeof text, "%.*s in the environment is no variable of Sluice's, and ignored%s%s%s",
+                 (int)strcspn(*variable, "="), *variable, similar.name ? ": is " : "", meant,
+                 similar.name ? " meant?" : "");
+        warn_fn(program, text);
+    }
+}
