@@ -150,7 +150,7 @@ static enum sl_status take_packed(const struct packed *packed, struct split *spl
 static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
     struct sl_ranks *ranks = sl_ranks_of(stream);
     struct split *split = make_split(ranks, matrix);
-    struct packed *packed = calloc((size_t)ranks->n, sizeof *packed);
+    struct packed *packed = calloc(SL_MAX_RANKS, sizeof *packed);
     if (split == NULL || packed == NULL) {
         free(packed);
         if (split != NULL) {
