@@ -20,6 +20,7 @@
 #define MAX_VALUES        65536 // of keys, and of tensors
 #define MAX_ALIGNMENT     (1 << 20)
 #define DEFAULT_ALIGNMENT 32
+#define MAX_SHOWN         64 // bytes of a text in a message
 
 struct sl_gguf {
     unsigned char *base; // the mapping
@@ -136,6 +137,13 @@ static enum sl_status take_text(struct cursor *c, const char *what, struct sl_gg
     return status;
 }
 
+struct sl_gguf_text sl_gguf_shown(struct sl_gguf_text text) {
+    if (text.at == NULL) {
+        return (struct sl_gguf_text){"missing", strlen("missing")};
+    }
+    return (struct sl_gguf_text){text.at, text.n_bytes < MAX_SHOWN ? text.n_bytes : MAX_SHOWN};
+}
+
 static enum sl_status take_kind(struct cursor *c, enum sl_gguf_kind *kind_out) {
     uint64_t kind = 0;
     enum sl_status status = take_number(c, 4, "metadata", &kind);
@@ -175,7 +183,7 @@ static enum sl_status take_value(struct cursor *c, struct sl_gguf_value *value) 
         status = take_kind(c, &value->kind);
         if (status == SL_OK && value->kind == SL_GGUF_ARRAY) {
             status = sl_fail(c->err, SL_ERR_UNSUPPORTED, "%s: %.*s is an array of arrays", c->path,
-                             (int)(value->key.n_bytes < 96 ? value->key.n_bytes : 96), value->key.at);
+                             (int)sl_gguf_shown(value->key).n_bytes, value->key.at);
         }
         if (status == SL_OK) {
             status = take_number(c, 8, "metadata", &value->n);
@@ -217,9 +225,9 @@ static enum sl_status read_values(struct sl_gguf *g, struct cursor *c, uint64_t 
     qsort(g->values, g->n_values, sizeof *g->values, compare_values);
     for (size_t i = 1; i < g->n_values; i++) {
         if (compare_values(&g->values[i - 1], &g->values[i]) == 0) {
-            struct sl_gguf_text key = g->values[i].key;
-            return sl_fail(c->err, SL_ERR_INVALID, "%s: the key %.*s is there twice", c->path,
-                           (int)(key.n_bytes < 96 ? key.n_bytes : 96), key.at);
+            struct sl_gguf_text key = sl_gguf_shown(g->values[i].key);
+            return sl_fail(c->err, SL_ERR_INVALID, "%s: the key %.*s is there twice", c->path, (int)key.n_bytes,
+                           key.at);
         }
     }
     return SL_OK;

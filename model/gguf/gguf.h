@@ -85,6 +85,8 @@ double sl_gguf_number(const struct sl_gguf *gguf, const char *key, double fallba
 bool sl_gguf_bool(const struct sl_gguf *gguf, const char *key, bool fallback);
 // at NULL: there is none.
 struct sl_gguf_text sl_gguf_text(const struct sl_gguf *gguf, const char *key);
+// For messages: no longer than a line may be, and "missing" where there is none.
+struct sl_gguf_text sl_gguf_shown(struct sl_gguf_text text);
 bool sl_gguf_text_is(struct sl_gguf_text text, const char *is);
 
 // Element i of an array of numbers of any kind but text.

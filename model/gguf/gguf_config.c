@@ -223,7 +223,7 @@ enum sl_status sl_gguf_config(const struct sl_gguf *gguf, json_t **root_out, str
         return SL_OK;
     }
     return sl_fail(err, SL_ERR_UNSUPPORTED, "general.architecture is %.*s; only %s are supported",
-                   name.n_bytes < 64 ? (int)name.n_bytes : 64, name.at != NULL ? name.at : "", list);
+                   (int)sl_gguf_shown(name).n_bytes, sl_gguf_shown(name).at, list);
 }
 
 // --- where answers end -----------------------------------------------------------------------------------------------

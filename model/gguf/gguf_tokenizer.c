@@ -92,7 +92,7 @@ static enum sl_status make_vocab(struct making *m) {
         }
         if (json_object_getn(m->vocab, text.at, text.n_bytes) != NULL) {
             return sl_fail(m->err, SL_ERR_INVALID, "token %llu, \"%.*s\", is there twice", (unsigned long long)i,
-                           text.n_bytes < 64 ? (int)text.n_bytes : 64, text.at);
+                           (int)sl_gguf_shown(text).n_bytes, text.at);
         }
         if (json_object_setn_new(m->vocab, text.at, text.n_bytes, json_integer((json_int_t)i)) != 0) {
             return sl_fail(m->err, SL_ERR_INVALID, "token %llu is not UTF-8, or there is no memory for it",
@@ -344,12 +344,12 @@ static enum sl_status begin(struct making *m, const struct sl_gguf *gguf, struct
     *m = (struct making){.gguf = gguf, .is_llama = sl_gguf_text_is(model, "llama"), .ok = true, .err = err};
     if (!m->is_llama && !sl_gguf_text_is(model, "gpt2")) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "tokenizer.ggml.model is %.*s; only gpt2 and llama are supported",
-                       model.n_bytes < 64 ? (int)model.n_bytes : 64, model.at != NULL ? model.at : "missing");
+                       (int)sl_gguf_shown(model).n_bytes, sl_gguf_shown(model).at);
     }
     m->pre = m->is_llama ? NULL : sl_pretokenizer_of_name(pre);
     if (!m->is_llama && m->pre == NULL) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "tokenizer.ggml.pre is %.*s, which is not one of ours",
-                       pre.n_bytes < 64 ? (int)pre.n_bytes : 64, pre.at != NULL ? pre.at : "missing");
+                       (int)sl_gguf_shown(pre).n_bytes, sl_gguf_shown(pre).at);
     }
     return read_lists(m);
 }

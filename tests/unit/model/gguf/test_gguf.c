@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: what GGUF files are refused for, what their metadata become, and where a model's file is found.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+#include <limits.h>
+
+#include "model/gguf/document.h"
+#include "model/model_internal.h"
+#include "tests/gguf_file.h"
+#include "tests/unit/temp_folder.h"
+#include "text/tokenizer/tokenizer.h"
+
+#define LLAMA                                                                                                          \
+    "s general.architecture llama\nu llama.block_count 1\nu llama.embedding_length 32\nu llama.feed_forward_length "   \
+    "64\n"                                                                                                             \
+    "u llama.attention.head_count 2\nu llama.attention.head_count_kv 1\nu llama.context_length 128\n"                  \
+    "f llama.attention.layer_norm_rms_epsilon 1e-5\n"
+#define EMBEDDING "t token_embd.weight 8 32 8\n"
+
+static struct gguf_file file;
+
+static void write_file(const struct temp_folder *folder, const char *name, const char *text) {
+    gguf_file_make(&file, text, strlen(text));
+    temp_folder_write(folder, name, file.bytes, file.n);
+}
+
+static const char *path_in(const struct temp_folder *folder, const char *name, char path[PATH_MAX]) {
+    snprintf(path, PATH_MAX, "%s/%s", folder->path, name);
+    return path;
+}
+
+static void check_open(const struct temp_folder *folder, enum sl_status expected, const char *named) {
+    char path[PATH_MAX];
+    struct sl_gguf *gguf = NULL;
+    struct sl_error err = {0};
+    enum sl_status status = sl_gguf_open(path_in(folder, "x.gguf", path), &gguf, &err);
+    if (status != expected || (status != SL_OK && (!strstr(err.text, named) || !strstr(err.text, "x.gguf")))) {
+        fail_msg("status %d, expected %d about \"%s\": %s", status, expected, named, err.text);
+    }
+    assert_true((gguf != NULL) == (status == SL_OK));
+    sl_gguf_close(&gguf);
+}
+
+// --- the file --------------------------------------------------------------------------------------------------------
+
+static void test_gguf_refuses_every_beginning_of_a_file(void **state) {
+    struct temp_folder folder = temp_folder_create();
+    (void)state;
+    write_file(&folder, "x.gguf", LLAMA "S list a|b|c\nF numbers 1,2\n" EMBEDDING "t a 0 3\n");
+    check_open(&folder, SL_OK, "");
+    for (size_t n = file.n - 21; n > 0; n--) { // the last tensor's padding may be cut
+        temp_folder_write(&folder, "x.gguf", file.bytes, n);
+        check_open(&folder, SL_ERR_INVALID, "");
+    }
+    temp_folder_destroy(&folder);
+}
+
+static void test_gguf_refuses_damaged_numbers(void **state) {
+    static const struct {
+        size_t at;
+        unsigned char bytes[8];
+        size_t n;
+        enum sl_status status;
+        const char *named;
+    } cases[] = {
+        {0, "GGML", 4, SL_ERR_INVALID, "not a GGUF file"},
+        {4, {1}, 1, SL_ERR_UNSUPPORTED, "version 1"},
+        {4, {0, 0, 0, 3}, 4, SL_ERR_UNSUPPORTED, "big endian"},
+        {8, {255, 255, 255, 255}, 4, SL_ERR_INVALID, "tensors"},
+        {16, {255, 255, 255, 255, 255, 255, 255, 255}, 8, SL_ERR_INVALID, "values"},
+        {16, {2}, 1, SL_ERR_INVALID, ""},                                               // one more than there are
+        {24, {255, 255, 255, 255, 255, 255, 255, 255}, 8, SL_ERR_INVALID, "truncated"}, // the first key's length
+        {35, {99}, 1, SL_ERR_INVALID, "type 99"},                                       // behind "abc"
+        {39, {9}, 1, SL_ERR_UNSUPPORTED, "array of arrays"},                            // of its elements
+        {43, {255, 255, 255, 255, 255, 255, 255, 255}, 8, SL_ERR_INVALID, "truncated"}, // how many
+        {43, {0, 0, 0, 0, 0, 0, 0, 64}, 8, SL_ERR_INVALID, "truncated"},                // times 4 is 0
+    };
+    struct temp_folder folder = temp_folder_create();
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        write_file(&folder, "x.gguf", "i abc 1,2,3\n");
+        memcpy(file.bytes + cases[i].at, cases[i].bytes, cases[i].n);
+        temp_folder_write(&folder, "x.gguf", file.bytes, file.n);
+        check_open(&folder, cases[i].status, cases[i].named);
+    }
+    temp_folder_destroy(&folder);
+}
+
+static void test_gguf_refuses_impossible_tensors(void **state) {
+    static const struct {
+        const char *text;
+        enum sl_status status;
+        const char *named;
+    } cases[] = {
+        {"t a 0 4\nt b 0 4\n", SL_OK, ""},
+        {"u same 1\nu same 2\n", SL_ERR_INVALID, "same is there twice"},
+        {"t a 0 4\nt a 0 4\n", SL_ERR_INVALID, "tensor a is there twice"},
+        {"t a 0\n", SL_ERR_INVALID, "0 dimensions"},
+        {"t a 0 1 1 1 1 1\n", SL_ERR_INVALID, "5 dimensions"},
+        {"t a 0 4 0\n", SL_ERR_INVALID, "impossible shape"},
+        {"t a 0 900000 900000 900000 900000\n", SL_ERR_INVALID, "impossible shape"},
+        {"t a 0 900000 9000\n", SL_ERR_INVALID, "truncated"},
+        {"t a 8 48 2\n", SL_ERR_INVALID, "whole blocks of Q8_0"},
+        {"t a 12 128 2\n", SL_ERR_INVALID, "whole blocks of Q4_K"},
+        {"t a 23 256\n", SL_ERR_UNSUPPORTED, "IQ4_XS"},
+        {"t a 77 256\n", SL_ERR_UNSUPPORTED, "not known"},
+        {"u general.alignment 24\nt a 0 4\n", SL_ERR_INVALID, "power of two"},
+        {"u general.alignment 0\nt a 0 4\n", SL_ERR_INVALID, "power of two"},
+        {"u general.alignment 64\nt a 0 4\nt b 0 4\n", SL_ERR_INVALID, "multiple of 64"},
+        {"u split.count 3\n", SL_ERR_UNSUPPORTED, "one of 3 files"},
+    };
+    struct temp_folder folder = temp_folder_create();
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        write_file(&folder, "x.gguf", cases[i].text);
+        check_open(&folder, cases[i].status, cases[i].named);
+    }
+    write_file(&folder, "x.gguf", "t a 0 16\nt b 0 16\n"); // b's offset of 64, its last eight bytes, becomes 32
+    unsigned char *offset = memmem(file.bytes, file.n, "\x40\0\0\0\0\0\0\0", 8);
+    assert_non_null(offset);
+    *offset = 32;
+    temp_folder_write(&folder, "x.gguf", file.bytes, file.n);
+    check_open(&folder, SL_ERR_INVALID, "overlaps");
+    temp_folder_destroy(&folder);
+}
+
+// --- where a model's file is -----------------------------------------------------------------------------------------
+
+static enum sl_status load_config(const char *model, struct sl_model_config *config_out, struct sl_error *err) {
+    *err = (struct sl_error){0};
+    return sl_model_config_load(model, config_out, err);
+}
+
+static void test_model_is_a_file_or_the_only_one_of_a_folder(void **state) {
+    struct temp_folder folder = temp_folder_create();
+    struct sl_model_config config;
+    struct sl_error err;
+    char path[PATH_MAX];
+    (void)state;
+    write_file(&folder, "x.gguf", LLAMA EMBEDDING);
+    assert_int_equal(load_config(path_in(&folder, "x.gguf", path), &config, &err), SL_OK);
+    assert_int_equal(load_config(folder.path, &config, &err), SL_OK);
+    assert_int_equal(config.hidden, 32);
+    assert_int_equal(config.n_vocab, 8);
+    assert_true(config.tied_embeddings && !config.has_profile);
+    // what lies beside a file has its name in front
+    const char profile[] = "{\"version\": 1, \"dense_preference\": [1.0], \"threshold\": 0.5, \"dense_layers\": [0]}";
+    temp_folder_write_text(&folder, "x.gguf.sluice_profile.json", profile);
+    assert_int_equal(load_config(path, &config, &err), SL_OK);
+    assert_true(config.has_profile);
+    write_file(&folder, "y.gguf", LLAMA EMBEDDING);
+    assert_int_equal(load_config(folder.path, &config, &err), SL_ERR_INVALID);
+    assert_true(strstr(err.text, "x.gguf") && strstr(err.text, "y.gguf"));
+    temp_folder_write_text(&folder, "config.json", "{}"); // a folder of the other kind
+    assert_int_equal(load_config(folder.path, &config, &err), SL_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "architectures"));
+    temp_folder_destroy(&folder);
+}
+
+// --- the configuration -----------------------------------------------------------------------------------------------
+
+static void test_metadata_become_a_configuration(void **state) {
+    static const struct {
+        const char *text;
+        enum sl_status status;
+        const char *named;
+    } cases[] = {
+        {LLAMA EMBEDDING, SL_OK, ""},
+        {"s general.architecture bert\n", SL_ERR_UNSUPPORTED, "bert; only llama, qwen2, qwen3, phi3, falcon"},
+        {"u a 1\n", SL_ERR_UNSUPPORTED, "general.architecture"},
+        {LLAMA "u llama.expert_count 8\n" EMBEDDING, SL_ERR_UNSUPPORTED, "mixtures"},
+        {LLAMA "u llama.attention.key_length 16\nu llama.attention.value_length 8\n" EMBEDDING, SL_ERR_UNSUPPORTED,
+         "channels"},
+        {LLAMA, SL_ERR_INVALID, "vocab_size is missing"},
+        {LLAMA "f llama.rope.freq_base nan\n" EMBEDDING, SL_ERR_INVALID, "finite"},
+        {LLAMA "s llama.rope.scaling.type linear\nf llama.rope.scaling.factor 2\n" EMBEDDING, SL_OK, ""},
+        {LLAMA "s llama.rope.scaling.type cubic\n" EMBEDDING, SL_ERR_UNSUPPORTED, "cubic"},
+        {LLAMA "u llama.rope.dimension_count 8\n" EMBEDDING, SL_ERR_UNSUPPORTED, "partial_rotary_factor"},
+        {LLAMA "u tokenizer.ggml.eos_token_id 99\n" EMBEDDING, SL_ERR_INVALID, "eos_token_id"},
+    };
+    struct temp_folder folder = temp_folder_create();
+    char path[PATH_MAX];
+    (void)state;
+    path_in(&folder, "x.gguf", path);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sl_model_config config;
+        struct sl_error err;
+        write_file(&folder, "x.gguf", cases[i].text);
+        enum sl_status status = load_config(path, &config, &err);
+        if (status != cases[i].status || (status != SL_OK && !strstr(err.text, cases[i].named))) {
+            fail_msg("case %zu: status %d: %s", i, status, err.text);
+        }
+    }
+    temp_folder_destroy(&folder);
+}
+
+static void test_metadata_say_windows_stretches_and_ends(void **state) {
+    struct temp_folder folder = temp_folder_create();
+    struct sl_model_config config;
+    struct sl_error err;
+    char path[PATH_MAX];
+    (void)state;
+    path_in(&folder, "x.gguf", path);
+    write_file(&folder, "x.gguf", LLAMA "u llama.attention.sliding_window 11\n" EMBEDDING);
+    assert_int_equal(load_config(path, &config, &err), SL_OK);
+    assert_string_equal(config.family->name, "mistral");
+    assert_int_equal(config.window, 11);
+    // eight frequencies with a stretch of their own, as Llama 3.1 has them: byte i of the data is 1 + i % 31
+    write_file(&folder, "x.gguf", LLAMA "t rope_freqs.weight 1 8\n" EMBEDDING);
+    assert_int_equal(load_config(path, &config, &err), SL_OK);
+    assert_int_equal(config.rope.kind, SL_ROPE_LONGROPE);
+    assert_true(config.rope.stretch[0][0] == config.rope.stretch[1][0] && config.rope.scale == 1.0);
+    assert_true(config.rope.stretch[0][1] > config.rope.stretch[0][0]);
+    write_file(&folder, "x.gguf",
+               LLAMA
+               "u tokenizer.ggml.eos_token_id 2\nu tokenizer.ggml.eot_token_id 3\nu tokenizer.ggml.bos_token_id 1\n"
+               "S tokenizer.ggml.tokens a|b|c|d|<|im_end\n" EMBEDDING);
+    assert_int_equal(load_config(path, &config, &err), SL_OK);
+    assert_int_equal(config.bos_id, 1);
+    assert_int_equal(config.n_eos, 2);
+    assert_true(config.eos_ids[0] == 2 && config.eos_ids[1] == 3);
+    temp_folder_destroy(&folder);
+}
+
+// --- tokenizers ------------------------------------------------------------------------------------------------------
+
+static void put_texts(const char *key, const json_t *list) {
+    gguf_put_text(&file, key, strlen(key));
+    gguf_put_u32(&file, 9);
+    gguf_put_u32(&file, 8);
+    gguf_put_u64(&file, json_array_size(list));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *text = json_array_get(list, i);
+        gguf_put_text(&file, json_string_value(text), json_string_length(text));
+    }
+    file.n_values++;
+}
+
+static void put_numbers(const char *key, bool is_float, const json_t *list) {
+    gguf_put_text(&file, key, strlen(key));
+    gguf_put_u32(&file, 9);
+    gguf_put_u32(&file, is_float ? 6 : 5);
+    gguf_put_u64(&file, json_array_size(list));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        gguf_put_number(&file, is_float, json_number_value(json_array_get(list, i)));
+    }
+    file.n_values++;
+}
+
+// tools/golden_sentencepiece.py: scores in place of merges.
+static void test_scores_give_the_ids_that_sentencepiece_gives(void **state) {
+    static const char text[] =
+        "s general.architecture llama\ns tokenizer.ggml.model llama\nu tokenizer.ggml.bos_token_id 1\n"
+        "u tokenizer.ggml.eos_token_id 2\nu tokenizer.ggml.unknown_token_id 0\n";
+    struct temp_folder folder = temp_folder_create();
+    struct sl_tokenizer *tokenizer = NULL;
+    struct sl_error err = {0};
+    char path[PATH_MAX];
+    json_t *golden = json_load_file("tests/golden/tokenizer/sentencepiece.json", 0, NULL);
+    assert_non_null(golden);
+    (void)state;
+    gguf_file_make(&file, text, sizeof text - 1);
+    file.n = 24; // values alone, and those of the lists behind them
+    file.n_values = 0;
+    for (const char *at = text, *line, *end = text + sizeof text - 1;;) {
+        size_t n;
+        if (!gguf_next(&at, end, '\n', &line, &n)) {
+            break;
+        }
+        if (n > 2) {
+            gguf_put_value(&file, line[0], line + 2, line + n);
+        }
+    }
+    put_texts("tokenizer.ggml.tokens", json_object_get(golden, "tokens"));
+    put_numbers("tokenizer.ggml.scores", true, json_object_get(golden, "scores"));
+    put_numbers("tokenizer.ggml.token_type", false, json_object_get(golden, "types"));
+    memcpy(file.bytes + 16, &file.n_values, 8);
+    temp_folder_write(&folder, "x.gguf", file.bytes, file.n);
+    if (sl_tokenizer_load(path_in(&folder, "x.gguf", path), &tokenizer, &err) != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+    assert_int_equal(sl_tokenizer_begin_id(tokenizer), 1);
+    const json_t *texts = json_object_get(golden, "texts"), *all = json_object_get(golden, "ids");
+    for (size_t i = 0; i < json_array_size(texts); i++) {
+        const json_t *expected = json_array_get(all, i), *string = json_array_get(texts, i);
+        int32_t *ids = NULL;
+        size_t n = 0;
+        assert_int_equal(sl_tokenizer_encode(tokenizer, json_string_value(string), json_string_length(string), false,
+                                             &ids, &n, &err),
+                         SL_OK);
+        bool same = n == json_array_size(expected);
+        for (size_t k = 0; k < n && same; k++) {
+            same = ids[k] == json_integer_value(json_array_get(expected, k));
+        }
+        if (!same) {
+            fail_msg("text %zu, \"%s\": %zu ids, expected %zu", i, json_string_value(string), n,
+                     json_array_size(expected));
+        }
+        free(ids);
+    }
+    sl_tokenizer_destroy(&tokenizer);
+    json_decref(golden);
+    temp_folder_destroy(&folder);
+}
+
+static void test_tokenizers_are_refused_by_name(void **state) {
+#define GPT2   "s tokenizer.ggml.model gpt2\n"
+#define TOKENS "S tokenizer.ggml.tokens a|b|ab|<s>\ni tokenizer.ggml.token_type 1,1,1,3\n"
+    static const struct {
+        const char *text;
+        enum sl_status status;
+        const char *named;
+    } cases[] = {
+        {GPT2 "s tokenizer.ggml.pre gpt-2\n" TOKENS "S tokenizer.ggml.merges a b\n", SL_OK, ""},
+        {"u a 1\n", SL_ERR_UNSUPPORTED, "tokenizer.ggml.model is missing"},
+        {"s tokenizer.ggml.model bert\n", SL_ERR_UNSUPPORTED, "bert"},
+        {GPT2 TOKENS, SL_ERR_UNSUPPORTED, "tokenizer.ggml.pre is missing"},
+        {GPT2 "s tokenizer.ggml.pre nonesuch\n" TOKENS, SL_ERR_UNSUPPORTED, "nonesuch"},
+        {GPT2 "s tokenizer.ggml.pre gpt-2\n", SL_ERR_INVALID, "tokenizer.ggml.tokens"},
+        {GPT2 "s tokenizer.ggml.pre gpt-2\nS tokenizer.ggml.tokens a|a\n", SL_ERR_INVALID, "twice"},
+        {GPT2 "s tokenizer.ggml.pre gpt-2\nS tokenizer.ggml.tokens a||b\n", SL_ERR_INVALID, "token 1 is empty"},
+        {GPT2 "s tokenizer.ggml.pre gpt-2\nS tokenizer.ggml.tokens a|\xff\n", SL_ERR_INVALID, "UTF-8"},
+        {GPT2 "s tokenizer.ggml.pre gpt-2\nS tokenizer.ggml.tokens a|b\ni tokenizer.ggml.token_type 1\n",
+         SL_ERR_INVALID, "token_type"},
+        {GPT2 "s tokenizer.ggml.pre gpt-2\n" TOKENS "S tokenizer.ggml.merges a c\n", SL_ERR_INVALID,
+         "vocabulary lacks"},
+        {"s tokenizer.ggml.model llama\n" TOKENS, SL_ERR_INVALID, "scores"},
+        {"s tokenizer.ggml.model llama\n" TOKENS "F tokenizer.ggml.scores 1,nan,nan,1\n", SL_ERR_INVALID, "score"},
+    };
+    struct temp_folder folder = temp_folder_create();
+    char path[PATH_MAX];
+    (void)state;
+    path_in(&folder, "x.gguf", path);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sl_tokenizer *tokenizer = NULL;
+        struct sl_error err = {0};
+        write_file(&folder, "x.gguf", cases[i].text);
+        enum sl_status status = sl_tokenizer_load(path, &tokenizer, &err);
+        if (status != cases[i].status || (status != SL_OK && !strstr(err.text, cases[i].named))) {
+            fail_msg("case %zu: status %d: %s", i, status, err.text);
+        }
+        sl_tokenizer_destroy(&tokenizer);
+    }
+    temp_folder_destroy(&folder);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gguf_refuses_every_beginning_of_a_file),
+        cmocka_unit_test(test_gguf_refuses_damaged_numbers),
+        cmocka_unit_test(test_gguf_refuses_impossible_tensors),
+        cmocka_unit_test(test_model_is_a_file_or_the_only_one_of_a_folder),
+        cmocka_unit_test(test_metadata_become_a_configuration),
+        cmocka_unit_test(test_metadata_say_windows_stretches_and_ends),
+        cmocka_unit_test(test_scores_give_the_ids_that_sentencepiece_gives),
+        cmocka_unit_test(test_tokenizers_are_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
