@@ -221,6 +221,7 @@ static bool meet_often(struct rank *rank) {
         CHECK(meet_with(rank, second || third ? SL_ERR_IO : SL_OK, third ? "third" : "second", SL_ERR_IO, 1,
                         "rank 1 of 3: second"));
         CHECK(meet_with(rank, rank->number == 0 ? SL_ERR_IO : SL_OK, "first", SL_ERR_IO, 0, "rank 0 of 3: first"));
+        CHECK(meet_with(rank, second ? SL_AGAIN : SL_OK, NULL, SL_AGAIN, 1, "rank 1 of 3: try again"));
         CHECK(meet_with(rank, third ? SL_AGAIN : SL_OK, NULL, SL_AGAIN, 2, "rank 2 of 3: try again"));
         CHECK(sum_once(rank, round, 3));
         CHECK(sl_group_meet(rank->group, third ? SL_ERR_IO : SL_OK, NULL, NULL) == SL_ERR_IO);
