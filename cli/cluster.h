@@ -36,8 +36,8 @@ struct sl_cluster_config {
 
 // Rows for the member `cluster` of the command's config struct `type`; the port is the command's own affair.
 #define SL_CLUSTER_OPTIONS(type)                                                                                       \
-    SL_OPTION_ROW("model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "model folder, or a name of `sluice models`",          \
-                  SL_FIELD(type, cluster.model)),                                                                      \
+    SL_OPTION_ROW("model", 'm', SL_OPTION_MODEL, NULL, "MODEL",                                                        \
+                  "model folder, GGUF file, or a name of `sluice models`", SL_FIELD(type, cluster.model)),             \
         SL_OPTION_ROW("prefill", 0, SL_OPTION_INT, "1", "N", "prefill workers of a cluster on this machine",           \
                       SL_FIELD(type, cluster.n_prefill), 1, 32),                                                       \
         SL_OPTION_ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",                                              \

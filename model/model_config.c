@@ -505,6 +505,7 @@ enum sl_status sl_model_config_load(const char *model_dir, struct sl_model_confi
     read_special_ids(&r, &config);
     json_decref(root);
     if (r.status != SL_OK) {
+        sl_error_prefix(err, model_dir);
         return r.status;
     }
     // What generation stops at is said here when this file exists: chat models have more than one end.

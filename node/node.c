@@ -27,7 +27,7 @@
 static enum sl_status open_model(struct sl_node *node, int max_rows, struct sl_error *err) {
     const char *dir = node->config.model;
     if (!dir) {
-        return sl_fail(err, SL_ERR_INVALID, "no model: give --model DIR (a Hugging Face model folder)");
+        return sl_fail(err, SL_ERR_INVALID, "no model: give --model DIR (a Hugging Face model folder, or a GGUF file)");
     }
     enum sl_weight_format weights;
     enum sl_status status = sl_weight_format_parse(node->config.weights, &weights, err);

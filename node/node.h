@@ -80,7 +80,8 @@ struct sl_node_config {
 // Options of workers that run a model, in addition.
 #define SL_NODE_MODEL_OPTIONS                                                                                          \
     SL_OPTION_ROW("model", 'm', SL_OPTION_MODEL, NULL, "MODEL",                                                        \
-                  "model folder, or a name of `sluice models` (required)", SL_FIELD(sl_node_config, model)),           \
+                  "model folder, GGUF file, or a name of `sluice models` (required)",                                  \
+                  SL_FIELD(sl_node_config, model)),                                                                    \
         SL_OPTION_ROW("threads", 0, SL_OPTION_INT, "0", "N",                                                           \
                       "threads of the engine; 0 is one for each processor that it may use",                            \
                       SL_FIELD(sl_node_config, threads), 0, 1024),                                                     \

@@ -28,7 +28,7 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, or a name of `sluice models`",
+    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, GGUF file, or a name of `sluice models`",
      SL_FIELD(options, model)},
     {"geometry", 0, SL_OPTION_STRING, NULL, "NAME", "a random model instead: 135m, 1b or 8b (4 of its layers)",
      SL_FIELD(options, geometry)},

@@ -37,7 +37,7 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, or a name of `sluice models`",
+    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, GGUF file, or a name of `sluice models`",
      SL_FIELD(options, model)},
     {"synthetic", 0, SL_OPTION_FLAG, "no", NULL, "a random model of 135 M parameters instead",
      SL_FIELD(options, synthetic)},

@@ -44,7 +44,7 @@ static const struct sl_option option_table[] = {
     {"coordinator", 'c', SL_OPTION_STRING, NULL, "HOST:PORT",
      "a cluster that runs already, with this --model; else one is started here", SL_FIELD(options, coordinator)},
     SL_TLS_OPTIONS(options, tls, "client"),
-    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, or a name of `sluice models`",
+    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, GGUF file, or a name of `sluice models`",
      SL_FIELD(options, model)},
     {"synthetic", 0, SL_OPTION_FLAG, NULL, NULL,
      "random weights of --model's shape, with as many positions as are needed", SL_FIELD(options, synthetic)},

@@ -27,7 +27,7 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, or a name of `sluice models`",
+    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, GGUF file, or a name of `sluice models`",
      SL_FIELD(options, model)},
     {"recipe", 'r', SL_OPTION_STRING, "full", "RECIPE", "of the jobs", SL_FIELD(options, recipe)},
     {"tokens", 'n', SL_OPTION_INT, "8000", "N", "length of the prompt", SL_FIELD(options, n_tokens), 2, 1 << 24},

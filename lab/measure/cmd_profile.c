@@ -30,7 +30,7 @@ struct profile_config {
 };
 
 static const struct sl_option options[] = {
-    {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "model folder, or a name of `sluice models`",
+    {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "model folder, GGUF file, or a name of `sluice models`",
      SL_FIELD(profile_config, model)},
     {"text", 't', SL_OPTION_LIST, NULL, "FILE",
      "a prompt; may be given several times, the scores are averaged. Without: the text of this tool's licence",

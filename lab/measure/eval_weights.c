@@ -33,7 +33,7 @@ struct weights_config {
 };
 
 static const struct sl_option options[] = {
-    {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "model folder, or a name of `sluice models`",
+    {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "model folder, GGUF file, or a name of `sluice models`",
      SL_FIELD(weights_config, model)},
     {"text", 't', SL_OPTION_STRING, NULL, "FILE", "what is read; - is standard input. Without: this tool's licence",
      SL_FIELD(weights_config, text)},

@@ -20,7 +20,7 @@ struct plan_config {
 
 static const struct sl_option options[] = {
     {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL",
-     "model folder, or a name of `sluice models`; its weights are not read", SL_FIELD(plan_config, model)},
+     "model folder, GGUF file, or a name of `sluice models`; its weights are not read", SL_FIELD(plan_config, model)},
     {"cells", 0, SL_OPTION_STRING, NULL, "FILE",
      "how fast a worker is: what `sluice bench cells --json` printed (required)", SL_FIELD(plan_config, cells)},
     {"trace", 0, SL_OPTION_STRING, NULL, "FILE",

@@ -119,14 +119,23 @@ struct wait {
     int next; // nobody below it is missing
 };
 
-// All have come, or not all will.
+static bool has_come(const struct wait *wait) {
+    const struct sl_meeting *m = wait->meeting;
+    return (int32_t)(atomic_load(&m->hall->seats[wait->next].came) - m->number) >= 0;
+}
+
+// All have come, or not all will. Who comes and leaves at once, or gives up, has come: it is looked for once more behind that.
 static bool is_over(void *arg) {
     struct wait *wait = arg;
-    const struct sl_meeting *m = wait->meeting;
-    for (; wait->next < m->size; wait->next++) {
-        struct seat *seat = &m->hall->seats[wait->next];
-        if ((int32_t)(atomic_load(&seat->came) - m->number) < 0) {
-            return atomic_load(&m->hall->lost) != 0 || atomic_load(&seat->state) == LEFT;
+    struct sl_hall *hall = wait->meeting->hall;
+    for (; wait->next < wait->meeting->size; wait->next++) {
+        if (!has_come(wait)) {
+            if (atomic_load(&hall->lost) == 0 && atomic_load(&hall->seats[wait->next].state) != LEFT) {
+                return false;
+            }
+            if (!has_come(wait)) {
+                return true;
+            }
         }
     }
     return true;

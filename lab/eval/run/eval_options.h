@@ -20,8 +20,8 @@ struct sl_eval_options {
 
 // Rows for the member `eval` of the command's config struct `type`: of what prompts are made.
 #define SL_EVAL_PROMPT_OPTIONS(type)                                                                                   \
-    SL_OPTION_ROW("model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "model folder, or a name of `sluice models`",          \
-                  SL_FIELD(type, eval.model)),                                                                         \
+    SL_OPTION_ROW("model", 'm', SL_OPTION_MODEL, NULL, "MODEL",                                                        \
+                  "model folder, GGUF file, or a name of `sluice models`", SL_FIELD(type, eval.model)),                \
         SL_OPTION_ROW("lengths", 'l', SL_OPTION_STRING, "4096", "N,N",                                                 \
                       "of the tasks' prompts, in tokens of this model", SL_FIELD(type, eval.lengths)),                 \
         SL_OPTION_ROW("samples", 'n', SL_OPTION_INT, "0", "N",                                                         \

@@ -5,10 +5,10 @@
 #include "runtime/plugin.h"
 
 const char *const device_under_test = "cuda";
+static const struct sl_plugin *plugin; // once its device was opened
 
 enum sl_status device_under_test_open(const struct sl_ops *host, struct sl_device **device_out,
                                       const struct sl_ops **ops_out, struct sl_error *err) {
-    const struct sl_plugin *plugin;
     enum sl_status status = sl_plugin_find(&plugin, err);
     if (status == SL_OK) {
         *ops_out = plugin->ops(host);
@@ -23,4 +23,8 @@ void device_under_test_order(unsigned order) {
 
 size_t device_under_test_used(void) {
     return 0;
+}
+
+const struct sl_group_ops *device_under_test_group(void) {
+    return plugin->group;
 }

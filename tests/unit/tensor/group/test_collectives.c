@@ -123,6 +123,21 @@ static void test_sums_are_in_the_order_of_the_stream(void **state) {
     }
 }
 
+// Who leaves behind the last sum has come to it.
+static bool sum_and_leave(struct rank *rank) {
+    float x[1] = {1};
+    CHECK(sl_group_sum(rank->group, rank->stream, x, 1, NULL) == SL_OK && x[0] == (float)rank->size);
+    return true;
+}
+
+static void test_leaving_is_no_loss(void **state) {
+    (void)state;
+    for (int i = 0; i < 300 / SLOWNESS; i++) {
+        struct ranks ranks = {.kind = THREADS, .size = 3, .join = true};
+        ranks_run(&ranks, sum_and_leave);
+    }
+}
+
 // --- gathers -----------------------------------------------------------------------------------------------------------
 
 static bool gather_sizes(struct rank *rank) {
@@ -232,6 +247,7 @@ int main(void) {
         cmocka_unit_test(test_sums_are_in_the_order_of_ranks),
         cmocka_unit_test(test_sums_follow_each_other),
         cmocka_unit_test(test_sums_are_in_the_order_of_the_stream),
+        cmocka_unit_test(test_leaving_is_no_loss),
         cmocka_unit_test(test_gathers_are_in_the_order_of_ranks),
         cmocka_unit_test(test_a_meeting_says_the_worst_of_all),
         cmocka_unit_test(test_shares_are_all_there_is),

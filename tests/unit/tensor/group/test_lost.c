@@ -21,8 +21,8 @@
 #include "tests/unit/scarce.h"
 #include "tests/unit/tensor/group/ranks.h"
 
-#define DEADLINE_MS (SLOWNESS > 1 ? 3000 : 1500) // long enough for a rank that is only slow, on a busy machine
-#define N           100000                       // floats: two slices
+#define DEADLINE_MS 2500   // long enough for a rank that is only slow, on a busy machine
+#define N           100000 // floats: two slices
 
 // Of a test and its processes.
 struct stage {
@@ -81,6 +81,9 @@ static bool sum_beside_a_silent_one(struct rank *rank) {
 }
 
 static void end_a_process(int signal) {
+#if defined(__SANITIZE_THREAD__)
+    skip(); // it sees nothing between processes, and those are too slow beside others for a deadline
+#endif
     struct ranks ranks = {.kind = PROCESSES, .size = 3, .join = true, .deadline_ms = DEADLINE_MS};
     ranks_start(&ranks, sum_beside_a_silent_one);
     wait_for_sums(30);
@@ -113,14 +116,14 @@ static bool join_in_vain(struct rank *rank) {
     struct sl_error err = {0};
     enum sl_status status = sl_group_join(&sl_group_shared, &rank->config, &rank->group, &err);
     CHECK(status == SL_ERR_PEER_LOST && rank->group == NULL);
-    CHECK(strstr(err.text, "rank 2 of 3 has not come to a group for 0.1 s") != NULL);
+    CHECK(strstr(err.text, "rank 1 of 2 has not come to a group for 0.1 s") != NULL);
     return true;
 }
 
 static void test_who_never_joins_is_named(void **state) {
     (void)state;
     for (int kind = 0; kind < N_RANKS_KINDS; kind++) {
-        struct ranks ranks = {.kind = (enum ranks_kind)kind, .size = 3, .n_absent = 1, .deadline_ms = 100};
+        struct ranks ranks = {.kind = (enum ranks_kind)kind, .size = 2, .n_absent = 1, .deadline_ms = 100};
         ranks_run(&ranks, join_in_vain);
     }
 }

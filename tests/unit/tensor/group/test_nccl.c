@@ -22,7 +22,8 @@
 #include "tensor/cuda/launching.h"
 #include "tests/unit/tensor/group/ranks.h"
 
-#define SMALL 131072 // floats that our kernel adds up at once, of up to four ranks
+#define DEADLINE_MS (SLOWNESS > 1 ? 4000 : 1000) // long enough for threads that are only slow
+#define SMALL       131072                       // floats that our kernel adds up at once, of up to four ranks
 
 static const char *folder, *real;
 static struct gpu_driver driver; // device memory is the host's, for the fakes
@@ -97,7 +98,7 @@ static bool sum_sizes(struct rank *rank) {
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         CHECK(sum_once(rank, sizes[i]));
     }
-    for (int64_t round = 0; round < 60; round++) {
+    for (int64_t round = 0; round < 60 / SLOWNESS; round++) {
         CHECK(sum_once(rank, 1 + round % 7 * 50));
     }
     return true;
@@ -107,7 +108,7 @@ static void test_sums_are_right(void **state) {
     static const int sizes[] = {1, 2, 3, 8};
     (void)state;
     assert_non_null(open_fake("fake_nccl", NULL));
-    for (size_t i = 0; i < (SLOWNESS > 1 ? 3 : sizeof sizes / sizeof sizes[0]); i++) {
+    for (size_t i = 0; i < (SLOWNESS > 1 ? 2 : sizeof sizes / sizeof sizes[0]); i++) {
         struct ranks ranks = ranks_of(sizes[i]);
         ranks_run(&ranks, sum_sizes);
     }
@@ -115,7 +116,7 @@ static void test_sums_are_right(void **state) {
 
 // More sums than are watched at a time, and nobody waits for them.
 static bool sum_ahead(struct rank *rank) {
-    enum { ROUNDS = 150, N = SMALL + 1 };
+    enum { ROUNDS = 70, N = SMALL + 1 };
     float *x = calloc(N, sizeof *x), *small = rank_put(rank, x, 4);
     x[N - 1] = 1;
     float *large = rank_put(rank, x, N * sizeof *x);
@@ -155,7 +156,7 @@ static bool gather_sizes(struct rank *rank) {
 static void test_gathers_are_right(void **state) {
     (void)state;
     assert_non_null(open_fake("fake_nccl", NULL));
-    for (int size = 1; size <= 3; size++) {
+    for (int size = 1; size <= (SLOWNESS > 1 ? 2 : 3); size++) {
         struct ranks ranks = ranks_of(size);
         ranks_run(&ranks, gather_sizes);
     }
@@ -204,8 +205,7 @@ static bool sum_in_vain(struct rank *rank) {
     float *there = sl_device_alloc(rank->device, SL_MEMORY_DEVICE, (SMALL + 1) * sizeof *there);
     memset(there, 0, (SMALL + 1) * sizeof *there); // the host's
     CHECK(sl_group_sum(rank->group, rank->stream, there, SMALL + 1, &err) == SL_ERR_PEER_LOST);
-    CHECK(strstr(err.text, "ncclAllReduce has not ended for 0.2 s") != NULL ||
-          strstr(err.text, "has given up") != NULL);
+    CHECK(strstr(err.text, "ncclAllReduce has not ended for") != NULL || strstr(err.text, "has given up") != NULL);
     CHECK(sl_group_sum(rank->group, rank->stream, there, 1, &err) == SL_ERR_PEER_LOST);
     sl_device_free(rank->device, SL_MEMORY_DEVICE, there);
     return true;
@@ -215,7 +215,7 @@ static void test_a_call_that_does_not_end_is_ended(void **state) {
     (void)state;
     assert_non_null(open_fake("fake_nccl_hangs", NULL));
     struct ranks ranks = ranks_of(2);
-    ranks.deadline_ms = 200;
+    ranks.deadline_ms = DEADLINE_MS;
     ranks_run(&ranks, sum_in_vain);
 }
 
@@ -238,7 +238,7 @@ static void test_a_sum_that_stands_still_is_ended(void **state) {
     (void)state;
     assert_non_null(open_fake("fake_nccl", NULL));
     struct ranks ranks = ranks_of(2);
-    ranks.deadline_ms = 300 * SLOWNESS;
+    ranks.deadline_ms = DEADLINE_MS;
     ranks_run(&ranks, sum_that_stands_still);
 }
 
