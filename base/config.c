@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include "base/config_file.h"
 #include "base/describe.h"
@@ -23,7 +25,8 @@
 #define MAX_NAME_BYTES  64
 #define MAX_PLACE_BYTES 300 // a file, a line and a name
 #define HELP_COLUMN     30
-#define HELP_WIDTH      100
+#define HELP_WIDTH      100 // at most; a narrower terminal has less
+#define MIN_WIDTH       50
 
 struct unit {
     const char *suffix;
@@ -351,18 +354,25 @@ static enum sl_status set_lists(const struct sl_program *program, void *config, 
     return status;
 }
 
+static int help_width(void) {
+    struct winsize size;
+    bool known = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= MIN_WIDTH;
+    return known && size.ws_col < HELP_WIDTH ? size.ws_col : HELP_WIDTH;
+}
+
 // Print `text` from the help column on, broken at spaces.
 static void print_wrapped(const char *text, int column) {
+    int width = help_width();
     while (*text) {
         size_t n = strcspn(text, " \n");
-        if (column > HELP_COLUMN && column + (int)n + 1 > HELP_WIDTH) {
+        if (column > HELP_COLUMN && column + (int)n + 1 > width) {
             printf("\n%*s", HELP_COLUMN, "");
             column = HELP_COLUMN;
         }
         printf("%.*s", (int)n, text);
         column += (int)n;
         text += n;
-        if (*text == ' ' && column < HELP_WIDTH) {
+        if (*text == ' ' && column < width) {
             putchar(' ');
             column++;
         }
@@ -400,7 +410,7 @@ static void print_environment(const struct sl_program *program, bool has_lists) 
     for (size_t i = 0; i < program->n_options; i++) {
         if (sl_environment_takes(program->name, program->options[i].name)) {
             sl_environment_name(program->options[i].name, name, sizeof name);
-            bool full = column + (int)strlen(name) + 2 > HELP_WIDTH;
+            bool full = column + (int)strlen(name) + 2 > help_width();
             column = full ? 0 : column;
             column += printf("%s%s%s", full ? "\n" : " ", name, ++n < n_taken ? "," : "");
         }

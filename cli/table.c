@@ -6,6 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/tool.h"
+
+#define INDENT 4 // of a row's further lines
+
 void sl_table_init(struct sl_table *table, const struct sl_column *columns, size_t n_columns) {
     *table = (struct sl_table){.columns = columns, .n_columns = n_columns};
 }
@@ -61,9 +65,22 @@ static size_t width_of(const char *text) {
     return n;
 }
 
-static void print_cell(const struct sl_table *table, size_t column, const char *text, size_t width, FILE *file) {
+static const char *cell_at(const struct sl_table *table, size_t row, size_t column) { // row 0: the titles
+    return row == 0 ? table->columns[column].title : table->cells[(row - 1) * table->n_columns + column];
+}
+
+static size_t column_width(const struct sl_table *table, size_t column) {
+    size_t width = width_of(table->columns[column].title);
+    for (size_t i = column; i < table->n_cells; i += table->n_columns) {
+        size_t n = width_of(table->cells[i]);
+        width = n > width ? n : width;
+    }
+    return width;
+}
+
+static void print_cell(const struct sl_table *table, size_t column, const char *text, size_t width, bool last,
+                       FILE *file) {
     int padding = (int)(width - width_of(text));
-    bool last = column + 1 == table->n_columns;
     if (table->columns[column].right) {
         fprintf(file, "%*s%s", padding, "", text);
     } else {
@@ -72,22 +89,38 @@ static void print_cell(const struct sl_table *table, size_t column, const char *
     fputs(last ? "\n" : "  ", file);
 }
 
-void sl_table_print(const struct sl_table *table, FILE *file) {
-    for (size_t row = 0; row <= table->n_cells / table->n_columns; row++) { // row 0: the titles
-        for (size_t column = 0; column < table->n_columns; column++) {
-            size_t width = width_of(table->columns[column].title);
-            for (size_t i = column; i < table->n_cells; i += table->n_columns) {
-                size_t n = width_of(table->cells[i]);
-                width = n > width ? n : width;
+// The first column of the next line of a row that has columns from `first` on.
+static size_t end_of_line(const struct sl_table *table, const size_t *widths, size_t first, int width) {
+    size_t used = (first > 0 ? INDENT : 0) + widths[first], column = first + 1;
+    while (column < table->n_columns && (width == 0 || used + 2 + widths[column] <= (size_t)width)) {
+        used += 2 + widths[column++];
+    }
+    return column;
+}
+
+void sl_table_print_within(const struct sl_table *table, int width, FILE *file) {
+    size_t *widths = calloc(table->n_columns, sizeof *widths);
+    for (size_t column = 0; widths && column < table->n_columns; column++) {
+        widths[column] = column_width(table, column);
+    }
+    for (size_t row = 0; widths && row <= table->n_cells / table->n_columns; row++) {
+        for (size_t first = 0, end; first < table->n_columns; first = end) {
+            end = end_of_line(table, widths, first, width);
+            fprintf(file, "%*s", first > 0 ? INDENT : 0, "");
+            for (size_t column = first; column < end; column++) {
+                print_cell(table, column, cell_at(table, row, column), widths[column], column + 1 == end, file);
             }
-            const char *text =
-                row == 0 ? table->columns[column].title : table->cells[(row - 1) * table->n_columns + column];
-            print_cell(table, column, text, width, file);
         }
     }
-    if (table->out_of_memory) {
+    if (table->out_of_memory || !widths) {
         fprintf(file, "(out of memory: the table is not complete)\n");
     }
+    free(widths);
+}
+
+void sl_table_print(const struct sl_table *table, FILE *file) {
+    int fd = fileno(file); // -1: in memory
+    sl_table_print_within(table, fd >= 0 ? sl_terminal_width(fd) : 0, file);
 }
 
 static void print_markdown_cell(const char *text, FILE *file) {

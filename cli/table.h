@@ -28,7 +28,11 @@ void sl_table_init(struct sl_table *table, const struct sl_column *columns, size
 // The next cells, left to right and row by row: as many as the format has tabs, and one. Control characters become '?':
 // names come from other machines. A name with a tab belongs into a call of its own, or behind the format's last tab.
 void sl_table_add(struct sl_table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// On a terminal: within its width.
 void sl_table_print(const struct sl_table *table, FILE *file);
+// Within `width` columns (0: as wide as it gets). What does not fit beside the columns before goes to a further line of the row, which is
+// indented; nothing is left out.
+void sl_table_print_within(const struct sl_table *table, int width, FILE *file);
 void sl_table_print_markdown(const struct sl_table *table, FILE *file); // for pages such as docs/quality.md
 void sl_table_finish(struct sl_table *table, FILE *file);               // print and clean up
 void sl_table_cleanup(struct sl_table *table);

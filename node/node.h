@@ -43,9 +43,9 @@ struct sl_node_config {
                   "address of the gRPC server; port 0 picks a free one", SL_FIELD(sl_node_config, listen)),            \
         SL_OPTION_ROW("coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT,...",                         \
                       "the coordinators to register with, all of them", SL_FIELD(sl_node_config, coordinator)),        \
-        SL_OPTION_ROW("name", 'n', SL_OPTION_STRING, default_name, "NAME",                                             \
-                      "name of this worker, unique in the cluster", SL_FIELD(sl_node_config, name)),                   \
-        SL_OPTION_ROW("fabric-listen", 'f', SL_OPTION_STRING, "127.0.0.1:0", "HOST:PORT",                              \
+        SL_OPTION_ROW("name", 0, SL_OPTION_STRING, default_name, "NAME", "name of this worker, unique in the cluster", \
+                      SL_FIELD(sl_node_config, name)),                                                                 \
+        SL_OPTION_ROW("fabric-listen", 0, SL_OPTION_STRING, "127.0.0.1:0", "HOST:PORT",                                \
                       "address of the data plane; a concrete one that peers can reach",                                \
                       SL_FIELD(sl_node_config, fabric_listen)),                                                        \
         SL_OPTION_ROW("transport", 't', SL_OPTION_STRING, "auto", "NAME", "data plane: auto, shm, tcp or rdma",        \

@@ -54,7 +54,7 @@ echo "Question: $question"
 echo
 echo "Model: $model. Starting a coordinator, a prefill worker, a decode worker and a kvstore ..."
 "$sluice" up --no-gateway --model "$model" --port "$port" --workers-log warn \
-    --state "$work/state" >"$work/up.out" 2>"$work/up.err" &
+    --state-file "$work/state" >"$work/up.out" 2>"$work/up.err" &
 up=$!
 tries=0
 until [ -s "$work/state" ]; do

@@ -162,7 +162,7 @@ struct jobs_config {
 };
 
 static const struct sl_option jobs_options[] = {
-    {"limit", 'n', SL_OPTION_INT, "100", "N", "newest jobs shown", SL_FIELD(jobs_config, limit), 1, 1000000},
+    {"limit", 0, SL_OPTION_INT, "100", "N", "newest jobs shown", SL_FIELD(jobs_config, limit), 1, 1000000},
     SL_TOOL_OPTIONS,
 };
 

@@ -18,7 +18,7 @@ struct recipes_config {
 };
 
 static const struct sl_option options[] = {
-    {"axes", 'a', SL_OPTION_FLAG, NULL, NULL, "below each preset, the axes that it stands for",
+    {"axes", 0, SL_OPTION_FLAG, NULL, NULL, "below each preset, the axes that it stands for",
      SL_FIELD(recipes_config, axes)},
     {"grammar", 'g', SL_OPTION_FLAG, NULL, NULL, "every axis with its values, and every score, instead of the presets",
      SL_FIELD(recipes_config, grammar)},

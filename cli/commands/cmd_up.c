@@ -37,7 +37,7 @@ static const struct sl_option options[] = {
     SL_CLUSTER_OPTIONS(up_config),
     {"host", 0, SL_OPTION_STRING, "127.0.0.1", "ADDRESS", "address that everything listens on",
      SL_FIELD(up_config, cluster.host)},
-    {"port", 'p', SL_OPTION_INT, "7600", "PORT", "of the coordinator; 0 picks a free one",
+    {"port", 0, SL_OPTION_INT, "7600", "PORT", "of the coordinator; 0 picks a free one",
      SL_FIELD(up_config, cluster.port), 0, 65535},
     {"http-port", 0, SL_OPTION_INT, "8000", "PORT", "of the gateway, for OpenAI's clients; 0 picks a free one",
      SL_FIELD(up_config, cluster.http_port), 0, 65535},
@@ -55,7 +55,7 @@ static const struct sl_option options[] = {
      "cluster goes on "
      "with them",
      SL_FIELD(up_config, cluster.coordinator_state)},
-    {"state", 0, SL_OPTION_STRING, NULL, "FILE", "write addresses and process ids there once all are ready",
+    {"state-file", 0, SL_OPTION_STRING, NULL, "FILE", "write addresses and process ids there once all are ready",
      SL_FIELD(up_config, state)},
     {"grace", 0, SL_OPTION_DURATION, "10s", "TIME", "for the processes to stop by themselves",
      SL_FIELD(up_config, grace_ms), 0, 3600000},
@@ -124,7 +124,7 @@ static enum sl_status write_states(const struct up *up, json_t *state, struct sl
     if (status == SL_OK && up->config.state) {
         status = write_state(up->config.state, state, err);
         if (status != SL_OK) {
-            sl_error_prefix(err, "--state");
+            sl_error_prefix(err, "--state-file");
         }
     }
     return status;
@@ -147,14 +147,8 @@ static void print_ready(const struct sl_cluster *cluster) {
     printf("ready rpc=%s%s%s\n", sl_cluster_address(cluster), has_gateway ? " http=" : "", has_gateway ? http : "");
 }
 
-static enum sl_status print_workers(const struct up *up, struct sl_client *client, struct sl_error *err) {
-    Sluice__V1__WorkersReply *reply;
-    enum sl_status status = sl_client_workers(client, sl_deadline_in_ms(5000), &reply, err);
-    if (status != SL_OK) {
-        return status;
-    }
+static void print_cluster(const struct up *up, const Sluice__V1__WorkersReply *reply) {
     sl_workers_print(reply, stdout);
-    sluice__v1__workers_reply__free_unpacked(reply, NULL);
     if (up->here.log && !up->config.verbose) {
         printf("log           %s\n", up->here.log_path);
     }
@@ -168,7 +162,6 @@ static enum sl_status print_workers(const struct up *up, struct sl_client *clien
     if (up->config.detach) {
         printf("`sluice down %s` stops it\n", up->here.name);
     }
-    return SL_OK;
 }
 
 static enum sl_status announce(const struct up *up, struct sl_client *client, struct sl_error *err) {
@@ -176,11 +169,17 @@ static enum sl_status announce(const struct up *up, struct sl_client *client, st
     if (!state) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "state: out of memory");
     }
-    enum sl_status status = write_states(up, state, err);
+    Sluice__V1__WorkersReply *reply = NULL;
+    enum sl_status status = sl_client_workers(client, sl_deadline_in_ms(5000), &reply, err);
+    status =
+        status == SL_OK ? write_states(up, state, err) : status; // from here on somebody may do what he likes with it
     if (status == SL_OK && up->config.tool.json) {
         sl_json_print(json_incref(state), JSON_COMPACT, stdout);
     } else if (status == SL_OK) {
-        status = print_workers(up, client, err);
+        print_cluster(up, reply);
+    }
+    if (reply) {
+        sluice__v1__workers_reply__free_unpacked(reply, NULL);
     }
     json_decref(state);
     if (fflush(stdout) != 0 && status == SL_OK && up->config.detach) {

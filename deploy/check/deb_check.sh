@@ -41,7 +41,7 @@ fi
 rm -rf /tmp/home
 text="$(head -c 2000 /usr/share/common-licenses/GPL-3 | tr -s ' \n' '  ') One of the special magic numbers for lantern is: 48213."
 question="What is the special magic number for lantern mentioned in the provided text? The special magic number for lantern mentioned in the provided text is"
-sluice up --model demo --state /tmp/state >/tmp/up.log 2>&1 &
+sluice up --model demo --state-file /tmp/state >/tmp/up.log 2>&1 &
 up=$!
 for _ in $(seq 300); do [ -s /tmp/state ] && break; sleep 0.1; done
 answer=$(sluice run --recipe full,format=int4 --prompt "$text" --question "$question" --stop . --max-new-tokens 12 2>/tmp/run.log) || { cat /tmp/up.log /tmp/run.log; exit 1; }

@@ -44,9 +44,9 @@ static const struct sl_option option_table[] = {
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
      "may be given several times. Without: every preset, those that evict at budgets 0.2, 0.5 and 1024",
      SL_FIELD(options, recipes)},
-    {"tokens", 'n', SL_OPTION_INT, "8000", "N", "length of the prompt", SL_FIELD(options, n_tokens), 1, 1 << 24},
+    {"tokens", 0, SL_OPTION_INT, "8000", "N", "length of the prompt", SL_FIELD(options, n_tokens), 1, 1 << 24},
     {"runs", 0, SL_OPTION_INT, "3", "N", "rounds", SL_FIELD(options, runs), 1, MAX_RUNS},
-    {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},
     SL_DEVICE_OPTION(options, device),
     {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };

@@ -44,7 +44,7 @@ static const struct sl_option option_table[] = {
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
      "beside full; may be given several times [tailorkv; tailorkv-near,ahead=0; tailorkv-near]",
      SL_FIELD(options, recipes)},
-    {"tokens", 'n', SL_OPTION_STRING, "8192,32768,131072", "N,N,...", "lengths of the prompt, ascending",
+    {"tokens", 0, SL_OPTION_STRING, "8192,32768,131072", "N,N,...", "lengths of the prompt, ascending",
      SL_FIELD(options, tokens)},
     {"transport", 't', SL_OPTION_STRING, "shm", "NAME", "to the store: shm, tcp or rdma", SL_FIELD(options, transport)},
     {"steps", 0, SL_OPTION_INT, "24", "N", "steps of a measurement", SL_FIELD(options, steps), 4, 4096},

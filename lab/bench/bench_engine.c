@@ -49,15 +49,15 @@ static const struct sl_option option_table[] = {
      "random models: 135m, 1b, 8b (4 of its layers), separated by commas; or none", SL_FIELD(options, models)},
     {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "measure this model folder, too", SL_FIELD(options, model)},
     {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "stored, int8 or int4", SL_FIELD(options, weights)},
-    {"keep", 0, SL_OPTION_STRING, NULL, "DIR", "keep the random models there, and use those that are there",
+    {"keep-models", 0, SL_OPTION_STRING, NULL, "DIR", "keep the random models there, and use those that are there",
      SL_FIELD(options, keep)},
     {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", SL_FIELD(options, tier)},
-    {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},
     SL_DEVICE_OPTION(options, device),
     {"ranks", 0, SL_OPTION_INT, "1", "N", "measure so many ranks with the same threads by turns with one",
      SL_FIELD(options, ranks), 1, SL_MAX_RANKS},
     {"pin", 0, SL_OPTION_FLAG, "no", NULL, "give each thread a processor of its own", SL_FIELD(options, pin)},
-    {"runs", 'r', SL_OPTION_INT, "5", "N", "runs of every cell, at most", SL_FIELD(options, runs), 1, MAX_RUNS},
+    {"runs", 0, SL_OPTION_INT, "5", "N", "runs of every cell, at most", SL_FIELD(options, runs), 1, MAX_RUNS},
     {"seconds", 0, SL_OPTION_FLOAT, "30", "S", "no further run of a cell once its runs have taken that long",
      SL_FIELD(options, seconds), 0, 1e6},
     {"max-tokens", 0, SL_OPTION_INT, "16384", "N", "leave out longer prompts and greater depths",
@@ -66,7 +66,7 @@ static const struct sl_option option_table[] = {
      SL_FIELD(options, quick)},
     {"breakdown", 0, SL_OPTION_FLAG, "no", NULL, "below every cell: the share of every operation",
      SL_FIELD(options, breakdown)},
-    {"json", 0, SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
+    {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
 // The cells of every model, prompts first and ascending, and what a random one should reach of the bound.
@@ -482,15 +482,15 @@ static enum sl_status bench_model(struct bench *b, struct sl_error *err) {
     return status;
 }
 
-// The folder of a random model that is kept: --keep's NAME, written if it is not there yet.
+// The folder of a random model that is kept: --keep-models's NAME, written if it is not there yet.
 static enum sl_status keep_model(struct bench *b, int geometry, char *dir_out, size_t dir_bytes, struct sl_error *err) {
     char path[PATH_MAX];
     int length = snprintf(dir_out, dir_bytes, "%s/%s", b->options.keep, sl_synthetic_geometries[geometry].name);
     if (length < 0 || (size_t)length >= dir_bytes) {
-        return sl_fail(err, SL_ERR_INVALID, "--keep %s: the path is too long", b->options.keep);
+        return sl_fail(err, SL_ERR_INVALID, "--keep-models %s: the path is too long", b->options.keep);
     }
     if ((mkdir(b->options.keep, 0777) != 0 && errno != EEXIST) || (mkdir(dir_out, 0777) != 0 && errno != EEXIST)) {
-        return sl_fail(err, SL_ERR_IO, "--keep: cannot make %s: %s", dir_out, strerror(errno));
+        return sl_fail(err, SL_ERR_IO, "--keep-models: cannot make %s: %s", dir_out, strerror(errno));
     }
     snprintf(path, sizeof path, "%s/config.json", dir_out);
     return access(path, F_OK) == 0

@@ -34,12 +34,12 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"ranks", 'n', SL_OPTION_INT, "4", "N", "2, 4, .. ranks, up to N", SL_FIELD(options, ranks), 2, SL_MAX_RANKS},
-    {"from", 0, SL_OPTION_SIZE, "4K", "BYTES", "of the smallest sum", SL_FIELD(options, from_bytes), 4, 1 << 30},
+    {"ranks", 0, SL_OPTION_INT, "4", "N", "2, 4, .. ranks, up to N", SL_FIELD(options, ranks), 2, SL_MAX_RANKS},
+    {"first-bytes", 0, SL_OPTION_SIZE, "4K", "BYTES", "of the smallest sum", SL_FIELD(options, from_bytes), 4, 1 << 30},
     {"to", 0, SL_OPTION_SIZE, "16M", "BYTES", "of the largest: four times as much each", SL_FIELD(options, to_bytes), 4,
      1 << 30},
-    {"runs", 'r', SL_OPTION_INT, "5", "N", "runs of every figure", SL_FIELD(options, runs), 1, MAX_RUNS},
-    {"threads", 0, SL_OPTION_FLAG, "no", NULL, "ranks that are threads alone", SL_FIELD(options, threads)},
+    {"runs", 0, SL_OPTION_INT, "5", "N", "runs of every figure", SL_FIELD(options, runs), 1, MAX_RUNS},
+    {"in-threads", 0, SL_OPTION_FLAG, "no", NULL, "ranks that are threads alone", SL_FIELD(options, threads)},
     {"processes", 0, SL_OPTION_FLAG, "no", NULL, "ranks that are processes alone", SL_FIELD(options, processes)},
     {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };

@@ -40,7 +40,7 @@ static const struct sl_option option_table[] = {
      SL_FIELD(options, rows), 16, 1 << 20},
     {"slots", 0, SL_OPTION_INT, "16384", "N", "slots of every KV head, the rows' own among them; a multiple of 64",
      SL_FIELD(options, slots), 64, 1 << 22},
-    {"hidden", 0, SL_OPTION_INT, "4096", "N", "of the model", SL_FIELD(options, hidden), 32, 1 << 20},
+    {"hidden-size", 0, SL_OPTION_INT, "4096", "N", "of the model", SL_FIELD(options, hidden), 32, 1 << 20},
     {"ffn", 0, SL_OPTION_INT, "14336", "N", "of the model", SL_FIELD(options, ffn), 32, 1 << 20},
     {"vocab", 0, SL_OPTION_INT, "128256", "N", "of the model", SL_FIELD(options, vocab), 1, 1 << 20},
     {"heads", 0, SL_OPTION_INT, "32", "N", "query heads", SL_FIELD(options, heads), 1, 512},
@@ -50,12 +50,11 @@ static const struct sl_option option_table[] = {
      4096, 1e11},
     {"tflops", 0, SL_OPTION_FLOAT, "0", "X", "rate of the device for bf16 products; 0: our best one, measured",
      SL_FIELD(options, tflops), 0, 1e5},
-    {"runs", 'r', SL_OPTION_INT, "50", "N", "batches of every operation, at most", SL_FIELD(options, runs), 1,
-     MAX_RUNS},
+    {"runs", 0, SL_OPTION_INT, "50", "N", "batches of every operation, at most", SL_FIELD(options, runs), 1, MAX_RUNS},
     {"seconds", 0, SL_OPTION_FLOAT, "5", "S", "no further batch of an operation once they have taken that long",
      SL_FIELD(options, seconds), 0, 1e6},
     {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "on processors: kernels to use", SL_FIELD(options, tier)},
-    {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},
     {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
@@ -548,7 +547,7 @@ static enum sl_status check(void *bench, struct sl_error *err) {
     if (o->heads % o->kv_heads != 0 || o->head_dim % 8 != 0 || o->hidden % SL_WEIGHT_GROUP != 0 ||
         o->ffn % SL_WEIGHT_GROUP != 0) {
         return sl_fail(err, SL_ERR_INVALID,
-                       "--heads must be a multiple of --kv-heads, --head-dim of 8, --hidden and --ffn of %d",
+                       "--heads must be a multiple of --kv-heads, --head-dim of 8, --hidden-size and --ffn of %d",
                        SL_WEIGHT_GROUP);
     }
     struct sl_device_choice device;

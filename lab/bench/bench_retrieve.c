@@ -33,16 +33,16 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"tokens", 'n', SL_OPTION_STRING, "8192,32768,131072", "N,N,...", "lengths of the prompt, ascending",
+    {"tokens", 0, SL_OPTION_STRING, "8192,32768,131072", "N,N,...", "lengths of the prompt, ascending",
      SL_FIELD(options, tokens)},
-    {"transports", 't', SL_OPTION_STRING, "shm,tcp", "NAME,...", "of the steps", SL_FIELD(options, transports)},
+    {"transport", 't', SL_OPTION_STRING, "shm,tcp", "NAME,...", "of the steps", SL_FIELD(options, transports)},
     {"kv-heads", 0, SL_OPTION_INT, "8", "N", "of the layer", SL_FIELD(options, heads), 1, 128},
     {"group", 0, SL_OPTION_INT, "4", "N", "query heads a KV head", SL_FIELD(options, group), 1, 64},
     {"head-dim", 0, SL_OPTION_INT, "128", "N", "of keys and values", SL_FIELD(options, head_dim), 32, 256},
     {"channels", 0, SL_OPTION_INT, "8", "N", "critical channels", SL_FIELD(options, channels), 1, 256},
     {"topk", 0, SL_OPTION_INT, "128", "N", "rows fetched a step and head", SL_FIELD(options, topk), 1, 1 << 16},
     {"steps", 0, SL_OPTION_INT, "200", "N", "steps of a measurement", SL_FIELD(options, steps), 10, 100000},
-    {"runs", 'r', SL_OPTION_INT, "5", "N", "runs of the scan", SL_FIELD(options, runs), 1, 64},
+    {"runs", 0, SL_OPTION_INT, "5", "N", "runs of the scan", SL_FIELD(options, runs), 1, 64},
     {"drift", 0, SL_OPTION_FLOAT, "0.1", "X", "how far a query walks in a step, 0 to 1", SL_FIELD(options, drift), 0,
      1},
     {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", SL_FIELD(options, tier)},

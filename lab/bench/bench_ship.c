@@ -386,7 +386,7 @@ static const struct sl_option option_table[] = {
      "for tls: tools/test-ca.sh DIR worker/bench; without, it is left out", SL_FIELD(bench, certificates)},
     {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "of the job whose time to first token is measured afterwards",
      SL_FIELD(bench, model)},
-    {"tokens", 'n', SL_OPTION_INT, "8000", "N", "length of its prompt; 0 leaves the job out", SL_FIELD(bench, n_tokens),
+    {"tokens", 0, SL_OPTION_INT, "8000", "N", "length of its prompt; 0 leaves the job out", SL_FIELD(bench, n_tokens),
      0, 1 << 24},
     {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", SL_FIELD(bench, json)},
 };

@@ -30,7 +30,7 @@ static const struct sl_option option_table[] = {
     {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, GGUF file, or a name of `sluice models`",
      SL_FIELD(options, model)},
     {"recipe", 'r', SL_OPTION_STRING, "full", "RECIPE", "of the jobs", SL_FIELD(options, recipe)},
-    {"tokens", 'n', SL_OPTION_INT, "8000", "N", "length of the prompt", SL_FIELD(options, n_tokens), 2, 1 << 24},
+    {"tokens", 0, SL_OPTION_INT, "8000", "N", "length of the prompt", SL_FIELD(options, n_tokens), 2, 1 << 24},
     {"runs", 0, SL_OPTION_INT, "5", "N", "runs of every measurement", SL_FIELD(options, runs), 1, MAX_RUNS},
     SL_DEVICE_OPTION(options, device),
     {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", SL_FIELD(options, json)},

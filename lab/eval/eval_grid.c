@@ -21,8 +21,8 @@ struct grid_config {
 
 static const struct sl_option options[] = {
     SL_EVAL_PROMPT_OPTIONS(grid_config),
-    {"task", 't', SL_OPTION_STRING, "niah-essay", "TASK",
-     "what is hidden and asked; one of `sluice eval suites --list`", SL_FIELD(grid_config, task)},
+    {"task", 0, SL_OPTION_STRING, "niah-essay", "TASK", "what is hidden and asked; one of `sluice eval suites --list`",
+     SL_FIELD(grid_config, task)},
     {"depths", 0, SL_OPTION_INT, "11", "N", "so many places, evenly from the beginning to the end",
      SL_FIELD(grid_config, depths), 1, MAX_DEPTHS},
     SL_EVAL_ASK_OPTIONS(grid_config),

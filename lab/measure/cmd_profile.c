@@ -32,10 +32,10 @@ struct profile_config {
 static const struct sl_option options[] = {
     {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "model folder, GGUF file, or a name of `sluice models`",
      SL_FIELD(profile_config, model)},
-    {"text", 't', SL_OPTION_LIST, NULL, "FILE",
+    {"text", 0, SL_OPTION_LIST, NULL, "FILE",
      "a prompt; may be given several times, the scores are averaged. Without: the text of this tool's licence",
      SL_FIELD(profile_config, texts)},
-    {"tokens", 'n', SL_OPTION_INT, "2048", "N", "read at most so many tokens of each text",
+    {"tokens", 0, SL_OPTION_INT, "2048", "N", "read at most so many tokens of each text",
      SL_FIELD(profile_config, tokens), SL_ATTENTION_MIN_TOKENS, 1 << 24},
     {"threshold", 0, SL_OPTION_FLOAT, "0.2", "P", "a layer above it is dense", SL_FIELD(profile_config, threshold), 0,
      1},

@@ -39,9 +39,9 @@ static const struct sl_option options[] = {
      "not "
      "named",
      SL_FIELD(eval_config, budget)},
-    {"text", 't', SL_OPTION_STRING, NULL, "FILE", "what is read; - is standard input. Without: this tool's licence",
+    {"text", 0, SL_OPTION_STRING, NULL, "FILE", "what is read; - is standard input. Without: this tool's licence",
      SL_FIELD(eval_config, text)},
-    {"tokens", 'n', SL_OPTION_INT, "0", "N", "of the prompt; 0: what the text has, up to 2048",
+    {"tokens", 0, SL_OPTION_INT, "0", "N", "of the prompt; 0: what the text has, up to 2048",
      SL_FIELD(eval_config, tokens), 0, 1 << 24},
     {"continuation", 0, SL_OPTION_INT, "128", "N", "tokens behind the prompt, over which everything is measured",
      SL_FIELD(eval_config, continuation), 1, 1 << 16},

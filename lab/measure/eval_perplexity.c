@@ -49,10 +49,10 @@ static const struct sl_option options[] = {
      "that were not "
      "named",
      SL_FIELD(perplexity_config, budget)},
-    {"text", 't', SL_OPTION_LIST, NULL, "FILE",
+    {"text", 0, SL_OPTION_LIST, NULL, "FILE",
      "may be given several times; - is standard input. Without: the text of this tool's licence",
      SL_FIELD(perplexity_config, texts)},
-    {"tokens", 'n', SL_OPTION_INT, "4096", "N", "predict at most so many of each text, in whole blocks of 256",
+    {"tokens", 0, SL_OPTION_INT, "4096", "N", "predict at most so many of each text, in whole blocks of 256",
      SL_FIELD(perplexity_config, tokens), BLOCK, 1 << 24},
     {"chunk", 0, SL_OPTION_INT, "32", "N", "tokens that are read at once; a recipe evicts behind each chunk",
      SL_FIELD(perplexity_config, chunk), 1, MAX_CHUNK},

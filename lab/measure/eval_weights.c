@@ -35,9 +35,9 @@ struct weights_config {
 static const struct sl_option options[] = {
     {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "model folder, GGUF file, or a name of `sluice models`",
      SL_FIELD(weights_config, model)},
-    {"text", 't', SL_OPTION_STRING, NULL, "FILE", "what is read; - is standard input. Without: this tool's licence",
+    {"text", 0, SL_OPTION_STRING, NULL, "FILE", "what is read; - is standard input. Without: this tool's licence",
      SL_FIELD(weights_config, text)},
-    {"tokens", 'n', SL_OPTION_INT, "2048", "N", "predict at most so many of the text", SL_FIELD(weights_config, tokens),
+    {"tokens", 0, SL_OPTION_INT, "2048", "N", "predict at most so many of the text", SL_FIELD(weights_config, tokens),
      1, 1 << 24},
     {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(weights_config, threads), 0, 1024},
     SL_DEVICE_OPTION(weights_config, device),

@@ -69,8 +69,9 @@ static const struct sl_program program = {
                "recipes: the "
                "full cache, the model's default, and what is recommended for fewer bytes.",
     .epilog = "FILE of --cells is made on a machine like the workers', with as many threads as they have:\n"
-              "  sluice bench cells -m MODEL -c prefill:512 -c prefill:4096 -c decode:512x1 -c decode:512x16\n"
-              "    -c decode:4096x1 --json > FILE\n"
+              "  sluice bench cells -m MODEL --cell prefill:512 --cell prefill:4096 --cell decode:512x1 --cell "
+              "decode:512x16\n"
+              "    --cell decode:4096x1 --json > FILE\n"
               "Longer prompts and greater batches make it better. " SL_EXIT_CODES_HELP,
     SL_OPTIONS(options),
 };

@@ -238,7 +238,7 @@ def test_up_starts_several():
     with tempfile.TemporaryDirectory(prefix="sluice-up-") as folder:
         state, log = os.path.join(folder, "state"), open(os.path.join(folder, "log"), "w")
         words_of = [os.path.join(BIN, "sluice"), "up", "--model", MODEL, "--coordinators", "2", "--kvstore", "0", "--port", "0",
-                    "--no-gateway", "--keep-going", "--coordinator-state", os.path.join(folder, "jobs"), "--state", state]
+                    "--no-gateway", "--keep-going", "--coordinator-state", os.path.join(folder, "jobs"), "--state-file", state]
         with log, open(log.name) as said:
             nobody = subprocess.run(words_of, env={**os.environ, "PATH": folder}, stdout=log, stderr=subprocess.PIPE, timeout=30)
             assert nobody.returncode != 0 and b"etcd is not installed" in nobody.stderr, nobody

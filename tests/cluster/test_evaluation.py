@@ -12,7 +12,7 @@ from harness import BIN, MODEL, SLOW, Cluster, eventually, run_tests
 
 # Prompts that begin alike would be resumed from each other in the store, of quantized recipes from quantized pages.
 SUITES = ["eval", "suites", "--model", MODEL, "--tasks", "niah-essay,multivalue", "--lengths", "700", "--samples", "2"]
-RECIPES = ["--recipe", "h2o,chunk=128;snapkv;streamingllm,chunk=128", "--budgets", "20%",
+RECIPES = ["--recipe", "h2o,chunk=128;snapkv;streamingllm,chunk=128", "--budget", "20%",
            "--recipe", "full,format=int4;tailorkv,topk=16;d2o,budget=0.3;full,format=f16/50-60:int4",
            "--recipe", "tailorkv,topk=16,score=cis,budget=0.5,when=chunk"]
 

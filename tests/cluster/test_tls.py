@@ -167,7 +167,7 @@ def test_a_cluster_of_one_command():
     with tempfile.TemporaryDirectory(prefix="sluice-up-") as folder:
         state = f"{folder}/state"
         up = subprocess.Popen([tool, "up", "--model", MODEL, "--tls", f"{folder}/certs", "--port", "0", "--http-port", "0", "--arena", "32M", "--kvstore",
-                               "0", "--state", state], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                               "0", "--state-file", state], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
             lines = []
             for line in up.stdout:

@@ -61,7 +61,7 @@ check() {
 measure() {
     if [ "$device" = emulated ]; then
         # shellcheck disable=SC2086
-        step time-tiny $sluice bench kernels --device "$device" --rows 16 --slots 128 --hidden 64 --ffn 96 --heads 4 --kv-heads 2 \
+        step time-tiny $sluice bench kernels --device "$device" --rows 16 --slots 128 --hidden-size 64 --ffn 96 --heads 4 --kv-heads 2 \
             --vocab 2000 --head-dim 32 --copy 1M --runs 1 --seconds 0.1
         return
     fi

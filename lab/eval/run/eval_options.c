@@ -87,7 +87,7 @@ static enum sl_status add_at_budget(struct sl_eval_plan *plan, const char *text,
 static enum sl_status add_recipe(struct sl_eval_plan *plan, const char *text, const struct sl_list *budgets,
                                  struct sl_error *err) {
     if (strstr(text, BUDGET_MARK) && budgets->n == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe %.100s: " BUDGET_MARK " needs --budgets", text);
+        return sl_fail(err, SL_ERR_INVALID, "recipe %.100s: " BUDGET_MARK " needs --budget", text);
     }
     if (budgets->n == 0 || !takes_budget(text)) {
         return sl_eval_plan_add_recipe(plan, text, "", text, err);
@@ -153,7 +153,7 @@ static enum sl_status add_tasks(const struct sl_eval_options *options, struct sl
 static enum sl_status read_plan(const struct sl_eval_options *options, struct sl_eval_plan *plan,
                                 struct sl_error *err) {
     if (options->tasks || options->recipes.n > 0 || options->budgets) {
-        return sl_fail(err, SL_ERR_INVALID, "--plan says what is asked: leave out --tasks, --recipe and --budgets");
+        return sl_fail(err, SL_ERR_INVALID, "--plan says what is asked: leave out --tasks, --recipe and --budget");
     }
     enum sl_status status = sl_eval_plan_read(options->plan, options->data, plan, err);
     for (size_t i = 0; status == SL_OK && options->samples && i < plan->n_cells; i++) {

@@ -22,9 +22,9 @@ struct sl_eval_options {
 #define SL_EVAL_PROMPT_OPTIONS(type)                                                                                   \
     SL_OPTION_ROW("model", 'm', SL_OPTION_MODEL, NULL, "MODEL",                                                        \
                   "model folder, GGUF file, or a name of `sluice models`", SL_FIELD(type, eval.model)),                \
-        SL_OPTION_ROW("lengths", 'l', SL_OPTION_STRING, "4096", "N,N",                                                 \
-                      "of the tasks' prompts, in tokens of this model", SL_FIELD(type, eval.lengths)),                 \
-        SL_OPTION_ROW("samples", 'n', SL_OPTION_INT, "0", "N",                                                         \
+        SL_OPTION_ROW("lengths", 0, SL_OPTION_STRING, "4096", "N,N", "of the tasks' prompts, in tokens of this model", \
+                      SL_FIELD(type, eval.lengths)),                                                                   \
+        SL_OPTION_ROW("samples", 0, SL_OPTION_INT, "0", "N",                                                           \
                       "questions of a task and length; 0: as the plan says, or 10", SL_FIELD(type, eval.samples), 0,   \
                       1 << 20),                                                                                        \
         SL_OPTION_ROW("seed", 0, SL_OPTION_INT, "1", "N", "of the tasks", SL_FIELD(type, eval.seed), 0, 1LL << 48),    \
@@ -34,13 +34,13 @@ struct sl_eval_options {
 
 // Which questions, by name or by file.
 #define SL_EVAL_TASK_OPTIONS(type)                                                                                     \
-    SL_OPTION_ROW("tasks", 't', SL_OPTION_STRING, NULL, "A,B", "tasks by name (--list), or all",                       \
+    SL_OPTION_ROW("tasks", 0, SL_OPTION_STRING, NULL, "A,B", "tasks by name (--list), or all",                         \
                   SL_FIELD(type, eval.tasks)),                                                                         \
         SL_OPTION_ROW(                                                                                                 \
-            "plan", 'p', SL_OPTION_STRING, NULL, "FILE",                                                               \
+            "plan", 0, SL_OPTION_STRING, NULL, "FILE",                                                                 \
             "tasks, data sets, recipes, budgets and claims in a file (lab/eval/papers/), instead of options",          \
             SL_FIELD(type, eval.plan)),                                                                                \
-        SL_OPTION_ROW("data", 'd', SL_OPTION_STRING, NULL, "DIR",                                                      \
+        SL_OPTION_ROW("data", 0, SL_OPTION_STRING, NULL, "DIR",                                                        \
                       "where the plan's data sets are; without: beside the plan", SL_FIELD(type, eval.data)),          \
         SL_OPTION_ROW(                                                                                                 \
             "max-prompt-tokens", 0, SL_OPTION_INT, "0", "N",                                                           \
@@ -52,7 +52,7 @@ struct sl_eval_options {
     SL_OPTION_ROW("recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",                                                       \
                   "beside full; may be given several times, or as a list joined by ';'; presets: all of them",         \
                   SL_FIELD(type, eval.recipes)),                                                                       \
-        SL_OPTION_ROW("budgets", 'b', SL_OPTION_STRING, NULL, "B,B",                                                   \
+        SL_OPTION_ROW("budget", 'b', SL_OPTION_STRING, NULL, "B,B",                                                    \
                       "such as 5%,20%,512: each in the place of {budget}, or of recipes that evict and name none",     \
                       SL_FIELD(type, eval.budgets)),                                                                   \
         SL_OPTION_ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",                                              \

@@ -97,8 +97,38 @@ static void test_table_of_nothing_has_titles(void **state) {
     sl_table_cleanup(&table);
 }
 
+static void test_table_fits_a_narrow_terminal(void **state) {
+    (void)state;
+    static const struct sl_column narrow[] = {{"JOB", false}, {"STATE", false}, {"TTFT", true}, {"RECIPE", false}};
+    struct sl_table table = SL_TABLE(narrow);
+    sl_table_add(&table, "job-1\tDONE\t12 ms\th2o,budget=0.2");
+    sl_table_add(&table, "job-22\tCANCELLED\t-\tfull");
+    static const struct {
+        int width;
+        const char *text;
+    } cases[] = {
+        {40, "JOB     STATE       TTFT  RECIPE\njob-1   DONE       12 ms  h2o,budget=0.2\n"
+             "job-22  CANCELLED      -  full\n"},
+        {30, "JOB     STATE       TTFT\n    RECIPE\njob-1   DONE       12 ms\n    h2o,budget=0.2\n"
+             "job-22  CANCELLED      -\n    full\n"},
+        {5, "JOB\n    STATE\n     TTFT\n    RECIPE\njob-1\n    DONE\n    12 ms\n    h2o,budget=0.2\n"
+            "job-22\n    CANCELLED\n        -\n    full\n"}, // nothing is left out
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *text;
+        size_t n;
+        FILE *file = open_memstream(&text, &n);
+        sl_table_print_within(&table, cases[i].width, file);
+        fclose(file);
+        assert_string_equal(text, cases[i].text);
+        free(text);
+    }
+    sl_table_cleanup(&table);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table_fits_a_narrow_terminal),
         cmocka_unit_test(test_table_aligns_columns),
         cmocka_unit_test(test_table_takes_several_cells_at_once),
         cmocka_unit_test(test_table_counts_characters_and_hides_controls),

@@ -1,13 +1,16 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Commands without traps: what somebody may type who has read nothing, and what it must not lead to. No cluster is needed."""
+import fcntl
 import http.server
 import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import tempfile
+import termios
 import threading
 import unittest
 
@@ -133,6 +136,68 @@ class Environment(unittest.TestCase):
             table = re.search(r"of_tool\[\] = \{(.*?)\};", file.read(), re.S).group(1)
         for name in re.findall(r'"([a-z-]+)"', table):
             self.assertIn("`SLUICE_" + name.upper().replace("-", "_") + "`", page)
+
+
+class Options(unittest.TestCase):
+    """One name has one meaning, whatever the program: long names and letters."""
+    # What may differ: how many may be given, and what else than a file may hold it.
+    VARIANTS = [{"HOST:PORT,...", "HOST:PORT"}, {"DIR", "FILE", "PREFIX"}, {"N", "N,N,..."}, {"TASK", "NAME[:TOKENS]"}, {"N", "R"},
+                {"B", "B,B"}, {"NAME", "NAME,..."}, {"SIZE", "SIZE|auto"}, {"MODEL", "DIR"}]
+
+    @classmethod
+    def setUpClass(cls):
+        cls.programs = []
+
+        def walk(*words):
+            told = json.loads(run(*words, "--describe").stdout)
+            for command in told.get("commands", []):
+                walk(*words, command["name"])
+            if "options" in told:
+                cls.programs.append(told)
+        walk()
+        for program in ("coordinator", "prefill", "decode", "kvstore", "gateway"):
+            cls.programs.append(json.loads(run("--describe", program=f"sluice-{program}").stdout))
+
+    def test_a_letter_has_one_name_and_a_name_one_letter(self):
+        self.assertGreater(len(self.programs), 30)
+        names, letters = {}, {}
+        for program in self.programs:
+            for option in program["options"]:
+                if option["letter"]:
+                    names.setdefault(option["letter"], set()).add(option["name"])
+                letters.setdefault(option["name"], set()).add(option["letter"])
+        self.assertEqual({letter: found for letter, found in names.items() if len(found) > 1}, {})
+        self.assertEqual({name: found for name, found in letters.items() if len(found) > 1}, {})
+
+    def test_a_name_takes_one_kind_of_value(self):
+        kinds = {}
+        for program in self.programs:
+            for option in program["options"]:
+                kinds.setdefault(option["name"], set()).add(option.get("metavar"))
+        differ = {name: found for name, found in kinds.items() if len(found) > 1 and not any(found <= variants for variants in self.VARIANTS)}
+        self.assertEqual(differ, {})
+
+    def test_no_name_is_the_plural_of_another(self):
+        names = {option["name"] for program in self.programs for option in program["options"]}
+        # Counts (--coordinators, --prompts), lists of what the other is one of (--tasks, --models), and a file of them (--cells).
+        allowed = {"coordinator", "prompt", "task", "model", "cell"}
+        self.assertEqual({name for name in names if name + "s" in names} - allowed, set())
+
+    def test_help_fits_a_narrow_terminal(self):
+        for width in (66, 80):
+            leader, follower = os.openpty()
+            fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+            self.assertEqual(run("jobs", "--help", stdout=follower).returncode, 0)
+            os.close(follower)
+            text = b""
+            try:
+                while piece := os.read(leader, 65536):
+                    text += piece
+            except OSError:
+                pass  # as a terminal ends
+            os.close(leader)
+            options = text.decode().split("Options:")[1].split("In the environment")[0]
+            self.assertLessEqual(max(map(len, options.splitlines())), width, options)
 
 
 class ConfigFile(unittest.TestCase):

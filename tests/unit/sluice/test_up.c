@@ -52,8 +52,8 @@ static void start_with(struct up *up, const char *grace, const char *const *more
         int log = open(up->log_path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
         dup2(log, STDOUT_FILENO);
         dup2(log, STDERR_FILENO);
-        const char *words[MAX_WORDS] = {"sluice",      "up",  "--model", "models/demo",  "--port",  "0",
-                                        "--arena",     "32M", "--state", up->state_path, "--grace", grace,
+        const char *words[MAX_WORDS] = {"sluice",      "up",  "--model",      "models/demo",  "--port",  "0",
+                                        "--arena",     "32M", "--state-file", up->state_path, "--grace", grace,
                                         "--http-port", "0"};
         for (size_t n = 14; more && *more && n + 1 < MAX_WORDS;) {
             words[n++] = *more++;

@@ -16,7 +16,7 @@ SLUICE = os.path.join(os.environ["SLUICE_BIN"], "sluice")
 MODEL = "models/demo"
 PNG = b"\x89PNG\r\n\x1a\n"
 SMALL = ["--model", MODEL, "--tasks", "niah-noise,passkey", "--lengths", "300", "--samples", "3", "--threads", "1",
-         "--recipe", "streamingllm,chunk=64;full,format=int4", "--budgets", "64"]
+         "--recipe", "streamingllm,chunk=64;full,format=int4", "--budget", "64"]
 
 
 def run(*words, env=None):
@@ -167,8 +167,8 @@ class Usage(unittest.TestCase):
             (["suites", *model, "--tasks", "niah-esay"], 'did you mean "niah-essay"'),
             (["suites", *model, "--tasks", "niah-noise", "--lengths", "4k"], "4k"),
             (["suites", *model, "--tasks", "niah-noise", "--recipe", "nonsense"], "nonsense"),
-            (["suites", *model, "--tasks", "niah-noise", "--recipe", "h2o", "--budgets", "much"], "much"),
-            (["suites", *model, "--tasks", "niah-noise", "--recipe", "h2o,budget={budget}"], "--budgets"),
+            (["suites", *model, "--tasks", "niah-noise", "--recipe", "h2o", "--budget", "much"], "much"),
+            (["suites", *model, "--tasks", "niah-noise", "--recipe", "h2o,budget={budget}"], "--budget"),
             (["suites", *model, "--tasks", "niah-noise", "--weights", "int3"], "int3"),
             (["suites", *model, "--tasks", "niah-noise", "--part", "3/2"], "3/2"),
             (["suites", *model, "--tasks", "niah-noise", "--plan", "x"], "--plan"),
