@@ -332,6 +332,38 @@ static void test_a_group_has_a_deadline_of_its_own(void **state) {
     munmap(hall, sl_meeting_hall_bytes());
 }
 
+// Who is in the middle of others' memory is waited for, but not for ever.
+static bool settle_beside_one_that_stays(struct rank *rank) {
+    struct sl_meeting meeting;
+    const struct sl_meeting_config place = {rank->config.hall, rank->number, 2, DEADLINE_MS, NULL};
+    CHECK(sl_meeting_join(&meeting, &place, NULL) == SL_OK);
+    if (rank->number == 1) {
+        CHECK(sl_meeting_touch(&meeting));
+    }
+    CHECK(sl_meeting_meet(&meeting, SL_OK, NULL, NULL) == SL_OK);
+    if (rank->number == 0) {
+        int64_t begin = sl_now_ns();
+        sl_meeting_abandon(&meeting);
+        sl_meeting_settle(&meeting);
+        CHECK(sl_now_ns() - begin >= (DEADLINE_MS - 1) * SL_NS_PER_MS);
+        CHECK(!sl_meeting_touch(&meeting)); // any more
+        atomic_store(&stage->over, true);
+    }
+    while (!atomic_load(&stage->over)) {
+        sl_sleep_ms(1);
+    }
+    sl_meeting_release(&meeting);
+    sl_meeting_settle(&meeting);
+    sl_meeting_leave(&meeting);
+    return true;
+}
+
+static void test_settling_has_a_deadline(void **state) {
+    (void)state;
+    struct ranks ranks = {.kind = THREADS, .size = 2};
+    ranks_run(&ranks, settle_beside_one_that_stays);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
 #define TEST(test) cmocka_unit_test_setup_teardown(test, open_stage, close_stage)
@@ -346,6 +378,7 @@ int main(void) {
         TEST(test_a_device_that_fails_fails_the_group),
         TEST(test_joining_is_checked),
         TEST(test_joining_needs_memory),
+        TEST(test_settling_has_a_deadline),
         TEST(test_a_group_has_a_deadline_of_its_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
