@@ -29,8 +29,8 @@ static int find_late(const struct gpu_watch *w) {
 
 // Destroying waits for what is queued, which in a group that has ended may not end.
 static void disconnect(struct gpu_watch *w) {
-    bool lost = sl_meeting_lost(w->meeting) >= 0;
     if (w->comm != NULL) {
+        bool lost = sl_meeting_lost(w->meeting) >= 0;
         sl_cuda_launching(lost ? "ncclCommAbort" : "ncclCommDestroy");
         (void)(lost ? w->nccl->CommAbort : w->nccl->CommDestroy)(w->comm); // there is nothing else to be done
         w->comm = NULL;

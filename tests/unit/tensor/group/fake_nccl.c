@@ -105,7 +105,13 @@ int ncclCommGetAsyncError(struct nccl_comm *comm, int *result) {
     return SUCCESS;
 }
 
-static int end(struct nccl_comm *comm) {
+static int end(struct nccl_comm *comm, int aborted) {
+    void (*ended)(int) = NULL;
+    void *found = dlsym(RTLD_DEFAULT, "fake_nccl_ended"); // of the program
+    if (found != NULL) {
+        memcpy(&ended, &found, sizeof ended);
+        ended(aborted);
+    }
     pthread_mutex_lock(&lock);
     struct clique *clique = comm->clique;
     if (--clique->n_open == 0) {
@@ -123,13 +129,13 @@ static int end(struct nccl_comm *comm) {
 
 int ncclCommDestroy(struct nccl_comm *comm);
 int ncclCommDestroy(struct nccl_comm *comm) {
-    return end(comm);
+    return end(comm, 0);
 }
 
 #ifndef FAKE_LACKS
 int ncclCommAbort(struct nccl_comm *comm);
 int ncclCommAbort(struct nccl_comm *comm) {
-    return end(comm);
+    return end(comm, 1);
 }
 #endif
 

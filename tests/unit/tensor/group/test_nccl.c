@@ -20,6 +20,7 @@
 #include "tensor/cuda/group/nccl.h"
 #include "tensor/cuda/group/nccl_group.h"
 #include "tensor/cuda/launching.h"
+#include "tests/unit/scarce.h"
 #include "tests/unit/tensor/group/ranks.h"
 
 #define DEADLINE_MS (SLOWNESS > 1 ? 4000 : 1000) // long enough for threads that are only slow
@@ -42,6 +43,13 @@ __attribute__((visibility("default"))) void fake_nccl_before(void *stream) {
     sl_emu_event_close(&event);
 }
 
+// How communicators have ended.
+static atomic_int n_destroyed, n_aborted;
+void fake_nccl_ended(int aborted);
+__attribute__((visibility("default"))) void fake_nccl_ended(int aborted) {
+    atomic_fetch_add(aborted ? &n_aborted : &n_destroyed, 1);
+}
+
 static const struct nccl_functions *open_fake(const char *name, struct sl_error *err) {
     char path[4096];
     snprintf(path, sizeof path, "%s/lib%s.so", folder, name);
@@ -53,6 +61,8 @@ static int open_test(void **state) {
     driver = sl_gpu_emulator;
     driver.alloc = sl_gpu_emulator.alloc_shared;
     driver.free = sl_gpu_emulator.free_shared;
+    atomic_store(&n_destroyed, 0);
+    atomic_store(&n_aborted, 0);
     return 0;
 }
 
@@ -176,6 +186,8 @@ static void test_meetings_are_those_of_all_groups(void **state) {
     assert_non_null(open_fake("fake_nccl", NULL));
     struct ranks ranks = ranks_of(2);
     ranks_run(&ranks, meet_once);
+    assert_int_equal(atomic_load(&n_destroyed), 2);
+    assert_int_equal(atomic_load(&n_aborted), 0);
 }
 
 // --- who does not come, and what does not end --------------------------------------------------------------------------
@@ -184,12 +196,12 @@ static bool lose_one(struct rank *rank) {
     struct sl_error err = {0};
     float x[1] = {1}, *there = rank_put(rank, x, sizeof x);
     CHECK(sl_group_sum(rank->group, rank->stream, there, 1, NULL) == SL_OK);
-    if (rank->number == 2) {
+    if (rank->number == 0) {
         sl_sleep_ms(50);
         sl_group_abandon(rank->group);
     }
     CHECK(sl_group_sum(rank->group, rank->stream, there, 1, &err) == SL_ERR_PEER_LOST);
-    CHECK(strcmp(err.text, "rank 2 of 3 has given up") == 0 && sl_group_lost(rank->group) == 2);
+    CHECK(strcmp(err.text, "rank 0 of 3 has given up") == 0 && sl_group_lost(rank->group) == 0);
     return rank_take(rank, there, x, sizeof x);
 }
 
@@ -198,6 +210,8 @@ static void test_who_gives_up_is_named(void **state) {
     assert_non_null(open_fake("fake_nccl", NULL));
     struct ranks ranks = ranks_of(3);
     ranks_run(&ranks, lose_one);
+    assert_int_equal(atomic_load(&n_destroyed), 0);
+    assert_int_equal(atomic_load(&n_aborted), 3);
 }
 
 static bool sum_in_vain(struct rank *rank) {
@@ -273,6 +287,27 @@ static void test_a_library_that_fails_is_told_of(void **state) {
     ranks_run(&ranks, join_in_vain);
 }
 
+static enum sl_status join_fresh(void *arg, struct sl_error *err) {
+    struct rank *rank = arg;
+    memset(rank->config.hall, 0, sl_group_hall_bytes(1));
+    enum sl_status status = sl_group_join(&sl_group_nccl, &rank->config, &rank->group, err);
+    sl_group_leave(&rank->group);
+    return status;
+}
+
+static bool join_without_memory(struct rank *rank) {
+    CHECK(assert_refused_without_memory(join_fresh, rank) == 4); // its end, two slots, a thread
+    return true;
+}
+
+static void test_joining_needs_memory(void **state) {
+    (void)state;
+    assert_non_null(open_fake("fake_nccl", NULL));
+    struct ranks ranks = ranks_of(1);
+    ranks.join = false;
+    ranks_run(&ranks, join_without_memory);
+}
+
 static bool join_wrongly(struct rank *rank) {
     struct sl_error err = {0};
     rank->config.one_process = rank->kind != EMULATED;
@@ -317,6 +352,7 @@ int main(int argc, char **argv) {
         TEST(test_a_sum_that_stands_still_is_ended),
         TEST(test_libraries_that_will_not_do_are_refused),
         TEST(test_a_library_that_fails_is_told_of),
+        TEST(test_joining_needs_memory),
         TEST(test_ranks_are_gpus_of_one_process),
         TEST(test_the_real_library_has_every_function),
     };
