@@ -197,6 +197,21 @@ static void test_recipe_presets_round_trip(void **state) {
     assert_null(p->name);
 }
 
+// X+caote is X with value=caote, and nothing else.
+static void test_recipe_weighing_values_changes_nothing_else(void **state) {
+    (void)state;
+    static const char *const bases[] = {"h2o", "tova", "snapkv", "roco"}, *const values[] = {"caote", "fastcaote"};
+    for (size_t b = 0; b < 4; b++) {
+        for (size_t v = 0; v < 2; v++) {
+            char joined[64], spelled[64];
+            snprintf(joined, sizeof joined, "%s+%s", bases[b], values[v]);
+            snprintf(spelled, sizeof spelled, "%s,value=%s", bases[b], values[v]);
+            struct sl_recipe a = parsed_recipe(joined), c = parsed_recipe(spelled);
+            assert_recipe_equal(&a, &c);
+        }
+    }
+}
+
 // A preset's name stands for every axis that it sets: what differs in one of them must not get its name.
 static void test_recipe_presets_with_one_axis_changed_round_trip(void **state) {
     (void)state;
@@ -577,6 +592,7 @@ int main(void) {
         cmocka_unit_test(test_recipe_defaults_are_full),
         cmocka_unit_test(test_recipe_later_words_override_earlier),
         cmocka_unit_test(test_recipe_presets_round_trip),
+        cmocka_unit_test(test_recipe_weighing_values_changes_nothing_else),
         cmocka_unit_test(test_recipe_presets_with_one_axis_changed_round_trip),
         cmocka_unit_test(test_recipe_presets_keep_what_goes_with_any_method),
         cmocka_unit_test(test_recipe_is_read_as_people_write_it),
