@@ -68,14 +68,15 @@ def write_gguf(path, metadata, tensors, alignment=32):
 
 
 def read_safetensors(path):
+    """{name: array}; of bf16 the bits, as u2."""
     data = path.read_bytes()
     (n,) = struct.unpack_from("<Q", data)
     tensors = {}
     for name, entry in json.loads(data[8 : 8 + n]).items():
         if name != "__metadata__":
-            assert entry["dtype"] == "F32"
             begin, end = entry["data_offsets"]
-            tensors[name] = np.frombuffer(data[8 + n + begin : 8 + n + end], "<f4").reshape(entry["shape"])
+            kind = {"F32": "<f4", "BF16": "<u2"}[entry["dtype"]]
+            tensors[name] = np.frombuffer(data[8 + n + begin : 8 + n + end], kind).reshape(entry["shape"])
     return tensors
 
 
@@ -129,9 +130,9 @@ def metadata_of(config):
         f"{a}.feed_forward_length": config.get("intermediate_size") or config["ffn_hidden_size"],
         f"{a}.attention.head_count": heads, f"{a}.context_length": config["max_position_embeddings"],
         f"{a}.attention.head_count_kv": 1 if a == "falcon" else config["num_key_value_heads"],
-        f"{a}.rope.freq_base": float(rope.get("rope_theta", 10000.0)),
+        f"{a}.rope.freq_base": float(config.get("rope_theta") or rope.get("rope_theta", 10000.0)),
         f"{a}.rope.dimension_count": int(head_dim * rope.get("partial_rotary_factor", 1.0)),
-        "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.bos_token_id": config["bos_token_id"], "tokenizer.ggml.eos_token_id": config["eos_token_id"],
     }
     if "rms_norm_eps" in config:
         metadata[f"{a}.attention.layer_norm_rms_epsilon"] = config["rms_norm_eps"]
@@ -149,14 +150,14 @@ def metadata_of(config):
     return metadata, a, head_dim, rope
 
 
-def convert(folder, path):
+def convert(folder, path, more=()):
     config = json.loads((folder / "config.json").read_text())
     metadata, a, head_dim, rope = metadata_of(config)
     tensors = {}
     for name, array in read_safetensors(folder / "model.safetensors").items():
         if a == "llama" and ("q_proj" in name or "k_proj" in name):
             array = interleave(array, head_dim)
-        tensors[gguf_name(name)] = ("F32", array.shape, array.tobytes())
+        tensors[gguf_name(name)] = ("F32" if array.dtype == "<f4" else "BF16", array.shape, array.tobytes())
     if rope.get("rope_type") == "longrope":
         for which in ("short", "long"):
             factors = np.array(rope[f"{which}_factor"], "<f4")
@@ -165,7 +166,7 @@ def convert(folder, path):
         scale = config["max_position_embeddings"] / rope["original_max_position_embeddings"]
         scale = (1 + np.log(scale) / np.log(rope["original_max_position_embeddings"])) ** 0.5
         metadata[f"{a}.rope.scaling.attn_factor"] = float(scale)
-    write_gguf(path, metadata, tensors)
+    write_gguf(path, metadata | dict(more), tensors)
 
 
 # --- types ------------------------------------------------------------------------------------------------------------
@@ -325,28 +326,41 @@ def random_model(out, name, kind_of, is_rounded):
 # --- tokenizers -------------------------------------------------------------------------------------------------------
 
 
-def tokenizer(out, name, pre):
-    """A byte-level tokenizer.json without what GGUF has no words for, and the same as metadata."""
-    root = json.loads((GOLDEN / "tokenizer" / "families" / f"{name}.json").read_text())
+def tokenizer_metadata(root, pre):
+    """Of a byte-level tokenizer.json; its added tokens must have no flags."""
     vocab = root["model"]["vocab"]
     added = [t for t in root["added_tokens"] if t["content"] not in vocab]
+    tokens, types = [""] * (len(vocab) + len(added)), [1] * (len(vocab) + len(added))
+    for token, i in vocab.items():
+        tokens[i] = token
+    for t in root["added_tokens"]:
+        tokens[t["id"]], types[t["id"]] = t["content"], 3 if t["special"] else 4
+    merges = [m if isinstance(m, str) else " ".join(m) for m in root["model"]["merges"]]
+    return {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": tokens,
+            "tokenizer.ggml.token_type": types, "tokenizer.ggml.merges": merges}
+
+
+def tokenizer(out, name, pre):
+    """A tokenizer.json without what GGUF has no words for, and the same as metadata."""
+    root = json.loads((GOLDEN / "tokenizer" / "families" / f"{name}.json").read_text())
+    added = [t for t in root["added_tokens"] if t["content"] not in root["model"]["vocab"]]
     root["added_tokens"] = [dict(id=t["id"], content=t["content"], special=t["special"], normalized=False) for t in added]
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer.json").write_text(json.dumps(root))
     (folder / "tokenizer_config.json").write_text(json.dumps(dict(chat_template="{{ messages[0]['content'] }}")))
-    tokens, types = [""] * (len(vocab) + len(added)), [1] * (len(vocab) + len(added))
-    for token, i in vocab.items():
-        tokens[i] = token
-    for t in added:
-        tokens[t["id"]], types[t["id"]] = t["content"], 3 if t["special"] else 4
-    merges = [m if isinstance(m, str) else " ".join(m) for m in root["model"]["merges"]]
-    metadata = {"general.architecture": "llama", "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre,
-                "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types, "tokenizer.ggml.merges": merges,
-                "tokenizer.chat_template": "{{ messages[0]['content'] }}"}
+    metadata = {"general.architecture": "llama", "tokenizer.chat_template": "{{ messages[0]['content'] }}"}
     if "TemplateProcessing" in json.dumps(root["post_processor"]):
-        metadata["tokenizer.ggml.bos_token_id"] = root["post_processor"]["processors"][1]["special_tokens"]["<|begin_of_text|>"]["ids"][0]
-    write_gguf(out / f"{name}.gguf", metadata, {})
+        known = root["post_processor"]["processors"][1]["special_tokens"]
+        metadata["tokenizer.ggml.bos_token_id"] = known["<|begin_of_text|>"]["ids"][0]
+    write_gguf(out / f"{name}.gguf", metadata | tokenizer_metadata(root, pre), {})
+
+
+def demo(path):
+    """models/demo as a file."""
+    folder = ROOT / "models" / "demo"
+    root = json.loads((folder / "tokenizer.json").read_text())
+    convert(folder, path, tokenizer_metadata(root, "qwen2") | {"tokenizer.ggml.add_bos_token": True})
 
 
 def main():

@@ -42,33 +42,36 @@ static int five_bits(const unsigned char *high, const unsigned char *codes, int 
     return nibble(codes, i) | (high[i / 8] >> (i % 8) & 1) << 4;
 }
 
-static void widen_q4_0(const unsigned char *block, float *out) {
+// scale * (c - middle) + offset of 32 codes; without `high` of four bits.
+static void widen_32(const unsigned char *codes, const unsigned char *high, float scale, int middle, float offset,
+                     float *restrict out) {
     for (int i = 0; i < 32; i++) {
-        out[i] = half_at(block) * (float)(nibble(block + 2, i) - 8);
+        int code = high != NULL ? five_bits(high, codes, i) : nibble(codes, i);
+        out[i] = scale * (float)(code - middle) + offset;
     }
+}
+
+static void widen_q4_0(const unsigned char *block, float *out) {
+    widen_32(block + 2, NULL, half_at(block), 8, -0.0f,
+             out); // which leaves every number what it is, and zeros their sign
 }
 
 static void widen_q4_1(const unsigned char *block, float *out) {
-    for (int i = 0; i < 32; i++) {
-        out[i] = half_at(block) * (float)nibble(block + 4, i) + half_at(block + 2);
-    }
+    widen_32(block + 4, NULL, half_at(block), 0, half_at(block + 2), out);
 }
 
 static void widen_q5_0(const unsigned char *block, float *out) {
-    for (int i = 0; i < 32; i++) {
-        out[i] = half_at(block) * (float)(five_bits(block + 2, block + 6, i) - 16);
-    }
+    widen_32(block + 6, block + 2, half_at(block), 16, -0.0f, out);
 }
 
 static void widen_q5_1(const unsigned char *block, float *out) {
-    for (int i = 0; i < 32; i++) {
-        out[i] = half_at(block) * (float)five_bits(block + 4, block + 8, i) + half_at(block + 2);
-    }
+    widen_32(block + 8, block + 4, half_at(block), 0, half_at(block + 2), out);
 }
 
-static void widen_q8_0(const unsigned char *block, float *out) {
+static void widen_q8_0(const unsigned char *block, float *restrict out) {
+    float scale = half_at(block);
     for (int i = 0; i < 32; i++) {
-        out[i] = half_at(block) * (float)(int8_t)block[2 + i];
+        out[i] = scale * (float)(int8_t)block[2 + i];
     }
 }
 
@@ -106,12 +109,14 @@ static int one_bit(const unsigned char *bits, int i) {
     return bits[i % 32] >> (i / 32) & 1;
 }
 
-static void widen_q2_k(const unsigned char *block, float *out) {
+static void widen_q2_k(const unsigned char *block, float *restrict out) {
     const unsigned char *scales = block, *codes = block + 16;
-    for (int i = 0; i < 256; i++) {
-        float scale = half_at(block + 80) * (float)(scales[i / 16] & 15);
-        float least = half_at(block + 82) * (float)(scales[i / 16] >> 4);
-        out[i] = scale * (float)two_bits(codes, i) - least;
+    float all_scale = half_at(block + 80), all_least = half_at(block + 82);
+    for (int g = 0; g < 16; g++) {
+        float scale = all_scale * (float)(scales[g] & 15), least = all_least * (float)(scales[g] >> 4);
+        for (int i = 16 * g; i < 16 * g + 16; i++) {
+            out[i] = scale * (float)two_bits(codes, i) - least;
+        }
     }
 }
 
@@ -125,9 +130,13 @@ static int q3_k_code(const unsigned char *block, int i) {
     return two_bits(block + 32, i) - (one_bit(block, i) ? 0 : 4);
 }
 
-static void widen_q3_k(const unsigned char *block, float *out) {
-    for (int i = 0; i < 256; i++) {
-        out[i] = half_at(block + 108) * (float)q3_k_scale(block + 96, i / 16) * (float)q3_k_code(block, i);
+static void widen_q3_k(const unsigned char *block, float *restrict out) {
+    float all_scale = half_at(block + 108);
+    for (int g = 0; g < 16; g++) {
+        float scale = all_scale * (float)q3_k_scale(block + 96, g);
+        for (int i = 16 * g; i < 16 * g + 16; i++) {
+            out[i] = scale * (float)q3_k_code(block, i);
+        }
     }
 }
 
@@ -156,12 +165,17 @@ static void q4_k_scale(const unsigned char *scales, int g, float *scale_out, flo
 
 // high: NULL, or the fifth bits.
 static void widen_with_least(const unsigned char *block, const unsigned char *codes, const unsigned char *high,
-                             float *out) {
-    for (int i = 0; i < 256; i++) {
+                             float *restrict out) {
+    float all_scale = half_at(block), all_least = half_at(block + 2);
+    for (int g = 0; g < 8; g++) {
         float scale, least;
-        q4_k_scale(block + 4, i / 32, &scale, &least);
-        int code = four_bits(codes, i) | (high != NULL ? one_bit(high, i) << 4 : 0);
-        out[i] = half_at(block) * scale * (float)code - half_at(block + 2) * least;
+        q4_k_scale(block + 4, g, &scale, &least);
+        scale *= all_scale;
+        least *= all_least;
+        for (int i = 32 * g; i < 32 * g + 32; i++) {
+            int code = four_bits(codes, i) | (high != NULL ? one_bit(high, i) << 4 : 0);
+            out[i] = scale * (float)code - least;
+        }
     }
 }
 
@@ -173,13 +187,17 @@ static void widen_q5_k(const unsigned char *block, float *out) {
     widen_with_least(block, block + 48, block + 16, out);
 }
 
-static void widen_q6_k(const unsigned char *block, float *out) {
+static void widen_q6_k(const unsigned char *block, float *restrict out) {
     const unsigned char *low = block, *high = block + 128, *scales = block + 192;
-    for (int i = 0; i < 256; i++) {
-        int run = i / 32 % 4; // of half i / 128: bits of runs 0 and 2, 1 and 3 share bytes
-        int nibbles = low[i / 128 * 64 + run % 2 * 32 + i % 32] >> (run / 2 * 4) & 15;
-        int code = (nibbles | two_bits(high, i) << 4) - 32;
-        out[i] = half_at(block + 208) * (float)(int8_t)scales[i / 16] * (float)code;
+    float all_scale = half_at(block + 208);
+    for (int g = 0; g < 16; g++) {
+        float scale = all_scale * (float)(int8_t)scales[g];
+        int run = g / 2 % 4; // of half g / 8: bits of runs 0 and 2, 1 and 3 share bytes
+        const unsigned char *nibbles = low + g / 8 * 64 + run % 2 * 32;
+        for (int i = 16 * g; i < 16 * g + 16; i++) {
+            int code = (nibbles[i % 32] >> (run / 2 * 4) & 15) | two_bits(high, i) << 4;
+            out[i] = scale * (float)(code - 32);
+        }
     }
 }
 

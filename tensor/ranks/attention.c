@@ -90,7 +90,7 @@ static void attend(struct sl_stream *stream, const struct sl_attend *calls, int 
             (size_t)calls[i].m * (size_t)calls[i].n_heads * (size_t)calls[i].head_dim * calls[i].heads.kv[0].n_slots;
     }
     struct attend_call c = {sl_ranks_call(stream, work, attend_part), calls, n_calls};
-    sl_ranks_run(&c.call);
+    SL_RANKS_RUN(c);
 }
 
 struct before_call {
@@ -114,7 +114,7 @@ static void before_part(const struct sl_ranks_call *call, int rank, struct sl_st
 
 static void attend_before(struct sl_stream *stream, const struct sl_attend *args, const struct sl_softmax *before) {
     struct before_call c = {sl_ranks_call(stream, SIZE_MAX, before_part), args, before};
-    sl_ranks_run(&c.call);
+    SL_RANKS_RUN(c);
 }
 
 // --- by KV heads -----------------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ static void append(struct sl_stream *stream, const struct sl_attend *calls, int 
         work += 2 * (size_t)calls[i].m * (size_t)calls[i].heads.n * (size_t)calls[i].head_dim;
     }
     struct attend_call c = {sl_ranks_call(stream, work, append_part), calls, n_calls};
-    sl_ranks_run(&c.call);
+    SL_RANKS_RUN(c);
 }
 
 struct stats_call {
@@ -173,7 +173,7 @@ static void fold_part(const struct sl_ranks_call *call, int rank, struct sl_stre
 
 static void fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
     struct stats_call c = {sl_ranks_call(stream, SIZE_MAX, fold_part), args, first_row, what, {0}};
-    sl_ranks_run(&c.call);
+    SL_RANKS_RUN(c);
 }
 
 static void window_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
@@ -188,7 +188,7 @@ static void window_part(const struct sl_ranks_call *call, int rank, struct sl_st
 
 static void window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row, struct sl_vectors sums) {
     struct stats_call c = {sl_ranks_call(stream, SIZE_MAX, window_part), args, first_row, NULL, sums};
-    sl_ranks_run(&c.call);
+    SL_RANKS_RUN(c);
 }
 
 struct slots_call {
@@ -210,7 +210,7 @@ static void slots_part(const struct sl_ranks_call *call, int rank, struct sl_str
 static void attend_slots(struct sl_stream *stream, const struct sl_attend *args, struct sl_lists slots,
                          struct sl_counts n) {
     struct slots_call c = {sl_ranks_call(stream, SIZE_MAX, slots_part), args, slots, n};
-    sl_ranks_run(&c.call);
+    SL_RANKS_RUN(c);
 }
 
 void sl_ranks_fill_attention(struct sl_ops *ops) {

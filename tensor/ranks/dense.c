@@ -71,17 +71,22 @@ static size_t held_bytes(const struct sl_matrix *part) {
     return part->packed != NULL ? part->packed_bytes : (size_t)part->n * sl_dtype_row_bytes(part->dtype, part->k);
 }
 
+struct packed { // of a rank
+    enum sl_status status;
+    struct sl_error err;
+};
+
 struct pack_call {
     struct sl_ranks_call call;
     struct split *split;
-    enum sl_status status[SL_MAX_RANKS];
-    struct sl_error errs[SL_MAX_RANKS];
+    struct packed *packed; // [ranks]
 };
 
 static void pack_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
-    struct pack_call *c = (struct pack_call *)call;
+    const struct pack_call *c = (const struct pack_call *)call;
     struct sl_matrix *part = &c->split->parts[rank];
-    c->status[rank] = part->n > 0 ? call->ranks->each->pack(stream, part, &c->errs[rank]) : SL_OK;
+    struct packed *packed = &c->packed[rank];
+    packed->status = part->n > 0 ? call->ranks->each->pack(stream, part, &packed->err) : SL_OK;
 }
 
 static void drop_split(struct split *split) {
@@ -103,8 +108,8 @@ static void unpack(struct sl_matrix *matrix) {
     }
 }
 
-static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
-    struct sl_ranks *ranks = sl_ranks_of(stream);
+// The shares of a matrix, not yet packed. NULL: out of memory.
+static struct split *make_split(struct sl_ranks *ranks, const struct sl_matrix *matrix) {
     struct split *split = calloc(1, sizeof *split);
     bool copies = matrix->gated && matrix->bias != NULL;
     if (split != NULL && copies) {
@@ -112,30 +117,54 @@ static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, s
     }
     if (split == NULL || (copies && split->bias == NULL)) {
         free(split);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+        return NULL;
     }
     split->ranks = ranks;
-    struct pack_call c = {.call = {ranks, ranks->n, pack_part}, .split = split};
     for (int r = 0; r < ranks->n; r++) {
         split->outputs[r] = outputs_of(matrix, r, ranks->n);
         split->parts[r] = part_of(matrix, split->outputs[r], copies ? split->bias + 2 * split->outputs[r].first : NULL);
     }
-    sl_ranks_run(&c.call);
-    enum sl_status status = sl_stream_wait(stream, err);
-    if (status != SL_OK) {
-        return status; // a rank is lost: what it was at stays
-    }
+    return split;
+}
+
+// What ranks have packed is the matrix's; the first failure, with its rank.
+static enum sl_status take_packed(const struct packed *packed, struct split *split, struct sl_matrix *matrix,
+                                  struct sl_error *err) {
+    struct sl_ranks *ranks = split->ranks;
+    enum sl_status status = SL_OK;
+    matrix->packed = split;
     for (int r = 0; r < ranks->n; r++) {
-        if (status == SL_OK && c.status[r] != SL_OK) {
-            status = sl_fail(err, c.status[r], "rank %d of %d: %s", r, ranks->n, c.errs[r].text);
+        if (status == SL_OK && packed[r].status != SL_OK) {
+            status = sl_fail(err, packed[r].status, "rank %d of %d: %s", r, ranks->n, packed[r].err.text);
         }
         atomic_fetch_add(&ranks->weight_bytes[r], held_bytes(&split->parts[r]));
         matrix->packed_bytes += held_bytes(&split->parts[r]);
         matrix->packed_reads_parts |= split->parts[r].n > 0 && sl_matrix_reads_parts(&split->parts[r]);
     }
-    matrix->packed = split;
     if (status != SL_OK) {
         unpack(matrix);
+    }
+    return status;
+}
+
+static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    struct sl_ranks *ranks = sl_ranks_of(stream);
+    struct split *split = make_split(ranks, matrix);
+    struct packed *packed = calloc(SL_MAX_RANKS, sizeof *packed);
+    if (split == NULL || packed == NULL) {
+        free(packed);
+        if (split != NULL) {
+            free(split->bias);
+            free(split);
+        }
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    struct pack_call c = {{ranks, ranks->n, pack_part}, split, packed};
+    SL_RANKS_RUN(c);
+    enum sl_status status = sl_stream_wait(stream, err);
+    if (status == SL_OK) { // else a rank is lost: what it was at stays
+        status = take_packed(packed, split, matrix, err);
+        free(packed);
     }
     return status;
 }
@@ -162,14 +191,14 @@ static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
 struct matmul_call {
     struct sl_ranks_call call;
     const struct split *split;
-    const struct sl_matmul *args;
+    struct sl_matmul args;
     size_t scratch_bytes; // of a rank
 };
 
 static void multiply_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
     const struct matmul_call *c = (const struct matmul_call *)call;
     struct sl_share share = c->split->outputs[rank];
-    struct sl_matmul args = *c->args;
+    struct sl_matmul args = c->args;
     int64_t wanted = args.n_columns > 0 ? args.n_columns - share.first : share.n;
     if (share.n == 0 || wanted <= 0) {
         return;
@@ -183,8 +212,8 @@ static void multiply_part(const struct sl_ranks_call *call, int rank, struct sl_
 static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
     const struct split *split = w->packed;
     struct sl_ranks *ranks = sl_ranks_of(stream);
-    struct matmul_call c = {{ranks, ranks->n, multiply_part}, split, args, scratch_of_rank(split, args->m)};
-    sl_ranks_run(&c.call);
+    struct matmul_call c = {{ranks, ranks->n, multiply_part}, split, *args, scratch_of_rank(split, args->m)};
+    SL_RANKS_RUN(c);
 }
 
 // --- row by row ----------------------------------------------------------------------------------------------------------
@@ -214,7 +243,7 @@ static void embed_part(const struct sl_ranks_call *call, int rank, struct sl_str
 
 static void embed(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
     struct embed_call c = {{sl_ranks_call(stream, (size_t)(m * table->k), embed_part), m}, table, ids, out};
-    sl_ranks_run(&c.rows.call);
+    SL_RANKS_RUN(c);
 }
 
 struct norm_call {
@@ -243,7 +272,7 @@ static void norm(struct sl_stream *stream, const struct sl_norm *of, const float
                           n_groups,
                           out,
                           out_stride};
-    sl_ranks_run(&c.rows.call);
+    SL_RANKS_RUN(c);
 }
 
 struct angles_call {
@@ -264,7 +293,7 @@ static void angles(struct sl_stream *stream, const struct sl_rope *rope, const i
                    float *cosines, float *sines) {
     size_t work = (size_t)(m * rope->rotary_dim) * 16; // a cosine takes as long as so many other numbers
     struct angles_call c = {{sl_ranks_call(stream, work, angles_part), m}, rope, positions, cosines, sines};
-    sl_ranks_run(&c.rows.call);
+    SL_RANKS_RUN(c);
 }
 
 struct rotate_call {
@@ -293,7 +322,7 @@ static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const f
                             x,
                             stride,
                             n_heads};
-    sl_ranks_run(&c.rows.call);
+    SL_RANKS_RUN(c);
 }
 
 void sl_ranks_fill_dense(struct sl_ops *ops) {

@@ -61,7 +61,7 @@ static void quantize(struct sl_stream *stream, const struct sl_kv_heads *heads, 
     struct heads_call c = call_of(stream, heads, 2 * width_of(heads), quantize_part);
     c.n_pages = n_pages;
     c.to = to;
-    sl_ranks_run(&c.call);
+    SL_RANKS_RUN(c);
 }
 
 static void gather_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
@@ -78,7 +78,7 @@ static void gather(struct sl_stream *stream, const struct sl_kv_heads *heads, st
     struct heads_call c = call_of(stream, heads, 2 * width_of(heads), gather_part);
     c.keep = keep;
     c.n = kept;
-    sl_ranks_run(&c.call);
+    SL_RANKS_RUN(c);
 }
 
 static void put_rows_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
@@ -97,7 +97,7 @@ static void put_rows(struct sl_stream *stream, const struct sl_kv_heads *heads, 
     c.lists = slots;
     c.n = n;
     c.rows = rows;
-    sl_ranks_run(&c.call);
+    SL_RANKS_RUN(c);
 }
 
 // --- scores ----------------------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ static void value_change(struct sl_stream *stream, const struct sl_kv_heads *hea
     c.x = weights;
     c.flag = mean_center;
     c.out = out;
-    sl_ranks_run(&c.call);
+    SL_RANKS_RUN(c);
 }
 
 // --- which slots stay ------------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ static void select_slots(struct sl_stream *stream, const struct sl_kv_heads *hea
     c.flag = newest;
     c.n = kept;
     c.keep = keep_out;
-    sl_ranks_run(&c.call);
+    SL_RANKS_RUN(c);
 }
 
 static void nearest_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
@@ -165,7 +165,7 @@ static void nearest(struct sl_stream *stream, const struct sl_kv_heads *heads, s
     c.lists = evicted_out;
     c.into = into_out;
     c.out = cosine_out;
-    sl_ranks_run(&c.call);
+    SL_RANKS_RUN(c);
 }
 
 // Nothing is published; but a step ends here where a rank is lost.

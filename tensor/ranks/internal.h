@@ -2,6 +2,7 @@
 // Purpose: what the files of ranks share: the device, and how an operation becomes one of every rank.
 #pragma once
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/team.h"
@@ -17,7 +18,9 @@ struct sl_ranks {
     struct sl_team *teams[SL_MAX_RANKS];
     struct sl_team *crew; // a thread a rank; whoever drives is rank 0's
     struct sl_team_vigil vigil;
-    atomic_int lost; // rank; -1: none
+    pthread_mutex_t turn;          // of those who call: it is about the following
+    _Alignas(64) char called[512]; // the call: it stays where a rank is lost, which may come back to it
+    atomic_int lost;               // rank; -1: none
     atomic_size_t weight_bytes[SL_MAX_RANKS];
 };
 
@@ -33,8 +36,10 @@ static inline struct sl_ranks *sl_ranks_of(const struct sl_stream *stream) {
     return (struct sl_ranks *)stream->device;
 }
 
-// By call->n ranks: rank 0 alone is whoever calls. Nothing is done where a rank is lost.
-void sl_ranks_run(const struct sl_ranks_call *call);
+// A call of so many bytes by call->n ranks; rank 0 alone is whoever calls. Nothing is done where a rank is lost. What ranks
+// find out they write where pointers of the call lead.
+void sl_ranks_run(const struct sl_ranks_call *call, size_t bytes);
+#define SL_RANKS_RUN(c) sl_ranks_run((const struct sl_ranks_call *)&(c), sizeof(c))
 
 // A call that touches about so many numbers: few are sooner done by one rank than others have begun.
 #define SL_RANKS_LEAST_WORK 16384

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tensor/ranks/internal.h"
 
@@ -28,6 +29,7 @@ static void close_ranks(struct sl_device *device) {
     for (int r = 0; r < ranks->n; r++) {
         sl_device_close(&ranks->devices[r]);
     }
+    pthread_mutex_destroy(&ranks->turn);
     free(ranks);
 }
 
@@ -150,10 +152,11 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
                            config->devices[r]->ops->name);
         }
     }
-    struct sl_ranks *ranks = calloc(1, sizeof *ranks);
+    struct sl_ranks *ranks = aligned_alloc(64, (sizeof *ranks + 63) / 64 * 64);
     if (ranks == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
+    memset(ranks, 0, sizeof *ranks);
     enum sl_status status = sl_team_create(config->n, &ranks->crew, err);
     if (status != SL_OK) {
         free(ranks);
@@ -163,6 +166,7 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
     ranks->each = config->ops;
     ranks->n = config->n;
     ranks->vigil = (struct sl_team_vigil){config->still_ms > 0 ? config->still_ms : SL_RANK_STILL_MS, progress, ranks};
+    pthread_mutex_init(&ranks->turn, NULL);
     atomic_store(&ranks->lost, -1);
     for (int r = 0; r < config->n; r++) {
         ranks->devices[r] = config->devices[r];
@@ -176,7 +180,7 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
     sl_ranks_fill_attention(&ranks->ops);
     sl_ranks_fill_heads(&ranks->ops);
     struct sl_ranks_call places = {ranks, ranks->n, take_place};
-    sl_ranks_run(&places);
+    SL_RANKS_RUN(places);
     *device_out = &ranks->device;
     *ops_out = &ranks->ops;
     return SL_OK;
@@ -195,7 +199,7 @@ static void do_nothing(const struct sl_ranks_call *call, int rank, struct sl_str
 void sl_ranks_meet(struct sl_stream *stream) {
     struct sl_ranks *ranks = sl_ranks_of(stream);
     struct sl_ranks_call call = {ranks, ranks->n, do_nothing};
-    sl_ranks_run(&call);
+    SL_RANKS_RUN(call);
 }
 
 size_t sl_ranks_weight_bytes(const struct sl_device *device, int rank) {

@@ -19,7 +19,7 @@
  *         however many there are.
  *
  * Failures: a rank whose thread stands still for SL_RANK_STILL_MS, or whose device fails, is lost, and the device with it: waits say which, and
- *         the process should end (tensor/device.h). Its memory stays, because the thread may come back.
+ *         the process should end (tensor/device.h). What the thread was called with stays, because it may come back.
  */
 #pragma once
 

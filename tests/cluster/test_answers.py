@@ -3,14 +3,17 @@
 """The main job gives the right answer, and the same answer however it travels and however it is cut."""
 import json
 import os
+import pathlib
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
 import grpc
 
-from harness import BIN, MODEL, SLOW, Cluster, State, document, endless, eventually, inference, local_tokens, question, request
+from harness import BIN, MODEL, ROOT, SLOW, Cluster, State, document, endless, eventually, inference, local_tokens, question, request
 from harness import run_local, run_tests, states, tokens
 
 RECIPES = ["full", "h2o,budget=0.5", "streamingllm,budget=512", "full,format=int4", "h2o,budget=0.5,format=f16/2-:int2"]
@@ -49,6 +52,27 @@ def test_quantized_weights():
                                    cluster.coordinator.address, "--arena", "16M", "--model", MODEL, "--threads", "1"],
                                   capture_output=True, timeout=60 * SLOW)
         assert stranger.returncode == 1 and b"model" in stranger.stderr, stranger.stderr.decode()
+
+
+def test_a_gguf_file_answers_as_the_folder_does():
+    """models/demo as one file, the retaining heads beside it: the same tokens, in one process and in a cluster."""
+    sys.path.insert(0, os.path.join(ROOT, "tools"))
+    import golden_gguf
+    prompt = document(3000) + question()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "demo.gguf")
+        golden_gguf.demo(pathlib.Path(path))
+        heads = "retaining_heads.safetensors"
+        shutil.copy(os.path.join(MODEL, heads), f"{path}.{heads}")
+        recipes = ["full,format=int8", "locret,budget=512,scope=stabilizers:128+tail:64,chunk=256"]
+        expected = {recipe: answer_here(prompt, recipe) for recipe in recipes}
+        assert all(expected.values())
+        assert answer_here(prompt, recipes[0], model=folder) == expected[recipes[0]]  # the only one there
+        with Cluster(kvstore=1, model=path) as cluster:
+            for recipe in recipes:
+                _, events = cluster.answer(
+                    inference.GenerateRequest(text=prompt, recipe=recipe, max_new_tokens=12, stop=["."]))
+                assert tokens(events) == expected[recipe], (recipe, tokens(events), expected[recipe])
 
 
 def test_full_does_not_depend_on_the_chunk_size():

@@ -322,6 +322,31 @@ static void test_team_pins_each_member_to_its_own_processor(void **state) {
     sl_team_destroy(&team);
 }
 
+// Teams that share a machine as parts of one: none has another's processor.
+static void test_teams_are_pinned_beside_each_other(void **state) {
+    (void)state;
+    int unused, n_allowed = count_allowed(&unused), n = n_allowed < MAX_MEMBERS ? n_allowed : MAX_MEMBERS, first = 0;
+    struct places all[2] = {{0}};
+    for (int part = 0; part < 2 && n >= 2; part++) {
+        struct sl_team *team = NULL;
+        struct sl_error err;
+        all[part].n_members = part == 0 ? n / 2 : n - n / 2;
+        assert_int_equal(sl_team_create(all[part].n_members, &team, &err), SL_OK);
+        assert_int_equal(sl_team_pin_part(team, first, n, &err), SL_OK);
+        sl_team_pin_caller(team);
+        sl_team_run(team, all[part].n_members, 1, look_around, &all[part]);
+        sl_team_release_caller(team);
+        sl_team_destroy(&team);
+        first += all[part].n_members;
+    }
+    for (int i = 0; i < all[0].n_members; i++) {
+        assert_int_equal(all[0].n_processors[i], 1);
+        for (int j = 0; j < all[1].n_members; j++) {
+            assert_int_not_equal(all[0].first[i], all[1].first[j]);
+        }
+    }
+}
+
 // --- a task for each ---------------------------------------------------------------------------------------------------
 
 struct each {
@@ -435,6 +460,7 @@ static void test_a_member_that_gets_on_is_waited_for(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_teams_are_pinned_beside_each_other),
         cmocka_unit_test(test_each_member_executes_its_own_task),
         cmocka_unit_test(test_a_member_that_stands_still_is_lost),
         cmocka_unit_test(test_a_member_that_gets_on_is_waited_for),
