@@ -134,6 +134,8 @@ static void place_labels(const struct sl_eval_report *r, const size_t *frontier,
         bool shown = is_shown(&r->rows[i], false) || is_shown(&r->rows[i], true);
         least = shown && 100 * r->rows[i].shipped < least ? 100 * r->rows[i].shipped : least;
     }
+    least = pow(10, floor(log10(least))); // where the axis begins
+    fprintf(script, "set xrange [%.9g:%g]\n", least, PARETO_RIGHT);
     for (size_t i = 0; boxes && i < n_frontier; i++) {
         place_label(&r->rows[frontier[i]], least, "#1f4e79", boxes, &n, script);
     }
@@ -153,7 +155,7 @@ static void write_pareto(const struct sl_eval_report *r, const size_t *frontier,
         print_point(script, &r->rows[frontier[i]]);
     }
     // To the right of 100% there is room for the last label alone.
-    fputs("EOD\nset grid\nset logscale x\nset format x '%g%%'\nset xrange [*:300]\nset yrange [0:105]\n"
+    fputs("EOD\nset grid\nset logscale x\nset format x '%g%%'\nset yrange [0:105]\n"
           "set xlabel 'bytes shipped, of the full cache in f16'\nset ylabel 'mean score'\nset key bottom right\n",
           script);
     place_labels(r, frontier, n_frontier, script);
