@@ -21,7 +21,8 @@ build: deps      ## build everything; executables land in build/bin
 	@cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) --log-level=WARNING >/dev/null
 	@cmake --build build -j $(JOBS)
 
-programs: deps   # those alone, without tests: what the demo needs
+programs:        # those alone, without tests: what the demo needs
+	@tools/install-deps.sh programs
 	@cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) --log-level=WARNING >/dev/null
 	@cmake --build build -j $(JOBS) --target sluice sluice-coordinator sluice-gateway sluice-prefill sluice-decode sluice-kvstore
 

@@ -170,7 +170,8 @@ static enum sl_status set_model(const char *source, const char *text, bool is_de
         if (!is_default && text[0]) {
             return sl_fail(
                 err, SL_ERR_INVALID,
-                "%s: there is no model '%s': no such folder or file, and `sluice models` does not list it as here",
+                "%s: there is no model '%s': no such folder or file; `sluice models` lists what is here, and "
+                "what `sluice pull` could get",
                 source, text);
         }
     } else if (strcmp(path, text) != 0) {

@@ -1,16 +1,21 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs what the build and the tests need from Debian 12's own packages, and only what is missing.
+# Installs what the build and the tests need from Debian 12's own packages, and only what is missing. `install-deps.sh programs`: without
+# what only tests and pictures need.
 set -eu
 
 packages="
 build-essential cmake ninja-build pkg-config
 libgrpc-dev protobuf-compiler protobuf-c-compiler libprotobuf-c-dev
-libucx-dev ucx-utils libssl-dev openssl
+libucx-dev libssl-dev openssl ca-certificates
 libcmocka-dev libmicrohttpd-dev libgnutls28-dev libjwt-dev libcurl4-openssl-dev libzip-dev libjansson-dev libyaml-dev libpcre2-dev libxxhash-dev libutf8proc-dev
+python3 python3-protobuf
+"
+[ "${1:-}" = programs ] || packages="$packages
+ucx-utils
 clang-14 libclang-rt-14-dev
 etcd-server
-python3 python3-grpcio python3-pip python3-protobuf python3-numpy python3-yaml
+python3-grpcio python3-pip python3-numpy python3-yaml
 gnuplot-nox
 manpages
 "

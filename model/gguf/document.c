@@ -2,8 +2,6 @@
 // Purpose: which file a model is, and its documents. See document.h.
 #include "model/gguf/document.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,34 +9,7 @@
 #include <unistd.h>
 
 #include "base/json_file.h"
-
-static bool is_gguf_name(const char *name) {
-    size_t n = strlen(name);
-    return n > 5 && name[0] != '.' && strcmp(name + n - 5, ".gguf") == 0;
-}
-
-// The one .gguf of a folder: *name_out[0] is 0 where there is none.
-static enum sl_status only_gguf(const char *folder, char name_out[NAME_MAX + 1], struct sl_error *err) {
-    DIR *dir = opendir(folder);
-    name_out[0] = '\0';
-    if (dir == NULL) {
-        return sl_fail(err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", folder, strerror(errno));
-    }
-    enum sl_status status = SL_OK;
-    for (const struct dirent *entry = readdir(dir); entry != NULL && status == SL_OK; entry = readdir(dir)) {
-        if (!is_gguf_name(entry->d_name)) {
-            continue;
-        }
-        if (name_out[0] != '\0') {
-            status =
-                sl_fail(err, SL_ERR_INVALID, "%s: has no config.json but %.96s and %.96s: name the file that is meant",
-                        folder, name_out, entry->d_name);
-        }
-        snprintf(name_out, NAME_MAX + 1, "%s", entry->d_name);
-    }
-    closedir(dir);
-    return status;
-}
+#include "base/model_place.h"
 
 // *path_out[0] is 0 where `model` is a folder of documents, or is not there at all: whoever reads those will say so.
 static enum sl_status find_gguf(const char *model, char path_out[PATH_MAX], struct sl_error *err) {
@@ -52,18 +23,10 @@ static enum sl_status find_gguf(const char *model, char path_out[PATH_MAX], stru
                    ? SL_OK
                    : sl_fail(err, SL_ERR_INVALID, "%.64s...: the path is too long", model);
     }
-    char name[NAME_MAX + 1];
-    enum sl_status status = sl_model_path(model, "config.json", path_out, PATH_MAX, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    if (access(path_out, F_OK) == 0) {
+    if (!sl_model_in(model, path_out) || strcmp(path_out, model) == 0) {
         path_out[0] = '\0';
-        return SL_OK;
     }
-    path_out[0] = '\0';
-    status = only_gguf(model, name, err);
-    return status == SL_OK && name[0] != '\0' ? sl_model_path(model, name, path_out, PATH_MAX, err) : status;
+    return SL_OK;
 }
 
 enum sl_status sl_model_gguf_open(const char *model, struct sl_gguf **gguf_out, struct sl_error *err) {
@@ -71,6 +34,14 @@ enum sl_status sl_model_gguf_open(const char *model, struct sl_gguf **gguf_out, 
     enum sl_status status = find_gguf(model, path, err);
     *gguf_out = NULL;
     return status == SL_OK && path[0] != '\0' ? sl_gguf_open(path, gguf_out, err) : status;
+}
+
+static enum sl_status load_from_folder(const char *folder, const char *name, json_t **root_out, struct sl_error *err) {
+    enum sl_status status = sl_json_file_load(folder, name, root_out, err);
+    if (status == SL_ERR_NOT_FOUND && strcmp(name, "config.json") == 0 && access(folder, F_OK) == 0) {
+        return sl_fail(err, status, "%s has neither a config.json nor exactly one .gguf", folder);
+    }
+    return status;
 }
 
 enum sl_status sl_model_document_load(const char *model, const char *name, json_t **root_out, struct sl_error *err) {
@@ -88,7 +59,7 @@ enum sl_status sl_model_document_load(const char *model, const char *name, json_
         struct sl_gguf *gguf = NULL;
         enum sl_status status = sl_model_gguf_open(model, &gguf, err);
         if (status != SL_OK || gguf == NULL) {
-            return status != SL_OK ? status : sl_json_file_load(model, name, root_out, err);
+            return status != SL_OK ? status : load_from_folder(model, name, root_out, err);
         }
         status = documents[i].make(gguf, root_out, err);
         if (status != SL_OK) {

@@ -28,6 +28,7 @@ struct making {
     const struct sl_pretokenizer_name *pre; // of model "gpt2"
     json_t *vocab;                          // text -> id
     bool ok;                                // as in sl_json_put()
+    bool exhausted;                         // for merges
     struct sl_error *err;
 };
 
@@ -182,7 +183,7 @@ static int compare_cuts(const void *a, const void *b) {
     return x->order < y->order ? -1 : x->order > y->order;
 }
 
-// All ways to cut token `id` in two of the vocabulary.
+// All ways to cut token `id` in two of the vocabulary. False: no memory.
 static bool cut_token(const struct making *m, uint64_t id, struct cuts *cuts) {
     struct sl_gguf_text text = m->texts[id];
     size_t all = count_characters(text.at, text.n_bytes), left = 1;
@@ -192,11 +193,9 @@ static bool cut_token(const struct making *m, uint64_t id, struct cuts *cuts) {
         }
         const json_t *first = json_object_getn(m->vocab, text.at, at);
         const json_t *second = json_object_getn(m->vocab, text.at + at, text.n_bytes - at);
-        if (first != NULL && second != NULL) {
-            struct cut cut = {text, at, sl_gguf_element(m->scores, id), left, all - left, id << 32 | cuts->n};
-            if (isnan(cut.score) || !push_cut(cuts, cut)) {
-                return false;
-            }
+        struct cut cut = {text, at, sl_gguf_element(m->scores, id), left, all - left, id << 32 | cuts->n};
+        if (first != NULL && second != NULL && !push_cut(cuts, cut)) {
+            return false;
         }
         left++;
     }
@@ -218,8 +217,10 @@ static json_t *merge_of(const struct cut *cut) {
 static json_t *merges_of_scores(struct making *m) {
     struct cuts cuts = {0};
     json_t *merges = json_array();
-    for (uint64_t i = 0; i < m->n && m->ok; i++) {
-        m->ok = type_of(m, i) != NORMAL || cut_token(m, i, &cuts);
+    for (uint64_t i = 0; i < m->n && m->ok && !m->exhausted; i++) {
+        bool is_normal = type_of(m, i) == NORMAL;
+        m->ok = !is_normal || !isnan(sl_gguf_element(m->scores, i)); // what is no number has no place in an order
+        m->exhausted = is_normal && m->ok && !cut_token(m, i, &cuts);
     }
     if (cuts.n > 0) {
         qsort(cuts.list, cuts.n, sizeof *cuts.list, compare_cuts);
@@ -355,6 +356,10 @@ static enum sl_status begin(struct making *m, const struct sl_gguf *gguf, struct
 }
 
 static enum sl_status finish(struct making *m, json_t *root, enum sl_status status, json_t **root_out) {
+    if (status == SL_OK && m->exhausted) {
+        status =
+            sl_fail(m->err, SL_ERR_EXHAUSTED, "out of memory for the merges of %llu tokens", (unsigned long long)m->n);
+    }
     if (status == SL_OK && !m->ok) {
         status = sl_fail(m->err, SL_ERR_INVALID, "a text is not UTF-8, a score no number, or there is no memory");
     }

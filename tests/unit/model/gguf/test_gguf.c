@@ -12,6 +12,7 @@
 #include "model/gguf/document.h"
 #include "model/model_internal.h"
 #include "tests/gguf_file.h"
+#include "tests/unit/scarce.h"
 #include "tests/unit/temp_folder.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -155,7 +156,7 @@ static void test_model_is_a_file_or_the_only_one_of_a_folder(void **state) {
     assert_true(config.has_profile);
     write_file(&folder, "y.gguf", LLAMA EMBEDDING);
     assert_int_equal(load_config(folder.path, &config, &err), SL_ERR_INVALID);
-    assert_true(strstr(err.text, "x.gguf") && strstr(err.text, "y.gguf"));
+    assert_non_null(strstr(err.text, "exactly one .gguf"));
     temp_folder_write_text(&folder, "config.json", "{}"); // a folder of the other kind
     assert_int_equal(load_config(folder.path, &config, &err), SL_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "architectures"));
@@ -349,8 +350,37 @@ static void test_tokenizers_are_refused_by_name(void **state) {
     temp_folder_destroy(&folder);
 }
 
+// --- memory ----------------------------------------------------------------------------------------------------------
+
+static enum sl_status make_all(void *arg, struct sl_error *err) {
+    const char *path = arg;
+    struct sl_model_config config = {.head_dim = 16};
+    struct sl_tensors *tensors = NULL;
+    json_t *root = NULL;
+    struct sl_source source;
+    struct sl_rows rows;
+    enum sl_status status = sl_model_document_load(path, "tokenizer.json", &root, err);
+    json_decref(root);
+    status = status == SL_OK ? sl_tensors_open(path, &config, &tensors, err) : status;
+    status = status == SL_OK ? sl_tensors_find(tensors, "model.embed_tokens.weight", 2, 8, 32, &source, err) : status;
+    status = status == SL_OK ? sl_tensors_read(tensors, &source, SL_F32, NULL, &rows, err) : status;
+    sl_tensors_close(&tensors);
+    return status;
+}
+
+static void test_gguf_without_memory_is_refused(void **state) {
+    struct temp_folder folder = temp_folder_create();
+    char path[PATH_MAX];
+    (void)state;
+    write_file(&folder, "x.gguf",
+               LLAMA "s tokenizer.ggml.model llama\n" TOKENS "F tokenizer.ggml.scores 1,2,3,4\n" EMBEDDING);
+    assert_true(assert_refused_without_memory(make_all, (void *)path_in(&folder, "x.gguf", path)) >= 12);
+    temp_folder_destroy(&folder);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gguf_without_memory_is_refused),
         cmocka_unit_test(test_gguf_refuses_every_beginning_of_a_file),
         cmocka_unit_test(test_gguf_refuses_damaged_numbers),
         cmocka_unit_test(test_gguf_refuses_impossible_tensors),
