@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "tensor/cuda/emu/emulator.h"
+#include "tensor/cuda/emulated/driver.h"
 #include "tensor/group/meeting.h"
 #include "tensor/group/shared.h"
 #include "tests/unit/scarce.h"
@@ -223,6 +224,46 @@ static void test_sizes_have_to_agree(void **state) {
     ranks_run(&ranks, join_another);
 }
 
+// --- devices -----------------------------------------------------------------------------------------------------------
+
+static _Thread_local bool device_fails; // of this thread's rank
+
+static enum sl_status wait_or_fail(struct gpu_event *event, struct sl_error *err) {
+    return device_fails ? sl_fail(err, SL_ERR_INTERNAL, "the device has failed")
+                        : sl_gpu_emulator.event_wait(event, err);
+}
+
+static bool fail_in_the_middle(struct rank *rank, bool gathers) {
+    struct sl_error err = {0};
+    float x[4] = {0}, *there = rank_put(rank, x, sizeof x);
+    device_fails = rank->number == 1;
+    enum sl_status status = gathers ? sl_group_gather(rank->group, rank->stream, there, 4, there, &err)
+                                    : sl_group_sum(rank->group, rank->stream, there, 4, &err);
+    device_fails = false;
+    CHECK(status == (rank->number == 1 ? SL_ERR_INTERNAL : SL_ERR_PEER_LOST));
+    CHECK(strcmp(err.text, rank->number == 1 ? "the device has failed" : "rank 1 of 3 has given up") == 0);
+    sl_device_free(rank->device, SL_MEMORY_DEVICE, there);
+    return true;
+}
+
+static bool fail_in_a_sum(struct rank *rank) {
+    return fail_in_the_middle(rank, false);
+}
+
+static bool fail_in_a_gather(struct rank *rank) {
+    return fail_in_the_middle(rank, true);
+}
+
+static void test_a_device_that_fails_fails_the_group(void **state) {
+    (void)state;
+    struct gpu_driver driver = sl_gpu_emulator;
+    driver.event_wait = wait_or_fail;
+    for (int i = 0; i < 2; i++) {
+        struct ranks ranks = {.kind = EMULATED, .size = 3, .join = true, .driver = &driver};
+        ranks_run(&ranks, i == 0 ? fail_in_a_sum : fail_in_a_gather);
+    }
+}
+
 // --- joining -----------------------------------------------------------------------------------------------------------
 
 static bool is_refused(const struct sl_group_config *config, enum sl_status want, const char *said) {
@@ -302,6 +343,7 @@ int main(void) {
         TEST(test_who_leaves_is_named),
         TEST(test_who_does_something_else_is_named),
         TEST(test_sizes_have_to_agree),
+        TEST(test_a_device_that_fails_fails_the_group),
         TEST(test_joining_is_checked),
         TEST(test_joining_needs_memory),
         TEST(test_a_group_has_a_deadline_of_its_own),
