@@ -11,6 +11,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define TICK_CHARACTERS  44
+#define CHARACTER_WIDTH  7.5 // pixels, about, of gnuplot's own font
+#define CHARACTER_HEIGHT 15.0
+
 extern char **environ;
 
 char *sl_plot_quote(const char *text, char *buf, size_t buf_bytes) {
@@ -25,6 +29,55 @@ char *sl_plot_quote(const char *text, char *buf, size_t buf_bytes) {
     buf[n++] = '\'';
     buf[n] = '\0';
     return buf;
+}
+
+void sl_plot_tick(FILE *script, size_t row, const char *text) {
+    char cut[TICK_CHARACTERS + 4], quoted[2 * sizeof cut];
+    bool is_long = strlen(text) > TICK_CHARACTERS;
+    snprintf(cut, sizeof cut, "%.*s%s", is_long ? TICK_CHARACTERS - 3 : TICK_CHARACTERS, text, is_long ? "..." : "");
+    fputs(row > 0 ? ", " : "set ytics (", script);
+    for (const char *c = sl_plot_quote(cut, quoted, sizeof quoted); *c;
+         c++) { // ticks are formats: a percent sign is doubled
+        fputs(*c == '%' ? "%%" : (char[]){*c, '\0'}, script);
+    }
+    fprintf(script, " %zu", row);
+}
+
+void sl_plot_ticks_end(FILE *script) {
+    fputs(") nomirror\n", script);
+}
+
+void sl_plot_heat_map(FILE *script, const char *name, size_t n_rows, size_t n_columns, double at, double step) {
+    fprintf(script,
+            "set palette defined (0 '#ffffff', 0.5 '#fdae61', 1 '#7f0000')\nset cbrange [0:*]\nunset grid\nunset key\n"
+            "set xrange [%.9g:%.9g]\nset yrange [%zu.5:-0.5]\n"
+            "plot $%s matrix using (%.9g + $1 * %.9g):2:(%.9g):(0.5):3 with boxxyerror linecolor palette fillstyle "
+            "solid notitle\n",
+            at - 0.5 * step, at + ((double)n_columns - 0.5) * step, n_rows > 0 ? n_rows - 1 : 0, name, at, step,
+            0.5 * step);
+}
+
+static bool collides(const struct sl_plot_box *box, const struct sl_plot_box *others, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (box->left < others[i].right && others[i].left < box->right && box->bottom < others[i].top &&
+            others[i].bottom < box->top) {
+            return true;
+        }
+    }
+    return false;
+}
+
+double sl_plot_place(double x, double y, size_t n_characters, struct sl_plot_box *boxes, size_t *n_boxes) {
+    static const double lines[] = {-0.6, 0.6, -1.8, 1.8, -3, 3, -4.2, 4.2, -5.4, 5.4, -6.6, 6.6, -7.8, 7.8, -9, 9};
+    struct sl_plot_box box;
+    size_t i = 0;
+    do {
+        double middle = y + lines[i] * CHARACTER_HEIGHT;
+        box = (struct sl_plot_box){x, x + ((double)n_characters + 1) * CHARACTER_WIDTH, middle - CHARACTER_HEIGHT / 2,
+                                   middle + CHARACTER_HEIGHT / 2};
+    } while (collides(&box, boxes, *n_boxes) && ++i < sizeof lines / sizeof *lines - 1);
+    boxes[(*n_boxes)++] = box;
+    return lines[i];
 }
 
 static enum sl_status open_script(struct sl_plot *plot, struct sl_error *err) {

@@ -29,5 +29,24 @@ enum sl_status sl_plot_open(struct sl_plot *plot, const char *path, int width, i
 // SL_ERR_UNSUPPORTED: there is no gnuplot here.
 enum sl_status sl_plot_finish(struct sl_plot *plot, struct sl_error *err);
 
+/*
+ * The ticks of an axis of rows: "set ytics ('h2o' 0, 'full' 1)". Call sl_plot_tick() for each row, beginning with 0; a text of more than
+ * 44 characters is cut. sl_plot_ticks_end() behind the last.
+ */
+void sl_plot_tick(FILE *script, size_t row, const char *text);
+void sl_plot_ticks_end(FILE *script);
+
+// The rows of $name, a matrix of n_rows by n_columns, as a heat map with the first row on top; a column is `step` wide, the first around `at`.
+void sl_plot_heat_map(FILE *script, const char *name, size_t n_rows, size_t n_columns, double at, double step);
+
+/*
+ * Where the label of a point goes so that it covers no earlier one: lines above (or, if negative, below) the point at x, y, in pixels from the
+ * bottom left. *n_boxes are taken; the label's own is added, for which there must be room.
+ */
+struct sl_plot_box {
+    double left, right, bottom, top;
+};
+double sl_plot_place(double x, double y, size_t n_characters, struct sl_plot_box *boxes, size_t *n_boxes);
+
 // A text as gnuplot reads it, in single quotes: nothing in it is a command. Returns buf.
 char *sl_plot_quote(const char *text, char *buf, size_t buf_bytes);

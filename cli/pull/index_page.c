@@ -72,7 +72,7 @@ static bool unescape(const char *text, size_t n, char *buf, size_t buf_bytes) {
         buf[used++] = c;
         if (i >= n) {
             buf[used] = '\0';
-            return c != '\0';
+            return true;
         }
     }
     return false;

@@ -6,7 +6,9 @@
 #include "compress/recipe/recipe.h"
 
 #define H2O       "score=aas"
+#define H2O_AT    "scope=recent:0.5,budget=0.2,when=chunk"
 #define TOVA      "score=ltas"
+#define TOVA_AT   "budget=0.2,heads=layer,when=chunk"
 #define SNAPKV    "score=snapkv"
 #define SNAPKV_AT "scope=recent:32,budget=1024"
 #define ROCO      "score=mas"
@@ -14,26 +16,25 @@
 #define SPARSE    "place=offload/sparse,scope=sinks:8+recent:56,topk=128,channels=8"
 #define TAILORKV  SPARSE ",retrieve=pull,format=f16/dense:"
 
+// X+caote is X with value=caote, and nothing else; what a paper compares with stands in its plan (lab/eval/papers/).
 // To add one: a row. `text` names the axes that the preset is about; compress/recipe/text.c reads it like any other.
 static const struct sl_preset presets[] = {
     {"full", "score=none", "keep everything, in f16"},
     {"streamingllm", "score=recency,scope=sinks:4,budget=1024,when=chunk,positions=slot",
      "attention sinks and the newest slots, positions within the cache"},
-    {"h2o", H2O ",scope=recent:0.5,budget=0.2,when=chunk",
-     "heavy hitters by accumulated attention, half the budget for the newest"},
+    {"h2o", H2O "," H2O_AT, "heavy hitters by accumulated attention, half the budget for the newest"},
     {"scissorhands", "score=aqas,scope=recent:0.5,budget=0.2,when=chunk", "how often attention was above the mean"},
-    {"tova", TOVA ",budget=0.2,heads=layer,when=chunk", "attention of the last token, one choice for a layer's heads"},
+    {"tova", TOVA "," TOVA_AT, "attention of the last token, one choice for a layer's heads"},
     {"snapkv", SNAPKV "," SNAPKV_AT ",when=end", "attention of a window at the end of the prompt"},
     {"roco", ROCO "," ROCO_AT, "mean attention, spared where attention varies most"},
     {"random", "score=random,budget=0.2,when=chunk", "chance, to compare with"},
-    {"h2o+caote", H2O ",value=caote,budget=1024,when=chunk", "h2o weighted by the change of the attention output"},
-    {"tova+caote", TOVA ",value=caote,budget=1024,when=chunk", "tova weighted by the change of the attention output"},
+    {"h2o+caote", H2O ",value=caote," H2O_AT, "h2o weighted by the change of the attention output"},
+    {"tova+caote", TOVA ",value=caote," TOVA_AT, "tova weighted by the change of the attention output"},
     {"snapkv+caote", SNAPKV ",value=caote," SNAPKV_AT ",when=end",
      "snapkv weighted by the change of the attention output"},
     {"roco+caote", ROCO ",value=caote," ROCO_AT, "roco weighted by the change of the attention output"},
-    {"h2o+fastcaote", H2O ",value=fastcaote,budget=1024,when=chunk", "h2o weighted by the distance to the mean value"},
-    {"tova+fastcaote", TOVA ",value=fastcaote,budget=1024,when=chunk",
-     "tova weighted by the distance to the mean value"},
+    {"h2o+fastcaote", H2O ",value=fastcaote," H2O_AT, "h2o weighted by the distance to the mean value"},
+    {"tova+fastcaote", TOVA ",value=fastcaote," TOVA_AT, "tova weighted by the distance to the mean value"},
     {"snapkv+fastcaote", SNAPKV ",value=fastcaote," SNAPKV_AT ",when=end",
      "snapkv weighted by the distance to the mean value"},
     {"roco+fastcaote", ROCO ",value=fastcaote," ROCO_AT, "roco weighted by the distance to the mean value"},

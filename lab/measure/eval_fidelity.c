@@ -312,48 +312,44 @@ static void print_json(const struct eval *e) {
     }
 }
 
-// Left: the error of every layer. Right: what a recipe costs in predictions, with its bytes beside its name (tick labels
-// are formats to gnuplot: a percent sign is doubled).
+// Left: the error of every layer. Right, row by row: what a recipe costs in predictions, with its bytes beside it.
 static void write_script(const struct eval *e, FILE *script) {
-    char quoted[2 * SL_RECIPE_TEXT_BYTES], label[SL_RECIPE_TEXT_BYTES + 32];
-    size_t n = 0;
+    int n_layers = e->model.runtime.config->n_layers;
+    size_t n = 0, row = 0;
+    fputs("$errors << EOD\n", script);
     for (size_t i = 0; i < e->n_trials; i++) {
-        if (e->trials[i].reason[0] == '\0') {
-            fprintf(script, "$t%zu << EOD\n", n++);
-            for (int l = 0; l < e->model.runtime.config->n_layers; l++) {
-                fprintf(script, "%d %.6g\n", l, e->trials[i].result.error[l]);
-            }
-            fputs("EOD\n", script);
+        for (int l = 0; l < n_layers && e->trials[i].reason[0] == '\0'; l++) {
+            fprintf(script, "%.6g%c", e->trials[i].result.error[l], l + 1 < n_layers ? ' ' : '\n');
         }
+        n += e->trials[i].reason[0] == '\0';
     }
-    fputs("set grid\nset multiplot layout 1,2\nset title 'attention output beside the full cache'\n"
-          "set xlabel 'layer'\nset ylabel 'relative error'\nset yrange [0:*]\nset key outside right top\nplot ",
+    fputs("EOD\nset multiplot layout 1,2\nset title 'attention output beside the full cache: relative error'\n"
+          "set xlabel 'layer'\n",
           script);
-    n = 0;
     for (size_t i = 0; i < e->n_trials; i++) {
         if (e->trials[i].reason[0] == '\0') {
-            fprintf(script, "%s$t%zu using 1:2 with linespoints title %s", n ? ", " : "", n,
-                    sl_plot_quote(e->trials[i].text, quoted, sizeof quoted));
-            n++;
+            sl_plot_tick(script, row++, e->trials[i].text);
         }
     }
-    fprintf(script,
-            "\nset title 'predictions'\nset xlabel 'nll above the full cache (nats a token)'\nunset ylabel\n"
-            "unset key\nset yrange [%zu:-1]\nset style fill solid 0.6\nset ytics (",
-            n);
-    n = 0;
+    sl_plot_ticks_end(script);
+    sl_plot_heat_map(script, "errors", n, (size_t)n_layers, 0, 1);
+    fputs("set title 'predictions'\nset xlabel 'nll above the full cache (nats a token)'\nset ylabel 'bytes, of f16'\n"
+          "set xrange [*:*]\nset grid x\nset style fill solid 0.6\n",
+          script);
+    row = 0;
     for (size_t i = 0; i < e->n_trials; i++) {
         if (e->trials[i].reason[0] == '\0') {
-            snprintf(label, sizeof label, "%s  %.0f%%%%", e->trials[i].text, 100 * e->trials[i].result.share);
-            fprintf(script, "%s%s %zu", n ? ", " : "", sl_plot_quote(label, quoted, sizeof quoted), n);
-            n++;
+            char share[16];
+            snprintf(share, sizeof share, "%.0f%%", 100 * e->trials[i].result.share);
+            sl_plot_tick(script, row++, share);
         }
     }
-    fputs(")\nplot '-' using ($2 / 2):1:(abs($2) / 2):(0.35) with boxxyerror\n", script);
-    n = 0;
+    sl_plot_ticks_end(script);
+    fputs("plot '-' using ($2 / 2):1:(abs($2) / 2):(0.35) with boxxyerror\n", script);
+    row = 0;
     for (size_t i = 0; i < e->n_trials; i++) {
         if (e->trials[i].reason[0] == '\0') {
-            fprintf(script, "%zu %.6g\n", n++, e->trials[i].result.nll - e->full_nll);
+            fprintf(script, "%zu %.6g\n", row++, e->trials[i].result.nll - e->full_nll);
         }
     }
     fputs("e\nunset multiplot\n", script);

@@ -333,52 +333,48 @@ static void print_json(const struct eval *e) {
     }
 }
 
-// Left: perplexity against position. Right: what a recipe costs, with its interval and its slots beside its name.
+// Left: what a recipe costs along the text. Right, row by row: on the whole, with its interval and its slots beside it.
 static void write_script(const struct eval *e, FILE *script) {
-    char quoted[2 * SL_RECIPE_TEXT_BYTES], label[SL_RECIPE_TEXT_BYTES + 32];
-    fputs("$curves << EOD\n", script);
-    for (int64_t b = 0; b < e->most_blocks; b++) {
-        fprintf(script, "%lld", (long long)(b * BLOCK + BLOCK / 2));
-        for (size_t i = 0; i < e->n_trials; i++) {
-            fprintf(script, " %.6g", e->trials[i].reason[0] ? 0 : at_block(e, &e->trials[i], b));
-        }
-        fputc('\n', script);
-    }
-    fputs("EOD\n$above << EOD\n", script);
-    int n = 0;
+    char slots[32];
+    size_t n = 0, row = 0;
+    fputs("$above << EOD\n", script);
     for (size_t i = 0; i < e->n_trials; i++) {
         const struct trial *trial = &e->trials[i];
         if (trial->reason[0] == '\0') {
             bool known = !isnan(trial->above.low);
-            fprintf(script, "%d %.6g %.6g %.6g\n", n++, trial->above.mean, known ? trial->above.low : trial->above.mean,
-                    known ? trial->above.high : trial->above.mean);
+            fprintf(script, "%zu %.6g %.6g %.6g\n", n++, trial->above.mean,
+                    known ? trial->above.low : trial->above.mean, known ? trial->above.high : trial->above.mean);
         }
     }
-    fputs("EOD\nset grid\nset multiplot layout 1,2\nset title 'perplexity along the text'\n"
-          "set xlabel 'position (blocks of 256 tokens)'\nset ylabel 'perplexity'\nset logscale y 2\n"
-          "set key outside right top\nplot ",
+    fputs("EOD\n$along << EOD\n", script);
+    for (size_t i = 0; i < e->n_trials; i++) {
+        for (int64_t b = 0; b < e->most_blocks && e->trials[i].reason[0] == '\0'; b++) {
+            double above = log(at_block(e, &e->trials[i], b) / at_block(e, &e->trials[0], b));
+            fprintf(script, "%.6g%c", above, b + 1 < e->most_blocks ? ' ' : '\n');
+        }
+    }
+    fputs("EOD\nset multiplot layout 1,2\nset title 'above the full cache along the text (nats a token)'\n"
+          "set xlabel 'position (blocks of 256 tokens)'\n",
           script);
-    const char *separator = "";
     for (size_t i = 0; i < e->n_trials; i++) {
         if (e->trials[i].reason[0] == '\0') {
-            fprintf(script, "%s$curves using 1:%zu with linespoints title %s", separator, i + 2,
-                    sl_plot_quote(e->trials[i].text, quoted, sizeof quoted));
-            separator = ", ";
+            sl_plot_tick(script, row++, e->trials[i].text);
         }
     }
-    fprintf(script,
-            "\nset title 'above the full cache, 95%% interval'\nset xlabel 'nats a token'\nunset ylabel\nunset key\n"
-            "unset logscale\nset yrange [%d:-1]\nset style fill solid 0.6\nset ytics (",
-            n);
-    n = 0;
+    sl_plot_ticks_end(script);
+    sl_plot_heat_map(script, "along", n, (size_t)e->most_blocks, 0.5 * BLOCK, BLOCK);
+    fputs("set title 'above the full cache, 95% interval'\nset xlabel 'nats a token'\nset ylabel 'slots'\n"
+          "set xrange [*:*]\nset grid x\nset style fill solid 0.6\n",
+          script);
+    row = 0;
     for (size_t i = 0; i < e->n_trials; i++) {
         if (e->trials[i].reason[0] == '\0') {
-            snprintf(label, sizeof label, "%s  %.0f slots", e->trials[i].text, e->trials[i].slots);
-            fprintf(script, "%s%s %d", n ? ", " : "", sl_plot_quote(label, quoted, sizeof quoted), n);
-            n++;
+            snprintf(slots, sizeof slots, "%.0f", e->trials[i].slots);
+            sl_plot_tick(script, row++, slots);
         }
     }
-    fputs(")\nplot $above using ($2 / 2):1:(abs($2) / 2):(0.35) with boxxyerror, "
+    sl_plot_ticks_end(script);
+    fputs("plot $above using ($2 / 2):1:(abs($2) / 2):(0.35) with boxxyerror, "
           "$above using 2:1:3:4 with xerrorbars pointtype 7 pointsize 0.5 linecolor 'black'\nunset multiplot\n",
           script);
 }

@@ -24,6 +24,8 @@
 #define LOWER  "[\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]"
 #define REST   "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n/]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
 #define TEKKEN UPPER "*" LOWER "+|" UPPER "+" LOWER "*|\\\\p{N}" REST
+#define SHORT  "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+#define GPT4O  UPPER "*" LOWER "+" SHORT "|" UPPER "+" LOWER "*" SHORT "|\\\\p{N}{1,3}" REST
 
 static const struct sl_pretokenizer_name names[] = {
     {" gpt-2 gpt2 phi-2 mpt olmo jais ", NULL, GPT2, false, false},
@@ -39,6 +41,7 @@ static const struct sl_pretokenizer_name names[] = {
            ", {\"type\": \"Digits\", \"individual_digits\": false}, " SPLIT("[0-9][0-9][0-9]")),
      false, false},
     {" tekken ", NULL, STEPS(SPLIT(TEKKEN) ", " BYTES_ALONE), true, true},
+    {" gpt-4o llama4 ", NULL, STEPS(SPLIT(GPT4O) ", " BYTES_ALONE), false, false},
 };
 
 const struct sl_pretokenizer_name *sl_pretokenizer_of_name(struct sl_gguf_text name) {

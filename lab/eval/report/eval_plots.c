@@ -105,6 +105,48 @@ static size_t print_points(const struct sl_eval_report *r, const char *name, boo
     return n;
 }
 
+// --- labels that do not collide ---------------------------------------------------------------------------------
+
+// The picture, about: pixels of its plot.
+#define PARETO_WIDTH  1300
+#define PARETO_HEIGHT 800
+#define PARETO_AXES   110
+#define PARETO_RIGHT  300.0 // percent
+#define PARETO_TOP    105.0
+
+static void place_label(const struct sl_eval_row *row, double least_shipped, const char *color,
+                        struct sl_plot_box *boxes, size_t *n_boxes, FILE *script) {
+    char name[LABEL_BYTES], quoted[2 * LABEL_BYTES];
+    name_of(row, name);
+    double x =
+        (PARETO_WIDTH - PARETO_AXES) * log(100 * row->shipped / least_shipped) / log(PARETO_RIGHT / least_shipped);
+    double y = (PARETO_HEIGHT - PARETO_AXES) * 100 * row->mean / PARETO_TOP;
+    double lines = sl_plot_place(x, y, strlen(name), boxes, n_boxes);
+    fprintf(script, "set label %s at %.6g,%.6g left offset character 0.8,%.1f textcolor rgb '%s'\n",
+            sl_plot_quote(name, quoted, sizeof quoted), 100 * row->shipped, 100 * row->mean, lines, color);
+}
+
+static void place_labels(const struct sl_eval_report *r, const size_t *frontier, size_t n_frontier, FILE *script) {
+    struct sl_plot_box *boxes = calloc(r->n_rows + 1, sizeof *boxes);
+    double least = 100;
+    size_t n = 0;
+    for (size_t i = 0; i < r->n_rows; i++) {
+        bool shown = is_shown(&r->rows[i], false) || is_shown(&r->rows[i], true);
+        least = shown && 100 * r->rows[i].shipped < least ? 100 * r->rows[i].shipped : least;
+    }
+    least = pow(10, floor(log10(least))); // where the axis begins
+    fprintf(script, "set xrange [%.9g:%g]\n", least, PARETO_RIGHT);
+    for (size_t i = 0; boxes && i < n_frontier; i++) {
+        place_label(&r->rows[frontier[i]], least, "#1f4e79", boxes, &n, script);
+    }
+    for (size_t i = 0; boxes && i < r->n_rows; i++) {
+        if (is_shown(&r->rows[i], true)) {
+            place_label(&r->rows[i], least, "#d95f02", boxes, &n, script);
+        }
+    }
+    free(boxes);
+}
+
 static void write_pareto(const struct sl_eval_report *r, const size_t *frontier, size_t n_frontier, FILE *script) {
     size_t n_offload = print_points(r, "offload", true, script);
     print_points(r, "keep", false, script);
@@ -113,15 +155,15 @@ static void write_pareto(const struct sl_eval_report *r, const size_t *frontier,
         print_point(script, &r->rows[frontier[i]]);
     }
     // To the right of 100% there is room for the last label alone.
-    fputs("EOD\nset grid\nset logscale x\nset format x '%g%%'\nset xrange [*:300]\nset yrange [0:105]\n"
-          "set xlabel 'bytes shipped, of the full cache in f16'\nset ylabel 'mean score'\nset key bottom right\n"
-          "plot $keep using 1:2 with points pt 7 ps 0.9 lc rgb '#999999' title 'recipes', "
-          "$frontier using 1:2 with linespoints pt 7 ps 1.3 lw 2 lc rgb '#1f77b4' title 'none is better and smaller', "
-          "$frontier using 1:2:3 with labels left offset 0.8,-0.6 notitle",
+    fputs("EOD\nset grid\nset logscale x\nset format x '%g%%'\nset yrange [0:105]\n"
+          "set xlabel 'bytes shipped, of the full cache in f16'\nset ylabel 'mean score'\nset key bottom right\n",
+          script);
+    place_labels(r, frontier, n_frontier, script);
+    fputs("plot $keep using 1:2 with points pt 7 ps 0.9 lc rgb '#999999' title 'recipes', "
+          "$frontier using 1:2 with linespoints pt 7 ps 1.3 lw 2 lc rgb '#1f77b4' title 'none is better and smaller'",
           script);
     fputs(n_offload > 0
-              ? ", $offload using 1:2 with points pt 9 ps 1.3 lc rgb '#d95f02' title 'layers in stores as well', "
-                "$offload using 1:2:3 with labels left offset 0.8,0.6 tc rgb '#d95f02' notitle\n"
+              ? ", $offload using 1:2 with points pt 9 ps 1.3 lc rgb '#d95f02' title 'layers in stores as well'\n"
               : "\n",
           script);
 }
@@ -133,7 +175,7 @@ enum sl_status sl_eval_plot_pareto(const struct sl_eval_report *r, const char *p
     }
     size_t n = sl_eval_frontier(r, frontier);
     struct sl_plot plot;
-    if (sl_plot_open(&plot, path, 1300, 800, err) == SL_OK) {
+    if (sl_plot_open(&plot, path, PARETO_WIDTH, PARETO_HEIGHT, err) == SL_OK) {
         write_pareto(r, frontier, n, plot.script);
     }
     free(frontier);

@@ -44,6 +44,7 @@ static void test_page_of_html_has_links(void **state) {
         {"<a class=\"a href='no'\" data-x='>=3' href=\"a-1.whl\">x</a><a href=\"a-1.whl\">", "a-1.whl", ""},
         {"<a rel=href href=https://h/a-1.whl#md5=" DIGEST ">", "https://h/a-1.whl", ""},
         {"<abbr href=x/a-1.whl><a href=b.whl><a href=y/a-1.whl>", "y/a-1.whl", ""},
+        {"<a href=\"a-1.whl#sha256=0011223344556677889gaabbccddeeff00112233445566778899aabbccddeeff\">", "a-1.whl", ""},
         {"<a data href=\"a-1.whl#sha256=" DIGEST "0\">", "a-1.whl", ""}, // of another length: no digest
         {"<a/ href=\"a-1.whl#sha256=00\"><a / href=\"z/a-1.whl\">", "z/a-1.whl", ""},
     };
@@ -59,6 +60,7 @@ static void test_page_of_html_without_the_file(void **state) {
                                         "<a href=>",
                                         "<a name=\"a-1.whl\">",
                                         "<a href=\"b-a-1.whl\">",
+                                        "<a href=\"b-1.whl\">",
                                         "<a href=\"a-1.whl.asc\">",
                                         "<a href=\"x?a-1.whl\">",
                                         "<a href=\"x#/a-1.whl\">",

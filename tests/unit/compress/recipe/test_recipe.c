@@ -193,6 +193,12 @@ static void test_recipe_presets_round_trip(void **state) {
         assert_string_equal(sl_recipe_format(&recipe, text, sizeof text), p->name);
         assert_recipe_equal(&recipe, &spelled_out);
         assert_round_trip(&recipe);
+        const char *plus = strchr(p->name, '+'); // X+caote is X with value=caote, and nothing else
+        if (plus) {
+            snprintf(text, sizeof text, "%.*s,value=%s", (int)(plus - p->name), p->name, plus + 1);
+            struct sl_recipe weighed = parsed_recipe(text);
+            assert_recipe_equal(&recipe, &weighed);
+        }
     }
     assert_null(p->name);
 }

@@ -350,6 +350,53 @@ static void test_tokenizers_are_refused_by_name(void **state) {
     temp_folder_destroy(&folder);
 }
 
+// Where merges are possible, and where a cut prevents them.
+static void test_every_pretokenizer_of_the_table_cuts(void **state) {
+    static const struct {
+        const char *name, *text, *ids;
+    } cases[] = {
+        {"gpt-2", "ab12", "4 5 "},     {"phi-2", "ab12", "4 5 "},
+        {"llama-bpe", "ab12", "4 5 "}, {"falcon3", "ab12", "4 5 "},
+        {"dbrx", "ab12", "4 5 "},      {"smaug-bpe", "ab12", "4 5 "},
+        {"qwen2", "ab12", "4 2 3 "},   {"deepseek-r1-qwen", "ab12", "4 2 3 "},
+        {"smollm", "ab12", "4 2 3 "},  {"starcoder", "ab12", "4 2 3 "},
+        {"falcon", "ab12", "4 5 "},    {"falcon", "ab12111", "4 5 2 2 2 "},
+        {"tekken", "ab12", "4 2 3 "},  {"tekken", "aBb", "0 7 "},
+        {"gpt-4o", "ab12", "4 5 "},    {"gpt-4o", "aBb", "0 7 "},
+        {"qwen2", "aBb", "6 1 "},      {"llama-bpe", "12121", "5 2 3 2 "},
+    };
+    struct temp_folder folder = temp_folder_create();
+    char path[PATH_MAX], text[512];
+    (void)state;
+    path_in(&folder, "x.gguf", path);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sl_tokenizer *tokenizer = NULL;
+        struct sl_error err = {0};
+        int32_t *ids = NULL;
+        size_t n = 0, used = 0;
+        char is[64] = "";
+        snprintf(text, sizeof text,
+                 "s tokenizer.ggml.model gpt2\ns tokenizer.ggml.pre %s\nS tokenizer.ggml.tokens a|b|1|2|ab|12|aB|Bb|B\n"
+                 "S tokenizer.ggml.merges a b|1 2|a B|B b\n",
+                 cases[i].name);
+        write_file(&folder, "x.gguf", text);
+        if (sl_tokenizer_load(path, &tokenizer, &err) != SL_OK) {
+            fail_msg("%s: %s", cases[i].name, err.text);
+        }
+        assert_int_equal(sl_tokenizer_encode(tokenizer, cases[i].text, strlen(cases[i].text), false, &ids, &n, &err),
+                         SL_OK);
+        for (size_t k = 0; k < n; k++) {
+            used += (size_t)snprintf(is + used, sizeof is - used, "%d ", ids[k]);
+        }
+        if (strcmp(is, cases[i].ids) != 0) {
+            fail_msg("%s: \"%s\" is %s, expected %s", cases[i].name, cases[i].text, is, cases[i].ids);
+        }
+        free(ids);
+        sl_tokenizer_destroy(&tokenizer);
+    }
+    temp_folder_destroy(&folder);
+}
+
 // --- memory ----------------------------------------------------------------------------------------------------------
 
 static enum sl_status make_all(void *arg, struct sl_error *err) {
@@ -381,6 +428,7 @@ static void test_gguf_without_memory_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gguf_without_memory_is_refused),
+        cmocka_unit_test(test_every_pretokenizer_of_the_table_cuts),
         cmocka_unit_test(test_gguf_refuses_every_beginning_of_a_file),
         cmocka_unit_test(test_gguf_refuses_damaged_numbers),
         cmocka_unit_test(test_gguf_refuses_impossible_tensors),
