@@ -261,6 +261,10 @@ static void keep_vigil(struct sl_team *team, const struct sl_team_vigil *vigil, 
 
 enum sl_status sl_team_run_each(struct sl_team *team, sl_team_fn fn, void *arg, const struct sl_team_vigil *vigil,
                                 int *lost_out) {
+    *lost_out = -1;
+    if (team->n_members > MAX_VIGIL) {
+        return SL_ERR_RANGE;
+    }
     if (team->n_members == 1) {
         fn(arg, 0, 1, 0);
         count_done(&team->members[0]);

@@ -56,7 +56,7 @@ struct sl_team_vigil {
 /*
  * Member i executes task i of [0, sl_team_size()) and no other, for tasks that belong to their threads. `team` is not NULL.
  * SL_ERR_PEER_LOST: *lost_out has got nothing done for still_ms, and may still be at its task, or come back to it: what `arg` leads to
- * must stay as long as the process. From then on every call returns this at once. A process that was stopped as a whole accuses
+ * must stay as long as the process. At most 64 members. From then on every call returns this at once. A process that was stopped as a whole accuses
  * nobody: looks are counted, not the clock.
  */
 enum sl_status sl_team_run_each(struct sl_team *team, sl_team_fn fn, void *arg, const struct sl_team_vigil *vigil,

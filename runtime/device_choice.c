@@ -25,3 +25,11 @@ enum sl_status sl_device_choice_parse(const char *word, struct sl_device_choice 
     return sl_fail(err, SL_ERR_INVALID, "--device: there is no \"%s\"; expected auto, cpu, cuda, cuda:N or emulated",
                    word);
 }
+
+enum sl_status sl_device_choice_check_ranks(const struct sl_device_choice *choice, int ranks, struct sl_error *err) {
+    bool computes_here = choice->kind == SL_DEVICE_CPU || choice->kind == SL_DEVICE_AUTO;
+    return ranks <= 1 || computes_here
+               ? SL_OK
+               : sl_fail(err, SL_ERR_UNSUPPORTED,
+                         "--ranks %d: only processors are several ranks so far; use --device cpu", ranks);
+}

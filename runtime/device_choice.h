@@ -21,6 +21,9 @@ struct sl_device_choice {
 // word NULL: cpu. SL_ERR_INVALID: it is none.
 enum sl_status sl_device_choice_parse(const char *word, struct sl_device_choice *choice_out, struct sl_error *err);
 
+// SL_ERR_UNSUPPORTED: so many ranks are not to be had of it.
+enum sl_status sl_device_choice_check_ranks(const struct sl_device_choice *choice, int ranks, struct sl_error *err);
+
 // The row of every program that opens a runtime (runtime/runtime.h), for member `field` of its config struct `type`.
 #define SL_DEVICE_OPTION(type, field)                                                                                  \
     SL_OPTION_ROW("device", 0, SL_OPTION_STRING, "auto", "NAME",                                                       \

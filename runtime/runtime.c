@@ -98,12 +98,9 @@ static enum sl_status open_best(const struct sl_runtime_config *config, struct s
 static enum sl_status open_device(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
     struct sl_device_choice choice;
     enum sl_status status = sl_device_choice_parse(config->device, &choice, err);
+    status = status == SL_OK ? sl_device_choice_check_ranks(&choice, config->ranks, err) : status;
     if (status != SL_OK) {
         return status;
-    }
-    if (config->ranks > 1 && choice.kind != SL_DEVICE_CPU && choice.kind != SL_DEVICE_AUTO) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "--ranks %d: only processors are several ranks so far; use --device cpu", config->ranks);
     }
     switch (choice.kind) {
     case SL_DEVICE_AUTO:
@@ -200,6 +197,11 @@ enum sl_status sl_runtime_open_arena(struct sl_runtime *r, size_t bytes, struct 
 }
 
 void sl_runtime_close(struct sl_runtime *runtime) {
+    if (sl_runtime_ranks(runtime) > 1 && sl_device_has_failed(runtime->device)) {
+        // A rank is lost, cannot be waited for, and may come back to all this: it stays until the process ends.
+        *runtime = (struct sl_runtime){0};
+        return;
+    }
     sl_engine_destroy(&runtime->engine);
     sl_tokenizer_destroy(&runtime->tokenizer);
     sl_model_destroy(&runtime->model);
@@ -208,13 +210,11 @@ void sl_runtime_close(struct sl_runtime *runtime) {
         sl_device_free(runtime->device, SL_MEMORY_DEVICE, runtime->arena_memory);
     }
     sl_transfer_destroy(&runtime->transfer);
-    // A rank that is lost may hold a thread of its team, which cannot be waited for: the teams stay, as long as the process.
-    bool lost = sl_runtime_ranks(runtime) > 1 && sl_device_has_failed(runtime->device);
     sl_device_close(&runtime->device);
-    for (int i = 1; i < SL_MAX_RANKS && !lost; i++) {
+    for (int i = 1; i < SL_MAX_RANKS; i++) {
         sl_team_destroy(&runtime->others[i]);
     }
-    if (runtime->owns_team && !lost) {
+    if (runtime->owns_team) {
         sl_team_destroy(&runtime->team);
     }
     *runtime = (struct sl_runtime){0};

@@ -168,6 +168,37 @@ static void nearest(struct sl_stream *stream, const struct sl_kv_heads *heads, s
     SL_RANKS_RUN(c);
 }
 
+// --- behind a loss -----------------------------------------------------------------------------------------------------
+
+// Rank 0 does these for all heads. Where a rank is lost, nobody has written the lists that they go by.
+
+static bool is_lost(const struct sl_stream *stream) {
+    return atomic_load(&sl_ranks_of(stream)->lost) >= 0;
+}
+
+static void merge(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_counts kept,
+                  struct sl_lists evicted, struct sl_lists into, struct sl_vectors cosine, float beta,
+                  float *threshold_inout, uint32_t *n_merged_out) {
+    if (!is_lost(stream)) {
+        sl_ranks_of(stream)->each->merge(stream, heads, kept, evicted, into, cosine, beta, threshold_inout,
+                                         n_merged_out);
+    }
+}
+
+static void lost(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
+                 struct sl_lists keep, struct sl_counts kept, int64_t n_rows, double *lost_inout) {
+    if (!is_lost(stream)) {
+        sl_ranks_of(stream)->each->lost(stream, heads, group, x, keep, kept, n_rows, lost_inout);
+    }
+}
+
+static void spare(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists listed, struct sl_counts n,
+                  struct sl_vectors x) {
+    if (!is_lost(stream)) {
+        sl_ranks_of(stream)->each->spare(stream, heads, listed, n, x);
+    }
+}
+
 // Nothing is published; but a step ends here where a rank is lost.
 static enum sl_status publish(struct sl_stream *stream, struct sl_kv_heads *heads, struct sl_error *err) {
     (void)heads;
@@ -182,4 +213,7 @@ void sl_ranks_fill_heads(struct sl_ops *ops) {
     ops->value_change = value_change;
     ops->select = select_slots;
     ops->nearest = nearest;
+    ops->merge = merge;
+    ops->lost = lost;
+    ops->spare = spare;
 }

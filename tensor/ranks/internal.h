@@ -8,6 +8,8 @@
 #include "base/team.h"
 #include "tensor/ranks/ranks.h"
 
+#define SL_RANKS_CALL_BYTES 512
+
 struct sl_ranks {
     struct sl_device device;
     struct sl_stream streams[SL_N_STREAMS]; // beside them the host's loops run in rank 0's team
@@ -18,9 +20,9 @@ struct sl_ranks {
     struct sl_team *teams[SL_MAX_RANKS];
     struct sl_team *crew; // a thread a rank; whoever drives is rank 0's
     struct sl_team_vigil vigil;
-    pthread_mutex_t turn;          // of those who call: it is about the following
-    _Alignas(64) char called[512]; // the call: it stays where a rank is lost, which may come back to it
-    atomic_int lost;               // rank; -1: none
+    pthread_mutex_t turn;                          // of those who call: it is about the following
+    _Alignas(64) char called[SL_RANKS_CALL_BYTES]; // the call: it stays where a rank is lost, which may come back to it
+    atomic_int lost;                               // rank; -1: none
     atomic_size_t weight_bytes[SL_MAX_RANKS];
 };
 
@@ -39,7 +41,11 @@ static inline struct sl_ranks *sl_ranks_of(const struct sl_stream *stream) {
 // A call of so many bytes by call->n ranks; rank 0 alone is whoever calls. Nothing is done where a rank is lost. What ranks
 // find out they write where pointers of the call lead.
 void sl_ranks_run(const struct sl_ranks_call *call, size_t bytes);
-#define SL_RANKS_RUN(c) sl_ranks_run((const struct sl_ranks_call *)&(c), sizeof(c))
+#define SL_RANKS_RUN(c)                                                                                                \
+    do {                                                                                                               \
+        _Static_assert(sizeof(c) <= SL_RANKS_CALL_BYTES, "a call of ranks");                                           \
+        sl_ranks_run((const struct sl_ranks_call *)&(c), sizeof(c));                                                   \
+    } while (0)
 
 // A call that touches about so many numbers: few are sooner done by one rank than others have begun.
 #define SL_RANKS_LEAST_WORK 16384

@@ -19,7 +19,8 @@
  *         however many there are.
  *
  * Failures: a rank whose thread stands still for SL_RANK_STILL_MS, or whose device fails, is lost, and the device with it: waits say which, and
- *         the process should end (tensor/device.h). What the thread was called with stays, because it may come back.
+ *         the process should end (tensor/device.h). The thread may come back, so whoever is told ends the process
+ *         soon, and frees nothing that the thread was given.
  */
 #pragma once
 
