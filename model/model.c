@@ -197,6 +197,17 @@ static void count_memory(struct sl_model *model, const struct sl_matrix *matrix)
     model->memory_bytes += matrix->packed != NULL ? matrix->packed_bytes : stored;
 }
 
+static enum sl_status pack_matrix(struct loader *l, const struct sl_source *sources, int n, struct sl_matrix *matrix) {
+    enum sl_status status = l->model->ops->pack(l->stream, matrix, l->err);
+    if (status == SL_OK && !sl_matrix_reads_parts(matrix)) {
+        release_matrix(l->model, sources, n, matrix);
+    }
+    if (status == SL_OK) {
+        count_memory(l->model, matrix);
+    }
+    return status;
+}
+
 static enum sl_status load_matrix(struct loader *l, const struct sl_family_matrix *source, int64_t k, bool has_bias,
                                   struct sl_matrix *matrix) {
     struct sl_source sources[SL_MAX_PARTS];
@@ -215,13 +226,7 @@ static enum sl_status load_matrix(struct loader *l, const struct sl_family_matri
     }
     if (status == SL_OK) {
         matrix->bias = has_bias ? take_vector(l, matrix->n) : NULL;
-        status = l->model->ops->pack(l->stream, matrix, l->err);
-    }
-    if (status == SL_OK && !sl_matrix_reads_parts(matrix)) {
-        release_matrix(l->model, sources, n_parts, matrix);
-    }
-    if (status == SL_OK) {
-        count_memory(l->model, matrix);
+        status = pack_matrix(l, sources, n_parts, matrix);
     }
     return status;
 }
@@ -283,48 +288,73 @@ static enum sl_status load_layer(struct loader *l, int index) {
 }
 
 // Rows that are looked up, one here and there: as they lie in the file where that is possible.
-static enum sl_status load_embedding(struct loader *l) {
+static enum sl_status load_embedding(struct loader *l, struct sl_source sources_out[SL_MAX_PARTS]) {
     struct sl_model *model = l->model;
     const struct sl_family_matrix embed = {.parts = {{l->family->embed, SL_EXTENT_V}}};
     enum sl_weight_format asked = l->weights;
-    struct sl_source sources[SL_MAX_PARTS];
     int n;
-    enum sl_status status = find_matrix(l, &embed, model->config.hidden, sources, &n);
+    enum sl_status status = find_matrix(l, &embed, model->config.hidden, sources_out, &n);
     if (status == SL_OK) {
         l->weights = SL_WEIGHT_STORED;
-        status = read_matrix(l, sources, n, &model->embed);
+        status = read_matrix(l, sources_out, n, &model->embed);
         l->weights = asked;
         model->embed.format = SL_WEIGHT_STORED;
-        model->weight_bytes += sources[0].bytes;
+        model->weight_bytes += sources_out[0].bytes;
+    }
+    return status == SL_OK ? model->ops->pack_rows(l->stream, &model->embed, l->err) : status;
+}
+
+// The embedding's rows as they are looked up, unless quantizing would round anew what was rounded for that.
+static enum sl_status load_tied_head(struct loader *l, const struct sl_source *embed) {
+    struct sl_matrix *head = &l->model->head;
+    if (sl_sources_type(embed, 1, l->weights) != l->model->embed.dtype) {
+        enum sl_status status = read_matrix(l, embed, 1, head);
+        return status == SL_OK ? pack_matrix(l, embed, 1, head) : status;
+    }
+    *head = l->model->embed;
+    head->packed = NULL;
+    head->format = format_of(head->dtype, l->weights);
+    enum sl_status status = l->model->ops->pack(l->stream, head, l->err);
+    if (status == SL_OK) {
+        count_memory(l->model, head);
     }
     return status;
+}
+
+// What the embedding takes beside the mapping and the head; rows that were made for a device that has its own go.
+static void settle_embedding(struct sl_model *model, const struct sl_source *source) {
+    struct sl_matrix *embed = &model->embed;
+    bool is_made = embed->parts[0].data != source->data;
+    bool is_heads = model->head.parts[0].data == embed->parts[0].data && sl_matrix_reads_parts(&model->head);
+    if (!sl_matrix_reads_parts(embed)) {
+        model->embedding_bytes = embed->packed_bytes;
+        if (is_made && !is_heads) {
+            release_matrix(model, source, 1, embed);
+        }
+    } else if (is_made && !is_heads) {
+        model->embedding_bytes = (size_t)embed->n * sl_dtype_row_bytes(embed->dtype, embed->k);
+    }
+    model->memory_bytes += model->embedding_bytes;
 }
 
 // Embedding, layers, final norm, head.
 static enum sl_status load_tensors(struct loader *l) {
     struct sl_model *model = l->model;
     const struct sl_model_config *c = &model->config;
-    enum sl_status status = load_embedding(l);
-    status = status == SL_OK ? model->ops->pack_rows(l->stream, &model->embed, l->err) : status;
+    const struct sl_family_matrix head = {.parts = {{l->family->head, SL_EXTENT_V}}};
+    struct sl_source embed[SL_MAX_PARTS];
+    enum sl_status status = load_embedding(l, embed);
     for (int i = 0; i < c->n_layers && status == SL_OK; i++) {
         status = load_layer(l, i);
     }
     if (status == SL_OK) {
         status = load_norm(l, l->family->final_norm, c->hidden, &model->final_norm);
     }
-    if (status != SL_OK) {
-        return status;
-    }
-    if (!c->tied_embeddings) {
-        const struct sl_family_matrix head = {.parts = {{l->family->head, SL_EXTENT_V}}};
-        return load_matrix(l, &head, c->hidden, false, &model->head);
-    }
-    model->head = model->embed;
-    model->head.packed = NULL;
-    model->head.format = format_of(model->embed.dtype, l->weights);
-    status = model->ops->pack(l->stream, &model->head, l->err);
     if (status == SL_OK) {
-        count_memory(model, &model->head);
+        status = c->tied_embeddings ? load_tied_head(l, embed) : load_matrix(l, &head, c->hidden, false, &model->head);
+    }
+    if (status == SL_OK) {
+        settle_embedding(model, embed);
     }
     return status;
 }
@@ -453,6 +483,10 @@ size_t sl_model_weight_bytes(const struct sl_model *model) {
 
 size_t sl_model_memory_bytes(const struct sl_model *model) {
     return model->memory_bytes;
+}
+
+size_t sl_model_embedding_bytes(const struct sl_model *model) {
+    return model->embedding_bytes;
 }
 
 int64_t sl_model_layer_weights(const struct sl_model *model) {

@@ -95,9 +95,10 @@ void sl_model_destroy(struct sl_model **model);
 const struct sl_model_config *sl_model_get_config(const struct sl_model *model);
 const struct sl_rope *sl_model_get_rope(const struct sl_model *model, int rope_set);
 size_t sl_model_weight_bytes(const struct sl_model *model); // as stored in the folder
-// What a forward pass reads: packed matrices (or, of a tier that does not pack, what is stored), norms and biases. The embedding
-// comes from the mapped file, row by row.
+// Packed matrices (or, of a tier that does not pack, what is stored), norms and biases, all of which a forward pass reads, and:
 size_t sl_model_memory_bytes(const struct sl_model *model);
+// of that the embedding, of which a pass reads a row a token. 0: its rows come from the mapped file, or are the head's, too.
+size_t sl_model_embedding_bytes(const struct sl_model *model);
 // Multiply-adds of one token in the layers' matrices.
 int64_t sl_model_layer_weights(const struct sl_model *model);
 // sum (x - x^)^2 / sum x^2 over the weights that `format` would quantize, from the folder as it is mapped, whatever format

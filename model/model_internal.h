@@ -37,11 +37,11 @@ struct sl_model {
     struct sl_rope ropes[SL_MAX_ROPE_SETS];
     double *inv_freq;       // [SL_MAX_ROPE_SETS][rotary_dim / 2], what ropes point to
     float *vectors;         // one allocation behind all norms and biases
-    struct sl_matrix embed; // [V][E]: its rows are looked up, where the device can reach them from the mapping
+    struct sl_matrix embed; // [V][E]: its rows are looked up, in the mapping where that and the type allow it
     struct sl_model_layer *layers;
     struct sl_norm final_norm; // [E]
     struct sl_matrix head;     // [V][E], packed; the embedding's rows when they are tied
-    size_t weight_bytes, memory_bytes;
+    size_t weight_bytes, memory_bytes, embedding_bytes;
 };
 
 // A matrix as it comes out of the files, whatever the model keeps of it.

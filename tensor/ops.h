@@ -75,7 +75,7 @@ enum sl_activation {
     SL_ACT_GELU_TANH, // x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
 };
 
-// Adjacent rows of a tensor as they lie in its file: [n][k], of any alignment.
+// Adjacent rows of a tensor as they lie in its file, or were made of it: [n][k], of any alignment.
 struct sl_rows {
     const void *data; // not owned
     int64_t n;
@@ -94,7 +94,7 @@ struct sl_rows {
 struct sl_matrix {
     int64_t n, k;
     enum sl_dtype dtype;                // of all parts
-    enum sl_weight_format format;       // asked of pack(); of SL_Q8_0 and SL_Q4_0 never SL_WEIGHT_STORED
+    enum sl_weight_format format;       // asked of pack(), which takes SL_Q8_0 and SL_Q4_0 never as SL_WEIGHT_STORED
     struct sl_rows parts[SL_MAX_PARTS]; // W's rows, one part after the other; embed() reads rows of parts[0]
     const float *bias;                  // [n] or NULL; not owned
     enum sl_activation activation;

@@ -10,6 +10,7 @@ OUT/types/TYPE.gguf      a model of one layer whose matrices are random blocks o
                          numbers in f32, and OUT/types/TYPE.rounded, of those numbers as bf16. The formulas here are written
                          from the format's description and use nothing of ours.
 OUT/types/mixed.gguf     q, k, v of types that have codes, gate and up of types that have none
+OUT/types/tied.gguf      Q4_K without a head of its own; untied.gguf has the embedding a second time, as the head
 OUT/tokenizers/NAME      a tokenizer.json of tests/golden/tokenizer/families without flags that GGUF cannot say, and NAME.gguf
 """
 import argparse
@@ -323,6 +324,18 @@ def random_model(out, name, kind_of, is_rounded):
         (folder / "config.json").write_text(json.dumps(CONFIG))
 
 
+def tied_pair(out):
+    """tied.gguf, whose head is the embedding, and untied.gguf, which has that twice."""
+    rng = np.random.default_rng(1)
+    shapes = {f"model.layers.0.{n}.weight": s for n, s in SHAPES.items()} | {"model.embed_tokens.weight": (32, 256)}
+    tensors = {gguf_name(full): ("Q4_K", shape, random_blocks("Q4_K", shape, rng)[0]) for full, shape in shapes.items()}
+    for full in ("model.layers.0.input_layernorm.weight", "model.layers.0.post_attention_layernorm.weight", "model.norm.weight"):
+        tensors[gguf_name(full)] = ("F32", (256,), np.ones(256, "<f4").tobytes())
+    metadata = metadata_of(CONFIG)[0]
+    write_gguf(out / "tied.gguf", metadata, tensors)
+    write_gguf(out / "untied.gguf", metadata, tensors | {"output.weight": tensors["token_embd.weight"]})
+
+
 # --- tokenizers -------------------------------------------------------------------------------------------------------
 
 
@@ -376,6 +389,7 @@ def main():
     mixed = {"q_proj": "Q4_0", "k_proj": "Q5_0", "v_proj": "Q3_K", "gate_proj": "Q4_K", "up_proj": "Q6_K", "embed_tokens": "Q6_K"}
     random_model(out / "types", "mixed", lambda full: mixed.get(full.split(".")[-2], "Q4_0"),
                  lambda full: mixed.get(full.split(".")[-2]) in ROUNDED)
+    tied_pair(out / "types")
     for name, pre in (("gpt2", "gpt-2"), ("llama3", "llama-bpe"), ("qwen2", "qwen2"), ("falcon", "falcon")):
         tokenizer(out / "tokenizers", name, pre)
 

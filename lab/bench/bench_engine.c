@@ -236,7 +236,9 @@ static double decode_gigabytes(const struct sl_rig *rig) {
     const struct sl_model_config *c = rig->runtime.config;
     double steps = (double)rig->config.n_steps;
     double cache = 2.0 * 2.0 * c->n_kv_heads * c->head_dim * visible_slots(c, (double)rig->cell.n, steps);
-    return ((double)sl_model_memory_bytes(rig->runtime.model) * steps + rig->cell.batch * cache) / 1e9;
+    const struct sl_model *model = rig->runtime.model;
+    double weights = (double)(sl_model_memory_bytes(model) - sl_model_embedding_bytes(model));
+    return (weights * steps + rig->cell.batch * cache) / 1e9;
 }
 
 // --- memory --------------------------------------------------------------------------------------------------------
@@ -423,7 +425,8 @@ static void bench_ranks(const struct bench *b) {
     snprintf(test, sizeof test, "%s: a meeting of %d ranks", b->label, sl_ranks_count(device));
     struct sl_bench_result result = {.bench = "engine", .test = test, .value = us, .unit = "us"};
     sl_bench_print(&result, b->options.json);
-    double all = (double)sl_model_memory_bytes(b->rig.runtime.model) / 1e6;
+    const struct sl_model *model = b->rig.runtime.model;
+    double all = (double)(sl_model_memory_bytes(model) - sl_model_embedding_bytes(model)) / 1e6;
     for (int r = 0; r < sl_ranks_count(device); r++) {
         snprintf(test, sizeof test, "weights of rank %d", r);
         print_memory(b, test, (double)sl_ranks_weight_bytes(device, r) / 1e6, "weights of one rank, MB", all);

@@ -179,6 +179,38 @@ static void test_codes_of_files_are_kept(void **state) {
                 weight_error(path_of(path, "types", "Q4_K", ""), SL_WEIGHT_INT4));
 }
 
+static struct sl_model *load_reference(const char *path, enum sl_weight_format format) {
+    const struct sl_ops *ops;
+    struct sl_model *model = NULL;
+    struct sl_error err = {0};
+    assert_int_equal(sl_ops_select("reference", &ops, &err), SL_OK);
+    if (sl_model_load(path, ops, format, sl_cpu_caller(), &model, &err) != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+    return model;
+}
+
+// A head that is the embedding has the codes of one that is a tensor of its own, and rows that were made are counted, once.
+static void test_tied_heads_are_rounded_once(void **state) {
+    const size_t rows_bytes = 32 * 256 * sizeof(uint16_t), head_bytes = 32 * 144;
+    (void)state;
+    for (int format = SL_WEIGHT_STORED; format <= SL_WEIGHT_INT4; format++) {
+        char path[256];
+        struct sl_model *tied = load_reference(path_of(path, "types", "tied", ".gguf"), format);
+        struct sl_model *untied = load_reference(path_of(path, "types", "untied", ".gguf"), format);
+        bool is_stored = format == SL_WEIGHT_STORED;
+        const void *is = is_stored ? tied->head.parts[0].data : tied->head.packed;
+        const void *should = is_stored ? untied->head.parts[0].data : untied->head.packed;
+        assert_memory_equal(is, should, is_stored ? rows_bytes : 32 * 256); // the codes come first
+        assert_int_equal(sl_model_embedding_bytes(untied), rows_bytes);
+        assert_int_equal(sl_model_embedding_bytes(tied), is_stored ? 0 : rows_bytes); // of the head
+        assert_int_equal(sl_model_memory_bytes(untied) - sl_model_memory_bytes(tied), is_stored ? rows_bytes : 0);
+        assert_int_equal(sl_model_weight_bytes(untied) - sl_model_weight_bytes(tied), head_bytes);
+        sl_model_destroy(&tied);
+        sl_model_destroy(&untied);
+    }
+}
+
 static void test_fingerprint_sees_file_and_format(void **state) {
     uint64_t numbers[4];
     char path[256];
@@ -225,6 +257,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_logits_of_families_are_those_of_their_folders),
         cmocka_unit_test(test_logits_of_types_are_those_of_their_numbers),
         cmocka_unit_test(test_codes_of_files_are_kept),
+        cmocka_unit_test(test_tied_heads_are_rounded_once),
         cmocka_unit_test(test_fingerprint_sees_file_and_format),
         cmocka_unit_test(test_tokenizers_are_those_of_their_folders),
     };
