@@ -64,20 +64,34 @@ enum sl_status sl_eval_model_session(const struct sl_eval_model *m, enum sl_posi
     return status;
 }
 
-enum sl_status sl_eval_model_read(const struct sl_eval_model *m, const char *path, int32_t **ids_out, int64_t *n_out,
-                                  struct sl_error *err) {
-    char *text = NULL;
-    enum sl_status status = path ? sl_request_read_text(path, &text, err) : SL_OK;
-    if (status != SL_OK) {
-        return status;
+enum sl_status sl_eval_text_read(const char *path, char **text_out, struct sl_error *err) {
+    if (!path) {
+        *text_out = NULL;
+        return SL_OK;
     }
+    return sl_request_read_text(path, text_out, err);
+}
+
+enum sl_status sl_eval_model_encode(const struct sl_eval_model *m, const char *text, int32_t **ids_out, int64_t *n_out,
+                                    struct sl_error *err) {
     size_t n_ids;
-    status = sl_tokenizer_encode(m->runtime.tokenizer, path ? text : (const char *)sl_sample_text,
-                                 path ? strlen(text) : sl_sample_text_bytes, true, ids_out, &n_ids, err);
-    free(text);
+    enum sl_status status = sl_tokenizer_encode(m->runtime.tokenizer, text ? text : (const char *)sl_sample_text,
+                                                text ? strlen(text) : sl_sample_text_bytes, true, ids_out, &n_ids, err);
     if (status == SL_OK) {
         *n_out = (int64_t)n_ids;
     }
+    return status;
+}
+
+enum sl_status sl_eval_model_read(const struct sl_eval_model *m, const char *path, int32_t **ids_out, int64_t *n_out,
+                                  struct sl_error *err) {
+    char *text;
+    enum sl_status status = sl_eval_text_read(path, &text, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = sl_eval_model_encode(m, text, ids_out, n_out, err);
+    free(text);
     return status;
 }
 

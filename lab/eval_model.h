@@ -38,6 +38,12 @@ enum sl_status sl_eval_model_session(const struct sl_eval_model *m, enum sl_posi
 enum sl_status sl_eval_model_read(const struct sl_eval_model *m, const char *path, int32_t **ids_out, int64_t *n_out,
                                   struct sl_error *err);
 
+// The same in two steps, for who reads before the model is there. Of path NULL the text is NULL, and that is the tool's
+// licence. *text_out is the caller's to free.
+enum sl_status sl_eval_text_read(const char *path, char **text_out, struct sl_error *err);
+enum sl_status sl_eval_model_encode(const struct sl_eval_model *m, const char *text, int32_t **ids_out, int64_t *n_out,
+                                    struct sl_error *err);
+
 // Texts of which each is owned.
 struct sl_list {
     char **items;

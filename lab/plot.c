@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -120,7 +121,14 @@ static enum sl_status run_gnuplot(char *argument, bool quiet, struct sl_error *e
     if (quiet) {
         posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
     }
-    int status = posix_spawnp(&pid, argv[0], &actions, NULL, argv, environ);
+    posix_spawnattr_t attributes; // commands block the signals that they ask about; gnuplot is to end by them
+    sigset_t none;
+    sigemptyset(&none);
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+    int status = posix_spawnp(&pid, argv[0], &actions, &attributes, argv, environ);
+    posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     if (status == ENOENT) {
         return sl_fail(err, SL_ERR_UNSUPPORTED,

@@ -2,6 +2,8 @@
 // Purpose: what recipes are apart from their text: defaults, and what follows from a recipe alone.
 #include "compress/recipe/recipe.h"
 
+#include <string.h>
+
 #include "compress/recipe/internal.h"
 
 const struct sl_recipe sl_recipe_default = {
@@ -17,6 +19,11 @@ const struct sl_recipe sl_recipe_default = {
 };
 
 // --- budgets -----------------------------------------------------------------------------------------------------
+
+// Letters are large or small, and there are no spaces around '='.
+bool sl_recipe_names_budget(const char *text) {
+    return strcasestr(text, "budget=") != NULL;
+}
 
 int64_t sl_recipe_recent_slots(const struct sl_recipe *recipe, int64_t budget_slots) {
     return recipe->recent.slots > 0 ? recipe->recent.slots : (int64_t)(recipe->recent.ratio * (double)budget_slots);

@@ -142,6 +142,7 @@ uint64_t sl_recipe_fingerprint(const struct sl_recipe *recipe);
 static inline bool sl_recipe_evicts(const struct sl_recipe *recipe) {
     return recipe->budget.slots > 0 || recipe->budget.ratio > 0;
 }
+bool sl_recipe_names_budget(const char *text);           // of a text that parses: itself, beside what a preset has
 bool sl_recipe_offloads(const struct sl_recipe *recipe); // any layer
 
 // A budget and place=offload together: the budget is of the offloaded layers, which are thinned before their slots are

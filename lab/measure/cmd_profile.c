@@ -226,6 +226,9 @@ static enum sl_status find_path(const struct profile_config *config, char path_o
     if (config->out && (size_t)snprintf(path_out, PATH_SIZE, "%s", config->out) >= PATH_SIZE) {
         return sl_fail(err, SL_ERR_INVALID, "--out %.200s...: the path is too long", config->out);
     }
+    if (config->out && !config->out[0]) { // of which report() would think that nobody has asked
+        return sl_fail(err, SL_ERR_INVALID, "--out: the path is empty");
+    }
     if (!config->out && !config->write) {
         path_out[0] = '\0';
         return SL_OK;

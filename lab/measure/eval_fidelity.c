@@ -80,6 +80,7 @@ struct eval {
     size_t n_trials, n_measured;
     struct sl_signals signals;
     bool stopped; // by a signal: what was measured is shown
+    char *source; // the text; NULL: the licence
     int32_t *tokens;
     int64_t n_read;
     double full_nll;
@@ -118,11 +119,11 @@ static int largest_chunk(const struct eval *e) {
     return rows;
 }
 
-// The text, and where its prompt ends.
-static enum sl_status read_text(struct eval *e, struct sl_error *err) {
+// The text's tokens, and where its prompt ends.
+static enum sl_status encode_text(struct eval *e, struct sl_error *err) {
     const struct eval_config *c = &e->config;
     int64_t n_tokens;
-    enum sl_status status = sl_eval_model_read(&e->model, c->text, &e->tokens, &n_tokens, err);
+    enum sl_status status = sl_eval_model_encode(&e->model, e->source, &e->tokens, &n_tokens, err);
     if (status != SL_OK) {
         return status;
     }
@@ -392,16 +393,9 @@ static enum sl_status report(const struct eval *e, struct sl_error *err) {
     return e->config.png ? draw(e, err) : SL_OK;
 }
 
-static enum sl_status evaluate(void *arg, struct sl_error *err) {
-    struct eval *e = arg;
+// With the model, from its opening on.
+static enum sl_status evaluate_model(struct eval *e, struct sl_error *err) {
     const struct eval_config *c = &e->config;
-    enum sl_status status = make_trials(e, err);
-    if (status == SL_OK) {
-        status = sl_plot_check(c->png, err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
     // Two full caches, a recipe's two copies, and one of them growing while it is read.
     int64_t most = c->tokens ? c->tokens : DEFAULT_TOKENS;
     struct sl_eval_model_config model = {.dir = c->model,
@@ -411,11 +405,11 @@ static enum sl_status evaluate(void *arg, struct sl_error *err) {
                                          .max_rows = largest_chunk(e),
                                          .cache_tokens = 6 * (most + c->continuation + SL_PAGE_SLOTS),
                                          .tokenizer = true};
-    status = sl_eval_model_open(&model, &e->model, err);
+    enum sl_status status = sl_eval_model_open(&model, &e->model, err);
     if (status != SL_OK) {
         return status;
     }
-    status = read_text(e, err);
+    status = encode_text(e, err);
     if (status == SL_OK) {
         status = run_trials(e, err);
     }
@@ -427,14 +421,27 @@ static enum sl_status evaluate(void *arg, struct sl_error *err) {
     return status;
 }
 
+static enum sl_status evaluate(void *arg, struct sl_error *err) {
+    struct eval *e = arg;
+    const struct eval_config *c = &e->config;
+    if (!c->model) { // before standard input is waited for
+        return sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
+    }
+    enum sl_status status = make_trials(e, err);
+    status = status == SL_OK ? sl_plot_check(c->png, err) : status;
+    status = status == SL_OK ? sl_eval_text_read(c->text, &e->source, err) : status; // may wait: before the signals
+    status = status == SL_OK ? sl_signals_init(&e->signals, err) : status;           // before the model's threads
+    if (status == SL_OK) {
+        status = evaluate_model(e, err);
+        sl_signals_cleanup(&e->signals);
+    }
+    return status;
+}
+
 int sl_command_eval_fidelity(int argc, char **argv) {
     struct eval e = {.width = sl_terminal_width(STDERR_FILENO)};
-    struct sl_error err;
-    if (sl_signals_init(&e.signals, &err) != SL_OK) { // before there are threads
-        return sl_tool_complain("eval fidelity", &err);
-    }
     int code = sl_tool_run(&program, argc, argv, &e, evaluate);
-    sl_signals_cleanup(&e.signals);
+    free(e.source);
     free(e.trials);
     sl_list_cleanup(&e.recipes);
     return code;

@@ -79,6 +79,7 @@ static const struct sl_program program = {
 
 struct text {
     const char *path;
+    char *source;    // NULL: the licence
     int32_t *tokens; // [n + 1]
     int64_t n;       // predicted: a multiple of BLOCK
 };
@@ -132,10 +133,21 @@ static enum sl_status make_trials(struct eval *e, struct sl_error *err) {
     return SL_OK;
 }
 
-static enum sl_status read_text(struct eval *e, const char *path, struct text *text, struct sl_error *err) {
+static enum sl_status read_texts(struct eval *e, struct sl_error *err) {
+    const struct sl_option_list *paths = &e->config.texts;
+    enum sl_status status = SL_OK;
+    do {
+        struct text *text = &e->texts[e->n_texts];
+        text->path = paths->n ? paths->items[e->n_texts] : NULL;
+        status = sl_eval_text_read(text->path, &text->source, err);
+        e->n_texts += status == SL_OK;
+    } while (status == SL_OK && e->n_texts < paths->n);
+    return status;
+}
+
+static enum sl_status encode_text(struct eval *e, struct text *text, struct sl_error *err) {
     int64_t n_tokens, positions = e->model.runtime.config->max_positions;
-    text->path = path;
-    enum sl_status status = sl_eval_model_read(&e->model, path, &text->tokens, &n_tokens, err);
+    enum sl_status status = sl_eval_model_encode(&e->model, text->source, &text->tokens, &n_tokens, err);
     if (status != SL_OK) {
         return status;
     }
@@ -145,7 +157,7 @@ static enum sl_status read_text(struct eval *e, const char *path, struct text *t
         return sl_fail(err, SL_ERR_INVALID,
                        "%s: a text of %lld tokens and a model of %lld positions; a block of %d and one token before it "
                        "are needed",
-                       path ? path : "LICENSE", (long long)n_tokens, (long long)positions, BLOCK);
+                       text->path ? text->path : "LICENSE", (long long)n_tokens, (long long)positions, BLOCK);
     }
     e->n_tokens += text->n;
     e->n_blocks += text->n / BLOCK;
@@ -153,13 +165,11 @@ static enum sl_status read_text(struct eval *e, const char *path, struct text *t
     return SL_OK;
 }
 
-static enum sl_status read_texts(struct eval *e, struct sl_error *err) {
-    const struct sl_option_list *paths = &e->config.texts;
+static enum sl_status encode_texts(struct eval *e, struct sl_error *err) {
     enum sl_status status = SL_OK;
-    do {
-        status = read_text(e, paths->n ? paths->items[e->n_texts] : NULL, &e->texts[e->n_texts], err);
-        e->n_texts++;
-    } while (status == SL_OK && e->n_texts < paths->n);
+    for (int i = 0; i < e->n_texts && status == SL_OK; i++) {
+        status = encode_text(e, &e->texts[i], err);
+    }
     if (status == SL_OK) {
         e->nll = calloc((size_t)e->most_blocks * BLOCK, sizeof *e->nll);
         status = e->nll ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
@@ -410,16 +420,9 @@ static enum sl_status report(const struct eval *e, struct sl_error *err) {
     return e->config.png ? draw(e, err) : SL_OK;
 }
 
-static enum sl_status evaluate(void *arg, struct sl_error *err) {
-    struct eval *e = arg;
+// With the model, from its opening on.
+static enum sl_status evaluate_model(struct eval *e, struct sl_error *err) {
     const struct perplexity_config *c = &e->config;
-    enum sl_status status = make_trials(e, err);
-    if (status == SL_OK) {
-        status = sl_plot_check(c->png, err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
     struct sl_eval_model_config model = {.dir = c->model,
                                          .weights = c->weights,
                                          .device = c->device,
@@ -427,11 +430,11 @@ static enum sl_status evaluate(void *arg, struct sl_error *err) {
                                          .max_rows = (int)c->chunk,
                                          .cache_tokens = c->tokens + MAX_CHUNK,
                                          .tokenizer = true};
-    status = sl_eval_model_open(&model, &e->model, err);
+    enum sl_status status = sl_eval_model_open(&model, &e->model, err);
     if (status != SL_OK) {
         return status;
     }
-    status = read_texts(e, err);
+    status = encode_texts(e, err);
     if (status == SL_OK) {
         status = run_trials(e, err);
     }
@@ -442,18 +445,30 @@ static enum sl_status evaluate(void *arg, struct sl_error *err) {
     return status;
 }
 
+static enum sl_status evaluate(void *arg, struct sl_error *err) {
+    struct eval *e = arg;
+    if (!e->config.model) { // before standard input is waited for
+        return sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
+    }
+    enum sl_status status = make_trials(e, err);
+    status = status == SL_OK ? sl_plot_check(e->config.png, err) : status;
+    status = status == SL_OK ? read_texts(e, err) : status;                // may wait: before the signals
+    status = status == SL_OK ? sl_signals_init(&e->signals, err) : status; // before the model's threads
+    if (status == SL_OK) {
+        status = evaluate_model(e, err);
+        sl_signals_cleanup(&e->signals);
+    }
+    return status;
+}
+
 int sl_command_eval_perplexity(int argc, char **argv) {
     struct eval e = {.width = sl_terminal_width(STDERR_FILENO)};
-    struct sl_error err;
-    if (sl_signals_init(&e.signals, &err) != SL_OK) { // before there are threads
-        return sl_tool_complain("eval perplexity", &err);
-    }
     int code = sl_tool_run(&program, argc, argv, &e, evaluate);
-    sl_signals_cleanup(&e.signals);
     for (size_t i = 0; i < e.n_trials; i++) {
         free(e.trials[i].blocks);
     }
     for (int i = 0; i < e.n_texts; i++) {
+        free(e.texts[i].source);
         free(e.texts[i].tokens);
     }
     free(e.trials);

@@ -36,7 +36,7 @@ static enum sl_status give_budget(char **recipe_text, const char *budget, struct
     if (sl_recipe_parse(*recipe_text, &recipe, &why) != SL_OK) {
         return sl_fail(err, SL_ERR_INVALID, "%.100s: %s", *recipe_text, why.text);
     }
-    if (budget == NULL || !sl_recipe_evicts(&recipe) || strcasestr(*recipe_text, "budget")) {
+    if (budget == NULL || !sl_recipe_evicts(&recipe) || sl_recipe_names_budget(*recipe_text)) {
         return SL_OK;
     }
     char *text;

@@ -2,9 +2,10 @@
 /*
  * Purpose: attention on ranks.
  *
- * Design: query heads are divided as evenly as they can be, whether or not the KV heads can: a KV head's query heads may be two
- *         ranks', or of more ranks than there are KV heads. What writes to slots, or sums over a KV head's query heads, is
- *         divided by KV heads.
+ * Design: query heads are divided as evenly as they can be. Where the KV heads can be, a rank has the same ones of every call, whose
+ *         pages it has written. Else the query heads of all calls are one row of which each rank has a piece: the first calls are
+ *         the first rank's, and only where a piece ends may a call, or a KV head's query heads, be two ranks'. What writes to slots,
+ *         or sums over a KV head's query heads, is divided by KV heads.
  */
 #include "tensor/ranks/internal.h"
 
@@ -52,7 +53,20 @@ struct attend_call {
     struct sl_ranks_call call;
     const struct sl_attend *calls;
     int n_calls;
+    int64_t n_heads; // of attend: query heads of all calls; 0: those of each call are divided
 };
+
+// The query heads of a call that are a rank's. before: of all calls before it.
+static struct sl_share heads_of_call(const struct attend_call *c, int rank, const struct sl_attend *a, int64_t before) {
+    if (c->n_heads == 0) {
+        return sl_share_of(a->n_heads, rank, c->call.n);
+    }
+    struct sl_share piece = sl_share_of(c->n_heads, rank, c->call.n);
+    int64_t first = piece.first - before, end = first + piece.n;
+    first = first < 0 ? 0 : first;
+    end = end > a->n_heads ? a->n_heads : end;
+    return (struct sl_share){first, end > first ? end - first : 0};
+}
 
 static void attend_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
     const struct attend_call *c = (const struct attend_call *)call;
@@ -60,10 +74,11 @@ static void attend_part(const struct sl_ranks_call *call, int rank, struct sl_st
     struct sl_attend parts[MOST_CALLS];
     struct sl_softmax before[MOST_CALLS];
     int n = 0;
-    for (int i = 0; i < c->n_calls; i++) {
+    int64_t passed = 0;
+    for (int i = 0; i < c->n_calls; passed += c->calls[i++].n_heads) {
         const struct sl_attend *a = &c->calls[i];
         int group = group_of(a);
-        struct sl_share share = sl_share_of(a->n_heads, rank, call->n);
+        struct sl_share share = heads_of_call(c, rank, a, passed);
         for (int at = (int)share.first, end = at + (int)share.n; at < end; n++) {
             if (n == MOST_CALLS) {
                 each->attend(stream, parts, n);
@@ -85,11 +100,15 @@ static void attend_part(const struct sl_ranks_call *call, int rank, struct sl_st
 
 static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
     size_t work = 0;
+    int64_t n_heads = 0;
+    bool divide = true; // the KV heads of every call
     for (int i = 0; i < n_calls; i++) {
-        work +=
-            (size_t)calls[i].m * (size_t)calls[i].n_heads * (size_t)calls[i].head_dim * calls[i].heads.kv[0].n_slots;
+        const struct sl_attend *a = &calls[i];
+        work += (size_t)a->m * (size_t)a->n_heads * (size_t)a->head_dim * a->heads.kv[0].n_slots;
+        n_heads += a->n_heads;
+        divide = divide && a->heads.n % sl_ranks_of(stream)->n == 0;
     }
-    struct attend_call c = {sl_ranks_call(stream, work, attend_part), calls, n_calls};
+    struct attend_call c = {sl_ranks_call(stream, work, attend_part), calls, n_calls, divide ? 0 : n_heads};
     SL_RANKS_RUN(c);
 }
 
@@ -150,7 +169,7 @@ static void append(struct sl_stream *stream, const struct sl_attend *calls, int 
     for (int i = 0; i < n_calls; i++) {
         work += 2 * (size_t)calls[i].m * (size_t)calls[i].heads.n * (size_t)calls[i].head_dim;
     }
-    struct attend_call c = {sl_ranks_call(stream, work, append_part), calls, n_calls};
+    struct attend_call c = {sl_ranks_call(stream, work, append_part), calls, n_calls, 0};
     SL_RANKS_RUN(c);
 }
 

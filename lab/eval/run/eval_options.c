@@ -63,8 +63,8 @@ enum sl_status sl_eval_find_task(const char *name, const struct sl_task **task_o
 
 static bool takes_budget(const char *text) {
     struct sl_recipe recipe;
-    return strstr(text, BUDGET_MARK) ||
-           (!strstr(text, "budget=") && sl_recipe_parse(text, &recipe, NULL) == SL_OK && sl_recipe_evicts(&recipe));
+    return strstr(text, BUDGET_MARK) || (!sl_recipe_names_budget(text) &&
+                                         sl_recipe_parse(text, &recipe, NULL) == SL_OK && sl_recipe_evicts(&recipe));
 }
 
 // At a budget that the text has a place for, or is given one behind it. "h2o,budget={budget}" is called h2o; where more

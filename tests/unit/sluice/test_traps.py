@@ -129,7 +129,7 @@ class Environment(unittest.TestCase):
             names |= {option["name"] for option in json.loads(run("--describe", program=f"sluice-{program}").stdout)["options"]}
         with open("base/environment.c", encoding="utf-8") as file:
             table = re.search(r"of_servers\[\] = \{(.*?)\};", file.read(), re.S).group(1)
-        self.assertEqual(set(re.findall(r'"([a-z-]+)"', table)), names)
+        self.assertEqual(sorted(re.findall(r'"([a-z-]+)"', table)), sorted(names))
         with open("docs/OPERATIONS.md", encoding="utf-8") as file:
             page = file.read()
         with open("base/environment.c", encoding="utf-8") as file:

@@ -33,6 +33,12 @@ static void assert_refusals(const struct refusal *cases, size_t n) {
     }
 }
 
+static void test_recipe_names_a_budget_or_has_a_preset_s(void **state) {
+    (void)state;
+    assert_true(sl_recipe_names_budget("h2o,budget=0.5") && sl_recipe_names_budget("H2O, BUDGET=64"));
+    assert_false(sl_recipe_names_budget("h2o") || sl_recipe_names_budget("h2o,format=int4"));
+}
+
 static void test_recipe_refuses_bad_grammar(void **state) {
     (void)state;
     static const struct refusal cases[] = {
@@ -443,6 +449,7 @@ static void test_recipe_resolve_refuses_what_does_not_fit_the_model(void **state
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_recipe_names_a_budget_or_has_a_preset_s),
         cmocka_unit_test(test_recipe_refuses_bad_grammar),
         cmocka_unit_test(test_recipe_refuses_slips_of_the_pen),
         cmocka_unit_test(test_recipe_refuses_axes_without_budget),

@@ -79,6 +79,7 @@ class Usage(unittest.TestCase):
             ["profile"],
             ["profile", "--model", MODEL, "--threshold", "2"],
             ["profile", "--model", MODEL, "--write", "--out", "x"],
+            ["profile", "--model", MODEL, "--tokens", "100", "--out", ""],
             ["profile", "--model", MODEL, "--text", "/nonexistent"],
             ["inspect"],
             ["inspect", "LICENSE"],
@@ -196,6 +197,29 @@ class Fidelity(unittest.TestCase):
             self.assertTrue(0 < int(n) < int(of), stderr)
             self.assertIn("h2o,budget=100 ", stdout)  # its row
             self.assertIn("skipped  h2o,budget=399: stopped before it was measured", stdout)
+
+    def test_a_signal_ends_the_wait_for_a_text(self):
+        for command, number in (("fidelity", signal.SIGINT), ("perplexity", signal.SIGTERM)):
+            going = subprocess.Popen([SLUICE, "eval", command, "--model", MODEL, "--text", "-"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                                     preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+            going.stdin.write(b"word " * 40000)  # more than a pipe holds: that this returns says that it reads
+            going.send_signal(number)
+            try:
+                self.assertEqual(going.wait(60), -number, command)
+            finally:
+                going.kill()
+                going.communicate()
+
+    def test_gnuplot_can_be_interrupted(self):
+        with tempfile.TemporaryDirectory() as folder:
+            masks = os.path.join(folder, "masks")
+            with open(os.path.join(folder, "gnuplot"), "w", encoding="utf-8") as file:
+                file.write(f"#!/bin/sh\nexec grep SigBlk /proc/self/status >>{masks}\n")
+            os.chmod(file.name, 0o755)
+            run("eval", "fidelity", *SMALL, "--recipe", "full", "--png", os.path.join(folder, "x.png"),
+                env={"PATH": f"{folder}:{os.environ['PATH']}"})
+            with open(masks, encoding="utf-8") as file:
+                self.assertEqual([int(line.split()[1], 16) for line in file], [0, 0])  # --version, and the picture
 
     def test_results_do_not_depend_on_threads(self):
         words = ["eval", "fidelity", *SMALL, "--recipe", "h2o,budget=0.2,format=int4;d2o", "--recipe", "tailorkv", "--json"]
