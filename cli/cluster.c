@@ -232,6 +232,7 @@ enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct s
         sl_cluster_stop(&cluster, 2000, NULL);
         return status;
     }
+    cluster->n_ready = cluster->n_children - cluster->first_coordinator; // an etcd says nothing
     *cluster_out = cluster;
     return SL_OK;
 }

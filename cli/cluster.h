@@ -74,10 +74,11 @@ enum sl_status sl_cluster_pump(struct sl_cluster *cluster, int timeout_ms, struc
 
 /*
  * Pass on output for up to timeout_ms; and whoever has ended but a coordinator is started again, after a pause that doubles each time
- * it ends within 10 s; what happened is told on standard error. SL_ERR_PEER_LOST: a coordinator or etcd has ended, or
- * somebody five times in a row. *restarted_out: somebody who was started again is ready, elsewhere than before.
+ * it ends within 10 s or before it is ready, for which it has ready_ms; what happened is told on standard error.
+ * SL_ERR_PEER_LOST: a coordinator or etcd has ended, or somebody five times in a row. *changed_out: somebody has ended, runs
+ * again, or is ready, elsewhere than before.
  */
-enum sl_status sl_cluster_look_after(struct sl_cluster *cluster, int timeout_ms, bool *restarted_out,
+enum sl_status sl_cluster_look_after(struct sl_cluster *cluster, int timeout_ms, bool *changed_out,
                                      struct sl_error *err);
 
 // Wait until the coordinator counts every worker as ready, pumping meanwhile.

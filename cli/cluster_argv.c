@@ -2,6 +2,7 @@
 // Purpose: see cluster_argv.h.
 #include "cli/cluster_argv.h"
 
+#include <jansson.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 #include "base/clock.h"
 #include "cli/child.h"
 
-#define STEP_MS 20
+#define STEP_MS 5
 #define TRY_MS  20000
 
 void sl_argv_add(struct sl_argv *words, const char *word) {
@@ -179,60 +180,105 @@ static bool is_wanted(const struct sl_cluster_config *config, int kind) {
     return kind == 1 ? config->n_kvstore > 0 : kind == 4 ? config->has_gateway : true;
 }
 
-// The first line that a program said in `text`, whose lines begin with "name | program: ".
-static enum sl_status refusal(const char *text, struct sl_error *err) {
-    const char *line = strstr(text, "| ");
-    const char *words = line ? strstr(line, ": ") : NULL;
-    return words ? sl_fail(err, SL_ERR_INVALID, "%.*s", (int)strcspn(words + 2, "\n"), words + 2)
-                 : sl_fail(err, SL_ERR_INVALID, "a process does not take its options, and does not say why");
+// One kind of process with its command line, and what it said, each line behind "check | ".
+struct attempt {
+    struct sl_child child;
+    FILE *said;
+    char *text;
+    size_t n_text;
+};
+
+// The words of a line of JSON; NULL: it is none.
+static char *words_of_json(const char *line) {
+    json_t *object = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+    const char *message = json_string_value(json_object_get(object, "message"));
+    char *words = message ? strdup(message) : NULL;
+    json_decref(object);
+    return words;
 }
 
-static enum sl_status wait_for_all(struct sl_child *children, size_t n, FILE *said, struct sl_error *err) {
+// The last line that it said: it ends with what it does not like. Lines before are warnings.
+static enum sl_status refusal(const struct attempt *attempt, struct sl_error *err) {
+    size_t n = attempt->n_text;
+    while (n > 0 && attempt->text[n - 1] == '\n') {
+        attempt->text[--n] = '\0';
+    }
+    const char *newline = strrchr(attempt->text, '\n');
+    const char *line = newline ? newline + 1 : attempt->text;
+    char *message = line[0] == '{' ? words_of_json(line) : NULL;
+    const char *bar = message ? NULL : strstr(line, "| ");
+    const char *words = bar ? strstr(bar, ": ") : NULL; // behind the program's name
+    if (message) {
+        sl_fail(err, SL_ERR_INVALID, "%s", message);
+    } else if (n > 0) {
+        sl_fail(err, SL_ERR_INVALID, "%s", words ? words + 2 : bar ? bar + 2 : line);
+    } else {
+        char end[96];
+        sl_fail(err, SL_ERR_INVALID, "a process does not take its options, and does not say why: it %s",
+                sl_child_describe_end(&attempt->child, end, sizeof end));
+    }
+    free(message);
+    return SL_ERR_INVALID;
+}
+
+static enum sl_status wait_for_all(struct attempt *attempts, size_t n, struct sl_error *err) {
     int64_t deadline_ns = sl_deadline_in_ms(TRY_MS);
     size_t n_running = n;
     while (n_running > 0 && sl_deadline_left_ms(deadline_ns) > 0) {
-        sl_children_pump(children, n, STEP_MS, said);
+        sl_sleep_ms(STEP_MS);
         n_running = 0;
         for (size_t i = 0; i < n; i++) {
-            n_running += children[i].running;
+            sl_children_pump(&attempts[i].child, 1, 0, attempts[i].said);
+            n_running += attempts[i].child.running;
         }
     }
     for (size_t i = 0; i < n && n_running > 0; i++) {
-        sl_child_signal(&children[i], SIGKILL);
+        sl_child_signal(&attempts[i].child, SIGKILL);
     }
     return n_running == 0 ? SL_OK
                           : sl_fail(err, SL_ERR_DEADLINE, "a process does not read its options within %d ms", TRY_MS);
 }
 
+static enum sl_status try_kind(const struct sl_cluster_origin *of, int kind, struct attempt *attempt,
+                               struct sl_error *err) {
+    struct sl_argv words = {0};
+    attempt->said = open_memstream(&attempt->text, &attempt->n_text);
+    enum sl_status status =
+        attempt->said ? words_of_kind(of, kind, &words, err) : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    if (status == SL_OK) {
+        sl_argv_add(&words, "--check");
+        status = sl_argv_check(&words, err);
+    }
+    status = status == SL_OK ? sl_child_start(&attempt->child, "check", words.list, err) : status;
+    sl_argv_cleanup(&words);
+    if (status != SL_OK && attempt->said) {
+        fclose(attempt->said);
+        free(attempt->text);
+    }
+    return status;
+}
+
 enum sl_status sl_argv_try(const struct sl_cluster_origin *of, struct sl_error *err) {
-    struct sl_child children[N_KINDS] = {0};
-    size_t n = 0, n_said = 0;
-    char *text = NULL;
-    FILE *said = open_memstream(&text, &n_said);
-    enum sl_status status = said ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    struct attempt attempts[N_KINDS] = {0};
+    size_t n = 0;
+    enum sl_status status = SL_OK;
     for (int kind = 0; kind < N_KINDS && status == SL_OK; kind++) {
-        struct sl_argv words = {0};
-        status = is_wanted(of->config, kind) ? words_of_kind(of, kind, &words, err) : SL_OK;
-        if (status == SL_OK && words.n > 0) {
-            sl_argv_add(&words, "--check");
-            status = sl_argv_check(&words, err);
-            status = status == SL_OK ? sl_child_start(&children[n], "check", words.list, err) : status;
+        if (is_wanted(of->config, kind)) {
+            status = try_kind(of, kind, &attempts[n], err);
             n += status == SL_OK;
         }
-        sl_argv_cleanup(&words);
     }
-    enum sl_status waited = n > 0 ? wait_for_all(children, n, said, status == SL_OK ? err : NULL) : SL_OK;
+    enum sl_status waited = wait_for_all(attempts, n, status == SL_OK ? err : NULL);
     status = status == SL_OK ? waited : status;
-    if (said) {
-        fclose(said);
-    }
     for (size_t i = 0; i < n; i++) {
-        bool fine = WIFEXITED(children[i].wait_status) && WEXITSTATUS(children[i].wait_status) == 0;
+        struct attempt *attempt = &attempts[i];
+        bool fine = WIFEXITED(attempt->child.wait_status) && WEXITSTATUS(attempt->child.wait_status) == 0;
+        fclose(attempt->said);
         if (status == SL_OK && !fine) {
-            status = refusal(text, err);
+            status = attempt->text ? refusal(attempt, err) : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
         }
-        sl_child_cleanup(&children[i]);
+        sl_child_cleanup(&attempt->child);
+        free(attempt->text);
     }
-    free(text);
     return status;
 }

@@ -24,7 +24,7 @@ struct sl_cluster {
     bool *reported;        // its end
     int64_t *again_ns;     // when it is to be started again; 0: it is not
     int *n_quick;          // how often it ended soon after its start
-    int n_restarts;
+    size_t n_ready;        // when they were last looked after
     int64_t ready_deadline_ns;
     struct sl_cluster_tls operator_tls; // with config.tls
 

@@ -3,6 +3,7 @@
  * Purpose: processes of a cluster that have ended are started again, by the words that they were started with.
  * Not here: coordinators. Their jobs are gone with them, or kept with --coordinator-state for who starts the cluster again.
  */
+#include <signal.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -25,7 +26,7 @@ static enum sl_status plan_restart(struct sl_cluster *cluster, size_t i, struct 
     char end[96];
     sl_child_describe_end(child, end, sizeof end);
     cluster->reported[i] = true;
-    bool quick = sl_now_ns() - cluster->started_ns[i] < QUICK_MS * SL_NS_PER_MS;
+    bool quick = !child->ready[0] || sl_now_ns() - cluster->started_ns[i] < QUICK_MS * SL_NS_PER_MS;
     cluster->n_quick[i] = quick ? cluster->n_quick[i] + 1 : 1;
     if (i < cluster->n_first || cluster->n_quick[i] >= MAX_QUICK) {
         return sl_fail(err, SL_ERR_PEER_LOST, "%s %s%s", child->name, end,
@@ -45,31 +46,47 @@ static enum sl_status restart(struct sl_cluster *cluster, size_t i, struct sl_er
     cluster->again_ns[i] = 0;
     cluster->started_ns[i] = sl_now_ns();
     cluster->reported[i] = status != SL_OK;
-    cluster->n_restarts += status == SL_OK;
     return status;
 }
 
-// All run, and have said where.
-static bool all_ready(const struct sl_cluster *cluster) {
-    bool ready = true;
-    for (size_t i = 0; i < cluster->n_children; i++) {
-        ready = ready && cluster->children[i].running && (cluster->children[i].ready[0] || cluster->words[i].n == 0);
+// One that hangs before it is ready would never be started again.
+static void end_late(struct sl_cluster *cluster, size_t i) {
+    const struct sl_child *child = &cluster->children[i];
+    bool is_late = i >= cluster->n_first && child->running && !child->ready[0] &&
+                   sl_now_ns() - cluster->started_ns[i] > cluster->config.ready_ms * SL_NS_PER_MS;
+    if (is_late) {
+        fprintf(stderr, "sluice: %s was not ready within %lld ms, killing it\n", child->name,
+                (long long)cluster->config.ready_ms);
+        sl_child_signal(child, SIGKILL);
+        cluster->started_ns[i] = sl_now_ns(); // once is enough
     }
-    return ready;
 }
 
-enum sl_status sl_cluster_look_after(struct sl_cluster *cluster, int timeout_ms, bool *restarted_out,
+static size_t count_ready(const struct sl_cluster *cluster) {
+    size_t n = 0;
+    for (size_t i = 0; i < cluster->n_children; i++) {
+        n += cluster->children[i].running && cluster->children[i].ready[0];
+    }
+    return n;
+}
+
+enum sl_status sl_cluster_look_after(struct sl_cluster *cluster, int timeout_ms, bool *changed_out,
                                      struct sl_error *err) {
     enum sl_status status = SL_OK;
+    bool changed = false;
     sl_children_pump(cluster->children, cluster->n_children, timeout_ms, cluster->file);
     for (size_t i = 0; i < cluster->n_children && status == SL_OK; i++) {
         if (!cluster->children[i].running && !cluster->reported[i]) {
             status = plan_restart(cluster, i, err);
+            changed = true;
         } else if (cluster->again_ns[i] != 0 && sl_deadline_left_ms(cluster->again_ns[i]) == 0) {
             status = restart(cluster, i, err);
+            changed = true;
         }
+        end_late(cluster, i);
     }
-    *restarted_out = status == SL_OK && cluster->n_restarts > 0 && all_ready(cluster);
-    cluster->n_restarts = *restarted_out ? 0 : cluster->n_restarts;
+    size_t n_ready = count_ready(cluster);
+    *changed_out = changed || n_ready != cluster->n_ready;
+    cluster->n_ready = n_ready;
     return status;
 }

@@ -12,6 +12,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+
+#define LOCK_WAIT_MS  100 // who lists the clusters holds a lock for a moment, and so does who ends
+#define MAX_LOG_BYTES (INT64_C(16) << 20)
+
 static enum sl_status root_of(char root[PATH_MAX], struct sl_error *err) {
     const char *runtime = getenv("XDG_RUNTIME_DIR"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int n = runtime && runtime[0] ? snprintf(root, PATH_MAX, "%s/sluice", runtime)
@@ -36,6 +41,23 @@ static enum sl_status make_folder(const char *path, struct sl_error *err) {
     }
 }
 
+// What is not ours alone could lead us, and what we write, anywhere; below /tmp everybody may make it before us.
+static enum sl_status check_ours(const char *path, struct sl_error *err) {
+    struct stat st;
+    if (lstat(path, &st) != 0) {
+        return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    }
+    return !S_ISDIR(st.st_mode)
+               ? sl_fail(err, SL_ERR_DENIED, "%s is not a folder (XDG_RUNTIME_DIR says where it is)", path)
+           : st.st_uid != getuid()
+               ? sl_fail(err, SL_ERR_DENIED,
+                         "%s belongs to somebody else; set XDG_RUNTIME_DIR to a folder that is yours", path)
+           : (st.st_mode & (S_IWGRP | S_IWOTH)) != 0
+               ? sl_fail(err, SL_ERR_DENIED,
+                         "%s may be written to by others: `chmod go-w` it, if what is there is yours", path)
+               : SL_OK;
+}
+
 static bool is_name(const char *name) {
     size_t n = strlen(name);
     bool fine = n > 0 && n < 64 && name[0] != '.';
@@ -45,18 +67,54 @@ static bool is_name(const char *name) {
     return fine;
 }
 
-// The lock of a folder; -1: errno says why not, EWOULDBLOCK that somebody has it.
+// Whether the file that is open still has this name.
+static bool is_at(int fd, const char *path) {
+    struct stat open_one, named;
+    return fstat(fd, &open_one) == 0 && lstat(path, &named) == 0 && open_one.st_dev == named.st_dev &&
+           open_one.st_ino == named.st_ino;
+}
+
+// The lock of a folder, which is made; -1: errno says why not, EWOULDBLOCK that somebody has it.
 static int take_lock(const char *dir) {
     char path[PATH_MAX + 8];
     snprintf(path, sizeof path, "%s/lock", dir);
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        int why = errno;
-        close(fd);
-        errno = why;
-        return -1;
+    for (int64_t until = sl_deadline_in_ms(LOCK_WAIT_MS);; sl_sleep_ms(5)) {
+        mkdir(dir, 0700); // again where somebody who ended removes it under us; what else is wrong open() says
+        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        int why = fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0 ? errno : is_at(fd, path) ? 0 : ESTALE;
+        if (why == 0) {
+            return fd;
+        }
+        if (fd >= 0) {
+            close(fd);
+        }
+        bool may_pass = why == EWOULDBLOCK || why == ESTALE || why == ENOENT;
+        if (!may_pass || sl_deadline_left_ms(until) == 0) {
+            errno = why;
+            return -1;
+        }
     }
-    return fd;
+}
+
+static int open_log(const char *path) {
+    return open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+}
+
+// Our process id into the lock, for who stops the cluster; and the log.
+static enum sl_status begin(struct sl_cluster_here *here, struct sl_error *err) {
+    if (ftruncate(here->lock_fd, 0) != 0 || dprintf(here->lock_fd, "%d\n", (int)getpid()) < 0) {
+        return sl_fail(err, SL_ERR_IO, "%s/lock: %s", here->dir, strerror(errno));
+    }
+    int fd = open_log(here->log_path);
+    here->log = fd >= 0 ? fdopen(fd, "a") : NULL;
+    if (!here->log) {
+        sl_fail(err, SL_ERR_IO, "%s: %s", here->log_path, strerror(errno));
+        if (fd >= 0) {
+            close(fd);
+        }
+        return SL_ERR_IO;
+    }
+    return SL_OK;
 }
 
 enum sl_status sl_cluster_here_open(const char *name, struct sl_cluster_here *here, struct sl_error *err) {
@@ -69,7 +127,10 @@ enum sl_status sl_cluster_here_open(const char *name, struct sl_cluster_here *he
     if (status == SL_OK && snprintf(here->dir, sizeof here->dir, "%s/%s", root, name) >= PATH_MAX) {
         status = sl_fail(err, SL_ERR_INVALID, "XDG_RUNTIME_DIR: the path is too long");
     }
+    status = status == SL_OK ? make_folder(root, err) : status;
+    status = status == SL_OK ? check_ours(root, err) : status;
     status = status == SL_OK ? make_folder(here->dir, err) : status;
+    status = status == SL_OK ? check_ours(here->dir, err) : status;
     if (status != SL_OK) {
         return status;
     }
@@ -86,16 +147,37 @@ enum sl_status sl_cluster_here_open(const char *name, struct sl_cluster_here *he
                    : sl_fail(err, SL_ERR_IO, "%s: %s", here->dir, strerror(errno));
     }
     unlink(here->state_path);
-    here->log = fopen(here->log_path, "we");
-    if (!here->log) {
-        status = sl_fail(err, SL_ERR_IO, "%s: %s", here->log_path, strerror(errno));
+    status = begin(here, err);
+    if (status != SL_OK) {
         sl_cluster_here_close(here, false);
     }
     return status;
 }
 
+enum sl_status sl_cluster_here_bound_log(struct sl_cluster_here *here, bool *anew_out, struct sl_error *err) {
+    char before[PATH_MAX + 24];
+    struct stat st;
+    *anew_out = false;
+    if (!here->log || fstat(fileno(here->log), &st) != 0 || st.st_size < MAX_LOG_BYTES) {
+        return SL_OK;
+    }
+    fflush(here->log);
+    snprintf(before, sizeof before, "%s.1", here->log_path);
+    int fd = rename(here->log_path, before) == 0 ? open_log(here->log_path) : -1;
+    if (fd < 0 || dup2(fd, fileno(here->log)) < 0) {
+        // Better none of it than all memory: the folder's file system usually is in memory.
+        sl_fail(err, SL_ERR_IO, "%s: no new log, the old one begins anew: %s", here->log_path, strerror(errno));
+        *anew_out = ftruncate(fileno(here->log), 0) == 0;
+        return SL_ERR_IO;
+    }
+    close(fd);
+    *anew_out = true;
+    return SL_OK;
+}
+
+// Of who holds the lock; the lock goes last, and from then on the folder may be another's.
 static void remove_files(const char *dir) {
-    static const char *const names[] = {"cluster.json", "cluster.log", "lock"};
+    static const char *const names[] = {"cluster.json", "cluster.log", "cluster.log.1", "lock"};
     char path[PATH_MAX + 16];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s/%s", dir, names[i]);
@@ -122,50 +204,68 @@ void sl_cluster_here_close(struct sl_cluster_here *here, bool keep) {
 
 // --- who is there ----------------------------------------------------------------------------------------------------
 
-bool sl_cluster_entry_runs(const struct sl_cluster_entry *entry) {
-    char path[PATH_MAX + 8];
+pid_t sl_cluster_entry_pid(const struct sl_cluster_entry *entry) {
+    char path[PATH_MAX + 8], text[16] = "";
     snprintf(path, sizeof path, "%s/lock", entry->dir);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) {
-        return false;
+        return 0;
     }
     bool taken = flock(fd, LOCK_SH | LOCK_NB) != 0;
+    pid_t pid = taken && read(fd, text, sizeof text - 1) > 0 ? (pid_t)strtol(text, NULL, 10) : 0;
     close(fd);
-    return taken;
+    return pid > 0 ? pid : taken ? -1 : 0;
 }
 
 void sl_cluster_entry_forget(const struct sl_cluster_entry *entry) {
-    remove_files(entry->dir);
+    int fd = take_lock(entry->dir);
+    if (fd >= 0) { // else somebody has the name again
+        remove_files(entry->dir);
+        close(fd);
+    }
 }
 
 static int by_name(const void *a, const void *b) {
     return strcmp(((const struct sl_cluster_entry *)a)->name, ((const struct sl_cluster_entry *)b)->name);
 }
 
+static enum sl_status add_entry(const char *root, const char *name, struct sl_cluster_entry **entries_inout,
+                                size_t *n_inout, struct sl_error *err) {
+    struct sl_cluster_entry *grown = realloc(*entries_inout, (*n_inout + 1) * sizeof *grown);
+    if (!grown) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    *entries_inout = grown;
+    struct sl_cluster_entry *entry = &grown[*n_inout];
+    char path[PATH_MAX + 16];
+    *entry = (struct sl_cluster_entry){0};
+    snprintf(entry->name, sizeof entry->name, "%s", name);
+    snprintf(entry->dir, sizeof entry->dir, "%.2000s/%s", root, name);
+    snprintf(path, sizeof path, "%s/cluster.json", entry->dir);
+    enum sl_status status = check_ours(entry->dir, err);
+    if (status != SL_OK) {
+        return access(entry->dir, F_OK) == 0 ? status : SL_OK; // it has just gone
+    }
+    entry->pid = sl_cluster_entry_pid(entry);
+    entry->running = entry->pid != 0;
+    entry->state = entry->running ? json_load_file(path, 0, NULL) : NULL;
+    (*n_inout)++;
+    return SL_OK;
+}
+
 enum sl_status sl_clusters_here(struct sl_cluster_entry **entries_out, size_t *n_out, struct sl_error *err) {
     char root[PATH_MAX];
     struct sl_cluster_entry *entries = NULL;
     size_t n = 0;
+    struct stat st;
     enum sl_status status = root_of(root, err);
-    DIR *folder = status == SL_OK ? opendir(root) : NULL; // none: nothing was ever started
+    bool is_there = status == SL_OK && lstat(root, &st) == 0; // else nothing was ever started
+    status = is_there ? check_ours(root, err) : status;
+    DIR *folder = is_there && status == SL_OK ? opendir(root) : NULL;
     for (struct dirent *file; folder && status == SL_OK && (file = readdir(folder));) {
-        if (!is_name(file->d_name)) {
-            continue;
+        if (is_name(file->d_name)) {
+            status = add_entry(root, file->d_name, &entries, &n, err);
         }
-        struct sl_cluster_entry *grown = realloc(entries, (n + 1) * sizeof *entries);
-        if (!grown) {
-            status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-            break;
-        }
-        entries = grown;
-        struct sl_cluster_entry *entry = &entries[n++];
-        char path[PATH_MAX + 16];
-        *entry = (struct sl_cluster_entry){0};
-        snprintf(entry->name, sizeof entry->name, "%s", file->d_name);
-        snprintf(entry->dir, sizeof entry->dir, "%.2000s/%s", root, entry->name);
-        snprintf(path, sizeof path, "%s/cluster.json", entry->dir);
-        entry->running = sl_cluster_entry_runs(entry);
-        entry->state = entry->running ? json_load_file(path, 0, NULL) : NULL;
     }
     if (folder) {
         closedir(folder);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: `sluice down` and `sluice status`: the clusters that `sluice up` runs on this machine.
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -57,7 +58,8 @@ static void print_entry(const struct sl_cluster_entry *entry, struct sl_table *t
     const json_t *processes = json_object_get(entry->state, "processes");
     size_t n_running = 0;
     for (size_t i = 0; i < json_array_size(processes); i++) {
-        n_running += kill((pid_t)json_integer_value(json_object_get(json_array_get(processes, i), "pid")), 0) == 0;
+        pid_t pid = (pid_t)json_integer_value(json_object_get(json_array_get(processes, i), "pid"));
+        n_running += pid > 0 && kill(pid, 0) == 0; // 0: it is to be started again
     }
     sl_table_add(table, "%s\t%s", entry->name, !entry->running ? "ended" : entry->state ? "ready" : "starting");
     sl_table_add(table, "%s", text_of(entry, "coordinator"));
@@ -117,55 +119,75 @@ int sl_command_status(int argc, char **argv) {
     return SL_EXIT_UNAVAILABLE;
 }
 
+// The list may be old: whom it meant is stopped, and nobody who has its name or its process id by now.
 static enum sl_status stop(const struct sl_cluster_entry *entry, int64_t wait_ms, struct sl_error *err) {
-    pid_t pid = (pid_t)json_integer_value(json_object_get(entry->state, "pid"));
-    if (pid <= 0) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "%s is still starting; try again", entry->name);
-    }
-    if (kill(pid, SIGTERM) != 0 && sl_cluster_entry_runs(entry)) {
-        return sl_fail(err, SL_ERR_DENIED, "%s: process %d cannot be asked to end", entry->name, (int)pid);
-    }
-    for (int64_t until = sl_deadline_in_ms(wait_ms); sl_cluster_entry_runs(entry); sl_sleep_ms(20)) {
+    int64_t until = sl_deadline_in_ms(wait_ms);
+    pid_t meant = entry->pid, pid;
+    bool asked = false;
+    while ((pid = sl_cluster_entry_pid(entry)) != 0 && (meant < 0 || pid == meant)) {
+        if (pid > 0 && !asked) {
+            meant = pid;
+            asked = kill(pid, SIGTERM) == 0;
+            if (!asked && errno != ESRCH) {
+                return sl_fail(err, SL_ERR_DENIED, "%s: process %d cannot be asked to end: %s", entry->name, (int)pid,
+                               strerror(errno));
+            }
+        }
         if (sl_deadline_left_ms(until) == 0) {
             return sl_fail(err, SL_ERR_DEADLINE, "%s has not ended within %lld ms; its log is %s/cluster.log",
                            entry->name, (long long)wait_ms, entry->dir);
         }
+        sl_sleep_ms(20);
     }
     return SL_OK;
 }
 
-static enum sl_status stop_meant(const struct here_config *config, const char *which,
-                                 const struct sl_cluster_entry *entries, size_t n, struct sl_error *err) {
+// All that are meant, also after one that could not be stopped. The worst exit code.
+static int stop_each(const struct here_config *config, const char *which, const struct sl_cluster_entry *entries,
+                     size_t n) {
+    int worst = SL_EXIT_OK;
+    for (size_t i = 0; i < n; i++) {
+        struct sl_error err;
+        if (!entries[i].running && config->all && !which) {
+            sl_cluster_entry_forget(&entries[i]);
+            printf("%s had ended already\n", entries[i].name);
+        } else if (entries[i].running && is_meant(&entries[i], which)) {
+            int code = stop(&entries[i], config->wait_ms, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain("down", &err);
+            worst = code > worst ? code : worst;
+            if (code == SL_EXIT_OK) {
+                printf("%s has ended\n", entries[i].name);
+            }
+        }
+    }
+    return worst;
+}
+
+static int stop_meant(const struct here_config *config, const char *which, const struct sl_cluster_entry *entries,
+                      size_t n) {
     char names[256] = "";
-    size_t n_meant = 0;
+    struct sl_error err;
+    size_t n_meant = 0, n_ended = 0;
     for (size_t i = 0; i < n; i++) {
         if (!entries[i].running && which && strcmp(which, entries[i].name) == 0) {
             sl_cluster_entry_forget(&entries[i]);
             printf("%s had ended already\n", which);
-            return SL_OK;
+            return SL_EXIT_OK;
         }
+        n_ended += !entries[i].running;
         if (entries[i].running && is_meant(&entries[i], which)) {
             size_t used = strlen(names);
             snprintf(names + used, sizeof names - used, "%s%s", n_meant++ > 0 ? ", " : "", entries[i].name);
         }
     }
-    if (n_meant == 0) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "no cluster%s%s runs on this machine", which ? " " : "",
-                       which ? which : "");
+    bool has_any = n_meant > 0 || (config->all && !which && n_ended > 0);
+    if (!has_any) {
+        sl_fail(&err, SL_ERR_NOT_FOUND, "no cluster%s%s runs on this machine", which ? " " : "", which ? which : "");
+    } else if (n_meant > 1 && !config->all) {
+        sl_fail(&err, SL_ERR_INVALID, "which one? %s run here; name one, or give --all", names);
+    } else {
+        return stop_each(config, which, entries, n);
     }
-    if (n_meant > 1 && !config->all) {
-        return sl_fail(err, SL_ERR_INVALID, "which one? %s run here; name one, or give --all", names);
-    }
-    enum sl_status status = SL_OK;
-    for (size_t i = 0; i < n && status == SL_OK; i++) {
-        if (entries[i].running && is_meant(&entries[i], which)) {
-            status = stop(&entries[i], config->wait_ms, err);
-            if (status == SL_OK) {
-                printf("%s has ended\n", entries[i].name);
-            }
-        }
-    }
-    return status;
+    return sl_tool_complain("down", &err);
 }
 
 int sl_command_down(int argc, char **argv) {
@@ -177,10 +199,10 @@ int sl_command_down(int argc, char **argv) {
     if (!sl_tool_parse(&down_program, argc, argv, &config, 0, 1, &first, &code)) {
         return code;
     }
-    enum sl_status status = sl_clusters_here(&entries, &n, &err);
-    if (status == SL_OK) {
-        status = stop_meant(&config, argv[first], entries, n, &err);
-        sl_clusters_here_free(&entries, n);
+    if (sl_clusters_here(&entries, &n, &err) != SL_OK) {
+        return sl_tool_complain("down", &err);
     }
-    return status == SL_OK ? SL_EXIT_OK : sl_tool_complain("down", &err);
+    code = stop_meant(&config, argv[first], entries, n);
+    sl_clusters_here_free(&entries, n);
+    return code;
 }

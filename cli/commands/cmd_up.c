@@ -5,6 +5,7 @@
  */
 #include <fcntl.h>
 #include <jansson.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -31,6 +32,7 @@ struct up {
     struct sl_cluster_here here;
     struct sl_cluster *cluster;
     struct sl_signals signals;
+    bool wrote_state, detached; // to --state-file; whoever started it has gone
 };
 
 static const struct sl_option options[] = {
@@ -92,14 +94,16 @@ static json_t *state_json(const struct up *up) {
     for (size_t i = 0; i < sl_cluster_n_children(cluster); i++) {
         const struct sl_child *child = sl_cluster_child(cluster, i);
         char rpc[128] = "", fabric[128] = "", http[128] = "", admin[128] = "";
-        sl_child_ready_value(child, "rpc", rpc, sizeof rpc);
-        sl_child_ready_value(child, "fabric", fabric, sizeof fabric);
-        sl_child_ready_value(child, "http", http, sizeof http);
-        sl_child_ready_value(child, "admin", admin, sizeof admin);
+        if (child->running) {
+            sl_child_ready_value(child, "rpc", rpc, sizeof rpc);
+            sl_child_ready_value(child, "fabric", fabric, sizeof fabric);
+            sl_child_ready_value(child, "http", http, sizeof http);
+            sl_child_ready_value(child, "admin", admin, sizeof admin);
+        }
         snprintf(gateway, sizeof gateway, "%s", http[0] ? http : gateway);
-        json_array_append_new(processes,
-                              json_pack("{s:s, s:i, s:s, s:s, s:s, s:s}", "name", child->name, "pid", (int)child->pid,
-                                        "rpc", rpc, "fabric", fabric, "http", http, "admin", admin));
+        json_array_append_new(processes, json_pack("{s:s, s:i, s:s, s:s, s:s, s:s}", "name", child->name, "pid",
+                                                   child->running ? (int)child->pid : 0, "rpc", rpc, "fabric", fabric,
+                                                   "http", http, "admin", admin));
     }
     return json_pack("{s:s, s:s, s:o, s:s, s:i, s:o}", "coordinator", sl_cluster_address(cluster), "http", gateway,
                      "model", sl_text_json(up->config.cluster.model), "name", up->here.name, "pid", (int)getpid(),
@@ -118,11 +122,12 @@ static enum sl_status write_state(const char *path, json_t *state, struct sl_err
     return status;
 }
 
-// Where `sluice down` looks for it, and where --state wants it.
-static enum sl_status write_states(const struct up *up, json_t *state, struct sl_error *err) {
+// Where `sluice down` looks for it, and where --state-file wants it.
+static enum sl_status write_states(struct up *up, json_t *state, struct sl_error *err) {
     enum sl_status status = up->here.lock_fd >= 0 ? write_state(up->here.state_path, state, err) : SL_OK;
     if (status == SL_OK && up->config.state) {
         status = write_state(up->config.state, state, err);
+        up->wrote_state = up->wrote_state || status == SL_OK;
         if (status != SL_OK) {
             sl_error_prefix(err, "--state-file");
         }
@@ -164,7 +169,7 @@ static void print_cluster(const struct up *up, const Sluice__V1__WorkersReply *r
     }
 }
 
-static enum sl_status announce(const struct up *up, struct sl_client *client, struct sl_error *err) {
+static enum sl_status announce(struct up *up, struct sl_client *client, struct sl_error *err) {
     json_t *state = state_json(up);
     if (!state) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "state: out of memory");
@@ -188,24 +193,42 @@ static enum sl_status announce(const struct up *up, struct sl_client *client, st
     return status;
 }
 
+static void speak_to_log(const struct up *up) {
+    dup2(fileno(up->here.log), STDOUT_FILENO);
+    dup2(fileno(up->here.log), STDERR_FILENO);
+}
+
+// What has changed since the last look: in the state, and behind the log's name.
+static void keep_up_to_date(struct up *up, bool changed) {
+    struct sl_error err;
+    bool anew;
+    json_t *state = changed ? state_json(up) : NULL;
+    if (state && write_states(up, state, &err) != SL_OK) {
+        fprintf(stderr, "sluice up: %s\n", err.text);
+    }
+    json_decref(state);
+    if (sl_cluster_here_bound_log(&up->here, &anew, &err) != SL_OK) {
+        fprintf(stderr, "sluice up: %s\n", err.text);
+    }
+    if (anew && up->detached) {
+        speak_to_log(up);
+    }
+}
+
 // Until a signal (SL_OK) or, without --keep-going, a death that nothing can be done about.
-static enum sl_status supervise(const struct up *up, struct sl_signals *signals, struct sl_error *err) {
+static enum sl_status supervise(struct up *up, struct sl_signals *signals, struct sl_error *err) {
     while (sl_signals_received(signals) == 0) {
         struct sl_error why;
-        bool restarted = false;
+        bool changed = false;
         enum sl_status status = up->config.keep_going ? sl_cluster_pump(up->cluster, 100, &why)
-                                                      : sl_cluster_look_after(up->cluster, 100, &restarted, &why);
+                                                      : sl_cluster_look_after(up->cluster, 100, &changed, &why);
         if (status != SL_OK && !up->config.keep_going) {
             return sl_fail(err, SL_ERR_INTERNAL, "%s: stopping the cluster", why.text); // exit code 1
         }
         if (status != SL_OK) {
             fprintf(stderr, "sluice up: %s\n", why.text);
         }
-        json_t *state = restarted ? state_json(up) : NULL;
-        if (state && write_states(up, state, &why) != SL_OK) {
-            fprintf(stderr, "sluice up: %s\n", why.text);
-        }
-        json_decref(state);
+        keep_up_to_date(up, changed || status != SL_OK);
     }
     return SL_OK;
 }
@@ -222,8 +245,8 @@ static enum sl_status serve(struct up *up, struct sl_error *err) {
     }
     sl_tool_disconnect(&client);
     if (status == SL_OK && up->config.detach) { // whoever waits for the end of our output may go
-        dup2(fileno(up->here.log), STDOUT_FILENO);
-        dup2(fileno(up->here.log), STDERR_FILENO);
+        up->detached = true;
+        speak_to_log(up);
     }
     return status == SL_OK ? supervise(up, &up->signals, err) : status;
 }
@@ -293,7 +316,7 @@ static int run(struct up *up) {
     if (status == SL_OK) {
         status = serve(up, &err);
     }
-    if (to_file && status != SL_OK && status != SL_ERR_CANCELLED && ftell(up->here.log) > 0) {
+    if (to_file && !up->detached && status != SL_OK && status != SL_ERR_CANCELLED && ftell(up->here.log) > 0) {
         print_end_of_log(&up->here);
     }
     if (status == SL_ERR_PEER_LOST) { // of a process of ours: it was tried, and failed
@@ -301,7 +324,7 @@ static int run(struct up *up) {
     }
     int code = status == SL_OK ? SL_EXIT_OK : sl_tool_complain("up", &err);
     sl_cluster_stop(&up->cluster, up->config.grace_ms, &up->signals);
-    if (up->config.state) {
+    if (up->wrote_state) {
         unlink(up->config.state); // its addresses are no longer true
     }
     bool keep = code != SL_EXIT_OK && code != SL_EXIT_CANCELLED && up->here.log && ftell(up->here.log) > 0;
@@ -345,6 +368,13 @@ static int run_detached(struct up *up) {
         close(fds[1]);
         int code = wait_for_detached(pid, fds[0]);
         close(fds[0]);
+        if (code == SL_EXIT_OK && (fflush(stdout) != 0 || ferror(stdout))) {
+            // Nobody knows of a cluster that was never told of.
+            fprintf(stderr, "sluice up: standard output cannot be written to: stopping the cluster\n");
+            kill(pid, SIGTERM);
+            waitpid(pid, NULL, 0); // it kills what has not ended within its --grace
+            code = SL_EXIT_FAILED;
+        }
         return code;
     }
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import tempfile
+import time
 
 from harness import BIN, MODEL, SLOW, document, eventually, run_tests
 
@@ -27,6 +28,9 @@ class Here:
 
     def clusters(self):
         return {line["name"]: line for line in map(json.loads, self.run("status", "--json").stdout.splitlines())}
+
+    def process(self, name, i):
+        return self.clusters()[name]["processes"][i]
 
     def up(self, name, *words):
         done = self.run(*UP, "--name", name, *words)
@@ -68,7 +72,7 @@ def test_a_cluster_behind_the_terminal():
         pids = {process["name"]: process["pid"] for process in one["processes"]}
         assert one["coordinator"] == address and set(pids) == {"coordinator", "kvstore-0", "decode-0", "prefill-0"}, one
         os.kill(pids["decode-0"], signal.SIGKILL)  # somebody else takes its place
-        eventually(lambda: place.clusters()["one"]["processes"][2]["pid"] != pids["decode-0"], 20, "a decode worker again")
+        eventually(lambda: place.process("one", 2)["rpc"] and place.process("one", 2)["pid"] != pids["decode-0"], 20, "a decode worker again")
         done = place.run("run", "--coordinator", address, "--wait", "20s", "--prompt", "one two three", "-n", "2")
         assert done.returncode == 0 and done.stdout, done
         with open(log) as file:
@@ -87,6 +91,9 @@ def test_what_ends_with_its_coordinator():
         short = place.clusters()["short"]
         os.kill(short["processes"][0]["pid"], signal.SIGKILL)
         eventually(lambda: not alive(short["pid"]), 20, "the end of the cluster")
+        with open(os.path.join(place.env["XDG_RUNTIME_DIR"], "sluice", "short", "cluster.log")) as file:
+            said = file.read()
+        assert "all that the processes said" not in said, said  # there it is already
         ended = place.clusters()["short"]
         assert not ended["running"] and place.run("status").returncode == 3, ended
         assert "had ended already" in place.run("down", "short").stdout and place.clusters() == {}
@@ -99,6 +106,83 @@ def test_a_cluster_that_does_not_come_up_says_why():
         assert taken.returncode == 1 and address in taken.stderr, taken
         waited = place.run("run", "--coordinator", "127.0.0.1:1", "--wait", "300ms", "--prompt", "x")
         assert waited.returncode == 3, waited
+
+
+def test_a_worker_that_hangs_is_started_again():
+    ready_s = 2 * SLOW
+    with here() as place:
+        place.up("hangs", "--no-gateway", "--kvstore", "0", "--ready-timeout", f"{ready_s}s")
+        before = place.process("hangs", 1)["pid"]
+        state = os.path.join(place.env["XDG_RUNTIME_DIR"], "sluice", "hangs", "cluster.json")
+
+        def again():
+            with open(state) as file:
+                process = json.load(file)["processes"][1]
+            return process["pid"] not in (0, before) and process
+
+        os.kill(before, signal.SIGKILL)
+        deadline = time.monotonic() + 20 * SLOW
+        while not again() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        hung = again()
+        assert hung and not hung["rpc"], hung  # the file has it before it is ready
+        os.kill(hung["pid"], signal.SIGSTOP)
+        if again()["rpc"]:  # too late for it: it was ready already
+            os.kill(hung["pid"], signal.SIGCONT)
+            return
+        eventually(lambda: not alive(hung["pid"]), 20, "the end of what hangs")
+        eventually(lambda: again() and again()["pid"] != hung["pid"] and again()["rpc"], 20, "a decode worker again")
+        with open(state.replace(".json", ".log")) as file:
+            assert "decode-0 was not ready within" in file.read()
+
+
+def test_a_cluster_that_is_starting_can_be_stopped():
+    with here() as place:
+        starting = subprocess.Popen([SLUICE, *UP, "--name", "slow", "--no-gateway"], env=place.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        eventually(lambda: "slow" in place.clusters(), 20, "its name")
+        done = place.run("down", "slow")
+        assert done.returncode == 0 and "slow has ended" in done.stdout, done
+        starting.communicate(timeout=60 * SLOW)
+        assert place.clusters() == {}
+
+
+def test_down_all_goes_on_after_one_that_does_not_end():
+    with here() as place:
+        for name in "one", "two":
+            place.up(name, "--no-gateway", "--kvstore", "0")
+        one = place.clusters()["one"]
+        os.kill(one["pid"], signal.SIGSTOP)  # it cannot end
+        ended = os.path.join(place.env["XDG_RUNTIME_DIR"], "sluice", "ended")
+        os.mkdir(ended, 0o700)
+        try:
+            done = place.run("down", "--all", "--wait", "1s")
+            assert "one has not ended within" in done.stderr and "ended had ended already" in done.stdout, done
+        finally:
+            os.kill(one["pid"], signal.SIGCONT)
+        assert done.returncode == 5 and not os.path.exists(ended), done
+        eventually(lambda: not place.clusters(), 30, "the end of both")
+
+
+def test_up_leaves_alone_what_is_not_its_own():
+    with here() as place:
+        notes = os.path.join(place.env["XDG_RUNTIME_DIR"], "notes.txt")
+        with open(notes, "w") as file:
+            file.write("of somebody's\n")
+        for environment, words, says in (
+            ({"SLUICE_BOGUSVAR": "1"}, ["--bogus"], "sluice up: unknown option --bogus"),
+            ({"SLUICE_LOG_FORMAT": "json"}, ["--log", "nonsense="], "sluice up: log filter: '' is not a level"),
+        ):
+            place.env |= environment
+            done = place.run("up", "--model", MODEL, "--port", "0", "--http-port", "0", "--state-file", notes, "--", *words)
+            assert done.returncode == 2 and says in done.stderr.splitlines()[-1] and "{" not in done.stderr, done
+            for name in environment:
+                del place.env[name]
+        assert os.path.exists(notes)  # it was never ours
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([SLUICE, *UP, "--name", "untold", "--no-gateway", "--state-file", notes], stdout=full, stderr=subprocess.PIPE, text=True,
+                                  env=place.env, timeout=90 * SLOW)
+        assert done.returncode == 1 and "stopping the cluster" in done.stderr, done
+        assert place.clusters() == {} and not os.path.exists(notes)  # now it was
 
 
 def test_what_is_unknown_of_a_job_is_no_number():
