@@ -340,6 +340,10 @@ static enum sl_status read_tensors(struct sl_gguf *g, struct cursor *c, uint64_t
     for (; g->n_tensors < n && status == SL_OK; g->n_tensors++) {
         status = take_tensor(c, &g->tensors[g->n_tensors], &offsets[g->n_tensors]);
     }
+    const struct sl_gguf_value *given = sl_gguf_value(g, "general.alignment");
+    if (status == SL_OK && given != NULL && (given->is_array || given->kind != SL_GGUF_U32)) {
+        status = sl_fail(c->err, SL_ERR_INVALID, "%s: general.alignment is no number of type u32", c->path);
+    }
     int64_t alignment = sl_gguf_integer(g, "general.alignment", DEFAULT_ALIGNMENT);
     if (status == SL_OK && (alignment < 1 || alignment > MAX_ALIGNMENT || (alignment & (alignment - 1)) != 0)) {
         status = sl_fail(c->err, SL_ERR_INVALID, "%s: general.alignment is %lld, expected a power of two up to %d",
@@ -389,7 +393,7 @@ static enum sl_status read_all(struct sl_gguf *g, const char *path, struct sl_er
 }
 
 static enum sl_status map_file(struct sl_gguf *g, const char *path, struct sl_error *err) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // of a FIFO, to find out that it is one
     if (fd < 0) {
         return sl_fail(err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
     }

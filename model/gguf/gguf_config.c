@@ -15,7 +15,8 @@
 #include "model/gguf/document.h"
 #include "model/gguf/gguf_json.h"
 
-#define MAX_KEY 128
+#define MAX_KEY       128
+#define MAX_STRETCHES 16384
 
 struct making {
     const struct sl_gguf *gguf;
@@ -88,28 +89,102 @@ static bool has_tensor(const struct making *m, const char *name) {
     return sl_gguf_tensor(m->gguf, name) != NULL;
 }
 
+// Channels of a head where the file does not say.
+static int64_t even_share(const struct making *m) {
+    int64_t heads = integer_of(m, "attention.head_count", 0);
+    return heads > 0 ? integer_of(m, "embedding_length", 0) / heads : 0;
+}
+
+// --- what we do not compute ------------------------------------------------------------------------------------------
+
+// To add one: what changes numbers, and is nothing that fields[] or put_rope() hand over.
+static const struct {
+    const char *key;
+    double neutral[2]; // as if the key were not there; true is 1
+    const char *asked; // by all other values
+} refused[] = {
+    {"expert_count", {0, 0}, "mixtures of experts"},
+    {"attention.causal", {1, 1}, "attention that sees what follows"},
+    {"attention.clamp_kqv", {0, 0}, "clamping of q, k and v"},
+    {"attention.max_alibi_bias", {0, 0}, "ALiBi"},
+    {"attention.scale", {0, 0}, "a scale of attention"},
+    {"attn_logit_softcapping", {0, 0}, "capping of scores"},
+    {"final_logit_softcapping", {0, 0}, "capping of logits"},
+    {"logit_scale", {0, 1}, "a scale of logits"},
+    {"residual_scale", {0, 1}, "a scale of residuals"},
+    {"embedding_scale", {0, 1}, "a scale of embeddings"},
+    {"rope.scaling.yarn_ext_factor", {1, 1}, "a share of yarn"},
+    {"rope.scaling.yarn_attn_factor", {1, 1}, "a scale of cosines of its own"},
+    {"rope.scaling.yarn_log_multiplier", {0, 0}, "a scale of cosines of its own"},
+};
+
+// NaN: not a number.
+static double number_of(const struct sl_gguf_value *value) {
+    if (value->is_array || value->kind == SL_GGUF_STRING) {
+        return NAN;
+    }
+    return value->kind == SL_GGUF_BOOL ? value->data[0] != 0 : sl_gguf_element(value, 0);
+}
+
+// SL_OK: the key is not there, or is one of two numbers.
+static enum sl_status refuse_unless(const struct making *m, const char *key, double a, double b, const char *asked,
+                                    struct sl_error *err) {
+    const struct sl_gguf_value *value = value_of(m, key);
+    double number = value != NULL ? number_of(value) : a;
+    if (number == a || number == b) {
+        return SL_OK;
+    }
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s.%s is %g, which asks for %s: not supported", m->architecture, key,
+                   number, asked);
+}
+
 static enum sl_status check_known(const struct making *m, struct sl_error *err) {
-    if (integer_of(m, "expert_count", 0) != 0) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s.expert_count is %lld: mixtures of experts are not supported",
-                       m->architecture, (long long)integer_of(m, "expert_count", 0));
+    static const char *const integers[] = {"attention.key_length", "attention.value_length", "rope.dimension_count"};
+    enum sl_status status = SL_OK;
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0] && status == SL_OK; i++) {
+        status = refuse_unless(m, refused[i].key, refused[i].neutral[0], refused[i].neutral[1], refused[i].asked, err);
     }
-    int64_t key = integer_of(m, "attention.key_length", 0), value = integer_of(m, "attention.value_length", key);
-    if (key != value) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "%s.attention: keys of %lld channels and values of %lld: only equal ones are "
-                       "supported",
-                       m->architecture, (long long)key, (long long)value);
+    for (size_t i = 0; i < sizeof integers / sizeof integers[0] && status == SL_OK; i++) {
+        if (value_of(m, integers[i]) != NULL && integer_of(m, integers[i], -1) < 0) {
+            status = sl_fail(err, SL_ERR_INVALID, "%s.%s is no integer from 0 on", m->architecture, integers[i]);
+        }
     }
-    return SL_OK;
+    int64_t key = integer_of(m, "attention.key_length", even_share(m));
+    int64_t value = integer_of(m, "attention.value_length", even_share(m));
+    if (status == SL_OK && key != value) {
+        status = sl_fail(err, SL_ERR_UNSUPPORTED,
+                         "%s.attention: keys of %lld channels and values of %lld: only equal ones are supported",
+                         m->architecture, (long long)key, (long long)value);
+    }
+    return status;
 }
 
 // --- RoPE ------------------------------------------------------------------------------------------------------------
 
-// The numbers of a tensor of one dimension as a list under `name`; false: there is no such tensor.
-static bool put_stretches(struct making *m, json_t *scaling, const char *name, const char *tensor_name) {
+// What files without a type mean by a factor is linear.
+static struct sl_gguf_text scaling_type(const struct making *m) {
+    const struct sl_gguf_value *type = value_of(m, "rope.scaling.type");
+    const unsigned char *at = type != NULL ? type->data : NULL;
+    return at != NULL ? sl_gguf_next_text(&at) : (struct sl_gguf_text){"linear", strlen("linear")};
+}
+
+// Older files have the factor under another name.
+static const char *factor_key(const struct making *m) {
+    return value_of(m, "rope.scaling.factor") == NULL ? "rope.scale_linear" : "rope.scaling.factor";
+}
+
+// The numbers of a tensor of one dimension as a list under `name`.
+static enum sl_status put_stretches(struct making *m, json_t *scaling, const char *name, const char *tensor_name,
+                                    struct sl_error *err) {
     const struct sl_gguf_tensor *tensor = sl_gguf_tensor(m->gguf, tensor_name);
-    if (tensor == NULL || tensor->n_dims != 1 || tensor->type->n_weights != 1 || tensor->shape[0] > MAX_KEY * MAX_KEY) {
-        return false;
+    if (tensor == NULL) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "tensor %s is missing, and its other half is there", tensor_name);
+    }
+    if (tensor->n_dims != 1 || tensor->type->n_weights != 1 || tensor->shape[0] > MAX_STRETCHES) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "tensor %s has %d dimensions, the first of %lld, and type %s; one of up to %d, of F32, F16 or "
+                       "BF16, is supported",
+                       tensor_name, tensor->n_dims, (long long)tensor->shape[0], tensor->type->name, MAX_STRETCHES);
     }
     json_t *list = json_array();
     for (int64_t i = 0; i < tensor->shape[0]; i++) {
@@ -120,52 +195,80 @@ static bool put_stretches(struct making *m, json_t *scaling, const char *name, c
         }
     }
     sl_json_put(scaling, name, list, &m->ok);
-    return true;
+    return SL_OK;
 }
 
 // Every two channels have a stretch of their own: a set for short and one for long jobs (longrope), or one for all, which is
-// what converters make of llama3's scaling.
-static bool put_longrope(struct making *m, json_t *scaling) {
-    if (put_stretches(m, scaling, "short_factor", "rope_factors_short.weight") &&
-        put_stretches(m, scaling, "long_factor", "rope_factors_long.weight")) {
+// what converters make of llama3's scaling. No other scaling goes together with them.
+static enum sl_status put_longrope(struct making *m, bool has_sets, bool is_scaled, json_t *scaling,
+                                   struct sl_error *err) {
+    const char *names[] = {"rope_freqs.weight", "rope_freqs.weight"};
+    enum sl_status status = SL_OK;
+    if (has_sets) {
+        names[0] = "rope_factors_short.weight";
+        names[1] = "rope_factors_long.weight";
         copy_to(m, scaling, "original_max_position_embeddings", "rope.scaling.original_context_length");
         copy_to(m, scaling, "attention_factor", "rope.scaling.attn_factor");
-        return true;
-    }
-    if (put_stretches(m, scaling, "short_factor", "rope_freqs.weight") &&
-        put_stretches(m, scaling, "long_factor", "rope_freqs.weight")) {
+    } else {
+        status = refuse_unless(m, "rope.scaling.attn_factor", 1, 1, "a scale of cosines of its own", err);
         sl_json_put(scaling, "attention_factor", json_real(1.0), &m->ok);
-        return true;
     }
-    return false;
+    if (status == SL_OK && is_scaled) {
+        status = refuse_unless(m, factor_key(m), 1, 1, "a scaling of RoPE beside its tensors", err);
+    }
+    status = status == SL_OK ? put_stretches(m, scaling, "short_factor", names[0], err) : status;
+    status = status == SL_OK ? put_stretches(m, scaling, "long_factor", names[1], err) : status;
+    sl_json_put(scaling, "rope_type", json_string("longrope"), &m->ok);
+    return status;
 }
 
-static void put_rope(struct making *m) {
-    const struct sl_gguf_value *type = value_of(m, "rope.scaling.type");
-    json_t *scaling = json_object();
-    if (put_longrope(m, scaling)) {
-        sl_json_put(scaling, "rope_type", json_string("longrope"), &m->ok);
-        sl_json_put(m->root, "rope_scaling", scaling, &m->ok);
-        return;
-    }
-    const unsigned char *at = type != NULL ? type->data : NULL;
-    if (type == NULL || type->is_array || type->kind != SL_GGUF_STRING ||
-        sl_gguf_text_is(sl_gguf_next_text(&at), "none")) {
-        json_decref(scaling);
-        return;
-    }
-    copy_to(m, scaling, "rope_type", "rope.scaling.type");
-    copy_to(m, scaling, "factor", "rope.scaling.factor");
+static enum sl_status put_scaling(struct making *m, json_t *scaling, struct sl_error *err) {
+    bool is_yarn = sl_gguf_text_is(scaling_type(m), "yarn");
+    sl_json_put(scaling, "rope_type", sl_gguf_json_text(scaling_type(m)), &m->ok);
+    copy_to(m, scaling, "factor", factor_key(m));
     copy_to(m, scaling, "original_max_position_embeddings", "rope.scaling.original_context_length");
-    copy_to(m, scaling, "attention_factor", "rope.scaling.attn_factor");
-    sl_json_put(m->root, "rope_scaling", scaling, &m->ok);
+    if (is_yarn) {
+        copy_to(m, scaling, "beta_fast", "rope.scaling.yarn_beta_fast");
+        copy_to(m, scaling, "beta_slow", "rope.scaling.yarn_beta_slow");
+    }
+    // Of yarn, config.json's is the whole scale, and the file's is taken times what yarn makes of the factor.
+    return refuse_unless(m, "rope.scaling.attn_factor", 1, 1, "a scale of cosines of its own", err);
+}
+
+static enum sl_status put_rope(struct making *m, struct sl_error *err) {
+    const struct sl_gguf_value *type = value_of(m, "rope.scaling.type");
+    if (type != NULL && (type->is_array || type->kind != SL_GGUF_STRING)) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s.rope.scaling.type is no text", m->architecture);
+    }
+    bool has_sets = has_tensor(m, "rope_factors_short.weight") || has_tensor(m, "rope_factors_long.weight");
+    bool has_one = has_tensor(m, "rope_freqs.weight"), is_none = sl_gguf_text_is(scaling_type(m), "none");
+    if (has_sets && has_one) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "tensors rope_freqs.weight and rope_factors_*: only either is supported");
+    }
+    if ((has_sets || has_one) && sl_gguf_text_is(scaling_type(m), "yarn")) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s.rope.scaling.type is yarn, beside tensors that scale RoPE",
+                       m->architecture);
+    }
+    json_t *scaling = json_object();
+    enum sl_status status = SL_OK;
+    if (has_sets || has_one) {
+        status = put_longrope(m, has_sets, !is_none, scaling, err);
+    } else if (!is_none && (type != NULL || value_of(m, factor_key(m)) != NULL)) {
+        status = put_scaling(m, scaling, err);
+    }
+    if (status == SL_OK && json_object_size(scaling) > 0) {
+        sl_json_put(m->root, "rope_scaling", scaling, &m->ok);
+    } else {
+        json_decref(scaling);
+    }
+    return status;
 }
 
 // How much of a head is rotated, where that is not all of it.
 static void put_rotary(struct making *m) {
-    int64_t rotary = integer_of(m, "rope.dimension_count", 0), heads = integer_of(m, "attention.head_count", 0);
-    int64_t head_dim =
-        integer_of(m, "attention.key_length", heads > 0 ? integer_of(m, "embedding_length", 0) / heads : 0);
+    int64_t rotary = integer_of(m, "rope.dimension_count", 0);
+    int64_t head_dim = integer_of(m, "attention.key_length", even_share(m));
     if (rotary > 0 && head_dim > 0 && rotary != head_dim) {
         sl_json_put(m->root, "partial_rotary_factor", json_real((double)rotary / (double)head_dim), &m->ok);
     }
@@ -210,7 +313,7 @@ enum sl_status sl_gguf_config(const struct sl_gguf *gguf, json_t **root_out, str
         if (status == SL_OK) {
             put_layers(&m, architectures[i].family);
             put_rotary(&m);
-            put_rope(&m);
+            status = put_rope(&m, err);
         }
         if (status == SL_OK && !m.ok) {
             status = sl_fail(err, SL_ERR_INVALID, "a value is no finite number or no UTF-8, or there is no memory");

@@ -15,7 +15,8 @@
 #include "model/gguf/gguf_json.h"
 #include "model/gguf/pretokenizers.h"
 
-#define MAX_TOKENS (1 << 24)
+#define MAX_TOKENS      (1 << 24)
+#define MAX_TOKEN_BYTES 1024 // of model "llama": the work of cutting grows with the square
 
 enum token_type { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
 
@@ -90,6 +91,10 @@ static enum sl_status make_vocab(struct making *m) {
         }
         if (text.n_bytes == 0 || memchr(text.at, '\0', text.n_bytes) != NULL) {
             return sl_fail(m->err, SL_ERR_INVALID, "token %llu is empty or has a zero byte", (unsigned long long)i);
+        }
+        if (m->is_llama && text.n_bytes > MAX_TOKEN_BYTES) {
+            return sl_fail(m->err, SL_ERR_UNSUPPORTED, "token %llu has %zu bytes; up to %d are supported",
+                           (unsigned long long)i, text.n_bytes, MAX_TOKEN_BYTES);
         }
         if (json_object_getn(m->vocab, text.at, text.n_bytes) != NULL) {
             return sl_fail(m->err, SL_ERR_INVALID, "token %llu, \"%.*s\", is there twice", (unsigned long long)i,

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 #include <limits.h>
+#include <sys/stat.h>
 
 #include "model/gguf/document.h"
 #include "model/model_internal.h"
@@ -21,7 +22,9 @@
     "64\n"                                                                                                             \
     "u llama.attention.head_count 2\nu llama.attention.head_count_kv 1\nu llama.context_length 128\n"                  \
     "f llama.attention.layer_norm_rms_epsilon 1e-5\n"
-#define EMBEDDING "t token_embd.weight 8 32 8\n"
+#define EMBEDDING         "t token_embd.weight 8 32 8\n"
+#define FREQS(tensor)     "t rope_freqs.weight " tensor "\n" EMBEDDING
+#define SETS(short, long) "t rope_factors_short.weight " short "\nt rope_factors_long.weight " long "\n" EMBEDDING
 
 static struct gguf_file file;
 
@@ -112,6 +115,8 @@ static void test_gguf_refuses_impossible_tensors(void **state) {
         {"t a 77 256\n", SL_ERR_UNSUPPORTED, "not known"},
         {"u general.alignment 24\nt a 0 4\n", SL_ERR_INVALID, "power of two"},
         {"u general.alignment 0\nt a 0 4\n", SL_ERR_INVALID, "power of two"},
+        {"f general.alignment 64\nt a 0 4\n", SL_ERR_INVALID, "type u32"},
+        {"i general.alignment 64\nt a 0 4\n", SL_ERR_INVALID, "type u32"},
         {"u general.alignment 64\nt a 0 4\nt b 0 4\n", SL_ERR_INVALID, "multiple of 64"},
         {"u split.count 3\n", SL_ERR_UNSUPPORTED, "one of 3 files"},
     };
@@ -127,6 +132,16 @@ static void test_gguf_refuses_impossible_tensors(void **state) {
     *offset = 32;
     temp_folder_write(&folder, "x.gguf", file.bytes, file.n);
     check_open(&folder, SL_ERR_INVALID, "overlaps");
+    temp_folder_destroy(&folder);
+}
+
+// Nobody writes into it: opening must not wait.
+static void test_gguf_refuses_a_fifo_at_once(void **state) {
+    struct temp_folder folder = temp_folder_create();
+    char path[PATH_MAX];
+    (void)state;
+    assert_int_equal(mkfifo(path_in(&folder, "x.gguf", path), 0600), 0);
+    check_open(&folder, SL_ERR_IO, "not a regular file");
     temp_folder_destroy(&folder);
 }
 
@@ -177,10 +192,41 @@ static void test_metadata_become_a_configuration(void **state) {
         {LLAMA "u llama.expert_count 8\n" EMBEDDING, SL_ERR_UNSUPPORTED, "mixtures"},
         {LLAMA "u llama.attention.key_length 16\nu llama.attention.value_length 8\n" EMBEDDING, SL_ERR_UNSUPPORTED,
          "channels"},
+        {LLAMA "u llama.attention.value_length 16\n" EMBEDDING, SL_OK, ""}, // of the key's, 32 / 2
+        {LLAMA "u llama.attention.value_length 8\n" EMBEDDING, SL_ERR_UNSUPPORTED, "keys of 16 channels"},
+        {LLAMA "u llama.attention.key_length 32\n" EMBEDDING, SL_ERR_UNSUPPORTED, "values of 16"},
+        {LLAMA "f llama.attention.value_length 16\n" EMBEDDING, SL_ERR_INVALID, "value_length is no integer"},
+        {LLAMA "f llama.rope.dimension_count 16\n" EMBEDDING, SL_ERR_INVALID, "dimension_count is no integer"},
         {LLAMA, SL_ERR_INVALID, "vocab_size is missing"},
         {LLAMA "f llama.rope.freq_base nan\n" EMBEDDING, SL_ERR_INVALID, "finite"},
         {LLAMA "s llama.rope.scaling.type linear\nf llama.rope.scaling.factor 2\n" EMBEDDING, SL_OK, ""},
         {LLAMA "s llama.rope.scaling.type cubic\n" EMBEDDING, SL_ERR_UNSUPPORTED, "cubic"},
+        {LLAMA "u llama.rope.scaling.type 1\n" EMBEDDING, SL_ERR_UNSUPPORTED, "scaling.type is no text"},
+        {LLAMA "S llama.rope.scaling.type linear\n" EMBEDDING, SL_ERR_UNSUPPORTED, "scaling.type is no text"},
+        {LLAMA "s llama.rope.scaling.type none\nf llama.rope.scaling.factor 2\n" EMBEDDING, SL_OK, ""},
+        {LLAMA "f llama.rope.scale_linear nan\n" EMBEDDING, SL_ERR_INVALID, "finite"},
+        {LLAMA "f llama.rope.scale_linear 2\nf llama.rope.scaling.attn_factor 2\n" EMBEDDING, SL_ERR_UNSUPPORTED,
+         "attn_factor is 2"},
+        {LLAMA FREQS("1 8"), SL_OK, ""},
+        {LLAMA "f llama.rope.scaling.factor 1\n" FREQS("1 8"), SL_OK, ""},
+        {LLAMA "f llama.rope.scaling.factor 2\n" FREQS("1 8"), SL_ERR_UNSUPPORTED, "factor is 2"},
+        {LLAMA "f llama.rope.scale_linear 2\n" FREQS("1 8"), SL_ERR_UNSUPPORTED, "scale_linear is 2"},
+        {LLAMA "s llama.rope.scaling.type none\nf llama.rope.scaling.factor 2\n" FREQS("1 8"), SL_OK, ""},
+        {LLAMA "s llama.rope.scaling.type yarn\n" FREQS("1 8"), SL_ERR_UNSUPPORTED, "scaling.type is yarn"},
+        {LLAMA "f llama.rope.scaling.attn_factor 2\n" FREQS("1 8"), SL_ERR_UNSUPPORTED, "attn_factor is 2"},
+        {LLAMA FREQS("8 32"), SL_ERR_UNSUPPORTED, "rope_freqs.weight has 1 dimensions, the first of 32, and type Q8_0"},
+        {LLAMA FREQS("1 4 2"), SL_ERR_UNSUPPORTED, "rope_freqs.weight has 2 dimensions"},
+        {LLAMA FREQS("1 16385"), SL_ERR_UNSUPPORTED, "rope_freqs.weight has 1 dimensions, the first of 16385"},
+        {LLAMA FREQS("1 4"), SL_ERR_INVALID, "short_factor must be 8"},
+        {LLAMA SETS("1 8", "1 8"), SL_OK, ""},
+        {LLAMA SETS("1 8", "8 32"), SL_ERR_UNSUPPORTED, "rope_factors_long.weight has"},
+        {LLAMA SETS("1 2 4", "1 8"), SL_ERR_UNSUPPORTED, "rope_factors_short.weight has"},
+        {LLAMA "t rope_factors_short.weight 1 8\n" EMBEDDING, SL_ERR_UNSUPPORTED,
+         "rope_factors_long.weight is missing"},
+        {LLAMA "t rope_factors_long.weight 1 8\n" EMBEDDING, SL_ERR_UNSUPPORTED,
+         "rope_factors_short.weight is missing"},
+        {LLAMA "t rope_freqs.weight 1 8\n" SETS("1 8", "1 8"), SL_ERR_UNSUPPORTED,
+         "rope_freqs.weight and rope_factors_*"},
         {LLAMA "u llama.rope.dimension_count 8\n" EMBEDDING, SL_ERR_UNSUPPORTED, "partial_rotary_factor"},
         {LLAMA "u tokenizer.ggml.eos_token_id 99\n" EMBEDDING, SL_ERR_INVALID, "eos_token_id"},
     };
@@ -195,6 +241,80 @@ static void test_metadata_become_a_configuration(void **state) {
         enum sl_status status = load_config(path, &config, &err);
         if (status != cases[i].status || (status != SL_OK && !strstr(err.text, cases[i].named))) {
             fail_msg("case %zu: status %d: %s", i, status, err.text);
+        }
+    }
+    temp_folder_destroy(&folder);
+}
+
+// What would change numbers and is not computed is refused by its name, whatever its type, and means nothing where it is neutral.
+static void test_keys_that_nothing_reads_are_refused(void **state) {
+    static const struct {
+        const char *key, *neutral, *other; // lines' first letters and values
+    } cases[] = {
+        {"expert_count", "u0", "u2"},
+        {"expert_count", "f0", "f2"},
+        {"attention.causal", "b1", "b0"},
+        {"attention.causal", "b1", "syes"},
+        {"attention.clamp_kqv", "f0", "f8"},
+        {"attention.max_alibi_bias", "f0", "f8"},
+        {"attention.scale", "f0", "f0.25"},
+        {"attn_logit_softcapping", "f0", "f50"},
+        {"final_logit_softcapping", "f0", "f30"},
+        {"logit_scale", "f1", "f0.5"},
+        {"logit_scale", "f0", "fnan"},
+        {"residual_scale", "f1", "F1,2"},
+        {"embedding_scale", "f1", "f12"},
+        {"rope.scaling.yarn_ext_factor", "f1", "f0"},
+        {"rope.scaling.yarn_attn_factor", "f1", "f2"},
+        {"rope.scaling.yarn_log_multiplier", "f0", "f0.1"},
+    };
+    struct temp_folder folder = temp_folder_create();
+    char path[PATH_MAX], text[512];
+    (void)state;
+    path_in(&folder, "x.gguf", path);
+    for (size_t i = 0; i < 2 * (sizeof cases / sizeof cases[0]); i++) {
+        const char *value = i % 2 == 0 ? cases[i / 2].neutral : cases[i / 2].other;
+        struct sl_model_config config;
+        struct sl_error err;
+        snprintf(text, sizeof text, LLAMA "%c llama.%s %s\n" EMBEDDING, value[0], cases[i / 2].key, value + 1);
+        write_file(&folder, "x.gguf", text);
+        enum sl_status status = load_config(path, &config, &err);
+        if (status != (i % 2 == 0 ? SL_OK : SL_ERR_UNSUPPORTED) ||
+            (status != SL_OK && !strstr(err.text, cases[i / 2].key))) {
+            fail_msg("%s of %s: status %d: %s", cases[i / 2].key, value, status, err.text);
+        }
+    }
+    temp_folder_destroy(&folder);
+}
+
+static void test_metadata_say_how_rope_is_scaled(void **state) {
+    static const struct {
+        const char *text;
+        enum sl_rope_kind kind;
+        double factor, fast, slow;
+    } cases[] = {
+        {"u a 1\n", SL_ROPE_DEFAULT, 0, 0, 0},
+        {"f llama.rope.scale_linear 4\n", SL_ROPE_LINEAR, 4, 0, 0}, // older files; without a type
+        {"f llama.rope.scaling.factor 2\nf llama.rope.scale_linear 4\n", SL_ROPE_LINEAR, 2, 0, 0},
+        {"s llama.rope.scaling.type yarn\nf llama.rope.scaling.factor 4\n", SL_ROPE_YARN, 4, 32, 1},
+        {"s llama.rope.scaling.type yarn\nf llama.rope.scaling.factor 4\nf llama.rope.scaling.yarn_beta_fast 16\n"
+         "f llama.rope.scaling.yarn_beta_slow 2\n",
+         SL_ROPE_YARN, 4, 16, 2},
+    };
+    struct temp_folder folder = temp_folder_create();
+    char path[PATH_MAX], text[1024];
+    (void)state;
+    path_in(&folder, "x.gguf", path);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sl_model_config config;
+        struct sl_error err;
+        snprintf(text, sizeof text, LLAMA "%s" EMBEDDING, cases[i].text);
+        write_file(&folder, "x.gguf", text);
+        if (load_config(path, &config, &err) != SL_OK || config.rope.kind != cases[i].kind ||
+            config.rope.factor != cases[i].factor || config.rope.high_turns != cases[i].fast ||
+            config.rope.low_turns != cases[i].slow) {
+            fail_msg("case %zu: kind %d, %g, %g, %g: %s", i, config.rope.kind, config.rope.factor,
+                     config.rope.high_turns, config.rope.low_turns, err.text);
         }
     }
     temp_folder_destroy(&folder);
@@ -350,6 +470,26 @@ static void test_tokenizers_are_refused_by_name(void **state) {
     temp_folder_destroy(&folder);
 }
 
+// All ways to cut a token are tried, each at the price of its length.
+static void test_tokens_that_are_cut_are_not_long(void **state) {
+    static char text[2048];
+    struct temp_folder folder = temp_folder_create();
+    char path[PATH_MAX];
+    (void)state;
+    path_in(&folder, "x.gguf", path);
+    for (int n = 1024; n <= 1025; n++) {
+        struct sl_tokenizer *tokenizer = NULL;
+        struct sl_error err = {0};
+        snprintf(text, sizeof text,
+                 "s tokenizer.ggml.model llama\nF tokenizer.ggml.scores 1,2\nS tokenizer.ggml.tokens b|%0*d\n", n, 0);
+        write_file(&folder, "x.gguf", text);
+        assert_int_equal(sl_tokenizer_load(path, &tokenizer, &err), n == 1024 ? SL_OK : SL_ERR_UNSUPPORTED);
+        assert_true(n == 1024 || strstr(err.text, "token 1 has 1025 bytes; up to 1024") != NULL);
+        sl_tokenizer_destroy(&tokenizer);
+    }
+    temp_folder_destroy(&folder);
+}
+
 // Where merges are possible, and where a cut prevents them.
 static void test_every_pretokenizer_of_the_table_cuts(void **state) {
     static const struct {
@@ -437,6 +577,10 @@ int main(void) {
         cmocka_unit_test(test_metadata_say_windows_stretches_and_ends),
         cmocka_unit_test(test_scores_give_the_ids_that_sentencepiece_gives),
         cmocka_unit_test(test_tokenizers_are_refused_by_name),
+        cmocka_unit_test(test_gguf_refuses_a_fifo_at_once),
+        cmocka_unit_test(test_keys_that_nothing_reads_are_refused),
+        cmocka_unit_test(test_metadata_say_how_rope_is_scaled),
+        cmocka_unit_test(test_tokens_that_are_cut_are_not_long),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
