@@ -265,7 +265,7 @@ static const char *file_path(int argc, char **argv) {
 
 static enum sl_status check_line(const struct sl_program *program, const char *path, const struct sl_config_line *line,
                                  struct sl_error *err) {
-    if (find_option(program, line->name) || (!line->own && sl_environment_knows(line->name))) {
+    if (find_option(program, line->name) || (!line->own && sl_known_option(line->name))) {
         return SL_OK;
     }
     struct sl_similar similar = {.word = line->name};
@@ -319,7 +319,8 @@ static enum sl_status set_default(const struct sl_program *program, const struct
     return option->default_value ? set_option(option, option->name, option->default_value, config, err) : SL_OK;
 }
 
-static enum sl_status set_defaults(const struct sl_program *program, const char *path, void *config,
+// wrong[i]: what stands there for option i cannot be, which matters only if the command line leaves it open.
+static enum sl_status set_defaults(const struct sl_program *program, const char *path, void *config, bool *wrong,
                                    struct sl_error *err) {
     enum sl_status status = read_file(program, path, err);
     for (size_t i = 0; i < program->n_options && status == SL_OK; i++) {
@@ -327,10 +328,21 @@ static enum sl_status set_defaults(const struct sl_program *program, const char 
         if (option->type == SL_OPTION_LIST) { // an item that is set here could not be taken back
             *(struct sl_option_list *)((char *)config + option->offset) = (struct sl_option_list){0};
         } else {
-            status = set_default(program, option, path, config, err);
+            wrong[i] = set_default(program, option, path, config, NULL) != SL_OK;
         }
     }
     return status;
+}
+
+// What the command line has left wrong: to say how, it is tried again.
+static enum sl_status check_defaults(const struct sl_program *program, const char *path, void *config,
+                                     const bool *wrong, struct sl_error *err) {
+    for (size_t i = 0; i < program->n_options; i++) {
+        if (wrong[i]) {
+            return set_default(program, &program->options[i], path, config, err);
+        }
+    }
+    return SL_OK;
 }
 
 // Lists that the command line has left empty.
@@ -490,10 +502,11 @@ enum sl_status sl_config_parse(const struct sl_program *program, int argc, char 
     longs[program->n_options + 2] = (struct option){"config", required_argument, NULL, LONG_CONFIG};
     longs[program->n_options + 3] = (struct option){0};
 
-    // --help must work even where the environment holds nonsense: its complaint comes after the command line's.
-    struct sl_error environment_err;
+    // --help must work even where the file holds nonsense: its complaint comes after the command line's.
+    struct sl_error file_err;
+    bool wrong[MAX_OPTIONS] = {false};
     const char *path = file_path(argc, argv);
-    enum sl_status environment_status = set_defaults(program, path, config, &environment_err);
+    enum sl_status file_status = set_defaults(program, path, config, wrong, &file_err);
 
     optind = 0; // GNU: start over, whatever was parsed before
     opterr = 0;
@@ -524,10 +537,12 @@ enum sl_status sl_config_parse(const struct sl_program *program, int argc, char 
         if (status != SL_OK) {
             return status;
         }
+        wrong[i] = false;
     }
-    if (environment_status != SL_OK) {
-        return sl_fail(err, environment_status, "%s", environment_err.text);
+    if (file_status != SL_OK) {
+        return sl_fail(err, file_status, "%s", file_err.text);
     }
     *first_out = optind;
-    return set_lists(program, config, err);
+    enum sl_status status = check_defaults(program, path, config, wrong, err);
+    return status == SL_OK ? set_lists(program, config, err) : status;
 }

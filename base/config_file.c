@@ -8,6 +8,8 @@
 #include <string.h>
 #include <yaml.h>
 
+#include "base/environment.h"
+
 #define MAX_LINES 1000
 
 struct reader {
@@ -99,12 +101,23 @@ static enum sl_status check_twice(struct reader *r, const char *name, bool own) 
     return SL_OK;
 }
 
+// A section that is nobody's would be ignored without a word.
+static enum sl_status check_section(struct reader *r, const char *name) {
+    struct sl_similar similar = {.word = name};
+    if (strcmp(name, r->program) == 0 || sl_known_program(name, &similar)) {
+        return SL_OK;
+    }
+    return sl_fail(r->err, SL_ERR_INVALID, "%s:%d: there is no program or command %s%s%s", r->path, line_of(r), name,
+                   similar.name ? ": did you mean " : "", similar.name ? similar.name : "");
+}
+
 static enum sl_status read_mapping(struct reader *r, bool own);
 
 // What stands behind a key.
 static enum sl_status read_value(struct reader *r, const char *name, bool own) {
     bool is_program = strncmp(name, "sluice", 6) == 0 && (name[6] == '-' || name[6] == ' ');
-    enum sl_status status = next(r);
+    enum sl_status status = is_program && !own ? check_section(r, name) : SL_OK;
+    status = status == SL_OK ? next(r) : status;
     if (status != SL_OK) {
         return status;
     }
@@ -133,6 +146,14 @@ static enum sl_status read_mapping(struct reader *r, bool own) {
     return status;
 }
 
+// A second document would be ignored without a word.
+static enum sl_status read_end(struct reader *r) {
+    enum sl_status status = next(r); // of the document
+    status = status == SL_OK ? next(r) : status;
+    return status != SL_OK || r->event.type == YAML_STREAM_END_EVENT ? status
+                                                                     : unexpected(r, "one document, and no more");
+}
+
 static enum sl_status read_document(struct reader *r) {
     enum sl_status status = next(r); // the stream
     status = status == SL_OK ? next(r) : status;
@@ -144,9 +165,10 @@ static enum sl_status read_document(struct reader *r) {
         return status;
     }
     if (r->event.type == YAML_SCALAR_EVENT && r->event.data.scalar.length == 0) { // nothing but comments
-        return SL_OK;
+        return read_end(r);
     }
-    return r->event.type == YAML_MAPPING_START_EVENT ? read_mapping(r, false) : unexpected(r, "`option: value`");
+    status = r->event.type == YAML_MAPPING_START_EVENT ? read_mapping(r, false) : unexpected(r, "`option: value`");
+    return status == SL_OK ? read_end(r) : status;
 }
 
 enum sl_status sl_config_file_read(const char *path, const char *program, struct sl_config_file *file_out,

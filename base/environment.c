@@ -6,98 +6,57 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/similar.h"
-
 extern char **environ;
 
 // What every command of the tool takes, where it has the option. docs/OPERATIONS.md lists them.
 static const char *const of_tool[] = {"config",      "coordinator", "device",  "log",     "model",  "tls-ca",
                                       "tls-revoked", "tls-cert",    "tls-key", "timeout", "weights"};
 
+// clang-format off
 // To add an option to a server: its name here, too (tests/unit/sluice/test_traps.py compares).
-static const char *const of_servers[] = {"admin-listen",
-                                         "advertise",
-                                         "arena",
-                                         "body-memory",
-                                         "body-timeout",
-                                         "check",
-                                         "coordinator",
-                                         "deadline",
-                                         "device",
-                                         "disk",
-                                         "disk-bytes",
-                                         "etcd",
-                                         "etcd-ca",
-                                         "etcd-cert",
-                                         "etcd-key",
-                                         "etcd-prefix",
-                                         "fabric-listen",
-                                         "first-timeout",
-                                         "grace",
-                                         "heartbeat",
-                                         "https-cert",
-                                         "https-key",
-                                         "huge-pages",
-                                         "idle-timeout",
-                                         "inject",
-                                         "insecure",
-                                         "job-retention",
-                                         "jwt-audience",
-                                         "jwt-issuer",
-                                         "jwt-keys",
-                                         "jwt-tenant",
-                                         "keep",
-                                         "kept-bytes",
-                                         "kept-jobs",
-                                         "keys",
-                                         "lease",
-                                         "listen",
-                                         "lock",
-                                         "log",
-                                         "log-format",
-                                         "max-body",
-                                         "max-chunk",
-                                         "max-connections",
-                                         "max-jobs",
-                                         "max-prompt",
-                                         "max-requests",
-                                         "max-scan-load",
-                                         "max-watchers",
-                                         "metrics-alias",
-                                         "model",
-                                         "model-name",
-                                         "name",
-                                         "otlp",
-                                         "otlp-share",
-                                         "pin",
-                                         "ping",
-                                         "prefill-timeout",
-                                         "prefixes",
-                                         "queue",
-                                         "ranks",
-                                         "reader-timeout",
-                                         "recipe",
-                                         "request-memory",
-                                         "retries",
-                                         "retrieve-deadline",
-                                         "retrieve-lost",
-                                         "salt-file",
-                                         "scan-threads",
-                                         "staging",
-                                         "stall-after",
-                                         "state",
-                                         "state-bytes",
-                                         "tenant-share",
-                                         "tenants",
-                                         "threads",
-                                         "tier",
-                                         "tls-ca",
-                                         "tls-cert",
-                                         "tls-key",
-                                         "tls-revoked",
-                                         "transport",
-                                         "weights",
-                                         "worker-wait"};
+static const char *const of_servers[] = {
+    "admin-listen", "advertise", "arena", "body-memory", "body-timeout", "check", "coordinator", "deadline", "device",
+    "disk", "disk-bytes", "etcd", "etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "fabric-listen", "first-timeout",
+    "grace", "heartbeat", "https-cert", "https-key", "huge-pages", "idle-timeout", "inject", "insecure",
+    "job-retention", "jwt-audience", "jwt-issuer", "jwt-keys", "jwt-tenant", "keep", "kept-bytes", "kept-jobs",
+    "keys", "lease", "listen", "lock", "log", "log-format", "max-body", "max-chunk", "max-connections", "max-jobs",
+    "max-prompt", "max-requests", "max-scan-load", "max-watchers", "metrics-alias", "model", "model-name", "name",
+    "otlp", "otlp-share", "pin", "ping", "prefill-timeout", "prefixes", "queue", "ranks", "reader-timeout", "recipe",
+    "request-memory", "retries", "retrieve-deadline", "retrieve-lost", "salt-file", "scan-threads", "staging",
+    "stall-after", "state", "state-bytes", "tenant-share", "tenants", "threads", "tier", "tls-ca", "tls-cert",
+    "tls-key", "tls-revoked", "transport", "weights", "worker-wait",
+};
+
+// To add an option to a command that no server has: its name here, too (the same test).
+static const char *const of_commands[] = {
+    "all", "answer-tokens", "axes", "batch", "breakdown", "budget", "catalog", "cell", "cells", "certificates",
+    "channels", "chat", "checkpoint", "chunk", "clip", "continuation", "coordinator-state", "coordinators", "copy",
+    "data", "decode", "decode-arena", "depths", "detach", "drift", "dtype", "essay", "estimate-errors", "every",
+    "ffn", "first-bytes", "from", "geometry", "grammar", "group", "head-dim", "headroom", "heads", "hidden",
+    "hidden-size", "host", "http-port", "ignore-eos", "in-threads", "in-time", "index-url", "interval", "json",
+    "keep-going", "keep-models", "kv-heads", "kvstore", "label", "lengths", "limit", "link", "list", "local",
+    "logits", "long-tokens", "lr", "markdown", "max-new-tokens", "max-prompt-tokens", "max-tokens", "memory",
+    "models", "no-gateway", "once", "only", "out", "paced", "part", "plan", "png", "port", "prefill", "prefill-arena",
+    "processes", "prompt", "prompt-file", "prompt-tokens", "prompts", "question", "quick", "quiet", "rate",
+    "rate-scale", "raw", "ready-timeout", "recommended", "repetition-penalty", "requests", "rounds", "rows", "runs",
+    "samples", "save-capsule", "save-every", "seconds", "seed", "ship-at-most", "short-jobs", "short-tokens", "slots",
+    "smooth", "spread", "state-file", "steps", "stop", "store-arena", "synthetic", "system", "task", "tasks",
+    "temperature", "text", "tflops", "threshold", "timeout", "tls", "to", "tokens", "top-k", "top-p", "topk", "tpot",
+    "trace", "ttft", "undo", "verbose", "vocab", "wait", "warm-up", "workers-log", "write",
+};
+
+// To add a command or a program: its name here, too (the same test).
+static const char *const programs[] = {
+    "sluice-coordinator", "sluice-prefill", "sluice-decode", "sluice-kvstore", "sluice-gateway", "sluice run",
+    "sluice up", "sluice status", "sluice down", "sluice pull", "sluice models", "sluice submit", "sluice watch",
+    "sluice cancel", "sluice jobs", "sluice compare", "sluice top", "sluice workers", "sluice drain", "sluice plan",
+    "sluice bench engine", "sluice bench cells", "sluice bench kernels", "sluice bench group",
+    "sluice bench compress", "sluice bench ship", "sluice bench retrieve", "sluice bench decode", "sluice bench ttft",
+    "sluice bench mixed", "sluice eval suites", "sluice eval grid", "sluice eval make", "sluice eval fidelity",
+    "sluice eval perplexity", "sluice eval weights", "sluice inspect", "sluice profile", "sluice recipes",
+    "sluice train-heads",
+};
+// clang-format on
 
 // Not options: of our tests and builds, of deploy/compose, and SLUICE_TIER, which is one of servers.
 static const char *const of_others[] = {"bin",           "faults", "bend",         "freeze-lib",    "fuzz",
@@ -125,6 +84,17 @@ bool sl_environment_takes(const char *program, const char *option) {
 
 bool sl_environment_knows(const char *option) {
     return has(of_servers, COUNT(of_servers), option) || has(of_tool, COUNT(of_tool), option);
+}
+
+bool sl_known_option(const char *name) {
+    return sl_environment_knows(name) || has(of_commands, COUNT(of_commands), name);
+}
+
+bool sl_known_program(const char *name, struct sl_similar *similar) {
+    for (size_t i = 0; i < COUNT(programs); i++) {
+        sl_similar_offer(similar, programs[i]);
+    }
+    return has(programs, COUNT(programs), name);
 }
 
 void sl_environment_name(const char *option, char *name, size_t name_bytes) {

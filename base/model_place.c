@@ -58,7 +58,7 @@ bool sl_model_name_valid(const char *name) {
     return n > 0 && n < SL_MODEL_NAME_BYTES && name[0] != '.' && strspn(name, allowed) == n;
 }
 
-static bool is_gguf(const char *name) {
+bool sl_model_is_gguf(const char *name) {
     const char *end = strrchr(name, '.');
     return end && name[0] != '.' && strcasecmp(end, ".gguf") == 0;
 }
@@ -74,7 +74,7 @@ bool sl_model_in(const char *folder, char path_out[PATH_MAX]) {
     }
     int n = 0;
     for (const struct dirent *entry; (entry = readdir(dir));) {
-        if (is_gguf(entry->d_name) && joined(folder, "/", path) && joined(path, entry->d_name, file)) {
+        if (sl_model_is_gguf(entry->d_name) && joined(folder, "/", path) && joined(path, entry->d_name, file)) {
             n++;
         }
     }

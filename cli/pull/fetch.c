@@ -22,15 +22,6 @@ void sl_fetch_cleanup(void) {
     curl_global_cleanup();
 }
 
-// An address for people: scheme, host and path, without user, password and query.
-static void shown_url(const char *url, char *buf, size_t buf_bytes) {
-    const char *host = strstr(url, "://");
-    host = host ? host + 3 : url;
-    const char *at = memchr(host, '@', strcspn(host, "/?#"));
-    snprintf(buf, buf_bytes, "%.*s%.*s", (int)(host - url), url, (int)strcspn(at ? at + 1 : host, "?#"),
-             at ? at + 1 : host);
-}
-
 static CURL *prepare(const struct sl_index *index, const char *url, char *words) {
     CURL *curl = curl_easy_init();
     if (!curl) {
@@ -60,7 +51,7 @@ static CURL *prepare(const struct sl_index *index, const char *url, char *words)
 static enum sl_status judge(CURL *curl, CURLcode code, const char *url, const char *words, struct sl_error *err) {
     char shown[200];
     long http = 0;
-    shown_url(url, shown, sizeof shown);
+    sl_url_show(url, shown, sizeof shown);
     if (code != CURLE_OK) {
         return sl_fail(err, SL_ERR_PEER_LOST, "%s: %s", shown, words[0] ? words : curl_easy_strerror(code));
     }
@@ -72,6 +63,20 @@ static enum sl_status judge(CURL *curl, CURLcode code, const char *url, const ch
         return sl_fail(err, SL_ERR_DENIED, "%s: not allowed (HTTP %ld)", shown, http);
     }
     return http == 200 || http == 206 ? SL_OK : sl_fail(err, SL_ERR_PEER_LOST, "%s: HTTP %ld", shown, http);
+}
+
+// What ends the fetching of a page. libcurl asks at least once a second.
+struct watch {
+    bool (*stopped)(void *arg);
+    void *arg;
+    bool ended;
+};
+
+static int look_for_end(void *arg, curl_off_t total, curl_off_t now, curl_off_t up_total, curl_off_t up_now) {
+    struct watch *watch = arg;
+    (void)total, (void)now, (void)up_total, (void)up_now;
+    watch->ended = watch->stopped && watch->stopped(watch->arg);
+    return watch->ended;
 }
 
 static size_t take_page(char *data, size_t size, size_t n, void *arg) {
@@ -88,9 +93,10 @@ static size_t take_page(char *data, size_t size, size_t n, void *arg) {
     return bytes;
 }
 
-enum sl_status sl_fetch_page(const struct sl_index *index, const char *url, struct sl_page *page_out,
-                             struct sl_error *err) {
+enum sl_status sl_fetch_page(const struct sl_index *index, const char *url, bool (*stopped)(void *arg), void *arg,
+                             struct sl_page *page_out, struct sl_error *err) {
     struct sl_page page = {0};
+    struct watch watch = {.stopped = stopped, .arg = arg};
     char words[CURL_ERROR_SIZE];
     CURL *curl = prepare(index, url, words);
     struct curl_slist *headers = curl_slist_append(
@@ -105,10 +111,18 @@ enum sl_status sl_fetch_page(const struct sl_index *index, const char *url, stru
     curl_easy_setopt(curl, CURLOPT_ACCEPT_ENCODING, "");
     curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, take_page);
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, &page);
+    curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, look_for_end);
+    curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &watch);
     CURLcode code = curl_easy_perform(curl);
-    enum sl_status status = code == CURLE_WRITE_ERROR ? sl_fail(err, SL_ERR_PEER_CORRUPT,
-                                                                "the page is larger than %d MiB", MAX_PAGE_BYTES >> 20)
-                                                      : judge(curl, code, url, words, err);
+    enum sl_status status;
+    if (watch.ended) {
+        status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
+    } else if (code == CURLE_WRITE_ERROR) {
+        status = sl_fail(err, SL_ERR_PEER_CORRUPT, "the page is larger than %d MiB", MAX_PAGE_BYTES >> 20);
+    } else {
+        status = judge(curl, code, url, words, err);
+    }
     const char *type = NULL, *effective = NULL;
     if (status == SL_OK && (curl_easy_getinfo(curl, CURLINFO_EFFECTIVE_URL, &effective) != CURLE_OK || !page.text ||
                             strlen(effective) >= sizeof page.url)) {
@@ -138,7 +152,7 @@ struct attempt {
     CURL *curl;
     int fd;
     int64_t from_bytes; // asked for from here on
-    bool began, stopped;
+    bool began, stopped, too_long;
     const char *write_error;
 };
 
@@ -158,6 +172,10 @@ static size_t take_part(char *data, size_t size, size_t n, void *arg) {
             attempt->from_bytes = attempt->download->done_bytes = attempt->download->began_bytes = 0;
         }
         attempt->began = true;
+    }
+    if ((int64_t)(size * n) > attempt->download->max_bytes - attempt->download->done_bytes) {
+        attempt->too_long = true;
+        return 0;
     }
     for (size_t done = 0; done < size * n;) {
         ssize_t written = write(attempt->fd, data + done, size * n - done);
@@ -205,6 +223,13 @@ static enum sl_status fetch_once(const struct sl_index *index, struct sl_downloa
     enum sl_status status;
     if (attempt.write_error) {
         status = sl_fail(err, SL_ERR_IO, "what comes cannot be written: %s", attempt.write_error);
+    } else if (attempt.too_long) {
+        download->done_bytes = download->began_bytes = 0;
+        status =
+            ftruncate(fd, 0) == 0
+                ? sl_fail(err, SL_ERR_PEER_CORRUPT, "more comes than the %lld bytes that it has: it is thrown away",
+                          (long long)download->max_bytes)
+                : sl_fail(err, SL_ERR_IO, "what came cannot be thrown away: %s", strerror(errno));
     } else if (attempt.stopped) {
         status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
     } else if (http == 416) {
@@ -246,5 +271,10 @@ enum sl_status sl_url_resolve(const char *page_url, const char *relative, char u
     }
     curl_free(text);
     curl_url_cleanup(url);
-    return ok ? SL_OK : sl_fail(err, SL_ERR_INVALID, "the address of the file is none: %.100s", relative);
+    if (!ok) {
+        char shown[100];
+        sl_url_show(relative, shown, sizeof shown);
+        return sl_fail(err, SL_ERR_INVALID, "the address of the file is none: %s", shown);
+    }
+    return SL_OK;
 }

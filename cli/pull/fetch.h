@@ -25,14 +25,15 @@ struct sl_page {
 
 /*
  * SL_ERR_NOT_FOUND: the server has no such page. SL_ERR_PEER_LOST: it cannot be reached, or its certificate is not believed.
- * SL_ERR_PEER_CORRUPT: what it sends is too large, or no answer.
+ * SL_ERR_PEER_CORRUPT: what it sends is too large, or no answer. SL_ERR_CANCELLED: stopped(arg), which may be NULL, was true.
  */
-enum sl_status sl_fetch_page(const struct sl_index *index, const char *url, struct sl_page *page_out,
-                             struct sl_error *err);
+enum sl_status sl_fetch_page(const struct sl_index *index, const char *url, bool (*stopped)(void *arg), void *arg,
+                             struct sl_page *page_out, struct sl_error *err);
 void sl_page_cleanup(struct sl_page *page);
 
 struct sl_download {
     const char *url;
+    int64_t max_bytes; // more is not taken
     // What ends it, with SL_ERR_CANCELLED; and what is told how far it is, total 0 as long as nobody knows. Either may be NULL.
     bool (*stopped)(void *arg);
     void (*progress)(void *arg, int64_t done_bytes, int64_t total_bytes);
@@ -44,6 +45,7 @@ struct sl_download {
 /*
  * Append to fd what it lacks of the file; where the server sends all of it again, fd is emptied first. Attempts are repeated as long as
  * each brings something. On failure fd keeps what came: SL_ERR_PEER_LOST, SL_ERR_NOT_FOUND, SL_ERR_IO: it cannot be written.
+ * SL_ERR_PEER_CORRUPT: it is longer than max_bytes, and fd is emptied.
  */
 enum sl_status sl_fetch_file(const struct sl_index *index, struct sl_download *download, int fd, struct sl_error *err);
 

@@ -74,6 +74,18 @@ static bool read_all_settings(struct sl_index *index) {
     return fits && (!given || read_settings(given, index));
 }
 
+void sl_url_show(const char *url, char *buf, size_t buf_bytes) {
+    const char *scheme_end = strstr(url, "://"), *host = scheme_end ? scheme_end + 3 : url;
+    size_t n = strcspn(host, "/?#");
+    const char *at = memrchr(host, '@', n);
+    if (strchr(host + n, '@') && memchr(host, ':', n)) {
+        snprintf(buf, buf_bytes, "%.*s...", (int)(host - url), url);
+        return;
+    }
+    const char *shown = at ? at + 1 : host;
+    snprintf(buf, buf_bytes, "%.*s%.*s", (int)(host - url), url, (int)strcspn(shown, "?#"), shown);
+}
+
 enum sl_status sl_index_choose(const char *given, struct sl_index *index_out, struct sl_error *err) {
     struct sl_index index = {.url = PUBLIC_INDEX};
     const char *system_cert = getenv("SSL_CERT_FILE"), *url = getenv("PIP_INDEX_URL"), *cert = getenv("PIP_CERT");
@@ -86,8 +98,10 @@ enum sl_status sl_index_choose(const char *given, struct sl_index *index_out, st
                        "the package index's address, or the path of its certificates, is too long");
     }
     if (strncmp(index.url, "http://", 7) != 0 && strncmp(index.url, "https://", 8) != 0) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "the package index's address begins with neither http:// nor https://: %.100s", index.url);
+        char shown[100];
+        sl_url_show(index.url, shown, sizeof shown);
+        return sl_fail(err, SL_ERR_INVALID, "the package index's address begins with neither http:// nor https://: %s",
+                       shown);
     }
     for (size_t n = strlen(index.url); n > 0 && index.url[n - 1] == '/'; n--) {
         index.url[n - 1] = '\0';

@@ -24,6 +24,12 @@ struct sl_index {
 // given: what the user says, or "". SL_ERR_INVALID: it, or what pip's settings say, is too long, or is neither http:// nor https://.
 enum sl_status sl_index_choose(const char *given, struct sl_index *index_out, struct sl_error *err);
 
+/*
+ * An address for people: scheme, host and path, without user, password and query. Where a password may be that has a slash in it, the scheme
+ * alone.
+ */
+void sl_url_show(const char *url, char *buf, size_t buf_bytes);
+
 struct sl_index_file {
     char url[SL_URL_BYTES];           // as the page has it: may be relative to the page
     char sha256[SL_SHA256_HEX_BYTES]; // small letters; "": the page does not say

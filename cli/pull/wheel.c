@@ -3,10 +3,12 @@
 #include "cli/pull/wheel.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 #include <zip.h>
 
 #include "base/config.h"
@@ -43,15 +45,24 @@ static enum sl_status copy(zip_file_t *from, struct sl_whole_file *whole, uint64
     return n == 0 && done == bytes ? SL_OK : sl_fail(err, SL_ERR_PEER_CORRUPT, damaged, name);
 }
 
-enum sl_status sl_wheel_extract(const char *wheel, const char *name, const char *path, int64_t *bytes_out,
+enum sl_status sl_wheel_extract(int wheel, const char *name, const char *path, int64_t *bytes_out,
                                 struct sl_error *err) {
     int code = 0;
-    zip_t *archive = zip_open(wheel, ZIP_RDONLY, &code);
+    int own = fcntl(wheel, F_DUPFD_CLOEXEC, 0); // which the archive closes
+    if (own < 0 || lseek(own, 0, SEEK_SET) != 0) {
+        enum sl_status status = sl_fail(err, SL_ERR_IO, "the archive cannot be read: %s", strerror(errno));
+        if (own >= 0) {
+            close(own);
+        }
+        return status;
+    }
+    zip_t *archive = zip_fdopen(own, 0, &code);
     if (!archive) {
+        close(own);
         zip_error_t why;
         zip_error_init_with_code(&why, code);
         enum sl_status status =
-            sl_fail(err, SL_ERR_PEER_CORRUPT, "%s is no archive: %s", wheel, zip_error_strerror(&why));
+            sl_fail(err, SL_ERR_PEER_CORRUPT, "what has come is no archive: %s", zip_error_strerror(&why));
         zip_error_fini(&why);
         return status;
     }

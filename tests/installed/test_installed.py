@@ -28,6 +28,7 @@ PROGRAMS = ["sluice", "sluice-coordinator", "sluice-gateway", "sluice-prefill", 
 # A component has a list of its own: that of what the user has installed from this folder stays as it is.
 COMPONENT = ["--component", "Unspecified"]
 LIST = os.path.join(BUILD, "install_manifest_Unspecified.txt")
+UNINSTALL = os.path.join(SOURCE, "cmake", "uninstall.py")
 
 
 def run(*words, input=None, **environment):
@@ -138,10 +139,43 @@ def test_units_start_what_is_installed():
             assert "StateDirectory=sluice-kvstore-%i\n" in text and "--name=kvstore-%H-%i" in text, text
 
 
+def test_units_are_found_by_paths_with_spaces():
+    with tempfile.TemporaryDirectory(prefix="sluice space ") as folder:
+        os.makedirs(f"{folder}/build/reference/zsh")
+        write(f"{folder}/build/reference/zsh/_sluice", "")
+        os.symlink(f"{SOURCE}/deploy", f"{folder}/deploy")
+        with open(f"{BUILD}/cmake_install.cmake") as file:
+            settings = re.search(r"set\(bin_folder .*?set\(build_folder [^\n]*", file.read(), re.S)[0]
+        settings = settings.replace(BUILD, f"{folder}/build").replace(SOURCE, folder)
+        write(f"{folder}/install.cmake", f'set(CMAKE_INSTALL_PREFIX "{folder}/there")\n{settings}\n'
+              f'include("{SOURCE}/cmake/installed/by_prefix.cmake")\n')
+        run("cmake", "-P", f"{folder}/install.cmake")
+        assert len(os.listdir(f"{folder}/there/lib/systemd/system")) == 8
+
+
+def test_a_package_leaves_the_list_of_what_was_installed():
+    with open(f"{BUILD}/CPackConfig.cmake") as file:
+        assert re.search(r'^set\(CPACK_INSTALL_CMAKE_PROJECTS ".*;Unspecified;/"\)', file.read(), re.M)
+
+
+def test_uninstall_takes_no_path_for_a_pattern_and_tells_what_is_left():
+    with tempfile.TemporaryDirectory(prefix="sluice-[1]-") as folder:
+        os.makedirs(f"{folder}/share/sluice/[x]")
+        for name in ("ours", "mine"):
+            write(f"{folder}/share/sluice/[x]/{name}", "")
+        os.makedirs(f"{folder}/bin/sluice")  # which no unlink() removes, as a file of somebody else's
+        write(f"{folder}/list.txt", "/share/sluice/[x]/ours\n/bin/sluice\n/share/sluice/gone")
+        words = ["/usr/bin/python3", UNINSTALL, f"{folder}/list.txt"]
+        done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "DESTDIR": folder})
+        assert done.returncode == 1 and "removed 1 files" in done.stdout and "1 files are left" in done.stderr, done
+        assert os.listdir(f"{folder}/share/sluice/[x]") == ["mine"] and os.path.exists(f"{folder}/list.txt")
+
+
 def test_uninstall_leaves_nothing_and_takes_nothing_else():
     write(f"{HERE}/bin/others", "")
     write(f"{HERE}/share/man/man1/others.1", "")
-    run("cmake", f"-DMANIFEST={LIST}", "-P", f"{SOURCE}/cmake/uninstall.cmake", DESTDIR=ROOT)
+    run("/usr/bin/python3", UNINSTALL, LIST, DESTDIR=ROOT)
+    assert not os.path.exists(LIST)
     left = [os.path.relpath(path, HERE) for path in glob.glob(HERE + "/**", recursive=True) if not os.path.isdir(path)]
     assert sorted(left) == ["bin/others", "share/man/man1/others.1"], left
     assert not os.path.exists(f"{HERE}/include/sluice") and not os.path.exists(f"{HERE}/share/sluice"), os.listdir(HERE)

