@@ -236,9 +236,8 @@ static double decode_gigabytes(const struct sl_rig *rig) {
     const struct sl_model_config *c = rig->runtime.config;
     double steps = (double)rig->config.n_steps;
     double cache = 2.0 * 2.0 * c->n_kv_heads * c->head_dim * visible_slots(c, (double)rig->cell.n, steps);
-    const struct sl_model *model = rig->runtime.model;
-    double weights = (double)(sl_model_memory_bytes(model) - sl_model_embedding_bytes(model));
-    return (weights * steps + rig->cell.batch * cache) / 1e9;
+    size_t weights = sl_model_memory_bytes(rig->runtime.model) - sl_model_embedding_bytes(rig->runtime.model);
+    return ((double)weights * steps + rig->cell.batch * cache) / 1e9;
 }
 
 // --- memory --------------------------------------------------------------------------------------------------------
