@@ -14,7 +14,8 @@
 // Whether that is what a command line asks for.
 bool sl_describe_asked(int argc, char **argv);
 
-// {"name": .., "usage": .., "summary": .., "epilog": .., "options": [{"name": .., "letter": .., "metavar": .., "default": .., "help": ..}]}
+// {"name": .., "usage": .., "summary": .., "epilog": .., "options": [{"name": .., "letter": .., "metavar": .., "default": .., "help": ..,
+// "list": .., "variable": ..}]}; variable: of the environment, where it is taken from there.
 void sl_describe_program(const struct sl_program *program);
 
 // {"name": .., "summary": .., "commands": [{"name": .., "summary": ..}]}: of what only finds a command. Row i of `table`, false at its end.

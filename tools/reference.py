@@ -15,6 +15,10 @@ NAMES = "sluice models 2>/dev/null | awk 'NR > 1 { print $1 }'"  # of models, be
 COMMON = [{"name": "help", "letter": "h", "default": "", "help": "print the options and exit"},
           {"name": "version", "letter": "", "default": "", "help": "print the version and exit"}]
 
+# Of all that is no mere list of commands.
+CONFIG = {"name": "config", "letter": "", "metavar": "FILE", "default": "", "help": "options from a file: lines of `name: value` (docs/OPERATIONS.md)",
+          "variable": "SLUICE_CONFIG"}
+
 
 def described(path, words):
     """What a program says of itself, or of the command that these words name; with all commands below it."""
@@ -26,6 +30,8 @@ def described(path, words):
         command["page"] = described(path, [*words, command["name"]])
     letters = {option["letter"] for option in page.setdefault("options", [])}
     page["options"] += [{**option, "letter": option["letter"] if option["letter"] not in letters else ""} for option in COMMON]
+    if "commands" not in page:
+        page["options"].append(CONFIG)
     return page
 
 
@@ -66,9 +72,9 @@ def man(page, version, pages):
         value = f" \\fI{roff(option['metavar'])}\\fR" if option.get("metavar") else ""
         text = option["help"] + (f" [{option['default']}]" if option["default"] else "")
         out += [".TP", ", ".join(f"\\fB{word}\\fR" for word in words) + value, roff(text)]
-    if len(page["options"]) > len(COMMON):
-        out += [".SH ENVIRONMENT", roff("Options but those that may be given several times can be given in the environment too: "
-                                        "--some-name as SLUICE_SOME_NAME.")]
+    variables = [f"{option['variable']} (--{option['name']})" for option in page["options"] if option.get("variable")]
+    if variables:
+        out += [".SH ENVIRONMENT", roff("What is not on the command line is taken from: " + ", ".join(variables) + ".")]
     if page.get("epilog"):
         out.append(".SH NOTES")
         for line in page["epilog"].split("\n"):

@@ -47,7 +47,7 @@ for _ in $(seq 300); do [ -s /tmp/state ] && break; sleep 0.1; done
 answer=$(sluice run --recipe full,format=int4 --prompt "$text" --question "$question" --stop . --max-new-tokens 12 2>/tmp/run.log) || { cat /tmp/up.log /tmp/run.log; exit 1; }
 kill $up && wait $up || { cat /tmp/up.log; exit 1; }
 case $answer in *48213*) echo "a cluster of it answers:$answer" ;; *) echo "a cluster of it answers wrongly: $answer"; exit 1 ;; esac
-ldconfig -p | grep -q libsluice.so.0 || { echo "libsluice is not where the loader looks"; exit 1; }
+ldconfig -p | grep -q 'libsluice\.so\.0\.' || { echo "libsluice is not where the loader looks"; exit 1; }
 apt-get purge -y -qq sluice >/tmp/apt.log 2>&1 || { cat /tmp/apt.log; exit 1; }
 find / -xdev \( -path /tmp -o -path /proc -o -path /sys -o -path /dev -o -path /var \) -prune -o -name '*luice*' -print >/tmp/after
 cmp -s /tmp/before /tmp/after || { echo "left behind:"; cat /tmp/after; exit 1; }

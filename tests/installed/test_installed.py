@@ -84,6 +84,7 @@ def test_the_library_shows_its_interface_and_nothing_else():
     assert declared and declared <= names, declared - names
     others = {name for name in names if not re.match(r"sl_(client|deadline|status|utc|now|wall|sleep|fail|error)|sluice__v1__|SLUICE_0$", name)}
     assert not others, others
+    assert "[libsluice.so.0.1]" in run("readelf", "-d", f"{HERE}/lib/libsluice.so"), "0.x: programs of another minor version must not be given it"
 
 
 def completed(line, folder=None):
@@ -99,6 +100,7 @@ def completed(line, folder=None):
 def test_bash_completes_commands_options_and_files():
     assert completed("sluice ru") == ["run"]
     assert {"--recipe", "--question", "--json", "--help"} <= set(completed("sluice run --"))
+    assert completed("sluice run --conf") == ["--config"]
     assert completed("sluice run --ship") == ["--ship-at-most"]
     assert "suites" in completed("sluice eval ") and "run" not in completed("sluice eval ")
     assert "--tasks" in completed("sluice eval suites --")
@@ -119,6 +121,10 @@ def test_every_command_and_server_has_a_page_and_completion():
         assert os.path.exists(f"{HERE}/share/fish/vendor_completions.d/{program}.fish"), program
     with open(f"{HERE}/share/man/man1/sluice-eval-suites.1") as file:
         assert "\\fBsluice\\-eval\\fR(1)" in file.read()
+    for page, there, absent in [("1/sluice-run.1", "SLUICE_MODEL", "SLUICE_PROMPT"), ("8/sluice-decode.8", "SLUICE_ARENA", "SLUICE_HELP")]:
+        with open(f"{HERE}/share/man/man{page}") as file:
+            text = file.read()
+        assert there in text and "SLUICE_CONFIG" in text and absent not in text and "\\-\\-config" in text, page
     for shell, path in [("zsh", "zsh/site-functions/_sluice"), ("fish", "fish/vendor_completions.d/sluice.fish")]:
         if shutil.which(shell):
             run(shell, "-n", f"{HERE}/share/{path}")
