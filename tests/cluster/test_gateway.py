@@ -348,7 +348,7 @@ def refuses(gateway):
     try:
         socket.create_connection((gateway.host, gateway.port), 5 * SLOW).close()
         return False
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError):  # reset: it came while the socket was being shut
         return True
 
 
