@@ -220,11 +220,11 @@ static enum sl_status generate(struct sl_answer *answer, struct sl_error *err) {
         .arg = answer,
     };
     enum sl_status status = sl_client_generate(answer->config.client, message, &watch, answer->job_id, err);
+    if (answer->job_id[0] == '\0') { // there never was a job; before the client is told, who may ask again at once
+        sl_intake_settle(&answer->intake, 0);
+    }
     if (status != SL_OK) {
         refuse_status(answer, status, err->text);
-    }
-    if (answer->job_id[0] == '\0') { // there never was a job
-        sl_intake_settle(&answer->intake, 0);
     }
     return status;
 }

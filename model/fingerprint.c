@@ -128,7 +128,7 @@ static enum sl_status hash_tokenizer(const char *model_dir, uint64_t *chain, str
     if (status != SL_OK) {
         return status;
     }
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) {
         return errno == ENOENT ? SL_OK : sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
     }

@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include <sys/stat.h>
+
 #include "model/safetensors.h"
 #include "tests/unit/temp_folder.h"
 
@@ -204,6 +206,20 @@ static void test_safetensors_without_tensors(void **state) {
     temp_folder_destroy(&folder);
 }
 
+// Nobody writes into it: to open it must not wait.
+static void test_safetensors_refuses_what_is_no_file(void **state) {
+    (void)state;
+    char path[384];
+    struct sl_error err;
+    struct sl_safetensors *tensors = NULL;
+    struct temp_folder folder = temp_folder_create();
+    snprintf(path, sizeof path, "%s/" FILE_NAME, folder.path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(sl_safetensors_open_file(folder.path, FILE_NAME, &tensors, &err), SL_ERR_IO);
+    assert_non_null(strstr(err.text, "not a regular file"));
+    temp_folder_destroy(&folder);
+}
+
 static void test_safetensors_missing_folder(void **state) {
     struct sl_safetensors *tensors = NULL;
     struct sl_error err = {0};
@@ -221,6 +237,7 @@ int main(void) {
         cmocka_unit_test(test_safetensors_survives_every_truncation),
         cmocka_unit_test(test_safetensors_shards),
         cmocka_unit_test(test_safetensors_without_tensors),
+        cmocka_unit_test(test_safetensors_refuses_what_is_no_file),
         cmocka_unit_test(test_safetensors_missing_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
