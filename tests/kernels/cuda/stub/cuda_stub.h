@@ -60,6 +60,8 @@ __device__ unsigned atomicMax(unsigned *, unsigned);
 __device__ float fmaxf(float, float);
 __device__ float fminf(float, float);
 __device__ float expf(float);
+__device__ float exp2f(float);
+__device__ float fmaf(float, float, float);
 __device__ float logf(float);
 __device__ float sqrtf(float);
 __device__ float rintf(float);
