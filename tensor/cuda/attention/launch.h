@@ -43,9 +43,9 @@ struct gpu_attention { // and what does not: the host's, taken at the call
     // sl_attend.rope: keys and queries are rotated by their slots, whose angles these are, [slots][rotary_dim / 2]; NULL: not
     const float *slot_cosines, *slot_sines;
     int rotary_dim;
-    bool unfinished;          // as ops->attend_before: all slots are added to before_*
-    enum sl_kv_format format; // of working pages
-    bool has_packed;          // some head has pages in another,
+    bool unfinished;                 // as ops->attend_before: all slots are added to before_*
+    enum sl_kv_format format;        // of working pages
+    bool has_packed;                 // some head has pages in another,
     enum sl_kv_format packed_format; // which is this
 };
 

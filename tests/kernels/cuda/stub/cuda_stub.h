@@ -61,6 +61,8 @@ __device__ float fmaxf(float, float);
 __device__ float fminf(float, float);
 __device__ float expf(float);
 __device__ float exp2f(float);
+__device__ double exp(double);
+__device__ double log(double);
 __device__ float fmaf(float, float, float);
 __device__ float logf(float);
 __device__ float sqrtf(float);
