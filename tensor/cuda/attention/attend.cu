@@ -141,7 +141,7 @@ template <int PER>
 GPU_DEVICE void add_values(const gpu_attention &shape, const query &q, const float *values, uint32_t first, uint32_t n,
                            const float *weights, softmax<PER> &s) {
     uint32_t begin = q.begin > first ? q.begin - first : 0, end = q.end > first ? q.end - first : 0;
-    constexpr int BY = PER > 8 ? 1 : 2;
+    [[maybe_unused]] constexpr int BY = PER > 8 ? 1 : 2;
     GPU_UNROLL_BY(BY)
     for (uint32_t j = begin; j < n && j < end; j++) {
         float weight = weights[j];
