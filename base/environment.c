@@ -58,10 +58,25 @@ static const char *const programs[] = {
 };
 // clang-format on
 
-// Not options: of our tests and builds, of deploy/compose, and SLUICE_TIER, which is one of servers.
-static const char *const of_others[] = {"bin",           "faults", "bend",         "freeze-lib",    "fuzz",
-                                        "aiperf",        "asan",   "tsan",         "image",         "models",
-                                        "worker-memory", "cuda",   "test-verbose", "test-slowness", "emulated-fault"};
+// Not options: of our tests and builds, of deploy/compose, the plugin's, and SLUICE_TIER, which is one of servers.
+static const char *const of_others[] = {"bin",
+                                        "faults",
+                                        "bend",
+                                        "freeze-lib",
+                                        "fuzz",
+                                        "aiperf",
+                                        "asan",
+                                        "tsan",
+                                        "image",
+                                        "models",
+                                        "worker-memory",
+                                        "cuda",
+                                        "test-verbose",
+                                        "test-slowness",
+                                        "emulated-fault",
+                                        "emulated-memory",
+                                        "emulated-pinned",
+                                        "gemm"};
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

@@ -6,7 +6,15 @@
 
 #include "tensor/cuda/emu/emulator.h"
 
-#define FAULT "SLUICE_EMULATED_FAULT" // for tests of what becomes of a worker: the number of the kernel that goes wrong
+// For tests of what becomes of a worker.
+#define FAULT  "SLUICE_EMULATED_FAULT"  // the number of the kernel that goes wrong
+#define MEMORY "SLUICE_EMULATED_MEMORY" // bytes of device memory that there are
+#define PINNED "SLUICE_EMULATED_PINNED" // bytes that may be pinned at a time, as by ulimit -l
+
+static size_t limit(const char *name, size_t otherwise) {
+    const char *bytes = getenv(name);
+    return bytes != NULL ? strtoull(bytes, NULL, 10) : otherwise;
+}
 
 static enum sl_status open_device(int index, struct sl_error *err) {
     const char *fault = getenv(FAULT);
@@ -19,8 +27,13 @@ static enum sl_status open_device(int index, struct sl_error *err) {
 
 // Small, because all of it is written at once: enough for a text that a test can wait for.
 static size_t room(void) {
-    size_t most = (size_t)64 << 20, used = sl_emu_used();
+    size_t most = limit(MEMORY, (size_t)64 << 20), used = sl_emu_used();
     return used < most ? most - used : 0;
+}
+
+static void *alloc(size_t bytes) {
+    size_t most = limit(MEMORY, SIZE_MAX), used = sl_emu_used();
+    return bytes <= most && used <= most - bytes ? sl_emu_alloc(bytes) : NULL;
 }
 
 static bool network_reaches(void) {
@@ -33,9 +46,10 @@ static void *alloc_shared(size_t bytes) {
 
 static enum sl_status share(void *base, size_t bytes, struct sl_error *err) {
     (void)base;
-    (void)bytes;
-    (void)err;
-    return SL_OK;
+    return bytes <= limit(PINNED, SIZE_MAX)
+               ? SL_OK
+               : sl_fail(err, SL_ERR_EXHAUSTED, "%zu bytes cannot be pinned for the emulated device; see ulimit -l",
+                         bytes);
 }
 
 static void end_sharing(void *base) {
@@ -54,7 +68,7 @@ const struct gpu_driver sl_gpu_emulator = {
     .open = open_device,
     .room = room,
     .network_reaches = network_reaches,
-    .alloc = sl_emu_alloc,
+    .alloc = alloc,
     .free = sl_emu_free,
     .alloc_shared = alloc_shared,
     .free_shared = free,
