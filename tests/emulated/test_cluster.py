@@ -134,8 +134,8 @@ def test_memory_that_cannot_be_pinned_is_said_with_the_remedy():
 
 def test_no_room_in_mid_prompt_is_refused_and_the_worker_lives():
     """Of the device's memory there is what a worker needs to start, and no more: what a prompt needs beside that is not there."""
-    least, most = 16 << 20, 256 << 20
-    while most - least > 8 << 10:
+    least, most = 32 << 20, 128 << 20
+    while most - least > 16 << 10:
         limit = (least + most) // 2
         with environment("SLUICE_EMULATED_MEMORY", limit):
             least, most = (least, limit) if start_alone("prefill")[0].startswith("ready") else (limit, most)
