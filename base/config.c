@@ -8,6 +8,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -368,16 +369,11 @@ static enum sl_status set_lists(const struct sl_program *program, void *config, 
     return status;
 }
 
-// Columns of the terminal; 0: there is none, or nobody knows.
-static int terminal_width(void) {
+// Columns of the terminal, if there is one of fewer than `most`.
+static int width_within(int most) {
     struct winsize size;
     bool known = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= MIN_WIDTH;
-    return known ? size.ws_col : 0;
-}
-
-static int help_width(void) {
-    int width = terminal_width();
-    return width > 0 && width < HELP_WIDTH ? width : HELP_WIDTH;
+    return known && size.ws_col < most ? size.ws_col : most;
 }
 
 // Print n bytes of text from a column on, broken at spaces; further lines begin at `from`.
@@ -401,26 +397,19 @@ static void print_wrapped(const char *text, size_t n, int column, int from, int 
 
 // Lines as they are, but for those that a terminal has no room for: they go on below what stands behind the first gap.
 static void print_lines(const char *text) {
-    int width = terminal_width();
+    int width = width_within(INT_MAX);
     while (*text) {
-        int n = (int)strcspn(text, "\n"), from = (int)strspn(text, " ");
-        const char *gap = strstr(text + from, "  ");
-        if (width == 0 || n < width) {
-            printf("%.*s\n", n, text);
-        } else {
-            int behind = gap && gap < text + n ? (int)(gap - text) + (int)strspn(gap, " ") : width;
-            int term = behind <= width / 2 ? behind : 0; // with its gap
-            from = term > 0 ? term : from + 2;
-            printf("%.*s", term, text);
-            print_wrapped(text + term, (size_t)(n - term), term, from, width);
-            putchar('\n');
-        }
+        size_t n = strcspn(text, "\n"), indent = strspn(text, " ");
+        const char *gap = strstr(text + indent, "  ");
+        int behind = gap && gap < text + n ? (int)(gap - text) + (int)strspn(gap, " ") : width;
+        print_wrapped(text, n, 0, behind <= width / 2 ? behind : (int)indent + 2, width);
+        putchar('\n');
         text += n + (text[n] == '\n');
     }
 }
 
 static void print_option(char letter, const char *name, const char *metavar, const char *help, const char *value) {
-    int width = help_width(), from = width < NARROW_WIDTH ? NARROW_COLUMN : HELP_COLUMN;
+    int width = width_within(HELP_WIDTH), from = width < NARROW_WIDTH ? NARROW_COLUMN : HELP_COLUMN;
     int column = letter ? printf("  -%c, --%s", letter, name) : printf("      --%s", name);
     column += metavar ? printf(" %s", metavar) : 0;
     if (column >= from) {
@@ -450,7 +439,7 @@ static void print_environment(const struct sl_program *program, bool has_lists) 
     for (size_t i = 0; i < program->n_options; i++) {
         if (sl_environment_takes(program->name, program->options[i].name)) {
             sl_environment_name(program->options[i].name, name, sizeof name);
-            bool full = column + (int)strlen(name) + 2 > help_width();
+            bool full = column + (int)strlen(name) + 2 > width_within(HELP_WIDTH);
             column = full ? 0 : column;
             column += printf("%s%s%s", full ? "\n" : " ", name, ++n < n_taken ? "," : "");
         }
