@@ -130,17 +130,13 @@ static enum sl_status read_value(struct reader *r, const char *name, bool own) {
     return r->event.type == YAML_SEQUENCE_START_EVENT ? keep_items(r, name, own) : keep(r, name, own);
 }
 
-static bool is_name(const struct reader *r, size_t name_bytes) {
-    size_t n = r->event.type == YAML_SCALAR_EVENT ? r->event.data.scalar.length : 0;
-    return n > 0 && n < name_bytes && strlen(scalar(r)) == n; // "log\0" is not log
-}
-
 // Behind its start, up to its end.
 static enum sl_status read_mapping(struct reader *r, bool own) {
     enum sl_status status = next(r);
     while (status == SL_OK && r->event.type != YAML_MAPPING_END_EVENT) {
         char name[64];
-        if (!is_name(r, sizeof name)) {
+        size_t n = r->event.type == YAML_SCALAR_EVENT ? r->event.data.scalar.length : 0;
+        if (n == 0 || n >= sizeof name || strlen(scalar(r)) != n) { // "log\0" is not log
             return unexpected(r, "the name of an option");
         }
         snprintf(name, sizeof name, "%s", scalar(r));

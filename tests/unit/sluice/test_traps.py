@@ -4,7 +4,9 @@
 import fcntl
 import http.server
 import json
+import fcntl
 import os
+import pty
 import re
 import signal
 import struct
@@ -213,6 +215,32 @@ class Options(unittest.TestCase):
             os.close(leader)
             options = text.decode().split("Options:")[1].split("In the environment")[0]
             self.assertLessEqual(max(map(len, options.splitlines())), width, options)
+
+
+class NarrowTerminal(unittest.TestCase):
+    """What is said fits where it is read."""
+
+    def lines(self, columns, *words):
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        process = subprocess.Popen([os.path.join(BIN, "sluice"), *words], stdin=theirs, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+        text = b""
+        try:
+            while piece := os.read(ours, 65536):
+                text += piece
+        except OSError:  # nobody writes any more
+            pass
+        os.close(ours)
+        self.assertEqual(process.wait(60), 0)
+        return text.decode().replace("\r\n", "\n").split("\n")
+
+    def test_help_and_tables_fit(self):
+        for columns in (40, 60, 80, 120):
+            for words in (["jobs", "--help"], ["eval", "perplexity", "--help"], ["recipes"]):
+                lines = [line for line in self.lines(columns, *words) if not line.startswith("Usage: ")]
+                self.assertLessEqual(max(map(len, lines)), columns, (words, lines))
+                self.assertIn("newest" if words == ["recipes"] else "deadline.", " ".join(lines))
 
 
 class ConfigFile(unittest.TestCase):
