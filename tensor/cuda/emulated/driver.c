@@ -6,10 +6,13 @@
 
 #include "tensor/cuda/emu/emulator.h"
 
-// For tests of what becomes of a worker.
-#define FAULT  "SLUICE_EMULATED_FAULT"  // the number of the kernel that goes wrong
-#define MEMORY "SLUICE_EMULATED_MEMORY" // bytes of device memory that there are
-#define PINNED "SLUICE_EMULATED_PINNED" // bytes that may be pinned at a time, as by ulimit -l
+// For tests of what becomes of a worker: the number of the kernel that goes wrong, the device that has little memory, how much of it every
+// device has, and bytes that may be pinned at a time, as by ulimit -l.
+#define FAULT      "SLUICE_EMULATED_FAULT"
+#define SMALL      "SLUICE_EMULATED_SMALL"
+#define SMALL_ROOM ((size_t)5 << 20)
+#define MEMORY     "SLUICE_EMULATED_MEMORY"
+#define PINNED     "SLUICE_EMULATED_PINNED"
 
 static size_t limit(const char *name, size_t otherwise) {
     const char *bytes = getenv(name);
@@ -21,19 +24,25 @@ static enum sl_status open_device(int index, struct sl_error *err) {
     if (fault != NULL) {
         sl_emu_fail_at(strtoull(fault, NULL, 10));
     }
-    return index == 0 ? SL_OK
-                      : sl_fail(err, SL_ERR_UNSUPPORTED, "there is one emulated device, number 0, not %d", index);
+    if (index < 0 || index >= SL_EMU_DEVICES) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "there are emulated devices 0 to %d, not %d", SL_EMU_DEVICES - 1,
+                       index);
+    }
+    sl_emu_use(index);
+    if (getenv(MEMORY) != NULL) {
+        sl_emu_set_room(limit(MEMORY, 0));
+    }
+    const char *small = getenv(SMALL);
+    if (small != NULL && strtol(small, NULL, 10) == index) {
+        sl_emu_set_room(SMALL_ROOM);
+    }
+    return SL_OK;
 }
 
-// Small, because all of it is written at once: enough for a text that a test can wait for.
+// Of a device. Small, because all of it is written at once: enough for a text that a test can wait for.
 static size_t room(void) {
     size_t most = limit(MEMORY, (size_t)64 << 20), used = sl_emu_used();
     return used < most ? most - used : 0;
-}
-
-static void *alloc(size_t bytes) {
-    size_t most = limit(MEMORY, SIZE_MAX), used = sl_emu_used();
-    return bytes <= most && used <= most - bytes ? sl_emu_alloc(bytes) : NULL;
 }
 
 static bool network_reaches(void) {
@@ -59,16 +68,19 @@ static void end_sharing(void *base) {
 static enum sl_status event_wait(struct gpu_event *event, struct sl_error *err) {
     sl_emu_event_wait(event); // what is wrong with a kernel ends the process, with the place
     const char *kernel = sl_emu_failed();
-    return kernel == NULL ? SL_OK : sl_fail(err, SL_ERR_INTERNAL, "the emulated kernel %s was made to fail", kernel);
+    return kernel == NULL ? SL_OK
+                          : sl_fail(err, SL_ERR_INTERNAL, "the emulated kernel %s of device %d was made to fail",
+                                    kernel, sl_emu_failed_device());
 }
 
 const struct gpu_driver sl_gpu_emulator = {
     .name = "emulated",
     .ring_bytes = (size_t)4 << 20,
     .open = open_device,
+    .use = sl_emu_use,
     .room = room,
     .network_reaches = network_reaches,
-    .alloc = alloc,
+    .alloc = sl_emu_alloc,
     .free = sl_emu_free,
     .alloc_shared = alloc_shared,
     .free_shared = free,
@@ -83,4 +95,5 @@ const struct gpu_driver sl_gpu_emulator = {
     .event_before = sl_emu_event_before,
     .event_reached = sl_emu_event_reached,
     .event_wait = event_wait,
+    .progress = sl_emu_n_done,
 };
