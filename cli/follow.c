@@ -88,7 +88,7 @@ static void show_end(struct sl_follow *follow, const Sluice__V1__Finished *finis
                                     "(--chat, and no --raw)"
                                   : "the model ended it at once");
     }
-    if (finished->statistics && !follow->quiet) {
+    if (finished->statistics && !follow->quiet && !follow->brief) {
         sl_statistics_print(finished->statistics, follow->err);
     }
     follow->answer_shown = false;

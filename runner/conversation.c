@@ -70,6 +70,10 @@ const struct sl_session *sl_conversation_session(const struct sl_conversation *c
 
 // ---- what is new ---------------------------------------------------------------------------------------------------
 
+static int64_t replaced(const struct sl_conversation *c, const struct sl_local_request *request) {
+    return request->replaces_last && c->n_tokens > 0;
+}
+
 static enum sl_status check(const struct sl_conversation *c, const struct sl_local_request *request,
                             struct sl_error *err) {
     if (c->broken) {
@@ -78,7 +82,7 @@ static enum sl_status check(const struct sl_conversation *c, const struct sl_loc
     if (request->n_prompt < 1) {
         return sl_fail(err, SL_ERR_INVALID, "prompt: empty");
     }
-    int64_t end = c->n_tokens + request->n_prompt + request->max_new_tokens;
+    int64_t end = c->n_tokens - replaced(c, request) + request->n_prompt + request->max_new_tokens;
     if (c->sequence.session && sl_model_rope_set(sl_local_model(c->local), end) > c->rope_set) {
         return sl_fail(err, SL_ERR_INVALID,
                        "%lld tokens with this turn: the model rotates keys of so long a context otherwise than it has "
@@ -111,6 +115,7 @@ static enum sl_status add_prompt(struct sl_conversation *c, const struct sl_loca
         c->tokens = tokens;
         c->cap_tokens = needed;
     }
+    c->n_tokens -= replaced(c, request); // the session does not hold it yet
     memcpy(c->tokens + c->n_tokens, request->prompt, sizeof *c->tokens * (size_t)request->n_prompt);
     c->n_tokens += request->n_prompt;
     return SL_OK;
@@ -301,6 +306,11 @@ static enum sl_status write_answer(struct sl_conversation *c, const struct sl_lo
         if (status == SL_OK) {
             c->tokens[c->n_tokens++] = written.token.id;
             status = request->token_fn ? request->token_fn(request->arg, &written) : SL_OK;
+            if (status == SL_ERR_CANCELLED && request->may_cut) {
+                result->cut = written.stop == SL_STOP_NONE;
+                written.stop = result->cut ? SL_STOP_LENGTH : written.stop;
+                status = SL_OK;
+            }
         }
         if (status != SL_OK) {
             return status;

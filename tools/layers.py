@@ -76,6 +76,7 @@ ROWS = {
     "gateway": "base gateway/openai trust admin trace trace/otlp rpc libsluice",
     "cli": "base trust proto/* kvcache text/tokenizer tensor model runtime rpc compress/recipe job runner libsluice",
     "cli/pull": "base trust model/gguf cli",
+    "cli/chat": "base proto/* text/tokenizer runtime compress/recipe cli",
     "cli/commands": "base kvcache compress/recipe cli",
     "lab": "base runtime cli",
     "lab/measure": "base kvcache tensor tensor/cpu compress/* offload/annex job runner cli lab",
@@ -103,6 +104,7 @@ WRAPPED = {
     "gnutls/": "gateway",
     "jwt.h": "gateway",
     "curl/ zip.h": "cli/pull",
+    "histedit.h": "cli/chat",
     "cuda_runtime cublas nccl": "tensor/cuda/plugin",
 }
 

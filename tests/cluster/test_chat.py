@@ -1,0 +1,207 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""`sluice chat`, as it is used: by a script, through a pipe, and by somebody at a terminal."""
+import contextlib
+import json
+import os
+import pty
+import re
+import select
+import signal
+import stat
+import subprocess
+import tempfile
+import time
+
+from harness import BIN, MODEL, SLOW, Cluster, document, eventually, question, run_tests
+
+SLUICE = os.path.join(BIN, "sluice")
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</s>\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+
+
+@contextlib.contextmanager
+def chatting_model():
+    """The demo with a chat template; it has not been trained for one, which does not matter to what is read."""
+    with tempfile.TemporaryDirectory(prefix="sluice-chat-") as model:
+        for name in os.listdir(MODEL):
+            os.symlink(os.path.join(MODEL, name), os.path.join(model, name))
+        with open(os.path.join(model, "chat_template.jinja"), "w") as file:
+            file.write(TEMPLATE)
+        yield model
+
+
+def chat(lines, *words, env=None, code=0):
+    """What a script gets that pipes these lines in."""
+    done = subprocess.run([SLUICE, "chat", *words], input="".join(f"{line}\n" for line in lines), capture_output=True, text=True,
+                          timeout=120 * SLOW, env={**os.environ, **(env or {})}, errors="surrogateescape")
+    assert done.returncode == code, done
+    return done
+
+
+def turns(lines, *words):
+    """The last event of each turn."""
+    said = [json.loads(line)["finished"] for line in chat(lines, *words, "--json").stdout.splitlines()]
+    return [(turn["text"], int(turn["statistics"]["n_prompt_tokens"]), int(turn["statistics"]["n_reused_tokens"]),
+             int(turn["statistics"]["n_output_tokens"])) for turn in said]
+
+
+def check_reads_itself(said):
+    """Every turn but the first reads what is new and, at most, the token that the answer before has written last."""
+    for (_, context, _, written), (_, new_context, reused, _) in zip(said, said[1:]):
+        assert context + written - 1 <= reused + 1 and reused < new_context, said
+
+
+LOCAL = ("--local", "--model", MODEL, "--threads", "1")
+QUESTION = question().strip()
+ASKED = ["One of the special magic numbers for lantern is: 48213. " + QUESTION, "Once more: " + QUESTION, "And again. " + QUESTION]
+
+
+def test_a_turn_reads_itself_alone():
+    with chatting_model() as model:
+        for recipe in ("full", "full,format=int8", "h2o,budget=64,chunk=64", "streamingllm,budget=64"):
+            said = turns(["Say something about lanterns.", *ASKED], "--local", "--model", model, "-r", recipe, "-n", "5", "--system", "Be brief.")
+            check_reads_itself(said)
+            assert len(said) == 4
+    said = turns(ASKED, *LOCAL, "-n", "6")
+    check_reads_itself(said)
+    assert all("48213" in text for text, *_ in said), said
+
+
+def test_commands_of_a_script():
+    with tempfile.TemporaryDirectory() as folder:
+        notes, saved = os.path.join(folder, "notes.txt"), os.path.join(folder, "talk.json")
+        with open(notes, "w") as file:
+            file.write(document(600))
+        done = chat([f"/file {notes}", QUESTION, "/stats", "/recipe h2o,budget=0.5", "/recipe", "And \\", "again: " + QUESTION,
+                     f"/save {saved}", "/new", "//hello", "/help", "/quit", "not read"], *LOCAL, "-n", "4")
+        assert "bytes, which the next question begins with" in done.stderr and "reads the whole conversation under h2o" in done.stderr, done
+        assert re.search(r"^ +1 +\d+ +\d+ +4 ", done.stdout, re.M) and "/file" in done.stdout, done
+        with open(saved) as file:
+            messages = json.load(file)["messages"]
+        assert [m["role"] for m in messages] == ["user", "assistant"] * 2
+        assert messages[0]["content"] == document(600) + "\n" + QUESTION and messages[2]["content"] == "And \nagain: " + QUESTION
+        assert stat.S_IMODE(os.stat(saved).st_mode) == 0o600
+        assert "is not overwritten" in chat([f"/save {saved}"], *LOCAL, code=2).stderr
+
+
+def test_what_makes_no_sense_is_refused():
+    with tempfile.TemporaryDirectory() as folder:
+        path = lambda name: os.path.join(folder, name)
+        with open(path("latin"), "wb") as file:
+            file.write(b"caf\xe9")
+        with open(path("huge"), "wb") as file:
+            file.truncate((64 << 20) + 1)
+        with open(path("long"), "w") as file:
+            file.write("lantern " * 100000)
+        os.mkfifo(path("pipe"))
+        for line, says in [(f"/file {path('latin')}", "not valid UTF-8 at byte 3"), (f"/file {path('huge')}", "larger than 64 MiB"),
+                           (f"/file {path('pipe')}", "is not a file"), (f"/file {folder}", "is not a file"), ("/file", "which one?"),
+                           (f"/file {path('nothing')}", "No such file"), ("/recipe nonsense", "nonsense"), ("/stat", "did you mean /stats"),
+                           (f"/save {folder}/no/such", "No such file"), ("\udce9t\udce9", "not valid UTF-8"), ("zero\0", "zero byte")]:
+            assert says in chat([line], *LOCAL, code=2).stderr, (line, says)
+        said = chat([f"/file {path('long')}", "What is it about?"], *LOCAL, code=2).stderr
+        assert "positions" in said and "/new" in said and "--max-new-tokens" in said, said
+    assert "--local needs --model" in chat([], "--local", code=2).stderr
+    assert "no chat template" in chat([], *LOCAL, "--system", "Be brief.", code=2).stderr
+    assert "no coordinator at 127.0.0.1:1" in chat(["hi"], "-c", "127.0.0.1:1", code=3).stderr
+    assert chat([], *LOCAL).stdout == ""
+    full = subprocess.run(f"echo hi | {SLUICE} chat {' '.join(LOCAL)} -n 2 > /dev/full", shell=True, capture_output=True, text=True)
+    assert full.returncode == 1 and "standard output cannot be written" in full.stderr, full
+
+
+def test_a_reader_that_goes_ends_it():
+    process = subprocess.Popen([SLUICE, "chat", *LOCAL, "-n", "4000"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdin.write(b"lantern lantern lantern\n" * 20)
+    process.stdin.flush()
+    process.stdout.read(1)
+    process.stdout.close()
+    assert process.wait(60 * SLOW) == 1 and b"cannot be written" in process.stderr.read()
+    process.stdin.close()
+
+
+class Terminal:
+    """Somebody who types."""
+
+    def __init__(self, *words, env=None):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execve(SLUICE, [SLUICE, "chat", *words], {**os.environ, "TERM": "xterm", **(env or {})})
+        self.shown = ""
+
+    def type(self, text):
+        os.write(self.fd, text.encode())
+
+    def expect(self, pattern, timeout=60):
+        """Until it is shown, behind what was expected before."""
+        deadline = time.monotonic() + timeout * SLOW
+        while not (found := re.search(pattern, self.shown)):
+            left = deadline - time.monotonic()
+            ready, _, _ = select.select([self.fd], [], [], max(left, 0))
+            assert ready, f"no {pattern!r} in {self.shown[-600:]!r}"
+            try:
+                self.shown += os.read(self.fd, 4096).decode(errors="replace")
+            except OSError as error:
+                raise AssertionError(f"it ended without {pattern!r}: {self.shown[-600:]!r}") from error
+        self.shown = self.shown[found.end():]
+        return found
+
+    def end(self):
+        """Its exit code, once it has ended by itself; one that does not end is killed."""
+        with contextlib.suppress(OSError):
+            while select.select([self.fd], [], [], 20 * SLOW)[0] and (more := os.read(self.fd, 4096)):
+                self.shown += more.decode(errors="replace")
+        with contextlib.suppress(AssertionError):
+            eventually(lambda: os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT), 20, "it has ended")
+        os.kill(self.pid, signal.SIGKILL)  # which one that has ended does not mind
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self.fd)
+        return os.waitstatus_to_exitcode(status)
+
+
+def test_at_a_terminal():
+    with tempfile.TemporaryDirectory() as state:
+        env = {"XDG_STATE_HOME": state}
+        here = Terminal(*LOCAL, "-n", "12000", env=env)
+        here.expect("goes on with the text as it is")
+        here.expect("> ")
+        here.type("lantern lantern lantern\x7f\x7frn lantern\r")  # with a word that is typed again
+        here.expect(r"\r\x1b\[K[^\x1b\r]{20}")  # progress has gone, and an answer comes that is long
+        here.type("\x03")
+        here.expect("sluice chat: stopped")
+        here.expect("> ")
+        here.type("/nothing\r")
+        here.expect("there is no /nothing.*\r\n> ")  # what is typed before it is lost, with Ctrl-D as with any program
+        here.type("given up")
+        here.expect("given up")
+        here.type("\x03")
+        here.expect("> ")
+        here.type("/stats\r")
+        here.expect("the last one:(.|\n)*> ")
+        here.type("\x1b[A\r")  # the line before
+        here.expect("the last one:(.|\n)*> ")
+        here.type("\x04")
+        assert here.end() == 0, here.shown
+        history = os.path.join(state, "sluice", "chat-history")
+        assert stat.S_IMODE(os.stat(history).st_mode) == 0o600
+        with open(history) as file:
+            kept = file.read()
+        assert "lantern\\040lantern\\040lantern\\040lantern" in kept and "/stats" in kept and "given" not in kept, kept
+        again = Terminal(*LOCAL, "--no-history", env=env)
+        again.expect("> ")
+        again.type("/help\r")
+        again.expect("/recipe")
+        os.kill(again.pid, signal.SIGTERM)
+        assert again.end() == 4
+        with open(history) as file:
+            assert "/help" not in file.read()
+
+
+def test_turns_of_a_cluster():
+    with chatting_model() as model, Cluster(model=model) as cluster:
+        here = turns(ASKED, "--local", "--model", model, "-r", "full", "-n", "5")
+        there = turns(ASKED, "-c", cluster.coordinator.address, "-r", "full", "-n", "5")
+        assert [turn[0] for turn in here] == [turn[0] for turn in there], (here, there)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_tests(globals()))
