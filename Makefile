@@ -46,6 +46,7 @@ model: programs  ## a small model that speaks, from the Python package index int
 gpu: build       ## libsluice_cuda.so, the plugin for NVIDIA GPUs, beside the programs (needs nvcc)
 	@cmake -S . -B build -DSLUICE_CUDA=ON --log-level=WARNING >/dev/null
 	@cmake --build build -j $(JOBS)
+	@/usr/bin/python3 tests/kernels/cuda/test_disassembly.py build/sluice_cuda sm_80 sm_89 sm_90a || [ $$? -eq 77 ]
 
 gpu-kit: gpu     ## a folder for a machine with an NVIDIA driver and nothing else: build/gpu-kit, see docs/GPU.md
 	@cmake --build build -j $(JOBS) --target gpu_checks

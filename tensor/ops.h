@@ -124,7 +124,9 @@ struct sl_matmul {
     int64_t n_columns; // compute only the first n_columns of y, not of a gated matrix; 0: all
     bool accumulate;   // y = act(y + x W^T + bias); not with a gated matrix
     bool reading;      // rows of prompts, many as a rule: a device may have another way for all of these
-    void *scratch;     // ops->matmul_scratch() bytes, aligned to 64; not shared between calls at the same time
+    bool
+        arranged; // scratch has been written by ops->arrange, every part of it; calls at the same time may share it then
+    void *scratch; // ops->matmul_scratch() bytes, aligned to 64; else not shared between calls at the same time
 };
 
 // --- norms and positions ---------------------------------------------------------------------------------------------
@@ -310,6 +312,12 @@ struct sl_ops {
     // --- dense -----------------------------------------------------------------------------------------------------
     // Bytes of sl_matmul.scratch for up to m rows of a matrix that is packed; 0: none is needed.
     size_t (*matmul_scratch)(const struct sl_matrix *w, int64_t m);
+    // Does matmul first write x into scratch as it reads it best? Then for matrices of w's k, type and format it is the same,
+    // and several that multiply the same rows may do it once: each arranges its part of n_parts, waits for the others, and calls
+    // matmul with args->arranged. NULL: never.
+    bool (*arranges)(const struct sl_matrix *w);
+    void (*arrange)(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args, int part,
+                    int n_parts);
     // The product of struct sl_matrix.
     void (*matmul)(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args);
     // out[r] = table[ids[r]], r < m

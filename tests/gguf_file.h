@@ -86,7 +86,9 @@ static inline void gguf_put_list(struct gguf_file *f, char kind, const char *at,
             gguf_put_number(f, kind == 'F', gguf_number(part, n));
         }
     }
-    memcpy(f->bytes + count_at, &count, sizeof count);
+    if (count_at + sizeof count <= f->n) {
+        memcpy(f->bytes + count_at, &count, sizeof count);
+    }
 }
 
 static inline void gguf_put_value(struct gguf_file *f, char kind, const char *rest, const char *end) {
@@ -107,7 +109,7 @@ static inline void gguf_put_value(struct gguf_file *f, char kind, const char *re
             f->bytes[i] = f->bytes[i] == '~' ? '\n' : f->bytes[i];
         }
     } else if (kind == 'b') {
-        gguf_put(f, rest[0] == '1' ? "\1" : "\0", 1);
+        gguf_put(f, rest < end && rest[0] == '1' ? "\1" : "\0", 1);
     } else {
         gguf_put_number(f, kind == 'f', gguf_number(rest, (size_t)(end - rest)));
     }

@@ -13,7 +13,8 @@
 #include "tensor/ranks/internal.h"
 #include "tensor/weights.h"
 
-#define UNIT 32 // outputs
+#define UNIT          32 // outputs
+#define ARRANGED_ROWS 32 // of x, from which on ranks arrange them together
 
 // What sl_matrix.packed is here.
 struct split {
@@ -209,10 +210,24 @@ static void multiply_part(const struct sl_ranks_call *call, int rank, struct sl_
     call->ranks->each->matmul(stream, &c->split->parts[rank], &args);
 }
 
+static void arrange_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    const struct matmul_call *c = (const struct matmul_call *)call;
+    call->ranks->each->arrange(stream, &c->split->parts[0], &c->args, rank, call->n);
+}
+
+// Ranks read the same x: where there is much of it they arrange it together, which costs a meeting.
 static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
     const struct split *split = w->packed;
     struct sl_ranks *ranks = sl_ranks_of(stream);
     struct matmul_call c = {{ranks, ranks->n, multiply_part}, split, *args, scratch_of_rank(split, args->m)};
+    const struct sl_matrix *any = &split->parts[0];
+    if (args->m >= ARRANGED_ROWS && any->n > 0 && ranks->each->arranges != NULL && ranks->each->arranges(any)) {
+        struct matmul_call first = c;
+        first.call.run = arrange_part;
+        SL_RANKS_RUN(first);
+        c.args.arranged = true;
+        c.scratch_bytes = 0;
+    }
     SL_RANKS_RUN(c);
 }
 
@@ -329,6 +344,8 @@ void sl_ranks_fill_dense(struct sl_ops *ops) {
     ops->pack = pack;
     ops->unpack = unpack;
     ops->matmul_scratch = matmul_scratch;
+    ops->arranges = NULL; // among themselves alone
+    ops->arrange = NULL;
     ops->matmul = matmul;
     ops->embed = embed;
     ops->norm = norm;

@@ -138,7 +138,7 @@ def test_what_a_crash_of_the_system_takes_is_written_again():
             os.truncate(path, max(size - cut, 4500))  # of 1091 tokens of a prompt
             cluster.up()
             client.end()
-            assert client.tokens() == tokens(wanted) and len(tokens(wanted)) > seen > 200
+            assert client.tokens() == tokens(wanted) and len(tokens(wanted)) > seen >= 200
 
 
 def test_where_another_one_leads_its_jobs_are_given_up():

@@ -192,6 +192,10 @@ static struct guarded multiply(const struct matmul_case *c, int64_t m) {
     size_t scratch_bytes = c->ops->matmul_scratch(c->w, m);
     struct guarded scratch = guarded_create((int64_t)(scratch_bytes + 3) / 4);
     product.scratch = scratch.data;
+    product.arranged = m % 4 < 2 && c->ops->arranges != NULL && c->ops->arranges(c->w);
+    for (int part = 0; product.arranged && part < 3; part++) {
+        c->ops->arrange(part == 0 ? NULL : c->stream, c->w, &product, part, 3);
+    }
     c->ops->matmul(m % 2 == 0 ? NULL : c->stream, c->w, &product);
     guarded_destroy(&scratch);
     for (int64_t e = 0; e < m * stride; e++) {

@@ -184,8 +184,13 @@ static int64_t tile_tokens(int64_t m) {
     return sl_min(m, TOKENS);
 }
 
+// bf16 and quantized weights; the others are tier avx512's.
+static bool arranges(const struct sl_matrix *w) {
+    return w->format != SL_WEIGHT_STORED || w->dtype == SL_BF16;
+}
+
 static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
-    if (w->format == SL_WEIGHT_STORED && w->dtype != SL_BF16) {
+    if (!arranges(w)) {
         return sl_avx512_matmul_scratch(w, m);
     }
     return (size_t)(sl_div_up(m, TOKENS) * sl_amx_steps(w) * 64 * tile_tokens(m));
@@ -245,7 +250,7 @@ static void pack_x(void *arg, int64_t begin, int64_t end, int member) {
     const struct sl_product *a = arg;
     int64_t steps = sl_amx_steps(a->w), chunks = sl_div_up(steps, PACK_STEPS);
     (void)member;
-    for (int64_t task = begin; task < end; task++) {
+    for (int64_t task = a->first_task + begin; task < a->first_task + end; task++) {
         int64_t first = task % chunks * PACK_STEPS;
         pack_x_steps(a, task / chunks, first, sl_min(first + PACK_STEPS, steps));
     }
@@ -369,8 +374,17 @@ static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
 
 // --- matmul --------------------------------------------------------------------------------------------------------
 
+static void arrange(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args, int part,
+                    int n_parts) {
+    struct sl_product a = sl_product_of(w, args);
+    int64_t n_chunks = sl_div_up(a.m, TOKENS) * sl_div_up(sl_amx_steps(w), PACK_STEPS);
+    a.first_task = n_chunks * part / n_parts;
+    sl_stream_run(a.m * w->k < SL_ALONE_WORK ? NULL : stream, n_chunks * (part + 1) / n_parts - a.first_task, 16,
+                  pack_x, &a);
+}
+
 static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
-    if (w->format == SL_WEIGHT_STORED && w->dtype != SL_BF16) {
+    if (!arranges(w)) {
         sl_avx512_matmul(stream, w, args);
         return;
     }
@@ -380,8 +394,9 @@ static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const st
     if (a.m < 1) {
         return;
     }
-    int64_t n_chunks = sl_div_up(a.m, TOKENS) * sl_div_up(steps, PACK_STEPS);
-    sl_stream_run(a.m * w->k < SL_ALONE_WORK ? NULL : stream, n_chunks, 16, pack_x, &a);
+    if (!args->arranged) {
+        arrange(stream, w, args, 0, 1);
+    }
     struct sl_stream *used = a.n_panels * steps < 256 ? NULL : stream; // half a million weights a row
     if (a.m <= STREAM_ROWS) {
         size_t panel_bytes = (size_t)steps * sl_amx_packed_step_bytes(w);
@@ -394,12 +409,13 @@ static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const st
 }
 
 static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
-    return matrix->format == SL_WEIGHT_STORED && matrix->dtype != SL_BF16 ? sl_avx512_pack(stream, matrix, err)
-                                                                          : sl_amx_pack(stream, matrix, err);
+    return arranges(matrix) ? sl_amx_pack(stream, matrix, err) : sl_avx512_pack(stream, matrix, err);
 }
 
 void sl_amx_dense_fill(struct sl_ops *ops) { // the rest is tier avx512's, which also frees what either packs
     ops->pack = pack;
     ops->matmul_scratch = matmul_scratch;
+    ops->arranges = arranges;
+    ops->arrange = arrange;
     ops->matmul = matmul;
 }

@@ -23,6 +23,7 @@ struct sl_product {
     int64_t n_panels;
     struct sl_panel_tasks tasks;
     void *scratch;
+    int64_t first_task; // of a part of x
 };
 
 static inline struct sl_product sl_product_of(const struct sl_matrix *w, const struct sl_matmul *args) {

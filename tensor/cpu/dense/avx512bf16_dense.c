@@ -177,7 +177,7 @@ static inline int32_t *x_pairs(const struct sl_product *a, int64_t r, int64_t g)
 static void round_x(void *arg, int64_t begin, int64_t end, int member) {
     const struct sl_product *a = arg;
     (void)member;
-    for (int64_t r = begin; r < end; r++) {
+    for (int64_t r = a->first_task + begin; r < a->first_task + end; r++) {
         const float *x = a->x + r * a->x_stride;
         for (int64_t i = 0; i < a->w->k; i += SL_WEIGHT_GROUP) {
             __m512 lo = _mm512_maskz_loadu_ps(sl_avx512_lanes(a->w->k - i), x + i);
@@ -250,6 +250,18 @@ static void multiply_tasks(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
+static bool arranges(const struct sl_matrix *w) {
+    return !is_avx512s(w);
+}
+
+static void arrange(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args, int part,
+                    int n_parts) {
+    struct sl_product a = sl_product_of(w, args);
+    a.first_task = a.m * part / n_parts;
+    sl_stream_run(a.m * w->k < SL_ALONE_WORK ? NULL : stream, a.m * (part + 1) / n_parts - a.first_task, 8, round_x,
+                  &a);
+}
+
 static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
     if (is_avx512s(w)) {
         sl_avx512_matmul(stream, w, args);
@@ -260,7 +272,9 @@ static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const st
     if (a.m < 1) {
         return;
     }
-    sl_stream_run(a.m * w->k < SL_ALONE_WORK ? NULL : stream, a.m, 8, round_x, &a);
+    if (!args->arranged) {
+        arrange(stream, w, args, 0, 1);
+    }
     a.tasks = sl_panel_blocks(stream, a.m, ROW_BLOCK, TILE_ROWS, a.n_panels, PANEL_GROUP);
     bool alone = a.m * a.n_panels * SL_PANEL * w->k < SL_ALONE_WORK;
     sl_stream_run(alone ? NULL : stream, a.tasks.n, 1, multiply_tasks, &a);
@@ -273,5 +287,7 @@ static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, s
 void sl_avx512bf16_dense_fill(struct sl_ops *ops) { // the rest is tier avx512's, which also frees what either packs
     ops->pack = pack;
     ops->matmul_scratch = matmul_scratch;
+    ops->arranges = arranges;
+    ops->arrange = arrange;
     ops->matmul = matmul;
 }

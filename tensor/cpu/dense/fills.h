@@ -10,6 +10,6 @@ void sl_vector_dense_fill(struct sl_ops *ops); // tiers avx2 and neon, but for a
 
 #if defined(__x86_64__)
 void sl_avx512_dense_fill(struct sl_ops *ops);
-void sl_avx512bf16_dense_fill(struct sl_ops *ops); // pack matmul_scratch matmul
+void sl_avx512bf16_dense_fill(struct sl_ops *ops); // pack matmul_scratch arranges arrange matmul
 void sl_amx_dense_fill(struct sl_ops *ops);
 #endif
