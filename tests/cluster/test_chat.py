@@ -11,6 +11,7 @@ import signal
 import stat
 import subprocess
 import tempfile
+import termios
 import time
 
 from harness import BIN, MODEL, SLOW, Cluster, document, eventually, question, run_tests
@@ -126,7 +127,7 @@ class Terminal:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.execve(SLUICE, [SLUICE, "chat", *words], {**os.environ, "TERM": "xterm", **(env or {})})
-        self.shown = ""
+        self.shown = self.all = ""
 
     def type(self, text):
         os.write(self.fd, text.encode())
@@ -139,11 +140,18 @@ class Terminal:
             ready, _, _ = select.select([self.fd], [], [], max(left, 0))
             assert ready, f"no {pattern!r} in {self.shown[-600:]!r}"
             try:
-                self.shown += os.read(self.fd, 4096).decode(errors="replace")
+                more = os.read(self.fd, 4096).decode(errors="replace")
+                self.shown += more
+                self.all += more
             except OSError as error:
                 raise AssertionError(f"it ended without {pattern!r}: {self.shown[-600:]!r}") from error
         self.shown = self.shown[found.end():]
         return found
+
+    def prompt(self, before=""):
+        """Until it waits for a line: the editor takes the terminal over a moment behind its prompt."""
+        self.expect(before + "> ")
+        eventually(lambda: not termios.tcgetattr(self.fd)[3] & termios.ICANON, 20, "the line editor")
 
     def end(self):
         """Its exit code, once it has ended by itself; one that does not end is killed."""
@@ -163,31 +171,32 @@ def test_at_a_terminal():
         env = {"XDG_STATE_HOME": state}
         here = Terminal(*LOCAL, "-n", "12000", env=env)
         here.expect("goes on with the text as it is")
-        here.expect("> ")
+        here.prompt()
         here.type("lantern lantern lantern\x7f\x7frn lantern\r")  # with a word that is typed again
         here.expect(r"\r\x1b\[K[^\x1b\r]{20}")  # progress has gone, and an answer comes that is long
         here.type("\x03")
         here.expect("sluice chat: stopped")
-        here.expect("> ")
+        here.prompt()
         here.type("/nothing\r")
-        here.expect("there is no /nothing.*\r\n> ")  # what is typed before it is lost, with Ctrl-D as with any program
+        here.prompt("there is no /nothing.*\r\n")
         here.type("given up")
         here.expect("given up")
         here.type("\x03")
-        here.expect("> ")
+        here.prompt()
         here.type("/stats\r")
-        here.expect("the last one:(.|\n)*> ")
+        here.prompt("the last one:(.|\n)*")
         here.type("\x1b[A\r")  # the line before
-        here.expect("the last one:(.|\n)*> ")
+        here.prompt("the last one:(.|\n)*")
         here.type("\x04")
-        assert here.end() == 0, here.shown
+        code = here.end()
+        assert code == 0, (code, here.all[-1500:])
         history = os.path.join(state, "sluice", "chat-history")
         assert stat.S_IMODE(os.stat(history).st_mode) == 0o600
         with open(history) as file:
             kept = file.read()
         assert "lantern\\040lantern\\040lantern\\040lantern" in kept and "/stats" in kept and "given" not in kept, kept
         again = Terminal(*LOCAL, "--no-history", env=env)
-        again.expect("> ")
+        again.prompt()
         again.type("/help\r")
         again.expect("/recipe")
         os.kill(again.pid, signal.SIGTERM)
