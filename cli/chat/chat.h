@@ -11,6 +11,7 @@
  */
 #pragma once
 
+#include "base/lease_id.h"
 #include "cli/chat/lines.h"
 #include "cli/chat/messages.h"
 #include "cli/follow.h"
@@ -42,6 +43,8 @@ struct sl_chat {
 
     struct sl_local_talk *local; // one of the two
     struct sl_client *client;
+    char id[SL_LEASE_ID_BYTES];            // of the conversation in the cluster; "": none has begun
+    Sluice__V1__Conversation conversation; // points to it
 
     struct sl_chat_turn *turns; // [n_turns] of this conversation
     size_t n_turns, turns_capacity;

@@ -31,6 +31,9 @@ static const struct sl_option options[] = {
     SL_SAMPLING_OPTIONS(sl_chat_config),
     ROW("deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of one turn", SL_FIELD(sl_chat_config, request.deadline_ms),
         1, 604800000),
+    ROW("keep", 0, SL_OPTION_DURATION, "10m", "TIME",
+        "how long a worker keeps what it has read between two turns, unless it needs the memory",
+        SL_FIELD(sl_chat_config, keep_ms), 0, 3600000),
     ROW("no-history", 0, SL_OPTION_FLAG, NULL, NULL, "keep none of the lines that are typed",
         SL_FIELD(sl_chat_config, no_history)),
     ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",
@@ -224,6 +227,7 @@ static int converse(struct sl_chat *chat) {
     } else {
         code = prepare(chat, &err) == SL_OK ? talk_on_lines(chat) : sl_tool_complain("chat", &err);
     }
+    sl_chat_forget(chat);
     sl_tool_disconnect(&chat->client);
     return code;
 }

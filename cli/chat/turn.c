@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "cli/chat/chat.h"
 #include "cli/message_json.h"
 #include "text/tokenizer/tokenizer.h"
@@ -90,6 +91,15 @@ static enum sl_status make_request(struct sl_chat *chat, struct sl_request *requ
     config.ship_at_most = 0; // it is in the recipe
     config.label = "chat";
     enum sl_status status = sl_request_set_options(request, &config, err);
+    if (status == SL_OK && chat->client && !chat->id[0]) {
+        status = sl_lease_id_draw("chat", chat->id, err); // nobody else has it
+    }
+    if (status == SL_OK && chat->client) {
+        sluice__v1__conversation__init(&chat->conversation);
+        chat->conversation.id = chat->id;
+        chat->conversation.keep_ms = chat->config->keep_ms;
+        request->message.conversation = &chat->conversation;
+    }
     return status == SL_OK ? sl_messages_request(&chat->messages, chat->as_text, &request->message, err) : status;
 }
 
@@ -238,4 +248,11 @@ void sl_chat_forget(struct sl_chat *chat) {
     if (chat->local) {
         sl_local_talk_forget(chat->local);
     }
+    struct sl_error err;
+    if (chat->client && chat->id[0] &&
+        sl_client_end_conversation(chat->client, chat->id, sl_deadline_in_ms(chat->config->tool.timeout_ms), &err) !=
+            SL_OK) {
+        sl_log_info("client", "what the cluster keeps of the conversation goes by itself: %s", err.text);
+    }
+    chat->id[0] = '\0';
 }

@@ -14,7 +14,7 @@ import tempfile
 import termios
 import time
 
-from harness import BIN, MODEL, SLOW, Cluster, document, eventually, question, run_tests
+from harness import BIN, MODEL, SLOW, Cluster, State, cluster_pb, document, eventually, inference, question, run_tests
 
 SLUICE = os.path.join(BIN, "sluice")
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</s>\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -205,11 +205,134 @@ def test_at_a_terminal():
             assert "/help" not in file.read()
 
 
-def test_turns_of_a_cluster():
-    with chatting_model() as model, Cluster(model=model) as cluster:
-        here = turns(ASKED, "--local", "--model", model, "-r", "full", "-n", "5")
-        there = turns(ASKED, "-c", cluster.coordinator.address, "-r", "full", "-n", "5")
-        assert [turn[0] for turn in here] == [turn[0] for turn in there], (here, there)
+class Talk:
+    """Somebody whose program asks line by line."""
+
+    def __init__(self, cluster, *words):
+        self.process = subprocess.Popen([SLUICE, "chat", "-c", cluster.coordinator.address, "--json", *words], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def ask(self, line):
+        self.process.stdin.write(f"{line}\n".encode())
+        self.process.stdin.flush()
+
+    def answer(self):
+        """As turns() has it, and the job's id."""
+        line = self.process.stdout.readline()
+        assert line, self.process.stderr.read()
+        event = json.loads(line)
+        turn = event["finished"]
+        statistics = turn["statistics"]
+        return (turn["text"], *(int(statistics[f"n_{what}_tokens"]) for what in ("prompt", "reused", "output"))), event["job_id"]
+
+    def turn(self, line):
+        self.ask(line)
+        return self.answer()
+
+    def end(self):
+        self.process.stdin.close()
+        assert self.process.wait(30 * SLOW) == 0, self.process.stderr.read()
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+def details(cluster, job_id):
+    return " ".join(e.state.detail for e in cluster.watch(job_id) if e.HasField("state"))
+
+
+def kept(cluster):
+    """Sessions that wait for their next turn, where nothing else runs."""
+    return sum(worker.load.leases for worker in cluster.workers().workers if worker.info.role == cluster_pb.DECODE and
+               worker.state != cluster_pb.LOST)
+
+
+def long_talk(recipe, n_turns):
+    """A conversation through two decode workers that are killed, one of them between two turns and one while it writes: each answer, and
+    what each turn reads, is as if nothing had happened."""
+    lines = [f"{ASKED[i % 3]} {i} lantern{'s' * i}." for i in range(n_turns)]
+    words = ("-r", recipe, "-n", "24")
+    with chatting_model() as model, Cluster(decode=2, model=model) as cluster:
+        expected = turns(lines, "--local", "--model", model, *words)
+        talk, names = Talk(cluster, *words), iter(["decode-2", "decode-3"])
+        said, how = [], []
+        for i, line in enumerate(lines):
+            talk.ask(line)
+            if i == 2 * n_turns // 3:
+                eventually(lambda: cluster.list()[0].n_output_tokens > 1 or cluster.list()[0].state == State.DONE, 20, "an answer has begun")
+                cluster.kill(cluster.list()[0].decode_worker)
+                cluster.start_worker(next(names))
+            turn, job_id = talk.answer()
+            said.append(turn)
+            how.append(details(cluster, job_id))
+            if i == n_turns // 3:
+                cluster.kill(cluster.get(job_id).decode_worker)
+                cluster.start_worker(next(names))
+        assert said == expected, (said, expected, how)
+        check_reads_itself(said)
+        assert "where the session of the turn before is" in how[1] and "from its store" in how[n_turns // 3 + 1], how
+        assert sum("from its store" in one for one in how) <= 3 and not any("prefill" in one for one in how[1:]), how
+        talk.end()
+        eventually(lambda: kept(cluster) == 0, 10, "nothing is kept of a conversation that was ended")
+
+
+def test_twenty_turns_through_two_kills():
+    long_talk("full,format=int8", 20)
+
+
+def test_a_recipe_that_evicts_goes_through_kills():
+    long_talk("h2o,budget=96,chunk=64", 6)
+    long_talk("tova,budget=96", 6)
+
+
+def test_a_client_that_vanishes_leaves_nothing():
+    with Cluster() as cluster:
+        talk = Talk(cluster, "-n", "4", "--keep", "6s")
+        talk.turn(ASKED[0])
+        eventually(lambda: kept(cluster) == 1, 5, "the session is kept")
+        talk.process.kill()
+        talk.process.communicate()
+        eventually(lambda: kept(cluster) == 0, 30, "the lease has ended")
+
+
+def test_idle_conversations_make_room():
+    words = ("-r", "full", "-n", "4")
+    lines = [document(16000).replace("\n", " ") + QUESTION, ASKED[0], ASKED[1]]
+    expected = turns(lines, *LOCAL, *words)
+    with Cluster() as cluster:
+        talk = Talk(cluster, *words)
+        said = [talk.turn(lines[0])[0]]
+        eventually(lambda: kept(cluster) == 1, 10, "the session is kept")
+        # As much as the arena holds: nobody is refused, or waits, for a conversation that is idle.
+        finished, _ = cluster.answer(inference.GenerateRequest(text=document(24000), recipe="full", max_new_tokens=4))
+        assert finished.status_code == 0 and finished.statistics.n_prompt_tokens > 7000, finished
+        eventually(lambda: kept(cluster) == 0, 10, "the idle conversation has made room")
+        turn, job_id = talk.turn(lines[1])
+        assert "from its store" in details(cluster, job_id)
+        said += [turn, talk.turn(lines[2])[0]]
+        assert said == expected, (said, expected)
+        talk.end()
+
+
+def test_without_a_store_a_lost_session_is_read_again():
+    words = ("-r", "full", "-n", "4")
+    expected = turns(ASKED, *LOCAL, *words)
+    with Cluster(kvstore=0, decode=2) as cluster:
+        talk = Talk(cluster, *words)
+        first, job_id = talk.turn(ASKED[0])
+        cluster.kill(cluster.get(job_id).decode_worker)
+        again, _ = talk.turn(ASKED[1])
+        assert again[2] == 0 and [first, (*again[:2], expected[1][2], again[3]), talk.turn(ASKED[2])[0]] == expected, (first, again)
+        talk.end()
+
+
+def test_what_offloads_reads_everything():
+    with Cluster(kvstore=2) as cluster:
+        talk = Talk(cluster, "-r", "full,place=offload/1-2,retrieve=near,scope=sinks:4+recent:20,topk=16,channels=4", "-n", "2")
+        talk.turn(ASKED[0])
+        assert kept(cluster) == 0
+        turn, job_id = talk.turn(ASKED[1])
+        assert "prefill" in details(cluster, job_id), turn
+        talk.end()
 
 
 if __name__ == "__main__":
