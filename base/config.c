@@ -8,6 +8,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,9 @@
 #define MAX_PLACE_BYTES 300 // a file, a line and a name
 #define HELP_COLUMN     30
 #define HELP_WIDTH      100 // at most; a narrower terminal has less
-#define MIN_WIDTH       50
+#define NARROW_WIDTH    72  // below it, what an option does stands in lines of its own, from NARROW_COLUMN on
+#define NARROW_COLUMN   8
+#define MIN_WIDTH       20
 
 struct unit {
     const char *suffix;
@@ -366,43 +369,57 @@ static enum sl_status set_lists(const struct sl_program *program, void *config, 
     return status;
 }
 
-static int help_width(void) {
+// Columns of the terminal, if there is one of fewer than `most`.
+static int width_within(int most) {
     struct winsize size;
     bool known = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= MIN_WIDTH;
-    return known && size.ws_col < HELP_WIDTH ? size.ws_col : HELP_WIDTH;
+    return known && size.ws_col < most ? size.ws_col : most;
 }
 
-// Print `text` from the help column on, broken at spaces.
-static void print_wrapped(const char *text, int column) {
-    int width = help_width();
-    while (*text) {
-        size_t n = strcspn(text, " \n");
-        if (column > HELP_COLUMN && column + (int)n + 1 > width) {
-            printf("\n%*s", HELP_COLUMN, "");
-            column = HELP_COLUMN;
+// Print n bytes of text from a column on, broken at spaces; further lines begin at `from`.
+static void print_wrapped(const char *text, size_t n, int column, int from, int width) {
+    for (const char *end = text + n; text < end;) {
+        size_t word = strcspn(text, " \n");
+        if (column > from && column + (int)word + 1 > width) {
+            printf("\n%*s", from, "");
+            column = from;
         }
-        printf("%.*s", (int)n, text);
-        column += (int)n;
-        text += n;
-        if (*text == ' ' && column < width) {
+        printf("%.*s", (int)word, text);
+        column += (int)word;
+        text += word;
+        if (text < end && *text == ' ' && column < width) {
             putchar(' ');
             column++;
         }
-        text += *text != '\0';
+        text += text < end;
+    }
+}
+
+// Lines as they are, but for those that a terminal has no room for: they go on below what stands behind the first gap.
+static void print_lines(const char *text) {
+    int width = width_within(INT_MAX);
+    while (*text) {
+        size_t n = strcspn(text, "\n"), indent = strspn(text, " ");
+        const char *gap = strstr(text + indent, "  ");
+        int behind = gap && gap < text + n ? (int)(gap - text) + (int)strspn(gap, " ") : width;
+        print_wrapped(text, n, 0, behind <= width / 2 ? behind : (int)indent + 2, width);
+        putchar('\n');
+        text += n + (text[n] == '\n');
     }
 }
 
 static void print_option(char letter, const char *name, const char *metavar, const char *help, const char *value) {
+    int width = width_within(HELP_WIDTH), from = width < NARROW_WIDTH ? NARROW_COLUMN : HELP_COLUMN;
     int column = letter ? printf("  -%c, --%s", letter, name) : printf("      --%s", name);
     column += metavar ? printf(" %s", metavar) : 0;
-    if (column >= HELP_COLUMN) {
+    if (column >= from) {
         putchar('\n');
         column = 0;
     }
-    printf("%*s", HELP_COLUMN - column, "");
+    printf("%*s", from - column, "");
     char text[1024];
     snprintf(text, sizeof text, value && value[0] ? "%s [%s]" : "%s", help, value);
-    print_wrapped(text, HELP_COLUMN);
+    print_wrapped(text, strlen(text), from, from, width);
     putchar('\n');
 }
 
@@ -422,7 +439,7 @@ static void print_environment(const struct sl_program *program, bool has_lists) 
     for (size_t i = 0; i < program->n_options; i++) {
         if (sl_environment_takes(program->name, program->options[i].name)) {
             sl_environment_name(program->options[i].name, name, sizeof name);
-            bool full = column + (int)strlen(name) + 2 > help_width();
+            bool full = column + (int)strlen(name) + 2 > width_within(HELP_WIDTH);
             column = full ? 0 : column;
             column += printf("%s%s%s", full ? "\n" : " ", name, ++n < n_taken ? "," : "");
         }
@@ -431,7 +448,9 @@ static void print_environment(const struct sl_program *program, bool has_lists) 
 }
 
 static void print_help(const struct sl_program *program) {
-    printf("Usage: %s %s\n%s\n\nOptions:\n", program->name, program->usage, program->summary);
+    printf("Usage: %s %s\n", program->name, program->usage);
+    print_lines(program->summary);
+    puts("\nOptions:");
     bool h_is_free = true, has_lists = false;
     for (size_t i = 0; i < program->n_options; i++) {
         const struct sl_option *option = &program->options[i];
@@ -445,7 +464,8 @@ static void print_help(const struct sl_program *program) {
     print_option(0, "config", "FILE", "options from a file: lines of `name: value` (docs/OPERATIONS.md)", NULL);
     print_environment(program, has_lists);
     if (program->epilog) {
-        printf("\n%s\n", program->epilog);
+        putchar('\n');
+        print_lines(program->epilog);
     }
 }
 

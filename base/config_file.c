@@ -135,7 +135,8 @@ static enum sl_status read_mapping(struct reader *r, bool own) {
     enum sl_status status = next(r);
     while (status == SL_OK && r->event.type != YAML_MAPPING_END_EVENT) {
         char name[64];
-        if (r->event.type != YAML_SCALAR_EVENT || r->event.data.scalar.length >= sizeof name) {
+        size_t n = r->event.type == YAML_SCALAR_EVENT ? r->event.data.scalar.length : 0;
+        if (n == 0 || n >= sizeof name || strlen(scalar(r)) != n) { // "log\0" is not log
             return unexpected(r, "the name of an option");
         }
         snprintf(name, sizeof name, "%s", scalar(r));

@@ -89,6 +89,24 @@ static void print_cell(const struct sl_table *table, size_t column, const char *
     fputs(last ? "\n" : "  ", file);
 }
 
+// A text in a line of its own, which goes on below itself where the terminal ends.
+static void print_broken(const char *text, int width, FILE *file) {
+    size_t column = INDENT;
+    while (*text) {
+        size_t bytes = strcspn(text, " "), gap = strspn(text + bytes, " ");
+        fwrite(text, 1, bytes, file);
+        for (size_t i = 0; i < bytes; i++) {
+            column += ((unsigned char)text[i] & 0xc0) != 0x80;
+        }
+        text += bytes + gap;
+        size_t next = strcspn(text, " "); // in bytes: rather too much than too little
+        bool ends = *text && column + gap + next > (size_t)width;
+        fprintf(file, "%s%*s", ends ? "\n" : "", ends ? INDENT : *text ? (int)gap : 0, "");
+        column = ends ? INDENT : column + gap;
+    }
+    fputc('\n', file);
+}
+
 // The first column of the next line of a row that has columns from `first` on.
 static size_t end_of_line(const struct sl_table *table, const size_t *widths, size_t first, int width) {
     size_t used = (first > 0 ? INDENT : 0) + widths[first], column = first + 1;
@@ -107,6 +125,10 @@ void sl_table_print_within(const struct sl_table *table, int width, FILE *file) 
         for (size_t first = 0, end; first < table->n_columns; first = end) {
             end = end_of_line(table, widths, first, width);
             fprintf(file, "%*s", first > 0 ? INDENT : 0, "");
+            if (first > 0 && end == first + 1 && !table->columns[first].right) {
+                print_broken(cell_at(table, row, first), width, file);
+                continue;
+            }
             for (size_t column = first; column < end; column++) {
                 print_cell(table, column, cell_at(table, row, column), widths[column], column + 1 == end, file);
             }

@@ -2,18 +2,39 @@
 // Purpose: the calls of libsluice that are one request and one reply.
 #include "libsluice/sluice.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "libsluice/sluice_internal.h"
 #include "proto/methods.h"
 
+// ---- what connections are made with --------------------------------------------------------------------------------
+
+static struct {
+    pthread_mutex_t lock;
+    int n_users; // clients, and who has called sl_client_init()
+    bool ours;   // started here, not by a program of ours that serves, too
+} means = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
 void sl_client_init(void) {
-    sl_rpc_init();
+    pthread_mutex_lock(&means.lock);
+    if (means.n_users++ == 0 && !sl_rpc_is_up()) {
+        sl_rpc_init();
+        means.ours = true;
+    }
+    pthread_mutex_unlock(&means.lock);
 }
 
 void sl_client_shutdown(void) {
-    sl_rpc_shutdown();
+    pthread_mutex_lock(&means.lock);
+    if (--means.n_users == 0 && means.ours) {
+        sl_rpc_shutdown();
+        means.ours = false;
+    }
+    pthread_mutex_unlock(&means.lock);
 }
+
+// ---- calls ---------------------------------------------------------------------------------------------------------
 
 enum sl_status sl_client_connect(const char *coordinators, const struct sl_tls_files *tls,
                                  struct sl_client **client_out, struct sl_error *err) {
@@ -21,6 +42,7 @@ enum sl_status sl_client_connect(const char *coordinators, const struct sl_tls_f
     if (!client) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "client: out of memory");
     }
+    sl_client_init();
     enum sl_status status = tls ? sl_rpc_credentials_create(tls, &client->credentials, err) : SL_OK;
     if (status == SL_OK) {
         status = sl_rpc_addresses_parse(coordinators, &client->coordinators, err);
@@ -45,6 +67,7 @@ void sl_client_close(struct sl_client **client) {
         sl_rpc_credentials_destroy(&(*client)->credentials);
         free(*client);
         *client = NULL;
+        sl_client_shutdown();
     }
 }
 

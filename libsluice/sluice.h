@@ -7,7 +7,7 @@
  *         a watch that loses its connection goes on behind the last event it delivered, and an answer whose coordinator is lost goes on
  *         at the next one behind the last token.
  *         This header, those that it includes, and what they declare are what an installation shows to others (docs/EMBEDDING.md).
- * Threads: a client may be used by many threads at once. The program calls sl_client_init() before the first function.
+ * Threads: a client may be used by many threads at once.
  */
 #pragma once
 
@@ -26,8 +26,8 @@
 #pragma GCC visibility push(default)
 
 /*
- * Start and stop what connections are made with: once a process, before the first function below, and after the last. A process that
- * forks does so before.
+ * What connections are made with, threads among it, is started with the first client and stopped with the last one: a process that forks
+ * does so before or after. Who makes many clients, one after the other, keeps it between these two.
  */
 void sl_client_init(void);
 void sl_client_shutdown(void);
@@ -82,6 +82,13 @@ enum sl_status sl_client_watch(struct sl_client *client, const struct sl_watch *
  */
 enum sl_status sl_client_generate(struct sl_client *client, const Sluice__V1__GenerateRequest *request,
                                   const struct sl_watch *watch, char job_id_out[SL_JOB_ID_BYTES], struct sl_error *err);
+
+/*
+ * The same for who wants the text and nothing else: on_text is called with each piece of it. A job that failed is a failure here: SL_OK means
+ * that the answer is whole.
+ */
+enum sl_status sl_client_ask(struct sl_client *client, const Sluice__V1__GenerateRequest *request, int64_t deadline_ns,
+                             void (*on_text)(void *arg, const char *text), void *arg, struct sl_error *err);
 
 // Replies are freed with the _free_unpacked() function of their type. job_out may be NULL.
 enum sl_status sl_client_cancel(struct sl_client *client, const char *job_id, int64_t deadline_ns,

@@ -174,7 +174,7 @@ static enum sl_status find_matrix(struct loader *l, const struct sl_family_matri
 // Rows of the sources as the parts of *matrix.
 static enum sl_status read_matrix(struct loader *l, const struct sl_source *sources, int n, struct sl_matrix *matrix) {
     enum sl_status status = SL_OK;
-    matrix->dtype = sl_sources_type(sources, n, l->weights);
+    matrix->dtype = sl_sources_type(sources, n, l->model->ops->widened, l->weights);
     matrix->format = format_of(matrix->dtype, l->weights);
     matrix->k = sources[0].columns;
     for (int i = 0; i < n && status == SL_OK; i++) {
@@ -307,7 +307,7 @@ static enum sl_status load_embedding(struct loader *l, struct sl_source sources_
 // The embedding's rows as they are looked up, unless quantizing would round anew what was rounded for that.
 static enum sl_status load_tied_head(struct loader *l, const struct sl_source *embed) {
     struct sl_matrix *head = &l->model->head;
-    if (sl_sources_type(embed, 1, l->weights) != l->model->embed.dtype) {
+    if (sl_sources_type(embed, 1, l->model->ops->widened, l->weights) != l->model->embed.dtype) {
         enum sl_status status = read_matrix(l, embed, 1, head);
         return status == SL_OK ? pack_matrix(l, embed, 1, head) : status;
     }

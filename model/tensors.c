@@ -172,35 +172,55 @@ enum sl_status sl_tensors_find(const struct sl_tensors *t, const char *name, int
 
 // --- types -----------------------------------------------------------------------------------------------------------
 
-// What a type is or becomes without a loss; bf16 where there is nothing.
-static enum sl_dtype nearest(const struct sl_block_type *type) {
+// f16 has a range of its own: above it are infinities, below it weights whose bits are lost.
+static bool fits_f16(const struct sl_source *source) {
+    const struct sl_block_type *type = source->type;
+    float largest = 0;
+    for (size_t at = 0; at + type->bytes <= source->bytes; at += type->bytes) {
+        float bound = sl_block_bound(type, source->data + at);
+        if (!(bound <= 65504.0F)) {
+            return false;
+        }
+        largest = bound > largest ? bound : largest;
+    }
+    return largest >= 0x1p-10F; // errors are 2^-25 at most: a 32,768th of it
+}
+
+// What a type is or becomes without a loss; `widened` where there is nothing.
+static enum sl_dtype nearest(const struct sl_block_type *type, enum sl_dtype widened) {
     for (int dtype = SL_F32; dtype <= SL_Q4_0; dtype++) {
         if (type == type_of((enum sl_dtype)dtype)) {
             return (enum sl_dtype)dtype;
         }
     }
-    return type->to_q8_0 != NULL ? SL_Q8_0 : SL_BF16;
+    return type->to_q8_0 != NULL ? SL_Q8_0 : widened;
 }
 
-static enum sl_dtype common_of(enum sl_dtype a, enum sl_dtype b) {
+static enum sl_dtype common_of(enum sl_dtype a, enum sl_dtype b, enum sl_dtype widened) {
     if (a == b) {
         return a;
     }
     if (sl_dtype_is_codes(a) && sl_dtype_is_codes(b)) {
         return SL_Q8_0;
     }
-    bool is_rounded = (a == SL_BF16 && sl_dtype_is_codes(b)) || (b == SL_BF16 && sl_dtype_is_codes(a));
-    return is_rounded ? SL_BF16 : SL_F32;
+    bool is_rounded = (a == widened && sl_dtype_is_codes(b)) || (b == widened && sl_dtype_is_codes(a));
+    return is_rounded ? widened : SL_F32;
 }
 
-enum sl_dtype sl_sources_type(const struct sl_source *sources, int n, enum sl_weight_format format) {
-    enum sl_dtype dtype = nearest(sources[0].type);
+enum sl_dtype sl_sources_type(const struct sl_source *sources, int n, enum sl_dtype widened,
+                              enum sl_weight_format format) {
     bool is_exact = true;
+    for (int i = 0; i < n && widened == SL_F16; i++) {
+        bool is_number = sources[i].type->n_weights == 1;
+        bool fits = is_number ? sources[i].type != type_of(SL_BF16) : fits_f16(&sources[i]);
+        widened = fits ? SL_F16 : SL_BF16;
+    }
+    enum sl_dtype dtype = nearest(sources[0].type, widened);
     for (int i = 0; i < n; i++) {
-        dtype = common_of(dtype, nearest(sources[i].type));
+        dtype = common_of(dtype, nearest(sources[i].type, widened), widened);
     }
     for (int i = 0; i < n; i++) {
-        is_exact = is_exact && (dtype != SL_BF16 || sources[i].type == type_of(SL_BF16));
+        is_exact = is_exact && (dtype != widened || sources[i].type == type_of(widened));
     }
     return is_exact || format == SL_WEIGHT_STORED ? dtype : SL_F32;
 }

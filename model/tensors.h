@@ -35,11 +35,12 @@ enum sl_status sl_tensors_find(const struct sl_tensors *tensors, const char *nam
                                int64_t columns, struct sl_source *source_out, struct sl_error *err);
 
 /*
- * The type that rows of all n sources can be had as. Nothing is lost but what bf16 rounds: blocks of quantized weights become
- * codes where these are exact (Q8_0, Q4_0, Q5_0, Q3_K), or else bf16; f32 if `format` quantizes them anyway, so that they
- * are rounded once.
+ * The type that rows of all n sources can be had as. Nothing is lost but what 16 bits round: blocks of quantized weights become
+ * codes where these are exact (Q8_0, Q4_0, Q5_0, Q3_K), or else `widened` (sl_ops.widened), and bf16 where f16 has no room for them;
+ * f32 if `format` quantizes them anyway, so that they are rounded once.
  */
-enum sl_dtype sl_sources_type(const struct sl_source *sources, int n, enum sl_weight_format format);
+enum sl_dtype sl_sources_type(const struct sl_source *sources, int n, enum sl_dtype widened,
+                              enum sl_weight_format format);
 
 // Rows of `dtype`, which the members of the stream make if they do not lie there. They stay until they are released, or the
 // tensors are closed. SL_ERR_EXHAUSTED.

@@ -24,6 +24,7 @@
 // Fork and spawn before, never in between. Stopping leaves gRPC's own globals behind (rpc/rpc_core.c says why).
 void sl_rpc_init(void);
 void sl_rpc_shutdown(void);
+bool sl_rpc_is_up(void); // asked by the thread that starts and stops it
 
 // ---- who we are ------------------------------------------------------------------------------------------------
 

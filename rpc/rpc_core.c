@@ -81,6 +81,10 @@ void sl_rpc_init(void) {
     }
 }
 
+bool sl_rpc_is_up(void) {
+    return runtime.queue != NULL;
+}
+
 void sl_rpc_shutdown(void) {
     if (!runtime.queue) {
         return;

@@ -7,7 +7,7 @@
 OUT/families/NAME.gguf   the tiny models of tests/golden/families, as converters make GGUF of them: names, metadata, and for
                          Llamas the rows of q and k in the other order. Their logits are those of Transformers.
 OUT/types/TYPE.gguf      a model of one layer whose matrices are random blocks of a type, OUT/types/TYPE, the folder of its
-                         numbers in f32, and OUT/types/TYPE.rounded, of those numbers as bf16. The formulas here are written
+                         numbers in f32, and OUT/types/TYPE.rounded, of those numbers as f16. The formulas here are written
                          from the format's description and use nothing of ours.
 OUT/types/mixed.gguf     q, k, v of types that have codes, gate and up of types that have none
 OUT/types/tied.gguf      Q4_K without a head of its own; untied.gguf has the embedding a second time, as the head
@@ -296,9 +296,8 @@ SHAPES = {"self_attn.q_proj": (256, 256), "self_attn.k_proj": (128, 256), "self_
           "self_attn.o_proj": (256, 256), "mlp.gate_proj": (256, 256), "mlp.up_proj": (256, 256), "mlp.down_proj": (256, 256)}
 
 
-def to_bf16(array):
-    bits = np.ascontiguousarray(array, "<f4").view("<u4")
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype("<u4").view("f4")
+def to_f16(array):
+    return array.astype("<f2").astype("<f4")
 
 
 def random_model(out, name, kind_of, is_rounded):
@@ -317,7 +316,7 @@ def random_model(out, name, kind_of, is_rounded):
         numbers[full] = rng.uniform(0.5, 1.5, 256).astype("f4")
         tensors[gguf_name(full)] = ("F32", (256,), numbers[full].tobytes())
     write_gguf(out / f"{name}.gguf", metadata_of(CONFIG)[0], tensors)
-    rounded = {full: to_bf16(array) if array.ndim == 2 and is_rounded(full) else array for full, array in numbers.items()}
+    rounded = {full: to_f16(array) if array.ndim == 2 and is_rounded(full) else array for full, array in numbers.items()}
     for folder, arrays in ((out / name, numbers), (out / f"{name}.rounded", rounded)):
         folder.mkdir(parents=True, exist_ok=True)
         write_safetensors(folder / "model.safetensors", arrays)

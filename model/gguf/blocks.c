@@ -6,6 +6,7 @@
  */
 #include "model/gguf/blocks.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "tensor/half.h"
@@ -204,19 +205,19 @@ static void widen_q6_k(const unsigned char *block, float *restrict out) {
 // --- the table -------------------------------------------------------------------------------------------------------
 
 static const struct sl_block_type types[] = {
-    {0, "F32", 1, 4, widen_f32, NULL},
-    {1, "F16", 1, 2, widen_f16, NULL},
-    {2, "Q4_0", 32, 18, widen_q4_0, q4_0_to_q8_0},
-    {3, "Q4_1", 32, 20, widen_q4_1, NULL},
-    {6, "Q5_0", 32, 22, widen_q5_0, q5_0_to_q8_0},
-    {7, "Q5_1", 32, 24, widen_q5_1, NULL},
-    {8, "Q8_0", 32, SL_Q8_0_BYTES, widen_q8_0, q8_0_to_q8_0},
-    {10, "Q2_K", 256, 84, widen_q2_k, NULL},
-    {11, "Q3_K", 256, 110, widen_q3_k, q3_k_to_q8_0},
-    {12, "Q4_K", 256, 144, widen_q4_k, NULL},
-    {13, "Q5_K", 256, 176, widen_q5_k, NULL},
-    {14, "Q6_K", 256, 210, widen_q6_k, NULL},
-    {30, "BF16", 1, 2, widen_bf16, NULL},
+    {0, "F32", 1, 4, widen_f32, NULL, 0, 0, 0},
+    {1, "F16", 1, 2, widen_f16, NULL, 0, 0, 0},
+    {2, "Q4_0", 32, 18, widen_q4_0, q4_0_to_q8_0, 0, 8, 0},
+    {3, "Q4_1", 32, 20, widen_q4_1, NULL, 0, 15, 1},
+    {6, "Q5_0", 32, 22, widen_q5_0, q5_0_to_q8_0, 0, 16, 0},
+    {7, "Q5_1", 32, 24, widen_q5_1, NULL, 0, 31, 1},
+    {8, "Q8_0", 32, SL_Q8_0_BYTES, widen_q8_0, q8_0_to_q8_0, 0, 128, 0},
+    {10, "Q2_K", 256, 84, widen_q2_k, NULL, 80, 15 * 3, 15},
+    {11, "Q3_K", 256, 110, widen_q3_k, q3_k_to_q8_0, 108, 32 * 4, 0},
+    {12, "Q4_K", 256, 144, widen_q4_k, NULL, 0, 63 * 15, 63},
+    {13, "Q5_K", 256, 176, widen_q5_k, NULL, 0, 63 * 31, 63},
+    {14, "Q6_K", 256, 210, widen_q6_k, NULL, 208, 128 * 32, 0},
+    {30, "BF16", 1, 2, widen_bf16, NULL, 0, 0, 0},
 };
 
 static const char *const others[] = {
@@ -225,6 +226,11 @@ static const char *const others[] = {
     [24] = "I8",    [25] = "I16",    [26] = "I32",     [27] = "I64",    [28] = "F64",
     [29] = "IQ1_M", [34] = "TQ1_0",  [35] = "TQ2_0",   [39] = "MXFP4",
 };
+
+float sl_block_bound(const struct sl_block_type *type, const unsigned char *block) {
+    float offset = type->offsets > 0 ? fabsf(half_at(block + type->at + 2)) : 0;
+    return type->scales * fabsf(half_at(block + type->at)) + type->offsets * offset;
+}
 
 const struct sl_block_type *sl_block_type(uint32_t id, const char **name_out) {
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {

@@ -28,7 +28,13 @@ struct sl_block_type {
     void (*widen)(const unsigned char *block, float *out);
     // The same weights as n_weights / 32 blocks of Q8_0, code by code: not a bit is lost. NULL: that cannot be.
     void (*to_q8_0)(const unsigned char *block, unsigned char *out);
+    // No weight of a block is beyond scales |D| + offsets |M| (s and m of 32 weights), D at `at`, M, of which offsets tells, behind it.
+    int at;
+    float scales, offsets;
 };
+
+// The bound of the block.
+float sl_block_bound(const struct sl_block_type *type, const unsigned char *block);
 
 // NULL: not one that we read; *name_out is what it is called then, as far as it is known.
 const struct sl_block_type *sl_block_type(uint32_t id, const char **name_out);

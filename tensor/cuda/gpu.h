@@ -135,6 +135,12 @@ GPU_DEVICE uint32_t transpose_8x8(uint32_t x) {
 GPU_DEVICE uint32_t bytes_of(uint32_t a, uint32_t b, uint32_t which) {
     return __byte_perm(a, b, which);
 }
+// (x & mask) | bits, one instruction: of two constants the compiler makes two.
+GPU_DEVICE uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) {
+    uint32_t y;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
+    return y;
+}
 GPU_DEVICE void cp_async16(void *to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from));
 }
@@ -173,6 +179,9 @@ static inline uint32_t bytes_of(uint32_t a, uint32_t b, uint32_t which) {
         out |= (uint32_t)(both >> 8 * (which >> 4 * i & 7) & 255) << 8 * i;
     }
     return out;
+}
+static inline uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) {
+    return (x & mask) | bits;
 }
 static inline void cp_async16(void *to, const void *from, EMU_HERE) {
     emu::copy_later(to, from, 16, file, line);

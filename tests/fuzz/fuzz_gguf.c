@@ -100,7 +100,8 @@ static void check_model(const char *path) {
             continue;
         }
         for (int format = SL_WEIGHT_STORED; format <= SL_WEIGHT_INT4; format++) {
-            enum sl_dtype dtype = sl_sources_type(&source, 1, (enum sl_weight_format)format);
+            enum sl_dtype widened = format % 2 == 0 ? SL_F16 : SL_BF16;
+            enum sl_dtype dtype = sl_sources_type(&source, 1, widened, (enum sl_weight_format)format);
             require(sl_tensors_read(tensors, &source, dtype, NULL, &rows, &err) == SL_OK && rows.n == n);
             sl_tensors_release(tensors, &source, &rows);
         }

@@ -73,8 +73,13 @@ def test_examples_speak_with_a_cluster_of_what_is_installed():
             client = block("README.md", "python").replace("127.0.0.1:8000", f"{gateway.host}:{gateway.port}")
             answer = run("/usr/bin/python3", "-c", client, input=prompt)
             assert "48213" in answer, answer
-        lost = subprocess.run([f"{folder}/by_pkg_config", "nonsense", "x"], env={**os.environ, "LD_LIBRARY_PATH": f"{HERE}/lib"})
-        assert lost.returncode == 2, lost
+        for address, status, says in [("nonsense", 2, "nonsense"), ("127.0.0.1:1", 1, "127.0.0.1:1")]:
+            lost = subprocess.run([f"{folder}/by_pkg_config", address, "x"], capture_output=True, text=True, timeout=60, env={**os.environ, "LD_LIBRARY_PATH": f"{HERE}/lib"})
+            assert lost.returncode == status and says in lost.stderr, lost
+
+
+def test_the_program_of_the_page_is_short():
+    assert len(block("docs/EMBEDDING.md", "c").splitlines()) <= 30
 
 
 def test_the_library_shows_its_interface_and_nothing_else():

@@ -150,6 +150,11 @@ static const struct attend_case {
     {SL_KV_F16, SL_KV_F16, 1, 1, 512, 2, true, {90}, {0}, 0, true, 0},
     {SL_KV_F16, SL_KV_INT2, 8, 2, 64, 3, false, {200, 330}, {3, 5}, 0, true, 0},
     {SL_KV_BF16, SL_KV_INT2, 2, 1, 256, 20, false, {140}, {1}, 0, true, 0},
+    {SL_KV_F16, SL_KV_INT8, 4, 1, 128, 1, false, {700}, {10}, 0, true, 0},
+    {SL_KV_F16, SL_KV_INT4, 8, 2, 128, 11, false, {600, 65}, {9, 0}, 0, true, 16},
+    {SL_KV_F16, SL_KV_INT2, 3, 1, 128, 2, false, {130}, {2}, 0, true, 0},
+    {SL_KV_F16, SL_KV_INT1, 12, 2, 64, 1, false, {129, 640}, {2, 10}, 0, true, 0},
+    {SL_KV_F16, SL_KV_INT1, 2, 1, 128, 3, false, {200}, {3}, 70, true, 0},
     {SL_KV_F16, SL_KV_INT1, 4, 2, 96, 9, false, {200, 70}, {2, 1}, 0, true, 0},
     // windows: of one slot, within a page, over several, longer than the session; packed pages under them
     {SL_KV_F32, SL_KV_F32, 2, 2, 24, 70, false, {70, 200}, {0, 0}, 1, true, 0},

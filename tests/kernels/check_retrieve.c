@@ -93,10 +93,10 @@ static void test_attend_slots_with_all_slots_gives_the_bits_of_attend(void **sta
             memset(args.lse, 0xff, (size_t)args.n_heads * sizeof *lse);
             tier(*name)->attend_slots(NULL, &args, lists_of(&all), (struct sl_counts){.host = all.n});
             if (tier(*name)->attend_slots == tier("reference")->attend_slots || strcmp(*name, "avx2") == 0 ||
-                is_device(*name)) {
+                (is_device(*name) && (!has_packed_pages(&args) || rounding_of(*name, &args) == 0))) {
                 assert_memory_equal(args.out, out, n_out);
                 assert_memory_equal(args.lse, lse, (size_t)args.n_heads * sizeof *lse);
-            } // other tiers have the attend_slots of avx2, but an attend of their own
+            } // other tiers have the attend_slots of avx2, but an attend of their own, as a device has of packed pages
             free(out);
             free(lse);
             case_close(&c, &args);
@@ -119,7 +119,8 @@ static void check_head(const char *name, const struct sl_attend *args, int head,
     const struct sl_kv *kv = &args->heads.kv[head / (args->n_heads / args->heads.n)];
     int d = args->head_dim;
     double q[SL_MAX_HEAD_DIM], key[SL_MAX_HEAD_DIM], out[SL_MAX_HEAD_DIM] = {0}, scores[512], max = -INFINITY, sum = 0;
-    double magnitude[SL_MAX_HEAD_DIM] = {0}, u = is_device(name) ? rounding_of(name, args) : 0,
+    double magnitude[SL_MAX_HEAD_DIM] = {0},
+           u = is_device(name) && !has_packed_pages(args) ? rounding_of(name, args) : 0,
            e = 0; // no tier rounds here
     float k[SL_MAX_HEAD_DIM], v[SL_MAX_HEAD_DIM];
     for (int i = 0; i < d; i++) {

@@ -413,6 +413,7 @@ static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, s
 }
 
 void sl_amx_dense_fill(struct sl_ops *ops) { // the rest is tier avx512's, which also frees what either packs
+    ops->widened = SL_BF16;
     ops->pack = pack;
     ops->matmul_scratch = matmul_scratch;
     ops->arranges = arranges;

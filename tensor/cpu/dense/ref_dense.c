@@ -192,6 +192,7 @@ static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const f
 }
 
 void sl_ref_dense_fill(struct sl_ops *ops) {
+    ops->widened = SL_F16;
     ops->pack = pack;
     ops->unpack = unpack;
     ops->pack_rows = pack_rows;

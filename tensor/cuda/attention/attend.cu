@@ -13,7 +13,7 @@
  * Design: a block has 16 queries of a KV head, rows and query heads alike, and goes over the slots by tiles in shared memory, in
  *         f32: K, and in its place V. A warp has two queries: a lane scores slots, then adds up channels. Where rows are few, splits
  *         are blocks, whose states are put aside and folded by another kernel; the bits are the same, and depend on neither
- *         the number of rows nor the calls. attend_tensor.cu has tensor cores do it, where they can.
+ *         the number of rows nor the calls. attend_tensor.cu and attend_packed.cu have tensor cores do it, where they can.
  */
 #include "tensor/cuda/attention/calls.h"
 #include "tensor/cuda/attention/tiles.h"
@@ -44,10 +44,10 @@ template <int PER> GPU_DEVICE void fold(softmax<PER> &all, const softmax<PER> &p
     }
     float max = fmaxf(all.max, part.max), a = expf(all.max - max), b = expf(part.max - max);
     all.max = max;
-    all.sum = a * all.sum + b * part.sum;
+    all.sum = folded(a, all.sum, b, part.sum);
     GPU_UNROLL
     for (int i = 0; i < PER; i++) {
-        all.out[i] = a * all.out[i] + b * part.out[i];
+        all.out[i] = folded(a, all.out[i], b, part.out[i]);
     }
 }
 
@@ -141,7 +141,8 @@ template <int PER>
 GPU_DEVICE void add_values(const gpu_attention &shape, const query &q, const float *values, uint32_t first, uint32_t n,
                            const float *weights, softmax<PER> &s) {
     uint32_t begin = q.begin > first ? q.begin - first : 0, end = q.end > first ? q.end - first : 0;
-    GPU_UNROLL_BY((PER > 8 ? 1 : 2))
+    [[maybe_unused]] constexpr int BY = PER > 8 ? 1 : 2;
+    GPU_UNROLL_BY(BY)
     for (uint32_t j = begin; j < n && j < end; j++) {
         float weight = weights[j];
         const float *row = values + (int)j * gpu::pitch_of(shape.head_dim);
@@ -310,7 +311,7 @@ template <int PER> static void launch(struct gpu_queue *queue, const attend_call
     uint32_t tile_slots = slots_of_tile(d), heads = (uint32_t)c.shape.n_kv_heads;
     size_t bytes = (QUERIES * (size_t)d + tile_slots * ((size_t)d + 4)) * sizeof(float);
     dim3 grid(c.n_tiles * (c.n_splits > 0 ? c.n_splits : 1), heads, (unsigned)n_calls);
-    if (!gpu_attend_tensor(queue, c, n_calls)) {
+    if (!gpu_attend_tensor(queue, c, n_calls) && !gpu_attend_packed(queue, c, n_calls)) {
         GPU_ALLOW_SHARED(attend<PER>, bytes);
         GPU_LAUNCH(attend<PER>, grid, THREADS, bytes, queue, c);
     }

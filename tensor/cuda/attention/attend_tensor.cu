@@ -54,13 +54,13 @@ template <int D> GPU_DEVICE void fold(whole &all, const state<D> &part) {
         }
         float max = fmaxf(all.max[i], part.max[i]), a = expf(all.max[i] - max), b = expf(part.max[i] - max);
         all.max[i] = max;
-        all.sum[i] = a * all.sum[i] + b * part.sum[i];
+        all.sum[i] = folded(a, all.sum[i], b, part.sum[i]);
         GPU_UNROLL
         for (int n = 0; n < D / 8; n++) {
             GPU_UNROLL
             for (int k = 2 * i; k < 2 * i + 2; k++) {
                 float *out = all.out + (n * 4 + k) * 32;
-                *out = a * *out + b * part.out[n][k];
+                *out = folded(a, *out, b, part.out[n][k]);
             }
         }
     }
@@ -273,6 +273,7 @@ GPU_DEVICE void begin_whole(const attend_call &c, const gpu_attend *call, const 
 template <int D>
 GPU_DEVICE void store_whole(const attend_call &c, const gpu_attend *call, const query (&q)[2], const whole &all) {
     __syncwarp(); // all lanes have read what came before
+    GPU_UNROLL
     for (int i = 0; i < 2; i++) {
         if (q[i].row < 0) {
             continue;

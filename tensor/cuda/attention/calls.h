@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: calls of attention as kernels see them: which queries a block has, what these see, where their results go. Of attend.cu and
-//          attend_tensor.cu.
+// Purpose: calls of attention as kernels see them: which queries a block has, what these see, where their results go. Of attend.cu,
+//          attend_tensor.cu and attend_packed.cu.
 #pragma once
 
 #include "tensor/cuda/attention/tiles.h"
@@ -54,6 +54,13 @@ GPU_DEVICE float *part_of(const attend_call &c, uint32_t call, const query &q, u
     return c.parts + (row * c.n_splits + split) * (size_t)(2 + c.shape.head_dim);
 }
 
+// A number of all splits so far and of one more, scaled to the larger maximum: one way, wherever it is done.
+GPU_DEVICE float folded(float scale_all, float all, float scale_part, float part) {
+    return fmaf(scale_all, all, scale_part * part);
+}
+
 // Tensor cores do it: of pages in a 16-bit format, none of them packed, keys that are rotated already, and the head sizes that there
 // are kernels for. False: they cannot. The bits depend on neither the number of rows, the calls, nor where splits are folded.
 bool gpu_attend_tensor(struct gpu_queue *queue, attend_call c, int n_calls);
+// The same of pages of codes and f16, heads of 64 and 128, and all slots.
+bool gpu_attend_packed(struct gpu_queue *queue, attend_call c, int n_calls);

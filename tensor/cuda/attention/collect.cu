@@ -15,7 +15,8 @@ static __global__ void __launch_bounds__(THREADS) collect(const gpu_share *share
         GPU_UNROLL
         for (uint32_t k = 0; k < UNROLL; k++) {
             uint32_t i = first + k * THREADS;
-            held[k] = from[i < n ? i : first]; // no branch between the loads
+            uint4 x = from[i < n ? i : first]; // no branch between the loads
+            held[k] = {x.x, x.y, x.z, x.w};
         }
         GPU_UNROLL
         for (uint32_t k = 0; k < UNROLL; k++) {

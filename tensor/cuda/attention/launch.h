@@ -43,22 +43,25 @@ struct gpu_attention { // and what does not: the host's, taken at the call
     // sl_attend.rope: keys and queries are rotated by their slots, whose angles these are, [slots][rotary_dim / 2]; NULL: not
     const float *slot_cosines, *slot_sines;
     int rotary_dim;
-    bool unfinished;          // as ops->attend_before: all slots are added to before_*
-    enum sl_kv_format format; // of working pages
-    bool has_packed;          // some head has pages in another
+    bool unfinished;                 // as ops->attend_before: all slots are added to before_*
+    enum sl_kv_format format;        // of working pages
+    bool has_packed;                 // some head has pages in another,
+    enum sl_kv_format packed_format; // which is this
 };
 
 void sl_gpu_append(struct gpu_queue *queue, const struct gpu_attend *calls, int n_calls, int most_rows,
                    const struct gpu_attention *shape); // exact
 // work: for few rows over many slots; NULL: a row's slots are one block's work. The bits are the same. No bytes are asked for where
 // there are blocks enough without, or where it would be more than GPU_MOST_WORK. Within 1e-5 of the
-// reference; where tensor cores do it, which round queries and weights to the format of the pages, f16 within 4e-3, bf16 3e-2.
+// reference; where tensor cores do it, which round queries and weights to the format of the pages, and what codes stand for to f16, f16
+// and codes within 4e-3, bf16 3e-2.
 #define GPU_MOST_WORK ((size_t)512 << 20)
 size_t sl_gpu_attend_work(int n_calls, int most_rows, uint32_t most_slots, const struct gpu_attention *shape);
 void sl_gpu_attend(struct gpu_queue *queue, const struct gpu_attend *calls, int n_calls, int most_rows,
                    uint32_t most_slots, const struct gpu_attention *shape, void *work);
 
-// One call of one row; slots, n: [n_kv_heads]. The list of all slots gives the bits of sl_gpu_attend(). work: as there, for
+// One call of one row; slots, n: [n_kv_heads]. The list of all slots gives the bits of sl_gpu_attend(), unless some are packed and tensor
+// cores attend to them there; here they do to unpacked ones alone. work: as there, for
 // most_listed slots
 void sl_gpu_attend_slots(struct gpu_queue *queue, const struct gpu_attend *call, uint32_t most_listed,
                          const struct gpu_attention *shape, const uint32_t *slots, size_t slots_stride,

@@ -138,6 +138,7 @@ static void pick(struct sl_stream *stream, const float *logits, int64_t n_vocab,
 }
 
 void sl_gpu_dense_fill(struct sl_ops *ops) {
+    ops->widened = SL_BF16;
     ops->pack = pack;
     ops->unpack = unpack;
     ops->pack_rows = pack;

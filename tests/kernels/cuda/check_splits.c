@@ -22,7 +22,12 @@ static const struct shape shapes[] = {
     {SL_KV_F32, SL_KV_INT2, 24, 2, {33, 5}, {{700, 700}, {65, 65}}, {{5, 5}, {0, 0}}, 100, false},
     {SL_KV_F16, SL_KV_INT1, 256, 2, {1, 1}, {{70, 1}, {64, 65}}, {{1, 0}, {0, 0}}, 0, false},
     {SL_KV_BF16, SL_KV_BF16, 512, 1, {3, 1}, {{70, 3}, {64, 65}}, {{0}}, 0, false},
-    // by tensor cores: nothing packed, 16 bits, a head size of theirs; few rows and several blocks of them
+    // by tensor cores, packed: few rows and many, a window, heads without a packed page
+    {SL_KV_F16, SL_KV_INT4, 128, 4, {1, 3}, {{1100, 65}, {600, 513}}, {{17, 0}, {9, 8}}, 0, false},
+    {SL_KV_F16, SL_KV_INT8, 64, 3, {20, 1}, {{700, 200}, {64, 1}}, {{10, 3}, {0, 0}}, 100, false},
+    {SL_KV_F16, SL_KV_INT2, 128, 8, {1, 2}, {{513, 600}, {130, 512}}, {{8, 1}, {2, 7}}, 0, false},
+    {SL_KV_F16, SL_KV_INT1, 64, 1, {9, 1}, {{520, 700}, {64, 640}}, {{8, 10}, {1, 9}}, 0, false},
+    // nothing packed, 16 bits, a head size of theirs; few rows and several blocks of them
     {SL_KV_F16, SL_KV_F16, 64, 4, {1, 19}, {{65, 1000}, {19, 64}}, {{0}}, 0, false},
     {SL_KV_BF16, SL_KV_BF16, 128, 3, {64, 2}, {{64, 700}, {3, 1030}}, {{0}}, 0, false},
     {SL_KV_F16, SL_KV_F16, 96, 2, {2, 60}, {{1100, 1100}, {640, 640}}, {{0}}, 100, false},
@@ -116,7 +121,8 @@ static void scene_open(struct scene *s, const struct shape *a) {
                                       .scale = 0.2f,
                                       .window = a->window,
                                       .format = a->work,
-                                      .has_packed = has_packed(a)};
+                                      .has_packed = has_packed(a),
+                                      .packed_format = a->packed};
     if (a->rope) {
         open_rope(s);
     }

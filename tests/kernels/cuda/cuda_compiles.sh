@@ -59,6 +59,8 @@ wants dense/tensor_cores.cu "mma.sync.aligned.m16n8k16.row.col.f32.bf16" "ldmatr
 wants attention/attend.cu "ld.*v4.*32" "st.shared.*v4.*32"
 wants attention/attend_tensor.cu "mma.sync.aligned.m16n8k16.row.col.f32.f16" "mma.sync.aligned.m16n8k16.row.col.f32.bf16" \
     "ldmatrix.sync.aligned.m8n8.x4.shared" "ldmatrix.sync.aligned.m8n8.x4.trans" "cp.async.cg.shared.global"
+wants attention/attend_packed.cu "mma.sync.aligned.m16n8k16.row.col.f32.f16" "movmatrix.sync.aligned.m8n8.trans" \
+    "lop3.b32 .*0xea" "ld.*v4.*32"
 wants attention/stats.cu "ld.*v4.*32"
 wants evict/gather.cu "ld.*v4.*32" "st.*v4.*32"
 echo "$n files, by ${clang:-nvcc}"

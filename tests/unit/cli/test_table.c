@@ -126,9 +126,28 @@ static void test_table_fits_a_narrow_terminal(void **state) {
     sl_table_cleanup(&table);
 }
 
+static void test_table_breaks_texts_that_no_line_has_room_for(void **state) {
+    (void)state;
+    static const struct sl_column two[] = {{"PRESET", false}, {"SUMMARY", false}};
+    struct sl_table table = SL_TABLE(two);
+    sl_table_add(&table, "locret\tretaining heads trained to predict \xc3\xa9\xc3\xa9");
+    sl_table_add(&table, "x\ta_word_that_is_longer_than_a_line b");
+    char *text;
+    size_t n;
+    FILE *file = open_memstream(&text, &n);
+    sl_table_print_within(&table, 20, file);
+    fclose(file);
+    assert_string_equal(
+        text, "PRESET\n    SUMMARY\nlocret\n    retaining heads\n    trained to\n    predict \xc3\xa9\xc3\xa9\n"
+              "x\n    a_word_that_is_longer_than_a_line\n    b\n");
+    free(text);
+    sl_table_cleanup(&table);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table_fits_a_narrow_terminal),
+        cmocka_unit_test(test_table_breaks_texts_that_no_line_has_room_for),
         cmocka_unit_test(test_table_aligns_columns),
         cmocka_unit_test(test_table_takes_several_cells_at_once),
         cmocka_unit_test(test_table_counts_characters_and_hides_controls),

@@ -4,7 +4,9 @@
 import fcntl
 import http.server
 import json
+import fcntl
 import os
+import pty
 import re
 import signal
 import struct
@@ -215,6 +217,32 @@ class Options(unittest.TestCase):
             self.assertLessEqual(max(map(len, options.splitlines())), width, options)
 
 
+class NarrowTerminal(unittest.TestCase):
+    """What is said fits where it is read."""
+
+    def lines(self, columns, *words):
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        process = subprocess.Popen([os.path.join(BIN, "sluice"), *words], stdin=theirs, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+        text = b""
+        try:
+            while piece := os.read(ours, 65536):
+                text += piece
+        except OSError:  # nobody writes any more
+            pass
+        os.close(ours)
+        self.assertEqual(process.wait(60), 0)
+        return text.decode().replace("\r\n", "\n").split("\n")
+
+    def test_help_and_tables_fit(self):
+        for columns in (40, 60, 80, 120):
+            for words in (["jobs", "--help"], ["eval", "perplexity", "--help"], ["recipes"]):
+                lines = [line for line in self.lines(columns, *words) if not line.startswith("Usage: ")]
+                self.assertLessEqual(max(map(len, lines)), columns, (words, lines))
+                self.assertIn("newest" if words == ["recipes"] else "deadline.", " ".join(lines))
+
+
 class ConfigFile(unittest.TestCase):
     def config(self, text):
         with open(self.path, "w", encoding="utf-8") as file:
@@ -277,7 +305,7 @@ sluice-decode:
         for text, says in [("cordinator: x:1\n", ":1: sluice jobs has no option cordinator: did you mean coordinator"),
                            ("log: warn\nsluice jobs:\n  limmit: 3\n", ":3: sluice jobs has no option limmit: did you mean limit"),
                            ("log: warn\nlog: info\n", ":2: log stands in line 1 already"), ("- a\n", ":1: expected `option: value`"),
-                           ("log: {a: b}\n", ":1: expected a value"), ("log: *x\n", ":1: "), ("log: 'a\n", ":2: found unexpected end"),
+                           ("log: {a: b}\n", ":1: expected a value"), ("? \n", ":1: expected the name"), ('"log\\0": info\n', ":1: expected the name"), ("log: *x\n", ":1: "), ("log: 'a\n", ":2: found unexpected end"),
                            ("timeout: 5\n", ":1: timeout: '5' is not a time with its unit")]:
             done = run("jobs", *self.config(text))
             self.assertEqual(done.returncode, 2, done)
