@@ -50,7 +50,8 @@ struct sl_arena {
     pthread_mutex_t lock;
     char *base;
     uint32_t n_units;
-    size_t mapped_bytes; // of a range that is its own; 0: it is not
+    size_t mapped_bytes;   // of a range that is its own; 0: it is not
+    struct sl_arena *next; // its further ranges
 
     struct block *blocks; // the pool of descriptors; [0] is NONE
     uint32_t n_blocks_allocated;
@@ -278,6 +279,7 @@ void sl_arena_destroy(struct sl_arena **arena_ptr) {
     if (!arena) {
         return;
     }
+    struct sl_arena *next = arena->next;
     if (arena->n_handed_out > 0) {
         sl_log_error("arena", "destroyed with %zu blocks (%zu bytes) still handed out", arena->n_handed_out,
                      arena->used_units * SL_ARENA_UNIT);
@@ -290,9 +292,22 @@ void sl_arena_destroy(struct sl_arena **arena_ptr) {
     free(arena->blocks);
     free(arena);
     *arena_ptr = NULL;
+    sl_arena_destroy(&next);
 }
 
-void *sl_arena_alloc(struct sl_arena *arena, size_t bytes) {
+void sl_arena_join(struct sl_arena *arena, struct sl_arena **more_inout) {
+    while (arena->next != NULL) {
+        arena = arena->next;
+    }
+    arena->next = *more_inout;
+    *more_inout = NULL;
+}
+
+int sl_arena_ranges(const struct sl_arena *arena) {
+    return arena->next != NULL ? 1 + sl_arena_ranges(arena->next) : 1;
+}
+
+static void *alloc_here(struct sl_arena *arena, size_t bytes) {
     // An empty block is still a block: it has an address of its own, and counts.
     size_t n = bytes == 0 ? 1 : (bytes - 1) / SL_ARENA_UNIT + 1;
     if (n > arena->n_units) {
@@ -319,6 +334,22 @@ void *sl_arena_alloc(struct sl_arena *arena, size_t bytes) {
     return memory;
 }
 
+void *sl_arena_alloc_near(struct sl_arena *arena, int range, size_t bytes) {
+    struct sl_arena *near = arena;
+    while (range-- > 0 && near->next != NULL) {
+        near = near->next;
+    }
+    void *memory = alloc_here(near, bytes);
+    for (struct sl_arena *a = arena; a != NULL && memory == NULL; a = a->next) {
+        memory = alloc_here(a, bytes);
+    }
+    return memory;
+}
+
+void *sl_arena_alloc(struct sl_arena *arena, size_t bytes) {
+    return sl_arena_alloc_near(arena, 0, bytes);
+}
+
 // The descriptor of the block that begins at `memory`, or NONE.
 static uint32_t lookup(const struct sl_arena *arena, const char *memory) {
     uintptr_t offset = (uintptr_t)memory - (uintptr_t)arena->base;
@@ -331,6 +362,9 @@ static uint32_t lookup(const struct sl_arena *arena, const char *memory) {
 void sl_arena_free(struct sl_arena *arena, void *memory) {
     if (!memory) {
         return;
+    }
+    while (arena->next != NULL && ((uintptr_t)memory - (uintptr_t)arena->base) / SL_ARENA_UNIT >= arena->n_units) {
+        arena = arena->next;
     }
     pthread_mutex_lock(&arena->lock);
     uint32_t id = lookup(arena, memory);
@@ -374,19 +408,24 @@ static size_t largest_free_units(const struct sl_arena *arena) {
 }
 
 void sl_arena_get_stats(struct sl_arena *arena, struct sl_arena_stats *stats_out) {
-    pthread_mutex_lock(&arena->lock);
-    *stats_out = (struct sl_arena_stats){
-        .capacity_bytes = (size_t)arena->n_units * SL_ARENA_UNIT,
-        .used_bytes = arena->used_units * SL_ARENA_UNIT,
-        .high_water_bytes = arena->high_water_units * SL_ARENA_UNIT,
-        .largest_free_bytes = largest_free_units(arena) * SL_ARENA_UNIT,
-        .n_blocks = arena->n_handed_out,
-    };
-    pthread_mutex_unlock(&arena->lock);
+    *stats_out = (struct sl_arena_stats){0};
+    for (; arena != NULL; arena = arena->next) {
+        pthread_mutex_lock(&arena->lock);
+        size_t largest = largest_free_units(arena) * SL_ARENA_UNIT;
+        stats_out->capacity_bytes += (size_t)arena->n_units * SL_ARENA_UNIT;
+        stats_out->used_bytes += arena->used_units * SL_ARENA_UNIT;
+        stats_out->high_water_bytes += arena->high_water_units * SL_ARENA_UNIT;
+        stats_out->largest_free_bytes =
+            largest > stats_out->largest_free_bytes ? largest : stats_out->largest_free_bytes;
+        stats_out->n_blocks += arena->n_handed_out;
+        pthread_mutex_unlock(&arena->lock);
+    }
 }
 
 void sl_arena_reset_high_water(struct sl_arena *arena) {
-    pthread_mutex_lock(&arena->lock);
-    arena->high_water_units = arena->used_units;
-    pthread_mutex_unlock(&arena->lock);
+    for (; arena != NULL; arena = arena->next) {
+        pthread_mutex_lock(&arena->lock);
+        arena->high_water_units = arena->used_units;
+        pthread_mutex_unlock(&arena->lock);
+    }
 }

@@ -323,8 +323,8 @@ void sl_statistics_print(const Sluice__V1__Statistics *s, FILE *file) {
     if (s->errors) {
         print_errors(s->errors, file);
     }
-    fprintf(file, "resident KV  prefill %s at most, decode %s", bytes_text(s->prefill_peak_bytes, small, sizeof small),
-            bytes_text(s->decode_resident_bytes, large, sizeof large));
+    fprintf(file, "resident KV  prefill %s%s, decode %s", bytes_text(s->prefill_peak_bytes, small, sizeof small),
+            s->prefill_peak_bytes > 0 ? " at most" : "", bytes_text(s->decode_resident_bytes, large, sizeof large));
     if (s->kv_bytes) {
         print_formats(s->kv_bytes, file);
     }

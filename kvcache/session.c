@@ -99,6 +99,7 @@ enum sl_status sl_session_create(const struct sl_session_config *config, struct 
     session->geometry = config->geometry;
     session->positions = config->positions;
     session->arena = arena;
+    session->n_ranges = sl_arena_ranges(arena);
     session->max_slots = config->max_slots;
     session->tables = tables;
     session->layers = (struct sl_layer *)tables;
@@ -130,10 +131,23 @@ enum sl_status sl_session_create_plain(const struct sl_kv_geometry *geometry, en
     return sl_session_create(&config, arena, session_out, err);
 }
 
+static int range_of(int head, int n_heads, int n_ranges) {
+    return ((head + 1) * n_ranges + n_heads - 1) / n_heads - 1;
+}
+
+int sl_session_range(const struct sl_session *session, int head) {
+    return range_of(head, session->geometry.n_kv_heads, session->n_ranges);
+}
+
 static bool in_span(const struct sl_session *session, const void *page) {
-    uintptr_t begin = (uintptr_t)session->span; // compared as numbers: the page may lie in another object
-    uintptr_t at = (uintptr_t)page;
-    return session->span != NULL && at >= begin && at - begin < session->span_bytes;
+    uintptr_t at = (uintptr_t)page; // compared as numbers: the page may lie in another object
+    for (int i = 0; i < session->n_ranges; i++) {
+        uintptr_t begin = (uintptr_t)session->spans[i].at;
+        if (begin != 0 && at >= begin && at - begin < session->spans[i].bytes) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static void return_page(struct sl_session *session, void *page, size_t page_bytes) {
@@ -162,16 +176,19 @@ void sl_session_destroy(struct sl_session **session) {
             shrink(s, &s->layers[l], &s->layers[l].heads[h], 0);
         }
     }
-    sl_arena_free(s->arena, s->span);
+    for (int i = 0; i < s->n_ranges; i++) {
+        sl_arena_free(s->arena, s->spans[i].at);
+    }
     free(s->tables);
     free(s);
     *session = NULL;
 }
 
 // Pages are taken in order, one at a time: the arena tends to give neighbours, which then travel as one piece.
-static enum sl_status grow(struct sl_session *session, struct sl_head *head, uint32_t n_pages, size_t page_bytes) {
+static enum sl_status grow(struct sl_session *session, int range, struct sl_head *head, uint32_t n_pages,
+                           size_t page_bytes) {
     while (head->n_pages < n_pages) {
-        void *page = sl_arena_alloc(session->arena, page_bytes);
+        void *page = sl_arena_alloc_near(session->arena, range, page_bytes);
         if (page == NULL) {
             return SL_ERR_EXHAUSTED;
         }
@@ -193,13 +210,83 @@ enum sl_status sl_session_reserve(struct sl_session *session, int layer, int n_n
     }
     for (int h = 0; h < session->geometry.n_kv_heads; h++) {
         struct sl_head *head = &l->heads[h];
-        if (grow(session, head, sl_pages_for((int64_t)head->n_slots + n_new), l->work.bytes) != SL_OK) {
+        if (grow(session, sl_session_range(session, h), head, sl_pages_for((int64_t)head->n_slots + n_new),
+                 l->work.bytes) != SL_OK) {
             for (int i = 0; i <= h; i++) {
                 shrink(session, l, &l->heads[i], n_before[i]);
             }
             return SL_ERR_EXHAUSTED;
         }
     }
+    return SL_OK;
+}
+
+static size_t head_bytes(const struct sl_layer *layer, const struct sl_head *head) {
+    return (size_t)head->n_packed * layer->packed.bytes + (size_t)(head->n_pages - head->n_packed) * layer->work.bytes;
+}
+
+// A block in each range for the heads that are kept there.
+static enum sl_status take_spans(const struct sl_session *s, struct sl_arena *arena, int n_ranges,
+                                 struct sl_session_span spans[SL_ARENA_RANGES]) {
+    for (int l = 0; l < s->geometry.n_layers; l++) {
+        for (int h = 0; h < s->geometry.n_kv_heads; h++) {
+            spans[range_of(h, s->geometry.n_kv_heads, n_ranges)].bytes +=
+                head_bytes(&s->layers[l], &s->layers[l].heads[h]);
+        }
+    }
+    for (int i = 0; i < n_ranges; i++) {
+        spans[i].at = spans[i].bytes > 0 ? sl_arena_alloc_near(arena, i, spans[i].bytes) : NULL;
+        if (spans[i].bytes > 0 && spans[i].at == NULL) {
+            while (i-- > 0) {
+                sl_arena_free(arena, spans[i].at);
+            }
+            return SL_ERR_EXHAUSTED;
+        }
+    }
+    return SL_OK;
+}
+
+// The pages of a head lie at `to` from now on; returns how many bytes that are.
+static size_t lay_head(const struct sl_layer *layer, struct sl_head *head, char *to) {
+    size_t bytes = 0;
+    for (uint32_t p = 0; p < head->n_pages; p++) {
+        head->pages[p] = to + bytes;
+        bytes += sl_layer_page_layout(layer, head, p)->bytes;
+    }
+    return bytes;
+}
+
+enum sl_status sl_session_move(struct sl_session *s, struct sl_arena *arena, sl_session_copy_fn copy, void *arg,
+                               void **left_out) {
+    int n_ranges = sl_arena_ranges(arena), n_heads = s->geometry.n_kv_heads;
+    struct sl_session_span spans[SL_ARENA_RANGES] = {0};
+    char *to[SL_ARENA_RANGES];
+    enum sl_status status = take_spans(s, arena, n_ranges, spans);
+    if (status != SL_OK) {
+        return status;
+    }
+    const char *from = s->spans[0].at;
+    for (int i = 0; i < n_ranges; i++) {
+        to[i] = spans[i].at;
+    }
+    for (int l = 0; l < s->geometry.n_layers; l++) {
+        for (int h = 0, end; h < n_heads; h = end) { // a layer's heads of a range lie together
+            int range = range_of(h, n_heads, n_ranges);
+            size_t bytes = 0;
+            for (end = h; end < n_heads && range_of(end, n_heads, n_ranges) == range; end++) {
+                bytes += lay_head(&s->layers[l], &s->layers[l].heads[end], to[range] + bytes);
+            }
+            if (bytes > 0) {
+                copy(arg, to[range], from, bytes);
+                to[range] += bytes;
+                from += bytes;
+            }
+        }
+    }
+    *left_out = s->spans[0].at;
+    memcpy(s->spans, spans, sizeof spans);
+    s->arena = arena;
+    s->n_ranges = n_ranges;
     return SL_OK;
 }
 

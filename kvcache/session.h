@@ -6,6 +6,7 @@
  *         working layout (float), of which only the last may be partly filled. Heads of a layer may differ in length
  *         (eviction is per head) and layers may differ in layout and length. Pages come from the arena one by one, or
  *         from one adopted span: the block into which a capsule has arrived. Pages of a span go back with the span.
+ *         Of an arena of several ranges (of ranks' memories) a head's pages come from one of them, and a span is one block in each.
  *         Of an offloaded layer kvstores hold the prompt (offload/): what is missing here is elsewhere, not evicted.
  *
  * Invariants: n_pages >= sl_pages_for(n_slots); n_packed * 64 <= n_slots; slots keep the order of their positions;
@@ -55,15 +56,21 @@ struct sl_session {
     struct sl_kv_geometry geometry;
     enum sl_position_mode positions;
     struct sl_arena *arena;  // not owned
+    int n_ranges;            // of it
     struct sl_layer *layers; // [n_layers]
     int rope_set; // which of the model's sets of frequencies rotates the keys (model/model.h); 0 unless its maker says
     int64_t n_tokens;
     int64_t max_slots; // per head: the capacity of the page tables
-    void *span;        // adopted block of the arena, or NULL
-    size_t span_bytes;
+    struct sl_session_span {
+        void *at; // adopted block of the arena, or NULL
+        size_t bytes;
+    } spans[SL_ARENA_RANGES];
     size_t taken_bytes; // of pages held that came from the arena one by one
     void *tables;       // one allocation behind layers, heads and pages
 };
+
+// The range of the arena that a KV head's pages come from: heads are divided as tensor/ranks does.
+int sl_session_range(const struct sl_session *session, int head);
 
 // The page list of one head as it is now: valid until room is reserved, slots are set or pages are packed.
 static inline struct sl_kv sl_session_kv(const struct sl_session *session, int layer, int head) {
@@ -102,6 +109,14 @@ enum sl_status sl_session_create_plain(const struct sl_kv_geometry *geometry, en
 
 // Returns every page and the span. Accepts NULL, nulls *session.
 void sl_session_destroy(struct sl_session **session);
+
+/*
+ * A session that was just adopted moves to another arena: its span becomes a block in each range of that. copy() is called with what
+ * goes where, in pieces that lie together; the span that is left is the caller's. SL_ERR_EXHAUSTED: the session is as before.
+ */
+typedef void (*sl_session_copy_fn)(void *arg, void *to, const void *from, size_t bytes);
+enum sl_status sl_session_move(struct sl_session *session, struct sl_arena *arena, sl_session_copy_fn copy, void *arg,
+                               void **left_out);
 
 /*
  * Make room for n_new more slots in every head of `layer`; n_slots does not change. What the forward pass does before

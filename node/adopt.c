@@ -4,31 +4,33 @@
 
 #include "runtime/transfer.h"
 
-// The body moves into the device's memory; staging has its block back in any case.
-static enum sl_status move_up(struct sl_node *node, struct sl_capsule_bytes *capsule, size_t *promised_inout,
-                              struct sl_error *err) {
-    void *staged = capsule->body;
-    capsule->body = sl_arena_alloc(node->arena, capsule->body_bytes);
-    enum sl_status status = SL_OK;
-    if (capsule->body == NULL) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "the arena has no block of %zu bytes for a capsule; retry in 500 ms",
-                         capsule->body_bytes);
-    } else {
-        size_t promised = *promised_inout > capsule->body_bytes ? *promised_inout - capsule->body_bytes : 0;
-        sl_ledger_settle(node->ledger, promised_inout, promised);
-        status = sl_transfer_in(&node->runtime, capsule->body, staged, capsule->body_bytes, err);
+// From staging memory into the device's; staging has its block back in any case.
+static enum sl_status move_up(struct sl_node *node, size_t bytes, size_t *promised_inout,
+                              struct sl_session **session_inout, struct sl_error *err) {
+    void *staged;
+    struct sl_mark done;
+    enum sl_status status = sl_transfer_session_in(&node->runtime, *session_inout, node->arena, &staged, &done, err);
+    if (status == SL_OK) {
+        sl_ledger_settle(node->ledger, promised_inout, *promised_inout > bytes ? *promised_inout - bytes : 0);
+        status = sl_mark_wait(&done, err);
+        sl_arena_free(node->staging, staged);
     }
-    sl_arena_free(node->staging, staged);
+    if (status != SL_OK) {
+        sl_session_destroy(session_inout);
+    }
     return status;
 }
 
 enum sl_status sl_node_adopt(struct sl_node *node, struct sl_capsule_bytes *capsule, size_t *promised_inout,
                              const struct sl_kv_geometry *geometry, const struct sl_capsule_id *id, int64_t max_slots,
                              struct sl_session **session_out, struct sl_error *err) {
-    enum sl_status status = sl_node_stages(node) ? move_up(node, capsule, promised_inout, err) : SL_OK;
-    if (status != SL_OK) {
-        sl_capsule_bytes_free(capsule, node->arena);
-        return status;
+    size_t bytes = capsule->body_bytes;
+    if (!sl_node_stages(node)) {
+        return sl_capsule_adopt(capsule, node->arena, geometry, id, max_slots, session_out, err);
     }
-    return sl_capsule_adopt(capsule, node->arena, geometry, id, max_slots, session_out, err);
+    struct sl_session *session;
+    enum sl_status status = sl_capsule_adopt(capsule, node->staging, geometry, id, max_slots, &session, err);
+    status = status == SL_OK ? move_up(node, bytes, promised_inout, &session, err) : status;
+    *session_out = status == SL_OK ? session : *session_out;
+    return status;
 }

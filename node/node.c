@@ -443,7 +443,7 @@ int sl_node_main(const struct sl_program *program, int argc, char **argv, struct
     status = status == SL_OK ? sl_fabric_check_transport(config->transport, &err) : status;
     struct sl_device_choice device;
     status = status == SL_OK ? sl_device_choice_parse(config->device, &device, &err) : status;
-    status = status == SL_OK ? sl_device_choice_check_ranks(&device, (int)config->ranks, &err) : status;
+    status = status == SL_OK ? sl_device_choice_add_ranks(&device, (int)config->ranks, &err) : status;
     if (status != SL_OK || config->common.check) {
         return sl_program_end(program, status, &err);
     }

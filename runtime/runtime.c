@@ -37,40 +37,77 @@ static enum sl_status open_team(const struct sl_runtime_config *config, struct s
     return status == SL_OK && config->pin ? sl_team_pin(r->team, err) : status;
 }
 
-static enum sl_status open_processors(const struct sl_runtime_config *config, struct sl_runtime *r,
-                                      struct sl_error *err) {
-    if (config->ranks <= 1) {
-        return sl_cpu_device_open(r->team, &r->device, err);
+// How the device of a rank is opened.
+struct opener {
+    enum sl_status (*open)(const struct opener *opener, int rank, struct sl_team *team, struct sl_device **device_out,
+                           struct sl_error *err);
+    const struct sl_ops *ops;       // of each
+    const struct sl_plugin *plugin; // of cuda
+    int first;                      // device
+};
+
+static enum sl_status open_all(const struct opener *opener, int n, struct sl_runtime *r, struct sl_error *err) {
+    if (n <= 1) {
+        enum sl_status status = opener->open(opener, 0, r->team, &r->device, err);
+        r->ops = status == SL_OK ? opener->ops : r->ops;
+        return status;
     }
-    struct sl_ranks_config ranks = {.n = config->ranks, .ops = r->ops};
+    struct sl_ranks_config ranks = {.n = n, .ops = opener->ops};
     enum sl_status status = SL_OK;
-    for (int i = 0; i < config->ranks && status == SL_OK; i++) {
+    for (int i = 0; i < n && status == SL_OK; i++) {
         ranks.teams[i] = i == 0 ? r->team : r->others[i];
-        status = sl_cpu_device_open(ranks.teams[i], &ranks.devices[i], err);
+        status = opener->open(opener, i, ranks.teams[i], &ranks.devices[i], err);
     }
     status = status == SL_OK ? sl_ranks_open(&ranks, &r->device, &r->ops, err) : status;
-    for (int i = 0; i < config->ranks && status != SL_OK; i++) {
+    for (int i = 0; i < n && status != SL_OK; i++) {
         sl_device_close(&ranks.devices[i]);
     }
     return status;
 }
 
-static enum sl_status open_emulated(struct sl_runtime *r, struct sl_error *err) {
-    r->ops = sl_gpu_ops(&sl_gpu_emulator, r->ops);
-    return sl_gpu_device_open(&sl_gpu_emulator, 0, r->team, &r->device, err);
+static enum sl_status open_cpu_device(const struct opener *opener, int rank, struct sl_team *team,
+                                      struct sl_device **device_out, struct sl_error *err) {
+    (void)opener;
+    (void)rank;
+    return sl_cpu_device_open(team, device_out, err);
 }
 
-static enum sl_status open_cuda(int index, struct sl_runtime *r, struct sl_error *err) {
-    const struct sl_plugin *plugin;
-    enum sl_status status = sl_plugin_find(&plugin, err);
+static enum sl_status open_processors(const struct sl_runtime_config *config, struct sl_runtime *r,
+                                      struct sl_error *err) {
+    const struct opener opener = {.open = open_cpu_device, .ops = r->ops};
+    return open_all(&opener, config->ranks, r, err);
+}
+
+static enum sl_status open_emulated_device(const struct opener *opener, int rank, struct sl_team *team,
+                                           struct sl_device **device_out, struct sl_error *err) {
+    (void)opener;
+    return sl_gpu_device_open(&sl_gpu_emulator, rank, team, device_out, err);
+}
+
+static enum sl_status open_emulated(const struct sl_runtime_config *config, struct sl_runtime *r,
+                                    struct sl_error *err) {
+    const struct opener opener = {.open = open_emulated_device, .ops = sl_gpu_ops(&sl_gpu_emulator, r->ops)};
+    return open_all(&opener, config->ranks, r, err);
+}
+
+static enum sl_status open_cuda_device(const struct opener *opener, int rank, struct sl_team *team,
+                                       struct sl_device **device_out, struct sl_error *err) {
+    char text[160];
+    enum sl_status status = opener->plugin->open(opener->first + rank, team, device_out, err);
     if (status == SL_OK) {
-        status = plugin->open(index, r->team, &r->device, err);
+        opener->plugin->describe(opener->first + rank, text, sizeof text);
+        sl_log_info("runtime", "device=cuda:%d is=\"%s\"", opener->first + rank, text);
     }
+    return status;
+}
+
+static enum sl_status open_cuda(const struct sl_runtime_config *config, int first, struct sl_runtime *r,
+                                struct sl_error *err) {
+    struct opener opener = {.open = open_cuda_device, .first = first};
+    enum sl_status status = sl_plugin_find(&opener.plugin, err);
     if (status == SL_OK) {
-        char text[160];
-        r->ops = plugin->ops(r->ops);
-        plugin->describe(text, sizeof text);
-        sl_log_info("runtime", "device=cuda:%d is=\"%s\"", index, text);
+        opener.ops = opener.plugin->ops(r->ops);
+        status = open_all(&opener, config->ranks, r, err);
     }
     return status;
 }
@@ -80,10 +117,8 @@ static enum sl_status open_best(const struct sl_runtime_config *config, struct s
     enum sl_status status;
     if (config->host_reader != NULL) {
         status = sl_fail(&why, SL_ERR_UNSUPPORTED, "%s reads tensors as the host", config->host_reader);
-    } else if (config->ranks > 1) {
-        status = sl_fail(&why, SL_ERR_UNSUPPORTED, "ranks are teams of processors");
     } else {
-        status = open_cuda(0, r, &why);
+        status = open_cuda(config, 0, r, &why);
     }
     if (status != SL_ERR_UNSUPPORTED) {
         if (status != SL_OK && err != NULL) {
@@ -95,14 +130,10 @@ static enum sl_status open_best(const struct sl_runtime_config *config, struct s
     return open_processors(config, r, err);
 }
 
-static enum sl_status open_device(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
-    struct sl_device_choice choice;
-    enum sl_status status = sl_device_choice_parse(config->device, &choice, err);
-    status = status == SL_OK ? sl_device_choice_check_ranks(&choice, config->ranks, err) : status;
-    if (status != SL_OK) {
-        return status;
-    }
-    switch (choice.kind) {
+static enum sl_status open_device(const struct sl_runtime_config *config, const struct sl_device_choice *choice,
+                                  struct sl_runtime *r, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    switch (choice->kind) {
     case SL_DEVICE_AUTO:
         status = open_best(config, r, err);
         break;
@@ -110,10 +141,10 @@ static enum sl_status open_device(const struct sl_runtime_config *config, struct
         status = open_processors(config, r, err);
         break;
     case SL_DEVICE_CUDA:
-        status = open_cuda(choice.index, r, err);
+        status = open_cuda(config, choice->index, r, err);
         break;
     case SL_DEVICE_EMULATED:
-        status = open_emulated(r, err);
+        status = open_emulated(config, r, err);
         break;
     }
     if (status == SL_OK && config->host_reader != NULL && !r->device->ops->one_memory) {
@@ -132,6 +163,10 @@ static enum sl_status open_model(const struct sl_runtime_config *config, struct 
     sl_team_pin_caller(r->team);
     enum sl_status status = sl_model_load(config->model_dir, r->ops, config->weights, r->stream, &r->model, err);
     sl_team_release_caller(r->team);
+    for (int i = 0; status == SL_OK && sl_runtime_ranks(r) > 1 && i < sl_runtime_ranks(r); i++) {
+        sl_log_info("runtime", "rank=%d of=%d weights=%zu", i, sl_runtime_ranks(r),
+                    sl_ranks_weight_bytes(r->device, i));
+    }
     if (status == SL_OK) {
         r->config = sl_model_get_config(r->model);
         status = config->tokenizer ? sl_tokenizer_load(config->model_dir, &r->tokenizer, err) : SL_OK;
@@ -142,19 +177,26 @@ static enum sl_status open_model(const struct sl_runtime_config *config, struct 
     return status;
 }
 
-enum sl_status sl_runtime_open(const struct sl_runtime_config *config, struct sl_runtime *runtime_out,
+enum sl_status sl_runtime_open(const struct sl_runtime_config *asked, struct sl_runtime *runtime_out,
                                struct sl_error *err) {
-    struct sl_runtime runtime = {.ops = config->ops};
-    if (config->ranks < 0 || config->ranks > SL_MAX_RANKS || (config->ranks > 1 && config->team != NULL)) {
-        return sl_fail(err, SL_ERR_INVALID, "%d ranks: expected 1 to %d, with teams of their own", config->ranks,
-                       SL_MAX_RANKS);
+    struct sl_runtime runtime = {.ops = asked->ops};
+    struct sl_device_choice choice;
+    enum sl_status status = sl_device_choice_parse(asked->device, &choice, err);
+    status = status == SL_OK ? sl_device_choice_add_ranks(&choice, asked->ranks, err) : status;
+    if (status == SL_OK && choice.ranks > 1 && asked->team != NULL) {
+        status = sl_fail(err, SL_ERR_INVALID, "%d ranks: each has a team of its own", choice.ranks);
     }
-    enum sl_status status = config->ops != NULL ? SL_OK : sl_ops_select(config->tier, &runtime.ops, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_runtime_config with_ranks = *asked, *config = &with_ranks;
+    with_ranks.ranks = choice.ranks;
+    status = config->ops != NULL ? SL_OK : sl_ops_select(config->tier, &runtime.ops, err);
     if (status == SL_OK) {
         status = open_team(config, &runtime, err);
     }
     if (status == SL_OK) {
-        status = open_device(config, &runtime, err);
+        status = open_device(config, &choice, &runtime, err);
     }
     if (status == SL_OK && !runtime.device->ops->one_memory) {
         status = sl_transfer_create(runtime.device, &runtime.transfer, err);
@@ -183,17 +225,36 @@ size_t sl_runtime_usual_arena_bytes(const struct sl_runtime *r) {
     return apart ? sl_device_room(r->device) / 100 * 85 : (size_t)1 << 30;
 }
 
+// In the memory of a rank's device.
+static enum sl_status open_range(struct sl_runtime *r, int rank, size_t bytes, struct sl_arena **range_out,
+                                 struct sl_error *err) {
+    struct sl_device *device = sl_ranks_device(r->device, rank);
+    void *memory = sl_device_alloc(device, SL_MEMORY_DEVICE, bytes + SL_ARENA_UNIT);
+    uintptr_t base = ((uintptr_t)memory + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
+    r->arena_memory[rank] = memory;
+    return memory != NULL ? sl_arena_create((void *)base, bytes, range_out, err)
+                          : sl_fail(err, SL_ERR_EXHAUSTED,
+                                    "the device has no room for a KV cache of %zu bytes: %zu are free; see --arena",
+                                    bytes, sl_device_room(device));
+}
+
 enum sl_status sl_runtime_open_arena(struct sl_runtime *r, size_t bytes, struct sl_error *err) {
+    int n = sl_runtime_ranks(r);
     if (r->device->ops->one_memory) {
         return sl_arena_create_mapped(bytes, &r->arena, err);
     }
-    r->arena_memory = sl_device_alloc(r->device, SL_MEMORY_DEVICE, bytes + SL_ARENA_UNIT);
-    uintptr_t base = ((uintptr_t)r->arena_memory + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
-    return r->arena_memory != NULL
-               ? sl_arena_create((void *)base, bytes, &r->arena, err)
-               : sl_fail(err, SL_ERR_EXHAUSTED,
-                         "the device has no room for a KV cache of %zu bytes: %zu are free; see --arena", bytes,
-                         sl_device_room(r->device));
+    enum sl_status status = open_range(r, 0, bytes / (size_t)n, &r->arena, err);
+    for (int i = 1; i < n && status == SL_OK; i++) {
+        struct sl_arena *range = NULL;
+        struct sl_error why;
+        status = open_range(r, i, bytes / (size_t)n, &range, &why);
+        if (status == SL_OK) {
+            sl_arena_join(r->arena, &range);
+        } else {
+            sl_fail(err, status, "rank %d of %d: %s", i, n, why.text);
+        }
+    }
+    return status;
 }
 
 void sl_runtime_close(struct sl_runtime *runtime) {
@@ -206,8 +267,8 @@ void sl_runtime_close(struct sl_runtime *runtime) {
     sl_tokenizer_destroy(&runtime->tokenizer);
     sl_model_destroy(&runtime->model);
     sl_arena_destroy(&runtime->arena);
-    if (runtime->device != NULL) {
-        sl_device_free(runtime->device, SL_MEMORY_DEVICE, runtime->arena_memory);
+    for (int i = 0; runtime->device != NULL && i < sl_runtime_ranks(runtime); i++) {
+        sl_device_free(sl_ranks_device(runtime->device, i), SL_MEMORY_DEVICE, runtime->arena_memory[i]);
     }
     sl_transfer_destroy(&runtime->transfer);
     sl_device_close(&runtime->device);

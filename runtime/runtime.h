@@ -35,11 +35,11 @@ struct sl_runtime {
     bool owns_team;
     struct sl_team *others[SL_MAX_RANKS]; // of the other ranks, from [1] on
     struct sl_device *device;
-    struct sl_stream *stream;     // of the device: its operations
-    struct sl_transfer *transfer; // of a device with memory of its own (runtime/transfer.h)
-    struct sl_arena *arena;       // sl_runtime_open_arena()
-    void *arena_memory;           // of the device
-    struct sl_model *model;       // NULL: none was asked for; neither are the following
+    struct sl_stream *stream;         // of the device: its operations
+    struct sl_transfer *transfer;     // of a device with memory of its own (runtime/transfer.h)
+    struct sl_arena *arena;           // sl_runtime_open_arena()
+    void *arena_memory[SL_MAX_RANKS]; // of the device, or of each rank's
+    struct sl_model *model;           // NULL: none was asked for; neither are the following
     const struct sl_model_config *config;
     struct sl_tokenizer *tokenizer;
     struct sl_engine *engine;
@@ -58,6 +58,6 @@ int sl_runtime_ranks(const struct sl_runtime *runtime);
 // What an arena takes where nobody says: 1 GiB; of a device with memory of its own 85% of what is free, the rest is scratch's.
 size_t sl_runtime_usual_arena_bytes(const struct sl_runtime *runtime);
 
-// An arena for sessions: in the device's memory, taken as it is used where the device is the processors. It ends before the
-// runtime is closed. SL_ERR_EXHAUSTED.
+// An arena for sessions: in the device's memory, taken as it is used where the device is the processors; of ranks with memory of their
+// own a range in each, of `bytes` in all. It ends before the runtime is closed. SL_ERR_EXHAUSTED.
 enum sl_status sl_runtime_open_arena(struct sl_runtime *runtime, size_t bytes, struct sl_error *err);

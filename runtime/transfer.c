@@ -146,13 +146,35 @@ enum sl_status sl_transfer_body_out(const struct sl_runtime *r, const struct sl_
 
 // --- up --------------------------------------------------------------------------------------------------------------
 
+// The stream, behind what is queued: what had the memory before may be at work in it.
+static struct sl_stream *way_in(const struct sl_runtime *r) {
+    struct sl_stream *in = sl_device_stream(r->device, SL_STREAM_IN);
+    struct sl_mark before = sl_stream_mark(r->stream);
+    sl_stream_after(in, &before);
+    return in;
+}
+
 enum sl_status sl_transfer_in(const struct sl_runtime *r, void *to, const void *from, size_t bytes,
                               struct sl_error *err) {
-    struct sl_stream *in = sl_device_stream(r->device, SL_STREAM_IN);
-    struct sl_mark before = sl_stream_mark(r->stream); // what had the memory before may be at work in it
-    sl_stream_after(in, &before);
+    struct sl_stream *in = way_in(r);
     sl_stream_copy(in, to, from, bytes);
     return sl_stream_wait(in, err);
+}
+
+static void copy_piece(void *in, void *to, const void *from, size_t bytes) {
+    sl_stream_copy(in, to, from, bytes);
+}
+
+enum sl_status sl_transfer_session_in(const struct sl_runtime *r, struct sl_session *session, struct sl_arena *arena,
+                                      void **staged_out, struct sl_mark *done_out, struct sl_error *err) {
+    struct sl_stream *in = way_in(r);
+    enum sl_status status = sl_session_move(session, arena, copy_piece, in, staged_out);
+    if (status != SL_OK) {
+        return sl_fail(err, status, "the arena has no room for a capsule of %zu bytes; retry in 500 ms",
+                       session->spans[0].bytes);
+    }
+    *done_out = sl_stream_mark(in);
+    return SL_OK;
 }
 
 // --- for the host to read ----------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
  * Purpose: KV between a device's memory and the host's: what has arrived goes up, what travels comes down.
  *
  * Design: pages of a layer are collected into one of two blocks of the device behind the computation, and leave it in one copy on
- *         the stream OUT, beside the computation. A body comes up in one copy on the stream IN. A device that has one memory
+ *         the stream OUT, beside the computation. A body comes up on the stream IN, in one copy a layer and rank. A device that has one memory
  *         with the host copies nothing but what the caller asks for.
  * Threads: any; on the way out they take turns on the compute stream.
  */
@@ -33,6 +33,12 @@ enum sl_status sl_transfer_in(const struct sl_runtime *runtime, void *to, const 
 struct sl_transfer;
 enum sl_status sl_transfer_create(struct sl_device *device, struct sl_transfer **transfer_out, struct sl_error *err);
 void sl_transfer_destroy(struct sl_transfer **transfer); // before the device. Accepts NULL, leaves NULL
+
+// A session that was just adopted in shared memory moves to an arena of the runtime's device, and to the ranks that have its heads. It is
+// there behind *done_out, and its block of shared memory the caller's. SL_ERR_EXHAUSTED: it is as before.
+enum sl_status sl_transfer_session_in(const struct sl_runtime *runtime, struct sl_session *session,
+                                      struct sl_arena *arena, void **staged_out, struct sl_mark *done_out,
+                                      struct sl_error *err);
 
 // A session in the host's memory, for those who look into pages: the session itself where the host reaches it, else a copy of what is
 // in its capsule, in an arena with as much room again.

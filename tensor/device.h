@@ -70,6 +70,7 @@ struct sl_device_ops {
     void (*hold)(struct sl_stream *stream);
     enum sl_status (*let_go)(struct sl_stream *stream, struct sl_error *err);
     bool (*has_failed)(const struct sl_device *device);
+    uint64_t (*progress)(const struct sl_device *device);
     void (*copy)(struct sl_stream *stream, void *to, const void *from, size_t bytes);
     void (*mark)(struct sl_stream *stream, struct sl_mark *mark_out);
     void (*after)(struct sl_stream *stream, const struct sl_mark *mark);
@@ -150,6 +151,11 @@ static inline enum sl_status sl_stream_let_go_after(struct sl_stream *stream, en
 // Some wait has come back with the device's failure: whoever works with it should end.
 static inline bool sl_device_has_failed(const struct sl_device *device) {
     return device->ops->has_failed(device);
+}
+
+// Another number than before where the device has got something done since; of processors always the same. Never waits.
+static inline uint64_t sl_device_progress(const struct sl_device *device) {
+    return device->ops->progress(device);
 }
 
 // Either side device or shared memory of the stream's device.

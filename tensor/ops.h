@@ -102,6 +102,9 @@ struct sl_matrix {
     void *packed; // the tier's own layout, or NULL when it computes from the parts
     size_t packed_bytes;
     bool packed_reads_parts; // what is packed leads to the parts, at least in places
+    // Of a rank's share (tensor/ranks), where the device has memory of its own:
+    int64_t up_bias;  // how many floats behind `bias` U's begins; 0: n / 2
+    int64_t first_id; // embed(): of the first row; rows of ids outside [first_id, first_id + n) are passed over
 };
 
 // Products read the parts: they stay as long as the matrix.

@@ -24,10 +24,11 @@ struct sl_plugin {
     const char *name; // "cuda"
     // Its table of operations, of which a process has one. `host` is whose ops->host it has.
     const struct sl_ops *(*ops)(const struct sl_ops *host);
-    // SL_ERR_UNSUPPORTED: no driver, no such device, or one that is too old; says which. SL_ERR_EXHAUSTED.
+    // Several of a process are ranks. SL_ERR_UNSUPPORTED: no driver, no such device, one that is too old, or that does not reach
+    // the memory of those which are open; says which. SL_ERR_EXHAUSTED.
     enum sl_status (*open)(int index, struct sl_team *team, struct sl_device **device_out, struct sl_error *err);
-    void (*describe)(char *text, size_t bytes); // the device that was opened, for a person
-    const struct sl_group_ops *group;           // of ranks with its devices (tensor/group/group.h)
+    void (*describe)(int index, char *text, size_t bytes); // a device that was opened, for a person
+    const struct sl_group_ops *group;                      // of ranks with its devices (tensor/group/group.h)
 };
 
 #define SL_PLUGIN_GETTER "sl_plugin_get" // of this type

@@ -20,7 +20,8 @@ static bool take_new_pages(struct sl_compressor *c, struct sl_session *session, 
     *n_pages_out = 0;
     for (int64_t i = 0; i < (int64_t)session->geometry.n_kv_heads * n; i++) {
         bool wanted = i % n < pages_to_pack(&l->heads[i / n]);
-        c->new_pages[i] = wanted ? sl_arena_alloc(session->arena, l->packed.bytes) : NULL;
+        int range = sl_session_range(session, (int)(i / n));
+        c->new_pages[i] = wanted ? sl_arena_alloc_near(session->arena, range, l->packed.bytes) : NULL;
         if (wanted && c->new_pages[i] == NULL) {
             while (i-- > 0) {
                 sl_arena_free(session->arena, c->new_pages[i]);

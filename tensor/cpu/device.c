@@ -70,6 +70,11 @@ static bool has_failed(const struct sl_device *device) {
     return false;
 }
 
+static uint64_t progress(const struct sl_device *device) {
+    (void)device;
+    return 0;
+}
+
 static void copy_block(struct sl_stream *stream, void *to, const void *from, size_t bytes) {
     (void)stream;
     memcpy(to, from, bytes);
@@ -109,6 +114,7 @@ static const struct sl_device_ops cpu_ops = {
     .hold = hold,
     .let_go = let_go,
     .has_failed = has_failed,
+    .progress = progress,
     .copy = copy_block,
     .mark = mark_here,
     .after = come_after,

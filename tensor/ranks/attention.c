@@ -3,7 +3,7 @@
  * Purpose: attention on ranks.
  *
  * Design: query heads are divided as evenly as they can be. Where the KV heads can be, a rank has the same ones of every call, whose
- *         pages it has written. Else the query heads of all calls are one row of which each rank has a piece: the first calls are
+ *         pages it has written; where memory is not one as nearly as can be. Else the query heads of all calls are one row of which each rank has a piece: the first calls are
  *         the first rank's, and only where a piece ends may a call, or a KV head's query heads, be two ranks'. What writes to slots,
  *         or sums over a KV head's query heads, is divided by KV heads.
  */
@@ -86,6 +86,7 @@ static void attend_part(const struct sl_ranks_call *call, int rank, struct sl_st
             }
             int taken = heads_from(at, end, group);
             parts[n] = part_of(a, at, taken, group);
+            parts[n].heads = sl_ranks_heads(call->ranks, rank, parts[n].heads);
             if (a->before != NULL) {
                 before[n] = softmax_part(a, a->before, at);
                 parts[n].before = &before[n];
@@ -101,12 +102,12 @@ static void attend_part(const struct sl_ranks_call *call, int rank, struct sl_st
 static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
     size_t work = 0;
     int64_t n_heads = 0;
-    bool divide = true; // the KV heads of every call
+    bool apart = sl_ranks_of(stream)->apart, divide = true; // the KV heads of every call
     for (int i = 0; i < n_calls; i++) {
         const struct sl_attend *a = &calls[i];
         work += (size_t)a->m * (size_t)a->n_heads * (size_t)a->head_dim * a->heads.kv[0].n_slots;
         n_heads += a->n_heads;
-        divide = divide && a->heads.n % sl_ranks_of(stream)->n == 0;
+        divide = divide && (apart || a->heads.n % sl_ranks_of(stream)->n == 0);
     }
     struct attend_call c = {sl_ranks_call(stream, work, attend_part), calls, n_calls, divide ? 0 : n_heads};
     SL_RANKS_RUN(c);
@@ -125,6 +126,7 @@ static void before_part(const struct sl_ranks_call *call, int rank, struct sl_st
     for (int at = (int)share.first, end = at + (int)share.n; at < end;) {
         int taken = heads_from(at, end, group);
         struct sl_attend part = part_of(c->args, at, taken, group);
+        part.heads = sl_ranks_heads(call->ranks, rank, part.heads);
         struct sl_softmax before = softmax_part(c->args, c->before, at);
         call->ranks->each->attend_before(stream, &part, &before);
         at += taken;
@@ -148,6 +150,7 @@ static bool kv_part(const struct sl_ranks_call *call, int rank, const struct sl_
     }
     *first_out = (int)share.first;
     *part_out = part_of(a, (int)share.first * group, (int)share.n * group, group);
+    part_out->heads = sl_ranks_heads(call->ranks, rank, part_out->heads);
     return true;
 }
 

@@ -4,7 +4,9 @@
  *
  * Design: a rank packs its share of a matrix's outputs: rows of W, of a gated one the same rows of gate and of up. Its product
  *         is as many columns of y, which lie between those of the others. Shares are whole UNITs of rows, so that the panels
- *         of the tiers are as full as in one piece. What is done row by row is divided by rows, where there is one for each.
+ *         of the tiers are as full as in one piece. Where each rank has memory of its own, it brings x there first: it is read
+ *         once for every tile of outputs. An embedding is divided by rows, too.
+ *         What is done row by row is divided by rows where memory is one, and there is one for each. Else rank 0 has both ends of it.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -21,7 +23,7 @@ struct split {
     struct sl_ranks *ranks;
     struct sl_share outputs[SL_MAX_RANKS];
     struct sl_matrix parts[SL_MAX_RANKS]; // n is 0 where there are too few outputs for all
-    float *bias;                          // owned; of a gated matrix: [n], rank by rank
+    float *bias;                          // owned; of a gated matrix in one memory: [n], rank by rank
 };
 
 // --- weights -----------------------------------------------------------------------------------------------------------
@@ -59,12 +61,14 @@ static struct sl_matrix part_of(const struct sl_matrix *w, struct sl_share outpu
     if (w->gated) {
         add_rows(w, w->n / 2 + outputs.first, outputs.n, &part, &n_parts);
     }
-    if (w->bias != NULL && w->gated) {
+    if (w->bias != NULL && bias != NULL) {
         part.bias = memcpy(bias, w->bias + outputs.first, (size_t)outputs.n * sizeof *bias);
         memcpy(bias + outputs.n, w->bias + w->n / 2 + outputs.first, (size_t)outputs.n * sizeof *bias);
     } else if (w->bias != NULL) {
         part.bias = w->bias + outputs.first;
+        part.up_bias = w->gated ? w->n / 2 : 0;
     }
+    part.first_id = outputs.first;
     return part;
 }
 
@@ -81,13 +85,17 @@ struct pack_call {
     struct sl_ranks_call call;
     struct split *split;
     struct packed *packed; // [ranks]
+    bool rows;             // for embed() alone
 };
 
 static void pack_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
     const struct pack_call *c = (const struct pack_call *)call;
     struct sl_matrix *part = &c->split->parts[rank];
     struct packed *packed = &c->packed[rank];
-    packed->status = part->n > 0 ? call->ranks->each->pack(stream, part, &packed->err) : SL_OK;
+    const struct sl_ops *each = call->ranks->each;
+    packed->status = part->n == 0 ? SL_OK
+                     : c->rows    ? each->pack_rows(stream, part, &packed->err)
+                                  : each->pack(stream, part, &packed->err);
 }
 
 static void drop_split(struct split *split) {
@@ -112,7 +120,7 @@ static void unpack(struct sl_matrix *matrix) {
 // The shares of a matrix, not yet packed. NULL: out of memory.
 static struct split *make_split(struct sl_ranks *ranks, const struct sl_matrix *matrix) {
     struct split *split = calloc(1, sizeof *split);
-    bool copies = matrix->gated && matrix->bias != NULL;
+    bool copies = matrix->gated && matrix->bias != NULL && !ranks->apart;
     if (split != NULL && copies) {
         split->bias = malloc((size_t)matrix->n * sizeof *split->bias);
     }
@@ -148,7 +156,7 @@ static enum sl_status take_packed(const struct packed *packed, struct split *spl
     return status;
 }
 
-static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+static enum sl_status pack_shares(struct sl_stream *stream, struct sl_matrix *matrix, bool rows, struct sl_error *err) {
     struct sl_ranks *ranks = sl_ranks_of(stream);
     struct split *split = make_split(ranks, matrix);
     struct packed *packed = calloc(SL_MAX_RANKS, sizeof *packed);
@@ -160,7 +168,7 @@ static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, s
         }
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    struct pack_call c = {{ranks, ranks->n, pack_part}, split, packed};
+    struct pack_call c = {{ranks, ranks->n, pack_part}, split, packed, rows};
     SL_RANKS_RUN(c);
     enum sl_status status = sl_stream_wait(stream, err);
     if (status == SL_OK) { // else a rank is lost: what it was at stays
@@ -168,6 +176,17 @@ static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, s
         free(packed);
     }
     return status;
+}
+
+static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    return pack_shares(stream, matrix, false, err);
+}
+
+// In one memory all look up rows where they lie.
+static enum sl_status pack_rows(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    const struct sl_ranks *ranks = sl_ranks_of(stream);
+    return ranks->apart ? pack_shares(stream, matrix, true, err)
+                        : ranks->each->pack_rows(sl_ranks_compute(ranks, 0), matrix, err);
 }
 
 // --- products ------------------------------------------------------------------------------------------------------------
@@ -204,6 +223,8 @@ static void multiply_part(const struct sl_ranks_call *call, int rank, struct sl_
     if (share.n == 0 || wanted <= 0) {
         return;
     }
+    args.x = sl_ranks_bring(call->ranks, rank, stream, args.x,
+                            (size_t)((args.m - 1) * args.x_stride + c->split->parts[rank].k) * sizeof *args.x);
     args.y += share.first;
     args.n_columns = wanted < share.n ? wanted : 0;
     args.scratch = c->scratch_bytes > 0 ? (char *)args.scratch + (size_t)rank * c->scratch_bytes : args.scratch;
@@ -243,12 +264,26 @@ static struct sl_share rows_of(const struct sl_ranks_call *call, int rank) {
     return sl_share_of(((const struct rows *)call)->m, rank, call->n);
 }
 
+static struct sl_ranks_call rows_call(struct sl_stream *stream, size_t work,
+                                      void (*run)(const struct sl_ranks_call *, int, struct sl_stream *)) {
+    return sl_ranks_call(stream, sl_ranks_of(stream)->apart ? 0 : work, run);
+}
+
 struct embed_call {
     struct rows rows;
     const struct sl_matrix *table;
     const int32_t *ids;
     float *out;
 };
+
+// The rows whose ids are in the rank's share of the table.
+static void look_up_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    const struct embed_call *c = (const struct embed_call *)call;
+    const struct sl_matrix *part = &((const struct split *)c->table->packed)->parts[rank];
+    if (part->n > 0) {
+        call->ranks->each->embed(stream, part, c->ids, c->rows.m, c->out);
+    }
+}
 
 static void embed_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
     const struct embed_call *c = (const struct embed_call *)call;
@@ -257,7 +292,11 @@ static void embed_part(const struct sl_ranks_call *call, int rank, struct sl_str
 }
 
 static void embed(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
+    struct sl_ranks *ranks = sl_ranks_of(stream);
     struct embed_call c = {{sl_ranks_call(stream, (size_t)(m * table->k), embed_part), m}, table, ids, out};
+    if (ranks->apart) {
+        c.rows.call = (struct sl_ranks_call){ranks, ranks->n, look_up_part};
+    }
     SL_RANKS_RUN(c);
 }
 
@@ -280,13 +319,8 @@ static void norm_part(const struct sl_ranks_call *call, int rank, struct sl_stre
 
 static void norm(struct sl_stream *stream, const struct sl_norm *of, const float *x, int64_t x_stride, int64_t m,
                  int n_groups, float *out, int64_t out_stride) {
-    struct norm_call c = {{sl_ranks_call(stream, (size_t)(m * n_groups * of->n), norm_part), m},
-                          of,
-                          x,
-                          x_stride,
-                          n_groups,
-                          out,
-                          out_stride};
+    struct norm_call c = {
+        {rows_call(stream, (size_t)(m * n_groups * of->n), norm_part), m}, of, x, x_stride, n_groups, out, out_stride};
     SL_RANKS_RUN(c);
 }
 
@@ -307,7 +341,7 @@ static void angles_part(const struct sl_ranks_call *call, int rank, struct sl_st
 static void angles(struct sl_stream *stream, const struct sl_rope *rope, const int64_t *positions, int64_t m,
                    float *cosines, float *sines) {
     size_t work = (size_t)(m * rope->rotary_dim) * 16; // a cosine takes as long as so many other numbers
-    struct angles_call c = {{sl_ranks_call(stream, work, angles_part), m}, rope, positions, cosines, sines};
+    struct angles_call c = {{rows_call(stream, work, angles_part), m}, rope, positions, cosines, sines};
     SL_RANKS_RUN(c);
 }
 
@@ -330,7 +364,7 @@ static void rotate_part(const struct sl_ranks_call *call, int rank, struct sl_st
 
 static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
                    float *x, int64_t stride, int64_t m, int n_heads) {
-    struct rotate_call c = {{sl_ranks_call(stream, (size_t)(m * n_heads * rope->rotary_dim), rotate_part), m},
+    struct rotate_call c = {{rows_call(stream, (size_t)(m * n_heads * rope->rotary_dim), rotate_part), m},
                             rope,
                             cosines,
                             sines,
@@ -342,6 +376,7 @@ static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const f
 
 void sl_ranks_fill_dense(struct sl_ops *ops) {
     ops->pack = pack;
+    ops->pack_rows = pack_rows;
     ops->unpack = unpack;
     ops->matmul_scratch = matmul_scratch;
     ops->arranges = NULL; // among themselves alone

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: pages and slots on ranks: by KV heads, what takes long enough that dividing it pays.
- *
- * Design: whatever is not here rank 0's team does for all heads: it compares heads (share, budgets, merge, sums of errors), depends on
- *         which of all heads one is (chance), or is over before others have begun.
+ * Purpose: pages and slots on ranks: by KV heads, what takes long enough that dividing it pays. The rest rank 0 does (first.c).
  */
 #include "tensor/ranks/internal.h"
 
@@ -39,7 +36,7 @@ static struct heads_call call_of(struct sl_stream *stream, const struct sl_kv_he
 static struct sl_kv_heads heads_of(const struct heads_call *c, int rank, int *first_out) {
     struct sl_share share = sl_share_of(c->heads->n, rank, c->call.n);
     *first_out = (int)share.first;
-    return sl_kv_heads_part(*c->heads, (int)share.first, (int)share.n);
+    return sl_ranks_heads(c->call.ranks, rank, sl_kv_heads_part(*c->heads, (int)share.first, (int)share.n));
 }
 
 static size_t width_of(const struct sl_kv_heads *heads) {
@@ -168,41 +165,39 @@ static void nearest(struct sl_stream *stream, const struct sl_kv_heads *heads, s
     SL_RANKS_RUN(c);
 }
 
-// --- behind a loss -----------------------------------------------------------------------------------------------------
+// --- what devices know of heads ------------------------------------------------------------------------------------------
 
-// Rank 0 does these for all heads. Where a rank is lost, nobody has written the lists that they go by.
+struct publish_call {
+    struct sl_ranks_call call;
+    struct sl_kv_heads heads;
+    struct sl_ranks_published *published;
+};
 
-static bool is_lost(const struct sl_stream *stream) {
-    return atomic_load(&sl_ranks_of(stream)->lost) >= 0;
+// All heads: where they cannot be divided evenly, a rank attends to another's.
+static void publish_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    const struct publish_call *c = (const struct publish_call *)call;
+    struct sl_kv_heads heads = c->heads;
+    c->published->status[rank] = call->ranks->each->publish(stream, &heads, &call->ranks->errors[rank]);
+    c->published->of[rank] = heads.published;
 }
 
-static void merge(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_counts kept,
-                  struct sl_lists evicted, struct sl_lists into, struct sl_vectors cosine, float beta,
-                  float *threshold_inout, uint32_t *n_merged_out) {
-    if (!is_lost(stream)) {
-        sl_ranks_of(stream)->each->merge(stream, heads, kept, evicted, into, cosine, beta, threshold_inout,
-                                         n_merged_out);
-    }
-}
-
-static void lost(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
-                 struct sl_lists keep, struct sl_counts kept, int64_t n_rows, double *lost_inout) {
-    if (!is_lost(stream)) {
-        sl_ranks_of(stream)->each->lost(stream, heads, group, x, keep, kept, n_rows, lost_inout);
-    }
-}
-
-static void spare(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists listed, struct sl_counts n,
-                  struct sl_vectors x) {
-    if (!is_lost(stream)) {
-        sl_ranks_of(stream)->each->spare(stream, heads, listed, n, x);
-    }
-}
-
-// Nothing is published; but a step ends here where a rank is lost.
+// Where memory is one nothing is published; but a step ends here where a rank is lost.
 static enum sl_status publish(struct sl_stream *stream, struct sl_kv_heads *heads, struct sl_error *err) {
-    (void)heads;
-    return sl_stream_wait(stream, err);
+    struct sl_ranks *ranks = sl_ranks_of(stream);
+    enum sl_status status = sl_ranks_check(ranks, err);
+    if (status != SL_OK || !ranks->apart) {
+        return status;
+    }
+    struct sl_ranks_published *published = &ranks->published[ranks->n_published++ % SL_RANKS_PUBLISHED];
+    struct publish_call c = {{ranks, ranks->n, publish_part}, *heads, published};
+    SL_RANKS_RUN(c);
+    status = sl_ranks_check(ranks, err);
+    for (int r = 0; r < ranks->n && status == SL_OK; r++) {
+        status = sl_ranks_say_whose(ranks, r, published->status[r], &ranks->errors[r], err);
+    }
+    heads->published = published;
+    heads->first = 0;
+    return status;
 }
 
 void sl_ranks_fill_heads(struct sl_ops *ops) {
@@ -213,7 +208,4 @@ void sl_ranks_fill_heads(struct sl_ops *ops) {
     ops->value_change = value_change;
     ops->select = select_slots;
     ops->nearest = nearest;
-    ops->merge = merge;
-    ops->lost = lost;
-    ops->spare = spare;
 }

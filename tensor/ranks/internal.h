@@ -9,10 +9,25 @@
 #include "tensor/ranks/ranks.h"
 
 #define SL_RANKS_CALL_BYTES 512
+#define SL_RANKS_PUBLISHED  4096 // that are remembered, as a device does
+
+// What publishing heads has made on each rank: sl_kv_heads.published leads to it.
+struct sl_ranks_published {
+    const void *of[SL_MAX_RANKS];
+    enum sl_status status[SL_MAX_RANKS];
+};
+
+// A block of a rank's memory that grows.
+struct sl_ranks_block {
+    void *at;
+    size_t bytes;
+};
 
 struct sl_ranks {
     struct sl_device device;
-    struct sl_stream streams[SL_N_STREAMS]; // beside them the host's loops run in rank 0's team
+    struct sl_device_ops device_ops;
+    bool apart;                             // each rank has memory of its own
+    struct sl_stream streams[SL_N_STREAMS]; // rank 0's; beside them the host's loops run in its team
     struct sl_ops ops;                      // what is called
     const struct sl_ops *each;              // what it becomes on every rank
     int n;
@@ -22,7 +37,12 @@ struct sl_ranks {
     struct sl_team_vigil vigil;
     pthread_mutex_t turn;                          // of those who call: it is about the following
     _Alignas(64) char called[SL_RANKS_CALL_BYTES]; // the call: it stays where a rank is lost, which may come back to it
-    atomic_int lost;                               // rank; -1: none
+    struct sl_mark begun, done[SL_MAX_RANKS];      // of the call: in rank 0's stream, and in the others'
+    struct sl_ranks_published *published;          // [SL_RANKS_PUBLISHED]; NULL where memory is one
+    uint64_t n_published;
+    struct sl_error errors[SL_MAX_RANKS]; // of what was published last
+    struct sl_ranks_block brought[SL_MAX_RANKS];
+    atomic_int lost; // rank; -1: none
     atomic_size_t weight_bytes[SL_MAX_RANKS];
 };
 
@@ -38,6 +58,33 @@ static inline struct sl_ranks *sl_ranks_of(const struct sl_stream *stream) {
     return (struct sl_ranks *)stream->device;
 }
 
+static inline bool sl_ranks_is_lost(const struct sl_ranks *ranks) {
+    return atomic_load(&ranks->lost) >= 0;
+}
+
+static inline struct sl_stream *sl_ranks_compute(const struct sl_ranks *ranks, int rank) {
+    return sl_device_stream(ranks->devices[rank], SL_STREAM_COMPUTE);
+}
+
+// SL_ERR_INTERNAL where a rank is lost.
+enum sl_status sl_ranks_check(const struct sl_ranks *ranks, struct sl_error *err);
+
+// A status that a rank's device gave, with its text, as of that rank.
+enum sl_status sl_ranks_say_whose(const struct sl_ranks *ranks, int rank, enum sl_status status,
+                                  const struct sl_error *why, struct sl_error *err);
+
+// The heads as a rank knows them.
+static inline struct sl_kv_heads sl_ranks_heads(const struct sl_ranks *ranks, int rank, struct sl_kv_heads heads) {
+    if (ranks->apart) {
+        heads.published = ((const struct sl_ranks_published *)heads.published)->of[rank];
+    }
+    return heads;
+}
+
+// x of rank 0's memory, in the rank's own from here on in its stream, until it brings something else. x itself where it lies there
+// already, or where there is no room for it.
+const void *sl_ranks_bring(struct sl_ranks *ranks, int rank, struct sl_stream *stream, const void *x, size_t bytes);
+
 // A call of so many bytes by call->n ranks; rank 0 alone is whoever calls. Nothing is done where a rank is lost. What ranks
 // find out they write where pointers of the call lead.
 void sl_ranks_run(const struct sl_ranks_call *call, size_t bytes);
@@ -47,7 +94,7 @@ void sl_ranks_run(const struct sl_ranks_call *call, size_t bytes);
         sl_ranks_run((const struct sl_ranks_call *)&(c), sizeof(c));                                                   \
     } while (0)
 
-// A call that touches about so many numbers: few are sooner done by one rank than others have begun.
+// A call that touches about so many numbers, of heads or rows: few are sooner done by one rank than others have begun.
 #define SL_RANKS_LEAST_WORK 16384
 static inline struct sl_ranks_call sl_ranks_call(struct sl_stream *stream, size_t work,
                                                  void (*run)(const struct sl_ranks_call *, int, struct sl_stream *)) {
@@ -79,3 +126,4 @@ static inline struct sl_counts sl_counts_from(struct sl_counts x, int64_t first)
 void sl_ranks_fill_dense(struct sl_ops *ops);     // dense.c: weights and rows
 void sl_ranks_fill_attention(struct sl_ops *ops); // attention.c
 void sl_ranks_fill_heads(struct sl_ops *ops);     // heads.c: pages and slots
+void sl_ranks_fill_first(struct sl_ops *ops);     // first.c: what rank 0 does

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the device: memory is rank 0's, which is everybody's; operations are all ranks'. See ranks.h.
+// Purpose: the device: what is allocated is rank 0's, which all reach; operations are all ranks'. See ranks.h.
 #include "tensor/ranks/ranks.h"
 
 #include <pthread.h>
@@ -10,7 +10,8 @@
 #include "tensor/ranks/internal.h"
 
 static uint64_t progress(void *arg, int rank) {
-    return sl_team_tasks_done(((struct sl_ranks *)arg)->teams[rank]);
+    const struct sl_ranks *ranks = arg;
+    return sl_team_tasks_done(ranks->teams[rank]) + sl_device_progress(ranks->devices[rank]);
 }
 
 // --- the device --------------------------------------------------------------------------------------------------------
@@ -27,9 +28,13 @@ static void close_ranks(struct sl_device *device) {
         return;
     }
     for (int r = 0; r < ranks->n; r++) {
+        sl_device_free(ranks->devices[r], SL_MEMORY_DEVICE, ranks->brought[r].at);
+    }
+    for (int r = 0; r < ranks->n; r++) {
         sl_device_close(&ranks->devices[r]);
     }
     pthread_mutex_destroy(&ranks->turn);
+    free(ranks->published);
     free(ranks);
 }
 
@@ -37,8 +42,15 @@ static struct sl_stream *stream_of(struct sl_device *device, enum sl_stream_kind
     return &of(device)->streams[kind];
 }
 
+// Of what is divided evenly.
 static size_t room(struct sl_device *device) {
-    return sl_device_room(of(device)->devices[0]);
+    const struct sl_ranks *ranks = of(device);
+    size_t least = SIZE_MAX;
+    for (int r = 0; r < ranks->n; r++) {
+        size_t bytes = sl_device_room(ranks->devices[r]);
+        least = bytes < least ? bytes : least;
+    }
+    return ranks->apart ? least * (size_t)ranks->n : least;
 }
 
 static bool network_reaches(struct sl_device *device) {
@@ -51,7 +63,7 @@ static void *alloc_block(struct sl_device *device, enum sl_memory memory, size_t
 
 static void free_block(struct sl_device *device, enum sl_memory memory, void *block) {
     struct sl_ranks *ranks = of(device);
-    if (atomic_load(&ranks->lost) < 0) {
+    if (!sl_ranks_is_lost(ranks)) {
         sl_device_free(ranks->devices[0], memory, block);
     }
 }
@@ -65,52 +77,91 @@ static void unshare_block(struct sl_device *device, void *base) {
 }
 
 static bool has_failed(const struct sl_device *device) {
-    return atomic_load(&of(device)->lost) >= 0;
-}
-
-static enum sl_status check(const struct sl_device *device, struct sl_error *err) {
     const struct sl_ranks *ranks = of(device);
-    int lost = atomic_load(&ranks->lost);
-    return lost < 0 ? SL_OK
-                    : sl_fail(err, SL_ERR_INTERNAL, "rank %d of %d has got nothing done for %.1f s", lost, ranks->n,
-                              (double)ranks->vigil.still_ms / 1e3);
+    bool any = sl_ranks_is_lost(ranks);
+    for (int r = 0; r < ranks->n && !any; r++) {
+        any = sl_device_has_failed(ranks->devices[r]);
+    }
+    return any;
 }
 
+// Rank 0's first: who has it has all.
 static void hold(struct sl_stream *stream) {
-    sl_stream_hold(sl_device_stream(of(stream->device)->devices[0], SL_STREAM_COMPUTE));
+    const struct sl_ranks *ranks = sl_ranks_of(stream);
+    for (int r = 0; r < ranks->n; r++) {
+        sl_stream_hold(sl_ranks_compute(ranks, r));
+    }
+}
+
+static uint64_t progress_of_all(const struct sl_device *device) {
+    const struct sl_ranks *ranks = of(device);
+    uint64_t n = 0;
+    for (int r = 0; r < ranks->n; r++) {
+        n += progress((void *)ranks, r);
+    }
+    return n;
 }
 
 static enum sl_status let_go(struct sl_stream *stream, struct sl_error *err) {
-    enum sl_status status = sl_stream_let_go(sl_device_stream(of(stream->device)->devices[0], SL_STREAM_COMPUTE), err);
-    return status == SL_OK ? check(stream->device, err) : status;
+    const struct sl_ranks *ranks = sl_ranks_of(stream);
+    enum sl_status status = sl_ranks_check(ranks, err);
+    for (int r = ranks->n - 1; r >= 0; r--) {
+        struct sl_error why;
+        enum sl_status left_out = sl_stream_let_go(sl_ranks_compute(ranks, r), &why);
+        status = status == SL_OK ? sl_ranks_say_whose(ranks, r, left_out, &why, err) : status;
+    }
+    return status;
+}
+
+// --- streams: rank 0's, which is behind the others (call.c) --------------------------------------------------------------
+
+static struct sl_stream *first_of(const struct sl_stream *stream) {
+    const struct sl_ranks *ranks = sl_ranks_of(stream);
+    return sl_device_stream(ranks->devices[0], (enum sl_stream_kind)(stream - ranks->streams));
+}
+
+static struct sl_mark mark_of(const struct sl_mark *mark) {
+    return (struct sl_mark){first_of(mark->stream), mark->number};
 }
 
 static void copy_block(struct sl_stream *stream, void *to, const void *from, size_t bytes) {
-    sl_stream_copy(sl_device_stream(of(stream->device)->devices[0], SL_STREAM_COMPUTE), to, from, bytes);
+    if (!sl_ranks_is_lost(sl_ranks_of(stream))) {
+        sl_stream_copy(first_of(stream), to, from, bytes);
+    }
 }
 
-// Of one memory, as is checked: everything is done when it returns.
 static void mark_here(struct sl_stream *stream, struct sl_mark *mark_out) {
-    *mark_out = (struct sl_mark){stream, 0};
+    *mark_out = sl_ranks_is_lost(sl_ranks_of(stream)) ? (struct sl_mark){0} : sl_stream_mark(first_of(stream));
+    mark_out->stream = stream;
 }
 
 static void come_after(struct sl_stream *stream, const struct sl_mark *mark) {
-    (void)stream;
-    (void)mark;
+    struct sl_mark of_first = mark_of(mark);
+    if (!sl_ranks_is_lost(sl_ranks_of(stream))) {
+        sl_stream_after(first_of(stream), &of_first);
+    }
 }
 
 static bool is_reached(const struct sl_mark *mark) {
-    (void)mark;
-    return true;
+    struct sl_mark of_first = mark_of(mark);
+    return sl_ranks_is_lost(sl_ranks_of(mark->stream)) || sl_mark_reached(&of_first);
 }
 
 static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err) {
-    return check(mark->stream->device, err);
+    const struct sl_ranks *ranks = sl_ranks_of(mark->stream);
+    struct sl_mark of_first = mark_of(mark);
+    enum sl_status status = sl_ranks_check(ranks, err);
+    status = status == SL_OK ? sl_mark_wait(&of_first, err) : status;
+    for (int r = 1; r < ranks->n && status == SL_OK; r++) { // is anything wrong that rank 0 has not seen?
+        const struct sl_mark none = {sl_ranks_compute(ranks, r), 0};
+        struct sl_error why;
+        status = sl_ranks_say_whose(ranks, r, sl_mark_wait(&none, &why), &why, err);
+    }
+    return status;
 }
 
+// All but what the devices themselves are.
 static const struct sl_device_ops device_ops = {
-    .name = "cpu",
-    .one_memory = true,
     .close = close_ranks,
     .stream = stream_of,
     .room = room,
@@ -122,6 +173,7 @@ static const struct sl_device_ops device_ops = {
     .hold = hold,
     .let_go = let_go,
     .has_failed = has_failed,
+    .progress = progress_of_all,
     .copy = copy_block,
     .mark = mark_here,
     .after = come_after,
@@ -146,23 +198,24 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
     if (config->n < 1 || config->n > SL_MAX_RANKS) {
         return sl_fail(err, SL_ERR_INVALID, "%d ranks: expected 1 to %d", config->n, SL_MAX_RANKS);
     }
-    for (int r = 0; r < config->n; r++) {
-        if (!config->devices[r]->ops->one_memory) {
-            return sl_fail(err, SL_ERR_UNSUPPORTED, "ranks of devices with memory of their own (%s)",
-                           config->devices[r]->ops->name);
-        }
-    }
     struct sl_ranks *ranks = aligned_alloc(64, (sizeof *ranks + 63) / 64 * 64);
     if (ranks == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
     memset(ranks, 0, sizeof *ranks);
-    enum sl_status status = sl_team_create(config->n, &ranks->crew, err);
+    ranks->apart = !config->devices[0]->ops->one_memory;
+    ranks->published = ranks->apart ? calloc(SL_RANKS_PUBLISHED, sizeof *ranks->published) : NULL;
+    enum sl_status status = !ranks->apart || ranks->published != NULL ? sl_team_create(config->n, &ranks->crew, err)
+                                                                      : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     if (status != SL_OK) {
+        free(ranks->published);
         free(ranks);
         return status;
     }
-    ranks->device.ops = &device_ops;
+    ranks->device_ops = device_ops;
+    ranks->device_ops.name = config->devices[0]->ops->name;
+    ranks->device_ops.one_memory = !ranks->apart;
+    ranks->device.ops = &ranks->device_ops;
     ranks->each = config->ops;
     ranks->n = config->n;
     ranks->vigil = (struct sl_team_vigil){config->still_ms > 0 ? config->still_ms : SL_RANK_STILL_MS, progress, ranks};
@@ -179,6 +232,7 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
     sl_ranks_fill_dense(&ranks->ops);
     sl_ranks_fill_attention(&ranks->ops);
     sl_ranks_fill_heads(&ranks->ops);
+    sl_ranks_fill_first(&ranks->ops);
     struct sl_ranks_call places = {ranks, ranks->n, take_place};
     SL_RANKS_RUN(places);
     *device_out = &ranks->device;
@@ -187,7 +241,11 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
 }
 
 int sl_ranks_count(const struct sl_device *device) {
-    return device->ops == &device_ops ? of(device)->n : 1;
+    return device->ops->close == close_ranks ? of(device)->n : 1;
+}
+
+struct sl_device *sl_ranks_device(struct sl_device *device, int rank) {
+    return device->ops->close == close_ranks ? of(device)->devices[rank] : device;
 }
 
 static void do_nothing(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {

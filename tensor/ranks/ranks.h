@@ -11,12 +11,13 @@
  *             weights            rows of every matrix: a rank packs its own from the file, and no other ever reads them
  *             attention          query heads, each where its KV head is, as far as they can be divided evenly
  *             slots, pages       KV heads, while they are made, chosen and moved
- *             rows               of norms, angles and the embedding
+ *             rows               of norms, angles and the embedding, where memory is one
  *             what compares heads, and what is small: rank 0
  *
- *         All memory is one (ranks are teams of processors, each on a NUMA node of its own where that is asked for), so a rank
- *         reads of the others' activations what it needs, and nothing is summed over ranks: the bits are those of one rank,
- *         however many there are.
+ *         All ranks reach all memory by the same addresses. Teams of processors have one memory, each on a NUMA node of its own where that is
+ *         asked for. Other devices have their own: weights and pages lie where they are used, activations with rank 0, and whoever
+ *         reads much of them brings them nearer first. Nothing is summed over ranks: the bits are those of one rank, however many
+ *         there are.
  *
  * Failures: a rank whose thread stands still for SL_RANK_STILL_MS, or whose device fails, is lost, and the device with it: waits say which, and
  *         the process should end (tensor/device.h). The thread may come back, so whoever is told ends the process
@@ -31,7 +32,7 @@
 
 struct sl_ranks_config {
     int n;
-    struct sl_device *devices[SL_MAX_RANKS]; // of one memory, each with a team of its own; closed with the ranks
+    struct sl_device *devices[SL_MAX_RANKS]; // alike, each with a team of its own; closed with the ranks
     struct sl_team *teams[SL_MAX_RANKS];     // theirs; not owned
     const struct sl_ops *ops;                // of all of them
     int64_t still_ms;                        // 0: SL_RANK_STILL_MS
@@ -43,6 +44,9 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
 
 // Of a device: how many ranks it is; 1 of any other.
 int sl_ranks_count(const struct sl_device *device);
+
+// A rank's device, for memory that is to be its own; any other device is its only one.
+struct sl_device *sl_ranks_device(struct sl_device *device, int rank);
 
 // All ranks come together and do nothing: what an operation costs beside its work.
 void sl_ranks_meet(struct sl_stream *stream);

@@ -62,7 +62,7 @@ def main():
     if looking.returncode == 0 or "--device emulated: this command reads tensors as the host" not in looking.stderr:
         failures.append(f"profile --device emulated: {looking.returncode} {looking.stderr}")
     unknown = run("abacus", "full")
-    if unknown.returncode == 0 or 'there is no "abacus"; expected auto, cpu, cuda, cuda:N or emulated' not in unknown.stderr:
+    if unknown.returncode == 0 or 'there is no "abacus"; expected auto, cpu, cuda, cuda:N, cuda:A-B or emulated' not in unknown.stderr:
         failures.append(f"--device abacus: {unknown.returncode} {unknown.stderr}")
     print("\n".join(failures) or f"{len(recipes)} recipes alike")
     return 1 if failures else 0

@@ -85,11 +85,11 @@ def test_who_has_too_little_staging_memory_is_passed_over():
         assert "decode: job=" not in cluster.processes["decode-0"].errors(), cluster.processes["decode-0"].errors()
 
 
-def fail_on(role, kernel):
+def fail_on(role, kernel, *options):
     """The device goes wrong at that kernel: its worker says where and ends, and the job goes on with another."""
     recipe = "h2o," + SMALL
     os.environ["SLUICE_EMULATED_FAULT"] = str(kernel)
-    with Cluster(kvstore=1, worker_args={role: ON_DEVICE}, coordinator_args=["--worker-wait", "30s"]) as cluster:
+    with Cluster(kvstore=1, worker_args={role: ON_DEVICE + list(options)}, coordinator_args=["--worker-wait", "30s"]) as cluster:
         del os.environ["SLUICE_EMULATED_FAULT"]
         events = cluster.generate(job(recipe), timeout=120)
         worker = cluster.processes[f"{role}-0"]

@@ -168,8 +168,8 @@ static void check_activation(const struct sl_ops *ops, enum sl_activation activa
                           .gated = gated};
     struct guarded y = guarded_create(ROWS * WIDTH), one = guarded_create(WIDTH);
     struct sl_matmul args = {.x = x, .x_stride = WIDTH, .m = ROWS, .y = y.data, .y_stride = WIDTH};
-    args.scratch = aligned_alloc(64, (ops->matmul_scratch(&w, ROWS) + 127) / 64 * 64);
     assert_int_equal(ops->pack(NULL, &w, NULL), SL_OK);
+    args.scratch = aligned_alloc(64, (ops->matmul_scratch(&w, ROWS) + 127) / 64 * 64);
     ops->matmul(NULL, &w, &args);
     for (int i = 0; i < ROWS * WIDTH; i++) {
         float in = x[i] + bias[i % WIDTH];

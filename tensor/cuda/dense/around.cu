@@ -26,7 +26,7 @@ static __global__ void __launch_bounds__(THREADS)
         float value = sums[j] + (args.accumulate ? y[j] : 0.0f) + (w.bias != nullptr ? w.bias[j] : 0.0f);
         value = gpu::activate(w.activation, value);
         if (w.gated) {
-            value *= sums[n_columns + j] + (w.bias != nullptr ? w.bias[n_columns + j] : 0.0f);
+            value *= sums[n_columns + j] + (w.bias != nullptr ? w.bias[w.up_bias + j] : 0.0f);
         }
         y[j] = value;
     }

@@ -20,6 +20,8 @@ struct gpu_matrix {
     const void *weights;    // [n][pitch]; INT8: a byte each; INT4: two a byte, the first in the lower half, 8 added
     const uint16_t *scales; // [n][pitch / 32] f16, of the quantized ones
     const float *bias;      // [n] or NULL
+    int64_t up_bias;        // of a gated matrix: where in it that of the second half begins
+    int64_t first_id;       // embed(): of the first row
     int activation;
     bool gated;
     size_t scales_at, bytes; // of what is packed

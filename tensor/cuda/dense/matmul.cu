@@ -81,7 +81,7 @@ static __global__ void __launch_bounds__(THREADS, 1) matmul(gpu_matrix w, gpu_pr
             float value = sums[0][i / 4][i % 4] + (w.bias != nullptr ? w.bias[j] : 0.0f);
             value = gpu::activate(w.activation, value);
             if (GATED) {
-                value *= sums[GATED][i / 4][i % 4] + (w.bias != nullptr ? w.bias[n_columns + j] : 0.0f);
+                value *= sums[GATED][i / 4][i % 4] + (w.bias != nullptr ? w.bias[w.up_bias + j] : 0.0f);
             }
             args.y[r * args.y_stride + j] = value;
         }

@@ -9,7 +9,7 @@ static __global__ void __launch_bounds__(THREADS) add_parts(gpu_parts parts, uin
     FOR_SLOTS(i, n) {
         float sum = parts.x[0][i];
         GPU_UNROLL // or what is indexed would lie in memory
-        for (int r = 1; r < GPU_MAX_PARTS; r++) {
+            for (int r = 1; r < GPU_MAX_PARTS; r++) {
             if (r < parts.n) {
                 sum += parts.x[r][i];
             }

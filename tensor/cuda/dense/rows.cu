@@ -6,15 +6,15 @@
  *         threads, whose number depends on the length of the vector alone.
  */
 #include "tensor/cuda/block.h"
-#include "tensor/cuda/dense/weights.h"
 #include "tensor/cuda/dense/launch.h"
+#include "tensor/cuda/dense/weights.h"
 
 constexpr uint32_t THREADS = 256;
 
 // blockIdx.x: row.
 static __global__ void __launch_bounds__(THREADS) embed(gpu_matrix table, const int32_t *ids, float *out) {
-    int64_t id = ids[blockIdx.x];
-    for (int64_t i = threadIdx.x; i < table.k; i += THREADS) {
+    int64_t id = ids[blockIdx.x] - table.first_id;
+    for (int64_t i = threadIdx.x; i < table.k && id >= 0 && id < table.n; i += THREADS) {
         out[blockIdx.x * table.k + i] = gpu::stored_weight(table, id, i);
     }
 }

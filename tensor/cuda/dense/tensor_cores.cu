@@ -193,7 +193,7 @@ static __global__ void __launch_bounds__(THREADS) matmul(gpu_matrix w, gpu_produ
             float value = sums[0][down][across][e] + (w.bias != nullptr ? w.bias[j] : 0.0f);
             value = gpu::activate(w.activation, value);
             if (SIDES > 1) {
-                value *= sums[SIDES - 1][down][across][e] + (w.bias != nullptr ? w.bias[n_columns + j] : 0.0f);
+                value *= sums[SIDES - 1][down][across][e] + (w.bias != nullptr ? w.bias[w.up_bias + j] : 0.0f);
             }
             args.y[r * args.y_stride + j] = value;
         }

@@ -4,7 +4,8 @@
  *
  * Design: work runs when somebody waits for it, on the thread that waits, or at once if the emulator is eager: what a host
  *         reads too early is not there yet. Device memory has no access rights but while work runs, and holds NaN where nothing
- *         was written.
+ *         was written. Of several devices each has memory and queues of its own; while work runs all memory is open, as it is to
+ *         GPUs that reach each other's.
  * Threads: any; one lock is held while work runs.
  */
 #pragma once
@@ -19,6 +20,10 @@ extern "C" {
 
 struct gpu_queue; // what CUDA calls a stream
 struct gpu_event;
+
+// What the calling thread allocates and opens from now on is this device's, below SL_EMU_DEVICES. 0 unless it says.
+#define SL_EMU_DEVICES 16
+void sl_emu_use(int device);
 
 struct gpu_queue *sl_emu_queue_open(void);
 void sl_emu_queue_close(struct gpu_queue **queue); // waits. Accepts NULL, leaves NULL
@@ -35,7 +40,7 @@ void sl_emu_event_wait(struct gpu_event *event);
 // Device memory, at a multiple of 256 bytes, filled with NaN. NULL: exhausted. Writing behind a block is found when it is freed.
 void *sl_emu_alloc(size_t bytes);
 void sl_emu_free(void *block); // NULL is fine
-size_t sl_emu_used(void);      // bytes of all blocks
+size_t sl_emu_used(void);      // bytes of all blocks of the device that the thread uses
 
 // Of the threads of a block and the blocks of a grid: 0 ascending, 1 descending, else the seed of a random order.
 void sl_emu_set_order(unsigned order);
@@ -46,6 +51,11 @@ void sl_emu_set_eager(bool eager);
 // ever is. 0: none. Events behind it are not reached.
 void sl_emu_fail_at(uint64_t n);
 const char *sl_emu_failed(void); // the kernel that went wrong, or NULL
+int sl_emu_failed_device(void);  // whose
+uint64_t sl_emu_n_done(void);    // blocks that have run; does not wait for those that do
+
+// Allocations of the device that the thread uses are refused above so many bytes in all.
+void sl_emu_set_room(size_t bytes);
 
 #ifdef __cplusplus
 }

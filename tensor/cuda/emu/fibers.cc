@@ -6,6 +6,7 @@
  *      READY --together()--> AT_WARP --together(), by the last lane of the mask--> READY
  *      READY --entry() returns--> DONE
  */
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -190,6 +191,8 @@ int barrier(int predicate, const char *file, int line) {
     return m.result;
 }
 
+static std::atomic<uint64_t> n_done; // blocks
+
 // --- a grid ----------------------------------------------------------------------------------------------------------
 
 static void run_block(const std::vector<unsigned> &turn, dim3 index, dim3 grid, dim3 block) {
@@ -268,6 +271,7 @@ void run(const char *kernel, dim3 grid, dim3 block, size_t dynamic_bytes, const 
     const std::vector<unsigned> turn = turns(m.n_threads);
     for (unsigned i : turns(grid.x * grid.y * grid.z)) {
         run_block(turn, dim3(i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y), grid, block);
+        n_done++;
     }
 }
 
@@ -276,4 +280,8 @@ void run(const char *kernel, dim3 grid, dim3 block, size_t dynamic_bytes, const 
 void sl_emu_set_order(unsigned order) {
     std::lock_guard<std::recursive_mutex> lock(emu::m.lock);
     emu::m.order = order;
+}
+
+uint64_t sl_emu_n_done(void) {
+    return emu::n_done;
 }

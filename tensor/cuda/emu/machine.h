@@ -89,7 +89,8 @@ struct machine {
 extern machine m;
 
 void to_scheduler();                 // from the fiber that runs
-void open_device(bool open);         // device memory to work of a queue; calls nest
+void open_devices(bool open);        // device memory to work of queues; calls nest
+int used_device();                   // by this thread
 void poison(void *at, size_t bytes); // NaN in every format
 constexpr unsigned char POISON = 0xff;
 

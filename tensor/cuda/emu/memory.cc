@@ -2,7 +2,7 @@
 /*
  * Purpose: the memory of an emulated device: addresses that the host may not touch.
  *
- * Design: one range of addresses, reserved once, so that one call opens or closes all of it. Blocks lie in it by address; what
+ * Design: a range of addresses a device, reserved once, so that one call opens or closes all of it. Blocks lie in it by address; what
  *         lies between two of them is free. Behind every block a border holds a pattern that is looked at when it is freed.
  *         Opening and closing costs time by the page: they are as large as the kernel makes them.
  */
@@ -20,13 +20,15 @@ namespace emu {
 constexpr size_t RANGE = (size_t)64 << 30, PAGE = (size_t)2 << 20, ALIGN = 256, BORDER = 256;
 constexpr unsigned char PATTERN = 0xa5;
 
-static struct {
+struct device_memory {
     char *base;
     size_t top;                      // bytes that were ever used, whole pages
     std::map<size_t, size_t> blocks; // offset -> bytes asked for
-    size_t used;
-    int n_open;
-} memory;
+    size_t used, room = RANGE;
+};
+static device_memory memories[SL_EMU_DEVICES];
+static int n_open;
+static thread_local int device; // that this thread uses
 
 // Pages of 2 MiB where the kernel has them: opened and closed by one entry of its tables instead of 512.
 static char *reserve() {
@@ -39,17 +41,23 @@ static char *reserve() {
     return base;
 }
 
-static void protect(size_t begin, size_t end, bool open) {
+static void protect(const device_memory &memory, size_t begin, size_t end, bool open) {
     if (begin < end && mprotect(memory.base + begin, end - begin, open ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) {
         die("the rights of device memory cannot be changed", "?", 0);
     }
 }
 
-void open_device(bool open) {
-    memory.n_open += open ? 1 : -1;
-    if (memory.n_open == (open ? 1 : 0)) {
-        protect(0, memory.top, open);
+void open_devices(bool open) {
+    n_open += open ? 1 : -1;
+    if (n_open == (open ? 1 : 0)) {
+        for (const auto &memory : memories) {
+            protect(memory, 0, memory.top, open);
+        }
     }
+}
+
+int used_device() {
+    return device;
 }
 
 static size_t room_of(size_t bytes) {
@@ -57,7 +65,7 @@ static size_t room_of(size_t bytes) {
 }
 
 // The first gap that is large enough, or the end.
-static size_t find_room(size_t room) {
+static size_t find_room(const device_memory &memory, size_t room) {
     size_t at = 0;
     for (const auto &block : memory.blocks) {
         if (block.first - at >= room) {
@@ -70,25 +78,36 @@ static size_t find_room(size_t room) {
 
 } // namespace emu
 
+void sl_emu_use(int device) {
+    emu::device = device;
+}
+
+void sl_emu_set_room(size_t bytes) {
+    std::lock_guard<std::recursive_mutex> lock(emu::m.lock);
+    emu::memories[emu::device].room = bytes;
+}
+
 void *sl_emu_alloc(size_t bytes) {
     using namespace emu;
     std::lock_guard<std::recursive_mutex> lock(m.lock);
+    device_memory &memory = memories[device];
     if (memory.base == nullptr) {
         memory.base = reserve();
     }
-    size_t room = room_of(bytes), at = find_room(room);
-    if (memory.base == nullptr || bytes == 0 || bytes > RANGE || at + room > RANGE) {
+    size_t room = room_of(bytes), at = find_room(memory, room);
+    if (memory.base == nullptr || bytes == 0 || bytes > RANGE || at + room > RANGE ||
+        memory.used + bytes > memory.room) {
         return nullptr;
     }
     size_t top = (at + room + PAGE - 1) / PAGE * PAGE;
     if (top > memory.top) {
-        protect(memory.top, top, memory.n_open > 0);
+        protect(memory, memory.top, top, n_open > 0);
         memory.top = top;
     }
-    open_device(true);
+    open_devices(true);
     poison(memory.base + at, room);
     memset(memory.base + at + bytes, PATTERN, room - bytes);
-    open_device(false);
+    open_devices(false);
     memory.blocks[at] = bytes;
     memory.used += bytes;
     return memory.base + at;
@@ -100,12 +119,16 @@ void sl_emu_free(void *block) {
         return;
     }
     std::lock_guard<std::recursive_mutex> lock(m.lock);
-    auto found = memory.blocks.find((size_t)((char *)block - memory.base));
-    if (found == memory.blocks.end()) {
+    device_memory *memory = memories; // whose it is, whatever the thread uses
+    while (memory < memories + SL_EMU_DEVICES && memory->blocks.count((size_t)((char *)block - memory->base)) == 0) {
+        memory++;
+    }
+    if (memory == memories + SL_EMU_DEVICES) {
         die("a block is freed that is none", "?", 0);
     }
+    auto found = memory->blocks.find((size_t)((char *)block - memory->base));
     const unsigned char *border = (const unsigned char *)block + found->second;
-    open_device(true);
+    open_devices(true);
     for (size_t i = 0; i < room_of(found->second) - found->second; i++) {
         if (border[i] != PATTERN) {
             fprintf(stderr, "emulator: byte %zu behind a block of %zu was written\n", i, found->second);
@@ -113,12 +136,12 @@ void sl_emu_free(void *block) {
         }
     }
     poison(block, found->second);
-    open_device(false);
-    memory.used -= found->second;
-    memory.blocks.erase(found);
+    open_devices(false);
+    memory->used -= found->second;
+    memory->blocks.erase(found);
 }
 
 size_t sl_emu_used(void) {
     std::lock_guard<std::recursive_mutex> lock(emu::m.lock);
-    return emu::memory.used;
+    return emu::memories[emu::device].used;
 }

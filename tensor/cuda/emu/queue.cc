@@ -24,6 +24,7 @@ struct step { // one of them
 };
 
 struct gpu_queue {
+    int device;
     std::deque<step> steps;
 };
 
@@ -32,11 +33,12 @@ namespace emu {
 static bool eager;
 static uint64_t n_before_failure; // kernels; 0: none will go wrong
 static const char *failed;
+static int failed_device;
 using guard = std::lock_guard<std::recursive_mutex>;
 
 // In order, until `until` was reached `number` times; NULL: to the end.
 static void advance(gpu_queue *queue, const gpu_event *until, uint64_t number) {
-    open_device(true);
+    open_devices(true);
     while (!queue->steps.empty() && (until == nullptr || until->n_reached < number)) {
         step next = std::move(queue->steps.front());
         queue->steps.pop_front();
@@ -45,6 +47,7 @@ static void advance(gpu_queue *queue, const gpu_event *until, uint64_t number) {
         }
         if (next.kernel != nullptr && n_before_failure > 0 && --n_before_failure == 0) {
             failed = next.kernel;
+            failed_device = queue->device;
         }
         if (failed != nullptr) {
             continue;
@@ -56,7 +59,7 @@ static void advance(gpu_queue *queue, const gpu_event *until, uint64_t number) {
             next.record->n_reached = next.number;
         }
     }
-    open_device(false);
+    open_devices(false);
 }
 
 static void add(gpu_queue *queue, step next) {
@@ -74,7 +77,7 @@ void enqueue(gpu_queue *queue, const char *kernel, std::function<void()> work) {
 } // namespace emu
 
 struct gpu_queue *sl_emu_queue_open(void) {
-    return new gpu_queue;
+    return new gpu_queue{emu::used_device(), {}};
 }
 
 void sl_emu_wait(struct gpu_queue *queue) {
@@ -143,4 +146,9 @@ void sl_emu_fail_at(uint64_t n) {
 const char *sl_emu_failed(void) {
     emu::guard lock(emu::m.lock);
     return emu::failed;
+}
+
+int sl_emu_failed_device(void) {
+    emu::guard lock(emu::m.lock);
+    return emu::failed_device;
 }

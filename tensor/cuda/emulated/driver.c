@@ -6,18 +6,29 @@
 
 #include "tensor/cuda/emu/emulator.h"
 
-#define FAULT "SLUICE_EMULATED_FAULT" // for tests of what becomes of a worker: the number of the kernel that goes wrong
+// For tests of what becomes of a worker: the number of the kernel that goes wrong, and of the device that has little memory.
+#define FAULT      "SLUICE_EMULATED_FAULT"
+#define SMALL      "SLUICE_EMULATED_SMALL"
+#define SMALL_ROOM ((size_t)5 << 20)
 
 static enum sl_status open_device(int index, struct sl_error *err) {
     const char *fault = getenv(FAULT);
     if (fault != NULL) {
         sl_emu_fail_at(strtoull(fault, NULL, 10));
     }
-    return index == 0 ? SL_OK
-                      : sl_fail(err, SL_ERR_UNSUPPORTED, "there is one emulated device, number 0, not %d", index);
+    if (index < 0 || index >= SL_EMU_DEVICES) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "there are emulated devices 0 to %d, not %d", SL_EMU_DEVICES - 1,
+                       index);
+    }
+    sl_emu_use(index);
+    const char *small = getenv(SMALL);
+    if (small != NULL && strtol(small, NULL, 10) == index) {
+        sl_emu_set_room(SMALL_ROOM);
+    }
+    return SL_OK;
 }
 
-// Small, because all of it is written at once: enough for a text that a test can wait for.
+// Of a device. Small, because all of it is written at once: enough for a text that a test can wait for.
 static size_t room(void) {
     size_t most = (size_t)64 << 20, used = sl_emu_used();
     return used < most ? most - used : 0;
@@ -45,13 +56,16 @@ static void end_sharing(void *base) {
 static enum sl_status event_wait(struct gpu_event *event, struct sl_error *err) {
     sl_emu_event_wait(event); // what is wrong with a kernel ends the process, with the place
     const char *kernel = sl_emu_failed();
-    return kernel == NULL ? SL_OK : sl_fail(err, SL_ERR_INTERNAL, "the emulated kernel %s was made to fail", kernel);
+    return kernel == NULL ? SL_OK
+                          : sl_fail(err, SL_ERR_INTERNAL, "the emulated kernel %s of device %d was made to fail",
+                                    kernel, sl_emu_failed_device());
 }
 
 const struct gpu_driver sl_gpu_emulator = {
     .name = "emulated",
     .ring_bytes = (size_t)4 << 20,
     .open = open_device,
+    .use = sl_emu_use,
     .room = room,
     .network_reaches = network_reaches,
     .alloc = sl_emu_alloc,
@@ -69,4 +83,5 @@ const struct gpu_driver sl_gpu_emulator = {
     .event_before = sl_emu_event_before,
     .event_reached = sl_emu_event_reached,
     .event_wait = event_wait,
+    .progress = sl_emu_n_done,
 };

@@ -2,7 +2,8 @@
 /*
  * Purpose: see cudart_driver.h.
  *
- * Design: a process has one device. CUDA keeps the device that is meant for each thread: calls and launches make it ours first.
+ * Design: CUDA keeps for each thread the device that is meant: ours is set before calls and launches. Several devices of a process
+ *         reach each other's memory (peer access), by the addresses that all of them have in common.
  *         Failures arrive late, and do not say whose they are: the names of what was queued last are kept beside the first.
  * Threads: any.
  */
@@ -18,21 +19,30 @@
 
 #define LEAST_CAPABILITY 80 // bf16 tensor cores, cp.async
 #define N_RECENT         4  // names that a failure is told with
+#define MOST_DEVICES     16
 
 static struct {
     pthread_mutex_t lock; // of opening, and of the first failure
-    int index;            // of the device; -1: none yet
+    int opened[MOST_DEVICES];
+    _Atomic int n_opened;
     _Atomic bool failed;
     struct sl_error first;
     const char *_Atomic recent[N_RECENT];
     _Atomic unsigned n_queued;
-} cuda = {.lock = PTHREAD_MUTEX_INITIALIZER, .index = -1};
+} cuda = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static _Thread_local bool is_current; // the device is this thread's
+static _Thread_local int current = -1; // the device that this thread uses; -1: it has not said
 
+static void use(int index) {
+    if (current != index && cudaSetDevice(index) == cudaSuccess) {
+        current = index;
+    }
+}
+
+// Of threads that only wait and copy: any of ours.
 static void make_current(void) {
-    if (!is_current) {
-        is_current = cudaSetDevice(cuda.index) == cudaSuccess;
+    if (current < 0) {
+        use(cuda.opened[0]);
     }
 }
 
@@ -60,7 +70,7 @@ static void note_failure(cudaError_t error, const char *where) {
         list_recent(recent, sizeof recent);
         sl_fail(&cuda.first, SL_ERR_INTERNAL,
                 "device %d: %s: %s (CUDA says %d); queued last: %s. CUDA_LAUNCH_BLOCKING=1 finds the one that failed",
-                cuda.index, where, cudaGetErrorString(error), (int)error, recent);
+                current, where, cudaGetErrorString(error), (int)error, recent);
         atomic_store(&cuda.failed, true);
     }
     pthread_mutex_unlock(&cuda.lock);
@@ -108,30 +118,71 @@ static enum sl_status find_device(int index, struct sl_error *err) {
                        minor, LEAST_CAPABILITY / 10, LEAST_CAPABILITY % 10);
     }
     error = cudaSetDevice(index);
+    current = error == cudaSuccess ? index : -1;
     return error == cudaSuccess ? SL_OK
                                 : sl_fail(err, SL_ERR_UNSUPPORTED, "device %d cannot be used: %s (CUDA says %d)", index,
                                           cudaGetErrorString(error), (int)error);
 }
 
+// Device `from` may read and write the memory of `to` from now on.
+static enum sl_status reach(int from, int to, struct sl_error *err) {
+    int can = 0;
+    cudaError_t error = cudaDeviceCanAccessPeer(&can, from, to);
+    use(from);
+    if (error == cudaSuccess && can) {
+        error = cudaDeviceEnablePeerAccess(to, 0);
+        error = error == cudaErrorPeerAccessAlreadyEnabled ? cudaSuccess : error;
+    }
+    (void)cudaGetLastError();
+    return error == cudaSuccess && can
+               ? SL_OK
+               : sl_fail(err, SL_ERR_UNSUPPORTED,
+                         "device %d does not reach the memory of device %d (CUDA says %d): they cannot be ranks of one "
+                         "model; see nvidia-smi topo -p2p rw",
+                         from, to, (int)error);
+}
+
+static bool is_open(int index) {
+    for (int i = 0; i < atomic_load(&cuda.n_opened); i++) {
+        if (cuda.opened[i] == index) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static enum sl_status open_device(int index, struct sl_error *err) {
     enum sl_status status = SL_OK;
     pthread_mutex_lock(&cuda.lock);
-    if (cuda.index >= 0 && cuda.index != index) {
-        status = sl_fail(err, SL_ERR_UNSUPPORTED, "this process computes on device %d already, not on %d", cuda.index,
-                         index);
-    } else if (cuda.index < 0) {
-        status = find_device(index, err);
-        cuda.index = status == SL_OK ? index : -1;
+    int n = atomic_load(&cuda.n_opened);
+    if (!is_open(index)) {
+        status = n < MOST_DEVICES ? find_device(index, err)
+                                  : sl_fail(err, SL_ERR_UNSUPPORTED, "%d devices are open already", n);
+        for (int i = 0; i < n && status == SL_OK; i++) {
+            status = reach(cuda.opened[i], index, err);
+            status = status == SL_OK ? reach(index, cuda.opened[i], err) : status;
+        }
+        if (status == SL_OK) {
+            cuda.opened[n] = index;
+            atomic_store(&cuda.n_opened, n + 1);
+        }
     }
     pthread_mutex_unlock(&cuda.lock);
+    if (status == SL_OK) {
+        use(index);
+    }
     return status;
 }
 
-void sl_cudart_describe(char *text, size_t bytes) {
+bool sl_cudart_has_several(void) {
+    return atomic_load(&cuda.n_opened) > 1;
+}
+
+void sl_cudart_describe(int index, char *text, size_t bytes) {
     struct cudaDeviceProp device;
     int driver = 0;
-    if (cudaGetDeviceProperties(&device, cuda.index) != cudaSuccess || cudaDriverGetVersion(&driver) != cudaSuccess) {
-        snprintf(text, bytes, "device %d", cuda.index);
+    if (cudaGetDeviceProperties(&device, index) != cudaSuccess || cudaDriverGetVersion(&driver) != cudaSuccess) {
+        snprintf(text, bytes, "device %d", index);
         return;
     }
     snprintf(text, bytes, "%s, compute capability %d.%d, %d multiprocessors, %.1f GiB, driver for CUDA %d.%d",
@@ -144,8 +195,7 @@ void sl_cudart_describe(char *text, size_t bytes) {
 static bool network_reaches(void) {
     int supported = 0;
     make_current();
-    return cudaDeviceGetAttribute(&supported, cudaDevAttrGPUDirectRDMASupported, cuda.index) == cudaSuccess &&
-           supported;
+    return cudaDeviceGetAttribute(&supported, cudaDevAttrGPUDirectRDMASupported, current) == cudaSuccess && supported;
 }
 
 static size_t room(void) {
@@ -189,10 +239,10 @@ static void free_shared(void *block) {
 static enum sl_status share(void *base, size_t bytes, struct sl_error *err) {
     int same = 0;
     make_current();
-    (void)cudaDeviceGetAttribute(&same, cudaDevAttrCanUseHostPointerForRegisteredMem, cuda.index);
+    (void)cudaDeviceGetAttribute(&same, cudaDevAttrCanUseHostPointerForRegisteredMem, current);
     if (!same) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "device %d does not reach registered memory by the host's addresses",
-                       cuda.index);
+                       current);
     }
     cudaError_t error = cudaHostRegister(base, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
     if (error == cudaSuccess || error == cudaErrorHostMemoryAlreadyRegistered) {
@@ -201,7 +251,7 @@ static enum sl_status share(void *base, size_t bytes, struct sl_error *err) {
     }
     (void)cudaGetLastError();
     return sl_fail(err, SL_ERR_EXHAUSTED, "%zu bytes cannot be pinned for device %d: %s (CUDA says %d); see ulimit -l",
-                   bytes, cuda.index, cudaGetErrorString(error), (int)error);
+                   bytes, current, cudaGetErrorString(error), (int)error);
 }
 
 static void end_sharing(void *base) {
@@ -282,6 +332,7 @@ const struct gpu_driver sl_gpu_cudart = {
     .name = "cuda",
     .ring_bytes = (size_t)32 << 20,
     .open = open_device,
+    .use = use,
     .room = room,
     .network_reaches = network_reaches,
     .alloc = alloc,

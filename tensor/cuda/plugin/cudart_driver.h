@@ -6,5 +6,7 @@
 
 extern const struct gpu_driver sl_gpu_cudart;
 
-// The device that was opened, for a person: its name, compute capability, memory, driver.
-void sl_cudart_describe(char *text, size_t bytes);
+// A device that was opened, for a person: its name, compute capability, memory, driver.
+void sl_cudart_describe(int index, char *text, size_t bytes);
+
+bool sl_cudart_has_several(void); // devices are open

@@ -40,7 +40,9 @@ static void open_library(void) {
     if (asked == NULL || strcmp(asked, "own") == 0) {
         return;
     }
-    if (strcmp(asked, "cublaslt") == 0) {
+    if (sl_cudart_has_several()) {
+        sl_fail(&err, SL_ERR_UNSUPPORTED, "what cuBLASLt is asked through belongs to one device");
+    } else if (strcmp(asked, "cublaslt") == 0) {
         here.library = open_cublaslt(&err);
     } else {
         sl_fail(&err, SL_ERR_INVALID, GEMM " is \"%s\", expected own or cublaslt", asked);

@@ -52,29 +52,17 @@ static bool make_slot_angles(struct gpu_stream *s, const struct sl_rope *rope, u
 
 // --- calls -----------------------------------------------------------------------------------------------------------------
 
-// Of heads that have packed pages theirs, else the working one.
-static enum sl_kv_format packed_format(const struct sl_attend *a) {
-    enum sl_kv_format format = a->heads.kv[0].work->format;
-    for (int h = 0; h < a->heads.n; h++) {
-        format = a->heads.kv[h].n_packed > 0 ? a->heads.kv[h].packed->format : format;
-    }
-    return format;
-}
-
-static bool has_packed(const struct sl_attend *a) {
-    bool any = false;
-    for (int h = 0; h < a->heads.n; h++) {
-        any |= a->heads.kv[h].n_packed > 0;
-    }
-    return any;
+static const struct gpu_published *published(const struct sl_attend *a) {
+    return a->heads.published;
 }
 
 static bool alike(const struct sl_attend *a, const struct sl_attend *b) {
     return a->n_heads == b->n_heads && a->heads.n == b->heads.n && a->head_dim == b->head_dim &&
            a->q_stride == b->q_stride && a->kv_stride == b->kv_stride && a->out_stride == b->out_stride &&
            a->scale == b->scale && a->window == b->window && a->rope == b->rope &&
-           a->heads.kv[0].work->format == b->heads.kv[0].work->format && has_packed(a) == has_packed(b) &&
-           packed_format(a) == packed_format(b);
+           a->heads.kv[0].work->format == b->heads.kv[0].work->format &&
+           published(a)->has_packed == published(b)->has_packed &&
+           published(a)->packed_format == published(b)->packed_format;
 }
 
 // Calls that are alike, as a launch takes them.
@@ -98,8 +86,8 @@ static struct launch describe(struct gpu_stream *s, const struct sl_attend *call
                                  .scale = first->scale,
                                  .window = first->window,
                                  .format = first->heads.kv[0].work->format,
-                                 .has_packed = has_packed(first),
-                                 .packed_format = packed_format(first),
+                                 .has_packed = published(first)->has_packed,
+                                 .packed_format = published(first)->packed_format,
                                  .unfinished = before != NULL}};
     while (l.n < n_calls && alike(first, &calls[l.n])) {
         l.n++;

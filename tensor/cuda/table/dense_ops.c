@@ -69,6 +69,8 @@ static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, s
     packed->matrix.weights = packed->block;
     packed->matrix.scales = is_quantized ? (const uint16_t *)((char *)packed->block + packed->matrix.scales_at) : NULL;
     packed->matrix.bias = matrix->bias;
+    packed->matrix.up_bias = matrix->up_bias > 0 ? matrix->up_bias : matrix->n / 2;
+    packed->matrix.first_id = matrix->first_id;
     return SL_OK;
 }
 

@@ -9,9 +9,17 @@
 struct gpu_device {
     struct sl_device device;
     const struct gpu_driver *driver;
+    int index;
     struct gpu_stream streams[SL_N_STREAMS];
     atomic_bool failed;
 };
+
+// The driver, for what it is asked of this device.
+static const struct gpu_driver *driver_of(const struct sl_device *device) {
+    const struct gpu_device *gpu = (const struct gpu_device *)device;
+    gpu->driver->use(gpu->index);
+    return gpu->driver;
+}
 
 // --- life cycle --------------------------------------------------------------------------------------------------------
 
@@ -44,6 +52,7 @@ static bool open_stream(struct gpu_device *gpu, enum sl_stream_kind kind, struct
     const struct gpu_driver *driver = gpu->driver;
     s->stream = (struct sl_stream){&gpu->device, team};
     s->driver = driver;
+    s->index = gpu->index;
     s->queue = driver->queue_open();
     bool there = s->queue != NULL;
     for (int i = 0; i < GPU_EVENTS && there; i++) {
@@ -65,15 +74,15 @@ static struct sl_stream *stream_of(struct sl_device *device, enum sl_stream_kind
 }
 
 static size_t room(struct sl_device *device) {
-    return ((struct gpu_device *)device)->driver->room();
+    return driver_of(device)->room();
 }
 
 static bool network_reaches(struct sl_device *device) {
-    return ((struct gpu_device *)device)->driver->network_reaches();
+    return driver_of(device)->network_reaches();
 }
 
 static void *alloc_block(struct sl_device *device, enum sl_memory memory, size_t bytes) {
-    const struct gpu_driver *driver = ((struct gpu_device *)device)->driver;
+    const struct gpu_driver *driver = driver_of(device);
     if (bytes == 0) {
         return NULL;
     }
@@ -134,6 +143,21 @@ static enum sl_status let_go(struct sl_stream *stream, struct sl_error *err) {
 
 static bool has_failed(const struct sl_device *device) {
     return atomic_load(&((const struct gpu_device *)device)->failed);
+}
+
+// The next mark that was not reached when somebody last looked, and those behind it.
+static uint64_t progress(const struct sl_device *device) {
+    struct gpu_device *gpu = (struct gpu_device *)device;
+    struct gpu_stream *s = &gpu->streams[SL_STREAM_COMPUTE];
+    if (gpu->driver->progress != NULL) {
+        return gpu->driver->progress();
+    }
+    uint64_t n = atomic_load(&s->n_looked), marks = atomic_load(&s->n_marks);
+    while (n < marks && gpu->driver->event_reached(s->events[(n + 1) % GPU_EVENTS])) {
+        n++;
+    }
+    atomic_store(&s->n_looked, n);
+    return n;
 }
 
 static void copy_block(struct sl_stream *stream, void *to, const void *from, size_t bytes) {
@@ -197,6 +221,7 @@ static const struct sl_device_ops gpu_ops = {
     .hold = hold,
     .let_go = let_go,
     .has_failed = has_failed,
+    .progress = progress,
     .copy = copy_block,
     .mark = mark_here,
     .after = come_after,
@@ -216,6 +241,7 @@ enum sl_status sl_gpu_device_open(const struct gpu_driver *driver, int index, st
     }
     gpu->device.ops = &gpu_ops;
     gpu->driver = driver;
+    gpu->index = index;
     for (int i = 0; i < SL_N_STREAMS; i++) {
         gpu->streams[i].driver = driver;
         pthread_mutex_init(&gpu->streams[i].mutex, NULL);

@@ -24,6 +24,9 @@
 struct gpu_published {
     const struct gpu_head *heads; // device memory
     uint64_t at;                  // place in the ring, counted from its beginning
+    // Of any of them, and so of a part, too: attention to those has another kernel, and other bits.
+    bool has_packed;
+    enum sl_kv_format packed_format; // that of packed pages, else the working one
 };
 // That are remembered: while a layer is at hand each of a step's sequences publishes several times, and each tile of what is
 // read back once.
@@ -54,14 +57,16 @@ struct gpu_stream {
     struct sl_stream stream;
     struct gpu_queue *queue;
     const struct gpu_driver *driver;
+    int index; // of the device
     struct gpu_event *events[GPU_EVENTS];
     pthread_mutex_t mutex; // over what follows: marks lie in the queue in the order of their numbers
     pthread_cond_t changed;
-    uint64_t n_marks;
+    _Atomic uint64_t n_marks;
     uint64_t n_tickets, n_served; // of those who hold the stream, or wait for it
     pthread_t holder;             // where n_held > 0
     int n_held;
     _Atomic uint64_t n_reached; // marks that somebody has seen reached
+    _Atomic uint64_t n_looked;  // of those at which progress was looked for
     char *here, *there;         // the rings, of shared and of device memory; NULL in streams that only copy
     uint64_t described;         // bytes that have gone through
     struct sl_mark half;        // behind the last use of the half that is not at hand
@@ -75,8 +80,11 @@ struct gpu_stream {
     struct sl_error err;
 };
 
+// Whoever asks for it works with its device.
 static inline struct gpu_stream *sl_gpu_stream(struct sl_stream *stream) {
-    return (struct gpu_stream *)stream;
+    struct gpu_stream *s = (struct gpu_stream *)stream;
+    s->driver->use(s->index);
+    return s;
 }
 
 // `team` is the host's, beside the device. Statuses of driver->open(); SL_ERR_EXHAUSTED.

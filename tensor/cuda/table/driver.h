@@ -2,6 +2,9 @@
 /*
  * Purpose: what the table and the device ask of CUDA's runtime: memory, queues, events. Two fillings: the emulator
  *          (tensor/cuda/emulated), and cudart in the plugin (tensor/cuda/plugin). Kernels are launched on the same queues.
+ *
+ * Design: a process may have several devices open. What a thread asks for (memory, queues, events) is of the device that it uses, and so is
+ *         what it launches, on queues of this device. An address means the same on all of them: each reaches the others' memory.
  */
 #pragma once
 
@@ -28,8 +31,10 @@ struct gpu_library {
 struct gpu_driver {
     const char *name;
     size_t ring_bytes; // of what describes calls, twice: half of it holds the page lists of one layer of one step
-    // The first call of all, on any thread. SL_ERR_UNSUPPORTED: no such device, or it is too old; says which and why.
+    // The first call for a device, on any thread, which uses it afterwards. SL_ERR_UNSUPPORTED: no such device, it is too old, or it
+    // and one that is open already do not reach each other's memory; says which and why.
     enum sl_status (*open)(int index, struct sl_error *err);
+    void (*use)(int index);        // of the calling thread, until it uses another. Cheap where it does already
     size_t (*room)(void);          // bytes of device memory that are free
     bool (*network_reaches)(void); // an RDMA device may read and write its memory
     void *(*alloc)(size_t bytes);  // device memory; NULL: exhausted
@@ -48,5 +53,6 @@ struct gpu_driver {
     bool (*event_reached)(struct gpu_event *event);
     // SL_ERR_INTERNAL: the device has failed before the event, and for good; says what CUDA says.
     enum sl_status (*event_wait)(struct gpu_event *event, struct sl_error *err);
+    uint64_t (*progress)(void); // of all devices: as sl_device_progress(); NULL: reached events are all there is to see
     const struct gpu_library *(*library)(void); // asked once the device is open; NULL, or returns NULL: none
 };

@@ -18,7 +18,9 @@ static enum gpu_weight_kind kind_of(const struct sl_matrix *w) {
         break;
     }
     // Of codes only the rows of an embedding are wanted as numbers.
-    return w->dtype == SL_F32 || sl_dtype_is_codes(w->dtype) ? GPU_WEIGHT_F32 : w->dtype == SL_F16 ? GPU_WEIGHT_F16 : GPU_WEIGHT_BF16;
+    return w->dtype == SL_F32 || sl_dtype_is_codes(w->dtype) ? GPU_WEIGHT_F32
+           : w->dtype == SL_F16                              ? GPU_WEIGHT_F16
+                                                             : GPU_WEIGHT_BF16;
 }
 
 static size_t bits_of(enum gpu_weight_kind kind) {

@@ -6,7 +6,7 @@
 #include "tensor/ops.h"
 
 // All of *out but its pointers. out->bytes at a multiple of 16 are needed on the device; then
-//     weights = the bytes, scales = the bytes + scales_at (NULL of stored weights), bias = matrix->bias on the device
+//     weights = the bytes, scales = the bytes + scales_at (NULL of stored weights), biases as matrix says, on the device
 void sl_gpu_matrix_describe(const struct sl_matrix *matrix, struct gpu_matrix *out);
 
 // Row j of the bytes, which begin at bytes_out, a multiple of 4. Rows may be packed by different threads.

@@ -22,6 +22,8 @@ enum sl_status sl_gpu_publish(struct sl_stream *stream, struct sl_kv_heads *head
     }
     struct gpu_head *head = here;
     size_t used = (size_t)heads_inout->n * sizeof *head;
+    struct gpu_published now = {.heads = (const struct gpu_head *)there,
+                                .packed_format = heads_inout->kv[0].work->format};
     for (int h = 0; h < heads_inout->n; h++) {
         const struct sl_kv *kv = &heads_inout->kv[h];
         size_t list_bytes = n_pages(kv) * sizeof(void *);
@@ -30,10 +32,13 @@ enum sl_status sl_gpu_publish(struct sl_stream *stream, struct sl_kv_heads *head
             memcpy((char *)here + used, kv->pages, list_bytes);
         }
         used += list_bytes;
+        now.has_packed |= kv->n_packed > 0;
+        now.packed_format = kv->n_packed > 0 ? kv->packed->format : now.packed_format;
     }
     sl_gpu_describe_end(s, there, bytes);
     struct gpu_published *published = &s->published[s->n_published++ % GPU_PUBLISHED];
-    *published = (struct gpu_published){(const struct gpu_head *)there, s->described};
+    now.at = s->described;
+    *published = now;
     heads_inout->published = published;
     heads_inout->first = 0;
     return SL_OK;

@@ -152,6 +152,7 @@ static void test_products_are_the_reference(void **state) {
         struct product p;
         open_product(&p, cases[i].n, cases[i].k, cases[i].m, cases[i].gated);
         p.w.bias = cases[i].bias ? p.bias : NULL;
+        p.w.up_bias = p.w.n / 2;
         p.w.activation = cases[i].activation;
         p.args.accumulate = cases[i].accumulate;
         multiply(&p);

@@ -63,12 +63,12 @@ static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, s
     return status;
 }
 
-static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
-    return here.ops->matmul_scratch(w, m);
-}
-
 static const struct sl_matrix *matrix_of(const struct sl_matrix *w) {
     return &((const struct packed *)w->packed)->there;
+}
+
+static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
+    return here.ops->matmul_scratch(matrix_of(w), m);
 }
 
 static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {

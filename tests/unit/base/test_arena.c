@@ -123,6 +123,42 @@ static void test_arena_ignores_foreign_and_double_frees(void **state) {
     sl_arena_destroy(&arena);
 }
 
+// A block comes from the range that was asked for, or from where there is room; everything that is counted is of all ranges.
+static void test_arena_of_several_ranges(void **state) {
+    enum { RANGES = 3, UNITS = 8 };
+    struct sl_arena *arena = create(UNITS * UNIT);
+    void *blocks[RANGES], *more;
+    (void)state;
+    for (int i = 1; i < RANGES; i++) {
+        struct sl_arena *range = NULL;
+        assert_int_equal(sl_arena_create(BASE + (size_t)i * 0x10000000, UNITS * UNIT, &range, NULL), SL_OK);
+        sl_arena_join(arena, &range);
+        assert_null(range);
+    }
+    assert_int_equal(sl_arena_ranges(arena), RANGES);
+    assert_int_equal(stats(arena).capacity_bytes, RANGES * UNITS * UNIT);
+    for (int i = 0; i < RANGES; i++) {
+        blocks[i] = sl_arena_alloc_near(arena, i, (UNITS - (size_t)i) * UNIT);
+        assert_true((char *)blocks[i] >= BASE + (size_t)i * 0x10000000 &&
+                    (char *)blocks[i] < BASE + (size_t)i * 0x10000000 + UNITS * UNIT);
+    }
+    assert_int_equal(stats(arena).n_blocks, RANGES);
+    assert_int_equal(stats(arena).largest_free_bytes, 2 * UNIT);
+    more = sl_arena_alloc_near(arena, 0, UNIT); // is full: the next one has room
+    assert_true((char *)more > (char *)blocks[1] && (char *)more < (char *)blocks[1] + UNITS * UNIT);
+    assert_null(sl_arena_alloc(arena, 3 * UNIT));
+    assert_int_equal(stats(arena).used_bytes, (UNITS + UNITS - 1 + UNITS - 2 + 1) * UNIT);
+    for (int i = 0; i < RANGES; i++) {
+        sl_arena_free(arena, blocks[i]);
+    }
+    sl_arena_free(arena, more);
+    assert_int_equal(stats(arena).used_bytes, 0);
+    assert_int_equal(stats(arena).high_water_bytes, (UNITS + UNITS - 1 + UNITS - 2 + 1) * UNIT);
+    sl_arena_reset_high_water(arena);
+    assert_int_equal(stats(arena).high_water_bytes, 0);
+    sl_arena_destroy(&arena);
+}
+
 static void test_arena_high_water_is_kept_and_reset(void **state) {
     (void)state;
     struct sl_arena *arena = create(64 * UNIT);
@@ -274,6 +310,7 @@ int main(void) {
         cmocka_unit_test(test_arena_survives_absurd_sizes),
         cmocka_unit_test(test_arena_large_range_costs_little),
         cmocka_unit_test(test_arena_ignores_foreign_and_double_frees),
+        cmocka_unit_test(test_arena_of_several_ranges),
         cmocka_unit_test(test_arena_high_water_is_kept_and_reset),
         cmocka_unit_test(test_arena_agrees_with_a_model),
         cmocka_unit_test(test_arena_is_whole_again_after_threads),

@@ -144,6 +144,7 @@ static void test_follow_shows_what_is_unknown_as_unknown(void **state) {
         assert_non_null(strstr(text, stored ? "1.0 MiB instead of 20.0 MiB" : "capsule      - instead of 20.0 MiB\n"));
         assert_non_null(strstr(text, stored ? "TTFT         1 ms: queue 0" : "TTFT         -\n"));
         assert_non_null(strstr(text, "TPOT         -, 0 tokens in - altogether\n"));
+        assert_non_null(strstr(text, "resident KV  prefill -, decode -\n"));
         free(text);
     }
 }

@@ -16,32 +16,48 @@ static void test_device_choice_knows_its_words(void **state) {
         const char *word;
         struct sl_device_choice choice;
     } words[] = {
-        {NULL, {SL_DEVICE_CPU, 0}},
-        {"auto", {SL_DEVICE_AUTO, 0}},
-        {"cpu", {SL_DEVICE_CPU, 0}},
-        {"cuda", {SL_DEVICE_CUDA, 0}},
-        {"cuda:0", {SL_DEVICE_CUDA, 0}},
-        {"cuda:13", {SL_DEVICE_CUDA, 13}},
-        {"emulated", {SL_DEVICE_EMULATED, 0}},
+        {NULL, {SL_DEVICE_CPU, 0, 1}},          {"auto", {SL_DEVICE_AUTO, 0, 1}},
+        {"cpu", {SL_DEVICE_CPU, 0, 1}},         {"cuda", {SL_DEVICE_CUDA, 0, 1}},
+        {"cuda:0", {SL_DEVICE_CUDA, 0, 1}},     {"cuda:13", {SL_DEVICE_CUDA, 13, 1}},
+        {"cuda:0-3", {SL_DEVICE_CUDA, 0, 4}},   {"cuda:2-2", {SL_DEVICE_CUDA, 2, 1}},
+        {"cuda:8-23", {SL_DEVICE_CUDA, 8, 16}}, {"emulated", {SL_DEVICE_EMULATED, 0, 1}},
     };
     (void)state;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        struct sl_device_choice choice = {SL_DEVICE_AUTO, -1};
+        struct sl_device_choice choice = {SL_DEVICE_AUTO, -1, -1};
         assert_int_equal(sl_device_choice_parse(words[i].word, &choice, NULL), SL_OK);
         assert_int_equal(choice.kind, words[i].choice.kind);
         assert_int_equal(choice.index, words[i].choice.index);
+        assert_int_equal(choice.ranks, words[i].choice.ranks);
+    }
+}
+
+static void test_device_choice_takes_ranks_beside_its_word(void **state) {
+    static const struct {
+        const char *word;
+        int asked, ranks; // 0: refused
+    } cases[] = {{"emulated", 0, 1}, {"emulated", 1, 1}, {"emulated", 2, 2}, {"cuda:1", 3, 3}, {"cuda:0-3", 1, 4},
+                 {"cuda:0-3", 4, 4}, {"cuda:0-3", 2, 0}, {"cpu", 16, 16},    {"cpu", 17, 0},   {"cpu", -1, 0}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sl_device_choice choice;
+        assert_int_equal(sl_device_choice_parse(cases[i].word, &choice, NULL), SL_OK);
+        assert_int_equal(sl_device_choice_add_ranks(&choice, cases[i].asked, NULL),
+                         cases[i].ranks > 0 ? SL_OK : SL_ERR_INVALID);
+        assert_true(cases[i].ranks == 0 || choice.ranks == cases[i].ranks);
     }
 }
 
 static void test_device_choice_refuses_what_it_does_not_know(void **state) {
-    static const char *const words[] = {"",        "gpu",      "CUDA",    "cuda:", "cuda:x",
-                                        "cuda:-1", "cuda:0-3", "cuda:1,", "cpu:0"};
+    static const char *const words[] = {"",           "gpu",        "CUDA",     "cuda:",   "cuda:x",    "cuda:-1",
+                                        "cuda:1,",    "cpu:0",      "cuda:3-1", "cuda:0-", "cuda:0-16", "cuda:-3",
+                                        "cuda:0-3,5", "cuda:00001", "cuda:0 ",  "cuda:+1", "cuda:0--1"};
     (void)state;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         struct sl_device_choice choice;
         struct sl_error err = {0};
         assert_int_equal(sl_device_choice_parse(words[i], &choice, &err), SL_ERR_INVALID);
-        assert_non_null(strstr(err.text, "expected auto, cpu, cuda, cuda:N or emulated"));
+        assert_non_null(strstr(err.text, "expected auto, cpu, cuda, cuda:N, cuda:A-B or emulated"));
     }
 }
 
@@ -88,6 +104,7 @@ static void test_runtime_refuses_memory_that_its_reader_cannot_reach(void **stat
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_device_choice_knows_its_words),
+        cmocka_unit_test(test_device_choice_takes_ranks_beside_its_word),
         cmocka_unit_test(test_device_choice_refuses_what_it_does_not_know),
         cmocka_unit_test(test_runtime_takes_the_processors_where_there_is_no_gpu),
         cmocka_unit_test(test_runtime_says_why_there_is_no_gpu),

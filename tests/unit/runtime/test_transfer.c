@@ -15,10 +15,16 @@
 enum { LAYERS = 3, HEADS = 2, DIM = 64 };
 static const struct sl_kv_geometry geometry = {LAYERS, HEADS, DIM};
 
-static void open_runtime(struct sl_runtime *runtime, const char *device) {
-    struct sl_runtime_config config = {.device = device, .threads = 1};
+#define ARENA_BYTES ((size_t)8 << 20)
+
+static void open_ranks(struct sl_runtime *runtime, const char *device, int ranks, size_t arena_bytes) {
+    struct sl_runtime_config config = {.device = device, .threads = 1, .ranks = ranks};
     assert_int_equal(sl_runtime_open(&config, runtime, NULL), SL_OK);
-    assert_int_equal(sl_runtime_open_arena(runtime, (size_t)8 << 20, NULL), SL_OK);
+    assert_int_equal(sl_runtime_open_arena(runtime, arena_bytes, NULL), SL_OK);
+}
+
+static void open_runtime(struct sl_runtime *runtime, const char *device) {
+    open_ranks(runtime, device, 1, ARENA_BYTES);
 }
 
 // malloc'd.
@@ -84,6 +90,93 @@ static void test_body_is_the_same_from_a_device(void **state) {
         sl_session_destroy(&here);
         sl_session_destroy(&there);
     }
+    sl_runtime_close(&cpu);
+    sl_runtime_close(&gpu);
+}
+
+static size_t n_blocks(struct sl_arena *arena) {
+    struct sl_arena_stats stats;
+    sl_arena_get_stats(arena, &stats);
+    return stats.n_blocks;
+}
+
+// A session over a body that has arrived in staging memory, with the bytes of `of`.
+static struct sl_session *arrive(const struct sl_session *of, struct sl_arena *staging) {
+    struct sl_capsule_bytes capsule = {.body_bytes = sl_capsule_body_bytes(of)};
+    struct sl_capsule_id id = {0};
+    struct sl_session *session;
+    capsule.body = sl_arena_alloc(staging, capsule.body_bytes);
+    copy_body(of, capsule.body);
+    assert_int_equal(sl_capsule_write_header(of, &id, &capsule.header, &capsule.header_bytes, NULL), SL_OK);
+    assert_int_equal(sl_capsule_adopt(&capsule, staging, &geometry, &id, 1, &session, NULL), SL_OK);
+    return session;
+}
+
+// On `ranks` devices, of which each has the pages of its heads alone.
+static void check_arrival(int ranks) {
+    struct sl_runtime cpu, gpu;
+    struct sl_arena *staging;
+    struct sl_mark done;
+    void *staged;
+    open_runtime(&cpu, "cpu");
+    open_ranks(&gpu, "emulated", ranks, ARENA_BYTES);
+    assert_int_equal(sl_arena_create_mapped(ARENA_BYTES, &staging, NULL), SL_OK);
+    struct sl_session *here = make_session(cpu.arena, 300), *there = make_session(gpu.arena, 300);
+    fill(&gpu, here, there);
+    sl_session_destroy(&there);
+    struct sl_session *session = arrive(here, staging);
+    assert_int_equal(sl_transfer_session_in(&gpu, session, gpu.arena, &staged, &done, NULL), SL_OK);
+    assert_int_equal(sl_mark_wait(&done, NULL), SL_OK);
+    sl_arena_free(staging, staged);
+    assert_int_equal(n_blocks(staging), 0);
+    assert_int_equal(n_blocks(gpu.arena), ranks);
+    for (int l = 0; l < LAYERS; l++) {
+        for (int h = 0; h < HEADS; h++) {
+            const struct sl_head *head = &session->layers[l].heads[h];
+            for (uint32_t p = 0; p < head->n_pages; p++) {
+                const char *base = gpu.arena_memory[h * ranks / HEADS], *page = head->pages[p];
+                assert_true(page >= base && page < base + ARENA_BYTES / (size_t)ranks + SL_ARENA_UNIT);
+            }
+        }
+    }
+    size_t bytes = sl_capsule_body_bytes(here);
+    char *want = body_of(here), *body = malloc(bytes);
+    assert_int_equal(sl_transfer_body_out(&gpu, session, body, NULL), SL_OK);
+    assert_memory_equal(body, want, bytes);
+    free(want);
+    free(body);
+    sl_session_destroy(&session);
+    sl_session_destroy(&here);
+    assert_int_equal(n_blocks(gpu.arena), 0);
+    sl_arena_destroy(&staging);
+    sl_runtime_close(&cpu);
+    sl_runtime_close(&gpu);
+}
+
+static void test_capsule_that_arrives_is_divided_among_ranks(void **state) {
+    (void)state;
+    check_arrival(1);
+    check_arrival(2);
+}
+
+static void test_capsule_that_finds_no_room_stays_where_it_is(void **state) {
+    struct sl_runtime cpu, gpu;
+    struct sl_arena *staging;
+    struct sl_mark done;
+    struct sl_error err;
+    void *staged;
+    (void)state;
+    open_runtime(&cpu, "cpu");
+    open_ranks(&gpu, "emulated", 2, 2 * 32 * SL_ARENA_UNIT);
+    assert_int_equal(sl_arena_create_mapped(ARENA_BYTES, &staging, NULL), SL_OK);
+    struct sl_session *here = make_session(cpu.arena, 300);
+    struct sl_session *session = arrive(here, staging);
+    assert_int_equal(sl_transfer_session_in(&gpu, session, gpu.arena, &staged, &done, &err), SL_ERR_EXHAUSTED);
+    assert_int_equal(n_blocks(gpu.arena), 0);
+    sl_session_destroy(&session);
+    assert_int_equal(n_blocks(staging), 0);
+    sl_session_destroy(&here);
+    sl_arena_destroy(&staging);
     sl_runtime_close(&cpu);
     sl_runtime_close(&gpu);
 }
@@ -158,6 +251,8 @@ static void test_arena_takes_most_of_a_device_where_nobody_says(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_arena_takes_most_of_a_device_where_nobody_says),
+        cmocka_unit_test(test_capsule_that_arrives_is_divided_among_ranks),
+        cmocka_unit_test(test_capsule_that_finds_no_room_stays_where_it_is),
         cmocka_unit_test(test_body_is_the_same_from_a_device),
         cmocka_unit_test(test_layer_leaves_as_it_was),
         cmocka_unit_test(test_mirror_is_what_the_host_reads),

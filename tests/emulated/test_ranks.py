@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Emulated GPUs that are ranks of one model, each with memory of its own: their capsules have the bytes that one such GPU makes, whatever
+the recipe, and their answers are the processors'. In a cluster, whoever has the other end need not know."""
+import os
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "cluster"))
+sys.path.insert(0, os.path.join(ROOT, "tests", "bits"))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import capsule as capsules  # noqa: E402
+from harness import SLOW, Cluster, run_tests, tokens  # noqa: E402
+from test_answers import BESIDE, MODEL, OTHERS, QUESTION, SLUICE, SMALL, document, presets  # noqa: E402
+from test_cluster import ON_DEVICE, expected, fail_on, job  # noqa: E402
+
+# Rows, heads and slots as ranks divide them; where ALL_RECIPES is set, every recipe that one device is tried with.
+SOME = ["full,format=int4", "d2o,heads=layer," + SMALL, "snapkv,heads=adaptive,when=end,budget=56"]
+ALL = "ALL_RECIPES" in os.environ
+
+
+def every():
+    named = [name + ("" if name == "full" else ",topk=32" if name.startswith("tailorkv") else "," + SMALL) for name in presets()]
+    return OTHERS + [",".join([recipe] + [BESIDE[name] for name in BESIDE if recipe.startswith(name)]) for recipe in named]
+
+
+def run(recipe, capsule, *device, **environment):
+    command = [SLUICE, "run", "--local", "--quiet", "--model", MODEL, "--recipe", recipe, "--prompt", document(), "--question", QUESTION,
+               "--max-new-tokens", "4", "--ignore-eos", "--device", *device]
+    return subprocess.run(command + (["--save-capsule", capsule] if capsule else []), capture_output=True, text=True, timeout=600 * SLOW,
+                          env={**os.environ, **environment})
+
+
+def test_capsules_do_not_know_how_many_ranks_made_them():
+    with tempfile.TemporaryDirectory() as folder:
+        for i, recipe in enumerate(every() if ALL else SOME):
+            one, several = os.path.join(folder, "one"), os.path.join(folder, "several")
+            ranks = os.environ.get("RANKS", "4" if i == 0 else "2")
+            here = run(recipe, None, "cpu")
+            runs = [run(recipe, one, "emulated"), run(recipe, several, "emulated", "--ranks", ranks)]
+            for done in [here] + runs:
+                assert done.returncode == 0 and done.stdout == here.stdout, (recipe, here.stdout, done.stdout, done.stderr)
+            of_one, of_several = capsules.of_file(one), capsules.of_file(several)
+            assert of_one.whole == of_several.whole, f"{recipe}: {ranks} ranks make another capsule"
+            print(f"{recipe}: {ranks} ranks as one", flush=True)
+
+
+def answer_on(role, recipe):
+    with Cluster(kvstore=1, worker_args={role: ON_DEVICE + ["--ranks", "2"]}) as cluster:
+        for time in ("first", "second"):
+            _, events = cluster.answer(job(recipe), timeout=120)
+            assert tokens(events) == expected(recipe), f"{recipe}, the {time} time: {tokens(events)}"
+            cluster.assert_clean()
+        log = cluster.processes[f"{role}-0"].errors()
+        assert "rank=1 of=2 weights=" in log, log
+
+
+def test_prefill_on_ranks():
+    answer_on("prefill", "tailorkv-near,topk=32")
+
+
+def test_decode_on_ranks():
+    answer_on("decode", "snapkv,format=int4," + SMALL)
+
+
+def test_a_rank_that_goes_wrong_takes_its_worker_along():
+    fail_on("decode", 400, "--ranks", "2")
+
+
+def test_a_rank_without_memory_is_named():
+    done = run("full", None, "emulated", "--ranks", "2", SLUICE_EMULATED_SMALL="1")
+    assert done.returncode != 0 and "rank 1 of 2: the device has no room for " in done.stderr, done
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests(globals()))
