@@ -519,11 +519,12 @@ static enum sl_status attempt(struct run *run, struct sl_error *err) {
         status = traced(run, "decode", decode, err);
     }
     if (status == SL_OK && run->turn.id[0] != '\0') {
-        sl_turn_end(run->context, run->job, run->claim.decode, run->way,
-                    run->report.reason == SLUICE__V1__FINISHED__REASON__STOP_TOKEN, run->report.text, last_term(run),
-                    &run->turn);
+        status = sl_turn_end(run->context, run->job, run->claim.decode, run->way,
+                             run->report.reason == SLUICE__V1__FINISHED__REASON__STOP_TOKEN, run->report.text,
+                             last_term(run), &run->turn, err);
     }
     give_back(run, status, err);
+    run->decode_done = false;
     return status;
 }
 

@@ -172,21 +172,22 @@ static enum sl_status ship(struct sl_worker *decode, const struct sl_job_turn *t
 }
 
 // Into the store that keeps what begins as this conversation does. Without it a lost worker costs the next turn the whole conversation.
-static void archive(const struct sl_run_context *context, struct sl_job *job, struct sl_worker *decode, int64_t term,
-                    struct sl_job_turn *turn) {
+static enum sl_status archive(const struct sl_run_context *context, struct sl_job *job, struct sl_worker *decode,
+                              int64_t term, struct sl_job_turn *turn, struct sl_error *err) {
     char address[SL_ADDRESS_BYTES];
     sl_registry_store_address(context->registry, job->spec.n_keys > 0 ? job->spec.keys[0] : 0, address);
     struct sl_worker *store =
         address[0] ? find(context->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, NULL, address) : NULL;
     turn->store[0] = '\0';
     if (store == NULL) {
-        return;
+        return SL_OK;
     }
     Sluice__V1__Grant *grant = NULL;
-    struct sl_error err = {0};
-    enum sl_status status = reserve(context, job, store, turn, &grant, &err);
+    bool lost = false;
+    enum sl_status status = reserve(context, job, store, turn, &grant, err);
     if (status == SL_OK) {
-        status = ship(decode, turn, grant, term, &err);
+        status = ship(decode, turn, grant, term, err);
+        lost = status == SL_ERR_PEER_LOST; // of a store's loss it says PEER_STALE
         if (status != SL_OK) {
             release_at_store(store, grant->lease_id);
         }
@@ -195,30 +196,38 @@ static void archive(const struct sl_run_context *context, struct sl_job *job, st
     if (status == SL_OK || status == SL_ERR_EXISTS) {
         strcpy(turn->store, address);
     } else {
-        sl_log_warn("turn", "job=%s its session is in no store: %s", job->id, err.text);
+        sl_log_warn("turn", "job=%s its session is in no store: %s", job->id, err->text);
     }
     sl_worker_unref(&store);
+    if (!lost) {
+        *err = (struct sl_error){0};
+    }
+    return lost ? status : SL_OK;
 }
 
-void sl_turn_end(const struct sl_run_context *context, struct sl_job *job, struct sl_worker *decode,
-                 enum sl_turn_way way, bool ended_by_token, const char *answer, int64_t term,
-                 struct sl_job_turn *turn) {
+enum sl_status sl_turn_end(const struct sl_run_context *context, struct sl_job *job, struct sl_worker *decode,
+                           enum sl_turn_way way, bool ended_by_token, const char *answer, int64_t term,
+                           struct sl_job_turn *turn, struct sl_error *err) {
     const struct sl_job_spec *spec = &job->spec;
     int64_t n_output = job->n_output - (ended_by_token && job->n_output > 0), n_all = spec->n_tokens + job->n_output;
     int32_t *tokens = malloc(sizeof *tokens * (size_t)(n_all + 1));
     if (tokens == NULL) {
-        return; // the next turn reads everything
+        return SL_OK; // the next turn reads everything
     }
     memcpy(tokens, spec->tokens, sizeof *tokens * (size_t)spec->n_tokens);
     memcpy(tokens + spec->n_tokens, job->output, sizeof *tokens * (size_t)job->n_output);
+    enum sl_status status = SL_OK;
     if (turn->n_kept > 0) {
         struct sl_hash128 hash = sl_prefix_hash(&spec->salt, tokens, turn->n_kept);
-        struct sl_hash128 before = way == SL_TURN_WHOLE ? (struct sl_hash128){{0}} : turn->history;
+        struct sl_hash128 before = way == SL_TURN_WHOLE ? (struct sl_hash128){{0}} : spec->turn.history;
         turn->history = sl_salted_hash(&hash, &before, sizeof before);
-        archive(context, job, decode, term, turn);
+        status = archive(context, job, decode, term, turn, err);
     }
-    sl_conversations_end_turn(context->conversations, spec, turn, tokens, spec->n_tokens + n_output, answer);
+    if (status == SL_OK) {
+        sl_conversations_end_turn(context->conversations, spec, turn, tokens, spec->n_tokens + n_output, answer);
+    }
     free(tokens);
+    return status;
 }
 
 // ---- the end --------------------------------------------------------------------------------------------------------

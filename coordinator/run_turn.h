@@ -30,10 +30,12 @@ void sl_turn_hear_kept(const struct sl_job *job, const struct sl_worker *decode,
 
 /*
  * The answer is complete: have the session copied to the conversation's store, and remember the conversation. Called before clients
- * hear of the end, so that what follows may count on it. way: by which this turn has come.
+ * hear of the end, so that what follows may count on it. way: by which this turn has come. SL_ERR_PEER_LOST: the worker was lost, and the
+ * session with it: the attempt is, too, since another one makes the same session. Other failures cost the next turn some time.
  */
-void sl_turn_end(const struct sl_run_context *context, struct sl_job *job, struct sl_worker *decode,
-                 enum sl_turn_way way, bool ended_by_token, const char *answer, int64_t term, struct sl_job_turn *turn);
+enum sl_status sl_turn_end(const struct sl_run_context *context, struct sl_job *job, struct sl_worker *decode,
+                           enum sl_turn_way way, bool ended_by_token, const char *answer, int64_t term,
+                           struct sl_job_turn *turn, struct sl_error *err);
 
 // The conversation is over: its worker lets go of the session.
 void sl_turn_release(struct sl_registry *registry, const struct sl_job_turn *turn, int64_t term);

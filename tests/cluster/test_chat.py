@@ -267,7 +267,8 @@ def long_talk(recipe, n_turns):
             if i == n_turns // 3:
                 cluster.kill(cluster.get(job_id).decode_worker)
                 cluster.start_worker(next(names))
-        assert said == expected, (said, expected, how)
+        differ = [(i, *both, how[i]) for i, both in enumerate(zip(said, expected)) if both[0] != both[1]]
+        assert not differ, differ
         check_reads_itself(said)
         assert "where the session of the turn before is" in how[1] and "from its store" in how[n_turns // 3 + 1], how
         assert sum("from its store" in one for one in how) <= 3 and not any("prefill" in one for one in how[1:]), how
