@@ -246,6 +246,12 @@ def kept(cluster):
                worker.state != cluster_pb.LOST)
 
 
+def who_writes(cluster, n_before):
+    """The decode worker of the job behind so many, once it has begun to answer; it may have ended since."""
+    jobs = cluster.list()
+    return len(jobs) > n_before and (jobs[0].n_output_tokens > 1 or jobs[0].state == State.DONE) and jobs[0].decode_worker
+
+
 def long_talk(recipe, n_turns):
     """A conversation through two decode workers that are killed, one of them between two turns and one while it writes: each answer, and
     what each turn reads, is as if nothing had happened."""
@@ -258,8 +264,8 @@ def long_talk(recipe, n_turns):
         for i, line in enumerate(lines):
             talk.ask(line)
             if i == 2 * n_turns // 3:
-                eventually(lambda: cluster.list()[0].n_output_tokens > 1 or cluster.list()[0].state == State.DONE, 20, "an answer has begun")
-                cluster.kill(cluster.list()[0].decode_worker)
+                eventually(lambda: who_writes(cluster, i), 20, "an answer has begun")
+                cluster.kill(who_writes(cluster, i))
                 cluster.start_worker(next(names))
             turn, job_id = talk.answer()
             said.append(turn)
