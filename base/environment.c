@@ -58,10 +58,10 @@ static const char *const programs[] = {
 };
 // clang-format on
 
-// Not options: of our tests and builds, of deploy/compose, and SLUICE_TIER, which is one of servers.
+// Not options: of our tests and builds, of deploy/compose, the plugin's, and SLUICE_TIER, which is one of servers.
 static const char *const of_others[] = {"bin",           "faults", "bend",         "freeze-lib",    "fuzz",
                                         "aiperf",        "asan",   "tsan",         "image",         "models",
-                                        "worker-memory", "cuda",   "test-verbose", "test-slowness", "emulated-fault"};
+                                        "worker-memory", "cuda",   "test-verbose", "test-slowness", "gemm"};
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -121,7 +121,7 @@ void sl_environment_check(void (*warn_fn)(const char *program, const char *text)
     for (char **variable = environ; *variable; variable++) {
         char name[64], text[256], meant[80] = "";
         if (!option_name(*variable, name, sizeof name) || sl_environment_knows(name) ||
-            has(of_others, COUNT(of_others), name)) {
+            has(of_others, COUNT(of_others), name) || strncmp(name, "emulated-", 9) == 0) {
             continue;
         }
         struct sl_similar similar = {.word = name};

@@ -304,8 +304,8 @@ struct sl_host_ops {
 
 struct sl_ops {
     const char *name;
-    enum sl_dtype
-        widened; // what products want of weights in 16 bits that came in others: SL_F16, or SL_BF16 if that is faster
+    // What products want of weights in 16 bits that came as something else: SL_F16, or SL_BF16 where that is faster.
+    enum sl_dtype widened;
 
     // --- weights ---------------------------------------------------------------------------------------------------
     // Prepare matrix->packed from the parts. SL_ERR_EXHAUSTED. The inverse accepts a matrix that was never packed.

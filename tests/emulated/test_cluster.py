@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workers on an emulated GPU, whose memory the host cannot touch: in every pair of devices a job's answer is that of one process
 on the processors, and nothing is left behind."""
+import contextlib
 import os
+import subprocess
 import sys
 
 import grpc
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
-from harness import SLOW, Cluster, inference, local_tokens, request, run_local, run_tests, tokens  # noqa: E402
+from harness import BIN, MODEL, SLOW, Cluster, inference, local_tokens, request, run_local, run_tests, tokens  # noqa: E402
 
 QUESTION = "What is the special magic number for lantern mentioned in the provided text? The special magic number for lantern is"
 SMALL = "budget=56,chunk=64"  # so that a short text is evicted from twice, the second time of more than a page
@@ -99,6 +101,56 @@ def fail_on(role, kernel, *options):
         cluster.worker_args = {}
         cluster.start_worker(f"{role}-1")
         assert tokens(list(events)) == expected(recipe)
+
+
+@contextlib.contextmanager
+def environment(name, value):
+    """Processes that start meanwhile have the variable."""
+    os.environ[name] = str(value)
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
+def start_alone(role):
+    """A worker of nobody's: what it said, once it was ready or ended by itself, and its exit code."""
+    command = [os.path.join(BIN, f"sluice-{role}"), "--model", MODEL, "--listen", "127.0.0.1:0", "--fabric-listen", "127.0.0.1:0",
+               "--coordinator", "127.0.0.1:1", *ON_DEVICE]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        said = process.stdout.readline()
+        process.terminate()
+        return said, process.communicate(timeout=60 * SLOW)[1], process.returncode
+
+
+def test_memory_that_cannot_be_pinned_is_said_with_the_remedy():
+    for role in ("prefill", "decode"):
+        with environment("SLUICE_EMULATED_PINNED", 64 << 10):  # as ulimit -l has it where nobody set it
+            said, errors, code = start_alone(role)
+        assert said == "" and code == 3, (said, errors, code)
+        assert "16777216 bytes cannot be pinned for the emulated device; see ulimit -l" in errors, errors
+        assert start_alone(role)[0].startswith("ready"), role
+
+
+def test_no_room_in_mid_prompt_is_refused_and_the_worker_lives():
+    """Of the device's memory there is what a worker needs to start, and no more: what a prompt needs beside that is not there."""
+    least, most = 32 << 20, 128 << 20
+    while most - least > 16 << 10:
+        limit = (least + most) // 2
+        with environment("SLUICE_EMULATED_MEMORY", limit):
+            least, most = (least, limit) if start_alone("prefill")[0].startswith("ready") else (limit, most)
+    with environment("SLUICE_EMULATED_MEMORY", most):
+        cluster = Cluster(kvstore=0, worker_args={"prefill": ON_DEVICE})
+    with cluster:
+        for recipe in ("full", "h2o," + SMALL):
+            try:
+                events = list(cluster.generate(job(recipe), timeout=120))
+                raise AssertionError(f"{recipe} was answered: {events[-1]}")
+            except grpc.RpcError as error:
+                assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, error
+                assert "prefill-0: the device has no room for " in error.details() and "--arena" in error.details(), error
+        assert cluster.processes["prefill-0"].popen.poll() is None
+        cluster.assert_clean()
 
 
 def test_prefill_goes_on_elsewhere():

@@ -8,7 +8,7 @@
 #                  weights of 8B's shape; 8 minutes
 #
 # DEVICE=emulated runs time and whole, small, where there is no GPU: to see that they work. Everything is printed and
-# kept in results/.
+# kept in results/. Exit codes: 0 all passed, 1 something failed, 2 usage, 3 the device cannot be opened.
 here=$(cd "$(dirname "$0")" && pwd)
 device=${DEVICE:-cuda}
 out=${OUT:-$here/results}
@@ -39,10 +39,19 @@ step() {
     fi
 }
 
-check() {
-    step driver nvidia-smi
+# Without a device there is nothing to ask: says why, and ends with 3.
+opens() {
     # shellcheck disable=SC2086
     step opens $sluice run --local --log info --model "$here/models/demo" --device "$device" --prompt "The " --max-new-tokens 4
+    if [ $code -ne 0 ]; then
+        echo "the device cannot be opened: nothing else is run"
+        exit 3
+    fi
+}
+
+check() {
+    step driver nvidia-smi
+    opens
     for program in "$here"/checks/*; do
         for round in 1 2 3; do
             # shellcheck disable=SC2086
@@ -158,10 +167,16 @@ whole() {
 
 case $1 in
 check) check ;;
-time) measure ;;
-whole) whole ;;
+time)
+    opens
+    measure
+    ;;
+whole)
+    opens
+    whole
+    ;;
 *)
-    sed -n '3,11p' "$0"
+    sed -n '3,12p' "$0"
     exit 2
     ;;
 esac

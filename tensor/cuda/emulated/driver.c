@@ -6,10 +6,18 @@
 
 #include "tensor/cuda/emu/emulator.h"
 
-// For tests of what becomes of a worker: the number of the kernel that goes wrong, and of the device that has little memory.
+// For tests of what becomes of a worker: the number of the kernel that goes wrong, the device that has little memory, how much of it every
+// device has, and bytes that may be pinned at a time, as by ulimit -l.
 #define FAULT      "SLUICE_EMULATED_FAULT"
 #define SMALL      "SLUICE_EMULATED_SMALL"
 #define SMALL_ROOM ((size_t)5 << 20)
+#define MEMORY     "SLUICE_EMULATED_MEMORY"
+#define PINNED     "SLUICE_EMULATED_PINNED"
+
+static size_t limit(const char *name, size_t otherwise) {
+    const char *bytes = getenv(name);
+    return bytes != NULL ? strtoull(bytes, NULL, 10) : otherwise;
+}
 
 static enum sl_status open_device(int index, struct sl_error *err) {
     const char *fault = getenv(FAULT);
@@ -21,6 +29,9 @@ static enum sl_status open_device(int index, struct sl_error *err) {
                        index);
     }
     sl_emu_use(index);
+    if (getenv(MEMORY) != NULL) {
+        sl_emu_set_room(limit(MEMORY, 0));
+    }
     const char *small = getenv(SMALL);
     if (small != NULL && strtol(small, NULL, 10) == index) {
         sl_emu_set_room(SMALL_ROOM);
@@ -30,7 +41,7 @@ static enum sl_status open_device(int index, struct sl_error *err) {
 
 // Of a device. Small, because all of it is written at once: enough for a text that a test can wait for.
 static size_t room(void) {
-    size_t most = (size_t)64 << 20, used = sl_emu_used();
+    size_t most = limit(MEMORY, (size_t)64 << 20), used = sl_emu_used();
     return used < most ? most - used : 0;
 }
 
@@ -44,9 +55,10 @@ static void *alloc_shared(size_t bytes) {
 
 static enum sl_status share(void *base, size_t bytes, struct sl_error *err) {
     (void)base;
-    (void)bytes;
-    (void)err;
-    return SL_OK;
+    return bytes <= limit(PINNED, SIZE_MAX)
+               ? SL_OK
+               : sl_fail(err, SL_ERR_EXHAUSTED, "%zu bytes cannot be pinned for the emulated device; see ulimit -l",
+                         bytes);
 }
 
 static void end_sharing(void *base) {

@@ -262,7 +262,8 @@ enum sl_status sl_gpu_device_open(const struct gpu_driver *driver, int index, st
 
 static void *run_short(struct gpu_stream *s, const char *of, size_t bytes) {
     if (s->status == SL_OK) {
-        s->status = sl_fail(&s->err, SL_ERR_EXHAUSTED, "the device has no room for %zu bytes of %s", bytes, of);
+        s->status = sl_fail(&s->err, SL_ERR_EXHAUSTED,
+                            "the device has no room for %zu bytes of %s: a smaller --arena leaves more", bytes, of);
     }
     return NULL;
 }
