@@ -36,7 +36,7 @@ static const char *const of_commands[] = {
     "hidden-size", "host", "http-port", "ignore-eos", "in-threads", "in-time", "index-url", "interval", "json",
     "keep-going", "keep-models", "kv-heads", "kvstore", "label", "lengths", "limit", "link", "list", "local",
     "logits", "long-tokens", "lr", "markdown", "max-new-tokens", "max-prompt-tokens", "max-tokens", "memory",
-    "models", "no-gateway", "once", "only", "out", "paced", "part", "plan", "png", "port", "prefill", "prefill-arena",
+    "models", "no-gateway", "no-history", "once", "only", "out", "paced", "part", "plan", "png", "port", "prefill", "prefill-arena",
     "processes", "prompt", "prompt-file", "prompt-tokens", "prompts", "question", "quick", "quiet", "rate",
     "rate-scale", "raw", "ready-timeout", "recommended", "repetition-penalty", "requests", "rounds", "rows", "runs",
     "samples", "save-capsule", "save-every", "seconds", "seed", "ship-at-most", "short-jobs", "short-tokens", "slots",
@@ -47,7 +47,7 @@ static const char *const of_commands[] = {
 
 // To add a command or a program: its name here, too (the same test).
 static const char *const programs[] = {
-    "sluice-coordinator", "sluice-prefill", "sluice-decode", "sluice-kvstore", "sluice-gateway", "sluice run",
+    "sluice-coordinator", "sluice-prefill", "sluice-decode", "sluice-kvstore", "sluice-gateway", "sluice chat", "sluice run",
     "sluice up", "sluice status", "sluice down", "sluice pull", "sluice models", "sluice submit", "sluice watch",
     "sluice cancel", "sluice jobs", "sluice compare", "sluice top", "sluice workers", "sluice drain", "sluice plan",
     "sluice bench engine", "sluice bench cells", "sluice bench kernels", "sluice bench group",

@@ -88,7 +88,7 @@ static void show_end(struct sl_follow *follow, const Sluice__V1__Finished *finis
                                     "(--chat, and no --raw)"
                                   : "the model ended it at once");
     }
-    if (finished->statistics && !follow->quiet) {
+    if (finished->statistics && !follow->quiet && !follow->brief) {
         sl_statistics_print(finished->statistics, follow->err);
     }
     follow->answer_shown = false;
@@ -283,7 +283,7 @@ static const char *bytes_text(int64_t bytes, char *buf, size_t buf_bytes) {
 
 static void print_prompt(const Sluice__V1__Statistics *s, FILE *file) {
     fprintf(file, "prompt       %lld tokens", (long long)s->n_prompt_tokens);
-    if (s->prefill_ms > 0 || s->capsule_bytes > 0) {
+    if (s->prefill_ms > 0 || s->capsule_bytes > 0 || s->n_reused_tokens > 0) {
         fprintf(file, ", %lld of them reused, %lld read", (long long)s->n_reused_tokens,
                 (long long)(s->n_prompt_tokens - s->n_reused_tokens));
     }

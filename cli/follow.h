@@ -14,6 +14,7 @@
 struct sl_follow {
     const char *command; // for complaints: "run"
     bool json, quiet;    // quiet: nothing but the answer
+    bool brief;          // no statistics
     FILE *out, *err;
     const char *coordinator; // NULL: it is not asked
     bool no_chat;            // the model was given no chat to answer to: said where the answer is empty

@@ -123,7 +123,7 @@ static void tell_end(struct job *job, struct sl_local_result *result) {
     }
 
     Sluice__V1__Finished finished = SLUICE__V1__FINISHED__INIT;
-    finished.reason = reasons[result->stop];
+    finished.reason = result->cut ? SLUICE__V1__FINISHED__REASON__CANCELLED_BY_CLIENT : reasons[result->stop];
     finished.text = result->text;
     finished.statistics = &statistics;
     Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
@@ -149,21 +149,13 @@ static enum sl_status encode_turn(struct sl_local *local, const struct sl_reques
     return status;
 }
 
-// One prompt of a conversation, from its text to its last event.
-static enum sl_status run_turn(struct sl_local *local, struct sl_conversation *conversation,
-                               const struct sl_request *request, const char *text, bool first, struct job *job,
-                               struct sl_error *err) {
-    const Sluice__V1__GenerateRequest *message = &request->message;
-    int32_t *ids = NULL;
-    size_t n_ids;
-    enum sl_status status = encode_turn(local, request, text, first, job->model_dir, &ids, &n_ids, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    struct sl_local_request local_request = {
+// What the conversation is asked, of a request.
+static struct sl_local_request local_request(const Sluice__V1__GenerateRequest *message, const int32_t *ids,
+                                             size_t n_ids, struct job *job) {
+    return (struct sl_local_request){
         .prompt = ids,
         .n_prompt = (int64_t)n_ids,
-        .sampling = sl_job_sampling(&request->sampling),
+        .sampling = sl_job_sampling(message->sampling),
         .max_new_tokens = message->max_new_tokens,
         .ignore_eos = message->ignore_eos,
         .estimate_errors = message->estimate_errors,
@@ -171,19 +163,38 @@ static enum sl_status run_turn(struct sl_local *local, struct sl_conversation *c
         .n_stops = message->n_stop,
         .progress_fn = on_progress,
         .token_fn = on_token,
-        .prefilled_fn = first && job->capsule_path ? save_capsule : NULL,
         .arg = job,
     };
+}
+
+// A turn, from its tokens to its last event; result_out->text is the caller's to free.
+static enum sl_status ask(struct sl_conversation *conversation, const struct sl_local_request *request, struct job *job,
+                          struct sl_local_result *result_out, struct sl_error *err) {
     tell_state(job, SLUICE__V1__JOB_STATE__PREFILLING);
-    struct sl_local_result result;
     struct sl_error why = {0};
-    status = sl_conversation_turn(conversation, &local_request, &result, &why);
-    if (status == SL_OK) {
-        tell_end(job, &result);
-        free(result.text);
-    } else {
-        sl_fail(err, status, "%s", why.text[0] ? why.text : sl_status_text(status));
+    enum sl_status status = sl_conversation_turn(conversation, request, result_out, &why);
+    if (status != SL_OK) {
+        return sl_fail(err, status, "%s", why.text[0] ? why.text : sl_status_text(status));
     }
+    tell_end(job, result_out);
+    return SL_OK;
+}
+
+// One prompt of a conversation, from its text to its last event.
+static enum sl_status run_turn(struct sl_local *local, struct sl_conversation *conversation,
+                               const struct sl_request *request, const char *text, bool first, struct job *job,
+                               struct sl_error *err) {
+    int32_t *ids = NULL;
+    size_t n_ids;
+    enum sl_status status = encode_turn(local, request, text, first, job->model_dir, &ids, &n_ids, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_local_request turn = local_request(&request->message, ids, n_ids, job);
+    turn.prefilled_fn = first && job->capsule_path ? save_capsule : NULL;
+    struct sl_local_result result = {0};
+    status = ask(conversation, &turn, job, &result, err);
+    free(result.text);
     free(ids);
     return status;
 }
@@ -246,5 +257,150 @@ enum sl_status sl_local_job(const struct sl_local_config *config, const struct s
         status = run_turns(local, request, &job, err);
         sl_local_close(&local);
     }
+    return status;
+}
+
+// ---- a conversation whose turns come one by one ---------------------------------------------------------------------
+
+struct sl_local_talk {
+    struct sl_local *local;
+    struct sl_chat_template *chat_template; // NULL: the model takes texts alone
+    struct sl_conversation *conversation;   // NULL: nothing has been read
+    char recipe[SL_RECIPE_TEXT_BYTES];      // its canonical text
+    size_t n_before;                        // of a chat: messages that its last answer was to
+    char *before;                           // of a text: all of it, with its last answer
+    bool ended_by_token;                    // the last answer, which the model did itself
+};
+
+enum sl_status sl_local_talk_open(const struct sl_local_config *config, struct sl_local_talk **talk_out,
+                                  struct sl_error *err) {
+    struct sl_local_talk *talk = calloc(1, sizeof *talk);
+    if (!talk) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "local: out of memory");
+    }
+    struct sl_error why;
+    enum sl_status status = sl_local_open(config, &talk->local, err);
+    enum sl_status chats =
+        status == SL_OK ? sl_chat_template_load(config->model_dir, &talk->chat_template, &why) : SL_OK;
+    if (chats != SL_OK && chats != SL_ERR_NOT_FOUND) {
+        sl_log_warn("client", "no chats with this model: %s", why.text);
+    }
+    if (status != SL_OK) {
+        sl_local_talk_close(&talk);
+        return status;
+    }
+    *talk_out = talk;
+    return SL_OK;
+}
+
+void sl_local_talk_forget(struct sl_local_talk *talk) {
+    sl_conversation_close(&talk->conversation);
+    free(talk->before);
+    talk->before = NULL;
+    talk->n_before = 0;
+}
+
+void sl_local_talk_close(struct sl_local_talk **talk) {
+    if (*talk) {
+        sl_local_talk_forget(*talk);
+        sl_chat_template_destroy(&(*talk)->chat_template);
+        sl_local_close(&(*talk)->local);
+        free(*talk);
+        *talk = NULL;
+    }
+}
+
+bool sl_local_talk_takes_chats(const struct sl_local_talk *talk) {
+    return talk->chat_template != NULL;
+}
+
+static bool is_chat(const Sluice__V1__GenerateRequest *request) {
+    return request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
+}
+
+// What is new, if the request goes on with the conversation. SL_ERR_PRECONDITION: it does not.
+static enum sl_status encode_new(const struct sl_local_talk *talk, const Sluice__V1__GenerateRequest *request,
+                                 int32_t **ids_out, size_t *n_ids_out, struct sl_error *err) {
+    const struct sl_tokenizer *tokenizer = sl_local_tokenizer(talk->local);
+    if (!talk->conversation || (talk->n_before == 0 && !talk->before)) {
+        return SL_ERR_PRECONDITION;
+    }
+    if (is_chat(request)) {
+        return sl_job_chat_turn(talk->chat_template, tokenizer, request->chat, talk->n_before, ids_out, n_ids_out, err);
+    }
+    size_t n = talk->before ? strlen(talk->before) : 0;
+    bool same = n > 0 && strncmp(request->text, talk->before, n) == 0 && request->text[n] != '\0';
+    return same ? sl_tokenizer_encode(tokenizer, request->text + n, strlen(request->text + n), false, ids_out,
+                                      n_ids_out, err)
+                : SL_ERR_PRECONDITION;
+}
+
+static enum sl_status encode_all(const struct sl_local_talk *talk, const Sluice__V1__GenerateRequest *request,
+                                 int32_t **ids_out, size_t *n_ids_out, struct sl_error *err) {
+    const struct sl_tokenizer *tokenizer = sl_local_tokenizer(talk->local);
+    if (!is_chat(request)) {
+        return sl_tokenizer_encode(tokenizer, request->text, strlen(request->text), true, ids_out, n_ids_out, err);
+    }
+    return talk->chat_template ? sl_job_chat(talk->chat_template, tokenizer, request->chat, ids_out, n_ids_out, err)
+                               : sl_fail(err, SL_ERR_INVALID, "the model has no chat template");
+}
+
+// A session under this recipe, the one that there is or a new one.
+static enum sl_status choose_recipe(struct sl_local_talk *talk, const Sluice__V1__GenerateRequest *request,
+                                    struct sl_error *err) {
+    const char *text = request->recipe[0] ? request->recipe : sl_job_default_recipe(sl_local_model(talk->local));
+    struct sl_recipe recipe;
+    char canonical[SL_RECIPE_TEXT_BYTES];
+    enum sl_status status = sl_recipe_parse(text, &recipe, err);
+    if (status == SL_OK && strcmp(sl_recipe_format(&recipe, canonical, sizeof canonical), talk->recipe) != 0) {
+        sl_local_talk_forget(talk);
+        strcpy(talk->recipe, canonical);
+    }
+    return status;
+}
+
+// What the next turn has to know of this one. Without memory for it, that reads everything.
+static void remember(struct sl_local_talk *talk, const Sluice__V1__GenerateRequest *request,
+                     const struct sl_local_result *result) {
+    free(talk->before);
+    talk->before = NULL;
+    talk->ended_by_token = result->stop == SL_STOP_TOKEN;
+    talk->n_before = is_chat(request) ? request->chat->n_messages : 0;
+    if (!is_chat(request) && asprintf(&talk->before, "%s%s", request->text, result->text) < 0) {
+        talk->before = NULL;
+    }
+}
+
+enum sl_status sl_local_talk_turn(struct sl_local_talk *talk, const Sluice__V1__GenerateRequest *request,
+                                  const struct sl_watch *watch, struct sl_error *err) {
+    struct job job = {.watch = watch, .deadline_ns = watch->deadline_ns};
+    int32_t *ids = NULL;
+    size_t n_ids;
+    enum sl_status status = choose_recipe(talk, request, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    strcpy(job.recipe, talk->recipe);
+    status = encode_new(talk, request, &ids, &n_ids, err);
+    if (status == SL_ERR_PRECONDITION) {
+        sl_local_talk_forget(talk);
+        status = encode_all(talk, request, &ids, &n_ids, err);
+        status =
+            status == SL_OK ? sl_conversation_open(talk->local, talk->recipe, 0, &talk->conversation, err) : status;
+    }
+    if (status == SL_OK) {
+        struct sl_local_request turn = local_request(request, ids, n_ids, &job);
+        turn.may_cut = true;
+        turn.replaces_last = talk->ended_by_token;
+        struct sl_local_result result = {0};
+        status = ask(talk->conversation, &turn, &job, &result, err);
+        if (status == SL_OK) {
+            remember(talk, request, &result);
+        } else if (status != SL_ERR_INVALID) {
+            sl_local_talk_forget(talk);
+        }
+        free(result.text);
+    }
+    free(ids);
     return status;
 }

@@ -169,9 +169,22 @@ static const char *recipe_of(const struct sl_request_config *config) {
     return recommended ? recommended->recipe : NULL;
 }
 
-enum sl_status sl_request_init(struct sl_request *request, const struct sl_request_config *config,
-                               struct sl_error *err) {
-    char *prompt = NULL;
+// What is asked for the answer: how it is drawn, and where it ends.
+static void set_sampling(struct sl_request *request, const struct sl_request_config *config) {
+    sluice__v1__sampling__init(&request->sampling);
+    request->sampling.temperature = (float)config->temperature;
+    request->sampling.top_k = (int32_t)config->top_k;
+    request->sampling.top_p_present_case = SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P;
+    request->sampling.top_p = (float)config->top_p;
+    request->sampling.repetition_penalty_present_case =
+        SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY;
+    request->sampling.repetition_penalty = (float)config->repetition_penalty;
+    request->sampling.seed = (uint64_t)config->seed;
+    request->message.sampling = &request->sampling;
+}
+
+enum sl_status sl_request_set_options(struct sl_request *request, const struct sl_request_config *config,
+                                      struct sl_error *err) {
     if (config->recipe && config->ship_at_most != 0) {
         return sl_fail(err, SL_ERR_INVALID, "--ship-at-most chooses the recipe: leave it out, or --recipe %.100s",
                        config->recipe);
@@ -184,28 +197,9 @@ enum sl_status sl_request_init(struct sl_request *request, const struct sl_reque
             "--recipe",
             config->ship_at_most);
     }
-    enum sl_status status = make_prompt(config, &prompt, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    request->prompt = prompt;
-    request->turns = config->questions.items + 1;
-    request->n_turns = config->questions.n > 1 ? config->questions.n - 1 : 0;
-
-    sluice__v1__sampling__init(&request->sampling);
-    request->sampling.temperature = (float)config->temperature;
-    request->sampling.top_k = (int32_t)config->top_k;
-    request->sampling.top_p_present_case = SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P;
-    request->sampling.top_p = (float)config->top_p;
-    request->sampling.repetition_penalty_present_case =
-        SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY;
-    request->sampling.repetition_penalty = (float)config->repetition_penalty;
-    request->sampling.seed = (uint64_t)config->seed;
-
     sluice__v1__generate_request__init(&request->message);
-    set_prompt(request, config, config->chat);
+    set_sampling(request, config);
     request->message.recipe = (char *)recipe;
-    request->message.sampling = &request->sampling;
     request->message.max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
     request->message.max_new_tokens = (int32_t)config->max_new;
     if (config->stop) {
@@ -217,6 +211,21 @@ enum sl_status sl_request_init(struct sl_request *request, const struct sl_reque
     request->message.ignore_eos = config->ignore_eos;
     request->message.estimate_errors = config->estimate_errors;
     request->message.label = (char *)config->label;
+    return SL_OK;
+}
+
+enum sl_status sl_request_init(struct sl_request *request, const struct sl_request_config *config,
+                               struct sl_error *err) {
+    char *prompt = NULL;
+    enum sl_status status = sl_request_set_options(request, config, err);
+    status = status == SL_OK ? make_prompt(config, &prompt, err) : status;
+    if (status != SL_OK) {
+        return status;
+    }
+    request->prompt = prompt;
+    request->turns = config->questions.items + 1;
+    request->n_turns = config->questions.n > 1 ? config->questions.n - 1 : 0;
+    set_prompt(request, config, config->chat);
     return SL_OK;
 }
 

@@ -17,6 +17,18 @@ struct sl_request_config {
     bool chat, raw, ignore_eos, estimate_errors;
 };
 
+// How tokens are drawn, likewise; also of `sluice chat`.
+#define SL_SAMPLING_OPTIONS(type)                                                                                      \
+    SL_OPTION_ROW("temperature", 0, SL_OPTION_FLOAT, "0", "T", "0 takes the likeliest token",                          \
+                  SL_FIELD(type, request.temperature), 0, 100),                                                        \
+        SL_OPTION_ROW("top-k", 0, SL_OPTION_INT, "0", "K", "sample among the K likeliest; 0: among all",               \
+                      SL_FIELD(type, request.top_k), 0, 1 << 24),                                                      \
+        SL_OPTION_ROW("top-p", 0, SL_OPTION_FLOAT, "1", "P", "sample among the likeliest that make up P",              \
+                      SL_FIELD(type, request.top_p), 1e-6, 1),                                                         \
+        SL_OPTION_ROW("repetition-penalty", 0, SL_OPTION_FLOAT, "1", "R", "above 1 discourages repetition",            \
+                      SL_FIELD(type, request.repetition_penalty), 1e-3, 100),                                          \
+        SL_OPTION_ROW("seed", 0, SL_OPTION_INT, "0", "N", "of the sampling", SL_FIELD(type, request.seed))
+
 // Rows for the member `request` of the command's config struct `type`.
 #define SL_REQUEST_OPTIONS(type)                                                                                       \
     SL_OPTION_ROW("recipe", 'r', SL_OPTION_STRING, NULL, "RECIPE",                                                     \
@@ -43,15 +55,7 @@ struct sl_request_config {
                       SL_FIELD(type, request.max_new), 1, 1 << 20),                                                    \
         SL_OPTION_ROW("stop", 0, SL_OPTION_STRING, NULL, "TEXT", "end the answer before this text",                    \
                       SL_FIELD(type, request.stop)),                                                                   \
-        SL_OPTION_ROW("temperature", 0, SL_OPTION_FLOAT, "0", "T", "0 takes the likeliest token",                      \
-                      SL_FIELD(type, request.temperature), 0, 100),                                                    \
-        SL_OPTION_ROW("top-k", 0, SL_OPTION_INT, "0", "K", "sample among the K likeliest; 0: among all",               \
-                      SL_FIELD(type, request.top_k), 0, 1 << 24),                                                      \
-        SL_OPTION_ROW("top-p", 0, SL_OPTION_FLOAT, "1", "P", "sample among the likeliest that make up P",              \
-                      SL_FIELD(type, request.top_p), 1e-6, 1),                                                         \
-        SL_OPTION_ROW("repetition-penalty", 0, SL_OPTION_FLOAT, "1", "R", "above 1 discourages repetition",            \
-                      SL_FIELD(type, request.repetition_penalty), 1e-3, 100),                                          \
-        SL_OPTION_ROW("seed", 0, SL_OPTION_INT, "0", "N", "of the sampling", SL_FIELD(type, request.seed)),            \
+        SL_SAMPLING_OPTIONS(type),                                                                                     \
         SL_OPTION_ROW("ignore-eos", 0, SL_OPTION_FLAG, NULL, NULL, "go on to --max-new-tokens",                        \
                       SL_FIELD(type, request.ignore_eos)),                                                             \
         SL_OPTION_ROW("estimate-errors", 0, SL_OPTION_FLAG, NULL, NULL,                                                \
@@ -90,6 +94,13 @@ enum sl_status sl_request_choose(struct sl_request *request, const struct sl_req
 // The same, of the model that a cluster serves, which is asked where the request is open.
 enum sl_status sl_request_ask(struct sl_request *request, const struct sl_request_config *config,
                               struct sl_client *client, int64_t deadline_ns, struct sl_error *err);
+
+/*
+ * All but the prompt: recipe, sampling, lengths, stop, label. SL_ERR_INVALID: no recipe is recommended for so few bytes, or two are named.
+ * The config's strings must outlive the request.
+ */
+enum sl_status sl_request_set_options(struct sl_request *request, const struct sl_request_config *config,
+                                      struct sl_error *err);
 
 void sl_request_cleanup(struct sl_request *request);
 

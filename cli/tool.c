@@ -206,6 +206,7 @@ int sl_signals_received(struct sl_signals *signals) {
     struct signalfd_siginfo info;
     while (read(signals->fd, &info, sizeof info) == (ssize_t)sizeof info) {
         signals->n_received++;
+        signals->terminated |= info.ssi_signo == SIGTERM;
     }
     return signals->n_received;
 }

@@ -84,6 +84,7 @@ bool sl_tool_reachable(const char *coordinators, int timeout_ms);
 struct sl_signals {
     int fd;
     int n_received;
+    bool terminated; // one of them was SIGTERM
 };
 enum sl_status sl_signals_init(struct sl_signals *signals, struct sl_error *err);
 int sl_signals_received(struct sl_signals *signals);                               // so far

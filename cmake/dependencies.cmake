@@ -19,6 +19,7 @@ pkg_check_modules(GNUTLS REQUIRED IMPORTED_TARGET GLOBAL gnutls)
 pkg_check_modules(LIBJWT REQUIRED IMPORTED_TARGET GLOBAL libjwt)
 pkg_check_modules(CURL REQUIRED IMPORTED_TARGET GLOBAL libcurl)
 pkg_check_modules(ZIP REQUIRED IMPORTED_TARGET GLOBAL libzip)
+pkg_check_modules(EDIT REQUIRED IMPORTED_TARGET GLOBAL libedit)
 pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET GLOBAL cmocka)
 
 add_library(sluice::grpc ALIAS PkgConfig::GRPC)
@@ -35,6 +36,7 @@ add_library(sluice::gnutls ALIAS PkgConfig::GNUTLS)
 add_library(sluice::jwt ALIAS PkgConfig::LIBJWT)
 add_library(sluice::curl ALIAS PkgConfig::CURL)
 add_library(sluice::zip ALIAS PkgConfig::ZIP)
+add_library(sluice::edit ALIAS PkgConfig::EDIT)
 add_library(sluice::cmocka ALIAS PkgConfig::CMOCKA)
 
 # It has no file for pkg-config. Where it is not (other processors), OpenSSL's own AES serves.

@@ -195,6 +195,9 @@ static enum sl_status make_parts(struct sl_coordinator *coordinator, struct sl_e
     if (status == SL_OK) {
         status = sl_jobs_create(&retention, &coordinator->jobs, err);
     }
+    if (status == SL_OK) {
+        status = sl_conversations_create(&coordinator->conversations, err);
+    }
     if (status == SL_OK && config->etcd[0] != '\0') {
         struct sl_election_config election;
         sl_election_config_init(&election);
@@ -383,6 +386,7 @@ void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {
     sl_coordinator_forget_restored(coordinator);
     sl_state_close(&coordinator->state);
     sl_jobs_destroy(&coordinator->jobs);
+    sl_conversations_destroy(&coordinator->conversations);
     sl_admission_destroy(&coordinator->admission);
     sl_tenants_destroy(&coordinator->tenants);
     sl_affinity_destroy(&coordinator->affinity);

@@ -9,6 +9,7 @@
 #include "coordinator/coordinator.h"
 #include "coordinator/election/election.h"
 #include "coordinator/job_figures.h"
+#include "coordinator/jobs/conversations.h"
 #include "coordinator/jobs/jobs.h"
 #include "coordinator/jobs/request.h"
 #include "coordinator/state/state.h"
@@ -39,6 +40,7 @@ struct sl_coordinator {
     struct sl_admission *admission;
     struct sl_tenants *tenants;
     struct sl_jobs *jobs;
+    struct sl_conversations *conversations;
     struct sl_state *state;           // NULL: jobs end with the process
     struct sl_restored_job *restored; // that wait for the server, or NULL
     struct sl_election *election;     // NULL: alone

@@ -12,6 +12,7 @@
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/jobs/parts.h"
 #include "coordinator/lead.h"
+#include "coordinator/run_turn.h"
 #include "proto/methods.h"
 
 #define POLL_MS        100   // between looks at the client while nothing happens
@@ -411,6 +412,20 @@ static enum sl_status handle_model(void *service, struct sl_rpc_call *call, cons
     return sl_rpc_call_send(call, &reply.base);
 }
 
+static enum sl_status handle_end_conversation(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                              struct sl_error *err) {
+    (void)err;
+    struct sl_coordinator *coordinator = service;
+    const char *id = ((const Sluice__V1__ConversationRequest *)request)->id;
+    struct sl_job_turn turn;
+    if (sl_conversations_forget(coordinator->conversations, sl_rpc_call_identity(call)->tenant, id, &turn)) {
+        sl_turn_release(coordinator->registry, &turn,
+                        coordinator->election != NULL ? sl_election_last_term(coordinator->election) : 0);
+    }
+    Sluice__V1__ConversationReply reply = SLUICE__V1__CONVERSATION_REPLY__INIT;
+    return sl_rpc_call_send(call, &reply.base);
+}
+
 static const struct sl_rpc_handler handlers[] = {
     {&sl_method_inference_generate, handle_generate, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
     {&sl_method_inference_submit, handle_submit, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
@@ -419,6 +434,7 @@ static const struct sl_rpc_handler handlers[] = {
     {&sl_method_inference_cancel, handle_cancel, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
     {&sl_method_inference_get, handle_get, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
     {&sl_method_inference_list, handle_list, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
+    {&sl_method_inference_end_conversation, handle_end_conversation, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
     {&sl_method_inference_model, handle_model, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
 };
 

@@ -16,6 +16,8 @@
 #include "coordinator/leg.h"
 #include "coordinator/run_annex.h"
 #include "coordinator/run_report.h"
+#include "coordinator/run_token.h"
+#include "coordinator/run_turn.h"
 #include "job/job_request.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
@@ -33,9 +35,11 @@ struct run {
     struct sl_job *job;
     struct sl_run_report report;
     int64_t retries;
-    int64_t term;   // that our last order came with
-    bool hopeless;  // another attempt would not help
-    bool elsewhere; // a store refused the attempt, and others have room: another attempt may succeed with them
+    int64_t term;         // that our last order came with
+    bool hopeless;        // another attempt would not help
+    enum sl_turn_way way; // of this attempt: where the session of a turn comes from
+    bool blameless;       // its failure is nobody's fault: there was no session
+    bool elsewhere;       // a store refused the attempt, and others have room: another attempt may succeed with them
     struct sl_avoid avoid;
     // Of the current attempt.
     struct sl_claim claim;
@@ -43,7 +47,14 @@ struct run {
     Sluice__V1__Grant *grant;
     Sluice__V1__PrefillEvent *prefilled; // its last event: where the offloaded layers are
     bool decode_done;
+    struct sl_job_turn turn; // as the next one will have to know it
 };
+
+// What the attempt asks of the cluster's memory.
+static const struct sl_demand *demand_of(const struct run *run) {
+    const struct sl_job_spec *spec = &run->job->spec;
+    return run->way == SL_TURN_WHOLE ? &spec->demand : &spec->turn.demand;
+}
 
 static Sluice__V1__TokenIds token_ids(const int32_t *ids, int64_t n) {
     Sluice__V1__TokenIds message = SLUICE__V1__TOKEN_IDS__INIT;
@@ -97,8 +108,11 @@ static void hear_refusal(struct run *run, const struct sl_error *err) {
  */
 static enum sl_status claim_workers(struct run *run, struct sl_error *err) {
     const struct sl_job_spec *spec = &run->job->spec;
-    const struct sl_claim_spec claim = {
-        .demand = &spec->demand, .keys = spec->keys, .n_keys = spec->n_keys, .avoid = &run->avoid};
+    const struct sl_claim_spec claim = {.demand = demand_of(run),
+                                        .keys = spec->keys,
+                                        .n_keys = spec->n_keys,
+                                        .avoid = &run->avoid,
+                                        .only = run->way == SL_TURN_KEPT ? spec->turn.worker : NULL};
     int64_t missing_since_ns = 0;
     for (;;) {
         enum sl_status status = sl_job_interrupted(run->job, err);
@@ -132,11 +146,12 @@ static enum sl_status claim_workers(struct run *run, struct sl_error *err) {
 // ---- step 2: memory for the capsule -----------------------------------------------------------------------------
 
 static enum sl_status reserve(struct run *run, struct sl_error *err) {
-    const struct sl_demand *demand = &run->job->spec.demand;
+    const struct sl_demand *demand = demand_of(run);
+    int64_t capsule_bytes = run->way == SL_TURN_STORED ? run->job->spec.turn.kept_bytes : demand->capsule_bytes;
     Sluice__V1__ReserveRequest request = SLUICE__V1__RESERVE_REQUEST__INIT;
     request.job_id = run->job->id;
-    request.capsule_bytes = demand->capsule_bytes;
-    request.session_bytes = demand->decode_bytes - demand->capsule_bytes;
+    request.capsule_bytes = capsule_bytes;
+    request.session_bytes = demand->decode_bytes - capsule_bytes;
     request.recipe = run->job->spec.recipe;
     request.term = term_of(run);
     int64_t deadline_ns = sl_deadline_in_ms(RESERVE_MS);
@@ -156,7 +171,7 @@ static enum sl_status reserve(struct run *run, struct sl_error *err) {
     Sluice__V1__Grant *grant = (Sluice__V1__Grant *)message;
     size_t id_bytes = strlen(grant->lease_id);
     if (id_bytes < 1 || id_bytes >= sizeof(run->lease.id) || grant->lease_ms < 1 ||
-        grant->capacity_bytes < demand->capsule_bytes) {
+        grant->capacity_bytes < capsule_bytes) {
         protobuf_c_message_free_unpacked(message, NULL);
         return sl_fail(err, SL_ERR_INTERNAL, "%s: its grant makes no sense", sl_worker_name(run->claim.decode));
     }
@@ -185,7 +200,7 @@ static enum sl_status traced(struct run *run, const char *name,
 static enum sl_status acquire(struct run *run, struct sl_error *err) {
     for (;;) {
         enum sl_status status = claim_workers(run, err);
-        if (status != SL_OK || run->claim.prefill == NULL) {
+        if (status != SL_OK || (run->claim.prefill == NULL && run->way != SL_TURN_STORED)) {
             return status;
         }
         status = traced(run, "reserve", reserve, err);
@@ -281,6 +296,19 @@ static enum sl_status prefill(struct run *run, struct sl_error *err) {
     return SL_OK;
 }
 
+// Instead of it, of a turn whose session a store has.
+static enum sl_status restore(struct run *run, struct sl_error *err) {
+    sl_run_report_start(&run->report);
+    struct sl_error why = {0};
+    enum sl_status status = sl_turn_restore(run->context, run->job, run->claim.decode, &run->lease, run->grant, &why);
+    if (status == SL_OK || status == SL_ERR_CANCELLED || status == SL_ERR_DEADLINE) {
+        *err = why;
+        return status;
+    }
+    run->blameless = true;
+    return sl_fail(err, SL_ERR_PEER_STALE, "no session from the store: %.300s", why.text);
+}
+
 // ---- step 4: decode ---------------------------------------------------------------------------------------------
 
 /*
@@ -297,40 +325,6 @@ static int64_t count_resumed(const struct run *run) {
         may_end |= job->output[job->n_output - 1] == run->context->model->eos_ids[i];
     }
     return job->n_output - may_end;
-}
-
-// An id of no token would go to clients, and to the next worker as what was written before.
-static enum sl_status check_ids(const struct run *run, const Sluice__V1__Token *token, struct sl_error *err) {
-    int32_t n_vocab = run->context->model->n_vocab, id = token->id;
-    for (size_t i = 0; id >= 0 && id < n_vocab && i < token->n_alternatives; i++) {
-        id = token->alternatives[i]->id;
-    }
-    return id >= 0 && id < n_vocab ? SL_OK
-                                   : sl_fail(err, SL_ERR_PEER_CORRUPT, "%s wrote a token %d, the vocabulary has %d",
-                                             sl_worker_name(run->claim.decode), id, n_vocab);
-}
-
-static ProtobufCBinaryData raw_of(const struct run *run, int32_t id) {
-    size_t n = 0;
-    const char *bytes = sl_tokenizer_token_bytes(run->context->tokenizer, id, &n);
-    return (ProtobufCBinaryData){.len = bytes ? n : 0, .data = (uint8_t *)bytes};
-}
-
-// With its bytes, and those of its alternatives, if there are any.
-static enum sl_status tell_token(const struct run *run, const Sluice__V1__Token *heard) {
-    if (heard->n_alternatives == 0) {
-        return sl_job_tell_token(run->job, heard);
-    }
-    Sluice__V1__Token token = *heard;
-    Sluice__V1__Alternative alternatives[SL_MAX_LOGPROBS], *pointers[SL_MAX_LOGPROBS];
-    for (size_t i = 0; i < token.n_alternatives; i++) {
-        alternatives[i] = *heard->alternatives[i];
-        alternatives[i].raw = raw_of(run, alternatives[i].id);
-        pointers[i] = &alternatives[i];
-    }
-    token.alternatives = pointers;
-    token.raw = raw_of(run, token.id);
-    return sl_job_tell_token(run->job, &token);
 }
 
 // A token goes to clients exactly once and in order, whatever the workers do.
@@ -353,12 +347,12 @@ static enum sl_status hear_token(struct run *run, const Sluice__V1__Token *token
         return sl_fail(err, SL_ERR_INTERNAL, "%s sent %zu alternatives, at most %d", name, token->n_alternatives,
                        SL_MAX_LOGPROBS);
     }
-    enum sl_status status = check_ids(run, token, err);
+    enum sl_status status = sl_run_token_check(run->context, name, token, err);
     if (status != SL_OK) {
         return status;
     }
     sl_run_report_token(&run->report, run->job);
-    status = tell_token(run, token);
+    status = sl_run_token_tell(run->context, run->job, token);
     return status == SL_OK ? SL_OK : sl_fail(err, status, "no memory for the job's events");
 }
 
@@ -368,6 +362,9 @@ static enum sl_status hear_decode(struct run *run, const Sluice__V1__DecodeEvent
         return hear_token(run, event->token, err);
     case SLUICE__V1__DECODE_EVENT__WHAT_DONE:
         run->decode_done = true;
+        if (run->turn.id[0] != '\0') {
+            sl_turn_hear_kept(run->job, run->claim.decode, event->done, &run->turn);
+        }
         return sl_run_report_decode_done(&run->report, run->job, event->done, err);
     case SLUICE__V1__DECODE_EVENT__WHAT_ALIVE:
         return SL_OK;
@@ -400,6 +397,16 @@ static enum sl_status decode(struct run *run, struct sl_error *err) {
     request.estimate_errors = spec->estimate_errors;
     request.salt = salt_of(spec);
     request.term = term_of(run);
+    request.keep_ms = spec->turn.keep_ms;
+    request.turn = run->way != SL_TURN_WHOLE;
+    struct sl_hash128 history = spec->turn.history;
+    if (run->way == SL_TURN_STORED) {
+        request.capsule_hash = (ProtobufCBinaryData){sizeof history, history.bytes};
+    }
+    if (run->way == SL_TURN_KEPT) {
+        request.kept = (char *)spec->turn.lease_id;
+        request.session_bytes = run->claim.demand.decode_bytes - spec->turn.kept_bytes;
+    }
     if (run->prefilled != NULL) {
         request.annex = run->prefilled->done->annex;
         request.n_annex = run->prefilled->done->n_annex;
@@ -437,7 +444,10 @@ static void announce_workers(struct run *run) {
     if (prefill_name != NULL) {
         snprintf(detail, sizeof(detail), "%s -> %s", prefill_name, decode_name);
     } else {
-        snprintf(detail, sizeof(detail), "%s, nothing to prefill", decode_name);
+        static const char *const whys[] = {[SL_TURN_WHOLE] = "nothing to prefill",
+                                           [SL_TURN_STORED] = "with the session of the turn before from its store",
+                                           [SL_TURN_KEPT] = "where the session of the turn before is"};
+        snprintf(detail, sizeof(detail), "%s, %s", decode_name, whys[run->way]);
     }
     sl_job_set_workers(run->job, prefill_name, decode_name);
     sl_run_report_admitted(&run->report, run->job);
@@ -456,7 +466,7 @@ static void find_guilty(struct run *run, enum sl_status status, const char *text
     int n_stores = status != SL_OK ? sl_annex_find_named(&run->claim, text, &run->avoid) : 0;
     run->elsewhere = status == SL_ERR_EXHAUSTED && run->avoid.n > n_avoided; // once a store
     n_stores += lost ? sl_annex_find_lost(&run->claim, &run->avoid) : 0;
-    if (lost && n_stores == 0 && run->claim.decode != NULL) {
+    if (lost && n_stores == 0 && run->claim.decode != NULL && !run->blameless) {
         bool prefilling = run->claim.prefill != NULL && run->grant != NULL;
         bool decode_lives = released && !sl_worker_is_lost(run->claim.decode);
         if (prefilling && decode_lives) {
@@ -497,13 +507,24 @@ static enum sl_status attempt(struct run *run, struct sl_error *err) {
         announce_workers(run);
         if (run->claim.prefill != NULL) {
             status = traced(run, "prefill", prefill, err);
+        } else if (run->way == SL_TURN_STORED) {
+            status = traced(run, "restore", restore, err);
+        }
+        if (run->way != SL_TURN_WHOLE) {
+            sl_run_report_reused(&run->report, run->job, run->job->spec.turn.n_kept);
         }
     }
     if (status == SL_OK) {
         run->report.decode_start_ns = sl_now_ns();
         status = traced(run, "decode", decode, err);
     }
+    if (status == SL_OK && run->turn.id[0] != '\0') {
+        status = sl_turn_end(run->context, run->job, run->claim.decode, run->way,
+                             run->report.reason == SLUICE__V1__FINISHED__REASON__STOP_TOKEN, run->report.text,
+                             last_term(run), &run->turn, err);
+    }
     give_back(run, status, err);
+    run->decode_done = false;
     return status;
 }
 
@@ -515,23 +536,34 @@ static void announce_retry(struct run *run, const struct sl_error *err) {
     sl_run_report_retry(&run->report, run->job);
 }
 
-// What is known of a job that has ended.
-static void tell_span(struct sl_span *span, struct sl_job *job) {
-    const Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
-    sl_span_set_text(span, "sluice.job", job->id);
-    sl_span_set_text(span, "sluice.recipe", job->spec.recipe);
-    sl_span_set_int(span, "gen_ai.usage.input_tokens", job->spec.n_tokens);
-    sl_span_set_int(span, "gen_ai.usage.output_tokens", job->n_output);
-    sl_span_set_int(span, "sluice.reused_tokens", statistics->n_reused_tokens);
-    sl_span_set_int(span, "sluice.capsule_bytes", statistics->capsule_bytes);
-    sl_span_set_int(span, "sluice.full_bytes", job->spec.full_bytes);
-    sl_span_set_int(span, "sluice.retries", statistics->retries);
-    sl_span_set_real(span, "sluice.time_to_first_token_ms", statistics->ttft_ms);
-    sl_job_statistics_unlock(job);
+/*
+ * Of a turn that could not go on with its session: the next way, if there is one. That is no retry. A store's copy is tried again elsewhere
+ * when a worker was lost with it.
+ */
+static bool fall_back(struct run *run, enum sl_status status, struct sl_error *err) {
+    bool other = sl_status_is_lost(status) || status == SL_ERR_EXHAUSTED || status == SL_ERR_PRECONDITION;
+    bool gone = run->way == SL_TURN_KEPT || run->blameless || !sl_status_is_lost(status);
+    bool falls = run->way != SL_TURN_WHOLE && other && gone && !run->report.another_leads;
+    run->blameless = false;
+    if (!falls) {
+        return false;
+    }
+    run->way = run->way == SL_TURN_KEPT && run->job->spec.turn.store[0] != '\0' ? SL_TURN_STORED : SL_TURN_WHOLE;
+    run->hopeless = false;
+    bool queued = sl_job_state(run->job) == SLUICE__V1__JOB_STATE__QUEUED;
+    sl_log_info("job", "job=%s goes on %s: %s", run->job->id,
+                run->way == SL_TURN_STORED ? "with the session's copy in its store" : "by reading everything",
+                err->text);
+    sl_job_move(run->job, queued ? SLUICE__V1__JOB_STATE__QUEUED : SLUICE__V1__JOB_STATE__PREFILLING, err->text);
+    return true;
 }
 
 void sl_run_job(const struct sl_run_context *context, struct sl_job *job) {
-    struct run run = {.context = context, .job = job, .report.figures = context->figures};
+    struct run run = {.context = context,
+                      .job = job,
+                      .report.figures = context->figures,
+                      .way = sl_turn_first_way(&job->spec.turn),
+                      .turn = job->spec.turn};
     sl_log_set_job(job->id);
     struct sl_span span;
     sl_span_begin(&span, "job", SL_SPAN_INTERNAL);
@@ -542,6 +574,9 @@ void sl_run_job(const struct sl_run_context *context, struct sl_job *job) {
         status = attempt(&run, &err);
         if (sl_term_is_refusal(status, &err)) {
             hear_refusal(&run, &err);
+        }
+        if (fall_back(&run, status, &err)) {
+            continue;
         }
         bool again = sl_status_is_lost(status) || run.elsewhere;
         if (!again || run.hopeless || run.retries >= context->max_retries) {
@@ -555,6 +590,6 @@ void sl_run_job(const struct sl_run_context *context, struct sl_job *job) {
         status = SL_ERR_PEER_LOST;
     }
     sl_run_report_finish(&run.report, job, status, &err);
-    tell_span(&span, job);
+    sl_run_report_span(job, &span);
     sl_span_end(&span, status, err.text);
 }

@@ -10,12 +10,14 @@
  *         the decode worker reads the old tokens without sending them again. So there is one path, not one a failure.
  *         A coordinator that does not lead begins no attempt: the job waits, until it leads again, or ends where it is known that
  *         another one does. What has begun goes on, under the last term, and ends likewise when a worker refuses that.
+ *         A turn of a conversation whose session is kept or stored has no Prefill (run_turn.h); where that fails, it is as any other job.
  *         A prompt of one token has no capsule: Reserve and Prefill are left out, and Decode.Run has no lease.
  */
 #pragma once
 
 #include "coordinator/election/election.h"
 #include "coordinator/job_figures.h"
+#include "coordinator/jobs/conversations.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/workers/admit.h"
 #include "coordinator/workers/registry.h"
@@ -28,7 +30,9 @@ struct sl_run_context {
     struct sl_affinity *affinity;
     struct sl_election *election; // NULL: this coordinator is alone
     struct sl_job_figures *figures;
+    struct sl_conversations *conversations;
     const struct sl_model_config *model;
+    uint64_t model_fingerprint;
     const struct sl_tokenizer *tokenizer;
     int64_t silence_ms, worker_wait_ms, max_retries; // see coordinator.h
 };

@@ -111,6 +111,12 @@ void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job
     sl_job_statistics_unlock(job);
 }
 
+void sl_run_report_reused(struct sl_run_report *report, struct sl_job *job, int64_t n_tokens) {
+    count(report, job, SL_TOTAL_READ_TOKENS, job->spec.n_tokens - n_tokens);
+    sl_job_statistics_lock(job)->n_reused_tokens = n_tokens;
+    sl_job_statistics_unlock(job);
+}
+
 void sl_run_report_token(struct sl_run_report *report, struct sl_job *job) {
     count(report, job, SL_TOTAL_OUTPUT_TOKENS, 1);
     if (report->first_token_ns == 0) {
@@ -139,6 +145,7 @@ enum sl_status sl_run_report_decode_done(struct sl_run_report *report, struct sl
         done->reason != SLUICE__V1__FINISHED__REASON__LENGTH) {
         return sl_fail(err, SL_ERR_INTERNAL, "%s ended with the reason %d", job->decode_worker, (int)done->reason);
     }
+    free(report->text); // of an attempt whose worker was lost behind its answer
     report->text = strdup(done->text);
     if (report->text == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the answer");
@@ -204,4 +211,19 @@ void sl_run_report_finish(struct sl_run_report *report, struct sl_job *job, enum
     sl_job_finish(job, state, &finished);
     free(report->text);
     report->text = NULL;
+}
+
+// What is known of a job that has ended.
+void sl_run_report_span(struct sl_job *job, struct sl_span *span) {
+    const Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
+    sl_span_set_text(span, "sluice.job", job->id);
+    sl_span_set_text(span, "sluice.recipe", job->spec.recipe);
+    sl_span_set_int(span, "gen_ai.usage.input_tokens", job->spec.n_tokens);
+    sl_span_set_int(span, "gen_ai.usage.output_tokens", job->n_output);
+    sl_span_set_int(span, "sluice.reused_tokens", statistics->n_reused_tokens);
+    sl_span_set_int(span, "sluice.capsule_bytes", statistics->capsule_bytes);
+    sl_span_set_int(span, "sluice.full_bytes", job->spec.full_bytes);
+    sl_span_set_int(span, "sluice.retries", statistics->retries);
+    sl_span_set_real(span, "sluice.time_to_first_token_ms", statistics->ttft_ms);
+    sl_job_statistics_unlock(job);
 }

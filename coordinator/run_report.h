@@ -9,6 +9,7 @@
 #include "coordinator/job_figures.h"
 #include "coordinator/jobs/job.h"
 #include "proto/sluice/v1/worker.pb-c.h"
+#include "trace/trace.h"
 
 // Zero-initialised, but for its figures.
 struct sl_run_report {
@@ -29,6 +30,10 @@ void sl_run_report_prefill(struct sl_run_report *report, struct sl_job *job,
 void sl_run_report_ship(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__ShipProgress *progress);
 void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job,
                                 const Sluice__V1__Statistics *statistics);
+// A turn begins behind so many tokens that have been read before.
+void sl_run_report_reused(struct sl_run_report *report, struct sl_job *job, int64_t n_tokens);
+// What is known of a job that has ended, for its span.
+void sl_run_report_span(struct sl_job *job, struct sl_span *span);
 void sl_run_report_token(struct sl_run_report *report, struct sl_job *job);
 void sl_run_report_notice(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__Notice *notice);
 enum sl_status sl_run_report_decode_done(struct sl_run_report *report, struct sl_job *job,

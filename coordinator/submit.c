@@ -40,7 +40,9 @@ static void *job_thread(void *arg) {
         .affinity = coordinator->affinity,
         .election = coordinator->election,
         .figures = &coordinator->figures,
+        .conversations = coordinator->conversations,
         .model = &coordinator->model,
+        .model_fingerprint = coordinator->model_fingerprint,
         .tokenizer = coordinator->tokenizer,
         .silence_ms = coordinator->config.silence_ms,
         .worker_wait_ms = thread.resumed && coordinator->config.worker_wait_ms < RESUMED_WAIT_MS
@@ -146,6 +148,41 @@ static enum sl_status start(struct sl_coordinator *coordinator, struct sl_job *j
     return SL_OK;
 }
 
+// The request as a job's specification. A turn of a conversation that goes on has its prompt as tokens by then.
+static enum sl_status specify(struct sl_coordinator *coordinator, const struct sl_identity *caller,
+                              const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
+                              struct sl_job_spec *spec_out, struct sl_error *err) {
+    Sluice__V1__GenerateRequest asked = *request;
+    Sluice__V1__TokenIds ids = SLUICE__V1__TOKEN_IDS__INIT;
+    struct sl_job_turn turn = {0};
+    int32_t *tokens = NULL;
+    int64_t n_tokens = 0;
+    struct sl_hash128 salt;
+    enum sl_status status = sl_tenant_salt(&coordinator->salt_secret, caller->tenant, &salt, err);
+    if (status == SL_OK && request->conversation != NULL) {
+        status = sl_conversations_begin_turn(coordinator->conversations, &coordinator->rules, caller->tenant, request,
+                                             &turn, &tokens, &n_tokens, err);
+    }
+    if (tokens != NULL) {
+        ids.ids = tokens;
+        ids.n_ids = (size_t)n_tokens;
+        asked.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
+        asked.tokens = &ids;
+    }
+    if (status == SL_OK) {
+        status = sl_request_check(&coordinator->rules, &asked, &salt, call_deadline_ns, spec_out, err);
+    }
+    free(tokens);
+    if (status == SL_OK && turn.id[0] != '\0') {
+        spec_out->turn = turn;
+        status = sl_conversations_plan_turn(&coordinator->rules, spec_out, err);
+        if (status != SL_OK) {
+            sl_job_spec_cleanup(spec_out);
+        }
+    }
+    return status;
+}
+
 static enum sl_status submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,
                              const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns, bool attached,
                              struct sl_job **job_out, struct sl_error *err) {
@@ -165,11 +202,7 @@ static enum sl_status submit(struct sl_coordinator *coordinator, const struct sl
         }
     }
     struct sl_job_spec spec;
-    struct sl_hash128 salt;
-    status = sl_tenant_salt(&coordinator->salt_secret, caller->tenant, &salt, err);
-    if (status == SL_OK) {
-        status = sl_request_check(&coordinator->rules, request, &salt, call_deadline_ns, &spec, err);
-    }
+    status = specify(coordinator, caller, request, call_deadline_ns, &spec, err);
     if (status != SL_OK) {
         return status;
     }

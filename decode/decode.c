@@ -12,7 +12,9 @@
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct sl_decode *decode = arg;
     load->jobs = (int32_t)atomic_load(&decode->n_jobs);
-    load->leases += load->jobs; // a session in use is held for its job as much as an inbound transfer is
+    load->leases +=
+        load->jobs +
+        sl_kept_count(&decode->kept); // a session in use is held for its job as much as an inbound transfer is
     load->tokens_per_s = (double)atomic_load(&decode->tokens_rate.per_s);
 }
 
@@ -21,6 +23,9 @@ static void write_metrics(void *arg, FILE *page) {
     sl_metrics_declare(page, SL_COUNTER, "sluice_retrieval_fallbacks_total",
                        "Layers of steps that had to do without offloaded tokens.");
     sl_metrics_sample(page, "sluice_retrieval_fallbacks_total", (double)atomic_load(&decode->n_fallbacks), NULL);
+    sl_metrics_declare(page, SL_GAUGE, "sluice_kept_sessions",
+                       "Sessions of conversations that wait for their next turn.");
+    sl_metrics_sample(page, "sluice_kept_sessions", (double)sl_kept_count(&decode->kept), NULL);
 }
 
 static enum sl_status handle_renew(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
@@ -32,7 +37,11 @@ static enum sl_status handle_release(void *service, struct sl_rpc_call *call, co
                                      struct sl_error *err) {
     struct sl_node *node = &((struct sl_decode *)service)->node;
     enum sl_status status = sl_fence_check(&node->fence, ((const Sluice__V1__ReleaseRequest *)request)->term, err);
-    return status == SL_OK ? sl_lease_handle_release(node->inbound, call, request) : status;
+    if (status == SL_OK) {
+        sl_kept_release(&((struct sl_decode *)service)->kept, ((const Sluice__V1__ReleaseRequest *)request)->lease_id);
+        status = sl_lease_handle_release(node->inbound, call, request);
+    }
+    return status;
 }
 
 static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
@@ -45,6 +54,7 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
         {&sl_method_decode_reserve, sl_decode_handle_reserve, SL_ROLE_COORDINATOR},
         {&sl_method_decode_renew, handle_renew, SL_ROLE_COORDINATOR},
         {&sl_method_decode_release, handle_release, SL_ROLE_COORDINATOR},
+        {&sl_method_decode_archive, sl_decode_handle_archive, SL_ROLE_COORDINATOR},
         {&sl_method_decode_run, sl_decode_handle_run, SL_ROLE_COORDINATOR},
     };
     struct sl_rpc_implementation rpc = SL_RPC_IMPLEMENTATION(&sl_service_decode, handlers, decode);
@@ -72,11 +82,13 @@ enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_er
     pthread_mutex_init(&decode.mutex, NULL);
     sl_cond_init(&decode.wake);
     decode.inbox_end = &decode.inbox;
+    sl_kept_init(&decode.kept);
     decode.retrieve_deadline_ms = config->retrieve_deadline_ms;
     decode.retrieve_lost_ms = config->retrieve_lost_ms;
     status = sl_connections_create(decode.node.fabric, &decode.connections, err);
     status = status == SL_OK ? serve(&decode, err) : status;
     sl_connections_destroy(&decode.connections);
+    sl_kept_cleanup(&decode.kept);
     pthread_cond_destroy(&decode.wake);
     pthread_mutex_destroy(&decode.mutex);
     sl_node_close(&decode.node);

@@ -4,6 +4,7 @@
  *
  * A step: let new sequences in and cancelled ones out; give every sequence its share of rows (what it still has to
  * read, or the token that it wrote last); one forward pass, which chooses a token for every sequence that has read everything.
+ * Turns that are read here, chunk by chunk and as their recipe has it (runner/reader.h), take turns: one chunk of one of them, and a step.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,8 @@ struct stepper {
     struct sl_decode *decode;
     struct sl_answer *active[MAX_ACTIVE];
     int n_active;
+    struct sl_answer *reading[MAX_ACTIVE]; // in order of their turns
+    int n_reading;
 };
 
 void sl_decode_join(struct sl_decode *decode, struct sl_answer *answer) {
@@ -55,21 +58,27 @@ static void drop(struct stepper *stepper, int i, enum sl_status status, const ch
 static bool take_inbox(struct stepper *stepper) {
     struct sl_decode *decode = stepper->decode;
     pthread_mutex_lock(&decode->mutex);
-    while (!decode->inbox && !decode->stopping && stepper->n_active == 0) {
+    while (!decode->inbox && !decode->stopping && stepper->n_active + stepper->n_reading == 0) {
         // Wakes now and then by itself, so that the rate falls to zero when nothing is written.
         if (sl_cond_wait_until(&decode->wake, &decode->mutex, sl_deadline_in_ms(1000)) != SL_OK) {
             atomic_store(&decode->tokens_rate.per_s, 0);
         }
         sl_rate_restart(&decode->tokens_rate);
+        sl_kept_reap(&decode->kept);
     }
     bool go_on = !decode->stopping;
-    while (decode->inbox && stepper->n_active < MAX_ACTIVE) {
+    while (decode->inbox && stepper->n_active + stepper->n_reading < MAX_ACTIVE) {
         struct sl_answer *answer = decode->inbox;
         decode->inbox = answer->next;
         decode->inbox_end = decode->inbox ? decode->inbox_end : &decode->inbox;
-        stepper->active[stepper->n_active++] = answer;
+        if (answer->reader) {
+            stepper->reading[stepper->n_reading++] = answer;
+        } else {
+            stepper->active[stepper->n_active++] = answer;
+        }
     }
     pthread_mutex_unlock(&decode->mutex);
+    sl_kept_reap(&decode->kept);
     sl_pulse_tick(&decode->node.engine);
     return go_on;
 }
@@ -88,8 +97,8 @@ static enum sl_status reserve(struct sl_session *session, int n) {
  * What the session has taken from the arena is no longer a promise: count it once. After a step, not before it: pages
  * that the step took and eviction has given back are promised all along, so nobody else is granted them in between.
  */
-static void settle_promise(struct sl_decode *decode, struct sl_answer *answer) {
-    size_t taken = answer->sequence.session->taken_bytes;
+static void settle_promise(struct sl_decode *decode, struct sl_answer *answer, const struct sl_session *session) {
+    size_t taken = session->taken_bytes;
     size_t promised = answer->session_bytes > taken ? answer->session_bytes - taken : 0;
     sl_ledger_settle(decode->node.ledger, &answer->promised_bytes, promised);
 }
@@ -108,7 +117,11 @@ static int share_rows(struct stepper *stepper) {
         // one, as they did when they were written: so a resumed answer is the answer.
         int most = sl_sequence_one_by_one(sequence) ? 1 : rows_left - (stepper->n_active - i - 1);
         int n = answer->n_pending < most ? answer->n_pending : most;
-        if (reserve(sequence->session, n) != SL_OK) {
+        enum sl_status status = reserve(sequence->session, n);
+        while (status != SL_OK && sl_kept_drop_oldest(&stepper->decode->kept)) {
+            status = reserve(sequence->session, n);
+        }
+        if (status != SL_OK) {
             drop(stepper, i, SL_ERR_EXHAUSTED, "the arena of this decode worker is full; retry in 1000 ms");
             continue;
         }
@@ -126,6 +139,27 @@ static enum sl_status step(struct stepper *stepper, struct sl_error *err) {
         sequences[i] = &stepper->active[i]->sequence;
     }
     return sl_step(&stepper->decode->node.runtime, sequences, stepper->n_active, err);
+}
+
+// A chunk of the turn whose turn it is. When all has been read, the answer is written with the others'.
+static void read_turn(struct stepper *stepper) {
+    struct sl_answer *answer = stepper->reading[0];
+    struct sl_error err = {0};
+    bool done = false;
+    memmove(stepper->reading, stepper->reading + 1, sizeof *stepper->reading * (size_t)--stepper->n_reading);
+    enum sl_status status = atomic_load(&answer->cancelled) ? sl_fail(&err, SL_ERR_CANCELLED, "cancelled")
+                                                            : sl_reader_step(answer->reader, &done, &err);
+    status = sl_node_check_device(&stepper->decode->node, status, &err);
+    settle_promise(stepper->decode, answer, sl_reader_session(answer->reader));
+    if (status != SL_OK) {
+        end_answer(stepper->decode, answer, status, err.text);
+    } else if (!done) {
+        stepper->reading[stepper->n_reading++] = answer;
+    } else {
+        answer->sequence.session = sl_reader_take_session(answer->reader);
+        sl_reader_destroy(&answer->reader);
+        stepper->active[stepper->n_active++] = answer;
+    }
 }
 
 // ---- what is written ------------------------------------------------------------------------------------------------
@@ -154,7 +188,7 @@ static void write_tokens(struct stepper *stepper) {
     int64_t n_written = 0;
     for (int i = 0; i < stepper->n_active;) {
         struct sl_answer *answer = stepper->active[i];
-        settle_promise(stepper->decode, answer);
+        settle_promise(stepper->decode, answer, answer->sequence.session);
         if (answer->sequence.status != SL_OK) {
             struct sl_error *err = &answer->sequence.err;
             drop(stepper, i, sl_node_check_device(&stepper->decode->node, answer->sequence.status, err), err->text);
@@ -193,11 +227,20 @@ static void end_all(struct stepper *stepper, enum sl_status status, const char *
     }
 }
 
+static void end_reading(struct stepper *stepper, enum sl_status status, const char *text) {
+    while (stepper->n_reading > 0) {
+        end_answer(stepper->decode, stepper->reading[--stepper->n_reading], status, text);
+    }
+}
+
 void *sl_decode_engine_main(void *arg) {
     struct sl_decode *decode = arg;
     struct stepper here = {.decode = decode}, *stepper = &here;
     sl_team_pin_caller(decode->node.runtime.team);
     while (take_inbox(stepper)) {
+        if (stepper->n_reading > 0) {
+            read_turn(stepper);
+        }
         if (share_rows(stepper) == 0) {
             continue;
         }
@@ -211,5 +254,6 @@ void *sl_decode_engine_main(void *arg) {
         write_tokens(stepper);
     }
     end_all(stepper, SL_ERR_PEER_LOST, "the decode worker is stopping");
+    end_reading(stepper, SL_ERR_PEER_LOST, "the decode worker is stopping");
     return NULL;
 }

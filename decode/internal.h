@@ -7,9 +7,12 @@
 
 #include "base/rate.h"
 #include "decode/decode.h"
+#include "decode/kept.h"
 #include "kvcache/capsule.h"
 #include "offload/remote/remote_source.h"
+#include "proto/sluice/v1/worker.pb-c.h"
 #include "runner/output.h"
+#include "runner/reader.h"
 #include "runner/step.h"
 
 #define SL_DECODE_MAX_ROWS 512 // of one step, over all sequences
@@ -32,8 +35,11 @@ struct sl_answer {
     const char *job_id;
     struct sl_sequence sequence;
     struct sl_output *output;
-    int32_t *pending; // tokens to read before the next one is written
+    struct sl_reader *reader; // of a turn that is read here, with its session; NULL: there is none, or it has been read
+    int32_t *pending;         // tokens to read before the next one is written
     int n_pending;
+    int32_t *written; // where the session is to be kept: ids, resumed ones included. The handler's
+    int64_t n_written;
     size_t session_bytes;  // what the session may take from the arena beside its capsule
     size_t promised_bytes; // of those, what it has not taken
 
@@ -52,6 +58,7 @@ struct sl_answer {
 struct sl_decode {
     struct sl_node node;
     struct sl_connections *connections; // to stores
+    struct sl_kept kept;                // sessions between two turns
     int64_t retrieve_deadline_ms, retrieve_lost_ms;
     pthread_t engine_thread;
     pthread_mutex_t mutex; // over inbox and stopping
@@ -66,8 +73,30 @@ struct sl_decode {
 void *sl_decode_engine_main(void *decode);
 void sl_decode_join(struct sl_decode *decode, struct sl_answer *answer); // from a handler
 
-// run.c, lease.c: handlers of sluice.v1.Decode
+/*
+ * turn.c. The set of frequencies, by all tokens that the job may reach; what the session may ever hold; what a session of the prompt's first
+ * n_tokens is known by.
+ */
+int sl_decode_rope_set(const struct sl_decode *decode, const Sluice__V1__DecodeRequest *request);
+int64_t sl_decode_most_slots(const struct sl_decode *decode, const Sluice__V1__DecodeRequest *request);
+enum sl_status sl_decode_make_id(const struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                                 const struct sl_recipe *recipe, int64_t n_tokens, struct sl_capsule_id *id_out,
+                                 struct sl_error *err);
+// The session of the turn before. SL_ERR_PEER_STALE: it is not here; SL_ERR_EXHAUSTED: no memory for the turn.
+enum sl_status sl_decode_take_kept(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                                   const struct sl_recipe *recipe, struct sl_answer *answer, struct sl_error *err);
+// What is to be read of the prompt behind answer->sequence.session, in answer->reader or by steps.
+enum sl_status sl_decode_open_turn(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                                   const struct sl_recipe *recipe, struct sl_answer *answer, struct sl_error *err);
+// The session goes into decode->kept, and done says under which lease; what cannot be kept goes.
+void sl_decode_keep_session(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                            struct sl_answer *answer, Sluice__V1__DecodeDone *done,
+                            char lease_id_out[SL_LEASE_ID_BYTES]);
+
+// run.c, archive.c, lease.c: handlers of sluice.v1.Decode
 enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                     struct sl_error *err);
+enum sl_status sl_decode_handle_archive(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                        struct sl_error *err);
 enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                         struct sl_error *err);

@@ -21,8 +21,10 @@ enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call,
                        (long long)request->capsule_bytes, (long long)request->session_bytes);
     }
     struct sl_inbound_ticket ticket;
-    status = sl_inbound_open(decode->node.inbound, request->job_id, (size_t)request->capsule_bytes,
-                             (size_t)request->session_bytes, &ticket, err);
+    do { // what idle conversations hold is nobody's loss
+        status = sl_inbound_open(decode->node.inbound, request->job_id, (size_t)request->capsule_bytes,
+                                 (size_t)request->session_bytes, &ticket, err);
+    } while (status == SL_ERR_EXHAUSTED && sl_kept_drop_oldest(&decode->kept));
     if (status != SL_OK) {
         return status;
     }

@@ -40,6 +40,10 @@ static enum sl_status check_request(const struct sl_decode *decode, const Sluice
                        "prompt of %zu tokens and max_new_tokens %d exceed the model's %lld positions",
                        request->prompt->n_ids, request->max_new_tokens, (long long)model->max_positions);
     }
+    if (request->session_bytes < 0 || request->keep_ms < 0) {
+        return sl_fail(err, SL_ERR_INVALID, "session_bytes %lld, keep_ms %lld: less than nothing",
+                       (long long)request->session_bytes, (long long)request->keep_ms);
+    }
     enum sl_status status = sl_job_check_ids(model, "prompt", request->prompt, err);
     return status == SL_OK ? sl_job_check_ids(model, "resumed", request->resumed, err) : status;
 }
@@ -72,11 +76,6 @@ static enum sl_status send_alive(struct sl_rpc_call *call) {
     return sl_rpc_call_send(call, &event.base);
 }
 
-// By all tokens that the job may reach, as for prefill.
-static int rope_set(const struct sl_decode *decode, const Sluice__V1__DecodeRequest *request) {
-    return sl_model_rope_set(decode->node.runtime.config, (int64_t)request->prompt->n_ids + request->max_new_tokens);
-}
-
 // Open what has arrived as a session, if it is what this job waits for.
 static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    const struct sl_recipe *recipe, struct sl_capsule_bytes *capsule,
@@ -88,20 +87,22 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
         status = sl_fail(err, SL_ERR_PEER_CORRUPT, "a capsule of %lld tokens does not fit a prompt of %lld",
                          (long long)info.n_tokens, (long long)n_prompt);
     }
-    struct sl_hash128 salt;
+    struct sl_capsule_id id;
     if (status == SL_OK) {
-        status = sl_job_read_salt(&request->salt, &salt, err);
+        status = sl_decode_make_id(decode, request, recipe, info.n_tokens, &id, err);
+    }
+    if (status == SL_OK && request->turn) { // whoever had it stored knows it by another name
+        status = sl_hash128_read(request->capsule_hash.data, request->capsule_hash.len, &id.prefix_hash) &&
+                         !sl_hash128_is_zero(&id.prefix_hash)
+                     ? SL_OK
+                     : sl_fail(err, SL_ERR_INVALID, "capsule_hash: a turn must say which session it goes on with");
     }
     if (status != SL_OK) {
         sl_capsule_bytes_free(capsule, decode->node.staging);
         return status;
     }
     struct sl_kv_geometry geometry = sl_model_geometry(decode->node.runtime.config);
-    struct sl_capsule_id id = {.model_fingerprint =
-                                   sl_model_set_fingerprint(decode->node.model_fingerprint, rope_set(decode, request)),
-                               .recipe_fingerprint = sl_recipe_fingerprint(recipe),
-                               .prefix_hash = sl_prefix_hash(&salt, request->prompt->ids, info.n_tokens)};
-    int64_t max_slots = n_prompt + request->max_new_tokens; // enough whatever was evicted
+    int64_t max_slots = sl_decode_most_slots(decode, request); // enough whatever was evicted
     return sl_node_adopt(&decode->node, capsule, promised_inout, &geometry, &id, max_slots, session_out, err);
 }
 
@@ -238,20 +239,25 @@ static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__D
     struct sl_recipe recipe;
     struct sl_plan plan;
     enum sl_status status = sl_job_recipe(request->recipe, model, &recipe, err);
-    if (status == SL_OK && request->lease_id[0]) {
+    if (status == SL_OK && request->kept[0]) {
+        status = sl_decode_take_kept(decode, request, &recipe, answer, err);
+    } else if (status == SL_OK && request->lease_id[0]) {
         status = receive(decode, request, &recipe, call, answer, err);
+    }
+    if (status == SL_OK && (request->turn || request->kept[0]) && *session) {
+        return sl_decode_open_turn(decode, request, &recipe, answer, err);
     }
     int64_t n_read = *session ? (*session)->n_tokens : 0; // by prefill
     if (status == SL_OK) {
         // Behind nothing that prefill has read there is no annex: every slot stays here.
-        status = n_read > 0 ? sl_plan_make(&recipe, &geometry, n_read, rope_set(decode, request), &plan, err)
-                            : sl_plan_make_local(&recipe, &geometry, 1, rope_set(decode, request), &plan, err);
+        status = n_read > 0
+                     ? sl_plan_make(&recipe, &geometry, n_read, sl_decode_rope_set(decode, request), &plan, err)
+                     : sl_plan_make_local(&recipe, &geometry, 1, sl_decode_rope_set(decode, request), &plan, err);
     }
     if (status == SL_OK && *session) {
         status = sl_job_check_session(&plan, *session, err);
     } else if (status == SL_OK) {
-        int64_t extra_slots = (int64_t)request->prompt->n_ids + request->max_new_tokens;
-        status = sl_plan_create_session(&plan, extra_slots, decode->node.arena, session, err);
+        status = sl_plan_create_session(&plan, sl_decode_most_slots(decode, request), decode->node.arena, session, err);
     }
     return status == SL_OK ? begin_writing(decode, request, call, &plan, n_read, answer, err) : status;
 }
@@ -338,6 +344,9 @@ static void relay(const struct sl_decode *decode, struct sl_answer *answer, stru
             if (status == SL_OK) {
                 status = send_token(call, decoded);
             }
+            if (answer->written) {
+                answer->written[answer->n_written++] = decoded->token.id;
+            }
             free(decoded);
             decoded = next;
         }
@@ -362,12 +371,14 @@ static void tell_retrieval(const struct sl_retriever_stats *stats) {
 
 // What a job holds here is returned before its caller hears that it is done.
 static void give_back(struct sl_decode *decode, struct sl_answer *answer) {
+    sl_reader_destroy(&answer->reader); // of a turn that was not read to its end, with the session
     sl_sequence_close(&answer->sequence);
     sl_ledger_settle(decode->node.ledger, &answer->promised_bytes, 0);
 }
 
-static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answer, bool estimate_errors,
-                                struct sl_rpc_call *call) {
+static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answer,
+                                const Sluice__V1__DecodeRequest *request, struct sl_rpc_call *call) {
+    bool estimate_errors = request->estimate_errors;
     static const Sluice__V1__Finished__Reason reasons[] = {
         [SL_STOP_TOKEN] = SLUICE__V1__FINISHED__REASON__STOP_TOKEN,
         [SL_STOP_STRING] = SLUICE__V1__FINISHED__REASON__STOP_STRING,
@@ -389,6 +400,11 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answ
     if (retrieves) {
         sl_retriever_get_stats(answer->sequence.retrieval.retriever, &retrieved);
     }
+    char lease_id[SL_LEASE_ID_BYTES];
+    Sluice__V1__DecodeDone done = SLUICE__V1__DECODE_DONE__INIT;
+    if (answer->written && !retrieves) {
+        sl_decode_keep_session(decode, request, answer, &done, lease_id);
+    }
     give_back(decode, answer);
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
     statistics.n_output_tokens = sl_output_n_tokens(answer->output);
@@ -402,7 +418,6 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answ
     }
     sl_slot_statistics_attach(&slots, &statistics);
     sl_error_statistics_attach(&errors, &statistics);
-    Sluice__V1__DecodeDone done = SLUICE__V1__DECODE_DONE__INIT;
     done.reason = reasons[answer->stop];
     done.text = (char *)sl_output_text(answer->output);
     done.statistics = &statistics;
@@ -415,8 +430,18 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answ
 // What the engine has to read before it can write: the prompt's tokens behind the capsule's, then the resumed ones.
 static enum sl_status set_pending(struct sl_answer *answer, const Sluice__V1__DecodeRequest *request,
                                   struct sl_error *err) {
-    size_t n_read = (size_t)answer->sequence.session->n_tokens, n_prompt = request->prompt->n_ids - n_read;
-    size_t n_resumed = request->resumed ? request->resumed->n_ids : 0;
+    size_t n_read = answer->reader ? request->prompt->n_ids - 1 : (size_t)answer->sequence.session->n_tokens;
+    size_t n_prompt = request->prompt->n_ids - n_read, n_resumed = request->resumed ? request->resumed->n_ids : 0;
+    if (request->keep_ms > 0) {
+        answer->written = malloc(sizeof(int32_t) * (size_t)request->max_new_tokens);
+        if (!answer->written) {
+            return sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
+        }
+        if (n_resumed > 0) {
+            memcpy(answer->written, request->resumed->ids, sizeof(int32_t) * n_resumed);
+        }
+        answer->n_written = (int64_t)n_resumed;
+    }
     answer->pending = malloc(sizeof(int32_t) * (n_prompt + n_resumed));
     if (!answer->pending) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
@@ -444,7 +469,7 @@ static enum sl_status write_answer(struct sl_decode *decode, const Sluice__V1__D
     sl_rpc_call_on_cancel(call, NULL, NULL);
     status = answer->status;
     if (status == SL_OK) {
-        status = send_done(decode, answer, request->estimate_errors, call);
+        status = send_done(decode, answer, request, call);
     } else {
         sl_fail(err, status, "%s", answer->err.text);
     }
@@ -487,6 +512,7 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
     sl_inbound_release(decode->node.inbound, request->lease_id); // if it never got as far as taking it
     sl_output_destroy(&answer->output);
     free(answer->pending);
+    free(answer->written);
     free(answer);
     atomic_fetch_sub(&decode->n_jobs, 1);
     return status;

@@ -17,3 +17,13 @@
  */
 enum sl_status sl_job_chat(const struct sl_chat_template *chat_template, const struct sl_tokenizer *tokenizer,
                            const Sluice__V1__Chat *chat, int32_t **ids_out, size_t *n_ids_out, struct sl_error *err);
+
+/*
+ * What a further turn adds to the tokens of a conversation. The first n_before messages were the prompt of an answer; the message behind
+ * them is that answer, whose tokens were written and are not made of its text again; what follows is new. *ids_out is what stands behind
+ * those tokens, without the token that has ended the answer: the template writes that itself. SL_ERR_PRECONDITION: the template
+ * now writes otherwise what stands before the answer, so everything is to be read again.
+ */
+enum sl_status sl_job_chat_turn(const struct sl_chat_template *chat_template, const struct sl_tokenizer *tokenizer,
+                                const Sluice__V1__Chat *chat, size_t n_before, int32_t **ids_out, size_t *n_ids_out,
+                                struct sl_error *err);

@@ -145,11 +145,11 @@ static enum sl_status serve(struct sl_kvstore *kvstore, struct sl_error *err) {
         return status;
     }
     static const struct sl_rpc_handler handlers[] = {
-        {&sl_method_store_reserve, sl_store_handle_reserve, SL_ROLE_WORKER},
+        {&sl_method_store_reserve, sl_store_handle_reserve, SL_ROLE_WORKER | SL_ROLE_COORDINATOR},
         {&sl_method_store_renew, sl_store_handle_renew, SL_ROLE_WORKER | SL_ROLE_COORDINATOR},
         {&sl_method_store_release, sl_store_handle_release, SL_ROLE_WORKER | SL_ROLE_COORDINATOR},
-        {&sl_method_store_lookup, sl_store_handle_lookup, SL_ROLE_WORKER},
-        {&sl_method_store_fetch, sl_store_handle_fetch, SL_ROLE_WORKER},
+        {&sl_method_store_lookup, sl_store_handle_lookup, SL_ROLE_WORKER | SL_ROLE_COORDINATOR},
+        {&sl_method_store_fetch, sl_store_handle_fetch, SL_ROLE_WORKER | SL_ROLE_COORDINATOR},
         {&sl_method_store_stats, sl_store_handle_stats, SL_ROLE_COORDINATOR | SL_ROLE_OPERATOR},
         {&sl_method_store_open_annex, sl_store_handle_open_annex, SL_ROLE_WORKER},
         {&sl_method_store_grant_stretch, sl_store_handle_grant_stretch, SL_ROLE_WORKER},

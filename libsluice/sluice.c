@@ -103,6 +103,19 @@ enum sl_status sl_client_model(struct sl_client *client, int64_t deadline_ns, Sl
                           (ProtobufCMessage **)reply_out, err);
 }
 
+enum sl_status sl_client_end_conversation(struct sl_client *client, const char *id, int64_t deadline_ns,
+                                          struct sl_error *err) {
+    Sluice__V1__ConversationRequest request = SLUICE__V1__CONVERSATION_REQUEST__INIT;
+    request.id = (char *)id;
+    ProtobufCMessage *message;
+    enum sl_status status =
+        sl_client_call(client, &sl_method_inference_end_conversation, &request.base, false, deadline_ns, &message, err);
+    if (status == SL_OK) {
+        protobuf_c_message_free_unpacked(message, NULL);
+    }
+    return status;
+}
+
 enum sl_status sl_client_workers(struct sl_client *client, int64_t deadline_ns, Sluice__V1__WorkersReply **reply_out,
                                  struct sl_error *err) {
     Sluice__V1__WorkersRequest request = SLUICE__V1__WORKERS_REQUEST__INIT;

@@ -17,6 +17,7 @@
 #include "runner/local_internal.h"
 #include "runner/reader.h"
 #include "runner/step.h"
+#include "runner/turn.h"
 #include "runtime/transfer.h"
 
 struct sl_conversation {
@@ -70,6 +71,10 @@ const struct sl_session *sl_conversation_session(const struct sl_conversation *c
 
 // ---- what is new ---------------------------------------------------------------------------------------------------
 
+static int64_t replaced(const struct sl_conversation *c, const struct sl_local_request *request) {
+    return request->replaces_last && c->n_tokens > 0;
+}
+
 static enum sl_status check(const struct sl_conversation *c, const struct sl_local_request *request,
                             struct sl_error *err) {
     if (c->broken) {
@@ -78,7 +83,7 @@ static enum sl_status check(const struct sl_conversation *c, const struct sl_loc
     if (request->n_prompt < 1) {
         return sl_fail(err, SL_ERR_INVALID, "prompt: empty");
     }
-    int64_t end = c->n_tokens + request->n_prompt + request->max_new_tokens;
+    int64_t end = c->n_tokens - replaced(c, request) + request->n_prompt + request->max_new_tokens;
     if (c->sequence.session && sl_model_rope_set(sl_local_model(c->local), end) > c->rope_set) {
         return sl_fail(err, SL_ERR_INVALID,
                        "%lld tokens with this turn: the model rotates keys of so long a context otherwise than it has "
@@ -111,6 +116,7 @@ static enum sl_status add_prompt(struct sl_conversation *c, const struct sl_loca
         c->tokens = tokens;
         c->cap_tokens = needed;
     }
+    c->n_tokens -= replaced(c, request); // the session does not hold it yet
     memcpy(c->tokens + c->n_tokens, request->prompt, sizeof *c->tokens * (size_t)request->n_prompt);
     c->n_tokens += request->n_prompt;
     return SL_OK;
@@ -148,36 +154,6 @@ static enum sl_status read_by_steps(struct sl_conversation *c, const struct sl_l
 }
 
 // ---- chunks --------------------------------------------------------------------------------------------------------
-
-// A layer that should evict has been quantized. Those that are exempt may be.
-static bool is_packed(const struct sl_session *session, const struct sl_recipe *recipe) {
-    for (int l = 0; l < session->geometry.n_layers; l++) {
-        for (int h = 0; h < session->geometry.n_kv_heads && !sl_layers_has(&recipe->exempt, l); h++) {
-            if (session->layers[l].heads[h].n_packed > 0) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
-// The plan of all tokens up to `end`. A later turn of a session that can no longer evict is planned as if it never had.
-static enum sl_status make_plan(const struct sl_conversation *c, int64_t end, struct sl_plan *plan_out,
-                                struct sl_error *err) {
-    struct sl_kv_geometry geometry = sl_model_geometry(sl_local_model(c->local));
-    enum sl_status status = sl_plan_make_local(&c->recipe, &geometry, end > 0 ? end : 1, c->rope_set, plan_out, err);
-    if (status == SL_OK && c->sequence.session) {
-        struct sl_session_stats stats;
-        sl_session_get_stats(c->sequence.session, &stats);
-        // Answers are on top of the budget until the next eviction.
-        int64_t most = stats.n_slots_max + end - c->sequence.session->n_tokens;
-        plan_out->max_slots = most > plan_out->max_slots ? most : plan_out->max_slots;
-        if (is_packed(c->sequence.session, &c->recipe)) {
-            plan_out->recipe.budget = (struct sl_amount){0};
-        }
-    }
-    return status;
-}
 
 // What another recipe has read of the same prompt already, if there is any. Estimates are of what is read.
 static enum sl_status begin_at_trunk(struct sl_conversation *c, const struct sl_local_request *request, int64_t end,
@@ -256,7 +232,8 @@ static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_loc
         c->rope_set = sl_model_rope_set(sl_local_model(c->local),
                                         c->reach > 0 ? c->reach : c->n_tokens + request->max_new_tokens);
     }
-    enum sl_status status = make_plan(c, end, &plan, err);
+    enum sl_status status =
+        sl_turn_plan(&c->recipe, sl_local_model(c->local), end, c->rope_set, c->sequence.session, &plan, err);
     if (status == SL_OK && first && end == 0) {
         status = sl_plan_create_session(&plan, c->max_tokens, c->local->runtime.arena, &c->sequence.session, err);
     } else if (status == SL_OK && sl_sequence_one_by_one(&c->sequence)) {
@@ -301,6 +278,11 @@ static enum sl_status write_answer(struct sl_conversation *c, const struct sl_lo
         if (status == SL_OK) {
             c->tokens[c->n_tokens++] = written.token.id;
             status = request->token_fn ? request->token_fn(request->arg, &written) : SL_OK;
+            if (status == SL_ERR_CANCELLED && request->may_cut) {
+                result->cut = written.stop == SL_STOP_NONE;
+                written.stop = result->cut ? SL_STOP_LENGTH : written.stop;
+                status = SL_OK;
+            }
         }
         if (status != SL_OK) {
             return status;

@@ -46,6 +46,11 @@ struct sl_local_request {
     bool estimate_errors; // see struct sl_local_result
     const char *const *stops;
     size_t n_stops;
+    // Of a later turn: its prompt stands in place of the last token that was written (one that ends a text, which the
+    // prompt brings itself).
+    bool replaces_last;
+    // SL_ERR_CANCELLED of token_fn ends the answer and not the conversation: result.cut, and all it has written stays.
+    bool may_cut;
     // Both may be NULL; anything but SL_OK ends the job with that status.
     enum sl_status (*progress_fn)(void *arg, int64_t tokens_done, int64_t tokens_total);
     enum sl_status (*token_fn)(void *arg, const struct sl_output_token *written);
@@ -57,6 +62,7 @@ struct sl_local_request {
 
 struct sl_local_result {
     enum sl_stop_reason stop;
+    bool cut;   // by token_fn, see may_cut
     char *text; // malloc'd, the caller's to free
     int64_t n_output_tokens;
     double prefill_ms, ttft_ms, total_ms, tpot_ms;

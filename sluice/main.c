@@ -5,6 +5,7 @@
 
 #include "base/describe.h"
 #include "base/similar.h"
+#include "cli/chat/cmd_chat.h"
 #include "cli/commands/commands.h"
 #include "cli/pull/pull.h"
 #include "cli/tool.h"
@@ -23,6 +24,7 @@ struct command {
 // To add a command: a function of this form in a file of cli/commands/ (see cli/tool.h), and a row here.
 static const struct command commands[] = {
     {"run", "read a document and answer a question about it", sl_command_run},
+    {"chat", "talk with the model", sl_command_chat},
     {"up", "start a whole cluster on this machine", sl_command_up},
     {"status", "list the clusters that run on this machine", sl_command_status},
     {"down", "stop a cluster on this machine", sl_command_down},

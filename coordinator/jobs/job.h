@@ -26,6 +26,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/lease_id.h"
 #include "base/salted_hash.h"
 #include "base/status.h"
 #include "base/trace.h"
@@ -43,6 +44,29 @@
 #define SL_MAX_LABEL      128
 #define SL_MAX_KEY        128
 #define SL_JOB_ID_BYTES   40
+
+#define SL_CONVERSATION_ID_BYTES 65
+
+/*
+ * Of a turn of a conversation (conversations.h): where the session is that holds the first n_kept tokens of the prompt. On a worker, under
+ * a lease, unless that was lost, needed the memory, or the lease has ended; and in a store, under `history`. n_kept 0: nowhere.
+ */
+struct sl_job_turn {
+    char id[SL_CONVERSATION_ID_BYTES]; // "": the job is none
+    int64_t keep_ms;
+    int64_t n_kept, kept_bytes; // its tokens, and its body as a capsule
+    char worker[64], lease_id[SL_LEASE_ID_BYTES];
+    char store[SL_ADDRESS_BYTES]; // "": it is in none
+    struct sl_hash128
+        history;             // of the tokens of all turns, and of where they were cut: the session is a result of both
+    struct sl_demand demand; // of this turn
+    char recipe[SL_RECIPE_TEXT_BYTES];
+    int rope_set;
+    // What the request says: see conversations.c.
+    bool is_chat;
+    size_t n_said, n_answer;
+    uint64_t said;
+};
 
 // What was asked for, checked (request.c). Constant from then on.
 struct sl_job_spec {
@@ -66,6 +90,7 @@ struct sl_job_spec {
     uint64_t request_hash;        // with a key
     int32_t *delivered;           // tokens that the client had from another coordinator; owned
     int64_t n_delivered;
+    struct sl_job_turn turn;
     int64_t submitted_ns; // when the request came in: all times of the statistics count from here
     int64_t deadline_ns;
 };

@@ -66,6 +66,27 @@ static int64_t in_units(int64_t bytes) {
     return (int64_t)sl_arena_rounded((size_t)bytes);
 }
 
+enum sl_status sl_demand_make_turn(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry,
+                                   int64_t kept_bytes, int64_t n_new, struct sl_demand *demand_out,
+                                   struct sl_error *err) {
+    struct sl_plan *plan = malloc(sizeof(*plan));
+    if (plan == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a plan");
+    }
+    enum sl_status status = sl_plan_make_local(recipe, geometry, n_new > 0 ? n_new : 1, 0, plan, err);
+    int64_t bytes = in_units(kept_bytes);
+    for (int layer = 0; status == SL_OK && layer < geometry->n_layers; layer++) {
+        // The page that the session ends with may be full, and one is in hand while it is quantized.
+        int64_t n_pages = (int64_t)sl_pages_for(n_new) + 2;
+        bytes += geometry->n_kv_heads * n_pages * in_units((int64_t)plan->work[layer].bytes);
+    }
+    free(plan);
+    if (status == SL_OK) {
+        *demand_out = (struct sl_demand){.decode_bytes = bytes};
+    }
+    return status;
+}
+
 // The capsule is in staging memory on both sides until it has been shipped.
 static struct sl_route_need decode_need(const struct sl_demand *demand) {
     return (struct sl_route_need){demand->decode_bytes, in_units(demand->capsule_bytes)};
@@ -298,8 +319,15 @@ static enum sl_status choose_decode(struct sl_admission *admission, const struct
     struct sl_worker_set set;
     sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__DECODE, &set);
     mark_avoided(&set, spec->avoid);
+    for (int j = 0; spec->only != NULL && j < set.n; j++) {
+        set.views[j].ready &= strcmp(set.views[j].name, spec->only) == 0;
+    }
     int i = sl_route_decode(set.views, set.n, decode_need(demand));
     enum sl_status status = i < 0 ? nobody(&set, "decode", decode_need(demand), err) : SL_OK;
+    if (spec->only != NULL && status == SL_ERR_PEER_LOST) {
+        status = sl_fail(err, SL_ERR_PEER_STALE, "%s, which keeps the session of the turn before, takes no jobs",
+                         spec->only);
+    }
     if (status == SL_OK) {
         *worker_out = sl_worker_ref(set.workers[i]);
     }

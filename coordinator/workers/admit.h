@@ -43,6 +43,14 @@ struct sl_demand {
 enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
                               int64_t max_new_tokens, struct sl_demand *demand_out, struct sl_error *err);
 
+/*
+ * A turn of a conversation on its session, of which there are kept_bytes: n_new tokens more, as long as they are not compressed. Nothing is
+ * prefilled. The capsule is not counted as what travels: it may be there already.
+ */
+enum sl_status sl_demand_make_turn(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry,
+                                   int64_t kept_bytes, int64_t n_new, struct sl_demand *demand_out,
+                                   struct sl_error *err);
+
 struct sl_admission;
 
 enum sl_status sl_admission_create(struct sl_registry *registry, struct sl_affinity *affinity, int max_running,
@@ -105,6 +113,7 @@ struct sl_claim_spec {
     const uint64_t *keys; // [n_keys] the prompt's prefix keys (already mixed with the recipe)
     int64_t n_keys;
     const struct sl_avoid *avoid;
+    const char *only; // the decode worker that it must be, by name; NULL: any. SL_ERR_PEER_STALE: it takes no jobs
 };
 
 /*

@@ -127,7 +127,7 @@ def test_reflection():
         described = [descriptor_pb2.FileDescriptorProto.FromString(b)
                      for b in file.file_descriptor_response.file_descriptor_proto]
         methods = {m.name for f in described for s in f.service if s.name == "Inference" for m in s.method}
-        assert methods == {"Generate", "Submit", "SubmitInParts", "Watch", "Cancel", "Get", "List", "Model"}, methods
+        assert methods == {"Generate", "Submit", "SubmitInParts", "Watch", "Cancel", "Get", "List", "Model", "EndConversation"}, methods
         assert missing.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
 
 

@@ -431,6 +431,7 @@ static void open_services(void) {
     pthread_mutex_init(&decode.mutex, NULL);
     sl_cond_init(&decode.wake);
     decode.inbox_end = &decode.inbox;
+    sl_kept_init(&decode.kept);
     decode.retrieve_deadline_ms = 200;
     decode.retrieve_lost_ms = 1000;
     fuzz_require(sl_connections_create(NULL, &decode.connections, &err) == SL_OK);
@@ -474,6 +475,7 @@ static void close_services(bool hastily) {
     sl_archive_destroy(&prefill.archive);
     sl_store_client_destroy(&prefill.store);
     sl_connections_destroy(&decode.connections);
+    sl_kept_cleanup(&decode.kept);
     close_node(&prefill.node);
     close_node(&decode.node);
     for (size_t i = 0; i < N_JOBS; i++) {

@@ -326,11 +326,17 @@ static enum sl_status decode_run(void *service, struct sl_rpc_call *call, const 
     return send_decode_done(worker, call, request);
 }
 
+// Nothing is kept here between turns.
+static enum sl_status archive(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                              struct sl_error *err) {
+    (void)service, (void)call, (void)message;
+    return sl_fail(err, SL_ERR_NOT_FOUND, "no such session");
+}
+
 static const struct sl_rpc_handler prefill_handlers[] = {{&sl_method_prefill_run, prefill_run, SL_ROLE_ANY}};
 static const struct sl_rpc_handler decode_handlers[] = {
-    {&sl_method_decode_reserve, decode_reserve, SL_ROLE_ANY},
-    {&sl_method_decode_renew, renew, SL_ROLE_ANY},
-    {&sl_method_decode_release, release, SL_ROLE_ANY},
+    {&sl_method_decode_reserve, decode_reserve, SL_ROLE_ANY}, {&sl_method_decode_renew, renew, SL_ROLE_ANY},
+    {&sl_method_decode_release, release, SL_ROLE_ANY},        {&sl_method_decode_archive, archive, SL_ROLE_ANY},
     {&sl_method_decode_run, decode_run, SL_ROLE_ANY},
 };
 // Annexes are opened by prefill, which here only says so.
@@ -391,7 +397,7 @@ void fake_worker_init(struct fake_worker *worker, const char *name, Sluice__V1__
 
 enum sl_status fake_worker_start(struct fake_worker *worker, const char *address, struct sl_error *err) {
     struct sl_rpc_implementation service = {
-        .service = &sl_service_decode, .handlers = decode_handlers, .n_handlers = 4, .context = worker};
+        .service = &sl_service_decode, .handlers = decode_handlers, .n_handlers = 5, .context = worker};
     if (worker->role == SLUICE__V1__WORKER_ROLE__PREFILL) {
         service = (struct sl_rpc_implementation){
             .service = &sl_service_prefill, .handlers = prefill_handlers, .n_handlers = 1, .context = worker};

@@ -21,10 +21,10 @@ SLUICE = os.path.join(BIN, "sluice")
 MODEL = "models/demo"
 NOWHERE = "127.0.0.1:1"
 # What asks a coordinator, with the arguments that it wants.
-ASKING = {"run": ["-p", "hi"], "submit": ["-p", "hi"], "watch": ["x", "--timeout", "200ms"], "cancel": ["x"], "jobs": [], "top": ["--once"],
+ASKING = {"run": ["-p", "hi"], "chat": [], "submit": ["-p", "hi"], "watch": ["x", "--timeout", "200ms"], "cancel": ["x"], "jobs": [], "top": ["--once"],
           "workers": [], "drain": ["x"], "compare": ["x"]}
 # What opens a model.
-OPENING = [["run", "--local", "-p", "hi"], ["run", "-p", "hi", "-c", NOWHERE], ["up"], ["eval", "fidelity"], ["eval", "perplexity"],
+OPENING = [["run", "--local", "-p", "hi"], ["chat", "--local"], ["run", "-p", "hi", "-c", NOWHERE], ["up"], ["eval", "fidelity"], ["eval", "perplexity"],
            ["eval", "weights"], ["eval", "grid"], ["profile"], ["train-heads"], ["bench", "compress"], ["bench", "mixed"],
            ["bench", "ttft"], ["bench", "engine"], ["plan", "--cells", "/dev/null"]]
 

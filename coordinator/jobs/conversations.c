@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see conversations.h.
+#include "coordinator/jobs/conversations.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "job/job_chat.h"
+#include "job/job_recipe.h"
+
+#define MAX_CONVERSATIONS 1024
+#define MAX_BYTES         ((size_t)256 << 20) // of tokens
+#define MAX_KEEP_MS       3600000
+
+struct conversation {
+    bool there;
+    char tenant[SL_TENANT_BYTES];
+    char recipe[SL_RECIPE_TEXT_BYTES];
+    int32_t *tokens; // [n_tokens]
+    int64_t n_tokens;
+    struct sl_job_turn turn; // the last one
+    uint64_t said;           // hash of its request's messages, or text, and of the answer
+    uint64_t used;           // when, in turns of all
+};
+
+struct sl_conversations {
+    pthread_mutex_t mutex;
+    struct conversation *all; // [MAX_CONVERSATIONS]
+    size_t n_bytes;
+    uint64_t n_turns;
+};
+
+enum sl_status sl_conversations_create(struct sl_conversations **conversations_out, struct sl_error *err) {
+    struct sl_conversations *c = calloc(1, sizeof *c);
+    struct conversation *all = calloc(MAX_CONVERSATIONS, sizeof *all);
+    if (!c || !all) {
+        free(c);
+        free(all);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for conversations");
+    }
+    c->all = all;
+    pthread_mutex_init(&c->mutex, NULL);
+    *conversations_out = c;
+    return SL_OK;
+}
+
+// ---- under the lock -------------------------------------------------------------------------------------------------
+
+static void drop(struct sl_conversations *c, struct conversation *one) {
+    c->n_bytes -= sizeof *one->tokens * (size_t)one->n_tokens;
+    free(one->tokens);
+    *one = (struct conversation){0};
+}
+
+static struct conversation *find(struct sl_conversations *c, const char *tenant, const char *id) {
+    for (size_t i = 0; i < MAX_CONVERSATIONS; i++) {
+        struct conversation *one = &c->all[i];
+        if (one->there && strcmp(one->turn.id, id) == 0 && strcmp(one->tenant, tenant) == 0) {
+            return one;
+        }
+    }
+    return NULL;
+}
+
+static struct conversation *oldest(struct sl_conversations *c) {
+    struct conversation *first = NULL;
+    for (size_t i = 0; i < MAX_CONVERSATIONS; i++) {
+        struct conversation *one = &c->all[i];
+        if (one->there && (!first || one->used < first->used)) {
+            first = one;
+        }
+    }
+    return first;
+}
+
+// A free one; what was quiet for longest makes room for it and for its tokens.
+static struct conversation *make_room(struct sl_conversations *c, size_t n_bytes) {
+    for (;;) {
+        struct conversation *free_one = NULL;
+        for (size_t i = 0; i < MAX_CONVERSATIONS && !free_one; i++) {
+            free_one = c->all[i].there ? NULL : &c->all[i];
+        }
+        if (free_one && c->n_bytes + n_bytes <= MAX_BYTES) {
+            return free_one;
+        }
+        struct conversation *first = oldest(c);
+        if (!first) {
+            return NULL;
+        }
+        drop(c, first);
+    }
+}
+
+void sl_conversations_destroy(struct sl_conversations **conversations) {
+    struct sl_conversations *c = *conversations;
+    if (c) {
+        for (size_t i = 0; i < MAX_CONVERSATIONS; i++) {
+            free(c->all[i].tokens);
+        }
+        free(c->all);
+        pthread_mutex_destroy(&c->mutex);
+        free(c);
+        *conversations = NULL;
+    }
+}
+
+// ---- what was said --------------------------------------------------------------------------------------------------
+
+// Lengths are hashed along, so that no two ways to cut a text are the same.
+static uint64_t add_text(uint64_t hash, const char *text) {
+    uint64_t n = strlen(text);
+    return sl_hash(text, n, sl_hash(&n, sizeof n, hash));
+}
+
+// Of the first n messages.
+static uint64_t hash_messages(const Sluice__V1__Chat *chat, size_t n) {
+    uint64_t hash = 0;
+    for (size_t i = 0; i < n; i++) {
+        hash = add_text(add_text(hash, chat->messages[i]->role), chat->messages[i]->content);
+    }
+    return hash;
+}
+
+static uint64_t hash_bytes(const char *text, size_t n, uint64_t seed) {
+    return sl_hash(text, n, seed);
+}
+
+// What a request says, as far as the next one will have to say it again.
+static void note(const Sluice__V1__GenerateRequest *request, struct sl_job_turn *turn) {
+    turn->is_chat = request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
+    if (turn->is_chat) {
+        turn->n_said = request->chat->n_messages;
+        turn->said = hash_messages(request->chat, turn->n_said);
+    } else if (request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT) {
+        turn->n_said = strlen(request->text);
+        turn->said = hash_bytes(request->text, turn->n_said, 0);
+    }
+}
+
+/*
+ * Whether the request begins with what was said in the turn before, and its answer; *behind_out: where what is new begins, a message or a
+ * byte. Of texts the answer's length is known from the turn.
+ */
+static bool goes_on(const struct conversation *before, const Sluice__V1__GenerateRequest *request, size_t *behind_out) {
+    size_t n = before->turn.n_said;
+    if (before->turn.is_chat && request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT) {
+        const Sluice__V1__Chat *chat = request->chat;
+        *behind_out = n;
+        return chat->n_messages > n + 1 && hash_messages(chat, n) == before->turn.said &&
+               add_text(before->turn.said, chat->messages[n]->content) == before->said;
+    }
+    if (!before->turn.is_chat && n > 0 && request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT) {
+        size_t n_all = strlen(request->text), n_answer = before->turn.n_answer;
+        *behind_out = n + n_answer;
+        return n_all > n + n_answer && hash_bytes(request->text, n, 0) == before->turn.said &&
+               hash_bytes(request->text + n, n_answer, before->turn.said) == before->said;
+    }
+    return false;
+}
+
+// ---- turns ----------------------------------------------------------------------------------------------------------
+
+static enum sl_status check(const Sluice__V1__Conversation *asked, struct sl_error *err) {
+    size_t n = strlen(asked->id);
+    if (n < 1 || n >= SL_CONVERSATION_ID_BYTES) {
+        return sl_fail(err, SL_ERR_INVALID, "conversation.id: has %zu bytes, must be 1 to %d", n,
+                       SL_CONVERSATION_ID_BYTES - 1);
+    }
+    return asked->keep_ms >= 0 && asked->keep_ms <= MAX_KEEP_MS
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID, "conversation.keep_ms: is %" PRId64 ", must be 0 to %d", asked->keep_ms,
+                         MAX_KEEP_MS);
+}
+
+// A copy of the conversation, whose tokens are the caller's.
+static bool copy(struct sl_conversations *c, const char *tenant, const char *id, struct conversation *copy_out) {
+    bool there = false;
+    pthread_mutex_lock(&c->mutex);
+    struct conversation *one = find(c, tenant, id);
+    if (one) {
+        *copy_out = *one;
+        copy_out->tokens = malloc(sizeof *one->tokens * (size_t)(one->n_tokens + 1));
+        there = copy_out->tokens != NULL;
+        if (there) {
+            memcpy(copy_out->tokens, one->tokens, sizeof *one->tokens * (size_t)one->n_tokens);
+        }
+    }
+    pthread_mutex_unlock(&c->mutex);
+    return there;
+}
+
+// The ids of what stands behind the answer. SL_ERR_PRECONDITION: the template does not go on with what was there.
+static enum sl_status encode_new(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
+                                 size_t behind, int32_t **ids_out, size_t *n_ids_out, struct sl_error *err) {
+    if (request->prompt_case != SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT) {
+        const char *text = request->text + behind;
+        return sl_tokenizer_encode(rules->tokenizer, text, strlen(text), false, ids_out, n_ids_out, err);
+    }
+    return rules->chat_template ? sl_job_chat_turn(rules->chat_template, rules->tokenizer, request->chat, behind,
+                                                   ids_out, n_ids_out, err)
+                                : SL_ERR_PRECONDITION;
+}
+
+// The tokens of before, and the new ones behind them.
+static enum sl_status join(const struct conversation *before, const int32_t *ids, size_t n_ids, int32_t **tokens_out,
+                           int64_t *n_tokens_out, struct sl_error *err) {
+    size_t n_before = (size_t)before->n_tokens;
+    int32_t *tokens = malloc(sizeof *tokens * (n_before + n_ids + 1));
+    if (!tokens) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a prompt of %zu tokens", n_before + n_ids);
+    }
+    memcpy(tokens, before->tokens, sizeof *tokens * n_before);
+    memcpy(tokens + n_before, ids, sizeof *tokens * n_ids);
+    *tokens_out = tokens;
+    *n_tokens_out = (int64_t)(n_before + n_ids);
+    return SL_OK;
+}
+
+enum sl_status sl_conversations_begin_turn(struct sl_conversations *c, const struct sl_request_rules *rules,
+                                           const char *tenant, const Sluice__V1__GenerateRequest *request,
+                                           struct sl_job_turn *turn_out, int32_t **tokens_out, int64_t *n_tokens_out,
+                                           struct sl_error *err) {
+    const Sluice__V1__Conversation *asked = request->conversation;
+    struct conversation before;
+    struct sl_job_turn turn = {0};
+    int32_t *ids = NULL;
+    size_t n_ids = 0, behind;
+    *tokens_out = NULL;
+    enum sl_status status = check(asked, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (copy(c, tenant, asked->id, &before)) {
+        status = goes_on(&before, request, &behind) ? encode_new(rules, request, behind, &ids, &n_ids, err)
+                                                    : SL_ERR_PRECONDITION;
+        if (status == SL_OK && n_ids > 0) {
+            turn = before.turn;
+            strcpy(turn.recipe, before.recipe);
+            status = join(&before, ids, n_ids, tokens_out, n_tokens_out, err);
+        }
+        free(ids);
+        free(before.tokens);
+    }
+    if (status != SL_OK && status != SL_ERR_PRECONDITION) {
+        return status;
+    }
+    strcpy(turn.id, asked->id);
+    turn.keep_ms = asked->keep_ms;
+    note(request, &turn);
+    *turn_out = turn;
+    return SL_OK;
+}
+
+enum sl_status sl_conversations_plan_turn(const struct sl_request_rules *rules, struct sl_job_spec *spec,
+                                          struct sl_error *err) {
+    struct sl_job_turn *turn = &spec->turn;
+    int rope_set = sl_model_rope_set(rules->model, spec->n_tokens + spec->max_new_tokens);
+    if (turn->n_kept < 1 || turn->n_kept >= spec->n_tokens || strcmp(turn->recipe, spec->recipe) != 0 ||
+        turn->rope_set != rope_set) {
+        turn->n_kept = 0;
+        turn->history = (struct sl_hash128){{0}};
+    }
+    strcpy(turn->recipe, spec->recipe);
+    turn->rope_set = rope_set;
+    if (turn->n_kept == 0) {
+        return SL_OK;
+    }
+    struct sl_recipe recipe;
+    struct sl_kv_geometry geometry = sl_model_geometry(rules->model);
+    enum sl_status status = sl_job_recipe(spec->recipe, rules->model, &recipe, err);
+    return status == SL_OK
+               ? sl_demand_make_turn(&recipe, &geometry, turn->kept_bytes,
+                                     spec->n_tokens - turn->n_kept + spec->max_new_tokens, &turn->demand, err)
+               : status;
+}
+
+void sl_conversations_end_turn(struct sl_conversations *c, const struct sl_job_spec *spec,
+                               const struct sl_job_turn *turn, const int32_t *tokens, int64_t n_tokens,
+                               const char *answer) {
+    size_t n_bytes = sizeof *tokens * (size_t)n_tokens;
+    int32_t *kept = malloc(n_bytes + 1);
+    pthread_mutex_lock(&c->mutex);
+    struct conversation *one = find(c, spec->tenant, turn->id);
+    if (one) {
+        drop(c, one);
+    }
+    one = kept && n_bytes <= MAX_BYTES ? make_room(c, n_bytes) : NULL;
+    if (one) {
+        memcpy(kept, tokens, n_bytes);
+        *one = (struct conversation){
+            .there = true, .tokens = kept, .n_tokens = n_tokens, .turn = *turn, .used = ++c->n_turns};
+        strcpy(one->tenant, spec->tenant);
+        strcpy(one->recipe, spec->recipe);
+        one->turn.n_answer = strlen(answer);
+        one->said = turn->is_chat ? add_text(turn->said, answer) : hash_bytes(answer, one->turn.n_answer, turn->said);
+        c->n_bytes += n_bytes;
+    } else {
+        free(kept);
+    }
+    pthread_mutex_unlock(&c->mutex);
+}
+
+bool sl_conversations_forget(struct sl_conversations *c, const char *tenant, const char *id,
+                             struct sl_job_turn *turn_out) {
+    pthread_mutex_lock(&c->mutex);
+    struct conversation *one = find(c, tenant, id);
+    bool there = one != NULL;
+    if (one) {
+        *turn_out = one->turn;
+        drop(c, one);
+    }
+    pthread_mutex_unlock(&c->mutex);
+    return there;
+}
+
+int64_t sl_conversations_count(struct sl_conversations *c) {
+    int64_t n = 0;
+    pthread_mutex_lock(&c->mutex);
+    for (size_t i = 0; i < MAX_CONVERSATIONS; i++) {
+        n += c->all[i].there;
+    }
+    pthread_mutex_unlock(&c->mutex);
+    return n;
+}

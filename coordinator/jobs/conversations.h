@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: which tokens a conversation has so far, and where its session is between two turns.
+ *
+ * Design: a request of a turn has the whole conversation. Where it goes on behind what is known here, the answer's own tokens stand in
+ *         its prompt, and what is new is made of the template's text alone: so the prompt begins with exactly what the session holds.
+ *         Where it does not, or nothing is known, the prompt is made as any other's, and everything is read. So this table may forget:
+ *         what it holds is bounded, and the conversation that was quiet for longest goes first.
+ * Trust: an id is of a tenant; another one's says nothing.
+ * Threads: any.
+ */
+#pragma once
+
+#include "coordinator/jobs/job.h"
+#include "coordinator/jobs/request.h"
+
+struct sl_conversations;
+
+enum sl_status sl_conversations_create(struct sl_conversations **conversations_out, struct sl_error *err);
+void sl_conversations_destroy(struct sl_conversations **conversations); // accepts NULL, nulls
+
+/*
+ * Of a request with a conversation: what its job has to know of that in *turn_out; and, if it goes on with what is known, its prompt in
+ * *tokens_out (malloc'd, the caller's; NULL: it is made as any other's). SL_ERR_INVALID names the field.
+ */
+enum sl_status sl_conversations_begin_turn(struct sl_conversations *conversations, const struct sl_request_rules *rules,
+                                           const char *tenant, const Sluice__V1__GenerateRequest *request,
+                                           struct sl_job_turn *turn_out, int32_t **tokens_out, int64_t *n_tokens_out,
+                                           struct sl_error *err);
+// Once the job's specification is there: what the turn takes of a worker. A session of another recipe, or of another set of frequencies, is of no use.
+enum sl_status sl_conversations_plan_turn(const struct sl_request_rules *rules, struct sl_job_spec *spec,
+                                          struct sl_error *err);
+// The answer is complete: tokens are all of the conversation's, without one that has ended it. Without memory for that it is forgotten.
+void sl_conversations_end_turn(struct sl_conversations *conversations, const struct sl_job_spec *spec,
+                               const struct sl_job_turn *turn, const int32_t *tokens, int64_t n_tokens,
+                               const char *answer);
+// Forget it. False: it is not known. Else *turn_out says where its session is.
+bool sl_conversations_forget(struct sl_conversations *conversations, const char *tenant, const char *id,
+                             struct sl_job_turn *turn_out);
+int64_t sl_conversations_count(struct sl_conversations *conversations);

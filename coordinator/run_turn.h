@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what is special about a job that is a turn of a conversation (docs/CHAT.md): where its session comes from, and where it stays.
+ *
+ *     KEPT    the worker of the turn before has the session     Decode.Run(kept)
+ *       | lost, or it needed the memory, or the lease has ended
+ *     STORED  a store has it      Decode.Reserve -> Store.Fetch -> Decode.Run(lease, turn)
+ *       | lost, too, or evicted
+ *     WHOLE   nobody has it       as any other job: everything is read
+ */
+#pragma once
+
+#include "coordinator/jobs/conversations.h"
+#include "coordinator/leg.h"
+#include "coordinator/run_job.h"
+#include "proto/sluice/v1/worker.pb-c.h"
+
+enum sl_turn_way { SL_TURN_WHOLE, SL_TURN_STORED, SL_TURN_KEPT };
+
+// The first way that is open.
+enum sl_turn_way sl_turn_first_way(const struct sl_job_turn *turn);
+
+// Have the session shipped from its store into a decode worker's grant, which `lease` keeps. Any failure: there is none to be had.
+enum sl_status sl_turn_restore(const struct sl_run_context *context, struct sl_job *job, struct sl_worker *decode,
+                               struct sl_lease *lease, const Sluice__V1__Grant *grant, struct sl_error *err);
+
+// What a worker says of the session that it keeps, if that makes sense: where the next turn finds it.
+void sl_turn_hear_kept(const struct sl_job *job, const struct sl_worker *decode, const Sluice__V1__DecodeDone *done,
+                       struct sl_job_turn *turn);
+
+/*
+ * The answer is complete: have the session copied to the conversation's store, and remember the conversation. Called before clients
+ * hear of the end, so that what follows may count on it. way: by which this turn has come. SL_ERR_PEER_LOST: the worker was lost, and the
+ * session with it: the attempt is, too, since another one makes the same session. Other failures cost the next turn some time.
+ */
+enum sl_status sl_turn_end(const struct sl_run_context *context, struct sl_job *job, struct sl_worker *decode,
+                           enum sl_turn_way way, bool ended_by_token, const char *answer, int64_t term,
+                           struct sl_job_turn *turn, struct sl_error *err);
+
+// The conversation is over: its worker lets go of the session.
+void sl_turn_release(struct sl_registry *registry, const struct sl_job_turn *turn, int64_t term);

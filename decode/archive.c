@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Decode.Archive: a copy of a kept session on its way to a store, so that the conversation outlives this worker.
+ *
+ * Design: the pages are copied first, which takes the time of a memcpy; the session may be taken by a turn, or be dropped, while the copy
+ *         travels. Copies are outside the arena, as prefill's are; of a device they are in staging memory.
+ */
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "decode/internal.h"
+#include "node/send.h"
+#include "proto/sluice/v1/worker.pb-c.h"
+#include "runtime/transfer.h"
+
+#define SHIP_MS 10000
+
+struct copy {
+    void *body;
+    size_t body_bytes;
+    uint8_t *header;
+    size_t header_bytes;
+    struct sl_arena *staging; // whose block the body is; NULL: malloc's
+};
+
+static void copy_free(struct copy *copy) {
+    if (copy->staging && copy->body) {
+        sl_arena_free(copy->staging, copy->body);
+    } else {
+        free(copy->body);
+    }
+    free(copy->header);
+}
+
+static enum sl_status take_body(struct sl_node *node, struct copy *copy, struct sl_error *err) {
+    if (sl_node_stages(node)) {
+        copy->staging = node->staging;
+        return sl_ledger_take_block(node->staging_ledger, "archive", copy->body_bytes, 0, &copy->body, err);
+    }
+    copy->body = malloc(copy->body_bytes);
+    return copy->body ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "archive: no memory for %zu bytes", copy->body_bytes);
+}
+
+static enum sl_status copy_session(struct sl_node *node, const struct sl_session *session,
+                                   const struct sl_capsule_id *id, struct copy *copy, struct sl_error *err) {
+    copy->body_bytes = sl_capsule_body_bytes(session);
+    enum sl_status status = take_body(node, copy, err);
+    if (status == SL_OK) {
+        status = sl_transfer_body_out(&node->runtime, session, copy->body, err);
+    }
+    return status == SL_OK ? sl_capsule_write_header(session, id, &copy->header, &copy->header_bytes, err) : status;
+}
+
+static bool still_wanted(void *call) {
+    return !sl_rpc_call_cancelled(call);
+}
+
+enum sl_status sl_decode_handle_archive(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                        struct sl_error *err) {
+    struct sl_decode *decode = service;
+    const Sluice__V1__ArchiveRequest *request = (const Sluice__V1__ArchiveRequest *)message;
+    enum sl_status status = sl_fence_check(&decode->node.fence, request->term, err);
+    if (status == SL_OK && !request->destination) {
+        status = sl_fail(err, SL_ERR_INVALID, "destination: missing");
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_capsule_id id = {0};
+    if (!sl_hash128_read(request->hash.data, request->hash.len, &id.prefix_hash)) {
+        return sl_fail(err, SL_ERR_INVALID, "hash: has %zu bytes, must have %zu", request->hash.len,
+                       sizeof id.prefix_hash);
+    }
+    struct sl_kept_session *one = sl_kept_take(&decode->kept, request->kept);
+    if (!one) {
+        return sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown, or has ended", sl_lease_name(request->kept).text);
+    }
+    struct copy copy = {0};
+    id.model_fingerprint = one->id.model_fingerprint;
+    id.recipe_fingerprint = one->id.recipe_fingerprint;
+    status = copy_session(&decode->node, one->session, &id, &copy, err);
+    sl_kept_put_back(&decode->kept, one);
+    status = sl_node_check_device(&decode->node, status, err);
+    if (status == SL_OK) {
+        int64_t limit = sl_deadline_in_ms(SHIP_MS), deadline = sl_rpc_call_deadline_ns(call);
+        struct sl_send send = {.destination = request->destination,
+                               .body = copy.body,
+                               .body_bytes = copy.body_bytes,
+                               .header = copy.header,
+                               .header_bytes = copy.header_bytes,
+                               .deadline_ns = deadline < limit ? deadline : limit,
+                               .go_on = still_wanted,
+                               .arg = call};
+        status = sl_send_capsule(decode->node.fabric, &send, err);
+    }
+    Sluice__V1__ArchiveReply reply = SLUICE__V1__ARCHIVE_REPLY__INIT;
+    reply.bytes = (int64_t)(copy.body_bytes + copy.header_bytes);
+    copy_free(&copy);
+    if (status == SL_ERR_PEER_LOST) { // the store: as our answer it would say that we are
+        status = err->status = SL_ERR_PEER_STALE;
+    }
+    return status == SL_OK ? sl_rpc_call_send(call, &reply.base) : status;
+}
