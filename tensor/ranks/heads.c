@@ -193,7 +193,7 @@ static enum sl_status publish(struct sl_stream *stream, struct sl_kv_heads *head
     SL_RANKS_RUN(c);
     status = sl_ranks_check(ranks, err);
     for (int r = 0; r < ranks->n && status == SL_OK; r++) {
-        status = sl_ranks_say_whose(ranks, r, published->status[r], &ranks->errors[r], err);
+        status = sl_ranks_say_whose(r, ranks->n, published->status[r], &ranks->errors[r], err);
     }
     heads->published = published;
     heads->first = 0;
