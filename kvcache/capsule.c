@@ -352,7 +352,7 @@ static void adopt_body(struct sl_session *session, const header_message *header,
     }
     session->rope_set = (int)header->rope_set;
     session->n_tokens = (int64_t)header->n_tokens;
-    session->spans[0] = (struct sl_session_span){body, body_bytes};
+    session->adopted = (struct sl_session_span){body, body_bytes};
 }
 
 void sl_capsule_bytes_free(struct sl_capsule_bytes *capsule, struct sl_arena *arena) {

@@ -100,6 +100,8 @@ enum sl_status sl_session_create(const struct sl_session_config *config, struct 
     session->positions = config->positions;
     session->arena = arena;
     session->n_ranges = sl_arena_ranges(arena);
+    session->spans = &session->adopted;
+    session->n_spans = 1;
     session->max_slots = config->max_slots;
     session->tables = tables;
     session->layers = (struct sl_layer *)tables;
@@ -140,11 +142,19 @@ int sl_session_range(const struct sl_session *session, int head) {
 }
 
 static bool in_span(const struct sl_session *session, const void *page) {
-    uintptr_t at = (uintptr_t)page; // compared as numbers: the page may lie in another object
-    for (int i = 0; i < session->n_ranges; i++) {
-        uintptr_t begin = (uintptr_t)session->spans[i].at;
-        if (begin != 0 && at >= begin && at - begin < session->spans[i].bytes) {
+    int first = 0, end = session->n_spans;
+    while (first < end) {
+        int middle = first + (end - first) / 2;
+        uintptr_t at = (uintptr_t)page,
+                  begin =
+                      (uintptr_t)session->spans[middle].at; // compared as numbers: the page may lie in another object
+        if (begin != 0 && at >= begin && at - begin < session->spans[middle].bytes) {
             return true;
+        }
+        if (at < begin) {
+            end = middle;
+        } else {
+            first = middle + 1;
         }
     }
     return false;
@@ -176,8 +186,11 @@ void sl_session_destroy(struct sl_session **session) {
             shrink(s, &s->layers[l], &s->layers[l].heads[h], 0);
         }
     }
-    for (int i = 0; i < s->n_ranges; i++) {
+    for (int i = 0; i < s->n_spans; i++) {
         sl_arena_free(s->arena, s->spans[i].at);
+    }
+    if (s->spans != &s->adopted) {
+        free(s->spans);
     }
     free(s->tables);
     free(s);
@@ -221,70 +234,169 @@ enum sl_status sl_session_reserve(struct sl_session *session, int layer, int n_n
     return SL_OK;
 }
 
-static size_t head_bytes(const struct sl_layer *layer, const struct sl_head *head) {
-    return (size_t)head->n_packed * layer->packed.bytes + (size_t)(head->n_pages - head->n_packed) * layer->work.bytes;
-}
+// --- to another arena --------------------------------------------------------------------------------------------------
 
-// A block in each range for the heads that are kept there.
-static enum sl_status take_spans(const struct sl_session *s, struct sl_arena *arena, int n_ranges,
-                                 struct sl_session_span spans[SL_ARENA_RANGES]) {
-    for (int l = 0; l < s->geometry.n_layers; l++) {
-        for (int h = 0; h < s->geometry.n_kv_heads; h++) {
-            spans[range_of(h, s->geometry.n_kv_heads, n_ranges)].bytes +=
-                head_bytes(&s->layers[l], &s->layers[l].heads[h]);
-        }
-    }
-    for (int i = 0; i < n_ranges; i++) {
-        spans[i].at = spans[i].bytes > 0 ? sl_arena_alloc_near(arena, i, spans[i].bytes) : NULL;
-        if (spans[i].bytes > 0 && spans[i].at == NULL) {
-            while (i-- > 0) {
-                sl_arena_free(arena, spans[i].at);
+// A walk over a session's pages in the order of its body, heads of one range at a time: each range has a place of its own in it.
+struct walk {
+    int layer, head;
+    uint32_t page;
+};
+
+// True where there is a page of the range; *walk is at it.
+static bool find_page(const struct sl_session *s, int range, int n_ranges, struct walk *walk) {
+    for (; walk->layer < s->geometry.n_layers; walk->layer++, walk->head = 0) {
+        for (; walk->head < s->geometry.n_kv_heads; walk->head++, walk->page = 0) {
+            if (range_of(walk->head, s->geometry.n_kv_heads, n_ranges) == range &&
+                walk->page < s->layers[walk->layer].heads[walk->head].n_pages) {
+                return true;
             }
-            return SL_ERR_EXHAUSTED;
         }
     }
-    return SL_OK;
+    return false;
 }
 
-// The pages of a head lie at `to` from now on; returns how many bytes that are.
-static size_t lay_head(const struct sl_layer *layer, struct sl_head *head, char *to) {
+static size_t page_bytes(const struct sl_session *s, const struct walk *walk) {
+    const struct sl_layer *layer = &s->layers[walk->layer];
+    return sl_layer_page_layout(layer, &layer->heads[walk->head], walk->page)->bytes;
+}
+
+// Of the pages from here on: as many as are no more than `most` together, and one at least. Behind them *walk is.
+static size_t measure(const struct sl_session *s, int range, int n_ranges, size_t most, struct walk *walk) {
     size_t bytes = 0;
-    for (uint32_t p = 0; p < head->n_pages; p++) {
-        head->pages[p] = to + bytes;
-        bytes += sl_layer_page_layout(layer, head, p)->bytes;
+    while (find_page(s, range, n_ranges, walk)) {
+        size_t next = page_bytes(s, walk);
+        if (bytes > 0 && bytes + next > most) {
+            break;
+        }
+        bytes += next;
+        walk->page++;
     }
     return bytes;
 }
 
-enum sl_status sl_session_move(struct sl_session *s, struct sl_arena *arena, sl_session_copy_fn copy, void *arg,
-                               void **left_out) {
-    int n_ranges = sl_arena_ranges(arena), n_heads = s->geometry.n_kv_heads;
-    struct sl_session_span spans[SL_ARENA_RANGES] = {0};
-    char *to[SL_ARENA_RANGES];
-    enum sl_status status = take_spans(s, arena, n_ranges, spans);
-    if (status != SL_OK) {
-        return status;
+struct spans {
+    struct sl_session_span *at; // malloc'd
+    int n, room;
+};
+
+static enum sl_status add_span(struct spans *spans, struct sl_arena *arena, int range, size_t bytes) {
+    if (spans->n == spans->room) {
+        int room = spans->room > 0 ? 2 * spans->room : SL_ARENA_RANGES;
+        struct sl_session_span *at = realloc(spans->at, (size_t)room * sizeof *at);
+        if (at == NULL) {
+            return SL_ERR_EXHAUSTED;
+        }
+        spans->at = at;
+        spans->room = room;
     }
-    const char *from = s->spans[0].at;
-    for (int i = 0; i < n_ranges; i++) {
-        to[i] = spans[i].at;
+    void *block = sl_arena_alloc_near(arena, range, bytes);
+    if (block == NULL) {
+        return SL_ERR_EXHAUSTED;
     }
+    spans->at[spans->n++] = (struct sl_session_span){block, bytes};
+    return SL_OK;
+}
+
+// Blocks for the pages of a range: one, or where none is large enough several, down to a page each: whoever promised the
+// room has counted what is free in all, and not how it lies.
+static enum sl_status take_spans(const struct sl_session *s, struct sl_arena *arena, int range, int n_ranges,
+                                 struct spans *spans) {
+    size_t most = SIZE_MAX, bytes;
+    struct walk at = {0}, end = at;
+    while ((bytes = measure(s, range, n_ranges, most, &end)) > 0) {
+        struct walk one = at;
+        if (add_span(spans, arena, range, bytes) == SL_OK) {
+            at = end;
+            continue;
+        }
+        if (bytes == measure(s, range, n_ranges, 0, &one)) {
+            return SL_ERR_EXHAUSTED;
+        }
+        most = bytes / 2;
+        end = at;
+    }
+    return SL_OK;
+}
+
+// Where the pages of a range go.
+struct target {
+    const struct sl_session_span *span;
+    size_t used;
+};
+
+static char *lay_page(struct target *target, size_t bytes) {
+    if (target->used == target->span->bytes) {
+        target->span++;
+        target->used = 0;
+    }
+    char *to = (char *)target->span->at + target->used;
+    target->used += bytes;
+    return to;
+}
+
+// Pages that follow each other here and there are one copy.
+static void move_pages(struct sl_session *s, int n_ranges, struct target *targets, sl_session_copy_fn copy, void *arg) {
+    const char *from = s->spans->at;
+    char *to = NULL;
+    size_t bytes = 0;
     for (int l = 0; l < s->geometry.n_layers; l++) {
-        for (int h = 0, end; h < n_heads; h = end) { // a layer's heads of a range lie together
-            int range = range_of(h, n_heads, n_ranges);
-            size_t bytes = 0;
-            for (end = h; end < n_heads && range_of(end, n_heads, n_ranges) == range; end++) {
-                bytes += lay_head(&s->layers[l], &s->layers[l].heads[end], to[range] + bytes);
-            }
-            if (bytes > 0) {
-                copy(arg, to[range], from, bytes);
-                to[range] += bytes;
-                from += bytes;
+        for (int h = 0; h < s->geometry.n_kv_heads; h++) {
+            struct sl_head *head = &s->layers[l].heads[h];
+            for (uint32_t p = 0; p < head->n_pages; p++) {
+                size_t next = sl_layer_page_layout(&s->layers[l], head, p)->bytes;
+                char *page = lay_page(&targets[range_of(h, s->geometry.n_kv_heads, n_ranges)], next);
+                if (to == NULL || page != to + bytes) {
+                    if (bytes > 0) {
+                        copy(arg, to, from, bytes);
+                    }
+                    from += bytes;
+                    to = page;
+                    bytes = 0;
+                }
+                head->pages[p] = page;
+                bytes += next;
             }
         }
     }
-    *left_out = s->spans[0].at;
-    memcpy(s->spans, spans, sizeof spans);
+    if (bytes > 0) {
+        copy(arg, to, from, bytes);
+    }
+}
+
+static int by_address(const void *a, const void *b) {
+    uintptr_t x = (uintptr_t)((const struct sl_session_span *)a)->at,
+              y = (uintptr_t)((const struct sl_session_span *)b)->at;
+    return (x > y) - (x < y);
+}
+
+enum sl_status sl_session_move(struct sl_session *s, struct sl_arena *arena, sl_session_copy_fn copy, void *arg,
+                               void **left_out) {
+    int n_ranges = sl_arena_ranges(arena), first[SL_ARENA_RANGES];
+    struct spans spans = {0};
+    struct target targets[SL_ARENA_RANGES];
+    enum sl_status status = SL_OK;
+    for (int i = 0; i < n_ranges && status == SL_OK; i++) {
+        first[i] = spans.n;
+        status = take_spans(s, arena, i, n_ranges, &spans);
+    }
+    if (status != SL_OK) {
+        while (spans.n > 0) {
+            sl_arena_free(arena, spans.at[--spans.n].at);
+        }
+        free(spans.at);
+        return status;
+    }
+    for (int i = 0; i < n_ranges; i++) {
+        targets[i] = (struct target){spans.at + first[i], 0};
+    }
+    move_pages(s, n_ranges, targets, copy, arg);
+    *left_out = s->adopted.at;
+    s->adopted = (struct sl_session_span){0};
+    if (spans.n > 0) {
+        qsort(spans.at, (size_t)spans.n, sizeof *spans.at, by_address);
+        s->spans = spans.at;
+        s->n_spans = spans.n;
+    }
     s->arena = arena;
     s->n_ranges = n_ranges;
     return SL_OK;

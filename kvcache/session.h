@@ -62,9 +62,11 @@ struct sl_session {
     int64_t n_tokens;
     int64_t max_slots; // per head: the capacity of the page tables
     struct sl_session_span {
-        void *at; // adopted block of the arena, or NULL
+        void *at;
         size_t bytes;
-    } spans[SL_ARENA_RANGES];
+    } adopted;                     // a block of the arena with the pages of a body; NULL: none
+    struct sl_session_span *spans; // [n_spans], by address: that block, or those that its pages have moved to
+    int n_spans;
     size_t taken_bytes; // of pages held that came from the arena one by one
     void *tables;       // one allocation behind layers, heads and pages
 };
@@ -111,8 +113,8 @@ enum sl_status sl_session_create_plain(const struct sl_kv_geometry *geometry, en
 void sl_session_destroy(struct sl_session **session);
 
 /*
- * A session that was just adopted moves to another arena: its span becomes a block in each range of that. copy() is called with what
- * goes where, in pieces that lie together; the span that is left is the caller's. SL_ERR_EXHAUSTED: the session is as before.
+ * A session that was just adopted moves to another arena: its span becomes a block in each range of that, or several where none is
+ * large enough, each of whole pages. copy() is called with what goes where, in pieces that lie together; the span that is left is the caller's. SL_ERR_EXHAUSTED: the session is as before.
  */
 typedef void (*sl_session_copy_fn)(void *arg, void *to, const void *from, size_t bytes);
 enum sl_status sl_session_move(struct sl_session *session, struct sl_arena *arena, sl_session_copy_fn copy, void *arg,

@@ -171,7 +171,7 @@ enum sl_status sl_transfer_session_in(const struct sl_runtime *r, struct sl_sess
     enum sl_status status = sl_session_move(session, arena, copy_piece, in, staged_out);
     if (status != SL_OK) {
         return sl_fail(err, status, "the arena has no room for a capsule of %zu bytes; retry in 500 ms",
-                       session->spans[0].bytes);
+                       session->adopted.bytes);
     }
     *done_out = sl_stream_mark(in);
     return SL_OK;

@@ -76,6 +76,7 @@ struct sl_device_ops {
     void (*after)(struct sl_stream *stream, const struct sl_mark *mark);
     bool (*reached)(const struct sl_mark *mark);
     enum sl_status (*wait)(const struct sl_mark *mark, struct sl_error *err);
+    bool (*wait_until)(const struct sl_mark *mark, int64_t until_ns);
 };
 
 // A filling's own device begins with it.
@@ -181,6 +182,11 @@ static inline bool sl_mark_reached(const struct sl_mark *mark) {
 // The host waits until the mark is reached. SL_ERR_INTERNAL: work before it has failed, and every wait will from now on.
 static inline enum sl_status sl_mark_wait(const struct sl_mark *mark, struct sl_error *err) {
     return mark->stream == NULL ? SL_OK : mark->stream->device->ops->wait(mark, err);
+}
+
+// The same with an end, sl_now_ns(), and without the status. False: it is not reached.
+static inline bool sl_mark_wait_until(const struct sl_mark *mark, int64_t until_ns) {
+    return mark->stream == NULL || mark->stream->device->ops->wait_until(mark, until_ns);
 }
 
 // Waits for everything that is queued.

@@ -384,7 +384,7 @@ def demo_from_the_image(tree):
         image_demo.run(root)
     except (AssertionError, OSError) as error:
         raise Failed(str(error))
-    return "README's question is answered: user 65532, read-only root, no capability, no shell"
+    return "the demo question is answered: user 65532, read-only root, no capability, no shell"
 
 
 # ---- what must fail ----------------------------------------------------------------------------------------------------------

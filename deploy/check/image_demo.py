@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """
-README's demo question, answered by a cluster whose processes all live in the image (jail.py): image_demo.py ROOT, the folder that
+The demo question, answered by a cluster whose processes all live in the image (jail.py): image_demo.py ROOT, the folder that
 deploy/image/build.sh has made. Needs root.
 """
 import os

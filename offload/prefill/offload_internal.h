@@ -56,7 +56,7 @@ struct sl_read_back {
 
 struct sl_tile {
     struct sl_read_back read;
-    void *memory;        // block of the arena: [n_kv_heads][SL_TILE_PAGES] pages
+    void **memory;       // blocks of the arena: [n_kv_heads], each of SL_TILE_PAGES pages
     void **pages;        // of memory, in this order
     void *staged;        // the same of offload->staging, where reads arrive; NULL: they arrive in `memory`
     void **landing;      // of where they arrive: [n_kv_heads][SL_TILE_PAGES]

@@ -146,7 +146,7 @@ size_t sl_tile_bytes(const struct sl_offload *offload) {
 }
 
 size_t sl_offload_arena_bytes(const struct sl_offload *offload) {
-    return offload->tiles[0].memory ? 2 * sl_tile_bytes(offload) : 0;
+    return offload->tiles[0].memory && offload->tiles[0].memory[0] ? 2 * sl_tile_bytes(offload) : 0;
 }
 
 enum sl_status sl_read_back_create(struct sl_offload *offload, struct sl_error *err) {
@@ -156,9 +156,10 @@ enum sl_status sl_read_back_create(struct sl_offload *offload, struct sl_error *
     bool there = offload->kv && offload->ranges;
     for (int t = 0; t < 2; t++) {
         offload->tiles[t].read.layer = -1;
+        offload->tiles[t].memory = calloc(n_heads, sizeof *offload->tiles[t].memory);
         offload->tiles[t].pages = calloc(n_pages, sizeof *offload->tiles[t].pages);
         offload->tiles[t].landing = calloc(n_pages, sizeof *offload->tiles[t].landing);
-        there &= offload->tiles[t].pages && offload->tiles[t].landing;
+        there &= offload->tiles[t].memory && offload->tiles[t].pages && offload->tiles[t].landing;
     }
     return there ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
 }
@@ -181,7 +182,10 @@ void sl_read_back_destroy(struct sl_offload *offload) {
     for (int t = 0; t < 2; t++) {
         struct sl_tile *tile = &offload->tiles[t];
         sl_read_back_end(&tile->read);
-        sl_arena_free(offload->node->arena, tile->memory);
+        for (int h = 0; tile->memory && h < offload->lanes.n_heads; h++) {
+            sl_arena_free(offload->node->arena, tile->memory[h]);
+        }
+        free(tile->memory);
         free(tile->pages);
         free(tile->landing);
     }
@@ -192,37 +196,41 @@ void sl_read_back_destroy(struct sl_offload *offload) {
 
 // Where the reads of a tile arrive: staging memory where the device has memory of its own.
 static void set_landing(struct sl_offload *offload, struct sl_tile *tile) {
-    char *begin = sl_node_stages(offload->node) ? tile->staged : tile->memory;
-    assert(begin != NULL);
+    bool stages = sl_node_stages(offload->node);
+    assert(!stages || tile->staged != NULL);
     for (int h = 0; h < offload->lanes.n_heads; h++) {
         tile->read.heads[h] = tile->landing + (size_t)h * SL_TILE_PAGES;
     }
     for (size_t page = 0; page < (size_t)offload->lanes.n_heads * SL_TILE_PAGES; page++) {
-        tile->landing[page] = begin + page * offload->kept.bytes;
+        tile->landing[page] = stages ? (char *)tile->staged + page * offload->kept.bytes : tile->pages[page];
     }
 }
 
-// The buffers are taken when there is a first tile to read.
+// The buffers are taken when there is a first tile to read: one a head, since no range of the arena may have room for all.
 static enum sl_status take_buffers(struct sl_offload *offload, struct sl_error *err) {
+    struct sl_arena *arena = offload->node->arena;
+    size_t bytes = SL_TILE_PAGES * (size_t)offload->kept.bytes;
     for (int t = 0; t < 2; t++) {
         struct sl_tile *tile = &offload->tiles[t];
-        if (tile->memory) {
-            continue;
+        bool taken = tile->memory[offload->lanes.n_heads - 1] != NULL;
+        for (int h = 0; h < offload->lanes.n_heads && !taken; h++) {
+            if (!tile->memory[h] && !(tile->memory[h] = sl_arena_alloc(arena, bytes))) {
+                return sl_fail(err, SL_ERR_EXHAUSTED,
+                               "no room in the arena for %zu bytes to read offloaded layers back",
+                               sl_tile_bytes(offload));
+            }
+            for (size_t page = 0; page < SL_TILE_PAGES; page++) {
+                tile->pages[(size_t)h * SL_TILE_PAGES + page] = (char *)tile->memory[h] + page * offload->kept.bytes;
+            }
         }
-        tile->memory = sl_arena_alloc(offload->node->arena, sl_tile_bytes(offload));
-        if (!tile->memory) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "no room in the arena for %zu bytes to read offloaded layers back",
-                           sl_tile_bytes(offload));
+        if (!taken) {
+            set_landing(offload, tile);
         }
-        for (size_t page = 0; page < (size_t)offload->lanes.n_heads * SL_TILE_PAGES; page++) {
-            tile->pages[page] = (char *)tile->memory + page * offload->kept.bytes;
-        }
-        set_landing(offload, tile);
     }
     return SL_OK;
 }
 
-// What has arrived goes up, in one copy beside the computation, which goes on behind it.
+// What has arrived goes up, in one copy a head beside the computation, which goes on behind it.
 static void move_up(struct sl_offload *offload, struct sl_tile *tile) {
     if (!sl_node_stages(offload->node) || tile->is_up) {
         return;
@@ -231,7 +239,10 @@ static void move_up(struct sl_offload *offload, struct sl_tile *tile) {
     struct sl_stream *in = sl_device_stream(compute->device, SL_STREAM_IN);
     struct sl_mark before = sl_stream_mark(compute); // the memory may just have been somebody else's
     sl_stream_after(in, &before);
-    sl_stream_copy(in, tile->memory, tile->staged, sl_tile_bytes(offload));
+    size_t bytes = SL_TILE_PAGES * (size_t)offload->kept.bytes;
+    for (int h = 0; h < offload->lanes.n_heads; h++) {
+        sl_stream_copy(in, tile->memory[h], (char *)tile->staged + (size_t)h * bytes, bytes);
+    }
     tile->used = sl_stream_mark(in);
     sl_stream_after(compute, &tile->used);
     tile->is_up = true;

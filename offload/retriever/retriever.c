@@ -122,8 +122,29 @@ static size_t lay_out_shared(struct sl_retriever *r, char *base) {
     return rows + means + slots + fresh;
 }
 
+// Hot caches: a block a head, since no range of the arena may have room for all.
+static enum sl_status take_blocks(struct sl_retriever *r, struct sl_error *err) {
+    size_t n_heads = (size_t)r->n_heads;
+    r->blocks = calloc((size_t)r->lanes.n_layers * n_heads, sizeof *r->blocks);
+    if (r->blocks == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
+    }
+    for (int i = 0; i < r->lanes.n_layers; i++) {
+        size_t bytes = r->n_block_pages * (size_t)r->config.plan->work[r->layers[i].layer].bytes;
+        r->layers[i].blocks = r->blocks + (size_t)i * n_heads;
+        for (size_t h = 0; h < n_heads && bytes > 0; h++) {
+            r->layers[i].blocks[h] = sl_arena_alloc(r->config.arena, bytes);
+            if (r->layers[i].blocks[h] == NULL) {
+                return sl_fail(err, SL_ERR_EXHAUSTED,
+                               "retrieval: no room in the arena for hot caches of %zu bytes a layer", n_heads * bytes);
+            }
+        }
+        r->stats.hot_cache_bytes += n_heads * bytes;
+    }
+    return SL_OK;
+}
+
 static enum sl_status allocate(struct sl_retriever *r, struct sl_error *err) {
-    const struct sl_plan *plan = r->config.plan;
     size_t n_heads = (size_t)r->n_heads, session_slots = (size_t)r->config.session->max_slots;
     r->slots.stride = (size_t)r->sinks + r->topk + session_slots;
     r->fresh.stride = r->topk;
@@ -142,15 +163,7 @@ static enum sl_status allocate(struct sl_retriever *r, struct sl_error *err) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory for lists of %zu slots", r->slots.stride);
     }
     lay_out_shared(r, r->shared);
-    for (int i = 0; i < r->lanes.n_layers; i++) {
-        size_t bytes = n_heads * r->n_block_pages * plan->work[r->layers[i].layer].bytes;
-        if (bytes > 0 && (r->layers[i].block = sl_arena_alloc(r->config.arena, bytes)) == NULL) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: no room in the arena for hot caches of %zu bytes a layer",
-                           bytes);
-        }
-        r->stats.hot_cache_bytes += bytes;
-    }
-    return SL_OK;
+    return take_blocks(r, err);
 }
 
 static void set_up(struct sl_retriever *r, const struct sl_retriever_config *config) {
@@ -235,8 +248,11 @@ void sl_retriever_destroy(struct sl_retriever **retriever) {
             sl_retriever_give_up(r, &r->layers[i].parts[p].guessed);
             sl_retriever_give_up(r, &r->layers[i].parts[p].exact);
         }
-        sl_arena_free(r->config.arena, r->layers[i].block);
+        for (int h = 0; r->blocks != NULL && h < r->n_heads; h++) {
+            sl_arena_free(r->config.arena, r->blocks[(size_t)i * (size_t)r->n_heads + (size_t)h]);
+        }
     }
+    free(r->blocks);
     free(r->parts);
     free(r->layers);
     free(r->request);

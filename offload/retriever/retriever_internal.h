@@ -41,7 +41,7 @@ struct sl_retriever_layer {
     int layer;
     struct sl_retriever_part *parts; // [n_parts], ascending by lane
     int n_parts;
-    char *block; // of the arena: [n_heads][n_block_pages] pages
+    char **blocks; // of the arena: [n_heads], each of n_block_pages pages
     int64_t n_steps;
     int64_t n_probes;
     double recall; // moving average; meaningful when n_probes > 0
@@ -66,6 +66,7 @@ struct sl_retriever {
     uint32_t first_page;    // of the session: those before it are not needed
     struct sl_retriever_layer *layers; // [lanes.n_layers]
     struct sl_retriever_part *parts;   // behind every layer's
+    char **blocks;                     // likewise: [lanes.n_layers][n_heads]
     int64_t answer_ms;                 // that an answer is waited for
     int64_t silent_ns[SL_MAX_SHARES];  // when the first question was sent that has had no answer since; 0: it answers
     int asked_layer;                   // sl_retriever_ask() has been called for it; -1

@@ -11,7 +11,7 @@ void sl_retriever_block_pages(const struct sl_retriever *r, const struct sl_retr
                               void **pages_out) {
     size_t page_bytes = r->config.session->layers[l->layer].work.bytes;
     for (uint32_t i = 0; i < r->n_block_pages; i++) {
-        pages_out[i] = l->block + ((size_t)h * r->n_block_pages + i) * page_bytes;
+        pages_out[i] = l->blocks[h] + i * page_bytes;
     }
 }
 

@@ -100,6 +100,12 @@ static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err)
     return SL_OK;
 }
 
+static bool wait_until(const struct sl_mark *mark, int64_t until_ns) {
+    (void)mark;
+    (void)until_ns;
+    return true;
+}
+
 static const struct sl_device_ops cpu_ops = {
     .name = "cpu",
     .one_memory = true,
@@ -120,6 +126,7 @@ static const struct sl_device_ops cpu_ops = {
     .after = come_after,
     .reached = is_reached,
     .wait = wait_for,
+    .wait_until = wait_until,
 };
 
 enum sl_status sl_cpu_device_open(struct sl_team *team, struct sl_device **device_out, struct sl_error *err) {

@@ -7,7 +7,10 @@
  */
 #include <string.h>
 
+#include "base/clock.h"
 #include "tensor/ranks/internal.h"
+
+#define LOOK_MS 50
 
 static void run_rank(void *arg, int64_t begin, int64_t end, int member) {
     const struct sl_ranks_call *call = arg;
@@ -15,11 +18,14 @@ static void run_rank(void *arg, int64_t begin, int64_t end, int member) {
     struct sl_stream *stream = sl_ranks_compute(ranks, member);
     (void)begin;
     (void)end;
+    struct sl_ranks_marks *marks = &ranks->marks[ranks->n_calls % SL_RANKS_AHEAD];
     if (member > 0) {
-        sl_stream_after(stream, &ranks->begun);
+        sl_stream_after(stream, &marks->begun);
     }
     call->run(call, member, stream);
-    ranks->done[member] = sl_stream_mark(stream);
+    if (member > 0) {
+        marks->done[member] = sl_stream_mark(stream);
+    }
 }
 
 void sl_ranks_run(const struct sl_ranks_call *call, size_t bytes) {
@@ -32,18 +38,55 @@ void sl_ranks_run(const struct sl_ranks_call *call, size_t bytes) {
         return;
     }
     pthread_mutex_lock(&ranks->turn);
-    if (!sl_ranks_is_lost(ranks)) {
+    struct sl_ranks_marks *marks = &ranks->marks[ranks->n_calls % SL_RANKS_AHEAD];
+    if (sl_ranks_wait(ranks, &marks->begun, NULL) == SL_OK) {
         struct sl_stream *first = sl_ranks_compute(ranks, 0);
         memcpy(ranks->called, call, bytes);
-        ranks->begun = sl_stream_mark(first);
+        marks->begun = sl_stream_mark(first);
         if (sl_team_run_each(ranks->crew, run_rank, ranks->called, &ranks->vigil, &lost) != SL_OK) {
             atomic_store(&ranks->lost, lost);
         }
         for (int r = 1; r < ranks->n && !sl_ranks_is_lost(ranks); r++) {
-            sl_stream_after(first, &ranks->done[r]);
+            sl_stream_after(first, &marks->done[r]);
+        }
+        if (!sl_ranks_is_lost(ranks)) { // whoever stands in the call may still look at its number
+            ranks->n_calls++;
         }
     }
     pthread_mutex_unlock(&ranks->turn);
+}
+
+// The rank of which something was asked that it has not done, although all before it was.
+static int find_still(const struct sl_ranks *ranks) {
+    uint64_t n = ranks->n_calls;
+    for (uint64_t i = n > SL_RANKS_AHEAD ? n - SL_RANKS_AHEAD : 0; i < n; i++) {
+        const struct sl_ranks_marks *marks = &ranks->marks[i % SL_RANKS_AHEAD];
+        if (!sl_mark_reached(&marks->begun)) {
+            return 0;
+        }
+        for (int r = 1; r < ranks->n; r++) {
+            if (!sl_mark_reached(&marks->done[r])) {
+                return r;
+            }
+        }
+    }
+    return 0;
+}
+
+// Looks are counted, not the clock: a process that was stopped as a whole accuses nobody.
+enum sl_status sl_ranks_wait(struct sl_ranks *ranks, const struct sl_mark *mark, struct sl_error *err) {
+    int64_t looks = 0;
+    uint64_t seen = 0;
+    while (!sl_ranks_is_lost(ranks) && !sl_mark_reached(mark) &&
+           !sl_mark_wait_until(mark, sl_deadline_in_ms(LOOK_MS))) {
+        uint64_t now = sl_device_progress(&ranks->device);
+        looks = now == seen ? looks + 1 : 0;
+        seen = now;
+        if (looks * LOOK_MS >= ranks->vigil.still_ms) {
+            atomic_store(&ranks->lost, find_still(ranks));
+        }
+    }
+    return sl_ranks_check(ranks, err);
 }
 
 const void *sl_ranks_bring(struct sl_ranks *ranks, int rank, struct sl_stream *stream, const void *x, size_t bytes) {

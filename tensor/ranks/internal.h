@@ -11,6 +11,9 @@
 #define SL_RANKS_CALL_BYTES 512
 #define SL_RANKS_PUBLISHED  4096 // that are remembered, as a device does
 
+#define SL_RANKS_AHEAD                                                                                                 \
+    32 // calls that are queued before the first of them has to be done: who stands still is told by these
+
 // What publishing heads has made on each rank: sl_kv_heads.published leads to it.
 struct sl_ranks_published {
     const void *of[SL_MAX_RANKS];
@@ -37,8 +40,11 @@ struct sl_ranks {
     struct sl_team_vigil vigil;
     pthread_mutex_t turn;                          // of those who call: it is about the following
     _Alignas(64) char called[SL_RANKS_CALL_BYTES]; // the call: it stays where a rank is lost, which may come back to it
-    struct sl_mark begun, done[SL_MAX_RANKS];      // of the call: in rank 0's stream, and in the others'
-    struct sl_ranks_published *published;          // [SL_RANKS_PUBLISHED]; NULL where memory is one
+    struct sl_ranks_marks {
+        struct sl_mark begun, done[SL_MAX_RANKS]; // of a call: in rank 0's stream, and in the others'
+    } marks[SL_RANKS_AHEAD];                      // of the last calls
+    uint64_t n_calls;
+    struct sl_ranks_published *published; // [SL_RANKS_PUBLISHED]; NULL where memory is one
     uint64_t n_published;
     struct sl_error errors[SL_MAX_RANKS]; // of what was published last
     struct sl_ranks_block brought[SL_MAX_RANKS];
@@ -68,6 +74,10 @@ static inline struct sl_stream *sl_ranks_compute(const struct sl_ranks *ranks, i
 
 // SL_ERR_INTERNAL where a rank is lost.
 enum sl_status sl_ranks_check(const struct sl_ranks *ranks, struct sl_error *err);
+
+// Until a mark of rank 0's stream is reached. SL_ERR_INTERNAL: no rank has got anything done for still_ms, and the one that the
+// others wait for is lost.
+enum sl_status sl_ranks_wait(struct sl_ranks *ranks, const struct sl_mark *mark, struct sl_error *err);
 
 // A status that a rank's device gave, with its text, as of that rank.
 enum sl_status sl_ranks_say_whose(const struct sl_ranks *ranks, int rank, enum sl_status status,

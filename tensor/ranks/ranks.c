@@ -148,9 +148,9 @@ static bool is_reached(const struct sl_mark *mark) {
 }
 
 static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err) {
-    const struct sl_ranks *ranks = sl_ranks_of(mark->stream);
+    struct sl_ranks *ranks = sl_ranks_of(mark->stream);
     struct sl_mark of_first = mark_of(mark);
-    enum sl_status status = sl_ranks_check(ranks, err);
+    enum sl_status status = sl_ranks_wait(ranks, &of_first, err);
     status = status == SL_OK ? sl_mark_wait(&of_first, err) : status;
     for (int r = 1; r < ranks->n && status == SL_OK; r++) { // is anything wrong that rank 0 has not seen?
         const struct sl_mark none = {sl_ranks_compute(ranks, r), 0};
@@ -158,6 +158,11 @@ static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err)
         status = sl_ranks_say_whose(ranks, r, sl_mark_wait(&none, &why), &why, err);
     }
     return status;
+}
+
+static bool wait_until(const struct sl_mark *mark, int64_t until_ns) {
+    struct sl_mark of_first = mark_of(mark);
+    return sl_ranks_is_lost(sl_ranks_of(mark->stream)) || sl_mark_wait_until(&of_first, until_ns);
 }
 
 // All but what the devices themselves are.
@@ -179,6 +184,7 @@ static const struct sl_device_ops device_ops = {
     .after = come_after,
     .reached = is_reached,
     .wait = wait_for,
+    .wait_until = wait_until,
 };
 
 // --- life --------------------------------------------------------------------------------------------------------------

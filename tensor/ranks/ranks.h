@@ -19,7 +19,7 @@
  *         reads much of them brings them nearer first. Nothing is summed over ranks: the bits are those of one rank, however many
  *         there are.
  *
- * Failures: a rank whose thread stands still for SL_RANK_STILL_MS, or whose device fails, is lost, and the device with it: waits say which, and
+ * Failures: a rank whose thread or device stands still for SL_RANK_STILL_MS, or whose device fails, is lost, and the device with it: waits say which, and
  *         the process should end (tensor/device.h). The thread may come back, so whoever is told ends the process
  *         soon, and frees nothing that the thread was given.
  */

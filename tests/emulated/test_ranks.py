@@ -11,8 +11,9 @@ sys.path.insert(0, os.path.join(ROOT, "tests", "cluster"))
 sys.path.insert(0, os.path.join(ROOT, "tests", "bits"))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import capsule as capsules  # noqa: E402
-from harness import SLOW, Cluster, run_tests, tokens  # noqa: E402
+from harness import SLOW, Cluster, in_one_process, inference, run_tests, tokens  # noqa: E402
 from test_answers import BESIDE, MODEL, OTHERS, QUESTION, SLUICE, SMALL, document, presets  # noqa: E402
+from test_stalls import end_frozen, freeze, start  # noqa: E402
 from test_cluster import ON_DEVICE, expected, fail_on, job  # noqa: E402
 
 # Rows, heads and slots as ranks divide them; where ALL_RECIPES is set, every recipe that one device is tried with.
@@ -66,6 +67,32 @@ def test_decode_on_ranks():
 
 def test_a_rank_that_goes_wrong_takes_its_worker_along():
     fail_on("decode", 400, "--ranks", "2")
+
+
+def test_a_rank_that_stands_still_takes_its_worker_along():
+    """Its thread, which queues what its device is to do: long before the engine is called stalled."""
+    patient = ["--stall-after", "1h"]
+    with Cluster(prefill=1, decode=0, kvstore=0, coordinator_args=patient) as cluster:
+        victim = start(cluster, "decode-0", [*patient, *ON_DEVICE, "--ranks", "2"])
+        cluster.wait_ready()
+        asked = inference.GenerateRequest(text=document() + " " + QUESTION, recipe="full", max_new_tokens=24, ignore_eos=True)
+        found, others = [], 0
+        for event in cluster.generate(asked, 120):
+            found.append(event)
+            if len(tokens(found)) == 3 and others == 0:
+                freeze(victim, "rank-1")
+                cluster.start_worker("decode-1")
+                others = 1
+        assert found[-1].finished.status_code == 0 and found[-1].finished.statistics.retries >= 1, found[-1]
+        assert tokens(found) == in_one_process("full", asked.text, asked.max_new_tokens)
+        assert "rank 1 of 2 has got nothing done for 5.0 s" in victim.errors(), victim.errors()
+        end_frozen(cluster, "decode-0")
+
+
+def test_a_rank_whose_device_stands_still_takes_its_worker_along():
+    """A kernel of its that never ends: whoever waits for the step is told in time, and which rank it is."""
+    done = run("full", None, "emulated", "--ranks", "2", SLUICE_EMULATED_STALL="40")
+    assert done.returncode != 0 and "rank 1 of 2 has got nothing done for 5.0 s" in done.stderr, done
 
 
 def test_a_rank_without_memory_is_named():

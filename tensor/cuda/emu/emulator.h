@@ -35,7 +35,7 @@ void sl_emu_event_close(struct gpu_event **event); // accepts NULL, leaves NULL
 void sl_emu_event_record(struct gpu_event *event, struct gpu_queue *queue);
 void sl_emu_event_before(struct gpu_event *event, struct gpu_queue *queue); // what follows in `queue` comes behind it
 bool sl_emu_event_reached(struct gpu_event *event); // never does the work. True if never recorded
-void sl_emu_event_wait(struct gpu_event *event);
+bool sl_emu_event_wait(struct gpu_event *event);    // false: a kernel before it never ends
 
 // Device memory, at a multiple of 256 bytes, filled with NaN. NULL: exhausted. Writing behind a block is found when it is freed.
 void *sl_emu_alloc(size_t bytes);
@@ -52,7 +52,9 @@ void sl_emu_set_eager(bool eager);
 void sl_emu_fail_at(uint64_t n);
 const char *sl_emu_failed(void); // the kernel that went wrong, or NULL
 int sl_emu_failed_device(void);  // whose
-uint64_t sl_emu_n_done(void);    // blocks that have run; does not wait for those that do
+// The n-th kernel of a device that would run from now on never ends: nothing behind it is reached. n 0: none.
+void sl_emu_stall_at(int device, uint64_t n);
+uint64_t sl_emu_n_done(void); // blocks that have run; does not wait for those that do
 
 // Allocations of the device that the thread uses are refused above so many bytes in all.
 void sl_emu_set_room(size_t bytes);

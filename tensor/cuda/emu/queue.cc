@@ -34,17 +34,20 @@ static bool eager;
 static uint64_t n_before_failure; // kernels; 0: none will go wrong
 static const char *failed;
 static int failed_device;
+static int stalled_device;
+static uint64_t n_before_stall; // kernels of it; 0: none will stand still
 using guard = std::lock_guard<std::recursive_mutex>;
 
-// In order, until `until` was reached `number` times; NULL: to the end.
+// The step can be done: what it is behind has been reached, and it ends.
+static bool can_do(const gpu_queue *queue, const step &next);
+
+// In order, until `until` was reached `number` times, or something never ends; NULL: to the end.
 static void advance(gpu_queue *queue, const gpu_event *until, uint64_t number) {
     open_devices(true);
-    while (!queue->steps.empty() && (until == nullptr || until->n_reached < number)) {
+    while (!queue->steps.empty() && (until == nullptr || until->n_reached < number) &&
+           can_do(queue, queue->steps.front())) {
         step next = std::move(queue->steps.front());
         queue->steps.pop_front();
-        if (next.behind != nullptr && next.behind->n_reached < next.number) {
-            advance(next.behind->by, next.behind, next.number);
-        }
         if (next.kernel != nullptr && n_before_failure > 0 && --n_before_failure == 0) {
             failed = next.kernel;
             failed_device = queue->device;
@@ -60,6 +63,20 @@ static void advance(gpu_queue *queue, const gpu_event *until, uint64_t number) {
         }
     }
     open_devices(false);
+}
+
+static bool can_do(const gpu_queue *queue, const step &next) {
+    if (next.behind != nullptr && next.behind->n_reached < next.number && failed == nullptr) {
+        gpu_event *behind = next.behind;
+        uint64_t number = next.number;
+        advance(behind->by, behind, number);
+        return behind->n_reached >= number || failed != nullptr;
+    }
+    if (next.kernel != nullptr && queue->device == stalled_device && n_before_stall > 0) {
+        n_before_stall -= n_before_stall > 1;
+        return n_before_stall > 1;
+    }
+    return true;
 }
 
 static void add(gpu_queue *queue, step next) {
@@ -125,11 +142,19 @@ bool sl_emu_event_reached(struct gpu_event *event) {
     return event->n_reached == event->n_recorded;
 }
 
-void sl_emu_event_wait(struct gpu_event *event) {
+bool sl_emu_event_wait(struct gpu_event *event) {
     emu::guard lock(emu::m.lock);
-    if (event->n_reached < event->n_recorded) {
-        emu::advance(event->by, event, event->n_recorded);
+    uint64_t number = event->n_recorded;
+    if (event->n_reached < number) {
+        emu::advance(event->by, event, number);
     }
+    return event->n_reached >= number || emu::failed != nullptr;
+}
+
+void sl_emu_stall_at(int device, uint64_t n) {
+    emu::guard lock(emu::m.lock);
+    emu::stalled_device = device;
+    emu::n_before_stall = n > 0 ? n + 1 : 0;
 }
 
 void sl_emu_set_eager(bool eager) {

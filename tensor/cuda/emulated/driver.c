@@ -4,11 +4,13 @@
 
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "tensor/cuda/emu/emulator.h"
 
-// For tests of what becomes of a worker: the number of the kernel that goes wrong, the device that has little memory, how much of it every
-// device has, and bytes that may be pinned at a time, as by ulimit -l.
+// For tests of what becomes of a worker: the number of the kernel that goes wrong, that of device 1's which never ends, the device that has
+// little memory, how much of it every device has, and bytes that may be pinned at a time, as by ulimit -l.
 #define FAULT      "SLUICE_EMULATED_FAULT"
+#define STALL      "SLUICE_EMULATED_STALL"
 #define SMALL      "SLUICE_EMULATED_SMALL"
 #define SMALL_ROOM ((size_t)5 << 20)
 #define MEMORY     "SLUICE_EMULATED_MEMORY"
@@ -29,6 +31,10 @@ static enum sl_status open_device(int index, struct sl_error *err) {
                        index);
     }
     sl_emu_use(index);
+    const char *stall = getenv(STALL);
+    if (stall != NULL && index == 1) {
+        sl_emu_stall_at(index, strtoull(stall, NULL, 10));
+    }
     if (getenv(MEMORY) != NULL) {
         sl_emu_set_room(limit(MEMORY, 0));
     }
@@ -66,11 +72,22 @@ static void end_sharing(void *base) {
 }
 
 static enum sl_status event_wait(struct gpu_event *event, struct sl_error *err) {
-    sl_emu_event_wait(event); // what is wrong with a kernel ends the process, with the place
+    while (!sl_emu_event_wait(event)) { // what is wrong with a kernel ends the process, with the place
+        sl_sleep_ms(10);
+    }
     const char *kernel = sl_emu_failed();
     return kernel == NULL ? SL_OK
                           : sl_fail(err, SL_ERR_INTERNAL, "the emulated kernel %s of device %d was made to fail",
                                     kernel, sl_emu_failed_device());
+}
+
+static bool event_wait_until(struct gpu_event *event, int64_t until_ns) {
+    bool reached = sl_emu_event_wait(event);
+    while (!reached && sl_now_ns() < until_ns) {
+        sl_sleep_ms(5);
+        reached = sl_emu_event_wait(event);
+    }
+    return reached;
 }
 
 const struct gpu_driver sl_gpu_emulator = {
@@ -95,5 +112,6 @@ const struct gpu_driver sl_gpu_emulator = {
     .event_before = sl_emu_event_before,
     .event_reached = sl_emu_event_reached,
     .event_wait = event_wait,
+    .event_wait_until = event_wait_until,
     .progress = sl_emu_n_done,
 };

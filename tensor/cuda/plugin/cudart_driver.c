@@ -14,7 +14,9 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
+#include "base/clock.h"
 #include "tensor/cuda/launching.h"
 
 #define LEAST_CAPABILITY 80 // bf16 tensor cores, cp.async
@@ -328,6 +330,19 @@ static enum sl_status event_wait(struct gpu_event *event, struct sl_error *err) 
     return SL_ERR_INTERNAL;
 }
 
+// Polled: most waits are short, and one that is not costs a look every 50 us.
+static bool event_wait_until(struct gpu_event *event, int64_t until_ns) {
+    const struct timespec pause = {.tv_nsec = 50000};
+    bool reached = event_reached(event);
+    for (int looks = 0; !reached && sl_now_ns() < until_ns; looks++) {
+        if (looks > 2000) {
+            nanosleep(&pause, NULL);
+        }
+        reached = event_reached(event);
+    }
+    return reached;
+}
+
 const struct gpu_driver sl_gpu_cudart = {
     .name = "cuda",
     .ring_bytes = (size_t)32 << 20,
@@ -350,4 +365,5 @@ const struct gpu_driver sl_gpu_cudart = {
     .event_before = event_before,
     .event_reached = event_reached,
     .event_wait = event_wait,
+    .event_wait_until = event_wait_until,
 };

@@ -208,6 +208,12 @@ static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err)
     return s->status;
 }
 
+static bool wait_until(const struct sl_mark *mark, int64_t until_ns) {
+    struct gpu_stream *s = sl_gpu_stream(mark->stream);
+    return mark->number <= atomic_load(&s->n_reached) ||
+           s->driver->event_wait_until(s->events[mark->number % GPU_EVENTS], until_ns);
+}
+
 static const struct sl_device_ops gpu_ops = {
     .name = "cuda",
     .close = close_device,
@@ -227,6 +233,7 @@ static const struct sl_device_ops gpu_ops = {
     .after = come_after,
     .reached = is_reached,
     .wait = wait_for,
+    .wait_until = wait_until,
 };
 
 enum sl_status sl_gpu_device_open(const struct gpu_driver *driver, int index, struct sl_team *team,

@@ -54,5 +54,7 @@ struct gpu_driver {
     // SL_ERR_INTERNAL: the device has failed before the event, and for good; says what CUDA says.
     enum sl_status (*event_wait)(struct gpu_event *event, struct sl_error *err);
     uint64_t (*progress)(void); // of all devices: as sl_device_progress(); NULL: reached events are all there is to see
+    // The same, but for the status, no longer than until sl_now_ns() is `until_ns`. False: it is not reached.
+    bool (*event_wait_until)(struct gpu_event *event, int64_t until_ns);
     const struct gpu_library *(*library)(void); // asked once the device is open; NULL, or returns NULL: none
 };

@@ -316,7 +316,7 @@ static void test_capsule_header_survives_bit_flips_and_truncation(void **state) 
             tampered.header_bytes = n_bytes;
             if (open_landed(&tampered, f.arena, &session->geometry, &opened) == SL_OK) {
                 assert_int_equal(sl_capsule_body_bytes(opened), to.body_bytes);
-                opened->spans[0].at = NULL; // the body is used again: only the tables go
+                opened->adopted.at = NULL; // the body is used again: only the tables go
                 for (int l = 0; l < opened->geometry.n_layers; l++) {
                     for (int h = 0; h < opened->geometry.n_kv_heads; h++) {
                         struct sl_head *head = &opened->layers[l].heads[h];

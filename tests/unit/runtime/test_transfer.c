@@ -181,6 +181,52 @@ static void test_capsule_that_finds_no_room_stays_where_it_is(void **state) {
     sl_runtime_close(&gpu);
 }
 
+// Few heads over many ranks: what their own ranges have no room for lies in others', in as many blocks as that takes.
+static void check_fills(int ranks) {
+    struct sl_runtime cpu, gpu;
+    struct sl_arena *staging;
+    struct sl_arena_stats stats;
+    struct sl_mark done;
+    void *staged;
+    open_runtime(&cpu, "cpu");
+    assert_int_equal(sl_arena_create_mapped(ARENA_BYTES, &staging, NULL), SL_OK);
+    struct sl_session *here = make_session(cpu.arena, 300);
+    size_t bytes = sl_capsule_body_bytes(here), page = here->layers[0].work.bytes;
+    size_t range_bytes =
+        (bytes / page + (size_t)ranks - 1) / (size_t)ranks * page; // room for the pages, and hardly more
+    open_ranks(&gpu, "emulated", ranks, range_bytes * (size_t)ranks);
+    struct sl_session *session = arrive(here, staging);
+    assert_int_equal(sl_transfer_session_in(&gpu, session, gpu.arena, &staged, &done, NULL), SL_OK);
+    assert_int_equal(sl_mark_wait(&done, NULL), SL_OK);
+    sl_arena_free(staging, staged);
+    sl_arena_get_stats(gpu.arena, &stats);
+    assert_int_equal(stats.used_bytes, bytes);
+    assert_int_equal(session->taken_bytes, 0);
+    char *want = body_of(here), *body = malloc(bytes);
+    assert_int_equal(sl_transfer_body_out(&gpu, session, body, NULL), SL_OK);
+    assert_memory_equal(body, want, bytes);
+    for (int h = 0; h < HEADS; h++) { // pages go back with the blocks that they are in, not by themselves
+        sl_session_set_slots(session, 0, h, 0);
+    }
+    assert_int_equal(session->taken_bytes, 0);
+    free(want);
+    free(body);
+    sl_session_destroy(&session);
+    sl_session_destroy(&here);
+    assert_int_equal(n_blocks(gpu.arena), 0);
+    assert_int_equal(n_blocks(staging), 0);
+    sl_arena_destroy(&staging);
+    sl_runtime_close(&cpu);
+    sl_runtime_close(&gpu);
+}
+
+static void test_capsule_that_fits_all_ranges_together_is_adopted(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        check_fills(ranks);
+    }
+}
+
 // A layer leaves while the session goes on: what is evicted and written behind it does not show.
 static void test_layer_leaves_as_it_was(void **state) {
     struct sl_runtime cpu, gpu;
@@ -252,6 +298,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_arena_takes_most_of_a_device_where_nobody_says),
         cmocka_unit_test(test_capsule_that_arrives_is_divided_among_ranks),
+        cmocka_unit_test(test_capsule_that_fits_all_ranges_together_is_adopted),
         cmocka_unit_test(test_capsule_that_finds_no_room_stays_where_it_is),
         cmocka_unit_test(test_body_is_the_same_from_a_device),
         cmocka_unit_test(test_layer_leaves_as_it_was),
