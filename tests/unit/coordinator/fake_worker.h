@@ -80,7 +80,7 @@ struct fake_cluster {
     struct sl_rpc_channel *channel;
     uint64_t model_fingerprint;
 };
-#define FAKE_HEARTBEAT_MS (200 * SLOWNESS)
+#define FAKE_HEARTBEAT_MS (100 * SLOWNESS)
 #define FAKE_SILENCE_MS   (400 * SLOWNESS)
 #define FAKE_WAIT_MS      (600 * SLOWNESS)
 void fake_cluster_start(struct fake_cluster *cluster, const struct sl_coordinator_config *config); // NULL: defaults

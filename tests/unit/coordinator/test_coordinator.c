@@ -162,8 +162,11 @@ static void test_lease_is_renewed_while_the_job_runs(void **state) {
     atomic_store(&prefill.prefill_mode, FAKE_PREFILL_READS_FOR_EVER);
     fake_submit(&cluster, &request, id);
     fake_await_state(&cluster, id, SLUICE__V1__JOB_STATE__PREFILLING);
-    sl_sleep_ms(700); // more than two leases
-    assert_in_range(atomic_load(&decode.n_renewed), 4, 12);
+    int64_t begin_ns = sl_now_ns(), n = 0;
+    for (int64_t end_ns = sl_deadline_in_ms(10000); n < 6 && sl_now_ns() < end_ns; sl_sleep_ms(5)) {
+        n = atomic_load(&decode.n_renewed); // of two leases
+    }
+    assert_in_range(n, 6, 8 + (sl_now_ns() - begin_ns) / (50 * SL_NS_PER_MS));
     Sluice__V1__Job *job = fake_call_job(&cluster, &sl_method_inference_cancel, id);
     protobuf_c_message_free_unpacked(&job->base, NULL);
 }
@@ -184,7 +187,7 @@ static void test_annexes_are_renewed_while_decode_runs_and_given_back(void **sta
     assert_int_equal(fake_events_check(&events, 10)->status_code, 0);
     fake_events_free(&events);
     for (int i = 0; i < 2; i++) {
-        assert_in_range(atomic_load(&stores[i].n_renewed), 4, 30); // every third of a lease
+        assert_in_range(atomic_load(&stores[i].n_renewed), 3, 200); // every third of a lease, at least once in one
         assert_int_equal(atomic_load(&stores[i].n_released), 1);
     }
 }
