@@ -22,6 +22,7 @@
  */
 #include "base/arena.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -296,6 +297,7 @@ void sl_arena_destroy(struct sl_arena **arena_ptr) {
 }
 
 void sl_arena_join(struct sl_arena *arena, struct sl_arena **more_inout) {
+    assert(sl_arena_ranges(arena) + sl_arena_ranges(*more_inout) <= SL_ARENA_RANGES);
     while (arena->next != NULL) {
         arena = arena->next;
     }

@@ -20,8 +20,9 @@ struct sl_arena;
 
 struct sl_arena_stats {
     size_t capacity_bytes;
-    size_t used_bytes;       // in blocks handed out, rounded up to units
-    size_t high_water_bytes; // largest used_bytes since creation or the last sl_arena_reset_high_water()
+    size_t used_bytes; // in blocks handed out, rounded up to units
+    size_t
+        high_water_bytes; // largest used_bytes since creation or the last sl_arena_reset_high_water(); of several ranges the sum of theirs
     size_t largest_free_bytes;
     size_t n_blocks; // handed out and not yet freed: the leak gauge of the tests
 };

@@ -46,10 +46,11 @@ set(CUDA_KERNELS
   attention/append attention/attend attention/attend_packed attention/attend_tensor attention/collect attention/quantize attention/stats
   dense/around dense/matmul dense/pick dense/ranks dense/rows dense/tensor_cores
   evict/choose evict/estimate evict/gather evict/merge evict/scores evict/select evict/value_change
-  retrieve/rows)
+  retrieve/rows retrieve/scan)
 # Those of which launch.h says exact: a product and a sum are not fused, as they are not on the processors.
 set(CUDA_EXACT
-  attention/append attention/quantize dense/ranks dense/rows evict/choose evict/gather evict/scores evict/select retrieve/rows)
+  attention/append attention/quantize dense/ranks dense/rows evict/choose evict/gather evict/scores evict/select retrieve/rows
+  retrieve/scan)
 
 # sl_plugin(NAME target FOLDER dir [KEEP] ARCHITECTURES 80-real 80-virtual ...)
 # libsluice_cuda.so in a folder; not built unless somebody asks. A kernel whose registers spill does not compile.

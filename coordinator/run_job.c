@@ -38,6 +38,7 @@ struct run {
     int64_t term;         // that our last order came with
     bool hopeless;        // another attempt would not help
     enum sl_turn_way way; // of this attempt: where the session of a turn comes from
+    bool answered;        // by an attempt that failed behind its answer, or succeeded
     bool blameless;       // its failure is nobody's fault: there was no session
     bool elsewhere;       // a store refused the attempt, and others have room: another attempt may succeed with them
     struct sl_avoid avoid;
@@ -46,7 +47,7 @@ struct run {
     struct sl_lease lease;
     Sluice__V1__Grant *grant;
     Sluice__V1__PrefillEvent *prefilled; // its last event: where the offloaded layers are
-    bool decode_done;
+    bool decode_done, accepted;
     struct sl_job_turn turn; // as the next one will have to know it
 };
 
@@ -301,8 +302,11 @@ static enum sl_status restore(struct run *run, struct sl_error *err) {
     sl_run_report_start(&run->report);
     struct sl_error why = {0};
     enum sl_status status = sl_turn_restore(run->context, run->job, run->claim.decode, &run->lease, run->grant, &why);
-    if (status == SL_OK || status == SL_ERR_CANCELLED || status == SL_ERR_DEADLINE) {
-        *err = why;
+    if (status == SL_OK) {
+        return SL_OK;
+    }
+    status = sl_job_interrupted(run->job, err);
+    if (status != SL_OK) {
         return status;
     }
     run->blameless = true;
@@ -327,40 +331,22 @@ static int64_t count_resumed(const struct run *run) {
     return job->n_output - may_end;
 }
 
-// A token goes to clients exactly once and in order, whatever the workers do.
-static enum sl_status hear_token(struct run *run, const Sluice__V1__Token *token, struct sl_error *err) {
-    int64_t expected = run->job->n_output; // only this thread writes it
-    const char *name = sl_worker_name(run->claim.decode);
-    if (token->index >= 0 && token->index < expected) {
-        int32_t before = run->job->output[token->index];
-        sl_log_debug("job", "job=%s token %" PRId64 " from %s again: dropped", run->job->id, token->index, name);
-        return token->id == before
-                   ? SL_OK
-                   : sl_fail(err, SL_ERR_PEER_CORRUPT, "%s wrote token %" PRId64 " as %d, clients have %d", name,
-                             token->index, token->id, before);
+// The first word of the answer: the session of a turn was there.
+static void hear_accepted(struct run *run) {
+    if (run->way != SL_TURN_WHOLE && !run->accepted) {
+        sl_run_report_reused(&run->report, run->job, run->job->spec.turn.n_kept);
     }
-    if (token->index != expected || expected >= run->job->spec.max_new_tokens) {
-        return sl_fail(err, SL_ERR_INTERNAL, "%s sent token %" PRId64 ", expected %" PRId64 " of at most %d", name,
-                       token->index, expected, run->job->spec.max_new_tokens);
-    }
-    if (token->n_alternatives > SL_MAX_LOGPROBS) {
-        return sl_fail(err, SL_ERR_INTERNAL, "%s sent %zu alternatives, at most %d", name, token->n_alternatives,
-                       SL_MAX_LOGPROBS);
-    }
-    enum sl_status status = sl_run_token_check(run->context, name, token, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    sl_run_report_token(&run->report, run->job);
-    status = sl_run_token_tell(run->context, run->job, token);
-    return status == SL_OK ? SL_OK : sl_fail(err, status, "no memory for the job's events");
+    run->accepted = true;
 }
 
 static enum sl_status hear_decode(struct run *run, const Sluice__V1__DecodeEvent *event, struct sl_error *err) {
     switch (event->what_case) {
     case SLUICE__V1__DECODE_EVENT__WHAT_TOKEN:
-        return hear_token(run, event->token, err);
+        hear_accepted(run);
+        return sl_run_token_hear(run->context, &run->report, run->job, sl_worker_name(run->claim.decode), event->token,
+                                 err);
     case SLUICE__V1__DECODE_EVENT__WHAT_DONE:
+        hear_accepted(run);
         run->decode_done = true;
         if (run->turn.id[0] != '\0') {
             sl_turn_hear_kept(run->job, run->claim.decode, event->done, &run->turn);
@@ -458,7 +444,8 @@ static void announce_workers(struct run *run) {
  * After a failed attempt: who is avoided by the next one? A store that the failure names or that does not answer, however
  * the worker fares that told of it. Or else the worker whose leg has failed; a decode worker that could not be told to
  * free its session (released is false) is the one to avoid, whichever leg has failed. A prefill worker that says PEER_STALE could not ship:
- * one of the two stands still with its data plane, and both are avoided.
+ * one of the two stands still with its data plane, and both are avoided. A decode worker that says so of a session has let that go, which is
+ * its right.
  */
 static void find_guilty(struct run *run, enum sl_status status, const char *text, bool released) {
     bool lost = sl_status_is_lost(status) && strstr(text, SL_TERM_REFUSAL) == NULL;
@@ -466,7 +453,8 @@ static void find_guilty(struct run *run, enum sl_status status, const char *text
     int n_stores = status != SL_OK ? sl_annex_find_named(&run->claim, text, &run->avoid) : 0;
     run->elsewhere = status == SL_ERR_EXHAUSTED && run->avoid.n > n_avoided; // once a store
     n_stores += lost ? sl_annex_find_lost(&run->claim, &run->avoid) : 0;
-    if (lost && n_stores == 0 && run->claim.decode != NULL && !run->blameless) {
+    bool let_go = run->way == SL_TURN_KEPT && status == SL_ERR_PEER_STALE;
+    if (lost && n_stores == 0 && run->claim.decode != NULL && !run->blameless && !let_go) {
         bool prefilling = run->claim.prefill != NULL && run->grant != NULL;
         bool decode_lives = released && !sl_worker_is_lost(run->claim.decode);
         if (prefilling && decode_lives) {
@@ -510,21 +498,18 @@ static enum sl_status attempt(struct run *run, struct sl_error *err) {
         } else if (run->way == SL_TURN_STORED) {
             status = traced(run, "restore", restore, err);
         }
-        if (run->way != SL_TURN_WHOLE) {
-            sl_run_report_reused(&run->report, run->job, run->job->spec.turn.n_kept);
-        }
     }
     if (status == SL_OK) {
         run->report.decode_start_ns = sl_now_ns();
         status = traced(run, "decode", decode, err);
+        run->answered |= status == SL_OK;
     }
     if (status == SL_OK && run->turn.id[0] != '\0') {
-        status = sl_turn_end(run->context, run->job, run->claim.decode, run->way,
-                             run->report.reason == SLUICE__V1__FINISHED__REASON__STOP_TOKEN, run->report.text,
+        status = sl_turn_end(run->context, run->job, run->claim.decode, run->way, run->report.reason, run->report.text,
                              last_term(run), &run->turn, err);
     }
     give_back(run, status, err);
-    run->decode_done = false;
+    run->decode_done = run->accepted = false;
     return status;
 }
 
@@ -584,6 +569,11 @@ void sl_run_job(const struct sl_run_context *context, struct sl_job *job) {
         }
         run.retries++;
         announce_retry(&run, &err);
+    }
+    if (status != SL_OK && run.answered) { // what could not be made again is the session alone
+        sl_log_warn("job", "job=%s has its answer, and no session for the next turn: %s", job->id, err.text);
+        sl_turn_end_without(context, job, run.report.reason, run.report.text, &run.turn);
+        status = SL_OK;
     }
     sl_admission_leave(context->admission, &job->place);
     if (sl_status_is_lost(status)) { // how, is between us and workers: a client may try again

@@ -145,11 +145,12 @@ enum sl_status sl_run_report_decode_done(struct sl_run_report *report, struct sl
         done->reason != SLUICE__V1__FINISHED__REASON__LENGTH) {
         return sl_fail(err, SL_ERR_INTERNAL, "%s ended with the reason %d", job->decode_worker, (int)done->reason);
     }
-    free(report->text); // of an attempt whose worker was lost behind its answer
-    report->text = strdup(done->text);
-    if (report->text == NULL) {
+    char *text = strdup(done->text);
+    if (text == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the answer");
     }
+    free(report->text); // of an attempt whose worker was lost behind its answer
+    report->text = text;
     report->reason = done->reason;
     report->decode_end_ns = sl_now_ns();
     Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);

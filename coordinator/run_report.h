@@ -30,7 +30,7 @@ void sl_run_report_prefill(struct sl_run_report *report, struct sl_job *job,
 void sl_run_report_ship(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__ShipProgress *progress);
 void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job,
                                 const Sluice__V1__Statistics *statistics);
-// A turn begins behind so many tokens that have been read before.
+// A turn has begun behind so many tokens that have been read before: once an attempt, when a worker has taken it.
 void sl_run_report_reused(struct sl_run_report *report, struct sl_job *job, int64_t n_tokens);
 // What is known of a job that has ended, for its span.
 void sl_run_report_span(struct sl_job *job, struct sl_span *span);

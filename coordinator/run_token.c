@@ -2,9 +2,13 @@
 // Purpose: see run_token.h.
 #include "coordinator/run_token.h"
 
+#include <inttypes.h>
+
+#include "base/log.h"
+
 // An id of no token would go to clients, and to the next worker as what was written before.
-enum sl_status sl_run_token_check(const struct sl_run_context *context, const char *worker,
-                                  const Sluice__V1__Token *token, struct sl_error *err) {
+static enum sl_status check_ids(const struct sl_run_context *context, const char *worker,
+                                const Sluice__V1__Token *token, struct sl_error *err) {
     int32_t n_vocab = context->model->n_vocab, id = token->id;
     for (size_t i = 0; id >= 0 && id < n_vocab && i < token->n_alternatives; i++) {
         id = token->alternatives[i]->id;
@@ -21,8 +25,7 @@ static ProtobufCBinaryData raw_of(const struct sl_run_context *context, int32_t 
 }
 
 // With its bytes, and those of its alternatives, if there are any.
-enum sl_status sl_run_token_tell(const struct sl_run_context *context, struct sl_job *job,
-                                 const Sluice__V1__Token *heard) {
+static enum sl_status tell(const struct sl_run_context *context, struct sl_job *job, const Sluice__V1__Token *heard) {
     if (heard->n_alternatives == 0) {
         return sl_job_tell_token(job, heard);
     }
@@ -36,4 +39,32 @@ enum sl_status sl_run_token_tell(const struct sl_run_context *context, struct sl
     token.alternatives = pointers;
     token.raw = raw_of(context, token.id);
     return sl_job_tell_token(job, &token);
+}
+
+enum sl_status sl_run_token_hear(const struct sl_run_context *context, struct sl_run_report *report, struct sl_job *job,
+                                 const char *worker, const Sluice__V1__Token *token, struct sl_error *err) {
+    int64_t expected = job->n_output; // only this thread writes it
+    if (token->index >= 0 && token->index < expected) {
+        int32_t before = job->output[token->index];
+        sl_log_debug("job", "job=%s token %" PRId64 " from %s again: dropped", job->id, token->index, worker);
+        return token->id == before
+                   ? SL_OK
+                   : sl_fail(err, SL_ERR_PEER_CORRUPT, "%s wrote token %" PRId64 " as %d, clients have %d", worker,
+                             token->index, token->id, before);
+    }
+    if (token->index != expected || expected >= job->spec.max_new_tokens) {
+        return sl_fail(err, SL_ERR_INTERNAL, "%s sent token %" PRId64 ", expected %" PRId64 " of at most %d", worker,
+                       token->index, expected, job->spec.max_new_tokens);
+    }
+    if (token->n_alternatives > SL_MAX_LOGPROBS) {
+        return sl_fail(err, SL_ERR_INTERNAL, "%s sent %zu alternatives, at most %d", worker, token->n_alternatives,
+                       SL_MAX_LOGPROBS);
+    }
+    enum sl_status status = check_ids(context, worker, token, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    sl_run_report_token(report, job);
+    status = tell(context, job, token);
+    return status == SL_OK ? SL_OK : sl_fail(err, status, "no memory for the job's events");
 }

@@ -3,10 +3,9 @@
 #pragma once
 
 #include "coordinator/run_job.h"
+#include "coordinator/run_report.h"
 
-// An id that is none: SL_ERR_PEER_CORRUPT. worker: who wrote it, for the text.
-enum sl_status sl_run_token_check(const struct sl_run_context *context, const char *worker,
-                                  const Sluice__V1__Token *token, struct sl_error *err);
-// To the job's watchers. SL_ERR_EXHAUSTED: no memory for it.
-enum sl_status sl_run_token_tell(const struct sl_run_context *context, struct sl_job *job,
-                                 const Sluice__V1__Token *heard);
+// A token goes to clients exactly once and in order, whatever the workers do. What makes no sense is SL_ERR_INTERNAL or SL_ERR_PEER_CORRUPT,
+// whose text names the worker; SL_ERR_EXHAUSTED: no memory for it.
+enum sl_status sl_run_token_hear(const struct sl_run_context *context, struct sl_run_report *report, struct sl_job *job,
+                                 const char *worker, const Sluice__V1__Token *token, struct sl_error *err);

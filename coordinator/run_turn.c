@@ -112,9 +112,10 @@ enum sl_status sl_turn_restore(const struct sl_run_context *context, struct sl_j
     if (status == SL_OK) {
         bool fits = reply->n_tokens == turn->n_kept && reply->capsule_tokens == turn->n_kept &&
                     reply->capsule_bytes <= grant->capacity_bytes;
-        status =
-            fits ? fetch(job, store, decode, lease, reply->lease_id, grant, err)
-                 : sl_fail(err, SL_ERR_PEER_CORRUPT, "%s has another session under this key", sl_worker_name(store));
+        status = fits                   ? fetch(job, store, decode, lease, reply->lease_id, grant, err)
+                 : reply->n_tokens == 0 ? sl_fail(err, SL_ERR_PEER_STALE, "%s has dropped it", sl_worker_name(store))
+                                        : sl_fail(err, SL_ERR_PEER_CORRUPT, "%s has another session under this key",
+                                                  sl_worker_name(store));
         release_at_store(store, reply->lease_id);
         sluice__v1__lookup_reply__free_unpacked(reply, NULL);
     }
@@ -206,9 +207,10 @@ static enum sl_status archive(const struct sl_run_context *context, struct sl_jo
 }
 
 enum sl_status sl_turn_end(const struct sl_run_context *context, struct sl_job *job, struct sl_worker *decode,
-                           enum sl_turn_way way, bool ended_by_token, const char *answer, int64_t term,
+                           enum sl_turn_way way, Sluice__V1__Finished__Reason reason, const char *answer, int64_t term,
                            struct sl_job_turn *turn, struct sl_error *err) {
     const struct sl_job_spec *spec = &job->spec;
+    bool ended_by_token = reason == SLUICE__V1__FINISHED__REASON__STOP_TOKEN;
     int64_t n_output = job->n_output - (ended_by_token && job->n_output > 0), n_all = spec->n_tokens + job->n_output;
     int32_t *tokens = malloc(sizeof *tokens * (size_t)(n_all + 1));
     if (tokens == NULL) {
@@ -228,6 +230,14 @@ enum sl_status sl_turn_end(const struct sl_run_context *context, struct sl_job *
     }
     free(tokens);
     return status;
+}
+
+void sl_turn_end_without(const struct sl_run_context *context, struct sl_job *job, Sluice__V1__Finished__Reason reason,
+                         const char *answer, struct sl_job_turn *turn) {
+    struct sl_error err = {0};
+    turn->n_kept = 0; // nothing is copied
+    turn->lease_id[0] = turn->worker[0] = turn->store[0] = '\0';
+    (void)sl_turn_end(context, job, NULL, SL_TURN_WHOLE, reason, answer, 0, turn, &err);
 }
 
 // ---- the end --------------------------------------------------------------------------------------------------------

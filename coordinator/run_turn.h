@@ -34,8 +34,12 @@ void sl_turn_hear_kept(const struct sl_job *job, const struct sl_worker *decode,
  * session with it: the attempt is, too, since another one makes the same session. Other failures cost the next turn some time.
  */
 enum sl_status sl_turn_end(const struct sl_run_context *context, struct sl_job *job, struct sl_worker *decode,
-                           enum sl_turn_way way, bool ended_by_token, const char *answer, int64_t term,
+                           enum sl_turn_way way, Sluice__V1__Finished__Reason reason, const char *answer, int64_t term,
                            struct sl_job_turn *turn, struct sl_error *err);
+
+// The answer is complete, and its session lost: what was said is remembered, and the next turn reads everything.
+void sl_turn_end_without(const struct sl_run_context *context, struct sl_job *job, Sluice__V1__Finished__Reason reason,
+                         const char *answer, struct sl_job_turn *turn);
 
 // The conversation is over: its worker lets go of the session.
 void sl_turn_release(struct sl_registry *registry, const struct sl_job_turn *turn, int64_t term);

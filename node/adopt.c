@@ -31,6 +31,8 @@ enum sl_status sl_node_adopt(struct sl_node *node, struct sl_capsule_bytes *caps
     struct sl_session *session;
     enum sl_status status = sl_capsule_adopt(capsule, node->staging, geometry, id, max_slots, &session, err);
     status = status == SL_OK ? move_up(node, bytes, promised_inout, &session, err) : status;
-    *session_out = status == SL_OK ? session : *session_out;
+    if (status == SL_OK) {
+        *session_out = session;
+    }
     return status;
 }

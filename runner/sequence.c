@@ -4,6 +4,8 @@
 
 #include <stdlib.h>
 
+#include "base/log.h"
+
 static bool has_offloaded(const struct sl_plan *plan) {
     bool any = false;
     for (int layer = 0; layer < plan->geometry.n_layers; layer++) {
@@ -52,6 +54,11 @@ static enum sl_status open_retrieval(struct sl_sequence *s, const struct sl_runt
                                      const struct sl_writing *writing, struct sl_error *err) {
     s->wants.next_q = sl_retriever_wants_next_q(&s->plan->recipe);
     if (!writing->is_remote) {
+        if (!runtime->device->ops->one_memory && s->plan->recipe.retrieve == SL_RETRIEVE_NEAR) {
+            sl_log_info("retrieve",
+                        "searched=host reason=\"retrieve=near: keys are searched where they lie; pull has the "
+                        "device score them\"");
+        }
         enum sl_status status = sl_mirror_open(runtime, s->session, &s->searched, err);
         return status == SL_OK ? sl_retrieval_open_local(s->plan, runtime->ops, runtime->stream, s->session,
                                                          s->searched.session, writing->n_read, &s->retrieval, err)

@@ -42,6 +42,10 @@ enum sl_status sl_device_choice_parse(const char *word, struct sl_device_choice 
         *choice_out = (struct sl_device_choice){SL_DEVICE_CUDA, first, last - first + 1};
         return SL_OK;
     }
+    if (strncmp(word, "cuda:", 5) == 0 && parse_range(word + 5, &first, &last)) {
+        return sl_fail(err, SL_ERR_INVALID, "--device %s: %d devices, and a model has at most %d ranks", word,
+                       last - first + 1, SL_MAX_RANKS);
+    }
     return sl_fail(err, SL_ERR_INVALID,
                    "--device: there is no \"%s\"; expected auto, cpu, cuda, cuda:N, cuda:A-B or emulated", word);
 }

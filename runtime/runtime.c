@@ -126,7 +126,11 @@ static enum sl_status open_best(const struct sl_runtime_config *config, struct s
         }
         return status;
     }
-    sl_log_info("runtime", "device=cpu not=cuda reason=\"%s\"", why.text);
+    if (config->ranks > 1) { // somebody asked for as many devices, and processors are none
+        sl_log_warn("runtime", "device=cpu ranks=%d not=cuda reason=\"%s\"", config->ranks, why.text);
+    } else {
+        sl_log_info("runtime", "device=cpu not=cuda reason=\"%s\"", why.text);
+    }
     return open_processors(config, r, err);
 }
 
@@ -225,6 +229,8 @@ size_t sl_runtime_usual_arena_bytes(const struct sl_runtime *r) {
     return apart ? sl_device_room(r->device) / 100 * 85 : (size_t)1 << 30;
 }
 
+_Static_assert(SL_MAX_RANKS <= SL_ARENA_RANGES, "a range for each rank");
+
 // In the memory of a rank's device.
 static enum sl_status open_range(struct sl_runtime *r, int rank, size_t bytes, struct sl_arena **range_out,
                                  struct sl_error *err) {
@@ -243,15 +249,19 @@ enum sl_status sl_runtime_open_arena(struct sl_runtime *r, size_t bytes, struct 
     if (r->device->ops->one_memory) {
         return sl_arena_create_mapped(bytes, &r->arena, err);
     }
-    enum sl_status status = open_range(r, 0, bytes / (size_t)n, &r->arena, err);
-    for (int i = 1; i < n && status == SL_OK; i++) {
+    enum sl_status status = SL_OK;
+    for (int i = 0; i < n && status == SL_OK; i++) {
         struct sl_arena *range = NULL;
         struct sl_error why;
         status = open_range(r, i, bytes / (size_t)n, &range, &why);
-        if (status == SL_OK) {
+        if (status == SL_OK && i == 0) {
+            r->arena = range;
+        } else if (status == SL_OK) {
             sl_arena_join(r->arena, &range);
-        } else {
-            sl_fail(err, status, "rank %d of %d: %s", i, n, why.text);
+        } else if (n > 1) {
+            sl_ranks_say_whose(i, n, status, &why, err);
+        } else if (err != NULL) {
+            *err = why;
         }
     }
     return status;

@@ -283,6 +283,27 @@ struct sl_piece {
 };
 
 // What stores and whoever searches or measures compute: on memory of the host, by the calling thread, done on return.
+/*
+ * Some slots of a key index (kvcache/key_index.h), and where their scores go: out.at[h * out.stride + at + j - begin] is that of
+ * slot j, begin <= j < end, in the row h of its head. begin == end: nothing is read or written.
+ */
+struct sl_scan_piece {
+    struct sl_key_index_layout layout;
+    const void *index; // shared or device memory, aligned to 64
+    uint32_t begin, end;
+    uint32_t at;
+};
+
+// Pieces that have one format, and each head's n_channels channels.
+struct sl_scan_call {
+    const struct sl_scan_piece *pieces; // [n_heads][n_pieces], the host's
+    int n_heads;
+    uint32_t n_pieces;
+    const float *q; // [n_heads][n_channels]
+    int n_channels;
+    struct sl_vectors out;
+};
+
 struct sl_host_ops {
     // The b largest of scores[n]: as ops->select, without ties
     void (*select)(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_out);
@@ -422,7 +443,8 @@ struct sl_ops {
     void (*budgets)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
                     uint32_t budget, struct sl_vectors work, struct sl_counts kept_out);
     // The kept[h] slots (at most all) with the largest scores. Total order: score descending, then ties[h][j] descending, then
-    // slot ascending; without ties (ties.at NULL) slot descending if `newest`. NaN is lowest.
+    // slot ascending; without ties (ties.at NULL) slot descending if `newest`. NaN is lowest. Of heads their n_slots alone is asked:
+    // pages may be NULL.
     void (*select)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
                    struct sl_vectors ties, bool newest, struct sl_counts kept, struct sl_lists keep_out);
     // Compact in place: slot keep[h][i] becomes slot i < kept[h], K, V, position and state alike. Needs n_packed == 0.
@@ -468,6 +490,8 @@ struct sl_ops {
     // Positions and state stay as they are.
     void (*put_rows)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists slots,
                      struct sl_counts n, const void *const *rows);
+    // Every piece as host.scan, by all channels in ascending order: the same bits however slots are divided into pieces.
+    void (*scan)(struct sl_stream *stream, const struct sl_scan_call *args);
     struct sl_host_ops host;
 
     // --- for tests and inspection: one head ------------------------------------------------------------------------

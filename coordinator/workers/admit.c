@@ -328,6 +328,10 @@ static enum sl_status choose_decode(struct sl_admission *admission, const struct
         status = sl_fail(err, SL_ERR_PEER_STALE, "%s, which keeps the session of the turn before, takes no jobs",
                          spec->only);
     }
+    if (spec->only != NULL && status == SL_AGAIN) { // others wait behind this place, and may be done by other workers
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "%s, which keeps the session of the turn before, has no room now",
+                         spec->only);
+    }
     if (status == SL_OK) {
         *worker_out = sl_worker_ref(set.workers[i]);
     }

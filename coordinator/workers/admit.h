@@ -113,7 +113,8 @@ struct sl_claim_spec {
     const uint64_t *keys; // [n_keys] the prompt's prefix keys (already mixed with the recipe)
     int64_t n_keys;
     const struct sl_avoid *avoid;
-    const char *only; // the decode worker that it must be, by name; NULL: any. SL_ERR_PEER_STALE: it takes no jobs
+    const char *
+        only; // the decode worker that it must be, by name; NULL: any. SL_ERR_PEER_STALE: it takes no jobs; _EXHAUSTED: it is full
 };
 
 /*

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 enum sl_total {
-    SL_TOTAL_READ_TOKENS,   // of prompts, by prefill workers
+    SL_TOTAL_READ_TOKENS,   // of prompts, also by decode workers behind a session
     SL_TOTAL_OUTPUT_TOKENS, // that clients were sent
     SL_TOTAL_CAPSULE_BYTES, // of capsules that arrived at decode workers,
     SL_TOTAL_FULL_BYTES,    // and what the same prompts take in f16 without compression

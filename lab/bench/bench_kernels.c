@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "lab/bench/bench.h"
+#include "lab/bench/rig/kernel_costs.h"
 #include "lab/bench/rig/kernel_world.h"
 #include "lab/result.h"
 
@@ -68,15 +69,11 @@ struct bench {
     bool predicts; // of a real device
 };
 
-struct cost {
-    double bytes, flop; // one of them is 0
-};
-
 // --- operations --------------------------------------------------------------------------------------------------------
 
 // `arg`: a format of pages, rows, or what the cost has to know.
 typedef void (*queue_fn)(struct bench *b, int arg);
-typedef struct cost (*cost_fn)(const struct sl_world *w, int arg);
+typedef struct sl_cost (*cost_fn)(const struct sl_world *w, int arg);
 
 #define OPS      (b->runtime.ops)
 #define STREAM   (b->runtime.stream)
@@ -184,6 +181,25 @@ static void do_select(struct bench *b, int f) {
     OPS->select(STREAM, &b->world.heads[f], VECTORS, (struct sl_vectors){NULL, 0}, true, KEPT, LIST(keep));
 }
 
+static void do_scan(struct bench *b, int f) {
+    enum { MOST_HEADS = 64 }; // --kv-heads
+    const struct sl_world_shape *s = &b->world.shape;
+    struct sl_scan_piece pieces[MOST_HEADS];
+    size_t channel_bytes = (size_t)s->slots * 2, channels = (size_t)sl_world_channels(&b->world);
+    (void)f;
+    for (int h = 0; h < s->n_kv_heads; h++) {
+        pieces[h] = (struct sl_scan_piece){.layout = {.format = SL_KV_F16,
+                                                      .head_dim = (int)channels,
+                                                      .capacity = (uint32_t)s->slots,
+                                                      .channel_bytes = channel_bytes,
+                                                      .bytes = channels * channel_bytes},
+                                           .index = (char *)b->world.of_queries + (size_t)h * channels * channel_bytes,
+                                           .end = (uint32_t)s->slots};
+    }
+    const struct sl_scan_call call = {pieces, s->n_kv_heads, 1, b->world.x, (int)channels, VECTORS};
+    OPS->scan(STREAM, &call);
+}
+
 static void do_gather(struct bench *b, int f) {
     OPS->gather(STREAM, &b->world.heads[f], LIST(keep), KEPT);
 }
@@ -205,84 +221,7 @@ static void do_pick(struct bench *b, int rows) {
     OPS->pick(STREAM, b->world.logits, b->world.shape.vocab, asked, rows, b->world.picked);
 }
 
-// --- what they have to move or compute at least --------------------------------------------------------------------------
-
-static double all_slots(const struct sl_world *w) {
-    return (double)w->shape.n_kv_heads * (double)w->shape.slots;
-}
-
-static struct cost floats_twice(const struct sl_world *w, int of_heads) {
-    return (struct cost){.bytes = 8.0 * (double)w->shape.slots * (of_heads ? w->shape.n_heads : w->shape.n_kv_heads)};
-}
-
-static struct cost of_norm(const struct sl_world *w, int arg) {
-    (void)arg;
-    return (struct cost){.bytes = 8.0 * (double)w->shape.rows * (double)w->shape.hidden};
-}
-
-static struct cost of_rotate(const struct sl_world *w, int arg) {
-    (void)arg;
-    return (struct cost){.bytes = 8.0 * (double)w->shape.rows * w->shape.n_heads * w->shape.head_dim};
-}
-
-static struct cost of_angles(const struct sl_world *w, int arg) {
-    (void)arg;
-    return (struct cost){.bytes = 4.0 * (double)w->shape.rows * w->shape.head_dim};
-}
-
-static struct cost of_append(const struct sl_world *w, int arg) {
-    (void)arg;
-    return (struct cost){.bytes = 12.0 * (double)w->shape.rows * w->shape.n_kv_heads * w->shape.head_dim};
-}
-
-static struct cost of_pages(const struct sl_world *w, int f) {
-    return (struct cost){.bytes = all_slots(w) / SL_PAGE_SLOTS * w->layouts[f].bytes};
-}
-
-static struct cost of_quantize(const struct sl_world *w, int f) {
-    return (struct cost){.bytes = of_pages(w, 0).bytes + of_pages(w, f).bytes};
-}
-
-// q.K and p.V of the slots that rows see.
-static struct cost of_attention(const struct sl_world *w, int products) {
-    double seen = (double)w->shape.rows * ((double)w->shape.slots - ((double)w->shape.rows - 1) / 2);
-    return (struct cost){.flop = 2.0 * products * w->shape.n_heads * w->shape.head_dim * seen};
-}
-
-static struct cost of_window(const struct sl_world *w, int rows) {
-    (void)rows; // few: reading the keys is more than what is computed
-    return (struct cost){.bytes = 2.0 * all_slots(w) * w->shape.head_dim};
-}
-
-static struct cost of_listed(const struct sl_world *w, int arg) {
-    (void)arg;
-    return (struct cost){.bytes = 4.0 * all_slots(w) * w->shape.kept * w->shape.head_dim};
-}
-
-static struct cost of_value_change(const struct sl_world *w, int arg) {
-    (void)arg;
-    return (struct cost){.bytes = 4.0 * all_slots(w) * w->shape.head_dim};
-}
-
-static struct cost of_select(const struct sl_world *w, int arg) {
-    (void)arg;
-    return (struct cost){.bytes = all_slots(w) * 4.0 * (1 + w->shape.kept)};
-}
-
-static struct cost of_gather(const struct sl_world *w, int arg) {
-    (void)arg;
-    return (struct cost){.bytes = 2.0 * w->shape.kept * of_pages(w, 0).bytes};
-}
-
-static struct cost of_nearest(const struct sl_world *w, int arg) {
-    double kept = (double)w->shape.slots * w->shape.kept, others = (double)w->shape.slots - kept;
-    (void)arg;
-    return (struct cost){.flop = 2.0 * w->shape.n_kv_heads * kept * others * w->shape.head_dim};
-}
-
-static struct cost of_logits(const struct sl_world *w, int rows) {
-    return (struct cost){.bytes = 4.0 * rows * (double)w->shape.vocab};
-}
+// --- the cases -------------------------------------------------------------------------------------------------------
 
 // The order matters to some: lists are chosen, then used.
 static const struct {
@@ -292,33 +231,34 @@ static const struct {
     int arg;
     double predicted; // fraction of the floor
 } cases[] = {
-    {"norm", do_norm, of_norm, 0, 0.80},
-    {"angles", do_angles, of_angles, 0, 0.05},
-    {"rotate", do_rotate, of_rotate, 0, 0.80},
-    {"append", do_append, of_append, 0, 0.50},
-    {"attend, a prompt, f16", do_prefill, of_attention, 2, 0.70},
-    {"attend, a step, f16", do_decode, of_pages, 0, 0.45},
-    {"attend, a step, int8", do_decode, of_pages, 1, 0.65},
-    {"attend, a step, int4", do_decode, of_pages, 2, 0.55},
-    {"attend, a step, int2", do_decode, of_pages, 3, 0.33},
-    {"attend, a step, int1", do_decode, of_pages, 4, 0.20},
-    {"fold", do_fold, of_attention, 1, 0.025},
-    {"window_sums, 32 rows", do_window, of_window, 32, 0.05},
-    {"quantize to int8", do_quantize, of_quantize, 1, 0.30},
-    {"quantize to int4", do_quantize, of_quantize, 2, 0.30},
-    {"quantize to int1", do_quantize, of_quantize, 4, 0.30},
-    {"read_state", do_read_state, floats_twice, 0, 0.60},
-    {"mean_state", do_mean_state, floats_twice, 0, 0.40},
-    {"pool", do_pool, floats_twice, 1, 0.40},
-    {"value_change", do_value_change, of_value_change, 0, 0.40},
-    {"chance", do_chance, floats_twice, 0, 0.40},
-    {"select", do_select, of_select, 0, 0.01},
-    {"attend_slots, the kept", do_slots, of_listed, 0, 0.25},
-    {"nearest", do_nearest, of_nearest, 0, 0.05},
-    {"merge", do_merge, of_gather, 0, 0.05},
-    {"gather", do_gather, of_gather, 0, 0.50},
-    {"pick, 64 rows", do_pick, of_logits, SL_WORLD_SEQUENCES, 0.12},
-    {"pick, 1 row", do_pick, of_logits, 1, 0.002},
+    {"norm", do_norm, sl_cost_norm, 0, 0.80},
+    {"angles", do_angles, sl_cost_angles, 0, 0.05},
+    {"rotate", do_rotate, sl_cost_rotate, 0, 0.80},
+    {"append", do_append, sl_cost_append, 0, 0.50},
+    {"attend, a prompt, f16", do_prefill, sl_cost_attention, 2, 0.70},
+    {"attend, a step, f16", do_decode, sl_cost_pages, 0, 0.45},
+    {"attend, a step, int8", do_decode, sl_cost_pages, 1, 0.65},
+    {"attend, a step, int4", do_decode, sl_cost_pages, 2, 0.55},
+    {"attend, a step, int2", do_decode, sl_cost_pages, 3, 0.33},
+    {"attend, a step, int1", do_decode, sl_cost_pages, 4, 0.20},
+    {"fold", do_fold, sl_cost_attention, 1, 0.025},
+    {"window_sums, 32 rows", do_window, sl_cost_window, 32, 0.05},
+    {"quantize to int8", do_quantize, sl_cost_quantize, 1, 0.30},
+    {"quantize to int4", do_quantize, sl_cost_quantize, 2, 0.30},
+    {"quantize to int1", do_quantize, sl_cost_quantize, 4, 0.30},
+    {"read_state", do_read_state, sl_cost_floats_twice, 0, 0.60},
+    {"mean_state", do_mean_state, sl_cost_floats_twice, 0, 0.40},
+    {"pool", do_pool, sl_cost_floats_twice, 1, 0.40},
+    {"value_change", do_value_change, sl_cost_value_change, 0, 0.40},
+    {"chance", do_chance, sl_cost_floats_twice, 0, 0.40},
+    {"scan, f16", do_scan, sl_cost_scan, 0, 0.10},
+    {"select", do_select, sl_cost_select, 0, 0.01},
+    {"attend_slots, the kept", do_slots, sl_cost_listed, 0, 0.25},
+    {"nearest", do_nearest, sl_cost_nearest, 0, 0.05},
+    {"merge", do_merge, sl_cost_gather, 0, 0.05},
+    {"gather", do_gather, sl_cost_gather, 0, 0.50},
+    {"pick, 64 rows", do_pick, sl_cost_logits, SL_WORLD_SEQUENCES, 0.12},
+    {"pick, 1 row", do_pick, sl_cost_logits, 1, 0.002},
 };
 
 // Products: columns and depth are those of the model, in the place of these words.
@@ -381,7 +321,7 @@ static enum sl_status time_one(struct bench *b, queue_fn queue, int arg, double 
     return status;
 }
 
-static void print(const struct bench *b, const char *name, double seconds, struct cost cost, double predicted) {
+static void print(const struct bench *b, const char *name, double seconds, struct sl_cost cost, double predicted) {
     bool moves = cost.bytes > 0.0;
     struct sl_bench_result result = {.bench = "kernels",
                                      .test = name,
@@ -508,9 +448,9 @@ static enum sl_status bench_product(struct bench *b, int i, struct sl_error *err
     }
     status = time_one(b, do_matmul, products[i].rows, &seconds, err);
     if (status == SL_OK) {
-        struct cost cost = {.bytes = (double)b->weights.packed_bytes}; // few rows: weights are read
+        struct sl_cost cost = {.bytes = (double)b->weights.packed_bytes}; // few rows: weights are read
         if (m > 16) {
-            cost = (struct cost){.flop = 2.0 * (double)m * (double)n * (double)k};
+            cost = (struct sl_cost){.flop = 2.0 * (double)m * (double)n * (double)k};
         }
         print(b, products[i].name, seconds, cost, products[i].predicted);
     }

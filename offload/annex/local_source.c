@@ -25,6 +25,7 @@ struct local_source {
 };
 
 static struct sl_asked *take_asked(struct local_source *local, size_t capacity) {
+    const struct sl_source *source = &local->source;
     struct sl_asked *asked = local->forgotten;
     if (asked != NULL) {
         local->forgotten = asked->next;
@@ -32,9 +33,9 @@ static struct sl_asked *take_asked(struct local_source *local, size_t capacity) 
         return NULL;
     }
     if (capacity > asked->capacity) {
-        free(asked->answer);
+        sl_source_free(source, asked->answer);
         asked->capacity = (capacity + 63) / 64 * 64;
-        asked->answer = aligned_alloc(64, asked->capacity);
+        asked->answer = sl_source_alloc(source, asked->capacity);
         if (asked->answer == NULL) {
             free(asked);
             return NULL;
@@ -99,7 +100,7 @@ static void local_destroy(struct sl_source **source) {
     }
     for (struct sl_asked *asked = local->forgotten, *next; asked != NULL; asked = next) {
         next = asked->next;
-        free(asked->answer);
+        sl_source_free(*source, asked->answer);
         free(asked);
     }
     sl_annex_scratch_destroy(&local->scratch);

@@ -11,7 +11,7 @@
  *   CHANNELS  request  channels (u16 [n_lanes][n_channels], of a lane ascending)
  *             answer   those channels of tokens [0, last): u32 n_segments, u32 n_slots [n_segments], padded to 64
  *                      bytes; then lane by lane, segment by segment, a key index of the n_channels channels alone
- *                      (sl_near_channels_layout()), which ops->host.scan reads as channels 0 .. n_channels - 1
+ *                      (sl_near_channels_layout()), which ops->scan reads as channels 0 .. n_channels - 1
  *   ABSMAX    answer   f32 [n_lanes][d]
  *   MAP       answer   where every segment lies, for one-sided reads: struct sl_near_segment [n]
  *

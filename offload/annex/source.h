@@ -6,7 +6,10 @@
  */
 #pragma once
 
+#include <stdlib.h>
+
 #include "offload/annex/near.h"
+#include "tensor/device.h"
 
 struct sl_source;
 
@@ -38,12 +41,29 @@ struct sl_source_ops {
 
 struct sl_source {
     const struct sl_source_ops *ops;
+    // Whose shared memory answers come into, so that the device reads them where they are; it outlives the source. NULL: any
+    // memory. Set by whoever asks, before the first question.
+    struct sl_device *device;
     int n_shares; // of one replica, ascending
     struct {
         int first_lane, n_lanes;
     } shares[SL_MAX_SHARES];
     uint64_t bytes_sent, bytes_received, n_asks, n_replica_asks, n_reads; // for statistics
 };
+
+// Memory for answers, at a multiple of 64 bytes. NULL: exhausted.
+static inline void *sl_source_alloc(const struct sl_source *source, size_t bytes) {
+    return source->device != NULL ? sl_device_alloc(source->device, SL_MEMORY_SHARED, bytes)
+                                  : aligned_alloc(64, (bytes + 63) / 64 * 64);
+}
+
+static inline void sl_source_free(const struct sl_source *source, void *answer) {
+    if (source->device != NULL) {
+        sl_device_free(source->device, SL_MEMORY_SHARED, answer);
+    } else {
+        free(answer);
+    }
+}
 
 // Annexes of this process; borrows `annex`, which has all lanes, and `team` (NULL: the caller alone), which searches.
 enum sl_status sl_local_source_create(const struct sl_annex *annex, struct sl_team *team, struct sl_source **source_out,

@@ -53,11 +53,11 @@ void sl_asked_give(struct sl_asked **unused, struct sl_asked **asked) {
     *asked = NULL;
 }
 
-bool sl_asked_make_room(struct sl_asked *asked, int replica) {
+bool sl_asked_make_room(const struct sl_source *source, struct sl_asked *asked, int replica) {
     if (asked->replicas[replica].cap < asked->capacity) {
-        free(asked->replicas[replica].answer);
+        sl_source_free(source, asked->replicas[replica].answer);
         asked->replicas[replica].cap = (asked->capacity + 63) / 64 * 64;
-        asked->replicas[replica].answer = aligned_alloc(64, asked->replicas[replica].cap);
+        asked->replicas[replica].answer = sl_source_alloc(source, asked->replicas[replica].cap);
         if (!asked->replicas[replica].answer) {
             asked->replicas[replica].cap = 0;
         }
@@ -65,12 +65,12 @@ bool sl_asked_make_room(struct sl_asked *asked, int replica) {
     return asked->replicas[replica].cap > 0;
 }
 
-void sl_asked_free_all(struct sl_asked **unused) {
+void sl_asked_free_all(const struct sl_source *source, struct sl_asked **unused) {
     while (*unused) {
         struct sl_asked *asked = *unused;
         *unused = asked->next;
         for (int i = 0; i < SL_MAX_REPLICAS; i++) {
-            free(asked->replicas[i].answer);
+            sl_source_free(source, asked->replicas[i].answer);
         }
         free(asked->request);
         free(asked);

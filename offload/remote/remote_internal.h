@@ -83,8 +83,8 @@ struct sl_asked *sl_asked_take(struct sl_asked **unused, const struct sl_near_re
                                size_t capacity);
 void sl_asked_give(struct sl_asked **unused, struct sl_asked **asked); // nothing is under way any more
 // Room for asked->capacity bytes of that replica's answer; false: no memory.
-bool sl_asked_make_room(struct sl_asked *asked, int replica);
-void sl_asked_free_all(struct sl_asked **unused);
+bool sl_asked_make_room(const struct sl_source *source, struct sl_asked *asked, int replica);
+void sl_asked_free_all(const struct sl_source *source, struct sl_asked **unused);
 
 // remote_reads.c
 // What reads of a replica need to know. It is asked for everything where they would not be true or not be of use. False: no

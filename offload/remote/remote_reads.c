@@ -95,7 +95,7 @@ static size_t list_ranges(struct sl_remote *r, const struct sl_annex_map *map, c
         r->ranges = malloc(n * sizeof *r->ranges);
         r->ranges_cap = r->ranges ? n : 0;
     }
-    if (n == 0 || n > r->ranges_cap || !sl_asked_make_room(asked, i)) {
+    if (n == 0 || n > r->ranges_cap || !sl_asked_make_room(&r->base, asked, i)) {
         return 0;
     }
     asked->read_bytes = sl_annex_map_answer(map, head, body, asked->replicas[i].answer, r->ranges);

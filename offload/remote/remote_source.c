@@ -27,7 +27,7 @@ static void destroy(struct sl_source **source) {
     if (!r) {
         return;
     }
-    sl_asked_free_all(&r->unused);
+    sl_asked_free_all(&r->base, &r->unused);
     for (int s = 0; s < SL_MAX_SHARES; s++) {
         for (int i = 0; i < r->shares[s].n_replicas; i++) {
             struct sl_replica *replica = &r->shares[s].replicas[i];
@@ -60,7 +60,7 @@ static enum sl_status ask_replica(struct sl_remote *r, struct sl_asked *asked, i
         return SL_AGAIN;
     }
     asked->replicas[i].retry_ns = now + RETRY_NS;
-    if (!sl_asked_make_room(asked, i)) {
+    if (!sl_asked_make_room(&r->base, asked, i)) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an answer of %zu bytes", asked->capacity);
     }
     if (!replica->connection) {

@@ -209,6 +209,9 @@ enum sl_status sl_retriever_create(const struct sl_retriever_config *config, str
         return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
     }
     set_up(r, config);
+    if (config->source != NULL && !config->stream->device->ops->one_memory) {
+        config->source->device = config->stream->device;
+    }
     r->layers = calloc((size_t)r->lanes.n_layers, sizeof *r->layers);
     if (r->layers == NULL) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");

@@ -4,8 +4,9 @@
  *
  *     ahead (in layer l - 1)   per KV head the channels c with the largest |mean over the group of the predicted query|_c
  *                              * absmax_c; their keys, of all prompt tokens, are asked for
- *     in layer l               the true query scores them as the annex would (ops->host.scan over the same bytes); the rows of
- *                              the topk that the hot cache lacks are asked for, KV head by KV head
+ *     in layer l               the true query scores them as the annex would (ops->scan over the same bytes, where the model
+ *                              is computed) and the topk are selected; rows of those that the hot cache lacks are asked
+ *                              for, KV head by KV head
  *
  * Design: the channels of at most two layers are under way or here, this one's and the next one's. Which token lies in
  *         which place is decided here: an annex that only gives rows need not know.
@@ -24,53 +25,72 @@ struct pulled {
     const uint32_t *n_slots;                   // [n_segments]
     uint32_t *tokens, *places, *fresh, *lacks; // [topk] each; lacks: the tokens of fresh
     uint32_t n_fresh;
-    float *chosen_q; // [n_channels]
-    float *scores;   // [last - first]
     struct sl_retriever_pending rows;
 };
 
 struct sl_retriever_pull {
-    float *absmax;              // [lanes][d]
-    uint16_t *channels;         // [lanes][n_channels] of the question under way, ascending
-    struct sl_hot_cache *lanes; // [lanes]
-    struct pulled *heads;       // [n_heads]
-    int *all_channels;          // [n_channels] 0, 1, ...: what an index of the channels alone has
-    float *floats;              // one allocation behind absmax and the heads' floats
-    uint32_t *numbers;          // behind the heads' numbers
+    float *absmax;                // [lanes][d]
+    uint16_t *channels;           // [lanes][n_channels] of the question under way, ascending
+    struct sl_hot_cache *lanes;   // [lanes]
+    struct pulled *heads;         // [n_heads]
+    float *floats;                // one allocation behind absmax and by_size
+    uint32_t *numbers;            // behind what the heads have, but for their tokens, and `largest`
+    float *by_size;               // [d] of one lane, and the channels that are largest by it
+    uint32_t *largest;            // [n_channels]
+    void *shared;                 // memory that the device writes and reads: behind chosen and tokens
+    float *chosen;                // [n_heads][n_channels] of the true query
+    struct sl_lists tokens;       // [n_heads][topk], counted from the first that may be chosen
+    struct sl_vectors scores;     // [n_heads][last - first] of the device
+    uint32_t *counts;             // [n_heads] how many are selected
+    struct sl_kv *kv;             // [n_heads] how many there are
+    struct sl_scan_piece *pieces; // [n_heads][n_pieces]
+    size_t pieces_cap;
+    uint32_t n_pieces;
 };
 
 // --- creation --------------------------------------------------------------------------------------------------------
 
-static size_t larger(size_t a, size_t b) {
-    return a > b ? a : b;
-}
-
-static bool allocate(struct sl_retriever *r, struct sl_retriever_pull *pull) {
+static bool allocate_host(struct sl_retriever *r, struct sl_retriever_pull *pull) {
     size_t n_lanes = (size_t)sl_lanes_count(&r->lanes), n_heads = (size_t)r->n_heads, d = (size_t)r->head_dim;
-    size_t n_channels = (size_t)r->n_channels, n_scores = larger((size_t)(sl_retriever_last_choice(r) - r->sinks), d);
-    size_t n_numbers = larger(r->topk, n_channels); // channels are ranked in the same scratch
-    pull->floats = calloc(n_lanes * d + n_heads * (n_channels + n_scores), sizeof *pull->floats);
-    pull->numbers = calloc(n_heads * 4 * n_numbers, sizeof *pull->numbers);
+    size_t n_channels = (size_t)r->n_channels;
+    pull->floats = calloc(n_lanes * d + d, sizeof *pull->floats);
+    pull->numbers = calloc(n_heads * 3 * r->topk + n_channels + n_heads, sizeof *pull->numbers);
     pull->channels = calloc(n_lanes * n_channels, sizeof *pull->channels);
     pull->lanes = calloc(n_lanes, sizeof *pull->lanes);
     pull->heads = calloc(n_heads, sizeof *pull->heads);
-    pull->all_channels = calloc(n_channels, sizeof *pull->all_channels);
+    pull->kv = calloc(n_heads, sizeof *pull->kv);
     if (pull->floats == NULL || pull->numbers == NULL || pull->channels == NULL || pull->lanes == NULL ||
-        pull->heads == NULL || pull->all_channels == NULL) {
+        pull->heads == NULL || pull->kv == NULL) {
         return false;
     }
     pull->absmax = pull->floats;
+    pull->by_size = pull->floats + n_lanes * d;
+    pull->largest = pull->numbers + n_heads * 3 * r->topk;
+    pull->counts = pull->largest + n_channels;
+    return true;
+}
+
+static bool allocate(struct sl_retriever *r, struct sl_retriever_pull *pull) {
+    struct sl_device *device = r->config.stream->device;
+    size_t n_heads = (size_t)r->n_heads, chosen = n_heads * (size_t)r->n_channels * sizeof *pull->chosen;
+    pull->scores.stride = (size_t)(sl_retriever_last_choice(r) - r->sinks);
+    pull->tokens.stride = r->topk;
+    if (!allocate_host(r, pull)) {
+        return false;
+    }
+    pull->shared = sl_device_alloc(device, SL_MEMORY_SHARED, chosen + n_heads * r->topk * sizeof *pull->tokens.at);
+    pull->scores.at = sl_device_alloc(device, SL_MEMORY_DEVICE, n_heads * pull->scores.stride * sizeof(float));
+    if (pull->shared == NULL || pull->scores.at == NULL) {
+        return false;
+    }
+    pull->chosen = pull->shared;
+    pull->tokens.at = (uint32_t *)((char *)pull->shared + chosen);
     for (size_t h = 0; h < n_heads; h++) {
         struct pulled *head = &pull->heads[h];
-        head->chosen_q = pull->absmax + n_lanes * d + h * (n_channels + n_scores);
-        head->scores = head->chosen_q + n_channels;
-        head->tokens = pull->numbers + h * 4 * n_numbers;
-        head->places = head->tokens + n_numbers;
-        head->fresh = head->places + n_numbers;
-        head->lacks = head->fresh + n_numbers;
-    }
-    for (size_t i = 0; i < n_channels; i++) {
-        pull->all_channels[i] = (int)i;
+        head->tokens = pull->tokens.at + h * r->topk;
+        head->places = pull->numbers + h * 3 * r->topk;
+        head->fresh = head->places + r->topk;
+        head->lacks = head->fresh + r->topk;
     }
     return true;
 }
@@ -104,7 +124,10 @@ static void destroy(struct sl_retriever *r) {
     free(pull->channels);
     free(pull->lanes);
     free(pull->heads);
-    free(pull->all_channels);
+    free(pull->kv);
+    free(pull->pieces);
+    sl_device_free(r->config.stream->device, SL_MEMORY_SHARED, pull->shared);
+    sl_device_free(r->config.stream->device, SL_MEMORY_DEVICE, pull->scores.at);
     free(pull);
     r->pull = NULL;
 }
@@ -112,15 +135,16 @@ static void destroy(struct sl_retriever *r) {
 // --- channels --------------------------------------------------------------------------------------------------------
 
 // The channels of one lane in which |mean query| * absmax is largest.
-static void choose_channels(struct sl_retriever *r, int lane, const float *mean, struct pulled *scratch) {
+static void choose_channels(struct sl_retriever *r, int lane, const float *mean) {
+    struct sl_retriever_pull *pull = r->pull;
     size_t d = (size_t)r->head_dim, n = (size_t)r->n_channels;
-    const float *absmax = r->pull->absmax + (size_t)lane * d;
+    const float *absmax = pull->absmax + (size_t)lane * d;
     for (size_t c = 0; c < d; c++) {
-        scratch->scores[c] = fabsf(mean[c]) * absmax[c];
+        pull->by_size[c] = fabsf(mean[c]) * absmax[c];
     }
-    r->config.ops->host.select(scratch->scores, (uint32_t)d, (uint32_t)n, scratch->tokens);
+    r->config.ops->host.select(pull->by_size, (uint32_t)d, (uint32_t)n, pull->largest);
     for (size_t i = 0; i < n; i++) {
-        r->pull->channels[(size_t)lane * n + i] = (uint16_t)scratch->tokens[i];
+        pull->channels[(size_t)lane * n + i] = (uint16_t)pull->largest[i];
     }
 }
 
@@ -135,7 +159,7 @@ static enum sl_status send_channels(struct sl_retriever *r, struct sl_retriever_
         head.n_channels = (uint32_t)n;
         head.last = r->config.n_prompt;
         for (int i = 0; i < part->n_lanes; i++) {
-            choose_channels(r, part->first_lane + i, r->means + (size_t)(part->first_head + i) * d, &r->pull->heads[0]);
+            choose_channels(r, part->first_lane + i, r->means + (size_t)(part->first_head + i) * d);
         }
         memcpy(sl_retriever_request_body(r), r->pull->channels + (size_t)part->first_lane * n, bytes);
         status = sl_retriever_send(r, &head, bytes, &part->main, err);
@@ -174,36 +198,94 @@ static enum sl_status take_channels(struct sl_retriever *r, struct sl_retriever_
 
 // --- tokens ----------------------------------------------------------------------------------------------------------
 
-struct rank_task {
-    struct sl_retriever *r;
-    int first_lane;
-};
+// Room for the pieces of every head; only the first steps allocate.
+static enum sl_status make_pieces(struct sl_retriever *r, struct sl_error *err) {
+    struct sl_retriever_pull *pull = r->pull;
+    pull->n_pieces = 0;
+    for (int h = 0; h < r->n_heads; h++) {
+        const struct pulled *head = &pull->heads[h];
+        uint32_t n = head->indexes != NULL ? head->n_segments : 0;
+        pull->n_pieces = n > pull->n_pieces ? n : pull->n_pieces;
+    }
+    size_t n = (size_t)r->n_heads * pull->n_pieces;
+    if (n > pull->pieces_cap) {
+        free(pull->pieces);
+        pull->pieces = malloc(n * sizeof *pull->pieces);
+        pull->pieces_cap = pull->pieces != NULL ? n : 0;
+    }
+    return n <= pull->pieces_cap ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory to rank tokens");
+}
 
-// Scores of tokens [first, last), segment by segment.
-static void score(const struct sl_retriever *r, struct pulled *head, uint32_t first, uint32_t last) {
+// Of head h, segment by segment: those of tokens [first, last).
+static void describe(const struct sl_retriever *r, int h, uint32_t first, uint32_t last) {
+    const struct pulled *head = &r->pull->heads[h];
+    struct sl_scan_piece *pieces = r->pull->pieces + (size_t)h * r->pull->n_pieces;
     const uint8_t *index = head->indexes;
     uint32_t begin = 0; // of the segment
-    for (uint32_t s = 0; s < head->n_segments; s++) {
-        struct sl_key_index_layout layout;
+    memset(pieces, 0, r->pull->n_pieces * sizeof *pieces);
+    for (uint32_t s = 0; index != NULL && s < head->n_segments; s++) {
+        struct sl_scan_piece *piece = &pieces[s];
         uint32_t end = begin + head->n_slots[s];
-        enum sl_status status = sl_near_channels_layout(&r->shape, r->n_channels, head->n_slots[s], &layout);
+        enum sl_status status = sl_near_channels_layout(&r->shape, r->n_channels, head->n_slots[s], &piece->layout);
         assert(status == SL_OK); // sl_near_read_channels() has checked it
         (void)status;
         uint32_t from = begin > first ? begin : first, to = end < last ? end : last;
+        piece->index = index;
         if (from < to) {
-            r->config.ops->host.scan(&layout, index, head->chosen_q, r->pull->all_channels, r->n_channels, from - begin,
-                                     to - begin, head->scores + (from - first));
+            piece->begin = from - begin;
+            piece->end = to - begin;
+            piece->at = from - first;
         }
-        index += layout.bytes;
+        index += piece->layout.bytes;
         begin = end;
     }
 }
 
-// Heads [begin, end): the topk, and which of them are not here.
-static void rank_heads(void *arg, int64_t begin, int64_t end, int member) {
-    const struct rank_task *task = arg;
-    struct sl_retriever *r = task->r;
+// Of every head whose channels came, the topk into pull->tokens. Waits for the device.
+static enum sl_status rank_heads(struct sl_retriever *r, const struct sl_attend *attend, size_t first_lane,
+                                 struct sl_error *err) {
+    struct sl_retriever_pull *pull = r->pull;
+    size_t n_channels = (size_t)r->n_channels;
     uint32_t first = r->sinks, last = (uint32_t)sl_retriever_last_choice(r);
+    enum sl_status status = make_pieces(r, err);
+    if (status != SL_OK || pull->n_pieces == 0) {
+        return status;
+    }
+    for (int h = 0; h < r->n_heads; h++) {
+        const float *mean = r->means + (size_t)h * (size_t)r->head_dim;
+        const uint16_t *channels = pull->channels + (first_lane + (size_t)h) * n_channels;
+        bool is_there = pull->heads[h].indexes != NULL;
+        for (size_t i = 0; i < n_channels; i++) {
+            pull->chosen[(size_t)h * n_channels + i] = mean[channels[i]];
+        }
+        describe(r, h, first, last);
+        pull->counts[h] = is_there ? r->topk : 0;
+        pull->kv[h] = (struct sl_kv){.n_slots = is_there ? last - first : 0,
+                                     .work = attend->heads.kv[h].work,
+                                     .packed = attend->heads.kv[h].packed};
+    }
+    struct sl_kv_heads heads = {.kv = pull->kv, .n = r->n_heads};
+    const struct sl_scan_call scan = {pull->pieces, r->n_heads,    pull->n_pieces,
+                                      pull->chosen, r->n_channels, pull->scores};
+    status = r->config.ops->publish(r->config.stream, &heads, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    r->config.ops->scan(r->config.stream, &scan);
+    r->config.ops->select(r->config.stream, &heads, pull->scores, (struct sl_vectors){NULL, 0}, false,
+                          (struct sl_counts){.host = pull->counts}, pull->tokens);
+    return sl_stream_wait(r->config.stream, err);
+}
+
+struct want_task {
+    struct sl_retriever *r;
+    int first_lane;
+};
+
+// Heads [begin, end): which of the topk are not here.
+static void want_heads(void *arg, int64_t begin, int64_t end, int member) {
+    const struct want_task *task = arg;
+    struct sl_retriever *r = task->r;
     (void)member;
     for (int64_t h = begin; h < end; h++) {
         struct pulled *head = &r->pull->heads[h];
@@ -212,14 +294,8 @@ static void rank_heads(void *arg, int64_t begin, int64_t end, int member) {
         if (head->indexes == NULL) {
             continue;
         }
-        const float *mean = r->means + h * r->head_dim;
-        for (int i = 0; i < r->n_channels; i++) {
-            head->chosen_q[i] = mean[r->pull->channels[lane * (size_t)r->n_channels + (size_t)i]];
-        }
-        score(r, head, first, last);
-        r->config.ops->host.select(head->scores, last - first, r->topk, head->tokens);
         for (uint32_t i = 0; i < r->topk; i++) {
-            head->tokens[i] += first;
+            head->tokens[i] += r->sinks;
         }
         if (r->keeps_none) {
             sl_hot_cache_forget(&r->pull->lanes[lane]);
@@ -280,11 +356,12 @@ static enum sl_status take(struct sl_retriever *r, struct sl_retriever_layer *l,
         status = take_channels(r, &l->parts[p], err);
     }
     status = status == SL_OK ? sl_retriever_take_means(r, attend, attend->q, err) : status;
+    status = status == SL_OK ? rank_heads(r, attend, (size_t)l->parts[0].first_lane, err) : status;
     if (status != SL_OK) {
         return status;
     }
-    struct rank_task task = {r, l->parts[0].first_lane};
-    sl_stream_run(r->config.stream, r->n_heads, 1, rank_heads, &task);
+    struct want_task task = {r, l->parts[0].first_lane};
+    sl_stream_run(r->config.stream, r->n_heads, 1, want_heads, &task);
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
         status = send_rows(r, &l->parts[p], err);
     }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "tensor/ranks/internal.h"
 
 #define LOOK_MS 50
@@ -94,12 +95,23 @@ const void *sl_ranks_bring(struct sl_ranks *ranks, int rank, struct sl_stream *s
     if (!ranks->apart || rank == 0) {
         return x;
     }
-    if (bytes > block->bytes) {
-        sl_device_free(ranks->devices[rank], SL_MEMORY_DEVICE, block->at);
-        block->at = sl_device_alloc(ranks->devices[rank], SL_MEMORY_DEVICE, bytes);
-        block->bytes = block->at != NULL ? bytes : 0;
+    size_t *refused = &ranks->refused_bytes[rank];
+    if (bytes > block->bytes && (*refused == 0 || bytes < *refused)) {
+        size_t grown = bytes + bytes / 4; // layers differ: not a wait and another block for each of them
+        void *at = sl_device_alloc(ranks->devices[rank], SL_MEMORY_DEVICE, grown);
+        if (at != NULL) {
+            sl_device_free(ranks->devices[rank], SL_MEMORY_DEVICE, block->at);
+            *block = (struct sl_ranks_block){at, grown};
+        } else {
+            if (*refused == 0) {
+                sl_log_warn("ranks",
+                            "rank=%d of=%d no_room=%zu: it reads activations where rank 0 has them, which is slow",
+                            rank, ranks->n, grown);
+            }
+            *refused = bytes;
+        }
     }
-    if (block->at == NULL) {
+    if (bytes > block->bytes) {
         return x;
     }
     sl_stream_copy(stream, block->at, x, bytes);
@@ -113,7 +125,7 @@ enum sl_status sl_ranks_check(const struct sl_ranks *ranks, struct sl_error *err
                               (double)ranks->vigil.still_ms / 1e3);
 }
 
-enum sl_status sl_ranks_say_whose(const struct sl_ranks *ranks, int rank, enum sl_status status,
-                                  const struct sl_error *why, struct sl_error *err) {
-    return status == SL_OK ? SL_OK : sl_fail(err, status, "rank %d of %d: %s", rank, ranks->n, why->text);
+enum sl_status sl_ranks_say_whose(int rank, int n, enum sl_status status, const struct sl_error *why,
+                                  struct sl_error *err) {
+    return status == SL_OK ? SL_OK : sl_fail(err, status, "rank %d of %d: %s", rank, n, why->text);
 }

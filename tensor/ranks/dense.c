@@ -144,7 +144,7 @@ static enum sl_status take_packed(const struct packed *packed, struct split *spl
     matrix->packed = split;
     for (int r = 0; r < ranks->n; r++) {
         if (status == SL_OK && packed[r].status != SL_OK) {
-            status = sl_fail(err, packed[r].status, "rank %d of %d: %s", r, ranks->n, packed[r].err.text);
+            status = sl_ranks_say_whose(r, ranks->n, packed[r].status, &packed[r].err, err);
         }
         atomic_fetch_add(&ranks->weight_bytes[r], held_bytes(&split->parts[r]));
         matrix->packed_bytes += held_bytes(&split->parts[r]);

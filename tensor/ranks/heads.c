@@ -97,6 +97,32 @@ static void put_rows(struct sl_stream *stream, const struct sl_kv_heads *heads, 
     SL_RANKS_RUN(c);
 }
 
+struct scan_call {
+    struct sl_ranks_call call;
+    struct sl_scan_call args;
+};
+
+static void scan_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    struct sl_scan_call part = ((const struct scan_call *)call)->args;
+    struct sl_share share = sl_share_of(part.n_heads, rank, call->n);
+    part.pieces += (size_t)share.first * part.n_pieces;
+    part.q += share.first * part.n_channels;
+    part.out = sl_vectors_from(part.out, share.first);
+    part.n_heads = (int)share.n;
+    if (part.n_heads > 0) {
+        call->ranks->each->scan(stream, &part);
+    }
+}
+
+static void scan(struct sl_stream *stream, const struct sl_scan_call *args) {
+    size_t work = 0;
+    for (size_t i = 0; i < (size_t)args->n_heads * args->n_pieces; i++) {
+        work += (size_t)(args->pieces[i].end - args->pieces[i].begin) * (size_t)args->n_channels;
+    }
+    struct scan_call c = {sl_ranks_call(stream, work, scan_part), *args};
+    SL_RANKS_RUN(c);
+}
+
 // --- scores ----------------------------------------------------------------------------------------------------------------
 
 static void value_change_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
@@ -193,7 +219,7 @@ static enum sl_status publish(struct sl_stream *stream, struct sl_kv_heads *head
     SL_RANKS_RUN(c);
     status = sl_ranks_check(ranks, err);
     for (int r = 0; r < ranks->n && status == SL_OK; r++) {
-        status = sl_ranks_say_whose(ranks, r, published->status[r], &ranks->errors[r], err);
+        status = sl_ranks_say_whose(r, ranks->n, published->status[r], &ranks->errors[r], err);
     }
     heads->published = published;
     heads->first = 0;
@@ -205,6 +231,7 @@ void sl_ranks_fill_heads(struct sl_ops *ops) {
     ops->quantize = quantize;
     ops->gather = gather;
     ops->put_rows = put_rows;
+    ops->scan = scan;
     ops->value_change = value_change;
     ops->select = select_slots;
     ops->nearest = nearest;

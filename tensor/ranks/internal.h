@@ -48,7 +48,8 @@ struct sl_ranks {
     uint64_t n_published;
     struct sl_error errors[SL_MAX_RANKS]; // of what was published last
     struct sl_ranks_block brought[SL_MAX_RANKS];
-    atomic_int lost; // rank; -1: none
+    size_t refused_bytes[SL_MAX_RANKS]; // of those: what there was no room for; 0: there always was
+    atomic_int lost;                    // rank; -1: none
     atomic_size_t weight_bytes[SL_MAX_RANKS];
 };
 
@@ -79,10 +80,6 @@ enum sl_status sl_ranks_check(const struct sl_ranks *ranks, struct sl_error *err
 // others wait for is lost.
 enum sl_status sl_ranks_wait(struct sl_ranks *ranks, const struct sl_mark *mark, struct sl_error *err);
 
-// A status that a rank's device gave, with its text, as of that rank.
-enum sl_status sl_ranks_say_whose(const struct sl_ranks *ranks, int rank, enum sl_status status,
-                                  const struct sl_error *why, struct sl_error *err);
-
 // The heads as a rank knows them.
 static inline struct sl_kv_heads sl_ranks_heads(const struct sl_ranks *ranks, int rank, struct sl_kv_heads heads) {
     if (ranks->apart) {
@@ -92,7 +89,7 @@ static inline struct sl_kv_heads sl_ranks_heads(const struct sl_ranks *ranks, in
 }
 
 // x of rank 0's memory, in the rank's own from here on in its stream, until it brings something else. x itself where it lies there
-// already, or where there is no room for it.
+// already, or where there is no room for it, which is said once, and remembered.
 const void *sl_ranks_bring(struct sl_ranks *ranks, int rank, struct sl_stream *stream, const void *x, size_t bytes);
 
 // A call of so many bytes by call->n ranks; rank 0 alone is whoever calls. Nothing is done where a rank is lost. What ranks

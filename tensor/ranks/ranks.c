@@ -85,10 +85,11 @@ static bool has_failed(const struct sl_device *device) {
     return any;
 }
 
-// Rank 0's first: who has it has all.
+// Rank 0's first: who has it has all. Where a rank is lost, rank 0's alone, and the others are nobody's any more: a thread that stands
+// still in a driver may have their mutexes.
 static void hold(struct sl_stream *stream) {
     const struct sl_ranks *ranks = sl_ranks_of(stream);
-    for (int r = 0; r < ranks->n; r++) {
+    for (int r = 0; r < ranks->n && (r == 0 || !sl_ranks_is_lost(ranks)); r++) {
         sl_stream_hold(sl_ranks_compute(ranks, r));
     }
 }
@@ -107,8 +108,11 @@ static enum sl_status let_go(struct sl_stream *stream, struct sl_error *err) {
     enum sl_status status = sl_ranks_check(ranks, err);
     for (int r = ranks->n - 1; r >= 0; r--) {
         struct sl_error why;
+        if (r > 0 && sl_ranks_is_lost(ranks)) {
+            continue;
+        }
         enum sl_status left_out = sl_stream_let_go(sl_ranks_compute(ranks, r), &why);
-        status = status == SL_OK ? sl_ranks_say_whose(ranks, r, left_out, &why, err) : status;
+        status = status == SL_OK ? sl_ranks_say_whose(r, ranks->n, left_out, &why, err) : status;
     }
     return status;
 }
@@ -152,10 +156,11 @@ static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err)
     struct sl_mark of_first = mark_of(mark);
     enum sl_status status = sl_ranks_wait(ranks, &of_first, err);
     status = status == SL_OK ? sl_mark_wait(&of_first, err) : status;
-    for (int r = 1; r < ranks->n && status == SL_OK; r++) { // is anything wrong that rank 0 has not seen?
+    // A device that fails may let rank 0's go on behind it, with what it has not done: each is asked.
+    for (int r = 1; r < ranks->n && status == SL_OK; r++) {
         const struct sl_mark none = {sl_ranks_compute(ranks, r), 0};
         struct sl_error why;
-        status = sl_ranks_say_whose(ranks, r, sl_mark_wait(&none, &why), &why, err);
+        status = sl_ranks_say_whose(r, ranks->n, sl_mark_wait(&none, &why), &why, err);
     }
     return status;
 }

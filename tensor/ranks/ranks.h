@@ -51,5 +51,9 @@ struct sl_device *sl_ranks_device(struct sl_device *device, int rank);
 // All ranks come together and do nothing: what an operation costs beside its work.
 void sl_ranks_meet(struct sl_stream *stream);
 
+// A status that a rank gave, with its text, as of that rank: what `status` is.
+enum sl_status sl_ranks_say_whose(int rank, int n, enum sl_status status, const struct sl_error *why,
+                                  struct sl_error *err);
+
 // Bytes of packed weights that a rank of the device holds.
 size_t sl_ranks_weight_bytes(const struct sl_device *device, int rank);

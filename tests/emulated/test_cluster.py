@@ -87,7 +87,7 @@ def test_who_has_too_little_staging_memory_is_passed_over():
         assert "decode: job=" not in cluster.processes["decode-0"].errors(), cluster.processes["decode-0"].errors()
 
 
-def fail_on(role, kernel, *options):
+def fail_on(role, kernel, *options, says=""):
     """The device goes wrong at that kernel: its worker says where and ends, and the job goes on with another."""
     recipe = "h2o," + SMALL
     os.environ["SLUICE_EMULATED_FAULT"] = str(kernel)
@@ -96,7 +96,7 @@ def fail_on(role, kernel, *options):
         events = cluster.generate(job(recipe), timeout=120)
         worker = cluster.processes[f"{role}-0"]
         assert worker.popen.wait(60 * SLOW) == 1, worker.errors()
-        assert "the device has failed: the emulated kernel " in worker.errors(), worker.errors()
+        assert "the device has failed: the emulated kernel " in worker.errors() and says in worker.errors(), worker.errors()
         worker.killed = True  # by itself: that was looked at
         cluster.worker_args = {}
         cluster.start_worker(f"{role}-1")

@@ -66,7 +66,7 @@ def test_decode_on_ranks():
 
 
 def test_a_rank_that_goes_wrong_takes_its_worker_along():
-    fail_on("decode", 400, "--ranks", "2")
+    fail_on("decode", "200@1", "--ranks", "2", says=" of device 1 was made to fail")
 
 
 def test_a_rank_that_stands_still_takes_its_worker_along():

@@ -260,6 +260,57 @@ static void test_scan_of_all_channels_ranks_as_the_logits(void **state) {
     }
 }
 
+// Pieces of several heads: what host.scan says of each, bit by bit, and nothing beside it.
+static void test_scan_of_heads_equals_each_piece_on_its_own(void **state) {
+    (void)state;
+    enum { HEADS = 3, PIECES = 3, D = 16, N = 700, STRIDE = 1100 };
+    static const struct {
+        uint32_t n, begin, end, at; // n: slots of the index; at: in the row
+    } cut[HEADS][PIECES] = {{{128, 5, 128, 0}, {700, 0, 700, 123}, {333, 0, 9, 823}},
+                            {{64, 0, 0, 0}, {64, 0, 0, 0}, {64, 0, 0, 0}}, // a head of which nothing came
+                            {{1, 0, 1, 7}, {64, 63, 64, 9}, {700, 33, 699, 300}}};
+    for (const char *const *name = tested(); *name != NULL; name++) {
+        const struct sl_ops *ops = tier(*name), *reference = tier("reference");
+        struct cache c;
+        const struct page_case a = {SL_KV_F32, SL_KV_F32, D, N, 0};
+        open_keys(&c, &a, reference);
+        float *q = random_floats(HEADS * D, 11), *got = take(HEADS * STRIDE * sizeof *got),
+              *want = take(HEADS * STRIDE * sizeof *want);
+        for (size_t s = 0; s < 3 * N_SCAN_FORMATS; s++) { // devices: in three orders of threads
+            struct sl_scan_piece pieces[HEADS][PIECES] = {0};
+            int n_channels = s < N_SCAN_FORMATS ? 1 : D, all[D];
+            for (int i = 0; i < D; i++) {
+                all[i] = i;
+            }
+            for (int i = 0; i < HEADS * STRIDE; i++) {
+                got[i] = want[i] = 123.0f;
+            }
+            for (int h = 0; h < HEADS; h++) {
+                for (int p = 0; p < PIECES; p++) {
+                    struct sl_scan_piece *piece = &pieces[h][p];
+                    piece->layout = layout_of(scan_formats[s % N_SCAN_FORMATS], D, cut[h][p].n);
+                    piece->index = make_index(reference, c.kv, cut[h][p].n, &piece->layout);
+                    piece->begin = cut[h][p].begin;
+                    piece->end = cut[h][p].end;
+                    piece->at = cut[h][p].at;
+                    ops->host.scan(&piece->layout, piece->index, q + h * n_channels, all, n_channels, piece->begin,
+                                   piece->end, want + h * STRIDE + piece->at);
+                }
+            }
+            const struct sl_scan_call call = {pieces[0], HEADS, PIECES, q, n_channels, {got, STRIDE}};
+            ops->scan(NULL, &call);
+            assert_memory_equal(got, want, HEADS * STRIDE * sizeof *got);
+            for (int i = 0; i < HEADS * PIECES; i++) {
+                free((void *)pieces[i / PIECES][i % PIECES].index);
+            }
+        }
+        free(q);
+        free(got);
+        free(want);
+        cache_free(&c);
+    }
+}
+
 // --- rows ------------------------------------------------------------------------------------------------------------
 
 static void test_copy_rows_gives_rows_in_the_working_format(void **state) {
@@ -532,6 +583,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_key_index_of_no_slots_is_zeros),
         cmocka_unit_test(test_scan_is_the_sum_over_the_channels_in_order),
         cmocka_unit_test(test_scan_of_all_channels_ranks_as_the_logits),
+        cmocka_unit_test(test_scan_of_heads_equals_each_piece_on_its_own),
         cmocka_unit_test(test_copy_rows_gives_rows_in_the_working_format),
         cmocka_unit_test(test_put_rows_is_the_inverse_and_touches_nothing_else),
         cmocka_unit_test(test_put_rows_of_heads_equals_each_on_its_own),

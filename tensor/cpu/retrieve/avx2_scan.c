@@ -297,4 +297,5 @@ SL_SCAN_OF_PAGES(scan_page)
 void sl_avx2_scan_fill(struct sl_ops *ops) {
     ops->host.index_keys = index_keys;
     ops->host.scan = scan;
+    ops->scan = scan_heads;
 }

@@ -64,4 +64,5 @@ SL_SCAN_OF_PAGES(scan_page)
 
 void sl_avx512_scan_fill(struct sl_ops *ops) {
     ops->host.scan = scan;
+    ops->scan = scan_heads;
 }

@@ -5,7 +5,7 @@
 #include "tensor/ops.h"
 
 void sl_ref_retrieve_fill(struct sl_ops *ops); // mean_query attend_slots
-void sl_ref_scan_fill(struct sl_ops *ops);     // index_keys scan copy_rows put_rows
+void sl_ref_scan_fill(struct sl_ops *ops);     // index_keys scan copy_rows put_rows, ops->scan
 
 #if defined(__x86_64__)
 void sl_avx2_retrieve_fill(struct sl_ops *ops);

@@ -13,6 +13,7 @@
 #include "tensor/cpu/attention/kv_page.h"
 #include "tensor/cpu/attention/ref_kv_slots.h"
 #include "tensor/cpu/retrieve/fills.h"
+#include "tensor/cpu/retrieve/scan_heads.h"
 
 // --- key indexes -----------------------------------------------------------------------------------------------------
 
@@ -123,6 +124,10 @@ static void scan(const struct sl_key_index_layout *layout, const void *index, co
     }
 }
 
+static void scan_heads(struct sl_stream *stream, const struct sl_scan_call *args) {
+    sl_scan_heads(stream, args, scan);
+}
+
 // --- rows ------------------------------------------------------------------------------------------------------------
 
 static size_t work_row_bytes(const struct sl_kv *kv) {
@@ -185,6 +190,7 @@ static void put_rows(struct sl_stream *stream, const struct sl_kv_heads *heads, 
 void sl_ref_scan_fill(struct sl_ops *ops) {
     ops->host.index_keys = index_keys;
     ops->host.scan = scan;
+    ops->scan = scan_heads;
     ops->host.copy_rows = copy_rows;
     ops->put_rows = put_rows;
 }

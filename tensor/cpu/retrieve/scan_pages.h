@@ -12,6 +12,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "tensor/cpu/retrieve/scan_heads.h"
 #include "tensor/ops.h"
 
 struct sl_scan_channels {
@@ -28,7 +29,7 @@ struct sl_scan_kernel {
 };
 
 /*
- * A tier's kernels and its ops->scan from its scan_page(channels, slot, format, scores), which is inlined into each: the
+ * A tier's kernels, its host.scan and its ops->scan from its scan_page(channels, slot, format, scores), which is inlined into each: the
  * format is known there.
  */
 #define SL_SCAN_OF_PAGES(scan_page)                                                                                    \
@@ -55,6 +56,9 @@ struct sl_scan_kernel {
     static void scan(const struct sl_key_index_layout *layout, const void *index, const float *q, const int *channels, \
                      int n_channels, uint32_t begin, uint32_t end, float *scores_out) {                                \
         sl_scan_pages(&kernel, layout, index, q, channels, n_channels, begin, end, scores_out);                        \
+    }                                                                                                                  \
+    static void scan_heads(struct sl_stream *stream, const struct sl_scan_call *args) {                                \
+        sl_scan_heads(stream, args, scan);                                                                             \
     }
 
 // Bytes of a channel before slot j, a multiple of 8.

@@ -47,9 +47,9 @@ void sl_emu_set_order(unsigned order);
 // Work runs when it is queued, the earliest that a GPU can.
 void sl_emu_set_eager(bool eager);
 
-// The n-th kernel that runs from now on goes wrong, as one does that follows a wrong address: it is not done, and nothing after it
+// The n-th kernel of a device, or of any (-1), that runs from now on goes wrong, as one does that follows a wrong address: it is not done, and nothing after it
 // ever is. 0: none. Events behind it are not reached.
-void sl_emu_fail_at(uint64_t n);
+void sl_emu_fail_at(int device, uint64_t n);
 const char *sl_emu_failed(void); // the kernel that went wrong, or NULL
 int sl_emu_failed_device(void);  // whose
 // The n-th kernel of a device that would run from now on never ends: nothing behind it is reached. n 0: none.

@@ -88,6 +88,7 @@ struct machine {
 };
 extern machine m;
 
+[[noreturn]] void die(const char *what, const char *file, int line);
 void to_scheduler();                 // from the fiber that runs
 void open_devices(bool open);        // device memory to work of queues; calls nest
 int used_device();                   // by this thread

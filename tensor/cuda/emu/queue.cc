@@ -33,7 +33,7 @@ namespace emu {
 static bool eager;
 static uint64_t n_before_failure; // kernels; 0: none will go wrong
 static const char *failed;
-static int failed_device;
+static int failing_device, failed_device;
 static int stalled_device;
 static uint64_t n_before_stall; // kernels of it; 0: none will stand still
 using guard = std::lock_guard<std::recursive_mutex>;
@@ -48,7 +48,8 @@ static void advance(gpu_queue *queue, const gpu_event *until, uint64_t number) {
            can_do(queue, queue->steps.front())) {
         step next = std::move(queue->steps.front());
         queue->steps.pop_front();
-        if (next.kernel != nullptr && n_before_failure > 0 && --n_before_failure == 0) {
+        bool may_fail = next.kernel != nullptr && (failing_device < 0 || failing_device == queue->device);
+        if (may_fail && n_before_failure > 0 && --n_before_failure == 0) {
             failed = next.kernel;
             failed_device = queue->device;
         }
@@ -79,7 +80,11 @@ static bool can_do(const gpu_queue *queue, const step &next) {
     return true;
 }
 
+// As CUDA has it: a kernel is launched by a thread that uses the queue's device.
 static void add(gpu_queue *queue, step next) {
+    if (next.kernel != nullptr && queue->device != used_device()) {
+        die("a kernel on a queue of a device that its thread does not use", next.kernel, 0);
+    }
     queue->steps.push_back(std::move(next));
     if (eager) {
         advance(queue, nullptr, 0);
@@ -162,8 +167,9 @@ void sl_emu_set_eager(bool eager) {
     emu::eager = eager;
 }
 
-void sl_emu_fail_at(uint64_t n) {
+void sl_emu_fail_at(int device, uint64_t n) {
     emu::guard lock(emu::m.lock);
+    emu::failing_device = device;
     emu::n_before_failure = n;
     emu::failed = nullptr;
 }

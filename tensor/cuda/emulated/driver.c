@@ -3,11 +3,12 @@
 #include "tensor/cuda/emulated/driver.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "tensor/cuda/emu/emulator.h"
 
-// For tests of what becomes of a worker: the number of the kernel that goes wrong, that of device 1's which never ends, the device that has
+// For tests of what becomes of a worker: the number of the kernel that goes wrong, of all, or as "40@1" of device 1's, that of device 1's which never ends, the device that has
 // little memory, how much of it every device has, and bytes that may be pinned at a time, as by ulimit -l.
 #define FAULT      "SLUICE_EMULATED_FAULT"
 #define STALL      "SLUICE_EMULATED_STALL"
@@ -24,7 +25,8 @@ static size_t limit(const char *name, size_t otherwise) {
 static enum sl_status open_device(int index, struct sl_error *err) {
     const char *fault = getenv(FAULT);
     if (fault != NULL) {
-        sl_emu_fail_at(strtoull(fault, NULL, 10));
+        const char *of = strchr(fault, '@');
+        sl_emu_fail_at(of != NULL ? (int)strtol(of + 1, NULL, 10) : -1, strtoull(fault, NULL, 10));
     }
     if (index < 0 || index >= SL_EMU_DEVICES) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "there are emulated devices 0 to %d, not %d", SL_EMU_DEVICES - 1,
@@ -71,14 +73,19 @@ static void end_sharing(void *base) {
     (void)base;
 }
 
-static enum sl_status event_wait(struct gpu_event *event, struct sl_error *err) {
-    while (!sl_emu_event_wait(event)) { // what is wrong with a kernel ends the process, with the place
-        sl_sleep_ms(10);
-    }
+static enum sl_status queue_look(struct gpu_queue *queue, struct sl_error *err) {
+    (void)queue; // one that fails ends all
     const char *kernel = sl_emu_failed();
     return kernel == NULL ? SL_OK
                           : sl_fail(err, SL_ERR_INTERNAL, "the emulated kernel %s of device %d was made to fail",
                                     kernel, sl_emu_failed_device());
+}
+
+static enum sl_status event_wait(struct gpu_event *event, struct sl_error *err) {
+    while (!sl_emu_event_wait(event)) { // what is wrong with a kernel ends the process, with the place
+        sl_sleep_ms(10);
+    }
+    return queue_look(NULL, err);
 }
 
 static bool event_wait_until(struct gpu_event *event, int64_t until_ns) {
@@ -105,6 +112,7 @@ const struct gpu_driver sl_gpu_emulator = {
     .unshare = end_sharing,
     .queue_open = sl_emu_queue_open,
     .queue_close = sl_emu_queue_close,
+    .queue_look = queue_look,
     .copy = sl_emu_copy,
     .event_open = sl_emu_event_open,
     .event_close = sl_emu_event_close,

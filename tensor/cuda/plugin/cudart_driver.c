@@ -35,19 +35,6 @@ static struct {
 
 static _Thread_local int current = -1; // the device that this thread uses; -1: it has not said
 
-static void use(int index) {
-    if (current != index && cudaSetDevice(index) == cudaSuccess) {
-        current = index;
-    }
-}
-
-// Of threads that only wait and copy: any of ours.
-static void make_current(void) {
-    if (current < 0) {
-        use(cuda.opened[0]);
-    }
-}
-
 // --- failures ------------------------------------------------------------------------------------------------------------
 
 static void note_queued(const char *what) {
@@ -65,6 +52,22 @@ static void list_recent(char *text, size_t bytes) {
     }
 }
 
+// Whose failure it is: of a device that has failed every call fails. Its own thread's, where all others answer.
+static int find_failed(void) {
+    int found = -1;
+    for (int i = 0; i < atomic_load(&cuda.n_opened) && found < 0; i++) {
+        cudaError_t error = cudaSetDevice(cuda.opened[i]);
+        error = error == cudaSuccess ? cudaStreamQuery(NULL) : error;
+        found = error != cudaSuccess && error != cudaErrorNotReady ? cuda.opened[i] : -1;
+        (void)cudaGetLastError();
+    }
+    if (current >= 0) {
+        (void)cudaSetDevice(current);
+        (void)cudaGetLastError();
+    }
+    return found >= 0 ? found : current;
+}
+
 static void note_failure(cudaError_t error, const char *where) {
     char recent[160];
     pthread_mutex_lock(&cuda.lock);
@@ -72,7 +75,7 @@ static void note_failure(cudaError_t error, const char *where) {
         list_recent(recent, sizeof recent);
         sl_fail(&cuda.first, SL_ERR_INTERNAL,
                 "device %d: %s: %s (CUDA says %d); queued last: %s. CUDA_LAUNCH_BLOCKING=1 finds the one that failed",
-                current, where, cudaGetErrorString(error), (int)error, recent);
+                find_failed(), where, cudaGetErrorString(error), (int)error, recent);
         atomic_store(&cuda.failed, true);
     }
     pthread_mutex_unlock(&cuda.lock);
@@ -85,6 +88,19 @@ static bool check(cudaError_t error, const char *where) {
         note_failure(error, where);
     }
     return error == cudaSuccess;
+}
+
+static void use(int index) {
+    if (current != index && check(cudaSetDevice(index), "cudaSetDevice")) {
+        current = index;
+    }
+}
+
+// Of threads that only wait and copy: any of ours.
+static void make_current(void) {
+    if (current < 0) {
+        use(cuda.opened[0]);
+    }
 }
 
 void sl_cuda_launching(const char *what) {
@@ -130,7 +146,8 @@ static enum sl_status find_device(int index, struct sl_error *err) {
 static enum sl_status reach(int from, int to, struct sl_error *err) {
     int can = 0;
     cudaError_t error = cudaDeviceCanAccessPeer(&can, from, to);
-    use(from);
+    error = error == cudaSuccess ? cudaSetDevice(from) : error;
+    current = error == cudaSuccess ? from : -1;
     if (error == cudaSuccess && can) {
         error = cudaDeviceEnablePeerAccess(to, 0);
         error = error == cudaErrorPeerAccessAlreadyEnabled ? cudaSuccess : error;
@@ -318,9 +335,7 @@ static bool event_reached(struct gpu_event *event) {
     return true;
 }
 
-static enum sl_status event_wait(struct gpu_event *event, struct sl_error *err) {
-    make_current();
-    check(cudaEventSynchronize((cudaEvent_t)event), "wait");
+static enum sl_status say_failure(struct sl_error *err) {
     if (!atomic_load(&cuda.failed)) {
         return SL_OK;
     }
@@ -328,6 +343,23 @@ static enum sl_status event_wait(struct gpu_event *event, struct sl_error *err) 
         *err = cuda.first; // written once, before `failed`
     }
     return SL_ERR_INTERNAL;
+}
+
+static enum sl_status event_wait(struct gpu_event *event, struct sl_error *err) {
+    make_current();
+    check(cudaEventSynchronize((cudaEvent_t)event), "wait");
+    return say_failure(err);
+}
+
+static enum sl_status queue_look(struct gpu_queue *queue, struct sl_error *err) {
+    make_current();
+    cudaError_t error = cudaStreamQuery((cudaStream_t)queue);
+    if (error == cudaErrorNotReady) {
+        (void)cudaGetLastError();
+    } else {
+        check(error, "cudaStreamQuery");
+    }
+    return say_failure(err);
 }
 
 // Polled: most waits are short, and one that is not costs a look every 50 us.
@@ -358,6 +390,7 @@ const struct gpu_driver sl_gpu_cudart = {
     .unshare = end_sharing,
     .queue_open = queue_open,
     .queue_close = queue_close,
+    .queue_look = queue_look,
     .copy = copy,
     .event_open = event_open,
     .event_close = event_close,

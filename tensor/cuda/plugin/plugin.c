@@ -18,10 +18,10 @@
 #define GEMM "SLUICE_GEMM" // of the environment: whose products are for rows of prompts, "own" or "cublaslt"
 
 static struct {
-    pthread_once_t driver_once, library_once;
+    pthread_once_t driver_once, library_once, several_once;
     struct gpu_driver driver;
     const struct gpu_library *library; // NULL: our own kernels alone
-} here = {.driver_once = PTHREAD_ONCE_INIT, .library_once = PTHREAD_ONCE_INIT};
+} here = {.driver_once = PTHREAD_ONCE_INIT, .library_once = PTHREAD_ONCE_INIT, .several_once = PTHREAD_ONCE_INIT};
 
 // --- products of a library -------------------------------------------------------------------------------------------------
 
@@ -40,9 +40,7 @@ static void open_library(void) {
     if (asked == NULL || strcmp(asked, "own") == 0) {
         return;
     }
-    if (sl_cudart_has_several()) {
-        sl_fail(&err, SL_ERR_UNSUPPORTED, "what cuBLASLt is asked through belongs to one device");
-    } else if (strcmp(asked, "cublaslt") == 0) {
+    if (strcmp(asked, "cublaslt") == 0) {
         here.library = open_cublaslt(&err);
     } else {
         sl_fail(&err, SL_ERR_INVALID, GEMM " is \"%s\", expected own or cublaslt", asked);
@@ -52,9 +50,21 @@ static void open_library(void) {
     }
 }
 
+static void say_several(void) {
+    sl_log_warn("cuda", "products=own reason=\"what cuBLASLt is asked through belongs to one device\"");
+}
+
+// Asked at every call: a process that has computed on one device may open others.
 static const struct gpu_library *find_library(void) {
-    pthread_once(&here.library_once, open_library);
-    return here.library;
+    if (!sl_cudart_has_several()) {
+        pthread_once(&here.library_once, open_library);
+        return here.library;
+    }
+    const char *asked = getenv(GEMM);
+    if (asked != NULL && strcmp(asked, "own") != 0) {
+        pthread_once(&here.several_once, say_several);
+    }
+    return NULL;
 }
 
 // --- the plugin --------------------------------------------------------------------------------------------------------------

@@ -145,7 +145,14 @@ static bool has_failed(const struct sl_device *device) {
     return atomic_load(&((const struct gpu_device *)device)->failed);
 }
 
-// The next mark that was not reached when somebody last looked, and those behind it.
+static void note_at_least(_Atomic uint64_t *noted, uint64_t number) {
+    uint64_t was = atomic_load(noted);
+    while (was < number && !atomic_compare_exchange_weak(noted, &was, number)) {
+    }
+}
+
+// The next mark that was not reached when somebody last looked, and those behind it. Of marks that have lost their event to a newer
+// one nothing is seen: they count as reached, or one that looks late would see no progress until the newer one is.
 static uint64_t progress(const struct sl_device *device) {
     struct gpu_device *gpu = (struct gpu_device *)device;
     struct gpu_stream *s = &gpu->streams[SL_STREAM_COMPUTE];
@@ -153,10 +160,12 @@ static uint64_t progress(const struct sl_device *device) {
         return gpu->driver->progress();
     }
     uint64_t n = atomic_load(&s->n_looked), marks = atomic_load(&s->n_marks);
+    n = marks > GPU_EVENTS && n < marks - GPU_EVENTS ? marks - GPU_EVENTS : n;
+    driver_of(device);
     while (n < marks && gpu->driver->event_reached(s->events[(n + 1) % GPU_EVENTS])) {
         n++;
     }
-    atomic_store(&s->n_looked, n);
+    note_at_least(&s->n_looked, n);
     return n;
 }
 
@@ -176,14 +185,9 @@ static void mark_here(struct sl_stream *stream, struct sl_mark *mark_out) {
 }
 
 static void come_after(struct sl_stream *stream, const struct sl_mark *mark) {
-    struct gpu_stream *s = sl_gpu_stream(stream), *of = sl_gpu_stream(mark->stream);
+    struct gpu_stream *of = (struct gpu_stream *)mark->stream; // maybe another device's: what is used is the stream's
+    struct gpu_stream *s = sl_gpu_stream(stream);
     s->driver->event_before(of->events[mark->number % GPU_EVENTS], s->queue);
-}
-
-static void note_reached(struct gpu_stream *s, uint64_t number) {
-    uint64_t was = atomic_load(&s->n_reached);
-    while (was < number && !atomic_compare_exchange_weak(&s->n_reached, &was, number)) {
-    }
 }
 
 // Noted by waits alone: a device that has failed reaches everything, and the next wait has to say so.
@@ -192,15 +196,17 @@ static bool is_reached(const struct sl_mark *mark) {
     return mark->number <= atomic_load(&s->n_reached) || s->driver->event_reached(s->events[mark->number % GPU_EVENTS]);
 }
 
+// Of mark 0, which is reached from the beginning, it is asked whether the device has failed meanwhile.
 static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err) {
     struct gpu_stream *s = sl_gpu_stream(mark->stream);
-    if (mark->number > atomic_load(&s->n_reached)) {
-        enum sl_status status = s->driver->event_wait(s->events[mark->number % GPU_EVENTS], err);
+    if (mark->number == 0 || mark->number > atomic_load(&s->n_reached)) {
+        enum sl_status status = mark->number == 0 ? s->driver->queue_look(s->queue, err)
+                                                  : s->driver->event_wait(s->events[mark->number % GPU_EVENTS], err);
         if (status != SL_OK) {
             atomic_store(&((struct gpu_device *)mark->stream->device)->failed, true);
             return status;
         }
-        note_reached(s, mark->number);
+        note_at_least(&s->n_reached, mark->number);
     }
     if (s->status != SL_OK && err != NULL) { // behind the wait: whoever frees memory counts on nothing running in it
         *err = s->err;

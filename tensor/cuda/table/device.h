@@ -18,7 +18,7 @@
 #include "tensor/device.h"
 #include "tensor/ops.h"
 
-#define GPU_EVENTS 64 // of a stream: marks that are told apart; an older one is as far as the next that is
+#define GPU_EVENTS 128 // of a stream: marks that are told apart; an older one is as far as the next that is
 
 // What ops->publish() made of heads.
 struct gpu_published {

@@ -45,6 +45,8 @@ struct gpu_driver {
     void (*unshare)(void *base);
     struct gpu_queue *(*queue_open)(void); // NULL: exhausted
     void (*queue_close)(struct gpu_queue **queue);
+    // Does not wait. SL_ERR_INTERNAL: its device has failed, as far as it has come; says what CUDA says.
+    enum sl_status (*queue_look)(struct gpu_queue *queue, struct sl_error *err);
     void (*copy)(struct gpu_queue *queue, void *to, const void *from, size_t bytes);
     struct gpu_event *(*event_open)(void);
     void (*event_close)(struct gpu_event **event);

@@ -205,6 +205,46 @@ static void put_rows(struct sl_stream *stream, const struct sl_kv_heads *heads, 
     }
 }
 
+#define PIECES 512 // of a launch: what describes them is a small part of a ring
+
+static void scan(struct sl_stream *stream, const struct sl_scan_call *args) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    uint32_t n = (uint32_t)args->n_heads * args->n_pieces;
+    for (uint32_t first = 0, n_here; first < n; first += n_here) {
+        void *here;
+        uint32_t most = 0;
+        n_here = n - first < PIECES ? n - first : PIECES;
+        struct gpu_scan_piece *there = sl_gpu_describe_begin(s, n_here * sizeof *there, &here);
+        if (there == NULL) {
+            return;
+        }
+        for (uint32_t i = 0; i < n_here; i++) {
+            const struct sl_scan_piece *piece = &args->pieces[first + i];
+            size_t h = (first + i) / args->n_pieces;
+            const char *index = piece->index;
+            ((struct gpu_scan_piece *)here)[i] = (struct gpu_scan_piece){0};
+            if (piece->begin == piece->end) {
+                continue;
+            }
+            assert(piece->end <= piece->layout.capacity && args->n_channels <= SL_MAX_HEAD_DIM &&
+                   piece->layout.format == args->pieces[0].layout.format);
+            ((struct gpu_scan_piece *)here)[i] =
+                (struct gpu_scan_piece){.codes = index + piece->layout.codes,
+                                        .scale = (const float *)(index + piece->layout.scale),
+                                        .q = args->q + h * (size_t)args->n_channels,
+                                        .out = args->out.at + h * args->out.stride + piece->at,
+                                        .channel_bytes = piece->layout.channel_bytes,
+                                        .begin = piece->begin,
+                                        .end = piece->end};
+            most = piece->end - piece->begin > most ? piece->end - piece->begin : most;
+        }
+        sl_gpu_describe_end(s, there, n_here * sizeof *there);
+        if (most > 0) {
+            sl_gpu_scan(s->queue, args->pieces[0].layout.format, there, n_here, args->n_channels, most);
+        }
+    }
+}
+
 void sl_gpu_evict_fill(struct sl_ops *ops) {
     ops->read_state = read_state;
     ops->write_state = write_state;
@@ -229,4 +269,5 @@ void sl_gpu_evict_fill(struct sl_ops *ops) {
     ops->quantize = quantize;
     ops->mean_query = mean_query;
     ops->put_rows = put_rows;
+    ops->scan = scan;
 }

@@ -5,8 +5,9 @@
 #include <assert.h>
 #include <string.h>
 
+// None of heads that are numbers of slots alone.
 static uint32_t n_pages(const struct sl_kv *kv) {
-    return sl_pages_for(kv->n_slots);
+    return kv->pages != NULL ? sl_pages_for(kv->n_slots) : 0;
 }
 
 enum sl_status sl_gpu_publish(struct sl_stream *stream, struct sl_kv_heads *heads_inout, struct sl_error *err) {

@@ -62,5 +62,6 @@ wants attention/attend_tensor.cu "mma.sync.aligned.m16n8k16.row.col.f32.f16" "mm
 wants attention/attend_packed.cu "mma.sync.aligned.m16n8k16.row.col.f32.f16" "movmatrix.sync.aligned.m8n8.trans" \
     "lop3.b32 .*0xea" "ld.*v4.*32"
 wants attention/stats.cu "ld.*v4.*32"
+wants retrieve/scan.cu "ld.*v4.*32"
 wants evict/gather.cu "ld.*v4.*32" "st.*v4.*32"
 echo "$n files, by ${clang:-nvcc}"

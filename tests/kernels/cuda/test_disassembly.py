@@ -23,6 +23,7 @@ WANTED = {
     "attention_stats": [("add_rows", [WIDE])],
     "attention_collect": [("collect", [WIDE, r"\bST(G)?\.E\.128\b"])],
     "evict_gather": [("gather", [WIDE, r"\bST(G)?\.E\.128\b"])],
+    "retrieve_scan": [(f"scanIL12sl_kv_format{i}E", [WIDE]) for i in range(4)],
     "retrieve_rows": [("put_rows", [WIDE, r"\bST(G)?\.E\.128\b"])],
 }
 LOCAL = {"angles"}  # the library's sine of a large angle has a table of the thread's own

@@ -2,6 +2,13 @@
 // Purpose: see tested_evict.h, and tested_device.c for how.
 #include "tests/kernels/cuda/tested_evict.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
 #include "tests/kernels/cuda/call.h"
 
 // --- scores ----------------------------------------------------------------------------------------------------------
@@ -170,6 +177,25 @@ static void put_rows(struct sl_stream *stream, const struct sl_kv_heads *heads, 
     CALL(put_rows, &there, lists, n_there, from);
 }
 
+static void scan(struct sl_stream *stream, const struct sl_scan_call *args) {
+    struct sl_scan_call to = *args;
+    size_t n = (size_t)args->n_heads * args->n_pieces, end = 0;
+    struct sl_scan_piece *pieces = calloc(n + 1, sizeof *pieces);
+    assert_non_null(pieces);
+    for (size_t i = 0; i < n; i++) {
+        const struct sl_scan_piece *piece = &args->pieces[i];
+        size_t last = i / args->n_pieces * args->out.stride + piece->at + (piece->end - piece->begin);
+        pieces[i] = *piece;
+        pieces[i].index = led(piece->index, piece->layout.bytes, READ);
+        end = last > end && piece->begin < piece->end ? last : end;
+    }
+    to.pieces = pieces;
+    to.q = floats(args->q, (int64_t)args->n_heads * args->n_channels, READ);
+    to.out.at = floats(args->out.at, (int64_t)end, WRITTEN);
+    CALL(scan, &to);
+    free(pieces);
+}
+
 void tested_evict_fill(struct sl_ops *ops) {
     ops->read_state = read_state;
     ops->write_state = write_state;
@@ -191,4 +217,5 @@ void tested_evict_fill(struct sl_ops *ops) {
     ops->merge = merge;
     ops->lost = lost;
     ops->put_rows = put_rows;
+    ops->scan = scan;
 }

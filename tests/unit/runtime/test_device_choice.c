@@ -49,9 +49,9 @@ static void test_device_choice_takes_ranks_beside_its_word(void **state) {
 }
 
 static void test_device_choice_refuses_what_it_does_not_know(void **state) {
-    static const char *const words[] = {"",           "gpu",        "CUDA",     "cuda:",   "cuda:x",    "cuda:-1",
-                                        "cuda:1,",    "cpu:0",      "cuda:3-1", "cuda:0-", "cuda:0-16", "cuda:-3",
-                                        "cuda:0-3,5", "cuda:00001", "cuda:0 ",  "cuda:+1", "cuda:0--1"};
+    static const char *const words[] = {"",           "gpu",     "CUDA",     "cuda:",    "cuda:x",  "cuda:-1",
+                                        "cuda:1,",    "cpu:0",   "cuda:3-1", "cuda:0-",  "cuda:-3", "cuda:0-3,5",
+                                        "cuda:00001", "cuda:0 ", "cuda:+1",  "cuda:0--1"};
     (void)state;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         struct sl_device_choice choice;
@@ -59,6 +59,10 @@ static void test_device_choice_refuses_what_it_does_not_know(void **state) {
         assert_int_equal(sl_device_choice_parse(words[i], &choice, &err), SL_ERR_INVALID);
         assert_non_null(strstr(err.text, "expected auto, cpu, cuda, cuda:N, cuda:A-B or emulated"));
     }
+    struct sl_device_choice many;
+    struct sl_error err = {0};
+    assert_int_equal(sl_device_choice_parse("cuda:0-16", &many, &err), SL_ERR_INVALID);
+    assert_string_equal(err.text, "--device cuda:0-16: 17 devices, and a model has at most 16 ranks");
 }
 
 static enum sl_status open_as(const char *word, const char *host_reader, char *name_out, struct sl_error *err) {

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "runtime/transfer.h"
+#include "tensor/ranks/internal.h"
 #include "tests/unit/capsule_body.h"
 
 enum { LAYERS = 3, HEADS = 2, DIM = 64 };
@@ -227,6 +228,32 @@ static void test_capsule_that_fits_all_ranges_together_is_adopted(void **state) 
     }
 }
 
+// The pages of a head lie with the rank that has the head.
+static void test_ranges_of_heads_are_those_of_ranks(void **state) {
+    static const int ranges[] = {1, 2, 3, 4, 16}, heads[] = {1, 2, 3, 8, 9};
+    (void)state;
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+        struct sl_arena *arena, *more;
+        assert_int_equal(sl_arena_create_mapped(SL_ARENA_UNIT, &arena, NULL), SL_OK);
+        for (int r = 1; r < ranges[i]; r++) {
+            assert_int_equal(sl_arena_create_mapped(SL_ARENA_UNIT, &more, NULL), SL_OK);
+            sl_arena_join(arena, &more);
+        }
+        for (size_t n = 0; n < sizeof heads / sizeof *heads; n++) {
+            const struct sl_kv_geometry some = {1, heads[n], DIM};
+            struct sl_session *session;
+            assert_int_equal(sl_session_create_plain(&some, SL_KV_F16, SL_POSITION_ORIGINAL, 1, arena, &session, NULL),
+                             SL_OK);
+            for (int h = 0; h < heads[n]; h++) {
+                struct sl_share share = sl_share_of(heads[n], sl_session_range(session, h), ranges[i]);
+                assert_true(h >= share.first && h < share.first + share.n);
+            }
+            sl_session_destroy(&session);
+        }
+        sl_arena_destroy(&arena);
+    }
+}
+
 // A layer leaves while the session goes on: what is evicted and written behind it does not show.
 static void test_layer_leaves_as_it_was(void **state) {
     struct sl_runtime cpu, gpu;
@@ -299,6 +326,7 @@ int main(void) {
         cmocka_unit_test(test_arena_takes_most_of_a_device_where_nobody_says),
         cmocka_unit_test(test_capsule_that_arrives_is_divided_among_ranks),
         cmocka_unit_test(test_capsule_that_fits_all_ranges_together_is_adopted),
+        cmocka_unit_test(test_ranges_of_heads_are_those_of_ranks),
         cmocka_unit_test(test_capsule_that_finds_no_room_stays_where_it_is),
         cmocka_unit_test(test_body_is_the_same_from_a_device),
         cmocka_unit_test(test_layer_leaves_as_it_was),

@@ -262,6 +262,34 @@ static void test_admission_is_first_come_first_served(void **state) {
     cleanup(&f);
 }
 
+// A turn that wants the worker of its session gets that at once or hears why not: nobody waits behind it for a worker that he does not want.
+static void test_admission_does_not_wait_for_one_worker(void **state) {
+    (void)state;
+    struct fixture f = make(8, 8);
+    struct sl_error err;
+    join(&f, "decode-0", DECODE, 1000, 8);
+    join(&f, "decode-1", DECODE, 1000, 8);
+    struct sl_demand demand = {.decode_bytes = 700};
+    struct sl_place first = {0}, second = {0};
+    struct sl_claim a, b;
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &first, &err), SL_OK);
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &second, &err), SL_OK);
+    struct sl_claim_spec spec = {.demand = &demand, .avoid = &none, .only = "decode-1"};
+    assert_int_equal(sl_admission_claim(f.admission, &first, &spec, 0, &a, &err), SL_OK);
+    assert_string_equal(sl_worker_name(a.decode), "decode-1");
+    assert_int_equal(sl_admission_claim(f.admission, &second, &spec, 0, &b, &err), SL_ERR_EXHAUSTED);
+    assert_non_null(strstr(err.text, "decode-1"));
+    spec.only = "decode-2";
+    assert_int_equal(sl_admission_claim(f.admission, &second, &spec, 0, &b, &err), SL_ERR_PEER_STALE);
+    assert_int_equal(claim(&f, &second, &demand, &b, &err), SL_OK);
+    assert_string_equal(sl_worker_name(b.decode), "decode-0");
+    sl_admission_release(f.admission, &a);
+    sl_admission_release(f.admission, &b);
+    sl_admission_leave(f.admission, &first);
+    sl_admission_leave(f.admission, &second);
+    cleanup(&f);
+}
+
 static void test_admission_names_the_missing_role(void **state) {
     (void)state;
     struct fixture f = make(8, 8);
@@ -351,6 +379,7 @@ int main(void) {
         cmocka_unit_test(test_admission_counts_staging_memory),
         cmocka_unit_test(test_admission_full_line_says_when_to_retry),
         cmocka_unit_test(test_admission_is_first_come_first_served),
+        cmocka_unit_test(test_admission_does_not_wait_for_one_worker),
         cmocka_unit_test(test_admission_names_the_missing_role),
         cmocka_unit_test(test_admission_never_promises_more_than_there_is),
         cmocka_unit_test(test_admission_without_memory_is_not_made),

@@ -4,6 +4,7 @@
 
 #include "fixture.h"
 #include "offload/annex/source.h"
+#include "tests/unit/offload/annex/shared_blocks.h"
 
 enum { MAX_REQUEST = 1 << 16 };
 
@@ -494,6 +495,39 @@ static void test_local_source_answers_like_the_wire(void **state) {
     asker_destroy(&a);
 }
 
+// Where a device has memory of its own: it reads them there.
+static void test_local_source_answers_in_shared_memory_of_a_device(void **state) {
+    (void)state;
+    enum { D = 16, N = 300, LANES = 2 };
+    struct make make = {0, LANES, SL_KV_F16, SL_KV_F16, 0};
+    struct shared_blocks blocks = {.device = {.ops = &shared_blocks_ops}};
+    struct asker a;
+    asker_create(&a, &make, D, N);
+    struct sl_source *source;
+    struct sl_error err;
+    assert_int_equal(sl_local_source_create(a.annex, NULL, &source, &err), SL_OK);
+    source->device = &blocks.device;
+    float q[LANES * D];
+    for (uint64_t i = 1; i < 6; i++) {
+        random_query(&a.lanes, q);
+        random_query(&a.lanes, q + D);
+        struct packet *p = topk_packet(&a, FIRST_LANE, LANES, (uint32_t)(7 * i), q);
+        p->head.sequence = i;
+        struct sl_asked *asked = NULL;
+        const void *answer;
+        size_t bytes, limit = sl_near_answer_limit(&a.shape, &p->head);
+        assert_int_equal(source->ops->ask(source, &p->head, p->bytes, limit, INT64_MAX, &asked, &err), SL_OK);
+        assert_int_equal(source->ops->wait(source, asked, &answer, &bytes, &err), SL_OK);
+        assert_ptr_equal(answer, blocks.newest);
+        assert_int_equal(blocks.n, 1);
+        source->ops->forget(source, &asked);
+        free(p);
+    }
+    source->ops->destroy(&source);
+    assert_int_equal(blocks.n, 0);
+    asker_destroy(&a);
+}
+
 // Three questions in one pass, one of which cannot be answered: the bytes are those of three passes.
 static void test_near_serves_together_what_it_serves_alone(void **state) {
     (void)state;
@@ -558,6 +592,7 @@ int main(void) {
         cmocka_unit_test(test_near_map_is_checked),
         cmocka_unit_test(test_near_bears_malformed_bytes),
         cmocka_unit_test(test_local_source_answers_like_the_wire),
+        cmocka_unit_test(test_local_source_answers_in_shared_memory_of_a_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

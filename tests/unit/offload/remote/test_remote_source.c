@@ -13,6 +13,7 @@
 #include "base/thread.h"
 #include "tests/unit/fabric/harness.h"
 #include "tests/unit/offload/annex/fixture.h"
+#include "tests/unit/offload/annex/shared_blocks.h"
 #include "tests/unit/offload/annex/shares.h"
 #include "tests/unit/slowness.h"
 
@@ -245,6 +246,26 @@ static void test_remote_source_gives_what_an_annex_answers(void **state) {
     stop(s);
 }
 
+static void test_remote_source_answers_in_shared_memory_of_a_device(void **state) {
+    struct scene *s = *state;
+    struct shared_blocks blocks = {.device = {.ops = &shared_blocks_ops}};
+    start(s, 1, 1);
+    s->source->device = &blocks.device;
+    for (uint64_t sequence = 0; sequence < 3; sequence++) {
+        struct topk request = make_topk(s, 0, sequence);
+        struct sl_asked *asked = ask(s, &request, DEADLINE_MS);
+        const void *answer;
+        size_t bytes;
+        struct sl_error err = {0};
+        assert_int_equal(s->source->ops->wait(s->source, asked, &answer, &bytes, &err), SL_OK);
+        assert_ptr_equal(answer, blocks.newest);
+        assert_int_equal(blocks.n, 1);
+        assert_answered(s, &asked, &request, 0, s->shares->memories[0]);
+    }
+    stop(s);
+    assert_int_equal(blocks.n, 0);
+}
+
 static void test_remote_source_asks_the_other_store_where_one_is_slow(void **state) {
     struct scene *s = *state;
     start(s, 1, 2);
@@ -469,6 +490,7 @@ static int tear_down(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_remote_source_gives_what_an_annex_answers),
+        TEST(test_remote_source_answers_in_shared_memory_of_a_device),
         TEST(test_remote_source_asks_the_other_store_where_one_is_slow),
         TEST(test_remote_source_goes_on_with_the_other_store_where_one_is_lost),
         TEST(test_remote_source_goes_on_with_the_other_store_where_one_refuses),

@@ -1,0 +1,61 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Turns of conversations whose worker or store is not as it was, and what is left of conversations behind them."""
+import signal
+
+from harness import Cluster, cluster_pb, endless, eventually, inference, run_tests
+
+BEGIN = "lantern " * 30
+
+
+def turn(text, name="one", **fields):
+    fields = {"recipe": "full", "max_new_tokens": 4, "ignore_eos": True, **fields}
+    return inference.GenerateRequest(text=text, conversation=inference.Conversation(id=name, keep_ms=60000), **fields)
+
+
+def end(cluster, name="one"):
+    cluster._call("sluice.v1.Inference.EndConversation", inference.ConversationRequest(id=name))
+
+
+def kept(cluster):
+    return sum(worker.load.leases for worker in cluster.workers().workers if worker.info.role == cluster_pb.DECODE and
+               worker.state != cluster_pb.LOST)
+
+
+def said(events):
+    return " ".join(e.state.detail for e in events if e.HasField("state"))
+
+
+def n_read(cluster):
+    return cluster._call("sluice.v1.Inference.List", inference.ListRequest()).totals.read_tokens
+
+
+def test_a_worker_without_room_is_not_waited_for():
+    with Cluster(decode=1, worker_args={"decode": ["--max-jobs", "1"]}) as cluster:
+        first, _ = cluster.answer(turn(BEGIN))
+        long = cluster.submit(endless(n_tokens=3000))
+        eventually(lambda: cluster.get(long).n_output_tokens > 0, 20, "the only worker is busy")
+        cluster.start_worker("decode-1")
+        cluster.wait_ready()
+        after, events = cluster.answer(turn(BEGIN + first.text + " again"))
+        assert after.status_code == 0 and "has no room now" in said(events) and "from its store" in said(events), said(events)
+        assert after.statistics.n_reused_tokens == first.statistics.n_prompt_tokens + 3, after
+        cluster.cancel(long)
+        end(cluster)
+
+
+def test_a_store_that_stands_still_costs_reading_alone():
+    with Cluster(decode=2) as cluster:
+        first, _ = cluster.answer(turn(BEGIN))
+        cluster.kill("kvstore-0", signal.SIGSTOP)
+        cluster.kill(cluster.list()[0].decode_worker)
+        before = n_read(cluster)
+        after, events = cluster.answer(turn(BEGIN + first.text + " again"))
+        assert after.status_code == 0 and after.statistics.n_reused_tokens == 0, (after, said(events))
+        assert n_read(cluster) - before <= after.statistics.n_prompt_tokens, after
+        cluster.kill("kvstore-0", signal.SIGCONT)
+        end(cluster)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_tests(globals()))
