@@ -3,7 +3,8 @@
  * Decode.Archive: a copy of a kept session on its way to a store, so that the conversation outlives this worker.
  *
  * Design: the pages are copied first, which takes the time of a memcpy; the session may be taken by a turn, or be dropped, while the copy
- *         travels. Copies are outside the arena, as prefill's are; of a device they are in staging memory.
+ *         travels. Copies are outside the arena, as prefill's are, and all at once at most as large as it; of a device they are in staging
+ *         memory. A session without a copy costs time where its worker is lost, and nothing else.
  */
 #include <stdlib.h>
 
@@ -21,7 +22,8 @@ struct copy {
     size_t body_bytes;
     uint8_t *header;
     size_t header_bytes;
-    struct sl_arena *staging; // whose block the body is; NULL: malloc's
+    struct sl_arena *staging;     // whose block the body is; NULL: malloc's
+    atomic_size_t *counted_inout; // bytes of all such copies, this one among them; NULL: it is not
 };
 
 static void copy_free(struct copy *copy) {
@@ -30,24 +32,34 @@ static void copy_free(struct copy *copy) {
     } else {
         free(copy->body);
     }
+    if (copy->counted_inout) {
+        atomic_fetch_sub(copy->counted_inout, copy->body_bytes);
+    }
     free(copy->header);
 }
 
-static enum sl_status take_body(struct sl_node *node, struct copy *copy, struct sl_error *err) {
+static enum sl_status take_body(struct sl_decode *decode, struct copy *copy, struct sl_error *err) {
+    struct sl_node *node = &decode->node;
     if (sl_node_stages(node)) {
         copy->staging = node->staging;
         return sl_ledger_take_block(node->staging_ledger, "archive", copy->body_bytes, 0, &copy->body, err);
+    }
+    struct sl_arena_stats stats;
+    sl_arena_get_stats(node->arena, &stats);
+    copy->counted_inout = &decode->copied_bytes;
+    if (atomic_fetch_add(copy->counted_inout, copy->body_bytes) + copy->body_bytes > stats.capacity_bytes) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "archive: copies of other sessions are still on their way");
     }
     copy->body = malloc(copy->body_bytes);
     return copy->body ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "archive: no memory for %zu bytes", copy->body_bytes);
 }
 
-static enum sl_status copy_session(struct sl_node *node, const struct sl_session *session,
+static enum sl_status copy_session(struct sl_decode *decode, const struct sl_session *session,
                                    const struct sl_capsule_id *id, struct copy *copy, struct sl_error *err) {
     copy->body_bytes = sl_capsule_body_bytes(session);
-    enum sl_status status = take_body(node, copy, err);
+    enum sl_status status = take_body(decode, copy, err);
     if (status == SL_OK) {
-        status = sl_transfer_body_out(&node->runtime, session, copy->body, err);
+        status = sl_transfer_body_out(&decode->node.runtime, session, copy->body, err);
     }
     return status == SL_OK ? sl_capsule_write_header(session, id, &copy->header, &copy->header_bytes, err) : status;
 }
@@ -79,7 +91,7 @@ enum sl_status sl_decode_handle_archive(void *service, struct sl_rpc_call *call,
     struct copy copy = {0};
     id.model_fingerprint = one->id.model_fingerprint;
     id.recipe_fingerprint = one->id.recipe_fingerprint;
-    status = copy_session(&decode->node, one->session, &id, &copy, err);
+    status = copy_session(decode, one->session, &id, &copy, err);
     sl_kept_put_back(&decode->kept, one);
     status = sl_node_check_device(&decode->node, status, err);
     if (status == SL_OK) {

@@ -59,6 +59,7 @@ struct sl_decode {
     struct sl_node node;
     struct sl_connections *connections; // to stores
     struct sl_kept kept;                // sessions between two turns
+    atomic_size_t copied_bytes;         // of sessions on their way to stores, outside the arena
     int64_t retrieve_deadline_ms, retrieve_lost_ms;
     pthread_t engine_thread;
     pthread_mutex_t mutex; // over inbox and stopping

@@ -7,6 +7,18 @@
 #include "node/lease_rpc.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
+// Whether idle conversations stand in the way: what holds the staging memory of a device is none of them.
+static bool sessions_are_full(struct sl_decode *decode, size_t bytes) {
+    if (!sl_node_stages(&decode->node)) {
+        return true;
+    }
+    bool full = sl_ledger_try_promise(decode->node.ledger, bytes) != SL_OK;
+    if (!full) {
+        sl_ledger_return(decode->node.ledger, bytes);
+    }
+    return full;
+}
+
 enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
                                         struct sl_error *err) {
     struct sl_decode *decode = service;
@@ -24,7 +36,9 @@ enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call,
     do { // what idle conversations hold is nobody's loss
         status = sl_inbound_open(decode->node.inbound, request->job_id, (size_t)request->capsule_bytes,
                                  (size_t)request->session_bytes, &ticket, err);
-    } while (status == SL_ERR_EXHAUSTED && sl_kept_drop_oldest(&decode->kept));
+    } while (status == SL_ERR_EXHAUSTED &&
+             sessions_are_full(decode, (size_t)request->capsule_bytes + (size_t)request->session_bytes) &&
+             sl_kept_drop_oldest(&decode->kept));
     if (status != SL_OK) {
         return status;
     }

@@ -127,7 +127,8 @@ enum sl_status sl_decode_open_turn(struct sl_decode *decode, const Sluice__V1__D
 }
 
 /*
- * For the next turn, under a lease. Memory that was promised is returned first; what cannot be kept goes, which costs the next turn some time.
+ * For the next turn, under a lease. What was promised to the answer beside it is the caller's to return, behind this. What cannot be kept
+ * goes, which costs the next turn some time.
  */
 void sl_decode_keep_session(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                             struct sl_answer *answer, Sluice__V1__DecodeDone *done,

@@ -7,11 +7,13 @@
 #include "cli/chat/lines.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <histedit.h>
 #include <locale.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 #include <wchar.h>
 
@@ -129,13 +131,36 @@ static enum sl_status open_terminal(struct sl_lines *lines, FILE *out, struct sl
     return SL_OK;
 }
 
+// One line, by a history that has no other. Others may write into the file at the same time, and what is there stays whatever happens.
+static bool append_to_file(const char *path, const char *line) {
+    HistEvent event;
+    History *one = history_init();
+    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    FILE *file = fd >= 0 && one ? fdopen(fd, "a") : NULL;
+    if (!file) {
+        if (fd >= 0) {
+            close(fd);
+        }
+        if (one) {
+            history_end(one);
+        }
+        return false;
+    }
+    bool written = history(one, &event, H_SETSIZE, 1) >= 0 && history(one, &event, H_ENTER, line) >= 0 &&
+                   flock(fd, LOCK_EX) == 0 && fseek(file, 0, SEEK_END) == 0 &&
+                   history(one, &event, H_NSAVE_FP, (size_t)1, file) >= 0;
+    written &= fclose(file) == 0; // the lock goes with it
+    history_end(one);
+    return written;
+}
+
 static void remember(struct sl_lines *lines, const char *line) {
     HistEvent event;
     if (line[strspn(line, " \t")] == '\0') {
         return;
     }
     (void)history(lines->history, &event, H_ENTER, line);
-    if (lines->history_path && history(lines->history, &event, H_SAVE, lines->history_path) < 0) {
+    if (lines->history_path && !append_to_file(lines->history_path, line)) {
         fprintf(stderr, "sluice chat: %s cannot be written: lines are not kept\n", lines->history_path);
         lines->history_path = NULL;
     }

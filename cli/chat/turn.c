@@ -9,6 +9,7 @@
 #include "cli/message_json.h"
 #include "text/tokenizer/tokenizer.h"
 
+#define MAX_MESSAGE_BYTES ((size_t)4 << 20) // a coordinator takes of one message, and a chat is one
 #define DEADLINE_SLACK_MS 5000 // the cluster ends the job at its deadline and says so: wait a little longer to hear it
 
 // One turn while it runs.
@@ -118,6 +119,12 @@ static enum sl_status answer(struct turn *turn, struct sl_error *err) {
         .arg = turn};
     if (chat->local) {
         return sl_local_talk_turn(chat->local, &request.message, &watch, err);
+    }
+    size_t n_bytes = request.message.chat ? sluice__v1__generate_request__get_packed_size(&request.message) : 0;
+    if (n_bytes > MAX_MESSAGE_BYTES) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "the conversation has %zu bytes, and a cluster takes at most %zu of a chat; --local takes more",
+                       n_bytes, MAX_MESSAGE_BYTES);
     }
     char job_id[SL_JOB_ID_BYTES] = "";
     return sl_client_generate(chat->client, &request.message, &watch, job_id, err);

@@ -220,6 +220,22 @@ def test_at_a_terminal():
             assert "/help" not in file.read()
 
 
+def test_two_at_once_keep_the_lines_of_both():
+    with tempfile.TemporaryDirectory() as state:
+        both = [Terminal(*LOCAL, env={"XDG_STATE_HOME": state}) for _ in range(2)]
+        lines = ["/help", "/stats", "/recipe", "/new"]
+        for here in both:
+            here.prompt()
+        for i, line in enumerate(lines):
+            both[i % 2].type(line + "\r")
+            both[i % 2].prompt(f"{line}(.|\n)*\n")
+        for here in both:
+            here.type("\x04")
+            assert here.end() == 0, here.all[-1500:]
+        with open(os.path.join(state, "sluice", "chat-history")) as file:
+            assert file.read().splitlines()[1:] == lines
+
+
 def test_a_terminal_that_changes():
     here = Terminal(*LOCAL, "--no-history")
     here.prompt()
