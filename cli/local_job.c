@@ -326,6 +326,9 @@ static enum sl_status encode_new(const struct sl_local_talk *talk, const Sluice_
         return SL_ERR_PRECONDITION;
     }
     if (is_chat(request)) {
+        if (request->chat->n_messages < talk->n_before + 2) { // the last question was left out: its answer was nothing
+            return SL_ERR_PRECONDITION;
+        }
         return sl_job_chat_turn(talk->chat_template, tokenizer, request->chat, talk->n_before, ids_out, n_ids_out, err);
     }
     size_t n = talk->before ? strlen(talk->before) : 0;

@@ -185,27 +185,47 @@ bool sl_tool_reachable(const char *coordinators, int timeout_ms) {
     return ok;
 }
 
-enum sl_status sl_signals_init(struct sl_signals *signals, struct sl_error *err) {
+// before: a descriptor that is to have them, or -1.
+static enum sl_status receive(int before, bool screen, int *fd_out, struct sl_error *err) {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
-    signal(SIGPIPE, SIG_IGN); // a closed pipe is an error of write(), not the end of the process
+    if (screen) {
+        sigaddset(&set, SIGWINCH);
+        sigaddset(&set, SIGCONT);
+    }
     if (sigprocmask(SIG_BLOCK, &set, NULL) != 0) {
         return sl_fail(err, SL_ERR_INTERNAL, "sigprocmask: %s", strerror(errno));
     }
-    int fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    int fd = signalfd(before, &set, SFD_NONBLOCK | SFD_CLOEXEC);
     if (fd < 0) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "signalfd: %s", strerror(errno));
     }
-    *signals = (struct sl_signals){.fd = fd};
+    *fd_out = fd;
     return SL_OK;
+}
+
+enum sl_status sl_signals_init(struct sl_signals *signals, struct sl_error *err) {
+    int fd;
+    signal(SIGPIPE, SIG_IGN); // a closed pipe is an error of write(), not the end of the process
+    enum sl_status status = receive(-1, false, &fd, err);
+    if (status == SL_OK) {
+        *signals = (struct sl_signals){.fd = fd};
+    }
+    return status;
+}
+
+enum sl_status sl_signals_add_screen(struct sl_signals *signals, struct sl_error *err) {
+    return receive(signals->fd, true, &signals->fd, err);
 }
 
 int sl_signals_received(struct sl_signals *signals) {
     struct signalfd_siginfo info;
     while (read(signals->fd, &info, sizeof info) == (ssize_t)sizeof info) {
-        signals->n_received++;
+        bool screen = info.ssi_signo == SIGWINCH || info.ssi_signo == SIGCONT;
+        signals->screen_changed |= screen;
+        signals->n_received += !screen;
         signals->terminated |= info.ssi_signo == SIGTERM;
     }
     return signals->n_received;

@@ -84,9 +84,12 @@ bool sl_tool_reachable(const char *coordinators, int timeout_ms);
 struct sl_signals {
     int fd;
     int n_received;
-    bool terminated; // one of them was SIGTERM
+    bool terminated;     // one of them was SIGTERM
+    bool screen_changed; // see sl_signals_add_screen(); whoever has followed it sets it back
 };
 enum sl_status sl_signals_init(struct sl_signals *signals, struct sl_error *err);
+// Also notice that the terminal has another size, or is ours again after a stop: this stops nobody, and is not counted.
+enum sl_status sl_signals_add_screen(struct sl_signals *signals, struct sl_error *err);
 int sl_signals_received(struct sl_signals *signals);                               // so far
 enum sl_status sl_signals_check(struct sl_signals *signals, struct sl_error *err); // SL_ERR_CANCELLED: one; may be NULL
 void sl_signals_cleanup(struct sl_signals *signals);

@@ -54,7 +54,9 @@ static const struct sl_program program = {
         "Without a terminal, standard input is read as if it were typed, and the first turn that fails is the last.",
     .epilog = "Lines that are typed are kept in $XDG_STATE_HOME/sluice/chat-history, or below ~/.local/state, for you "
               "alone.\n"
-              "Ctrl-C ends an answer, Ctrl-D leaves. With --json, every turn is one line.\n" SL_EXIT_CODES_HELP,
+              "Ctrl-C ends an answer, Ctrl-D leaves. With --json, every turn is one line, and what commands show is on "
+              "standard\n"
+              "error.\n" SL_EXIT_CODES_HELP,
     SL_OPTIONS(options),
 };
 
@@ -115,6 +117,10 @@ static enum sl_status read_question(struct sl_chat *chat, char **line_out, struc
     for (;;) {
         char *line = NULL;
         enum sl_status status = sl_lines_next(chat->lines, whole ? "... " : "> ", &line, err);
+        if (status == SL_ERR_NOT_FOUND && whole) { // nothing follows: it is the whole question
+            *line_out = whole;
+            return SL_OK;
+        }
         if (status != SL_OK) {
             free(whole);
             return status;
@@ -245,6 +251,10 @@ int sl_command_chat(int argc, char **argv) {
         return sl_tool_complain("chat", &err);
     }
     if (sl_signals_init(&signals, &err) != SL_OK) {
+        return sl_tool_complain("chat", &err);
+    }
+    if (sl_signals_add_screen(&signals, &err) != SL_OK) {
+        sl_signals_cleanup(&signals);
         return sl_tool_complain("chat", &err);
     }
     struct sl_chat chat = {.config = &config, .signals = &signals};

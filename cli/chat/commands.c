@@ -14,6 +14,11 @@ static enum sl_chat_next complain(const struct sl_error *err) {
     return SL_CHAT_FAILED;
 }
 
+// Where a command shows what it was asked for: with --json standard output has turns alone.
+static FILE *screen(const struct sl_chat *chat) {
+    return chat->config->tool.json ? stderr : stdout;
+}
+
 static enum sl_chat_next help(struct sl_chat *chat, const char *argument);
 
 static enum sl_chat_next begin_anew(struct sl_chat *chat, const char *argument) {
@@ -78,9 +83,10 @@ static enum sl_chat_next set_recipe(struct sl_chat *chat, const char *argument) 
     struct sl_error err;
     struct sl_recipe recipe;
     if (!argument[0]) {
-        printf("%s\n", chat->last && chat->last->recipe[0] ? chat->last->recipe
-                       : chat->recipe[0]                   ? chat->recipe
-                                                           : "the default");
+        fprintf(screen(chat), "%s\n",
+                chat->last && chat->last->recipe[0] ? chat->last->recipe
+                : chat->recipe[0]                   ? chat->recipe
+                                                    : "the default");
         return SL_CHAT_GO_ON;
     }
     if (sl_recipe_parse(argument, &recipe, &err) != SL_OK) {
@@ -96,18 +102,19 @@ static enum sl_chat_next set_recipe(struct sl_chat *chat, const char *argument) 
 static enum sl_chat_next show_statistics(struct sl_chat *chat, const char *argument) {
     (void)argument;
     if (chat->n_turns == 0) {
-        printf("nothing has been answered yet\n");
+        fprintf(screen(chat), "nothing has been answered yet\n");
         return SL_CHAT_GO_ON;
     }
-    printf("%5s %9s %9s %9s %10s %10s\n", "TURN", "CONTEXT", "READ", "WRITTEN", "FIRST", "ALL");
+    FILE *file = screen(chat);
+    fprintf(file, "%5s %9s %9s %9s %10s %10s\n", "TURN", "CONTEXT", "READ", "WRITTEN", "FIRST", "ALL");
     for (size_t i = 0; i < chat->n_turns; i++) {
         const struct sl_chat_turn *turn = &chat->turns[i];
-        printf("%5zu %9lld %9lld %9lld %7.0f ms %7.0f ms\n", i + 1, (long long)turn->n_context, (long long)turn->n_read,
-               (long long)turn->n_written, turn->ttft_ms, turn->total_ms);
+        fprintf(file, "%5zu %9lld %9lld %9lld %7.0f ms %7.0f ms\n", i + 1, (long long)turn->n_context,
+                (long long)turn->n_read, (long long)turn->n_written, turn->ttft_ms, turn->total_ms);
     }
-    printf("the last one:\n");
+    fprintf(file, "the last one:\n");
     if (chat->last) {
-        sl_statistics_print(chat->last, stdout);
+        sl_statistics_print(chat->last, file);
     }
     return SL_CHAT_GO_ON;
 }
@@ -129,13 +136,15 @@ static const struct command {
 };
 
 static enum sl_chat_next help(struct sl_chat *chat, const char *argument) {
-    (void)chat, (void)argument;
+    (void)argument;
+    FILE *file = screen(chat);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
-        printf("%-8s %-7s %s\n", commands[i].name, commands[i].argument, commands[i].says);
+        fprintf(file, "%-8s %-7s %s\n", commands[i].name, commands[i].argument, commands[i].says);
     }
-    printf("A line that ends with \\ goes on in the next one, and one that begins with // is a question that begins "
-           "with /.\n"
-           "Ctrl-C ends an answer.\n");
+    fprintf(file,
+            "A line that ends with \\ goes on in the next one, and one that begins with // is a question that begins "
+            "with /.\n"
+            "Ctrl-C ends an answer.\n");
     return SL_CHAT_GO_ON;
 }
 

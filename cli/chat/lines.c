@@ -31,14 +31,31 @@ struct sl_lines {
     size_t begin, end;
 };
 
-// Until there is something to read. False: a signal came.
+// The terminal has another size, or a shell has set its modes meanwhile: set ours again, and draw the line anew.
+static void follow_screen(struct sl_lines *lines) {
+    lines->signals->screen_changed = false;
+    if (lines->edit) {
+        el_set(lines->edit, EL_PREP_TERM, 0); // or the editor believes that they are set
+        el_set(lines->edit, EL_PREP_TERM, 1);
+        el_resize(lines->edit);
+        el_set(lines->edit, EL_REFRESH);
+    }
+}
+
+// Until there is something to read. False: a signal came that stops.
 static bool wait_for_input(struct sl_lines *lines) {
     for (;;) {
+        if (lines->signals->screen_changed) {
+            follow_screen(lines);
+        }
         struct pollfd polled[2] = {{.fd = STDIN_FILENO, .events = POLLIN},
                                    {.fd = lines->signals->fd, .events = POLLIN}};
         int n = poll(polled, 2, -1);
         if (n > 0 && polled[1].revents != 0) {
-            (void)sl_signals_received(lines->signals);
+            int n_before = lines->signals->n_received;
+            if (sl_signals_received(lines->signals) == n_before) {
+                continue;
+            }
             lines->signalled = true;
             return false;
         }

@@ -51,6 +51,7 @@ enum sl_status sl_messages_add(struct sl_messages *m, const char *role, const ch
     m->items[m->n].role = role_copy;
     m->items[m->n].content = content_copy;
     m->n++;
+    m->n_asked = 0;
     return SL_OK;
 }
 
@@ -59,6 +60,7 @@ void sl_messages_drop_last(struct sl_messages *m) {
         m->n--;
         free(m->items[m->n].role);
         free(m->items[m->n].content);
+        m->n_asked = 0;
     }
 }
 
@@ -121,9 +123,21 @@ enum sl_status sl_messages_add_user(struct sl_messages *m, const char *line, str
         free(content);
     }
     if (status == SL_OK) {
+        m->n_asked = m->n_documents;
         drop_documents(m);
     }
     return status;
+}
+
+bool sl_messages_take_back(struct sl_messages *m) {
+    size_t n = m->n_asked;
+    bool any = n > 0 && !m->documents;
+    if (any) {
+        m->documents = strndup(m->items[m->n - 1].content, n);
+        m->n_documents = m->documents ? n : 0;
+    }
+    sl_messages_drop_last(m);
+    return any && m->documents;
 }
 
 // Questions stand on lines of their own, and answers go on behind them.

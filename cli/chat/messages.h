@@ -17,6 +17,7 @@ struct sl_messages {
     size_t n, capacity;
     char *documents; // that the next message begins with; NULL: none
     size_t n_documents;
+    size_t n_asked;        // bytes of documents that the last message begins with
     Sluice__V1__Chat chat; // of the request that was made last,
     char *text;            // or its text
 };
@@ -27,6 +28,8 @@ enum sl_status sl_messages_add(struct sl_messages *messages, const char *role, c
 // The user's next one, with the documents in front of it, which are used up then.
 enum sl_status sl_messages_add_user(struct sl_messages *messages, const char *line, struct sl_error *err);
 void sl_messages_drop_last(struct sl_messages *messages);
+// The same; the documents that it began with stand before the next one. False: it had none, or there is no memory.
+bool sl_messages_take_back(struct sl_messages *messages);
 void sl_messages_clear(struct sl_messages *messages); // the system message stays, documents do not
 void sl_messages_cleanup(struct sl_messages *messages);
 

@@ -168,19 +168,29 @@ static int end_cut(struct turn *turn) {
     bool kept = turn->n_answer > 0 && sl_messages_add(&chat->messages, "assistant", turn->answer, &err) == SL_OK;
     if (kept && turn->reason == SLUICE__V1__FINISHED__REASON__CANCELLED_BY_CLIENT) {
         count(chat);
-    } else if (!kept) {
-        sl_messages_drop_last(&chat->messages);
     }
+    bool again = !kept && sl_messages_take_back(&chat->messages);
     if (!chat->config->quiet) {
-        fprintf(stderr, "sluice chat: stopped%s\n", kept ? "" : "; the question is left out");
+        fprintf(stderr, "sluice chat: stopped%s%s\n", kept ? "" : "; the question is left out",
+                again ? ", and its documents stand before the next one" : "");
     }
     return SL_EXIT_CANCELLED;
 }
 
+// The last question is no part of the conversation; its documents are for the next one.
+static void leave_out(struct sl_chat *chat) {
+    if (sl_messages_take_back(&chat->messages) && !chat->config->quiet) {
+        fprintf(stderr, "sluice chat: the question is left out; its documents stand before the next one\n");
+    }
+}
+
 static int fail(struct turn *turn, enum sl_status status, const struct sl_error *err) {
+    struct sl_chat *chat = turn->chat;
     int code = sl_follow_end(&turn->follow, status, err);
-    sl_messages_drop_last(&turn->chat->messages);
-    if (status == SL_ERR_INVALID) {
+    if (status != SL_ERR_INVALID) {
+        leave_out(chat);
+    } else { // with the documents, or no further question would fit
+        sl_messages_drop_last(&chat->messages);
         fprintf(stderr,
                 "sluice chat: the question is left out, with its documents: make it shorter, have shorter answers "
                 "(--max-new-tokens), or begin with an empty context (/new)\n");
@@ -199,7 +209,7 @@ static int end_turn(struct turn *turn, enum sl_status status, struct sl_error *e
     }
     int code = status == SL_OK ? sl_follow_end(&turn->follow, status, err) : fail(turn, status, err);
     if (status == SL_OK && code != SL_EXIT_OK) { // the job has failed, which was said
-        sl_messages_drop_last(&chat->messages);
+        leave_out(chat);
     }
     if (code == SL_EXIT_OK) {
         code = sl_messages_add(&chat->messages, "assistant", turn->answer ? turn->answer : "", err) == SL_OK
