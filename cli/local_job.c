@@ -397,7 +397,7 @@ enum sl_status sl_local_talk_turn(struct sl_local_talk *talk, const Sluice__V1__
         turn.replaces_last = talk->ended_by_token;
         struct sl_local_result result = {0};
         status = ask(talk->conversation, &turn, &job, &result, err);
-        if (status == SL_OK) {
+        if (status == SL_OK && result.stop != SL_STOP_STRING) { // the session has that string, and the answer does not
             remember(talk, request, &result);
         } else if (status != SL_ERR_INVALID) {
             sl_local_talk_forget(talk);

@@ -48,7 +48,8 @@ struct run {
     Sluice__V1__Grant *grant;
     Sluice__V1__PrefillEvent *prefilled; // its last event: where the offloaded layers are
     bool decode_done, accepted;
-    struct sl_job_turn turn; // as the next one will have to know it
+    struct sl_job_turn turn;      // as the next one will have to know it
+    struct sl_sessions_left left; // at workers
 };
 
 // What the attempt asks of the cluster's memory.
@@ -506,7 +507,7 @@ static enum sl_status attempt(struct run *run, struct sl_error *err) {
     }
     if (status == SL_OK && run->turn.id[0] != '\0') {
         status = sl_turn_end(run->context, run->job, run->claim.decode, run->way, run->report.reason, run->report.text,
-                             last_term(run), &run->turn, err);
+                             last_term(run), &run->turn, &run->left, err);
     }
     give_back(run, status, err);
     run->decode_done = run->accepted = false;
@@ -572,7 +573,7 @@ void sl_run_job(const struct sl_run_context *context, struct sl_job *job) {
     }
     if (status != SL_OK && run.answered) { // what could not be made again is the session alone
         sl_log_warn("job", "job=%s has its answer, and no session for the next turn: %s", job->id, err.text);
-        sl_turn_end_without(context, job, run.report.reason, run.report.text, &run.turn);
+        sl_turn_end_without(context, job, run.report.reason, run.report.text, &run.turn, &run.left);
         status = SL_OK;
     }
     sl_admission_leave(context->admission, &job->place);
@@ -580,6 +581,8 @@ void sl_run_job(const struct sl_run_context *context, struct sl_job *job) {
         status = SL_ERR_PEER_LOST;
     }
     sl_run_report_finish(&run.report, job, status, &err);
+    sl_turn_release_left(context->registry, run.way == SL_TURN_KEPT ? &job->spec.turn : NULL, &run.left,
+                         last_term(&run));
     sl_run_report_span(job, &span);
     sl_span_end(&span, status, err.text);
 }

@@ -13,6 +13,7 @@
 #include "proto/methods.h"
 
 #define CALL_MS       2000
+#define POLL_MS       40 // between looks at the job
 #define ARCHIVE_MS    10000
 #define STORE_QUIET   15000 // a store that ships says nothing until it is done
 #define MAX_KEPT_SIZE (INT64_C(1) << 46)
@@ -123,6 +124,28 @@ enum sl_status sl_turn_restore(const struct sl_run_context *context, struct sl_j
     return status;
 }
 
+/*
+ * At the end of an answer, whose client waits: until the job's own deadline at most, and no longer than it wants the job. A stream, though
+ * there is one reply: those can be looked up from.
+ */
+static enum sl_status ask(struct sl_job *job, struct sl_worker *worker, const struct sl_rpc_method *method,
+                          const ProtobufCMessage *request, int64_t wait_ms, ProtobufCMessage **reply_out,
+                          struct sl_error *err) {
+    int64_t deadline_ns = sl_deadline_in_ms(wait_ms);
+    deadline_ns = deadline_ns < job->spec.deadline_ns ? deadline_ns : job->spec.deadline_ns;
+    struct sl_rpc_stream *stream = NULL;
+    enum sl_status status =
+        sl_rpc_stream_open(sl_worker_channel(worker), method, request, deadline_ns, NULL, &stream, err);
+    if (status == SL_OK) {
+        do {
+            status = sl_job_interrupted(job, err);
+            status = status == SL_OK ? sl_rpc_stream_next(stream, POLL_MS, reply_out, err) : status;
+        } while (status == SL_AGAIN);
+        sl_rpc_stream_close(&stream);
+    }
+    return status;
+}
+
 // ---- to the store ---------------------------------------------------------------------------------------------------
 
 void sl_turn_hear_kept(const struct sl_job *job, const struct sl_worker *decode, const Sluice__V1__DecodeDone *done,
@@ -155,21 +178,29 @@ static enum sl_status reserve(const struct sl_run_context *context, struct sl_jo
     request.key = &key;
     request.capsule_bytes = turn->kept_bytes;
     enum sl_status status = make_key(context, job, turn, &key.model_fingerprint, &key.recipe_fingerprint, err);
-    return status == SL_OK ? sl_rpc_unary(sl_worker_channel(store), &sl_method_store_reserve, &request.base,
-                                          sl_deadline_in_ms(CALL_MS), NULL, (ProtobufCMessage **)grant_out, err)
-                           : status;
+    status = status == SL_OK ? ask(job, store, &sl_method_store_reserve, &request.base, CALL_MS,
+                                   (ProtobufCMessage **)grant_out, err)
+                             : status;
+    if (status == SL_ERR_DEADLINE) { // the next turn does not ask it before it is heard of
+        sl_worker_suspect(store);
+    }
+    return status;
 }
 
-static enum sl_status ship(struct sl_worker *decode, const struct sl_job_turn *turn, Sluice__V1__Grant *grant,
-                           int64_t term, struct sl_error *err) {
+static enum sl_status ship(struct sl_job *job, struct sl_worker *decode, const struct sl_job_turn *turn,
+                           Sluice__V1__Grant *grant, int64_t term, struct sl_error *err) {
     Sluice__V1__ArchiveRequest request = SLUICE__V1__ARCHIVE_REQUEST__INIT;
     request.kept = (char *)turn->lease_id;
     struct sl_hash128 hash = turn->history;
     request.destination = grant;
     request.term = term;
     request.hash = (ProtobufCBinaryData){sizeof hash, hash.bytes};
-    return sl_rpc_unary(sl_worker_channel(decode), &sl_method_decode_archive, &request.base,
-                        sl_deadline_in_ms(ARCHIVE_MS), NULL, NULL, err);
+    ProtobufCMessage *reply = NULL;
+    enum sl_status status = ask(job, decode, &sl_method_decode_archive, &request.base, ARCHIVE_MS, &reply, err);
+    if (status == SL_OK) {
+        protobuf_c_message_free_unpacked(reply, NULL);
+    }
+    return status;
 }
 
 // Into the store that keeps what begins as this conversation does. Without it a lost worker costs the next turn the whole conversation.
@@ -187,9 +218,9 @@ static enum sl_status archive(const struct sl_run_context *context, struct sl_jo
     bool lost = false;
     enum sl_status status = reserve(context, job, store, turn, &grant, err);
     if (status == SL_OK) {
-        status = ship(decode, turn, grant, term, err);
-        lost = status == SL_ERR_PEER_LOST; // of a store's loss it says PEER_STALE
-        if (status != SL_OK) {
+        status = ship(job, decode, turn, grant, term, err);
+        lost = status == SL_ERR_PEER_LOST;                  // of a store's loss it says PEER_STALE
+        if (status != SL_OK && status != SL_ERR_DEADLINE) { // what stands still ends it by itself
             release_at_store(store, grant->lease_id);
         }
         sluice__v1__grant__free_unpacked(grant, NULL);
@@ -208,12 +239,18 @@ static enum sl_status archive(const struct sl_run_context *context, struct sl_jo
 
 enum sl_status sl_turn_end(const struct sl_run_context *context, struct sl_job *job, struct sl_worker *decode,
                            enum sl_turn_way way, Sluice__V1__Finished__Reason reason, const char *answer, int64_t term,
-                           struct sl_job_turn *turn, struct sl_error *err) {
+                           struct sl_job_turn *turn, struct sl_sessions_left *left, struct sl_error *err) {
     const struct sl_job_spec *spec = &job->spec;
+    // A session behind a stop string holds that, and the answer does not: the next turn goes on behind the turn before.
+    if (reason == SLUICE__V1__FINISHED__REASON__STOP_STRING || turn->keep_ms == 0) {
+        sl_sessions_left_add(left, turn);
+        return SL_OK;
+    }
     bool ended_by_token = reason == SLUICE__V1__FINISHED__REASON__STOP_TOKEN;
     int64_t n_output = job->n_output - (ended_by_token && job->n_output > 0), n_all = spec->n_tokens + job->n_output;
     int32_t *tokens = malloc(sizeof *tokens * (size_t)(n_all + 1));
     if (tokens == NULL) {
+        sl_sessions_left_add(left, turn);
         return SL_OK; // the next turn reads everything
     }
     memcpy(tokens, spec->tokens, sizeof *tokens * (size_t)spec->n_tokens);
@@ -226,18 +263,18 @@ enum sl_status sl_turn_end(const struct sl_run_context *context, struct sl_job *
         status = archive(context, job, decode, term, turn, err);
     }
     if (status == SL_OK) {
-        sl_conversations_end_turn(context->conversations, spec, turn, tokens, spec->n_tokens + n_output, answer);
+        sl_conversations_end_turn(context->conversations, spec, turn, tokens, spec->n_tokens + n_output, answer, left);
     }
     free(tokens);
     return status;
 }
 
 void sl_turn_end_without(const struct sl_run_context *context, struct sl_job *job, Sluice__V1__Finished__Reason reason,
-                         const char *answer, struct sl_job_turn *turn) {
+                         const char *answer, struct sl_job_turn *turn, struct sl_sessions_left *left) {
     struct sl_error err = {0};
     turn->n_kept = 0; // nothing is copied
     turn->lease_id[0] = turn->worker[0] = turn->store[0] = '\0';
-    (void)sl_turn_end(context, job, NULL, SL_TURN_WHOLE, reason, answer, 0, turn, &err);
+    (void)sl_turn_end(context, job, NULL, SL_TURN_WHOLE, reason, answer, 0, turn, left, &err);
 }
 
 // ---- the end --------------------------------------------------------------------------------------------------------
@@ -257,4 +294,14 @@ void sl_turn_release(struct sl_registry *registry, const struct sl_job_turn *tur
         sl_log_info("turn", "the session at %s ends by itself: %s", turn->worker, err.text);
     }
     sl_worker_unref(&worker);
+}
+
+void sl_turn_release_left(struct sl_registry *registry, const struct sl_job_turn *spent, struct sl_sessions_left *left,
+                          int64_t term) {
+    for (int i = 0; i < left->n; i++) {
+        if (spent == NULL || strcmp(left->of[i].lease_id, spent->lease_id) != 0) {
+            sl_turn_release(registry, &left->of[i], term);
+        }
+    }
+    left->n = 0;
 }

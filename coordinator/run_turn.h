@@ -29,17 +29,21 @@ void sl_turn_hear_kept(const struct sl_job *job, const struct sl_worker *decode,
                        struct sl_job_turn *turn);
 
 /*
- * The answer is complete: have the session copied to the conversation's store, and remember the conversation. Called before clients
+ * The answer is complete: have the session copied to the conversation's store, and remember the conversation, or nothing behind a stop string, and where nothing
+ * is to be kept. What nobody comes back for is in *left_inout. Called before clients
  * hear of the end, so that what follows may count on it. way: by which this turn has come. SL_ERR_PEER_LOST: the worker was lost, and the
  * session with it: the attempt is, too, since another one makes the same session. Other failures cost the next turn some time.
  */
 enum sl_status sl_turn_end(const struct sl_run_context *context, struct sl_job *job, struct sl_worker *decode,
                            enum sl_turn_way way, Sluice__V1__Finished__Reason reason, const char *answer, int64_t term,
-                           struct sl_job_turn *turn, struct sl_error *err);
+                           struct sl_job_turn *turn, struct sl_sessions_left *left_inout, struct sl_error *err);
 
 // The answer is complete, and its session lost: what was said is remembered, and the next turn reads everything.
 void sl_turn_end_without(const struct sl_run_context *context, struct sl_job *job, Sluice__V1__Finished__Reason reason,
-                         const char *answer, struct sl_job_turn *turn);
+                         const char *answer, struct sl_job_turn *turn, struct sl_sessions_left *left_inout);
 
 // The conversation is over: its worker lets go of the session.
 void sl_turn_release(struct sl_registry *registry, const struct sl_job_turn *turn, int64_t term);
+// So do those of all that are left, but for the one that the job itself has taken; NULL: it has taken none.
+void sl_turn_release_left(struct sl_registry *registry, const struct sl_job_turn *spent, struct sl_sessions_left *left,
+                          int64_t term);

@@ -100,7 +100,8 @@ enum sl_status sl_client_list(struct sl_client *client, unsigned states, int32_t
                               Sluice__V1__ListReply **reply_out, struct sl_error *err);
 enum sl_status sl_client_model(struct sl_client *client, int64_t deadline_ns, Sluice__V1__ModelReply **reply_out,
                                struct sl_error *err);
-// What is kept of a conversation (GenerateRequest.conversation) goes at once, and not when its time is over.
+// What a worker keeps of a conversation (GenerateRequest.conversation) goes at once, and not when its time is over. Copies in stores go when
+// those need the memory.
 enum sl_status sl_client_end_conversation(struct sl_client *client, const char *id, int64_t deadline_ns,
                                           struct sl_error *err);
 enum sl_status sl_client_workers(struct sl_client *client, int64_t deadline_ns, Sluice__V1__WorkersReply **reply_out,

@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@
 #define MAX_CONVERSATIONS 1024
 #define MAX_BYTES         ((size_t)256 << 20) // of tokens
 #define MAX_KEEP_MS       3600000
+#define MAX_ENDED         256 // marks for turns that run meanwhile
 
 struct conversation {
     bool there;
@@ -26,8 +28,22 @@ struct conversation {
     uint64_t used;           // when, in turns of all
 };
 
+// While it is looked for who has most.
+struct tenant {
+    const struct conversation *one;
+    double share;
+};
+
+struct ended {
+    char tenant[SL_TENANT_BYTES], id[SL_CONVERSATION_ID_BYTES];
+    uint64_t number; // of all that were ended, from 1
+};
+
 struct sl_conversations {
     pthread_mutex_t mutex;
+    struct ended ended[MAX_ENDED]; // a ring
+    uint64_t n_ended;
+    struct tenant tenants[MAX_CONVERSATIONS];
     struct conversation *all; // [MAX_CONVERSATIONS]
     size_t n_bytes;
     uint64_t n_turns;
@@ -65,19 +81,58 @@ static struct conversation *find(struct sl_conversations *c, const char *tenant,
     return NULL;
 }
 
+// What a conversation takes of the table: a place, and its tokens.
+static double share_of(const struct conversation *one) {
+    return 1.0 / MAX_CONVERSATIONS + (double)one->n_tokens * sizeof *one->tokens / (double)MAX_BYTES;
+}
+
+// Of the tenant that has most, so that nobody can push out what others have.
 static struct conversation *oldest(struct sl_conversations *c) {
-    struct conversation *first = NULL;
+    struct tenant *tenants = c->tenants, *most = NULL;
+    size_t n_tenants = 0;
     for (size_t i = 0; i < MAX_CONVERSATIONS; i++) {
+        const struct conversation *one = &c->all[i];
+        size_t t = 0;
+        while (one->there && t < n_tenants && strcmp(tenants[t].one->tenant, one->tenant) != 0) {
+            t++;
+        }
+        if (one->there && t == n_tenants) {
+            tenants[n_tenants++] = (struct tenant){one, 0};
+        }
+        if (one->there) {
+            tenants[t].share += share_of(one);
+            most = !most || tenants[t].share > most->share ? &tenants[t] : most;
+        }
+    }
+    struct conversation *first = NULL;
+    for (size_t i = 0; i < MAX_CONVERSATIONS && most; i++) {
         struct conversation *one = &c->all[i];
-        if (one->there && (!first || one->used < first->used)) {
+        if (one->there && strcmp(one->tenant, most->one->tenant) == 0 && (!first || one->used < first->used)) {
             first = one;
         }
     }
     return first;
 }
 
+// Whether the conversation was ended since the turn began. Of many that were ended since, the last ones are known.
+static bool was_ended(const struct sl_conversations *c, const char *tenant, const struct sl_job_turn *turn) {
+    for (size_t i = 0; i < MAX_ENDED; i++) {
+        const struct ended *one = &c->ended[i];
+        if (one->number > turn->n_ended && strcmp(one->id, turn->id) == 0 && strcmp(one->tenant, tenant) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void sl_sessions_left_add(struct sl_sessions_left *left, const struct sl_job_turn *turn) {
+    if (turn->lease_id[0] != '\0' && left->n < SL_MAX_LEFT) {
+        left->of[left->n++] = *turn;
+    }
+}
+
 // A free one; what was quiet for longest makes room for it and for its tokens.
-static struct conversation *make_room(struct sl_conversations *c, size_t n_bytes) {
+static struct conversation *make_room(struct sl_conversations *c, size_t n_bytes, struct sl_sessions_left *left) {
     for (;;) {
         struct conversation *free_one = NULL;
         for (size_t i = 0; i < MAX_CONVERSATIONS && !free_one; i++) {
@@ -90,6 +145,7 @@ static struct conversation *make_room(struct sl_conversations *c, size_t n_bytes
         if (!first) {
             return NULL;
         }
+        sl_sessions_left_add(left, &first->turn);
         drop(c, first);
     }
 }
@@ -175,6 +231,13 @@ static enum sl_status check(const Sluice__V1__Conversation *asked, struct sl_err
                          MAX_KEEP_MS);
 }
 
+static uint64_t count_ended(struct sl_conversations *c) {
+    pthread_mutex_lock(&c->mutex);
+    uint64_t n = c->n_ended;
+    pthread_mutex_unlock(&c->mutex);
+    return n;
+}
+
 // A copy of the conversation, whose tokens are the caller's.
 static bool copy(struct sl_conversations *c, const char *tenant, const char *id, struct conversation *copy_out) {
     bool there = false;
@@ -228,6 +291,7 @@ enum sl_status sl_conversations_begin_turn(struct sl_conversations *c, const str
     struct sl_job_turn turn = {0};
     int32_t *ids = NULL;
     size_t n_ids = 0, behind;
+    uint64_t n_ended = count_ended(c); // before anything is looked up
     *tokens_out = NULL;
     enum sl_status status = check(asked, err);
     if (status != SL_OK) {
@@ -248,6 +312,7 @@ enum sl_status sl_conversations_begin_turn(struct sl_conversations *c, const str
         return status;
     }
     strcpy(turn.id, asked->id);
+    turn.n_ended = n_ended;
     turn.keep_ms = asked->keep_ms;
     note(request, &turn);
     *turn_out = turn;
@@ -279,15 +344,19 @@ enum sl_status sl_conversations_plan_turn(const struct sl_request_rules *rules, 
 
 void sl_conversations_end_turn(struct sl_conversations *c, const struct sl_job_spec *spec,
                                const struct sl_job_turn *turn, const int32_t *tokens, int64_t n_tokens,
-                               const char *answer) {
+                               const char *answer, struct sl_sessions_left *left) {
     size_t n_bytes = sizeof *tokens * (size_t)n_tokens;
     int32_t *kept = malloc(n_bytes + 1);
     pthread_mutex_lock(&c->mutex);
-    struct conversation *one = find(c, spec->tenant, turn->id);
+    bool ended = was_ended(c, spec->tenant, turn);
+    struct conversation *one = ended ? NULL : find(c, spec->tenant, turn->id);
+    if (one && strcmp(one->turn.lease_id, turn->lease_id) != 0) {
+        sl_sessions_left_add(left, &one->turn);
+    }
     if (one) {
         drop(c, one);
     }
-    one = kept && n_bytes <= MAX_BYTES ? make_room(c, n_bytes) : NULL;
+    one = kept && !ended && n_bytes <= MAX_BYTES ? make_room(c, n_bytes, left) : NULL;
     if (one) {
         memcpy(kept, tokens, n_bytes);
         *one = (struct conversation){
@@ -298,6 +367,7 @@ void sl_conversations_end_turn(struct sl_conversations *c, const struct sl_job_s
         one->said = turn->is_chat ? add_text(turn->said, answer) : hash_bytes(answer, one->turn.n_answer, turn->said);
         c->n_bytes += n_bytes;
     } else {
+        sl_sessions_left_add(left, turn);
         free(kept);
     }
     pthread_mutex_unlock(&c->mutex);
@@ -308,6 +378,10 @@ bool sl_conversations_forget(struct sl_conversations *c, const char *tenant, con
     pthread_mutex_lock(&c->mutex);
     struct conversation *one = find(c, tenant, id);
     bool there = one != NULL;
+    struct ended *mark = &c->ended[c->n_ended % MAX_ENDED];
+    mark->number = ++c->n_ended;
+    snprintf(mark->tenant, sizeof mark->tenant, "%s", tenant);
+    snprintf(mark->id, sizeof mark->id, "%s", id);
     if (one) {
         *turn_out = one->turn;
         drop(c, one);

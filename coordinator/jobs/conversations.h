@@ -5,7 +5,7 @@
  * Design: a request of a turn has the whole conversation. Where it goes on behind what is known here, the answer's own tokens stand in
  *         its prompt, and what is new is made of the template's text alone: so the prompt begins with exactly what the session holds.
  *         Where it does not, or nothing is known, the prompt is made as any other's, and everything is read. So this table may forget:
- *         what it holds is bounded, and the conversation that was quiet for longest goes first.
+ *         what it holds is bounded, and of the tenant that has most the conversation that was quiet for longest goes first.
  * Trust: an id is of a tenant; another one's says nothing.
  * Threads: any.
  */
@@ -30,11 +30,22 @@ enum sl_status sl_conversations_begin_turn(struct sl_conversations *conversation
 // Once the job's specification is there: what the turn takes of a worker. A session of another recipe, or of another set of frequencies, is of no use.
 enum sl_status sl_conversations_plan_turn(const struct sl_request_rules *rules, struct sl_job_spec *spec,
                                           struct sl_error *err);
-// The answer is complete: tokens are all of the conversation's, without one that has ended it. Without memory for that it is forgotten.
+// Sessions that nobody will come back for: their workers may let go at once. What is beyond these is left to its lease.
+#define SL_MAX_LEFT 4
+struct sl_sessions_left {
+    struct sl_job_turn of[SL_MAX_LEFT];
+    int n;
+};
+void sl_sessions_left_add(struct sl_sessions_left *left, const struct sl_job_turn *turn); // if it has one
+
+/*
+ * The answer is complete: tokens are all of the conversation's, without one that has ended it. Without memory for that it is forgotten, and
+ * so is a conversation that was ended meanwhile. left_inout: the session before it, of others that made room, or this one.
+ */
 void sl_conversations_end_turn(struct sl_conversations *conversations, const struct sl_job_spec *spec,
                                const struct sl_job_turn *turn, const int32_t *tokens, int64_t n_tokens,
-                               const char *answer);
-// Forget it. False: it is not known. Else *turn_out says where its session is.
+                               const char *answer, struct sl_sessions_left *left_inout);
+// Forget it, and turns of it that have begun. False: it is not known. Else *turn_out says where its session is.
 bool sl_conversations_forget(struct sl_conversations *conversations, const char *tenant, const char *id,
                              struct sl_job_turn *turn_out);
 int64_t sl_conversations_count(struct sl_conversations *conversations);

@@ -66,6 +66,7 @@ struct sl_job_turn {
     bool is_chat;
     size_t n_said, n_answer;
     uint64_t said;
+    uint64_t n_ended; // conversations, when the turn began
 };
 
 // What was asked for, checked (request.c). Constant from then on.

@@ -3,7 +3,7 @@
 """Turns of conversations whose worker or store is not as it was, and what is left of conversations behind them."""
 import signal
 
-from harness import Cluster, cluster_pb, endless, eventually, inference, run_tests
+from harness import Cluster, State, cluster_pb, endless, eventually, inference, run_tests
 
 BEGIN = "lantern " * 30
 
@@ -55,6 +55,36 @@ def test_a_store_that_stands_still_costs_reading_alone():
         assert n_read(cluster) - before <= after.statistics.n_prompt_tokens, after
         cluster.kill("kvstore-0", signal.SIGCONT)
         end(cluster)
+
+
+def test_what_nobody_comes_back_for_is_let_go():
+    with Cluster(decode=2) as cluster:
+        first, _ = cluster.answer(turn(BEGIN))
+        cluster.answer(turn(BEGIN + first.text + " more", recipe="full,format=int8"))  # another recipe: read anew
+        cluster.answer(turn("something else"))
+        running = cluster.submit(turn(BEGIN, "two", max_new_tokens=400))
+        eventually(lambda: cluster.get(running).n_output_tokens > 0, 20, "a turn runs")
+        end(cluster, "two")
+        eventually(lambda: cluster.get(running).state == State.DONE, 60, "it has ended")
+        eventually(lambda: kept(cluster) == 1, 10, "the last session of the first conversation is all that is kept")
+        end(cluster)
+        eventually(lambda: kept(cluster) == 0, 10, "nothing is kept of what was ended")
+
+
+def test_behind_a_stop_string_nothing_is_kept():
+    with Cluster() as cluster:
+        free, _ = cluster.answer(turn(BEGIN, "free", max_new_tokens=16))
+        end(cluster, "free")
+        first, _ = cluster.answer(turn(BEGIN))
+        stop = free.text[-3:-1]
+        second, _ = cluster.answer(turn(BEGIN, "stopped", max_new_tokens=16, stop=[stop]))
+        assert second.reason == inference.Finished.STOP_STRING and stop not in second.text, (free, second)
+        after, _ = cluster.answer(turn(BEGIN + second.text + " more", "stopped"))
+        fresh, _ = cluster.answer(inference.GenerateRequest(text=BEGIN + second.text + " more", recipe="full", max_new_tokens=4,
+                                                            ignore_eos=True))
+        assert (after.text, after.statistics.n_prompt_tokens) == (fresh.text, fresh.statistics.n_prompt_tokens), (after, fresh)
+        end(cluster)
+        end(cluster, "stopped")
 
 
 if __name__ == "__main__":
