@@ -28,11 +28,7 @@ constexpr float LN_2 = 0.693147181f, LOG2_E = 1.44269504f;
 constexpr float WEIGHT_BITS =
     4.0f; // weights are up to 2^4: times a small scale they still have all their digits in f16
 
-// Groups of channels with a scale of their own, as sl_v_group(); a lane has EACH adjacent channels of each.
-template <int D> constexpr uint32_t GROUP = D % 64 == 0 ? 64 : 32;
-template <int D> constexpr uint32_t GROUPS = D / GROUP<D>;
-template <int D> constexpr uint32_t EACH = GROUP<D> / 8;
-template <int D> constexpr uint32_t SUMS = (GROUPS<D> + 1) / 2;
+using gpu::EACH, gpu::GROUP, gpu::GROUPS, gpu::SUMS;
 
 // Of a warp: the queries 2 t, 2 t + 1 of a lane. out[EACH / 2 * group + n][0..1]: channel GROUP group + EACH g + 2 n of both, [2..3] the one
 // behind it. Of codes out is not yet scaled, and these are missing: sums[i][0..1] of group 2 i, [2..3] of the one behind it, 1,024 times the weights;
@@ -172,27 +168,6 @@ GPU_DEVICE void turn(const float (&s)[4], uint32_t (&p)[2]) {
 
 // --- out += P V of a page ----------------------------------------------------------------------------------------------
 
-// (scale, zero) of slot j and the one behind it, of all groups: out[slot][group].
-template <int D> GPU_DEVICE void read_pairs(const char *at, uint32_t j, uint32_t (&out)[2][GROUPS<D>]) {
-    const uint2 *from = (const uint2 *)(at + j * GROUPS<D> * 4); // j is even
-    uint32_t all[2 * GROUPS<D>];
-    if (GROUPS<D> == 2) {
-        uint4 x = *(const uint4 *)from;
-        all[0] = x.x, all[1] = x.y, all[2 * GROUPS<D> - 2] = x.z, all[2 * GROUPS<D> - 1] = x.w;
-    } else {
-        GPU_UNROLL
-        for (uint32_t i = 0; i < GROUPS<D>; i++) {
-            uint2 x = from[i];
-            all[2 * i] = x.x;
-            all[2 * i + 1] = x.y;
-        }
-    }
-    GPU_UNROLL
-    for (uint32_t i = 0; i < 2 * GROUPS<D>; i++) {
-        out[i / GROUPS<D>][i % GROUPS<D>] = all[i];
-    }
-}
-
 template <int D, int BITS>
 GPU_DEVICE void add_codes(const sl_page_layout &layout, const char *page, const float (&s)[4][4], state<D> &state) {
     constexpr uint32_t ROW = D * BITS / 8, ONE = gpu::MAGIC; // 1,024
@@ -203,8 +178,8 @@ GPU_DEVICE void add_codes(const sl_page_layout &layout, const char *page, const 
         const uint32_t slots[4] = {2 * i, 2 * i + 8, 2 * i + 1,
                                    2 * i + 9}; // behind 16 t, as turn() has them along the sum
         uint32_t near[2][GROUPS<D>], far[2][GROUPS<D>], p[2], of_zeros[SUMS<D>][4] = {};
-        read_pairs<D>(pairs, 2 * i, near);
-        read_pairs<D>(pairs, 2 * i + 8, far);
+        gpu::read_pairs<D>(pairs, 2 * i, near);
+        gpu::read_pairs<D>(pairs, 2 * i + 8, far);
         turn(s[i], p);
         GPU_UNROLL
         for (uint32_t group = 0; group < GROUPS<D>; group++) {

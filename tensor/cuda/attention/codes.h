@@ -53,4 +53,31 @@ GPU_DEVICE void two_slots(uint32_t x, uint32_t y, uint32_t &low, uint32_t &high)
     high = bytes_of(x, y, 0x7632);
 }
 
+// Groups of channels with a scale of their own, as sl_v_group(); a lane has EACH adjacent channels of each.
+template <int D> constexpr uint32_t GROUP = D % 64 == 0 ? 64 : 32;
+template <int D> constexpr uint32_t GROUPS = D / GROUP<D>;
+template <int D> constexpr uint32_t EACH = GROUP<D> / 8;
+template <int D> constexpr uint32_t SUMS = (GROUPS<D> + 1) / 2;
+
+// (scale, zero) of slot j and the one behind it, of all groups: out[slot][group].
+template <int D> GPU_DEVICE void read_pairs(const char *at, uint32_t j, uint32_t (&out)[2][GROUPS<D>]) {
+    const uint2 *from = (const uint2 *)(at + j * GROUPS<D> * 4); // j is even
+    uint32_t all[2 * GROUPS<D>];
+    if (GROUPS<D> == 2) {
+        uint4 x = *(const uint4 *)from;
+        all[0] = x.x, all[1] = x.y, all[2 * GROUPS<D> - 2] = x.z, all[2 * GROUPS<D> - 1] = x.w;
+    } else {
+        GPU_UNROLL
+        for (uint32_t i = 0; i < GROUPS<D>; i++) {
+            uint2 x = from[i];
+            all[2 * i] = x.x;
+            all[2 * i + 1] = x.y;
+        }
+    }
+    GPU_UNROLL
+    for (uint32_t i = 0; i < 2 * GROUPS<D>; i++) {
+        out[i / GROUPS<D>][i % GROUPS<D>] = all[i];
+    }
+}
+
 } // namespace gpu
