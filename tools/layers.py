@@ -89,7 +89,7 @@ ROWS = {
     "lab/train": "base text/tokenizer tensor model cli lab lab/eval/tasks",
     "lab/bench/rig": "base proto/* fabric tensor model runtime compress/plan rpc node offload/annex offload/retriever offload/remote cli lab",
     "lab/plan": "base kvcache compress/recipe compress/plan job cli lab lab/bench/rig",
-    "lab/bench": "base tensor/cpu tensor/group model runtime compress/* fabric job runner cli lab lab/bench/rig",
+    "lab/bench": "base tensor/cpu tensor/cuda/emulated tensor/group model runtime compress/* fabric job runner cli lab lab/bench/rig",
     "sluice": "base cli cli/* lab/*",  # alone links the tool's commands and the laboratory's
     "tests/*": "*",
 }
