@@ -239,6 +239,9 @@ static enum sl_status set_option(const struct sl_option *option, const char *sou
     } else {
         *(int64_t *)field = whole;
     }
+    if (option->given != 0) {
+        *(bool *)((char *)config + option->given) = source != option->name; // which is the default's
+    }
     return SL_OK;
 }
 

@@ -41,10 +41,12 @@ struct sl_option {
     const char *help;
     size_t offset;   // of the field in the config struct
     double min, max; // bounds for numbers, ignored when both are 0
+    size_t given; // of a number: of a bool, not the config's first, that tells a value from the default; 0: nobody asks
 };
 
 // In a row: where the value goes, SL_FIELD(options, tier) for member `tier` of struct options. min and max may follow.
 #define SL_FIELD(type, field) .offset = offsetof(struct type, field)
+#define SL_GIVEN(type, field) .given = offsetof(struct type, field)
 
 // A row in a macro, where the formatter would give every field of a braced list a line of its own.
 #define SL_OPTION_ROW(...)                                                                                             \
