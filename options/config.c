@@ -3,7 +3,7 @@
  * Purpose: fill a config struct from a table of options; see config.h.
  * Threads: sl_config_parse() belongs to main, before threads start: getopt_long keeps its state in globals.
  */
-#include "base/config.h"
+#include "options/config.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -16,11 +16,12 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "base/config_file.h"
-#include "base/describe.h"
-#include "base/environment.h"
 #include "base/model_place.h"
 #include "base/similar.h"
+#include "base/version.h"
+#include "options/config_file.h"
+#include "options/describe.h"
+#include "options/environment.h"
 
 #define MAX_OPTIONS     64
 #define MAX_NAME_BYTES  64
