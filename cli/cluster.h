@@ -10,11 +10,11 @@
  */
 #pragma once
 
-#include "base/config.h"
 #include "cli/child.h"
 #include "cli/cluster_tls.h"
 #include "cli/tool.h"
 #include "libsluice/sluice.h"
+#include "options/config.h"
 #include "runtime/device_choice.h"
 
 struct sl_cluster_config {

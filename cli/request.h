@@ -2,8 +2,8 @@
 // Purpose: the options that describe a job, shared by `sluice run` and `sluice submit`, and the request made of them.
 #pragma once
 
-#include "base/config.h"
 #include "libsluice/sluice.h"
+#include "options/config.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 
 // What a coordinator takes by default.

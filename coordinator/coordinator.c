@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/config.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "base/version.h"
 #include "coordinator/coordinator_internal.h"
 #include "job/job_recipe.h"
 #include "trace/otlp/otlp.h"

@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/program.h"
 #include "base/thread.h"
 #include "coordinator/coordinator.h"
+#include "options/program.h"
 #include "rpc/rpc.h"
 #include "trace/otlp/otlp.h"
 

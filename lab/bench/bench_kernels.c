@@ -16,11 +16,11 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/config.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/kernel_costs.h"
 #include "lab/bench/rig/kernel_world.h"
 #include "lab/result.h"
+#include "options/config.h"
 
 #define BATCH_SECONDS 2e-3
 #define MAX_BATCH     100 // page lists are forgotten some operations later

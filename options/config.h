@@ -2,8 +2,8 @@
 /*
  * Purpose: every knob of every program is one row of a table: name, type, default, help, and where it is stored.
  *
- * Design: precedence is command line, then environment (SLUICE_<NAME>, dashes as underscores; base/environment.h says which), then the file of
- *         --config (base/config_file.h), then default.
+ * Design: precedence is command line, then environment (SLUICE_<NAME>, dashes as underscores; options/environment.h says which), then the file of
+ *         --config (options/config_file.h), then default.
  *         --help is printed from the table. Parsing is getopt_long's; numbers are checked to the last character;
  *         sizes take K, M, G and T (powers of 1024), durations take ms, s, m and h.
  */
@@ -78,5 +78,3 @@ enum sl_status sl_parse_duration(const char *text, int64_t *ms_out);
 
 // 67108864 -> "64.0 MiB"; for tables and progress lines. Returns buf.
 char *sl_format_bytes(double bytes, char *buf, size_t buf_bytes);
-
-#define SL_VERSION "0.1.0"

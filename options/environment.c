@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see environment.h.
-#include "base/environment.h"
+#include "options/environment.h"
 
 #include <ctype.h>
 #include <stdio.h>

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/config.h"
+#include "options/config.h"
 
 struct config {
     const char *name;
@@ -161,7 +161,11 @@ static void test_config_refuses_values_out_of_bounds(void **state) {
 
 static void test_config_refuses_what_it_does_not_know(void **state) {
     (void)state;
-    assert_refused(PARSE("--colour"), "unknown option", "--colour");
+    assert_refused(PARSE("--colour"), "unknown option --colour; see", "test --help");
+    assert_refused(PARSE("--aren-size=4M"), "unknown option --aren-size=4M", "did you mean --arena-size;");
+    assert_refused(PARSE("--wrod", "x"), "unknown option --wrod", "did you mean --word;");
+    assert_refused(PARSE("--an-option-longer-than-any-that-there-is"), "--an-option-longer-than-any-that-there-is; see",
+                   "");
     assert_refused(PARSE("-jx"), "unknown option", "-x");
     assert_refused(PARSE("--port"), "needs a value", "--port");
     assert_refused(PARSE("-p"), "needs a value", "-p");
