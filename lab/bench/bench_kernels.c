@@ -273,9 +273,9 @@ static const struct {
 } products[] = {
     {"matmul up, bf16", FFN, HIDDEN, true, 0, SL_WEIGHT_STORED, 1.0},
     {"matmul down, bf16", HIDDEN, FFN, false, 0, SL_WEIGHT_STORED, 0.95},
-    {"matmul qkv, bf16", QKV, HIDDEN, false, 0, SL_WEIGHT_STORED, 0.90},
-    {"matmul up, int8", FFN, HIDDEN, true, 0, SL_WEIGHT_INT8, 0.55},
-    {"matmul up, int4", FFN, HIDDEN, true, 0, SL_WEIGHT_INT4, 0.55},
+    {"matmul qkv, bf16", QKV, HIDDEN, false, 0, SL_WEIGHT_STORED, 0.95},
+    {"matmul up, int8", FFN, HIDDEN, true, 0, SL_WEIGHT_INT8, 0.75},
+    {"matmul up, int4", FFN, HIDDEN, true, 0, SL_WEIGHT_INT4, 0.75},
     {"matmul down, 1 row, bf16", HIDDEN, FFN, false, 1, SL_WEIGHT_STORED, 0.30},
     {"matmul up, 1 row, bf16", FFN, HIDDEN, true, 1, SL_WEIGHT_STORED, 0.50},
     {"matmul up, 16 rows, bf16", FFN, HIDDEN, true, 16, SL_WEIGHT_STORED, 0.50},
