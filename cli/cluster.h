@@ -10,11 +10,11 @@
  */
 #pragma once
 
-#include "base/config.h"
 #include "cli/child.h"
 #include "cli/cluster_tls.h"
 #include "cli/tool.h"
 #include "libsluice/sluice.h"
+#include "options/config.h"
 #include "runtime/device_choice.h"
 
 struct sl_cluster_config {
@@ -23,10 +23,11 @@ struct sl_cluster_config {
     int64_t ranks; // of every worker with a model; 0: one
     int64_t port;  // of the coordinator, and the next ones of further ones; 0 picks free ones
     bool has_gateway;
-    int64_t http_port;  // of the gateway, likewise
-    const char *tls;    // NULL, or a folder of certificates, which are made: everything asks who is there
-    const char *disk;   // NULL or a folder in which every KV store has one of its own name; made if need be
-    int64_t disk_bytes; // of each
+    int64_t http_port;             // of the gateway, likewise
+    const char *generation_config; // of the coordinator; NULL: its default
+    const char *tls;               // NULL, or a folder of certificates, which are made: everything asks who is there
+    const char *disk;              // NULL or a folder in which every KV store has one of its own name; made if need be
+    int64_t disk_bytes;            // of each
     const char
         *coordinator_state; // NULL or where the coordinator keeps jobs; of several: each in a folder of its own name
     int64_t n_coordinators; // above 1: and an etcd in which they agree on who leads

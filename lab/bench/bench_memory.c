@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/config.h"
 #include "cli/message_json.h"
 #include "job/job_recipe.h"
 #include "kvcache/capsule.h"
@@ -22,6 +21,7 @@
 #include "lab/bench/rig/cluster_job.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
+#include "options/config.h"
 #include "runner/reader.h"
 #include "tensor/cuda/emulated/driver.h"
 

@@ -38,8 +38,9 @@
     emu::launch(#kernel, grid, block, dynamic_bytes, queue, kernel, __VA_ARGS__)
 #endif
 
-#define GPU_DEVICE      static __device__ __forceinline__
-#define GPU_HOST_DEVICE static __host__ __device__ __forceinline__
+#define GPU_DEVICE        static __device__ __forceinline__
+#define GPU_HOST_DEVICE   static __host__ __device__ __forceinline__
+#define GPU_DEVICE_MEMBER __device__ __forceinline__
 
 namespace gpu {
 
@@ -68,6 +69,11 @@ GPU_DEVICE uint32_t sub_f16x2(uint32_t a, uint32_t b) {
 GPU_DEVICE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
     __half2 x = __hfma2(*(__half2 *)&a, *(__half2 *)&b, *(__half2 *)&c);
     return *(uint32_t *)&x;
+}
+GPU_DEVICE uint32_t add_bf16x2(uint32_t a, uint32_t b) { // as a product with 1: 8.0 has no sum
+    uint32_t y;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(0x3f803f80u), "r"(b));
+    return y;
 }
 GPU_DEVICE uint32_t mul_f16x2(uint32_t a, uint32_t b) {
     __half2 x = __hmul2(*(__half2 *)&a, *(__half2 *)&b);
@@ -101,6 +107,10 @@ GPU_DEVICE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
     uint32_t lo = f32_to_f16(fmaf(f16_to_f32((uint16_t)a), f16_to_f32((uint16_t)b), f16_to_f32((uint16_t)c)));
     float x = f16_to_f32((uint16_t)(a >> 16)), y = f16_to_f32((uint16_t)(b >> 16));
     return lo | (uint32_t)f32_to_f16(fmaf(x, y, f16_to_f32((uint16_t)(c >> 16)))) << 16;
+}
+GPU_DEVICE uint32_t add_bf16x2(uint32_t a, uint32_t b) {
+    return f32_to_bf16(bf16_to_f32((uint16_t)a) + bf16_to_f32((uint16_t)b)) |
+           (uint32_t)f32_to_bf16(bf16_to_f32((uint16_t)(a >> 16)) + bf16_to_f32((uint16_t)(b >> 16))) << 16;
 }
 #endif
 // What is beyond the range of f16 becomes its largest value, not infinity. NaN stays NaN.
@@ -178,7 +188,8 @@ GPU_DEVICE uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) {
     return y;
 }
 GPU_DEVICE void cp_async16(void *to, const void *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from));
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from));
 }
 // A line of 128 bytes into the second level's cache.
 GPU_DEVICE void prefetch(const void *line) {

@@ -294,6 +294,9 @@ class Cluster:
     def list(self):
         return self._call("sluice.v1.Inference.List", inference.ListRequest()).jobs
 
+    def model_reply(self):
+        return self._call("sluice.v1.Inference.Model", inference.ModelRequest())
+
     def workers(self):
         return self._call("sluice.v1.Cluster.Workers", cluster_pb.WorkersRequest())
 
