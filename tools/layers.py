@@ -46,7 +46,7 @@ ROWS = {
     "tensor/cuda/table": "base tensor tensor/cuda tensor/cuda/attention tensor/cuda/dense tensor/cuda/evict tensor/cuda/retrieve",
     "tensor/cuda/group": "base tensor/group tensor/cuda tensor/cuda/dense tensor/cuda/table",
     "tensor/cuda/emulated": "base tensor/cuda/emu tensor/cuda/table",
-    "tensor/cuda/plugin": "base tensor tensor/cuda tensor/cuda/group tensor/cuda/table",
+    "tensor/cuda/plugin": "base tensor tensor/cuda tensor/cuda/dense tensor/cuda/group tensor/cuda/table",
     "model": "base kvcache tensor model/gguf model/generation",
     "runtime": "base options kvcache tensor tensor/cpu tensor/ranks tensor/cuda/emulated tensor/cuda/table model text/tokenizer",
     "compress/recipe": "base kvcache",
