@@ -119,7 +119,8 @@ struct sl_job {
     int64_t n_output;
     int64_t n_read; // of the prompt, by this attempt
     char prefill_worker[64], decode_worker[64];
-    Sluice__V1__Statistics statistics; // points into the next four
+    Sluice__V1__Statistics statistics; // points into the next five
+    Sluice__V1__Sampling sampling;     // the spec's
     char transport[32];
     struct sl_slot_statistics slots;
     struct sl_error_statistics errors;
@@ -179,6 +180,7 @@ void sl_job_set_served(struct sl_job *job, const Sluice__V1__Statistics *decode)
 struct sl_job_report {
     Sluice__V1__Job message;
     Sluice__V1__Statistics statistics;
+    Sluice__V1__Sampling sampling;
     char id[SL_JOB_ID_BYTES], label[SL_MAX_LABEL + 1], recipe[SL_RECIPE_TEXT_BYTES], tenant[SL_TENANT_BYTES];
     char prefill_worker[64], decode_worker[64], transport[32];
     struct sl_slot_statistics slots;
