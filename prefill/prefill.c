@@ -27,7 +27,8 @@ static void write_metrics(void *arg, FILE *page) {
     }
     if (sl_node_stages(&prefill->node)) {
         static const char capsules[] = "sluice_device_capsules_total";
-        sl_metrics_declare(page, SL_COUNTER, capsules, "Capsules that left a device with memory of its own.");
+        sl_metrics_declare(page, SL_COUNTER, capsules,
+                           "Capsules that left a device with memory of its own, and arrived.");
         sl_metrics_sample(page, capsules, (double)atomic_load(&prefill->n_straight), "way", "straight", NULL);
         sl_metrics_sample(page, capsules, (double)atomic_load(&prefill->n_staged), "way", "staged", NULL);
     }
