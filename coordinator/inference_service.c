@@ -420,11 +420,10 @@ static enum sl_status handle_end_conversation(void *service, struct sl_rpc_call 
     (void)err;
     struct sl_coordinator *coordinator = service;
     const char *id = ((const Sluice__V1__ConversationRequest *)request)->id;
-    struct sl_job_turn turn;
-    if (sl_conversations_forget(coordinator->conversations, sl_rpc_call_identity(call)->tenant, id, &turn)) {
-        sl_turn_release(coordinator->registry, &turn,
-                        coordinator->election != NULL ? sl_election_last_term(coordinator->election) : 0);
-    }
+    struct sl_sessions_left left = {0};
+    (void)sl_conversations_forget(coordinator->conversations, sl_rpc_call_identity(call)->tenant, id, &left);
+    sl_turn_release_left(coordinator->registry, NULL, &left,
+                         coordinator->election != NULL ? sl_election_last_term(coordinator->election) : 0);
     Sluice__V1__ConversationReply reply = SLUICE__V1__CONVERSATION_REPLY__INIT;
     return sl_rpc_call_send(call, &reply.base);
 }
