@@ -47,16 +47,20 @@ struct job {
     char lease[SL_LEASE_ID_BYTES];
     uint8_t ticket[FUZZ_TICKET_BYTES];
     Sluice__V1__PrefillEvent *done; // of its prefill
+    char kept[SL_LEASE_ID_BYTES];   // the session behind its last answer, which holds said[n_said]
+    int32_t said[POSITIONS];
+    size_t n_said;
 };
 
 struct run {
     struct sl_rpc_call call; // first: calls are cast to it
-    bool there, prefills;
+    bool there, prefills, archives;
     pthread_t thread;
     ProtobufCMessage *request;
     struct job *job;
     bool done, ended;
     int64_t n_sent, n_tokens, most_tokens, next_index;
+    int32_t written[POSITIONS];
     size_t taken;
 };
 
@@ -112,12 +116,34 @@ static void look_at_prefill(struct run *run, const Sluice__V1__PrefillEvent *eve
     }
 }
 
+// The session that stays for the next turn of this job, and the tokens that it holds.
+static void note_kept(struct run *run, const Sluice__V1__DecodeDone *done) {
+    const Sluice__V1__DecodeRequest *request = (const Sluice__V1__DecodeRequest *)run->request;
+    struct job *job = run->job;
+    if (done->kept[0] == '\0') {
+        return;
+    }
+    size_t n_prompt = request->prompt->n_ids;
+    fuzz_require(request->keep_ms > 0 && strlen(done->kept) < SL_LEASE_ID_BYTES);
+    fuzz_require(done->kept_bytes > 0 && done->kept_tokens >= (int64_t)n_prompt && done->kept_tokens <= POSITIONS);
+    memcpy(job->kept, done->kept, strlen(done->kept) + 1);
+    job->n_said = (size_t)done->kept_tokens;
+    for (size_t i = 0; i < job->n_said; i++) {
+        size_t at = i - n_prompt, n_resumed = request->resumed ? request->resumed->n_ids : 0;
+        job->said[i] = i < n_prompt     ? request->prompt->ids[i]
+                       : at < n_resumed ? request->resumed->ids[at]
+                                        : run->written[at];
+    }
+}
+
 static void look_at_decode(struct run *run, const Sluice__V1__DecodeEvent *event) {
     if (event->what_case == SLUICE__V1__DECODE_EVENT__WHAT_TOKEN) {
         fuzz_require(event->token->id >= 0 && event->token->id < VOCABULARY);
         fuzz_require(event->token->index == run->next_index++ && run->next_index <= run->most_tokens);
+        run->written[run->next_index - 1] = event->token->id;
     } else if (event->what_case == SLUICE__V1__DECODE_EVENT__WHAT_DONE) {
         fuzz_require(event->done->statistics && event->done->text);
+        note_kept(run, event->done);
         fuzz_require(event->done->statistics->n_output_tokens == run->next_index);
         run->done = true;
     } else if (event->what_case == SLUICE__V1__DECODE_EVENT__WHAT_NOTICE) {
@@ -131,7 +157,10 @@ static void look(struct sl_rpc_call *call, const ProtobufCMessage *message) {
     struct run *run = (struct run *)call;
     fuzz_require(!run->done); // it was the last
     run->n_sent++;
-    if (run->prefills) {
+    if (run->archives) {
+        fuzz_require(((const Sluice__V1__ArchiveReply *)message)->bytes > 0);
+        run->done = true;
+    } else if (run->prefills) {
         look_at_prefill(run, (const Sluice__V1__PrefillEvent *)message);
     } else {
         look_at_decode(run, (const Sluice__V1__DecodeEvent *)message);
@@ -265,6 +294,44 @@ static size_t list_annexes(const struct job *job, bool lies, Sluice__V1__StoreSh
     return n;
 }
 
+// A turn behind the job's last one: with its session, or with whatever arrives under the job's lease.
+static void go_on(const struct job *job, uint8_t how, uint16_t lies, Sluice__V1__DecodeRequest *request,
+                  Sluice__V1__TokenIds *ids) {
+    static uint8_t hash[16] = {1};
+    request->keep_ms = lies & 8192 ? fuzz_draw_number() : how & 32 ? 1000 : 0;
+    if (how & 64 && job->n_said > 0) {
+        size_t n_new = 1 + fuzz_draw() % 70u;
+        ids->n_ids = job->n_said + n_new < POSITIONS ? job->n_said + n_new : POSITIONS;
+        memcpy(ids->ids, job->said, sizeof *job->said * job->n_said);
+        request->kept = (char *)job->kept;
+        request->lease_id = (char *)"";
+        request->turn = true;
+        request->session_bytes = 1 << 17;
+    }
+    if (lies & 16384) {
+        request->kept = fuzz_draw_text();
+        request->session_bytes = fuzz_draw_number();
+    }
+    if (lies & 32768) {
+        request->turn = !request->turn;
+        request->capsule_hash = (ProtobufCBinaryData){fuzz_draw() % 17u, hash};
+    }
+}
+
+static ProtobufCMessage *archive_request(const struct job *job, uint16_t lies) {
+    static uint8_t hash[17] = {2};
+    Sluice__V1__ArchiveRequest request = SLUICE__V1__ARCHIVE_REQUEST__INIT;
+    Sluice__V1__Grant grant = SLUICE__V1__GRANT__INIT;
+    request.kept = lies & 1 ? fuzz_draw_text() : (char *)job->kept;
+    request.hash = (ProtobufCBinaryData){lies & 2 ? fuzz_draw() % 18u : 16u, hash};
+    request.term = lies & 4 ? fuzz_draw_number() : 0;
+    request.destination = lies & 8 ? NULL : &grant;
+    grant.ticket = (ProtobufCBinaryData){lies & 16 ? fuzz_draw() % 9u : FUZZ_TICKET_BYTES, (uint8_t *)job->ticket};
+    grant.capacity_bytes = lies & 32 ? fuzz_draw_number() : 1 << 19;
+    grant.lease_id = lies & 64 ? fuzz_draw_text() : (char *)job->lease;
+    return fuzz_as_received(&request.base);
+}
+
 static ProtobufCMessage *decode_request(const struct job *job, uint16_t lies, struct run *run) {
     static int32_t room[2][POSITIONS * 2];
     Sluice__V1__DecodeRequest request = SLUICE__V1__DECODE_REQUEST__INIT;
@@ -297,6 +364,7 @@ static ProtobufCMessage *decode_request(const struct job *job, uint16_t lies, st
     request.annex = pointers;
     request.salt = draw_salt(lies & 1024);
     request.term = lies & 2048 ? fuzz_draw_number() : 0;
+    go_on(job, how, lies, &request, &ids);
     run->most_tokens = request.max_new_tokens;
     run->next_index = (int64_t)resumed.n_ids;
     return fuzz_as_received(&request.base);
@@ -307,8 +375,9 @@ static ProtobufCMessage *decode_request(const struct job *job, uint16_t lies, st
 static void *run_main(void *arg) {
     struct run *run = arg;
     struct sl_error err = {0};
-    enum sl_status status = run->prefills ? sl_prefill_handle_run(&prefill, &run->call, run->request, &err)
-                                          : sl_decode_handle_run(&decode, &run->call, run->request, &err);
+    enum sl_status status = run->archives   ? sl_decode_handle_archive(&decode, &run->call, run->request, &err)
+                            : run->prefills ? sl_prefill_handle_run(&prefill, &run->call, run->request, &err)
+                                            : sl_decode_handle_run(&decode, &run->call, run->request, &err);
     fuzz_require(status <= 0 && (status != SL_OK || run->done));
     fuzz_require(status == SL_OK || err.text[0] != '\0' || run->call.cancelled);
     fuzz_require(run->call.on_cancel == NULL);
@@ -324,14 +393,16 @@ static void end_run(struct run *run) {
     }
 }
 
-static void step_run(struct job *job, bool prefills, uint8_t which) {
+static void step_run(struct job *job, bool prefills, bool archives, uint8_t which) {
     struct run *run = &runs[which % N_RUNS];
     uint16_t lies = draw_lies();
     end_run(run);
-    *run = (struct run){.there = true, .prefills = prefills, .job = job};
+    *run = (struct run){.there = true, .prefills = prefills, .archives = archives, .job = job};
     run->call.look = look;
     run->call.deadline_ns = lies & 4096 ? fuzz_deadline_in_ms(fuzz_draw() * 8) : SL_NO_DEADLINE;
-    run->request = prefills ? prefill_request(job, lies) : decode_request(job, lies, run);
+    run->request = archives   ? archive_request(job, lies)
+                   : prefills ? prefill_request(job, lies)
+                              : decode_request(job, lies, run);
     const Sluice__V1__PrefillRequest *request = (const Sluice__V1__PrefillRequest *)run->request;
     run->n_tokens = prefills && request->tokens ? (int64_t)request->tokens->n_ids : 0;
     struct sl_error err;
@@ -505,12 +576,12 @@ static void step(void) {
     case 3:
     case 4:
     case 5:
-        step_run(job, true, fuzz_draw());
+        step_run(job, true, false, fuzz_draw());
         break;
     case 6:
     case 7:
     case 8:
-        step_run(job, false, fuzz_draw());
+        step_run(job, false, false, fuzz_draw());
         break;
     case 9: {
         struct run *run = &runs[fuzz_draw() % N_RUNS];
@@ -527,6 +598,9 @@ static void step(void) {
         break;
     case 12:
         end_run(&runs[fuzz_draw() % N_RUNS]);
+        break;
+    case 13:
+        step_run(job, false, true, fuzz_draw());
         break;
     default:
         fuzz_wait_ms(what >> 4 << (what & 3));
