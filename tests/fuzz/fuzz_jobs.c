@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libFuzzer target for what stands behind Prefill.Run and Decode.Run, and Decode's leases: requests of any content, several under
+ * Purpose: libFuzzer target for what stands behind Prefill.Run, Decode.Run and Decode.Archive, and Decode's leases: requests of any content, several under
  *          way at once, between peers and stores that tell the truth, lie or go. Whatever comes, who is refused is told why, what is sent is
  *          what the contract says, a call takes a bounded amount of memory, and when all have ended nothing is held.
  *
