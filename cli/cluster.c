@@ -11,7 +11,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
+#include "base/memory_limit.h"
 #include "base/thread.h"
+#include "cli/cluster_arena.h"
 #include "cli/cluster_internal.h"
 #include "tensor/ops.h"
 
@@ -191,6 +194,23 @@ static enum sl_status start_all(struct sl_cluster *cluster, struct sl_signals *s
     return status == SL_OK ? wait_for_lines(cluster, cluster->n_first, signals, err) : status;
 }
 
+// A model that cannot be read is refused by the children, who say why.
+static void choose_arena(struct sl_cluster *cluster) {
+    struct sl_cluster_config *config = &cluster->config;
+    struct sl_model_config model = {0};
+    struct sl_error why;
+    if (!config->arena || config->arena[0]) {
+        return;
+    }
+    if (sl_model_config_load(config->model, &model, &why) != SL_OK) {
+        sl_log_debug("cluster", "%s", why.text);
+    }
+    int64_t n_workers = config->n_prefill + config->n_decode + config->n_kvstore;
+    int64_t bytes = sl_cluster_arena_bytes(&model, sl_memory_available(""), n_workers);
+    snprintf(cluster->arena, sizeof cluster->arena, "%lldM", (long long)(bytes >> 20));
+    config->arena = cluster->arena;
+}
+
 enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct sl_signals *signals, FILE *file,
                                 struct sl_cluster **cluster_out, struct sl_error *err) {
     struct stat st;
@@ -214,6 +234,7 @@ enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct s
         return sl_fail(err, SL_ERR_EXHAUSTED, "cluster: out of memory");
     }
     cluster->config = *config;
+    choose_arena(cluster);
     cluster->file = file;
     cluster->ready_deadline_ns = sl_deadline_in_ms(config->ready_ms);
     cluster->n_allocated =

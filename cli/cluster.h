@@ -10,11 +10,11 @@
  */
 #pragma once
 
-#include "base/config.h"
 #include "cli/child.h"
 #include "cli/cluster_tls.h"
 #include "cli/tool.h"
 #include "libsluice/sluice.h"
+#include "options/config.h"
 #include "runtime/device_choice.h"
 
 struct sl_cluster_config {
@@ -23,10 +23,11 @@ struct sl_cluster_config {
     int64_t ranks; // of every worker with a model; 0: one
     int64_t port;  // of the coordinator, and the next ones of further ones; 0 picks free ones
     bool has_gateway;
-    int64_t http_port;  // of the gateway, likewise
-    const char *tls;    // NULL, or a folder of certificates, which are made: everything asks who is there
-    const char *disk;   // NULL or a folder in which every KV store has one of its own name; made if need be
-    int64_t disk_bytes; // of each
+    int64_t http_port;             // of the gateway, likewise
+    const char *generation_config; // of the coordinator; NULL: its default
+    const char *tls;               // NULL, or a folder of certificates, which are made: everything asks who is there
+    const char *disk;              // NULL or a folder in which every KV store has one of its own name; made if need be
+    int64_t disk_bytes;            // of each
     const char
         *coordinator_state; // NULL or where the coordinator keeps jobs; of several: each in a folder of its own name
     int64_t n_coordinators; // above 1: and an etcd in which they agree on who leads
@@ -49,9 +50,9 @@ struct sl_cluster_config {
                       0, 32),                                                                                          \
         SL_OPTION_ROW("transport", 't', SL_OPTION_STRING, "auto", "NAME", "data plane: auto, shm, tcp or rdma",        \
                       SL_FIELD(type, cluster.transport)),                                                              \
-        SL_OPTION_ROW("arena", 'a', SL_OPTION_STRING, "256M", "SIZE",                                                  \
-                      "memory for KV of each worker, all taken at once: a quarter of what a worker takes that is "     \
-                      "started by itself, for all of them share this machine",                                         \
+        SL_OPTION_ROW("arena", 'a', SL_OPTION_STRING, "", "SIZE",                                                      \
+                      "memory for KV of each worker, all taken at once. Without: for 16384 tokens of the model in "    \
+                      "f16; at least 256M, and of all workers together at most half of what this machine has free",    \
                       SL_FIELD(type, cluster.arena)),                                                                  \
         SL_OPTION_ROW("tls", 0, SL_OPTION_STRING, NULL, "DIR",                                                         \
                       "make certificates there, and let only them in (tools/test-ca.sh, docs/SECURITY.md)",            \

@@ -99,6 +99,7 @@ enum sl_status sl_argv_of_coordinator(const struct sl_cluster_origin *of, int64_
     sl_argv_add_option(words, "--model", config->model);
     sl_argv_add_option(words, "--weights", config->weights);
     sl_argv_add_option(words, "--log", config->workers_log);
+    sl_argv_add_option(words, "--generation-config", config->generation_config);
     sl_argv_add_option(words, "--etcd", several ? of->etcd_servers : NULL);
     enum sl_status status = SL_OK;
     if (config->coordinator_state) {

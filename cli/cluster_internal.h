@@ -13,7 +13,8 @@
 struct sl_cluster {
     struct sl_cluster_config config;
     FILE *file;
-    char bin[512]; // folder of the executables
+    char bin[512];  // folder of the executables
+    char arena[32]; // what config.arena points to where nobody has said it
     char address[1024];
     size_t n_children, n_allocated;
     struct sl_child *children;         // an etcd if there is one, the coordinators, workers, and the gateway

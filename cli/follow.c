@@ -298,6 +298,27 @@ static void print_prompt(const Sluice__V1__Statistics *s, FILE *file) {
     fprintf(file, "%s%s\n", s->transport[0] ? ", by " : "", s->transport);
 }
 
+// Nothing of an answer of the likeliest tokens.
+static void print_sampling(const Sluice__V1__Sampling *s, FILE *file) {
+    const char *separator = "sampling     ";
+    if (s->temperature > 0) {
+        fprintf(file, "%stemperature %g", separator, (double)s->temperature);
+        if (s->top_k > 0) {
+            fprintf(file, ", top_k %d", s->top_k);
+        }
+        if (s->top_p < 1) {
+            fprintf(file, ", top_p %g", (double)s->top_p);
+        }
+        fprintf(file, ", seed %llu", (unsigned long long)s->seed);
+        separator = ", ";
+    }
+    if (s->repetition_penalty != 1) {
+        fprintf(file, "%srepetition_penalty %g", separator, (double)s->repetition_penalty);
+        separator = ", ";
+    }
+    fputs(separator[0] == ',' ? "\n" : "", file);
+}
+
 static void print_times(const Sluice__V1__Statistics *s, FILE *file) {
     char ttft[32], tpot[32], total[32];
     fprintf(file, "TTFT         %s", ms_text(s->ttft_ms, "%.0f ms", ttft, sizeof ttft));
@@ -316,6 +337,9 @@ void sl_statistics_print(const Sluice__V1__Statistics *s, FILE *file) {
     char small[32], large[32];
     if (s->recipe[0]) { // an older coordinator does not say it
         fprintf(file, "recipe       %s\n", s->recipe);
+    }
+    if (s->sampling) {
+        print_sampling(s->sampling, file);
     }
     print_prompt(s, file);
     print_slots(s, file);

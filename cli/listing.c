@@ -3,8 +3,8 @@
 #include "cli/listing.h"
 
 #include "base/clock.h"
-#include "base/config.h"
 #include "cli/table.h"
+#include "options/config.h"
 
 static const char *enum_name(const ProtobufCEnumDescriptor *type, int value) {
     const ProtobufCEnumValue *found = protobuf_c_enum_descriptor_get_value(type, value);

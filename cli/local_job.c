@@ -92,7 +92,7 @@ static enum sl_status save_capsule(void *arg, const struct sl_session *session, 
                            : status;
 }
 
-static void tell_end(struct job *job, struct sl_local_result *result) {
+static void tell_end(struct job *job, const struct sl_local_request *request, struct sl_local_result *result) {
     static const Sluice__V1__Finished__Reason reasons[] = {
         [SL_STOP_TOKEN] = SLUICE__V1__FINISHED__REASON__STOP_TOKEN,
         [SL_STOP_STRING] = SLUICE__V1__FINISHED__REASON__STOP_STRING,
@@ -115,6 +115,8 @@ static void tell_end(struct job *job, struct sl_local_result *result) {
     statistics.slots_merged = result->slots_merged;
     statistics.transport = (char *)"nothing: one process";
     statistics.recipe = job->recipe;
+    Sluice__V1__Sampling sampling = sl_job_sampling_message(&request->sampling);
+    statistics.sampling = &sampling;
     sl_slot_statistics_attach(&result->slots, &statistics);
     sl_error_statistics_attach(&result->errors, &statistics);
     Sluice__V1__Retrieval retrieval;
@@ -150,12 +152,12 @@ static enum sl_status encode_turn(struct sl_local *local, const struct sl_reques
 }
 
 // What the conversation is asked, of a request.
-static struct sl_local_request local_request(const Sluice__V1__GenerateRequest *message, const int32_t *ids,
-                                             size_t n_ids, struct job *job) {
+static struct sl_local_request local_request(const struct sl_local *local, const Sluice__V1__GenerateRequest *message,
+                                             const int32_t *ids, size_t n_ids, struct job *job) {
     return (struct sl_local_request){
         .prompt = ids,
         .n_prompt = (int64_t)n_ids,
-        .sampling = sl_job_sampling(message->sampling),
+        .sampling = sl_job_sampling(message->sampling, sl_local_model(local)),
         .max_new_tokens = message->max_new_tokens,
         .ignore_eos = message->ignore_eos,
         .estimate_errors = message->estimate_errors,
@@ -176,7 +178,7 @@ static enum sl_status ask(struct sl_conversation *conversation, const struct sl_
     if (status != SL_OK) {
         return sl_fail(err, status, "%s", why.text[0] ? why.text : sl_status_text(status));
     }
-    tell_end(job, result_out);
+    tell_end(job, request, result_out);
     return SL_OK;
 }
 
@@ -190,7 +192,7 @@ static enum sl_status run_turn(struct sl_local *local, struct sl_conversation *c
     if (status != SL_OK) {
         return status;
     }
-    struct sl_local_request turn = local_request(&request->message, ids, n_ids, job);
+    struct sl_local_request turn = local_request(local, &request->message, ids, n_ids, job);
     turn.prefilled_fn = first && job->capsule_path ? save_capsule : NULL;
     struct sl_local_result result = {0};
     status = ask(conversation, &turn, job, &result, err);
@@ -232,6 +234,15 @@ static enum sl_status run_turns(struct sl_local *local, const struct sl_request 
     return status;
 }
 
+static enum sl_status open_local(const struct sl_local_config *config, struct sl_local **local_out,
+                                 struct sl_error *err) {
+    enum sl_status status = sl_local_open(config, local_out, err);
+    if (status == SL_OK) {
+        sl_model_sampling_log(&sl_local_model(*local_out)->sampling, "client");
+    }
+    return status;
+}
+
 bool sl_local_takes_chats(const char *model_dir) {
     struct sl_chat_template *chat_template;
     struct sl_error err;
@@ -247,7 +258,7 @@ bool sl_local_takes_chats(const char *model_dir) {
 enum sl_status sl_local_job(const struct sl_local_config *config, const struct sl_request *request,
                             const char *capsule_path, const struct sl_watch *watch, struct sl_error *err) {
     struct sl_local *local = NULL;
-    enum sl_status status = sl_local_open(config, &local, err);
+    enum sl_status status = open_local(config, &local, err);
     if (status == SL_OK) {
         struct job job = {.watch = watch,
                           .model_dir = config->model_dir,
@@ -279,7 +290,7 @@ enum sl_status sl_local_talk_open(const struct sl_local_config *config, struct s
         return sl_fail(err, SL_ERR_EXHAUSTED, "local: out of memory");
     }
     struct sl_error why;
-    enum sl_status status = sl_local_open(config, &talk->local, err);
+    enum sl_status status = open_local(config, &talk->local, err);
     enum sl_status chats =
         status == SL_OK ? sl_chat_template_load(config->model_dir, &talk->chat_template, &why) : SL_OK;
     if (chats != SL_OK && chats != SL_ERR_NOT_FOUND) {
@@ -392,7 +403,7 @@ enum sl_status sl_local_talk_turn(struct sl_local_talk *talk, const Sluice__V1__
             status == SL_OK ? sl_conversation_open(talk->local, talk->recipe, 0, &talk->conversation, err) : status;
     }
     if (status == SL_OK) {
-        struct sl_local_request turn = local_request(request, ids, n_ids, &job);
+        struct sl_local_request turn = local_request(talk->local, request, ids, n_ids, &job);
         turn.may_cut = true;
         turn.replaces_last = talk->ended_by_token;
         struct sl_local_result result = {0};

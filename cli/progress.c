@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "base/config.h"
+#include "options/config.h"
 
 #define LONGEST_BAR  40
 #define SHORTEST_BAR 6

@@ -169,18 +169,35 @@ static const char *recipe_of(const struct sl_request_config *config) {
     return recommended ? recommended->recipe : NULL;
 }
 
-// What is asked for the answer: how it is drawn, and where it ends.
-static void set_sampling(struct sl_request *request, const struct sl_request_config *config) {
-    sluice__v1__sampling__init(&request->sampling);
-    request->sampling.temperature = (float)config->temperature;
-    request->sampling.top_k = (int32_t)config->top_k;
-    request->sampling.top_p_present_case = SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P;
-    request->sampling.top_p = (float)config->top_p;
-    request->sampling.repetition_penalty_present_case =
-        SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY;
-    request->sampling.repetition_penalty = (float)config->repetition_penalty;
-    request->sampling.seed = (uint64_t)config->seed;
-    request->message.sampling = &request->sampling;
+// How tokens are drawn. What is left out is as the model says, unless nobody wants that: then it is said.
+static enum sl_status set_sampling(struct sl_request *request, const struct sl_request_config *config,
+                                   struct sl_error *err) {
+    bool all = strcmp(config->generation_config, "none") == 0;
+    if (!all && strcmp(config->generation_config, "auto") != 0) {
+        return sl_fail(err, SL_ERR_INVALID, "--generation-config %.40s: expected auto or none",
+                       config->generation_config);
+    }
+    Sluice__V1__Sampling *sampling = &request->sampling;
+    sluice__v1__sampling__init(sampling);
+    if (all || config->has_temperature) {
+        sampling->temperature_present_case = SLUICE__V1__SAMPLING__TEMPERATURE_PRESENT_TEMPERATURE;
+        sampling->temperature = (float)config->temperature;
+    }
+    if (all || config->has_top_k) {
+        sampling->top_k_present_case = SLUICE__V1__SAMPLING__TOP_K_PRESENT_TOP_K;
+        sampling->top_k = (int32_t)config->top_k;
+    }
+    if (all || config->has_top_p) {
+        sampling->top_p_present_case = SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P;
+        sampling->top_p = (float)config->top_p;
+    }
+    if (all || config->has_repetition_penalty) {
+        sampling->repetition_penalty_present_case = SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY;
+        sampling->repetition_penalty = (float)config->repetition_penalty;
+    }
+    sampling->seed = (uint64_t)config->seed;
+    request->message.sampling = sampling;
+    return SL_OK;
 }
 
 enum sl_status sl_request_set_options(struct sl_request *request, const struct sl_request_config *config,
@@ -198,7 +215,10 @@ enum sl_status sl_request_set_options(struct sl_request *request, const struct s
             config->ship_at_most);
     }
     sluice__v1__generate_request__init(&request->message);
-    set_sampling(request, config);
+    enum sl_status status = set_sampling(request, config, err);
+    if (status != SL_OK) {
+        return status;
+    }
     request->message.recipe = (char *)recipe;
     request->message.max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
     request->message.max_new_tokens = (int32_t)config->max_new;

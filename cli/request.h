@@ -2,31 +2,38 @@
 // Purpose: the options that describe a job, shared by `sluice run` and `sluice submit`, and the request made of them.
 #pragma once
 
-#include "base/config.h"
 #include "libsluice/sluice.h"
+#include "options/config.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 
 // What a coordinator takes by default.
 #define SL_MAX_PROMPT_BYTES ((size_t)64 << 20)
 
 struct sl_request_config {
-    const char *recipe, *prompt, *prompt_file, *system, *stop, *label;
+    const char *recipe, *prompt, *prompt_file, *system, *stop, *label, *generation_config;
     struct sl_option_list questions; // the first is part of the prompt, the others are later turns
     int64_t max_new, top_k, seed, deadline_ms;
     double ship_at_most, temperature, top_p, repetition_penalty;
     bool chat, raw, ignore_eos, estimate_errors;
+    bool has_temperature, has_top_k, has_top_p, has_repetition_penalty; // given: they win over the model's own
 };
 
 // How tokens are drawn, likewise; also of `sluice chat`.
 #define SL_SAMPLING_OPTIONS(type)                                                                                      \
-    SL_OPTION_ROW("temperature", 0, SL_OPTION_FLOAT, "0", "T", "0 takes the likeliest token",                          \
-                  SL_FIELD(type, request.temperature), 0, 100),                                                        \
+    SL_OPTION_ROW("temperature", 0, SL_OPTION_FLOAT, "0", "T",                                                         \
+                  "0 takes the likeliest token. Without: the model's own, as with the next three, else",               \
+                  SL_FIELD(type, request.temperature), 0, 100, SL_GIVEN(type, request.has_temperature)),               \
         SL_OPTION_ROW("top-k", 0, SL_OPTION_INT, "0", "K", "sample among the K likeliest; 0: among all",               \
-                      SL_FIELD(type, request.top_k), 0, 1 << 24),                                                      \
+                      SL_FIELD(type, request.top_k), 0, 1 << 24, SL_GIVEN(type, request.has_top_k)),                   \
         SL_OPTION_ROW("top-p", 0, SL_OPTION_FLOAT, "1", "P", "sample among the likeliest that make up P",              \
-                      SL_FIELD(type, request.top_p), 1e-6, 1),                                                         \
+                      SL_FIELD(type, request.top_p), 1e-6, 1, SL_GIVEN(type, request.has_top_p)),                      \
         SL_OPTION_ROW("repetition-penalty", 0, SL_OPTION_FLOAT, "1", "R", "above 1 discourages repetition",            \
-                      SL_FIELD(type, request.repetition_penalty), 1e-3, 100),                                          \
+                      SL_FIELD(type, request.repetition_penalty), 1e-3, 100,                                           \
+                      SL_GIVEN(type, request.has_repetition_penalty)),                                                 \
+        SL_OPTION_ROW("generation-config", 0, SL_OPTION_STRING, "auto", "WHOSE",                                       \
+                      "auto: what is left out of these is as the model's own generation settings say; none: it is "    \
+                      "not",                                                                                           \
+                      SL_FIELD(type, request.generation_config)),                                                      \
         SL_OPTION_ROW("seed", 0, SL_OPTION_INT, "0", "N", "of the sampling", SL_FIELD(type, request.seed))
 
 // Rows for the member `request` of the command's config struct `type`.

@@ -13,8 +13,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/environment.h"
 #include "base/log.h"
+#include "options/environment.h"
 #include "rpc/rpc.h"
 
 #define PROBE_MS 1000

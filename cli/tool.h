@@ -3,7 +3,7 @@
  * Purpose: what the commands of the `sluice` tool share: exit codes, common options, signals, the connection.
  *
  * To add a command: write `int sl_command_<name>(int argc, char **argv)` in a file of cli/commands/ and give it a row in
- * the table of sluice/main.c. argv[0] is the command's name. Return an exit code (base/exit.h).
+ * the table of sluice/main.c. argv[0] is the command's name. Return an exit code (options/exit.h).
  */
 #pragma once
 
@@ -11,10 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/config.h"
-#include "base/exit.h"
 #include "base/status.h"
 #include "libsluice/sluice.h"
+#include "options/config.h"
+#include "options/exit.h"
 #include "trust/tls_files.h"
 
 // Beginning of every command's configuration.

@@ -44,7 +44,7 @@ endif()
 
 set(CUDA_KERNELS
   attention/append attention/attend attention/attend_packed attention/attend_tensor attention/collect attention/quantize attention/stats
-  dense/around dense/matmul dense/pick dense/ranks dense/rows dense/tensor_cores
+  dense/around dense/few_rows dense/many_rows dense/matmul dense/pick dense/ranks dense/rows
   evict/choose evict/estimate evict/gather evict/merge evict/scores evict/select evict/value_change
   retrieve/rows retrieve/scan)
 # Those of which launch.h says exact: a product and a sum are not fused, as they are not on the processors.

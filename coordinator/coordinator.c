@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/config.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "base/version.h"
 #include "coordinator/coordinator_internal.h"
 #include "job/job_recipe.h"
 #include "trace/otlp/otlp.h"
@@ -33,6 +33,7 @@ void sl_coordinator_config_init(struct sl_coordinator_config *config) {
         .admin_listen = "none",
         .metrics_alias = "none",
         .weights = "stored",
+        .generation_config = "auto",
         .max_jobs = 64,
         .max_queued = 256,
         .max_watchers = 1024,
@@ -148,6 +149,10 @@ static enum sl_status load_model(struct sl_coordinator *coordinator, struct sl_e
         status = sl_model_config_load(dir, &coordinator->model, err);
     }
     if (status == SL_OK) {
+        status = sl_model_sampling_choose(coordinator->config.generation_config, &coordinator->model.sampling, err);
+    }
+    if (status == SL_OK) {
+        sl_model_sampling_log(&coordinator->model.sampling, "coordinator");
         status = set_default_recipe(coordinator, err);
     }
     if (status == SL_OK) {
@@ -284,6 +289,7 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
     sl_coordinator_go_on(coordinator);
     // Whoever was given strings by pointer: they need not outlive this call.
     coordinator->config.listen = coordinator->config.model_dir = coordinator->config.default_recipe = NULL;
+    coordinator->config.generation_config = NULL;
     coordinator->config.weights = coordinator->config.salt_file = coordinator->config.model_name = NULL;
     coordinator->config.tls = coordinator->config.etcd_tls = (struct sl_tls_files){0};
     coordinator->config.etcd = coordinator->config.etcd_prefix = coordinator->config.advertise = NULL;

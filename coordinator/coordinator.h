@@ -33,9 +33,10 @@ struct sl_coordinator_config {
     int64_t state_bytes;       // that they may take there
     const char *model_dir;     // tokenizer, config.json and fingerprint; the weights are not loaded
     const char *model_name;    // as clients know it; NULL: the folder's
-    const char *weights;       // the format of the workers' weights (tensor/ops.h): part of the fingerprint
-    const char *etcd;          // "HOST:PORT,...": one of several, of which one leads (election/election.h); "": alone
-    const char *etcd_prefix;   // of the cluster's keys there
+    const char *generation_config; // auto, or none: what a model says of sampling is not taken (model/generation/generation.h)
+    const char *weights;           // the format of the workers' weights (tensor/ops.h): part of the fingerprint
+    const char *etcd;        // "HOST:PORT,...": one of several, of which one leads (election/election.h); "": alone
+    const char *etcd_prefix; // of the cluster's keys there
     struct sl_tls_files etcd_tls;
     const char *advertise;      // "HOST:PORT", as clients reach us; "": as listen
     const char *default_recipe; // of requests without one; NULL: sl_job_default_recipe() of the model

@@ -53,11 +53,11 @@ struct sl_coordinator {
     pthread_t sweeper;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    bool stopping;        // no new jobs
-    bool swept;           // the sweeper shall end
-    bool served;          // sl_coordinator_run() has done its work
-    int64_t grace_end_ns; // once stopping
-    int n_threads;        // of jobs
+    _Atomic bool stopping; // no new jobs; set under the mutex
+    bool swept;            // the sweeper shall end
+    bool served;           // sl_coordinator_run() has done its work
+    int64_t grace_end_ns;  // once stopping
+    int n_threads;         // of jobs
 };
 
 /*

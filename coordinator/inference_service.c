@@ -13,6 +13,7 @@
 #include "coordinator/jobs/parts.h"
 #include "coordinator/lead.h"
 #include "coordinator/run_turn.h"
+#include "job/job_request.h"
 #include "proto/methods.h"
 
 #define POLL_MS        100   // between looks at the client while nothing happens
@@ -404,6 +405,8 @@ static enum sl_status handle_model(void *service, struct sl_rpc_call *call, cons
     reply.fingerprint = coordinator->model_fingerprint;
     reply.max_positions = coordinator->model.max_positions;
     reply.default_recipe = coordinator->default_recipe;
+    Sluice__V1__Sampling sampling = sl_job_model_sampling(&coordinator->model);
+    reply.sampling = &sampling;
     reply.takes_chats = coordinator->chat_template != NULL;
     reply.ready = is_served(coordinator->registry, SLUICE__V1__WORKER_ROLE__PREFILL) &&
                   is_served(coordinator->registry, SLUICE__V1__WORKER_ROLE__DECODE);
@@ -417,11 +420,10 @@ static enum sl_status handle_end_conversation(void *service, struct sl_rpc_call 
     (void)err;
     struct sl_coordinator *coordinator = service;
     const char *id = ((const Sluice__V1__ConversationRequest *)request)->id;
-    struct sl_job_turn turn;
-    if (sl_conversations_forget(coordinator->conversations, sl_rpc_call_identity(call)->tenant, id, &turn)) {
-        sl_turn_release(coordinator->registry, &turn,
-                        coordinator->election != NULL ? sl_election_last_term(coordinator->election) : 0);
-    }
+    struct sl_sessions_left left = {0};
+    (void)sl_conversations_forget(coordinator->conversations, sl_rpc_call_identity(call)->tenant, id, &left);
+    sl_turn_release_left(coordinator->registry, NULL, &left,
+                         coordinator->election != NULL ? sl_election_last_term(coordinator->election) : 0);
     Sluice__V1__ConversationReply reply = SLUICE__V1__CONVERSATION_REPLY__INIT;
     return sl_rpc_call_send(call, &reply.base);
 }

@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/program.h"
 #include "base/thread.h"
 #include "coordinator/coordinator.h"
+#include "options/program.h"
 #include "rpc/rpc.h"
 #include "trace/otlp/otlp.h"
 
@@ -58,6 +58,10 @@ static const struct sl_option options[] = {
     {"recipe", 'r', SL_OPTION_STRING, NULL, "RECIPE",
      "of requests that name none; without: full,format=int8, or full where the model's heads cannot be quantized",
      SL_FIELD(options, coordinator.default_recipe)},
+    {"generation-config", 0, SL_OPTION_STRING, "auto", "WHOSE",
+     "auto: temperature, top_k, top_p and repetition_penalty that a request leaves out are as the model's own "
+     "generation settings say; none: they are not",
+     SL_FIELD(options, coordinator.generation_config)},
     {"max-jobs", 0, SL_OPTION_INT, "64", "N", "jobs admitted at once", SL_FIELD(options, coordinator.max_jobs), 1,
      4096},
     {"queue", 0, SL_OPTION_INT, "256", "N", "jobs that may wait; more are refused with a hint when to retry",

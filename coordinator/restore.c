@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "coordinator/coordinator_internal.h"
+#include "job/job_request.h"
 #include "rpc/rpc.h"
 
 struct sl_restored_job {
@@ -38,6 +39,7 @@ static void describe_ended(const Sluice__V1__AcceptedJob *accepted, struct sl_jo
     const Sluice__V1__GenerateRequest *request = accepted->request;
     spec->n_tokens = accepted->n_prompt_tokens;
     spec->max_new_tokens = request->max_new_tokens;
+    spec->sampling = sl_job_sampling(request->sampling, NULL);
     strncpy(spec->recipe, request->recipe, sizeof spec->recipe - 1);
     strncpy(spec->label, request->label, sizeof spec->label - 1);
     strncpy(spec->key, request->idempotency_key, sizeof spec->key - 1);
@@ -54,7 +56,12 @@ static enum sl_status check_goes_on(struct sl_coordinator *coordinator, const Sl
     }
     enum sl_status status = sl_tenant_salt(&coordinator->salt_secret, accepted->tenant, &salt, err);
     if (status == SL_OK) {
-        status = sl_request_check(&coordinator->rules, accepted->request, &salt, SL_NO_DEADLINE, spec, err);
+        // It was whole when it was accepted: what is absent is what was zero for a coordinator that knew no absence.
+        struct sl_sampling drawn = sl_job_sampling(accepted->request->sampling, NULL);
+        Sluice__V1__Sampling sampling = sl_job_sampling_message(&drawn);
+        Sluice__V1__GenerateRequest request = *accepted->request;
+        request.sampling = &sampling;
+        status = sl_request_check(&coordinator->rules, &request, &salt, SL_NO_DEADLINE, spec, err);
     }
     return status;
 }

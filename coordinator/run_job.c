@@ -35,12 +35,13 @@ struct run {
     struct sl_job *job;
     struct sl_run_report report;
     int64_t retries;
-    int64_t term;         // that our last order came with
-    bool hopeless;        // another attempt would not help
-    enum sl_turn_way way; // of this attempt: where the session of a turn comes from
-    bool answered;        // by an attempt that failed behind its answer, or succeeded
-    bool blameless;       // its failure is nobody's fault: there was no session
-    bool elsewhere;       // a store refused the attempt, and others have room: another attempt may succeed with them
+    int64_t term;            // that our last order came with
+    bool hopeless;           // another attempt would not help
+    enum sl_turn_way way;    // of this attempt: where the session of a turn comes from
+    struct sl_job_turn from; // what it goes on from
+    bool answered;           // by an attempt that failed behind its answer, or succeeded
+    bool blameless;          // its failure is nobody's fault: there was no session
+    bool elsewhere;          // a store refused the attempt, and others have room: another attempt may succeed with them
     struct sl_avoid avoid;
     // Of the current attempt.
     struct sl_claim claim;
@@ -49,13 +50,14 @@ struct run {
     Sluice__V1__PrefillEvent *prefilled; // its last event: where the offloaded layers are
     bool decode_done, accepted;
     struct sl_job_turn turn;      // as the next one will have to know it
-    struct sl_sessions_left left; // at workers
+    struct sl_sessions_left left; // at workers and stores
+    struct sl_copying copying;    // behind the end
 };
 
 // What the attempt asks of the cluster's memory.
 static const struct sl_demand *demand_of(const struct run *run) {
     const struct sl_job_spec *spec = &run->job->spec;
-    return run->way == SL_TURN_WHOLE ? &spec->demand : &spec->turn.demand;
+    return run->way == SL_TURN_WHOLE ? &spec->demand : &run->from.demand;
 }
 
 static Sluice__V1__TokenIds token_ids(const int32_t *ids, int64_t n) {
@@ -114,7 +116,7 @@ static enum sl_status claim_workers(struct run *run, struct sl_error *err) {
                                         .keys = spec->keys,
                                         .n_keys = spec->n_keys,
                                         .avoid = &run->avoid,
-                                        .only = run->way == SL_TURN_KEPT ? spec->turn.worker : NULL};
+                                        .only = run->way == SL_TURN_KEPT ? run->from.worker : NULL};
     int64_t missing_since_ns = 0;
     for (;;) {
         enum sl_status status = sl_job_interrupted(run->job, err);
@@ -149,7 +151,7 @@ static enum sl_status claim_workers(struct run *run, struct sl_error *err) {
 
 static enum sl_status reserve(struct run *run, struct sl_error *err) {
     const struct sl_demand *demand = demand_of(run);
-    int64_t capsule_bytes = run->way == SL_TURN_STORED ? run->job->spec.turn.kept_bytes : demand->capsule_bytes;
+    int64_t capsule_bytes = run->way == SL_TURN_STORED ? run->from.kept_bytes : demand->capsule_bytes;
     Sluice__V1__ReserveRequest request = SLUICE__V1__RESERVE_REQUEST__INIT;
     request.job_id = run->job->id;
     request.capsule_bytes = capsule_bytes;
@@ -302,7 +304,8 @@ static enum sl_status prefill(struct run *run, struct sl_error *err) {
 static enum sl_status restore(struct run *run, struct sl_error *err) {
     sl_run_report_start(&run->report);
     struct sl_error why = {0};
-    enum sl_status status = sl_turn_restore(run->context, run->job, run->claim.decode, &run->lease, run->grant, &why);
+    enum sl_status status =
+        sl_copy_restore(run->context, run->job, &run->from.copy, run->claim.decode, &run->lease, run->grant, &why);
     if (status == SL_OK) {
         return SL_OK;
     }
@@ -335,7 +338,7 @@ static int64_t count_resumed(const struct run *run) {
 // The first word of the answer: the session of a turn was there.
 static void hear_accepted(struct run *run) {
     if (run->way != SL_TURN_WHOLE && !run->accepted) {
-        sl_run_report_reused(&run->report, run->job, run->job->spec.turn.n_kept);
+        sl_run_report_reused(&run->report, run->job, run->from.n_kept);
     }
     run->accepted = true;
 }
@@ -386,13 +389,13 @@ static enum sl_status decode(struct run *run, struct sl_error *err) {
     request.term = term_of(run);
     request.keep_ms = spec->turn.keep_ms;
     request.turn = run->way != SL_TURN_WHOLE;
-    struct sl_hash128 history = spec->turn.history;
+    struct sl_hash128 history = run->from.history;
     if (run->way == SL_TURN_STORED) {
         request.capsule_hash = (ProtobufCBinaryData){sizeof history, history.bytes};
     }
     if (run->way == SL_TURN_KEPT) {
-        request.kept = (char *)spec->turn.lease_id;
-        request.session_bytes = run->claim.demand.decode_bytes - spec->turn.kept_bytes;
+        request.kept = run->from.lease_id;
+        request.session_bytes = run->claim.demand.decode_bytes - run->from.kept_bytes;
     }
     if (run->prefilled != NULL) {
         request.annex = run->prefilled->done->annex;
@@ -506,8 +509,9 @@ static enum sl_status attempt(struct run *run, struct sl_error *err) {
         run->answered |= status == SL_OK;
     }
     if (status == SL_OK && run->turn.id[0] != '\0') {
-        status = sl_turn_end(run->context, run->job, run->claim.decode, run->way, run->report.reason, run->report.text,
-                             last_term(run), &run->turn, &run->left, err);
+        const struct sl_hash128 *before = run->way != SL_TURN_WHOLE ? &run->from.history : NULL;
+        status = sl_turn_end(run->context, run->job, run->claim.decode, before, run->report.reason, run->report.text,
+                             last_term(run), &run->turn, &run->left, &run->copying, err);
     }
     give_back(run, status, err);
     run->decode_done = run->accepted = false;
@@ -534,7 +538,7 @@ static bool fall_back(struct run *run, enum sl_status status, struct sl_error *e
     if (!falls) {
         return false;
     }
-    run->way = run->way == SL_TURN_KEPT && run->job->spec.turn.store[0] != '\0' ? SL_TURN_STORED : SL_TURN_WHOLE;
+    run->way = sl_turn_next_way(run->context, run->job, run->way, &run->from);
     run->hopeless = false;
     bool queued = sl_job_state(run->job) == SLUICE__V1__JOB_STATE__QUEUED;
     sl_log_info("job", "job=%s goes on %s: %s", run->job->id,
@@ -548,8 +552,9 @@ void sl_run_job(const struct sl_run_context *context, struct sl_job *job) {
     struct run run = {.context = context,
                       .job = job,
                       .report.figures = context->figures,
-                      .way = sl_turn_first_way(&job->spec.turn),
+                      .from = job->spec.turn,
                       .turn = job->spec.turn};
+    run.way = sl_turn_first_way(context, job, &run.from);
     sl_log_set_job(job->id);
     struct sl_span span;
     sl_span_begin(&span, "job", SL_SPAN_INTERNAL);
@@ -581,8 +586,8 @@ void sl_run_job(const struct sl_run_context *context, struct sl_job *job) {
         status = SL_ERR_PEER_LOST;
     }
     sl_run_report_finish(&run.report, job, status, &err);
-    sl_turn_release_left(context->registry, run.way == SL_TURN_KEPT ? &job->spec.turn : NULL, &run.left,
-                         last_term(&run));
     sl_run_report_span(job, &span);
     sl_span_end(&span, status, err.text);
+    sl_turn_release_left(context->registry, run.way == SL_TURN_KEPT ? &run.from : NULL, &run.left, last_term(&run));
+    sl_turn_await_copy(context, job, &run.copying);
 }

@@ -35,7 +35,8 @@ struct sl_run_context {
     uint64_t model_fingerprint;
     const struct sl_tokenizer *tokenizer;
     int64_t silence_ms, worker_wait_ms, max_retries; // see coordinator.h
+    const _Atomic bool *stopping;                    // the coordinator: what goes on behind a job's end is left
 };
 
-// Blocks until the job has ended and holds nothing any more.
+// Blocks until the job has ended and holds nothing any more, and the copy of its session is made or given up.
 void sl_run_job(const struct sl_run_context *context, struct sl_job *job);

@@ -2,7 +2,7 @@
 // Purpose: see run_turn.h.
 #include "coordinator/run_turn.h"
 
-#include <inttypes.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,140 +13,56 @@
 #include "proto/methods.h"
 
 #define CALL_MS       2000
-#define POLL_MS       40 // between looks at the job
-#define ARCHIVE_MS    10000
-#define STORE_QUIET   15000 // a store that ships says nothing until it is done
+#define GRACE_MS      1000 // that a client waits for a copy
 #define MAX_KEPT_SIZE (INT64_C(1) << 46)
 
-enum sl_turn_way sl_turn_first_way(const struct sl_job_turn *turn) {
-    return turn->n_kept == 0   ? SL_TURN_WHOLE
-           : turn->lease_id[0] ? SL_TURN_KEPT
-           : turn->store[0]    ? SL_TURN_STORED
-                               : SL_TURN_WHOLE;
-}
+// ---- where it goes on -----------------------------------------------------------------------------------------------
 
-// The worker of a role that has this name, or this address; the other is NULL. A reference, or NULL.
-static struct sl_worker *find(struct sl_registry *registry, Sluice__V1__WorkerRole role, const char *name,
-                              const char *address) {
-    struct sl_worker_set set;
-    struct sl_worker *found = NULL;
-    sl_registry_snapshot(registry, role, &set);
-    for (int i = 0; i < set.n && found == NULL; i++) {
-        bool same = name != NULL ? strcmp(sl_worker_name(set.workers[i]), name) == 0
-                                 : strcmp(sl_worker_address(set.workers[i]), address) == 0;
-        found = same ? sl_worker_ref(set.workers[i]) : NULL;
-    }
-    sl_worker_set_release(&set);
-    return found;
-}
-
-// Under what a store knows it. *key and *hash_inout belong together.
-static enum sl_status make_key(const struct sl_run_context *context, const struct sl_job *job,
-                               const struct sl_job_turn *turn, uint64_t *model_out, uint64_t *recipe_out,
-                               struct sl_error *err) {
+// With the session of an earlier turn, behind which the tokens of all turns since are read.
+static bool go_back(const struct sl_run_context *context, const struct sl_job *job, struct sl_job_turn *from) {
+    const struct sl_session_copy copy = from->earlier;
+    struct sl_kv_geometry geometry = sl_model_geometry(context->model);
     struct sl_recipe recipe;
-    enum sl_status status = sl_job_recipe(job->spec.recipe, context->model, &recipe, err);
-    if (status == SL_OK) {
-        *model_out = sl_model_set_fingerprint(context->model_fingerprint, turn->rope_set);
-        *recipe_out = sl_recipe_fingerprint(&recipe);
-    }
-    return status;
-}
-
-// ---- from the store -------------------------------------------------------------------------------------------------
-
-static enum sl_status look_up(const struct sl_run_context *context, struct sl_job *job, struct sl_worker *store,
-                              Sluice__V1__LookupReply **reply_out, struct sl_error *err) {
-    const struct sl_job_turn *turn = &job->spec.turn;
-    struct sl_hash128 hash = turn->history;
-    Sluice__V1__PrefixKey key = SLUICE__V1__PREFIX_KEY__INIT, *keys[1] = {&key};
-    Sluice__V1__LookupRequest request = SLUICE__V1__LOOKUP_REQUEST__INIT;
-    key.n_tokens = turn->n_kept;
-    key.hash = (ProtobufCBinaryData){sizeof hash, hash.bytes};
-    request.prefixes = keys;
-    request.n_prefixes = 1;
-    enum sl_status status = make_key(context, job, turn, &request.model_fingerprint, &request.recipe_fingerprint, err);
-    return status == SL_OK ? sl_rpc_unary(sl_worker_channel(store), &sl_method_store_lookup, &request.base,
-                                          sl_deadline_in_ms(CALL_MS), NULL, (ProtobufCMessage **)reply_out, err)
-                           : status;
-}
-
-static enum sl_status fetch(struct sl_job *job, struct sl_worker *store, struct sl_worker *decode,
-                            struct sl_lease *lease, const char *pin, const Sluice__V1__Grant *grant,
-                            struct sl_error *err) {
-    Sluice__V1__FetchRequest request = SLUICE__V1__FETCH_REQUEST__INIT;
-    request.lease_id = (char *)pin;
-    request.destination = (Sluice__V1__Grant *)grant;
-    struct sl_leg leg = {
-        .job = job, .worker = store, .peer = decode, .lease = lease, .lease_is_vital = true, .silence_ms = STORE_QUIET};
-    ProtobufCMessage *message = NULL;
-    enum sl_status status = sl_leg_open(&leg, &sl_method_store_fetch, &request.base, job->spec.deadline_ns, err);
-    if (status == SL_OK) {
-        status = sl_leg_next(&leg, &message, err);
-        sl_leg_close(&leg);
-    }
-    if (status == SL_OK) {
-        protobuf_c_message_free_unpacked(message, NULL);
-    }
-    return status;
-}
-
-static void release_at_store(struct sl_worker *store, const char *lease_id) {
-    Sluice__V1__ReleaseRequest request = SLUICE__V1__RELEASE_REQUEST__INIT;
-    request.lease_id = (char *)lease_id;
     struct sl_error err = {0};
-    if (sl_rpc_unary(sl_worker_channel(store), &sl_method_store_release, &request.base, sl_deadline_in_ms(CALL_MS),
-                     NULL, NULL, &err) != SL_OK) {
-        sl_log_info("turn", "lease at %s ends by itself: %s", sl_worker_name(store), err.text);
+    if (copy.store[0] == '\0' || copy.n_tokens < 1 || copy.n_tokens >= job->spec.n_tokens) {
+        return false;
     }
-}
-
-enum sl_status sl_turn_restore(const struct sl_run_context *context, struct sl_job *job, struct sl_worker *decode,
-                               struct sl_lease *lease, const Sluice__V1__Grant *grant, struct sl_error *err) {
-    const struct sl_job_turn *turn = &job->spec.turn;
-    struct sl_worker *store = find(context->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, NULL, turn->store);
-    if (store == NULL) {
-        return sl_fail(err, SL_ERR_PEER_STALE, "the store of the turn before is gone");
-    }
-    Sluice__V1__LookupReply *reply = NULL;
-    enum sl_status status = look_up(context, job, store, &reply, err);
+    struct sl_demand demand;
+    enum sl_status status = sl_job_recipe(job->spec.recipe, context->model, &recipe, &err);
     if (status == SL_OK) {
-        bool fits = reply->n_tokens == turn->n_kept && reply->capsule_tokens == turn->n_kept &&
-                    reply->capsule_bytes <= grant->capacity_bytes;
-        status = fits                   ? fetch(job, store, decode, lease, reply->lease_id, grant, err)
-                 : reply->n_tokens == 0 ? sl_fail(err, SL_ERR_PEER_STALE, "%s has dropped it", sl_worker_name(store))
-                                        : sl_fail(err, SL_ERR_PEER_CORRUPT, "%s has another session under this key",
-                                                  sl_worker_name(store));
-        release_at_store(store, reply->lease_id);
-        sluice__v1__lookup_reply__free_unpacked(reply, NULL);
+        int64_t n_new = job->spec.n_tokens - copy.n_tokens + job->spec.max_new_tokens;
+        status = sl_demand_make_turn(&recipe, &geometry, copy.bytes, n_new, &demand, &err);
     }
-    sl_worker_unref(&store);
-    return status;
+    if (status != SL_OK) {
+        sl_log_warn("turn", "job=%s does not go back to an earlier turn: %s", job->id, err.text);
+        return false;
+    }
+    from->n_kept = copy.n_tokens;
+    from->kept_bytes = copy.bytes;
+    from->history = copy.history;
+    from->demand = demand;
+    from->copy = copy;
+    from->earlier = (struct sl_session_copy){0};
+    return true;
 }
 
-/*
- * At the end of an answer, whose client waits: until the job's own deadline at most, and no longer than it wants the job. A stream, though
- * there is one reply: those can be looked up from.
- */
-static enum sl_status ask(struct sl_job *job, struct sl_worker *worker, const struct sl_rpc_method *method,
-                          const ProtobufCMessage *request, int64_t wait_ms, ProtobufCMessage **reply_out,
-                          struct sl_error *err) {
-    int64_t deadline_ns = sl_deadline_in_ms(wait_ms);
-    deadline_ns = deadline_ns < job->spec.deadline_ns ? deadline_ns : job->spec.deadline_ns;
-    struct sl_rpc_stream *stream = NULL;
-    enum sl_status status =
-        sl_rpc_stream_open(sl_worker_channel(worker), method, request, deadline_ns, NULL, &stream, err);
-    if (status == SL_OK) {
-        do {
-            status = sl_job_interrupted(job, err);
-            status = status == SL_OK ? sl_rpc_stream_next(stream, POLL_MS, reply_out, err) : status;
-        } while (status == SL_AGAIN);
-        sl_rpc_stream_close(&stream);
-    }
-    return status;
+enum sl_turn_way sl_turn_first_way(const struct sl_run_context *context, const struct sl_job *job,
+                                   struct sl_job_turn *from) {
+    return from->n_kept > 0 && from->lease_id[0] != '\0' ? SL_TURN_KEPT
+                                                         : sl_turn_next_way(context, job, SL_TURN_KEPT, from);
 }
 
-// ---- to the store ---------------------------------------------------------------------------------------------------
+// What its store has lost, that of an earlier turn has lost before.
+enum sl_turn_way sl_turn_next_way(const struct sl_run_context *context, const struct sl_job *job, enum sl_turn_way way,
+                                  struct sl_job_turn *from) {
+    if (way != SL_TURN_KEPT) {
+        return SL_TURN_WHOLE;
+    }
+    bool stored = from->n_kept > 0 && from->copy.store[0] != '\0';
+    return stored || go_back(context, job, from) ? SL_TURN_STORED : SL_TURN_WHOLE;
+}
+
+// ---- the end of an answer -------------------------------------------------------------------------------------------
 
 void sl_turn_hear_kept(const struct sl_job *job, const struct sl_worker *decode, const Sluice__V1__DecodeDone *done,
                        struct sl_job_turn *turn) {
@@ -168,78 +84,38 @@ void sl_turn_hear_kept(const struct sl_job *job, const struct sl_worker *decode,
     turn->kept_bytes = done->kept_bytes;
 }
 
-static enum sl_status reserve(const struct sl_run_context *context, struct sl_job *job, struct sl_worker *store,
-                              const struct sl_job_turn *turn, Sluice__V1__Grant **grant_out, struct sl_error *err) {
-    struct sl_hash128 hash = turn->history;
-    Sluice__V1__StoreKey key = SLUICE__V1__STORE_KEY__INIT;
-    Sluice__V1__StoreReserveRequest request = SLUICE__V1__STORE_RESERVE_REQUEST__INIT;
-    key.n_tokens = turn->n_kept;
-    key.prefix_hash = (ProtobufCBinaryData){sizeof hash, hash.bytes};
-    request.key = &key;
-    request.capsule_bytes = turn->kept_bytes;
-    enum sl_status status = make_key(context, job, turn, &key.model_fingerprint, &key.recipe_fingerprint, err);
-    status = status == SL_OK ? ask(job, store, &sl_method_store_reserve, &request.base, CALL_MS,
-                                   (ProtobufCMessage **)grant_out, err)
-                             : status;
-    if (status == SL_ERR_DEADLINE) { // the next turn does not ask it before it is heard of
-        sl_worker_suspect(store);
-    }
-    return status;
+static bool is_wanted(void *job) {
+    struct sl_error err;
+    return sl_job_interrupted(job, &err) == SL_OK;
 }
 
-static enum sl_status ship(struct sl_job *job, struct sl_worker *decode, const struct sl_job_turn *turn,
-                           Sluice__V1__Grant *grant, int64_t term, struct sl_error *err) {
-    Sluice__V1__ArchiveRequest request = SLUICE__V1__ARCHIVE_REQUEST__INIT;
-    request.kept = (char *)turn->lease_id;
-    struct sl_hash128 hash = turn->history;
-    request.destination = grant;
-    request.term = term;
-    request.hash = (ProtobufCBinaryData){sizeof hash, hash.bytes};
-    ProtobufCMessage *reply = NULL;
-    enum sl_status status = ask(job, decode, &sl_method_decode_archive, &request.base, ARCHIVE_MS, &reply, err);
-    if (status == SL_OK) {
-        protobuf_c_message_free_unpacked(reply, NULL);
-    }
-    return status;
-}
-
-// Into the store that keeps what begins as this conversation does. Without it a lost worker costs the next turn the whole conversation.
-static enum sl_status archive(const struct sl_run_context *context, struct sl_job *job, struct sl_worker *decode,
-                              int64_t term, struct sl_job_turn *turn, struct sl_error *err) {
-    char address[SL_ADDRESS_BYTES];
-    sl_registry_store_address(context->registry, job->spec.n_keys > 0 ? job->spec.keys[0] : 0, address);
-    struct sl_worker *store =
-        address[0] ? find(context->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, NULL, address) : NULL;
-    turn->store[0] = '\0';
-    if (store == NULL) {
-        return SL_OK;
-    }
-    Sluice__V1__Grant *grant = NULL;
-    bool lost = false;
-    enum sl_status status = reserve(context, job, store, turn, &grant, err);
-    if (status == SL_OK) {
-        status = ship(job, decode, turn, grant, term, err);
-        lost = status == SL_ERR_PEER_LOST;                  // of a store's loss it says PEER_STALE
-        if (status != SL_OK && status != SL_ERR_DEADLINE) { // what stands still ends it by itself
-            release_at_store(store, grant->lease_id);
+/*
+ * Into the store that keeps what begins as this conversation does. Without it a lost worker costs the next turn the whole conversation, or
+ * what was said since the last copy. A client that leaves, or has waited long enough, does not stop it.
+ */
+static enum sl_status copy_session(const struct sl_run_context *context, struct sl_job *job, struct sl_worker *decode,
+                                   int64_t term, struct sl_job_turn *turn, struct sl_copying *copying,
+                                   struct sl_error *err) {
+    enum sl_status status = sl_copying_begin(context, job, decode, turn, term, copying, err);
+    if (status == SL_OK && sl_copying_is_under_way(copying)) {
+        status = sl_copying_wait(copying, sl_deadline_in_ms(GRACE_MS), is_wanted, job, err);
+        if (status == SL_OK) {
+            turn->copy = copying->copy;
         }
-        sluice__v1__grant__free_unpacked(grant, NULL);
     }
-    if (status == SL_OK || status == SL_ERR_EXISTS) {
-        strcpy(turn->store, address);
-    } else {
+    if (status != SL_OK && status != SL_AGAIN && status != SL_ERR_PEER_LOST) {
         sl_log_warn("turn", "job=%s its session is in no store: %s", job->id, err->text);
     }
-    sl_worker_unref(&store);
-    if (!lost) {
+    if (status != SL_ERR_PEER_LOST) {
         *err = (struct sl_error){0};
     }
-    return lost ? status : SL_OK;
+    return status == SL_ERR_PEER_LOST ? status : SL_OK;
 }
 
 enum sl_status sl_turn_end(const struct sl_run_context *context, struct sl_job *job, struct sl_worker *decode,
-                           enum sl_turn_way way, Sluice__V1__Finished__Reason reason, const char *answer, int64_t term,
-                           struct sl_job_turn *turn, struct sl_sessions_left *left, struct sl_error *err) {
+                           const struct sl_hash128 *before, Sluice__V1__Finished__Reason reason, const char *answer,
+                           int64_t term, struct sl_job_turn *turn, struct sl_sessions_left *left,
+                           struct sl_copying *copying, struct sl_error *err) {
     const struct sl_job_spec *spec = &job->spec;
     // A session behind a stop string holds that, and the answer does not: the next turn goes on behind the turn before.
     if (reason == SLUICE__V1__FINISHED__REASON__STOP_STRING || turn->keep_ms == 0) {
@@ -256,11 +132,14 @@ enum sl_status sl_turn_end(const struct sl_run_context *context, struct sl_job *
     memcpy(tokens, spec->tokens, sizeof *tokens * (size_t)spec->n_tokens);
     memcpy(tokens + spec->n_tokens, job->output, sizeof *tokens * (size_t)job->n_output);
     enum sl_status status = SL_OK;
+    turn->copy = (struct sl_session_copy){0};
+    turn->history = (struct sl_hash128){{0}};
     if (turn->n_kept > 0) {
-        struct sl_hash128 hash = sl_prefix_hash(&spec->salt, tokens, turn->n_kept);
-        struct sl_hash128 before = way == SL_TURN_WHOLE ? (struct sl_hash128){{0}} : spec->turn.history;
-        turn->history = sl_salted_hash(&hash, &before, sizeof before);
-        status = archive(context, job, decode, term, turn, err);
+        // Its name is this conversation's alone, so that ending it takes no copy from another one that begins alike.
+        struct sl_hash128 hash = sl_prefix_hash(&spec->salt, tokens, turn->n_kept),
+                          begin = sl_salted_hash(&spec->salt, turn->id, strlen(turn->id));
+        turn->history = sl_salted_hash(&hash, before != NULL ? before : &begin, sizeof begin);
+        status = copy_session(context, job, decode, term, turn, copying, err);
     }
     if (status == SL_OK) {
         sl_conversations_end_turn(context->conversations, spec, turn, tokens, spec->n_tokens + n_output, answer, left);
@@ -271,36 +150,61 @@ enum sl_status sl_turn_end(const struct sl_run_context *context, struct sl_job *
 
 void sl_turn_end_without(const struct sl_run_context *context, struct sl_job *job, Sluice__V1__Finished__Reason reason,
                          const char *answer, struct sl_job_turn *turn, struct sl_sessions_left *left) {
+    struct sl_copying none = {0};
     struct sl_error err = {0};
     turn->n_kept = 0; // nothing is copied
-    turn->lease_id[0] = turn->worker[0] = turn->store[0] = '\0';
-    (void)sl_turn_end(context, job, NULL, SL_TURN_WHOLE, reason, answer, 0, turn, left, &err);
+    turn->lease_id[0] = turn->worker[0] = '\0';
+    (void)sl_turn_end(context, job, NULL, NULL, reason, answer, 0, turn, left, &none, &err);
 }
 
-// ---- the end --------------------------------------------------------------------------------------------------------
+// ---- behind the end -------------------------------------------------------------------------------------------------
 
-void sl_turn_release(struct sl_registry *registry, const struct sl_job_turn *turn, int64_t term) {
-    struct sl_worker *worker =
-        turn->lease_id[0] ? find(registry, SLUICE__V1__WORKER_ROLE__DECODE, turn->worker, NULL) : NULL;
+static bool is_running(void *context) {
+    return !atomic_load(((const struct sl_run_context *)context)->stopping);
+}
+
+void sl_turn_await_copy(const struct sl_run_context *context, const struct sl_job *job, struct sl_copying *copying) {
+    if (!sl_copying_is_under_way(copying)) {
+        return;
+    }
+    struct sl_error err = {0};
+    enum sl_status status = sl_copying_wait(copying, SL_NO_DEADLINE, is_running, (void *)context, &err);
+    sl_copying_end(copying);
+    if (status != SL_OK) {
+        sl_log_warn("turn", "job=%s its session is in no store: %s", job->id,
+                    status == SL_AGAIN ? "the coordinator ends" : err.text);
+    } else if (!sl_conversations_copied(context->conversations, job->spec.tenant, job->spec.turn.id, &copying->copy)) {
+        (void)sl_copy_forget(context->registry, &copying->copy, copying->term);
+    }
+}
+
+static void release_session(struct sl_registry *registry, const struct sl_left *left, int64_t term) {
+    struct sl_worker *worker = sl_copy_find_worker(registry, SLUICE__V1__WORKER_ROLE__DECODE, left->worker, NULL);
     if (worker == NULL) {
         return;
     }
     Sluice__V1__ReleaseRequest request = SLUICE__V1__RELEASE_REQUEST__INIT;
-    request.lease_id = (char *)turn->lease_id;
+    request.lease_id = (char *)left->lease_id;
     request.term = term;
     struct sl_error err = {0};
     if (sl_rpc_unary(sl_worker_channel(worker), &sl_method_decode_release, &request.base, sl_deadline_in_ms(CALL_MS),
                      NULL, NULL, &err) != SL_OK) {
-        sl_log_info("turn", "the session at %s ends by itself: %s", turn->worker, err.text);
+        sl_log_info("turn", "the session at %s ends by itself: %s", left->worker, err.text);
     }
     sl_worker_unref(&worker);
 }
 
 void sl_turn_release_left(struct sl_registry *registry, const struct sl_job_turn *spent, struct sl_sessions_left *left,
                           int64_t term) {
+    const char *silent = ""; // a store
     for (int i = 0; i < left->n; i++) {
-        if (spent == NULL || strcmp(left->of[i].lease_id, spent->lease_id) != 0) {
-            sl_turn_release(registry, &left->of[i], term);
+        const struct sl_left *one = &left->of[i];
+        if (one->lease_id[0] != '\0' && (spent == NULL || strcmp(one->lease_id, spent->lease_id) != 0)) {
+            release_session(registry, one, term);
+        }
+        if (one->copy.store[0] != '\0' && strcmp(one->copy.store, silent) != 0 &&
+            !sl_copy_forget(registry, &one->copy, term)) {
+            silent = one->copy.store;
         }
     }
     left->n = 0;

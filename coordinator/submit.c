@@ -49,6 +49,7 @@ static void *job_thread(void *arg) {
                               ? RESUMED_WAIT_MS
                               : coordinator->config.worker_wait_ms,
         .max_retries = coordinator->config.max_retries,
+        .stopping = &coordinator->stopping,
     };
     sl_run_job(&context, thread.job);
     sl_job_unref(&thread.job);

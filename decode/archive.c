@@ -2,8 +2,8 @@
 /*
  * Decode.Archive: a copy of a kept session on its way to a store, so that the conversation outlives this worker.
  *
- * Design: the pages are copied first, which takes the time of a memcpy; the session may be taken by a turn, or be dropped, while the copy
- *         travels. Copies are outside the arena, as prefill's are, and all at once at most as large as it; of a device they are in staging
+ * Design: the pages are copied first, which takes the time of a memcpy, for which a turn waits; the session may be taken by a turn, or be
+ *         dropped, while the copy travels. Copies are outside the arena, as prefill's are, and all at once at most as large as it; of a device they are in staging
  *         memory. A session without a copy costs time where its worker is lost, and nothing else.
  */
 #include <stdlib.h>
@@ -84,15 +84,16 @@ enum sl_status sl_decode_handle_archive(void *service, struct sl_rpc_call *call,
         return sl_fail(err, SL_ERR_INVALID, "hash: has %zu bytes, must have %zu", request->hash.len,
                        sizeof id.prefix_hash);
     }
-    struct sl_kept_session *one = sl_kept_take(&decode->kept, request->kept);
+    struct sl_kept_session *one = sl_kept_lend(&decode->kept, request->kept);
     if (!one) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown, or has ended", sl_lease_name(request->kept).text);
+        return sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown, has ended, or is in use",
+                       sl_lease_name(request->kept).text);
     }
     struct copy copy = {0};
     id.model_fingerprint = one->id.model_fingerprint;
     id.recipe_fingerprint = one->id.recipe_fingerprint;
     status = copy_session(decode, one->session, &id, &copy, err);
-    sl_kept_put_back(&decode->kept, one);
+    sl_kept_return(&decode->kept, one);
     status = sl_node_check_device(&decode->node, status, err);
     if (status == SL_OK) {
         int64_t limit = sl_deadline_in_ms(SHIP_MS), deadline = sl_rpc_call_deadline_ns(call);

@@ -6,15 +6,18 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 
 void sl_kept_init(struct sl_kept *kept) {
     kept->first = NULL;
     pthread_mutex_init(&kept->mutex, NULL);
+    sl_cond_init(&kept->returned);
 }
 
 void sl_kept_cleanup(struct sl_kept *kept) {
     while (sl_kept_drop_oldest(kept)) {
     }
+    pthread_cond_destroy(&kept->returned);
     pthread_mutex_destroy(&kept->mutex);
 }
 
@@ -54,31 +57,87 @@ enum sl_status sl_kept_put(struct sl_kept *kept, const struct sl_capsule_id *id,
     return SL_OK;
 }
 
-// Takes the first that is meant out of the list: by its name, over by now, or the first of all.
-static struct sl_kept_session *take(struct sl_kept *kept, const char *lease_id, int64_t over_ns) {
-    pthread_mutex_lock(&kept->mutex);
+// Lock held.
+static struct sl_kept_session **find(struct sl_kept *kept, const char *lease_id) {
     struct sl_kept_session **at = &kept->first;
-    while (*at && ((lease_id && !sl_lease_id_equals((*at)->lease_id, lease_id)) || (*at)->deadline_ns > over_ns)) {
+    while (*at && !sl_lease_id_equals((*at)->lease_id, lease_id)) {
         at = &(*at)->next;
     }
+    return at;
+}
+
+// Lock held. NULL at the end of the list: nothing.
+static struct sl_kept_session *unlink_at(struct sl_kept_session **at) {
     struct sl_kept_session *one = *at;
     if (one) {
         *at = one->next;
+    }
+    return one;
+}
+
+// Takes the first that is over by then out of the list.
+static struct sl_kept_session *take_over(struct sl_kept *kept, int64_t over_ns) {
+    pthread_mutex_lock(&kept->mutex);
+    struct sl_kept_session **at = &kept->first;
+    while (*at && ((*at)->is_lent || (*at)->deadline_ns > over_ns)) {
+        at = &(*at)->next;
+    }
+    struct sl_kept_session *one = unlink_at(at);
+    pthread_mutex_unlock(&kept->mutex);
+    return one;
+}
+
+struct sl_kept_session *sl_kept_take(struct sl_kept *kept, const char *lease_id, int64_t deadline_ns) {
+    struct sl_kept_session **at;
+    enum sl_status status = SL_OK;
+    pthread_mutex_lock(&kept->mutex);
+    while (*(at = find(kept, lease_id)) && (*at)->is_lent && status == SL_OK) {
+        status = sl_cond_wait_until(&kept->returned, &kept->mutex, deadline_ns);
+    }
+    struct sl_kept_session *one = *at && !(*at)->is_lent ? unlink_at(at) : NULL;
+    pthread_mutex_unlock(&kept->mutex);
+    return one;
+}
+
+struct sl_kept_session *sl_kept_lend(struct sl_kept *kept, const char *lease_id) {
+    pthread_mutex_lock(&kept->mutex);
+    struct sl_kept_session *one = *find(kept, lease_id);
+    one = one && !one->is_lent ? one : NULL;
+    if (one) {
+        one->is_lent = true;
     }
     pthread_mutex_unlock(&kept->mutex);
     return one;
 }
 
-struct sl_kept_session *sl_kept_take(struct sl_kept *kept, const char *lease_id) {
-    return take(kept, lease_id, INT64_MAX);
+void sl_kept_return(struct sl_kept *kept, struct sl_kept_session *one) {
+    pthread_mutex_lock(&kept->mutex);
+    one->is_lent = false;
+    bool is_over = one->is_over;
+    if (is_over) {
+        (void)unlink_at(find(kept, one->lease_id));
+    }
+    pthread_cond_broadcast(&kept->returned);
+    pthread_mutex_unlock(&kept->mutex);
+    if (is_over) {
+        sl_kept_free(one);
+    }
 }
 
 void sl_kept_release(struct sl_kept *kept, const char *lease_id) {
-    sl_kept_free(take(kept, lease_id, INT64_MAX));
+    pthread_mutex_lock(&kept->mutex);
+    struct sl_kept_session **at = find(kept, lease_id), *one = NULL;
+    if (*at && (*at)->is_lent) {
+        (*at)->is_over = true;
+    } else {
+        one = unlink_at(at);
+    }
+    pthread_mutex_unlock(&kept->mutex);
+    sl_kept_free(one);
 }
 
 bool sl_kept_drop_oldest(struct sl_kept *kept) {
-    struct sl_kept_session *one = take(kept, NULL, INT64_MAX);
+    struct sl_kept_session *one = take_over(kept, INT64_MAX);
     bool any = one != NULL;
     sl_kept_free(one);
     return any;
@@ -86,7 +145,7 @@ bool sl_kept_drop_oldest(struct sl_kept *kept) {
 
 void sl_kept_reap(struct sl_kept *kept) {
     struct sl_kept_session *one;
-    while ((one = take(kept, NULL, sl_now_ns())) != NULL) {
+    while ((one = take_over(kept, sl_now_ns())) != NULL) {
         sl_kept_free(one);
     }
 }

@@ -53,7 +53,7 @@ static enum sl_status create_output(struct sl_decode *decode, const Sluice__V1__
     struct sl_output_config config = {
         .tokenizer = decode->node.runtime.tokenizer,
         .model = decode->node.runtime.config,
-        .sampling = sl_job_sampling(request->sampling),
+        .sampling = sl_job_sampling(request->sampling, NULL),
         .max_new_tokens = request->max_new_tokens,
         .ignore_eos = request->ignore_eos,
         .stops = (const char *const *)request->stop,

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "decode/internal.h"
 #include "job/job_recipe.h"
@@ -14,6 +15,7 @@
 #include "runner/turn.h"
 
 #define KEEP_MS 3600000 // at most, a session between two turns
+#define LENT_MS 2000    // that a turn waits for its session, which is being copied
 
 // By all tokens that the job may reach, as for prefill.
 int sl_decode_rope_set(const struct sl_decode *decode, const Sluice__V1__DecodeRequest *request) {
@@ -60,7 +62,7 @@ static enum sl_status promise_turn(struct sl_decode *decode, const Sluice__V1__D
 // The session of the turn before, if it is still here and holds the beginning of this prompt, under this tenant's salt.
 enum sl_status sl_decode_take_kept(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    const struct sl_recipe *recipe, struct sl_answer *answer, struct sl_error *err) {
-    struct sl_kept_session *one = sl_kept_take(&decode->kept, request->kept);
+    struct sl_kept_session *one = sl_kept_take(&decode->kept, request->kept, sl_deadline_in_ms(LENT_MS));
     if (!one) {
         return sl_fail(err, SL_ERR_PEER_STALE, "the session of the turn before is not kept any more");
     }

@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #include "admin/listen.h"
-#include "base/config.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "base/version.h"
 #include "gateway/exchange.h"
 #include "gateway/metrics.h"
 #include "trace/otlp/otlp.h"

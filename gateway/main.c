@@ -9,9 +9,9 @@
 #include <sys/resource.h>
 
 #include "base/log.h"
-#include "base/program.h"
 #include "base/thread.h"
 #include "gateway/gateway.h"
+#include "options/program.h"
 #include "rpc/rpc.h"
 #include "trace/otlp/otlp.h"
 

@@ -64,7 +64,7 @@ static void free_replies(struct replies *replies) {
     if (replies->workers) {
         sluice__v1__workers_reply__free_unpacked(replies->workers, NULL);
     }
-    *replies = (struct replies){NULL};
+    *replies = (struct replies){0};
 }
 
 static enum sl_status ask(struct sl_client *client, bool shows_workers, struct replies *replies, struct sl_error *err) {
@@ -92,7 +92,7 @@ static bool is_away(enum sl_status status) {
 // What this client is told: a text, or NULL and *refusal.
 static char *look_up(struct sl_board *board, struct sl_client *client, bool shows_workers, struct sl_refusal *refusal) {
     struct sl_served_model model = sl_served_model(board->served);
-    struct replies replies = {NULL};
+    struct replies replies = {0};
     struct sl_error err = {0};
     enum sl_status status = SL_ERR_PEER_LOST;
     if (model.answers) {

@@ -22,20 +22,34 @@ enum sl_status sl_job_read_salt(const ProtobufCBinaryData *field, struct sl_hash
     return SL_OK;
 }
 
-struct sl_sampling sl_job_sampling(const Sluice__V1__Sampling *message) {
-    struct sl_sampling sampling = {.top_p = 1, .repetition_penalty = 1};
-    if (message == NULL) {
-        return sampling;
+#define TEMPERATURE SLUICE__V1__SAMPLING__TEMPERATURE_PRESENT_TEMPERATURE
+#define TOP_K       SLUICE__V1__SAMPLING__TOP_K_PRESENT_TOP_K
+#define TOP_P       SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P
+#define PENALTY     SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY
+
+struct sl_sampling sl_job_sampling(const Sluice__V1__Sampling *message, const struct sl_model_config *model) {
+    static const Sluice__V1__Sampling empty = SLUICE__V1__SAMPLING__INIT;
+    static const struct sl_model_sampling silent;
+    const struct sl_model_sampling *own = model != NULL ? &model->sampling : &silent;
+    message = message != NULL ? message : &empty;
+    struct sl_sampling sampling = {
+        .temperature = own->has_temperature ? own->temperature : message->usual_temperature,
+        .top_k = own->top_k,
+        .top_p = own->top_p > 0 ? own->top_p : 1,
+        .repetition_penalty = own->repetition_penalty > 0 ? own->repetition_penalty : 1,
+        .seed = message->seed,
+        .n_logprobs = message->logprobs,
+    };
+    if (message->temperature_present_case == TEMPERATURE) {
+        sampling.temperature = message->temperature;
     }
-    sampling.temperature = message->temperature;
-    sampling.top_k = message->top_k;
-    sampling.seed = message->seed;
-    sampling.n_logprobs = message->logprobs;
-    if (message->top_p_present_case == SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P) {
+    if (message->top_k_present_case == TOP_K) {
+        sampling.top_k = message->top_k;
+    }
+    if (message->top_p_present_case == TOP_P) {
         sampling.top_p = message->top_p;
     }
-    if (message->repetition_penalty_present_case ==
-        SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY) {
+    if (message->repetition_penalty_present_case == PENALTY) {
         sampling.repetition_penalty = message->repetition_penalty;
     }
     return sampling;
@@ -43,13 +57,29 @@ struct sl_sampling sl_job_sampling(const Sluice__V1__Sampling *message) {
 
 Sluice__V1__Sampling sl_job_sampling_message(const struct sl_sampling *sampling) {
     Sluice__V1__Sampling message = SLUICE__V1__SAMPLING__INIT;
+    message.temperature_present_case = TEMPERATURE;
     message.temperature = sampling->temperature;
+    message.top_k_present_case = TOP_K;
     message.top_k = sampling->top_k;
+    message.top_p_present_case = TOP_P;
+    message.top_p = sampling->top_p;
+    message.repetition_penalty_present_case = PENALTY;
+    message.repetition_penalty = sampling->repetition_penalty;
     message.seed = sampling->seed;
     message.logprobs = sampling->n_logprobs;
-    message.top_p_present_case = SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P;
-    message.top_p = sampling->top_p;
-    message.repetition_penalty_present_case = SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY;
-    message.repetition_penalty = sampling->repetition_penalty;
+    return message;
+}
+
+Sluice__V1__Sampling sl_job_model_sampling(const struct sl_model_config *model) {
+    const struct sl_model_sampling *own = &model->sampling;
+    Sluice__V1__Sampling message = SLUICE__V1__SAMPLING__INIT;
+    message.temperature_present_case = own->has_temperature ? TEMPERATURE : 0;
+    message.temperature = own->temperature;
+    message.top_k_present_case = own->top_k > 0 ? TOP_K : 0;
+    message.top_k = own->top_k;
+    message.top_p_present_case = own->top_p > 0 ? TOP_P : 0;
+    message.top_p = own->top_p;
+    message.repetition_penalty_present_case = own->repetition_penalty > 0 ? PENALTY : 0;
+    message.repetition_penalty = own->repetition_penalty;
     return message;
 }

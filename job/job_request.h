@@ -14,7 +14,10 @@ enum sl_status sl_job_check_ids(const struct sl_model_config *model, const char 
 // The salt of a prompt's prefix hashes; zeros if there is none. SL_ERR_INVALID: it has another length.
 enum sl_status sl_job_read_salt(const ProtobufCBinaryData *field, struct sl_hash128 *salt_out, struct sl_error *err);
 
-// Absent fields, and an absent message (NULL), have the defaults of inference.proto. Nothing is checked.
-struct sl_sampling sl_job_sampling(const Sluice__V1__Sampling *message);
+// Absent fields, and an absent message (NULL), are as the model says; what it does not say, and where `model` is NULL, as
+// inference.proto says. Nothing of the message is checked.
+struct sl_sampling sl_job_sampling(const Sluice__V1__Sampling *message, const struct sl_model_config *model);
 // The reverse.
 Sluice__V1__Sampling sl_job_sampling_message(const struct sl_sampling *sampling);
+// What the model says.
+Sluice__V1__Sampling sl_job_model_sampling(const struct sl_model_config *model);

@@ -28,7 +28,8 @@ struct sl_kvstore {
     pthread_t keeper;
     _Atomic bool stopping;
     _Atomic int64_t n_calls, n_jobs;
-    int64_t n_memory_hits; // as last told; the admin port's
+    _Atomic int64_t n_forgotten; // capsules, since the start
+    int64_t n_memory_hits;       // as last told; the admin port's
 };
 
 // service.c: handlers of sluice.v1.Store
@@ -38,6 +39,8 @@ enum sl_status sl_store_handle_renew(void *service, struct sl_rpc_call *call, co
                                      struct sl_error *err);
 enum sl_status sl_store_handle_release(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                        struct sl_error *err);
+enum sl_status sl_store_handle_forget(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                      struct sl_error *err);
 enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                       struct sl_error *err);
 enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,

@@ -72,6 +72,9 @@ static void write_metrics(void *arg, FILE *page) {
     sl_metrics_sample(page, "sluice_store_lookups_total", (double)kvstore->n_memory_hits, "tier", "memory", NULL);
     sl_metrics_sample(page, "sluice_store_lookups_total", (double)disk.n_hits, "tier", "disk", NULL);
     sl_metrics_sample(page, "sluice_store_lookups_total", (double)capsules.n_misses, "tier", "none", NULL);
+    sl_metrics_declare(page, SL_COUNTER, "sluice_store_forgotten_total",
+                       "Copies of conversations that went because nobody wants them any more.");
+    sl_metrics_sample(page, "sluice_store_forgotten_total", (double)atomic_load(&kvstore->n_forgotten), NULL);
     write_disk_metrics(page, kvstore->disk != NULL, &disk);
 }
 
@@ -150,6 +153,7 @@ static enum sl_status serve(struct sl_kvstore *kvstore, struct sl_error *err) {
         {&sl_method_store_release, sl_store_handle_release, SL_ROLE_WORKER | SL_ROLE_COORDINATOR},
         {&sl_method_store_lookup, sl_store_handle_lookup, SL_ROLE_WORKER | SL_ROLE_COORDINATOR},
         {&sl_method_store_fetch, sl_store_handle_fetch, SL_ROLE_WORKER | SL_ROLE_COORDINATOR},
+        {&sl_method_store_forget, sl_store_handle_forget, SL_ROLE_COORDINATOR},
         {&sl_method_store_stats, sl_store_handle_stats, SL_ROLE_COORDINATOR | SL_ROLE_OPERATOR},
         {&sl_method_store_open_annex, sl_store_handle_open_annex, SL_ROLE_WORKER},
         {&sl_method_store_grant_stretch, sl_store_handle_grant_stretch, SL_ROLE_WORKER},

@@ -53,6 +53,33 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
     return status;
 }
 
+/*
+ * For coordinators alone: they know when a conversation is over, and have its name of the tokens of all its turns. The disk is told first, so
+ * that nobody finds there, and brings back, what is not in memory any more.
+ */
+enum sl_status sl_store_handle_forget(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                      struct sl_error *err) {
+    struct sl_kvstore *kvstore = service;
+    const Sluice__V1__ForgetRequest *request = (const Sluice__V1__ForgetRequest *)message;
+    enum sl_status status = sl_fence_check_if_any(&kvstore->node.fence, request->term, err);
+    struct sl_capsule_id id = {0};
+    if (status == SL_OK && (!request->key || !sl_hash128_read(request->key->prefix_hash.data,
+                                                              request->key->prefix_hash.len, &id.prefix_hash))) {
+        status =
+            sl_fail(err, SL_ERR_INVALID, "key: missing, or its prefix hash has not %zu bytes", sizeof id.prefix_hash);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    id.model_fingerprint = request->key->model_fingerprint;
+    id.recipe_fingerprint = request->key->recipe_fingerprint;
+    bool on_disk = sl_disk_forget(kvstore->disk, &id), in_memory = sl_arrivals_forget(kvstore->arrivals, &id);
+    Sluice__V1__ForgetReply reply = SLUICE__V1__FORGET_REPLY__INIT;
+    reply.was_there = in_memory || on_disk;
+    atomic_fetch_add(&kvstore->n_forgotten, reply.was_there);
+    return sl_rpc_call_send(call, &reply.base);
+}
+
 enum sl_status sl_store_handle_renew(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
                                      struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
@@ -228,6 +255,7 @@ enum sl_status sl_store_handle_stats(void *service, struct sl_rpc_call *call, co
     struct sl_disk_stats disk;
     sl_disk_get_stats(kvstore->disk, &disk);
     reply.refused = atomic_load(&kvstore->room.n_refused);
+    reply.forgotten = atomic_load(&kvstore->n_forgotten);
     reply.disk_capsules = disk.n_capsules;
     reply.disk_bytes = disk.bytes;
     reply.disk_hits = disk.n_hits;

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "base/arena.h"
-#include "base/config.h"
+#include "options/config.h"
 #include "runtime/runtime.h"
 
 struct sl_eval_model {

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "kvcache/session.h"
+#include "model/generation/generation.h"
 #include "tensor/ops.h"
 
 #define SL_MAX_EOS 8
@@ -50,6 +51,7 @@ struct sl_model_config {
     int32_t bos_id; // -1: none
     int32_t eos_ids[SL_MAX_EOS];
     int n_eos;
+    struct sl_model_sampling sampling; // of requests that do not say; no part of the fingerprint
     // retaining_heads.safetensors beside the model (Locret): rows of W1; 0: there is none
     int retaining_hidden;
     // sluice_profile.json beside the model (`sluice profile`): the layers whose attention is dense (TailorKV)

@@ -427,6 +427,14 @@ static void read_special_ids(struct reader *r, struct sl_model_config *c) {
     c->n_eos = (int)n;
 }
 
+// What generation stops at is said here when this file exists: chat models have more than one end.
+static void read_generation(struct reader *r, struct sl_model_config *c) {
+    read_special_ids(r, c);
+    if (r->status == SL_OK) {
+        r->status = sl_model_sampling_read(r->object, r->file, &c->sampling, r->err);
+    }
+}
+
 // {"version": 1, "dense_preference": [one number a layer], "threshold": number, "dense_layers": [layers]}
 static void read_profile(struct reader *r, struct sl_model_config *c) {
     int64_t version = get_int(r, "version", INT64_MIN, 0, INT32_MAX);
@@ -508,8 +516,7 @@ enum sl_status sl_model_config_load(const char *model_dir, struct sl_model_confi
         sl_error_prefix(err, model_dir);
         return r.status;
     }
-    // What generation stops at is said here when this file exists: chat models have more than one end.
-    status = read_optional(model_dir, "generation_config.json", read_special_ids, &config, err);
+    status = read_optional(model_dir, "generation_config.json", read_generation, &config, err);
     if (status == SL_OK) {
         status = read_optional(model_dir, "sluice_profile.json", read_profile, &config, err);
     }

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/version.h"
 #include "node/agent.h"
 #include "node/load.h"
 #include "node/probes.h"

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
-#include "base/config.h"
 #include "base/log.h"
 #include "base/memory_limit.h"
+#include "options/config.h"
 
 #define MIN_BYTES     (INT64_C(1) << 20)
 #define MAX_BYTES     INT64_C(1000000000000000)

@@ -2,8 +2,8 @@
 // Purpose: what --device says.
 #pragma once
 
-#include "base/config.h"
 #include "base/status.h"
+#include "options/config.h"
 #include "tensor/ranks/ranks.h"
 
 enum sl_device_kind {

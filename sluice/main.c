@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/describe.h"
 #include "base/similar.h"
+#include "base/version.h"
 #include "cli/chat/cmd_chat.h"
 #include "cli/commands/commands.h"
 #include "cli/pull/pull.h"
@@ -14,6 +14,7 @@
 #include "lab/measure/measure.h"
 #include "lab/plan/plan.h"
 #include "lab/train/train.h"
+#include "options/describe.h"
 
 struct command {
     const char *name;

@@ -4,11 +4,16 @@
 
     make quality                     an hour and a half on two cores; answers that were given are not asked again
     tools/quality.py --samples 1     a tenth of the questions: a look, written to build/quality/look.md
+    tools/quality.py --rows h2o,...  these recipes alone, their rows put into the page in place of those that it has
 
 Everything is measured by `sluice`; this only runs it, on all processors, and makes one page of what it says. Answers are
 kept in build/quality, for as many processes as there were; the sections about errors and running text take minutes and
 are measured anew. What stands between the marks WRITTEN and END in docs/quality.md is somebody's reading of the
 tables and is taken over as it is.
+
+Rows that are measured alone are beside others that were measured before: that goes only where the full cache, which is asked again,
+answers as the page says, and where nothing else on the page was made of them; running text is measured anew as a whole. What cannot be
+brought up to date is said on the page: the pictures.
 """
 import argparse
 import collections
@@ -192,17 +197,77 @@ def perplexity(arguments):
     budgets, rows = (256, 512, 1024), {}
     texts = [part for text in TEXTS for part in ("--text", running_text(text))]
     for i, budget in enumerate(budgets):
-        bare = f"score=aas,when=chunk,budget={budget}"
-        measured = stream(*texts, "--budget", budget) | stream(*texts, "--recipe", f"full;{bare}")
+        bare = {f"{base}{value},when=chunk,budget={budget}": f"{x}{value.replace(',value=', '+')}, as in CAOTE's paper"
+                for x, base in (("h2o", "score=aas"), ("tova", "score=ltas")) for value in ("", ",value=caote", ",value=fastcaote")}
+        measured = stream(*texts, "--budget", budget) | stream(*texts, "--recipe", ";".join(["full", *bare]))
         for case, m in measured.items():
-            name = "h2o, nothing protected" if case == bare else case.replace(f",budget={budget}", "")
+            name = bare.get(case, case.replace(f",budget={budget}", ""))
             rows.setdefault(name, [""] * len(budgets))[i] = above_full(name, m)
     return "\n\n".join([
         "## Running text that streams through the cache",
         f"{len(TEXTS)} texts, up to 4,096 tokens of each, each predicted from so many slots and its own chunk of 32: nats a token above "
         "the full cache's, with the 95% interval of a paired bootstrap (full: perplexity): `sluice eval perplexity`. Presets that "
-        "do not stream are left out.",
+        "do not stream are left out. As in CAOTE's paper: nothing protected, each head for itself.",
         table(["recipe", *(f"{b} slots" for b in budgets)], [[name, *cells] for name, cells in rows.items()])])
+
+
+# ---- some rows of a page that is there --------------------------------------------------------------------------------
+
+def cells_of(line):
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def exchange(text, lines, n_keys):
+    """The table rows `lines` in the place of those of the page with the same first cells, and "full" as it stands there."""
+    rows = text.split("\n")
+    places = {}
+    for i, row in enumerate(rows):
+        if row.startswith("| "):
+            places.setdefault(tuple(cells_of(row)[:n_keys]), i)  # a table of claims may follow
+    for line in lines:
+        key = tuple(cells_of(line)[:n_keys])
+        if key not in places:
+            sys.exit(f"quality: {PAGE} has no row {' '.join(key)}")
+        if key[0] == "full" and rows[places[key]] != line:
+            sys.exit(f"quality: the full cache does not do as {PAGE} says, which was made elsewhere: measure everything\n"
+                     f"  there  {rows[places[key]]}\n  now    {line}")
+        rows[places[key]] = line
+    return "\n".join(rows)
+
+
+def suites_rows(text, names, arguments):
+    plan = json.loads((ROOT / PLAN).read_text())
+    plan["recipes"] = [recipe for recipe in plan["recipes"] if recipe["name"] in names]
+    claimed = {side for claim in plan.pop("claims") for side in (claim["better"], claim["worse"])} & names
+    if claimed or {recipe["name"] for recipe in plan["recipes"]} != names:
+        sys.exit(f"quality: {', '.join(sorted(claimed or names))}: claims are made of it, or {PLAN} does not have it; measure everything")
+    filtered, page = WORK / "rows.json", WORK / "rows.md"
+    (ROOT / filtered).write_text(json.dumps(plan, indent=1))
+    what = ("--model", MODEL, "--plan", filtered)
+    run("eval", "suites", *what, "--out", ask("rows", arguments.parts, *what), "--markdown", page)
+    lines = [row for row in (ROOT / page).read_text().split("\n") if cells_of(row)[0] in names | {"full"}]
+    best = [float(cells_of(row)[3]) for row in text[text.index("### The best recipe"):].split("\n") if row.count("%") > 1]
+    mean = max(float(cells_of(line)[-3]) for line in lines if not line.startswith("| full "))
+    if mean >= min(best):
+        sys.exit(f"quality: a row with {mean} points may be among the best for its bytes; measure everything")
+    return exchange(text, lines, 2)
+
+
+def some_rows(arguments):
+    names = set(arguments.rows.split(","))
+    head, rest = (ROOT / PAGE).read_text().split(END)
+    sections = rest.split("\n## ")
+    for i, text in enumerate(sections):
+        if text.startswith("Every preset"):
+            title, command, picture, others = suites_rows(text, names, arguments).split("\n\n", 3)
+            said = f"Measured alone, later than the other rows: {', '.join(sorted(names))}. The pictures show what stood there before."
+            if others.startswith("Measured alone"):
+                others = others.split("\n\n", 1)[1]
+            sections[i] = "\n\n".join([title, command, picture, said, others])
+        elif text.startswith("Running text"):
+            sections[i] = perplexity(arguments).removeprefix("## ")  # in minutes, so all of it
+    (ROOT / PAGE).write_text(head + END + "\n## ".join(sections).rstrip("\n") + "\n")
+    print(f"written: {PAGE}")
 
 
 def written():
@@ -218,11 +283,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=0, help="questions of a task and length; 0: as the plan says")
     parser.add_argument("--parts", type=int, default=os.cpu_count(), help="processes")
+    parser.add_argument("--rows", metavar="NAME,...", help="of the plan's recipes: these alone")
     arguments = parser.parse_args()
     if not os.access(SLUICE, os.X_OK):
         sys.exit(f"quality: {SLUICE} is not there; `make build` makes it, or SLUICE_BIN says where it is")
     for folder in (WORK, PICTURES):
         (ROOT / folder).mkdir(parents=True, exist_ok=True)
+    if arguments.rows:
+        return some_rows(arguments)
     sections = [make(arguments) for make in (heads, caote, one_by_one, perplexity, suites)]
     page = "\n\n".join([
         "# What recipes cost in answers",

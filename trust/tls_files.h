@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "base/config.h"
+#include "options/config.h"
 #include "trust/tls_paths.h"
 
 struct sockaddr;

@@ -57,6 +57,10 @@ static const struct sl_option options[] = {
      "cluster goes on "
      "with them",
      SL_FIELD(up_config, cluster.coordinator_state)},
+    {"generation-config", 0, SL_OPTION_STRING, "auto", "WHOSE",
+     "auto: temperature, top_k, top_p and repetition_penalty that a request leaves out are as the model's own "
+     "generation settings say; none: they are not",
+     SL_FIELD(up_config, cluster.generation_config)},
     {"state-file", 0, SL_OPTION_STRING, NULL, "FILE", "write addresses and process ids there once all are ready",
      SL_FIELD(up_config, state)},
     {"grace", 0, SL_OPTION_DURATION, "10s", "TIME", "for the processes to stop by themselves",

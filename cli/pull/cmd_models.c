@@ -17,6 +17,7 @@
 #include "cli/table.h"
 #include "cli/tool.h"
 #include "model/gguf/document.h"
+#include "model/model.h"
 
 struct models_config {
     struct sl_tool_config tool;
@@ -41,6 +42,7 @@ static const struct sl_program program = {
 
 struct found {
     char name[SL_MODEL_NAME_BYTES], family[64], path[PATH_MAX];
+    char sampling[128]; // the model's own (model/generation/generation.h)
     int64_t bytes;
 };
 
@@ -85,6 +87,17 @@ static void find_family(const char *folder, char family_out[64]) {
     }
 }
 
+// "-": it says nothing, or cannot be read.
+static void find_sampling(const char *model, char sampling_out[128]) {
+    struct sl_model_config config;
+    struct sl_error ignored;
+    snprintf(sampling_out, 128, "-");
+    if (sl_model_config_load(model, &config, &ignored) == SL_OK &&
+        sl_model_sampling_text(&config.sampling, sampling_out, 128)[0] == '\0') {
+        snprintf(sampling_out, 128, "-");
+    }
+}
+
 static bool is_listed(const struct listing *listing, const char *name) {
     for (size_t i = 0; i < listing->n; i++) {
         if (strcmp(listing->models[i].name, name) == 0) {
@@ -107,6 +120,7 @@ static enum sl_status add(struct listing *listing, const char *place, const char
     strcpy(found.name, name);
     found.bytes = bytes_in(folder);
     find_family(folder, found.family);
+    find_sampling(folder, found.sampling);
     if (listing->n == listing->allocated) {
         size_t allocated = listing->allocated ? 2 * listing->allocated : 16;
         struct found *grown = realloc(listing->models, allocated * sizeof *grown);
@@ -145,9 +159,9 @@ static enum sl_status find_all(struct listing *listing, struct sl_error *err) {
 static void print_json(const struct listing *listing, const struct sl_catalog *catalog) {
     for (size_t i = 0; i < listing->n; i++) {
         const struct found *found = &listing->models[i];
-        sl_json_print(json_pack("{s:s, s:b, s:o, s:I, s:o}", "name", found->name, "here", true, "family",
-                                sl_text_json(found->family), "bytes", (json_int_t)found->bytes, "path",
-                                sl_text_json(found->path)),
+        sl_json_print(json_pack("{s:s, s:b, s:o, s:s, s:I, s:o}", "name", found->name, "here", true, "family",
+                                sl_text_json(found->family), "sampling", found->sampling, "bytes",
+                                (json_int_t)found->bytes, "path", sl_text_json(found->path)),
                       JSON_COMPACT, stdout);
     }
     const struct sl_catalog_model *model;
@@ -161,18 +175,20 @@ static void print_json(const struct listing *listing, const struct sl_catalog *c
 }
 
 static void print_table(const struct listing *listing, const struct sl_catalog *catalog) {
-    static const struct sl_column columns[] = {{"MODEL", false}, {"SIZE", true}, {"FAMILY", false}, {"WHERE", false}};
+    static const struct sl_column columns[] = {
+        {"MODEL", false}, {"SIZE", true}, {"FAMILY", false}, {"SAMPLING", false}, {"WHERE", false}};
     struct sl_table table = SL_TABLE(columns);
     char bytes[32];
     for (size_t i = 0; i < listing->n; i++) {
         const struct found *found = &listing->models[i];
-        sl_table_add(&table, "%s\t%s\t%s\t%s", found->name, sl_format_bytes((double)found->bytes, bytes, sizeof bytes),
-                     found->family, found->path);
+        sl_table_add(&table, "%s\t%s\t%s\t%s\t%s", found->name,
+                     sl_format_bytes((double)found->bytes, bytes, sizeof bytes), found->family, found->sampling,
+                     found->path);
     }
     const struct sl_catalog_model *model;
     for (int i = 0; (model = sl_catalog_get(catalog, i)); i++) {
         if (!is_listed(listing, model->name)) {
-            sl_table_add(&table, "%s\t-\t%s\tnot here: sluice pull %s", model->name, model->family, model->name);
+            sl_table_add(&table, "%s\t-\t%s\t-\tnot here: sluice pull %s", model->name, model->family, model->name);
         }
     }
     sl_table_finish(&table, stdout);

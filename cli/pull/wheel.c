@@ -11,8 +11,8 @@
 #include <unistd.h>
 #include <zip.h>
 
-#include "base/config.h"
 #include "base/whole_file.h"
+#include "options/config.h"
 
 enum { PART_BYTES = 1 << 16 };
 

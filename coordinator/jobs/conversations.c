@@ -17,15 +17,19 @@
 #define MAX_KEEP_MS       3600000
 #define MAX_ENDED         256 // marks for turns that run meanwhile
 
+struct point {
+    struct sl_job_turn turn;
+    int64_t n_tokens; // with its answer; 0: there is no such point
+    uint64_t said;    // hash of its request's messages, or text, and of the answer
+};
+
 struct conversation {
     bool there;
     char tenant[SL_TENANT_BYTES];
-    char recipe[SL_RECIPE_TEXT_BYTES];
-    int32_t *tokens; // [n_tokens]
-    int64_t n_tokens;
-    struct sl_job_turn turn; // the last one
-    uint64_t said;           // hash of its request's messages, or text, and of the answer
-    uint64_t used;           // when, in turns of all
+    int32_t *tokens;    // [last.n_tokens]
+    struct point last;  // behind the last turn
+    struct point early; // behind one before it, whose session a store has; a conversation can go on from there as well
+    uint64_t used;      // when, in turns of all
 };
 
 // While it is looked for who has most.
@@ -66,7 +70,7 @@ enum sl_status sl_conversations_create(struct sl_conversations **conversations_o
 // ---- under the lock -------------------------------------------------------------------------------------------------
 
 static void drop(struct sl_conversations *c, struct conversation *one) {
-    c->n_bytes -= sizeof *one->tokens * (size_t)one->n_tokens;
+    c->n_bytes -= sizeof *one->tokens * (size_t)one->last.n_tokens;
     free(one->tokens);
     *one = (struct conversation){0};
 }
@@ -74,7 +78,7 @@ static void drop(struct sl_conversations *c, struct conversation *one) {
 static struct conversation *find(struct sl_conversations *c, const char *tenant, const char *id) {
     for (size_t i = 0; i < MAX_CONVERSATIONS; i++) {
         struct conversation *one = &c->all[i];
-        if (one->there && strcmp(one->turn.id, id) == 0 && strcmp(one->tenant, tenant) == 0) {
+        if (one->there && strcmp(one->last.turn.id, id) == 0 && strcmp(one->tenant, tenant) == 0) {
             return one;
         }
     }
@@ -83,7 +87,7 @@ static struct conversation *find(struct sl_conversations *c, const char *tenant,
 
 // What a conversation takes of the table: a place, and its tokens.
 static double share_of(const struct conversation *one) {
-    return 1.0 / MAX_CONVERSATIONS + (double)one->n_tokens * sizeof *one->tokens / (double)MAX_BYTES;
+    return 1.0 / MAX_CONVERSATIONS + (double)one->last.n_tokens * sizeof *one->tokens / (double)MAX_BYTES;
 }
 
 // Of the tenant that has most, so that nobody can push out what others have.
@@ -127,8 +131,23 @@ static bool was_ended(const struct sl_conversations *c, const char *tenant, cons
 
 void sl_sessions_left_add(struct sl_sessions_left *left, const struct sl_job_turn *turn) {
     if (turn->lease_id[0] != '\0' && left->n < SL_MAX_LEFT) {
-        left->of[left->n++] = *turn;
+        struct sl_left *one = &left->of[left->n++];
+        *one = (struct sl_left){0};
+        strcpy(one->worker, turn->worker);
+        strcpy(one->lease_id, turn->lease_id);
     }
+}
+
+void sl_sessions_left_add_copy(struct sl_sessions_left *left, const struct sl_session_copy *copy) {
+    if (copy->store[0] != '\0' && left->n < SL_MAX_LEFT) {
+        left->of[left->n++] = (struct sl_left){.copy = *copy};
+    }
+}
+
+static void leave_all(struct sl_sessions_left *left, const struct conversation *one) {
+    sl_sessions_left_add(left, &one->last.turn);
+    sl_sessions_left_add_copy(left, &one->last.turn.copy);
+    sl_sessions_left_add_copy(left, &one->early.turn.copy);
 }
 
 // A free one; what was quiet for longest makes room for it and for its tokens.
@@ -145,7 +164,7 @@ static struct conversation *make_room(struct sl_conversations *c, size_t n_bytes
         if (!first) {
             return NULL;
         }
-        sl_sessions_left_add(left, &first->turn);
+        leave_all(left, first);
         drop(c, first);
     }
 }
@@ -197,10 +216,10 @@ static void note(const Sluice__V1__GenerateRequest *request, struct sl_job_turn 
 }
 
 /*
- * Whether the request begins with what was said in the turn before, and its answer; *behind_out: where what is new begins, a message or a
+ * Whether the request begins with what was said in a turn, and its answer; *behind_out: where what is new begins, a message or a
  * byte. Of texts the answer's length is known from the turn.
  */
-static bool goes_on(const struct conversation *before, const Sluice__V1__GenerateRequest *request, size_t *behind_out) {
+static bool goes_on(const struct point *before, const Sluice__V1__GenerateRequest *request, size_t *behind_out) {
     size_t n = before->turn.n_said;
     if (before->turn.is_chat && request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT) {
         const Sluice__V1__Chat *chat = request->chat;
@@ -215,6 +234,15 @@ static bool goes_on(const struct conversation *before, const Sluice__V1__Generat
                hash_bytes(request->text + n, n_answer, before->turn.said) == before->said;
     }
     return false;
+}
+
+// The last point of the conversation that the request goes on from. NULL: there is none.
+static const struct point *find_point(const struct conversation *one, const Sluice__V1__GenerateRequest *request,
+                                      size_t *behind_out) {
+    if (goes_on(&one->last, request, behind_out)) {
+        return &one->last;
+    }
+    return one->early.n_tokens > 0 && goes_on(&one->early, request, behind_out) ? &one->early : NULL;
 }
 
 // ---- turns ----------------------------------------------------------------------------------------------------------
@@ -245,10 +273,10 @@ static bool copy(struct sl_conversations *c, const char *tenant, const char *id,
     struct conversation *one = find(c, tenant, id);
     if (one) {
         *copy_out = *one;
-        copy_out->tokens = malloc(sizeof *one->tokens * (size_t)(one->n_tokens + 1));
+        copy_out->tokens = malloc(sizeof *one->tokens * (size_t)(one->last.n_tokens + 1));
         there = copy_out->tokens != NULL;
         if (there) {
-            memcpy(copy_out->tokens, one->tokens, sizeof *one->tokens * (size_t)one->n_tokens);
+            memcpy(copy_out->tokens, one->tokens, sizeof *one->tokens * (size_t)one->last.n_tokens);
         }
     }
     pthread_mutex_unlock(&c->mutex);
@@ -268,9 +296,9 @@ static enum sl_status encode_new(const struct sl_request_rules *rules, const Slu
 }
 
 // The tokens of before, and the new ones behind them.
-static enum sl_status join(const struct conversation *before, const int32_t *ids, size_t n_ids, int32_t **tokens_out,
-                           int64_t *n_tokens_out, struct sl_error *err) {
-    size_t n_before = (size_t)before->n_tokens;
+static enum sl_status join(const struct conversation *before, int64_t n_tokens, const int32_t *ids, size_t n_ids,
+                           int32_t **tokens_out, int64_t *n_tokens_out, struct sl_error *err) {
+    size_t n_before = (size_t)n_tokens;
     int32_t *tokens = malloc(sizeof *tokens * (n_before + n_ids + 1));
     if (!tokens) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a prompt of %zu tokens", n_before + n_ids);
@@ -298,12 +326,16 @@ enum sl_status sl_conversations_begin_turn(struct sl_conversations *c, const str
         return status;
     }
     if (copy(c, tenant, asked->id, &before)) {
-        status = goes_on(&before, request, &behind) ? encode_new(rules, request, behind, &ids, &n_ids, err)
-                                                    : SL_ERR_PRECONDITION;
+        const struct point *point = find_point(&before, request, &behind);
+        status = point ? encode_new(rules, request, behind, &ids, &n_ids, err) : SL_ERR_PRECONDITION;
         if (status == SL_OK && n_ids > 0) {
-            turn = before.turn;
-            strcpy(turn.recipe, before.recipe);
-            status = join(&before, ids, n_ids, tokens_out, n_tokens_out, err);
+            turn = point->turn;
+            if (point == &before.last) {
+                turn.earlier = before.early.turn.copy;
+            } else { // the turn behind it has taken its session
+                turn.lease_id[0] = turn.worker[0] = '\0';
+            }
+            status = join(&before, point->n_tokens, ids, n_ids, tokens_out, n_tokens_out, err);
         }
         free(ids);
         free(before.tokens);
@@ -323,10 +355,14 @@ enum sl_status sl_conversations_plan_turn(const struct sl_request_rules *rules, 
                                           struct sl_error *err) {
     struct sl_job_turn *turn = &spec->turn;
     int rope_set = sl_model_rope_set(rules->model, spec->n_tokens + spec->max_new_tokens);
-    if (turn->n_kept < 1 || turn->n_kept >= spec->n_tokens || strcmp(turn->recipe, spec->recipe) != 0 ||
-        turn->rope_set != rope_set) {
+    if (strcmp(turn->recipe, spec->recipe) != 0 || turn->rope_set != rope_set) {
+        turn->n_kept = 0;
+        turn->earlier = (struct sl_session_copy){0};
+    }
+    if (turn->n_kept < 1 || turn->n_kept >= spec->n_tokens) {
         turn->n_kept = 0;
         turn->history = (struct sl_hash128){{0}};
+        turn->copy = (struct sl_session_copy){0};
     }
     strcpy(turn->recipe, spec->recipe);
     turn->rope_set = rope_set;
@@ -342,6 +378,36 @@ enum sl_status sl_conversations_plan_turn(const struct sl_request_rules *rules, 
                : status;
 }
 
+// Where the conversation can go on as well, with all of these tokens: the last such point whose session a store has.
+static const struct point *point_before(const struct conversation *one, const struct sl_job_spec *spec,
+                                        const int32_t *tokens, int64_t n_tokens) {
+    const struct point *points[] = {&one->last, &one->early};
+    for (size_t i = 0; i < sizeof points / sizeof *points; i++) {
+        const struct point *point = points[i];
+        if (point->turn.copy.store[0] != '\0' && point->n_tokens < n_tokens &&
+            strcmp(point->turn.recipe, spec->recipe) == 0 && point->turn.rope_set == spec->turn.rope_set &&
+            memcmp(one->tokens, tokens, sizeof *tokens * (size_t)point->n_tokens) == 0) {
+            return point;
+        }
+    }
+    return NULL;
+}
+
+// What there was of the conversation, but for what stays.
+static void leave_others(struct sl_sessions_left *left, const struct conversation *one, const struct sl_job_turn *turn,
+                         const struct point *early) {
+    const struct sl_session_copy *copies[] = {&one->last.turn.copy, &one->early.turn.copy};
+    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++) {
+        if (!sl_hash128_equals(&copies[i]->history, &turn->history) &&
+            !sl_hash128_equals(&copies[i]->history, &early->turn.copy.history)) {
+            sl_sessions_left_add_copy(left, copies[i]);
+        }
+    }
+    if (strcmp(one->last.turn.lease_id, turn->lease_id) != 0) {
+        sl_sessions_left_add(left, &one->last.turn);
+    }
+}
+
 void sl_conversations_end_turn(struct sl_conversations *c, const struct sl_job_spec *spec,
                                const struct sl_job_turn *turn, const int32_t *tokens, int64_t n_tokens,
                                const char *answer, struct sl_sessions_left *left) {
@@ -350,31 +416,48 @@ void sl_conversations_end_turn(struct sl_conversations *c, const struct sl_job_s
     pthread_mutex_lock(&c->mutex);
     bool ended = was_ended(c, spec->tenant, turn);
     struct conversation *one = ended ? NULL : find(c, spec->tenant, turn->id);
-    if (one && strcmp(one->turn.lease_id, turn->lease_id) != 0) {
-        sl_sessions_left_add(left, &one->turn);
-    }
+    struct point early = {0};
     if (one) {
+        const struct point *point = point_before(one, spec, tokens, n_tokens);
+        early = point ? *point : early;
+        leave_others(left, one, turn, &early);
         drop(c, one);
     }
     one = kept && !ended && n_bytes <= MAX_BYTES ? make_room(c, n_bytes, left) : NULL;
     if (one) {
         memcpy(kept, tokens, n_bytes);
         *one = (struct conversation){
-            .there = true, .tokens = kept, .n_tokens = n_tokens, .turn = *turn, .used = ++c->n_turns};
+            .there = true, .tokens = kept, .last = {*turn, n_tokens, 0}, .early = early, .used = ++c->n_turns};
         strcpy(one->tenant, spec->tenant);
-        strcpy(one->recipe, spec->recipe);
-        one->turn.n_answer = strlen(answer);
-        one->said = turn->is_chat ? add_text(turn->said, answer) : hash_bytes(answer, one->turn.n_answer, turn->said);
+        strcpy(one->last.turn.recipe, spec->recipe);
+        one->last.turn.n_answer = strlen(answer);
+        one->last.turn.earlier = (struct sl_session_copy){0};
+        one->last.said =
+            turn->is_chat ? add_text(turn->said, answer) : hash_bytes(answer, one->last.turn.n_answer, turn->said);
         c->n_bytes += n_bytes;
     } else {
         sl_sessions_left_add(left, turn);
+        sl_sessions_left_add_copy(left, &turn->copy);
+        sl_sessions_left_add_copy(left, &early.turn.copy);
         free(kept);
     }
     pthread_mutex_unlock(&c->mutex);
 }
 
+bool sl_conversations_copied(struct sl_conversations *c, const char *tenant, const char *id,
+                             const struct sl_session_copy *copy) {
+    pthread_mutex_lock(&c->mutex);
+    struct conversation *one = find(c, tenant, id);
+    bool wanted = one && one->last.turn.n_kept > 0 && sl_hash128_equals(&one->last.turn.history, &copy->history);
+    if (wanted) {
+        one->last.turn.copy = *copy;
+    }
+    pthread_mutex_unlock(&c->mutex);
+    return wanted;
+}
+
 bool sl_conversations_forget(struct sl_conversations *c, const char *tenant, const char *id,
-                             struct sl_job_turn *turn_out) {
+                             struct sl_sessions_left *left) {
     pthread_mutex_lock(&c->mutex);
     struct conversation *one = find(c, tenant, id);
     bool there = one != NULL;
@@ -383,7 +466,7 @@ bool sl_conversations_forget(struct sl_conversations *c, const char *tenant, con
     snprintf(mark->tenant, sizeof mark->tenant, "%s", tenant);
     snprintf(mark->id, sizeof mark->id, "%s", id);
     if (one) {
-        *turn_out = one->turn;
+        leave_all(left, one);
         drop(c, one);
     }
     pthread_mutex_unlock(&c->mutex);

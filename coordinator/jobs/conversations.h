@@ -30,22 +30,34 @@ enum sl_status sl_conversations_begin_turn(struct sl_conversations *conversation
 // Once the job's specification is there: what the turn takes of a worker. A session of another recipe, or of another set of frequencies, is of no use.
 enum sl_status sl_conversations_plan_turn(const struct sl_request_rules *rules, struct sl_job_spec *spec,
                                           struct sl_error *err);
-// Sessions that nobody will come back for: their workers may let go at once. What is beyond these is left to its lease.
-#define SL_MAX_LEFT 4
+/*
+ * Sessions and copies that nobody will come back for: their workers may let go at once. What is beyond these is left to its lease, or to the
+ * store, which evicts what was used longest ago.
+ */
+#define SL_MAX_LEFT 12
+struct sl_left {
+    char worker[64], lease_id[SL_LEASE_ID_BYTES]; // lease_id "": no session
+    struct sl_session_copy copy;                  // no store: none
+};
 struct sl_sessions_left {
-    struct sl_job_turn of[SL_MAX_LEFT];
+    struct sl_left of[SL_MAX_LEFT];
     int n;
 };
 void sl_sessions_left_add(struct sl_sessions_left *left, const struct sl_job_turn *turn); // if it has one
+void sl_sessions_left_add_copy(struct sl_sessions_left *left, const struct sl_session_copy *copy);
 
 /*
  * The answer is complete: tokens are all of the conversation's, without one that has ended it. Without memory for that it is forgotten, and
- * so is a conversation that was ended meanwhile. left_inout: the session before it, of others that made room, or this one.
+ * so is a conversation that was ended meanwhile. left_inout: the session before it, of others that made room, or this one; and copies, but
+ * for this turn's and the last one before it that the same conversation goes on from: who repeats this turn's request comes back for that.
  */
 void sl_conversations_end_turn(struct sl_conversations *conversations, const struct sl_job_spec *spec,
                                const struct sl_job_turn *turn, const int32_t *tokens, int64_t n_tokens,
                                const char *answer, struct sl_sessions_left *left_inout);
-// Forget it, and turns of it that have begun. False: it is not known. Else *turn_out says where its session is.
+// A copy of the last turn's session has come to be behind its end. False: nobody will come back for it.
+bool sl_conversations_copied(struct sl_conversations *conversations, const char *tenant, const char *id,
+                             const struct sl_session_copy *copy);
+// Forget it, and turns of it that have begun. False: it is not known. left_inout: all that there is of it.
 bool sl_conversations_forget(struct sl_conversations *conversations, const char *tenant, const char *id,
-                             struct sl_job_turn *turn_out);
+                             struct sl_sessions_left *left_inout);
 int64_t sl_conversations_count(struct sl_conversations *conversations);

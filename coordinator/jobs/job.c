@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "job/job_request.h"
 
 // Events beside one a token: states of all attempts and the end; and progress, which is dropped beyond its share.
 #define MAX_STATE_EVENTS    512
@@ -80,6 +81,8 @@ enum sl_status sl_job_make(const char *id, struct sl_job_spec *spec, struct sl_j
     sluice__v1__statistics__init(&job->statistics);
     job->statistics.transport = job->transport;
     job->statistics.recipe = job->spec.recipe;
+    job->sampling = sl_job_sampling_message(&job->spec.sampling);
+    job->statistics.sampling = &job->sampling;
     job->statistics.n_prompt_tokens = job->spec.n_tokens;
     job->statistics.full_bytes = job->spec.full_bytes;
     job->statistics.n_output_tokens = job->n_output;
@@ -329,6 +332,8 @@ void sl_job_describe(struct sl_job *job, struct sl_job_report *report) {
     pthread_mutex_unlock(&job->mutex);
     report->statistics.transport = report->transport;
     report->statistics.recipe = report->recipe;
+    report->sampling = job->sampling;
+    report->statistics.sampling = &report->sampling;
     sl_slot_statistics_attach(&report->slots, &report->statistics);
     sl_error_statistics_attach(&report->errors, &report->statistics);
     report->statistics.retrieval = report->statistics.retrieval != NULL ? &report->retrieval : NULL;

@@ -47,19 +47,28 @@
 
 #define SL_CONVERSATION_ID_BYTES 65
 
+// The copy that a store has of a conversation's session, and its name there.
+struct sl_session_copy {
+    char store[SL_ADDRESS_BYTES]; // "": there is none
+    uint64_t model_fingerprint, recipe_fingerprint;
+    struct sl_hash128 history;
+    int64_t n_tokens, bytes; // of its body
+};
+
 /*
  * Of a turn of a conversation (conversations.h): where the session is that holds the first n_kept tokens of the prompt. On a worker, under
- * a lease, unless that was lost, needed the memory, or the lease has ended; and in a store, under `history`. n_kept 0: nowhere.
+ * a lease, unless that was lost, needed the memory, or the lease has ended; and in a store. n_kept 0: nowhere.
  */
 struct sl_job_turn {
     char id[SL_CONVERSATION_ID_BYTES]; // "": the job is none
     int64_t keep_ms;
     int64_t n_kept, kept_bytes; // its tokens, and its body as a capsule
     char worker[64], lease_id[SL_LEASE_ID_BYTES];
-    char store[SL_ADDRESS_BYTES]; // "": it is in none
     struct sl_hash128
-        history;             // of the tokens of all turns, and of where they were cut: the session is a result of both
-    struct sl_demand demand; // of this turn
+        history; // of the tokens of all turns, and of where they were cut: the session is a result of both; and of the conversation
+    struct sl_session_copy copy;    // of the same session
+    struct sl_session_copy earlier; // of the one that an earlier turn left, which begins as this one does
+    struct sl_demand demand;        // of this turn
     char recipe[SL_RECIPE_TEXT_BYTES];
     int rope_set;
     // What the request says: see conversations.c.
@@ -119,7 +128,8 @@ struct sl_job {
     int64_t n_output;
     int64_t n_read; // of the prompt, by this attempt
     char prefill_worker[64], decode_worker[64];
-    Sluice__V1__Statistics statistics; // points into the next four
+    Sluice__V1__Statistics statistics; // points into the next five
+    Sluice__V1__Sampling sampling;     // the spec's
     char transport[32];
     struct sl_slot_statistics slots;
     struct sl_error_statistics errors;
@@ -179,6 +189,7 @@ void sl_job_set_served(struct sl_job *job, const Sluice__V1__Statistics *decode)
 struct sl_job_report {
     Sluice__V1__Job message;
     Sluice__V1__Statistics statistics;
+    Sluice__V1__Sampling sampling;
     char id[SL_JOB_ID_BYTES], label[SL_MAX_LABEL + 1], recipe[SL_RECIPE_TEXT_BYTES], tenant[SL_TENANT_BYTES];
     char prefill_worker[64], decode_worker[64], transport[32];
     struct sl_slot_statistics slots;

@@ -49,6 +49,7 @@ static void take_statistics(struct sl_job *job, const Sluice__V1__Statistics *to
     copy_text(job->transport, sizeof job->transport, told->transport);
     statistics->transport = job->transport;
     statistics->recipe = job->spec.recipe;
+    statistics->sampling = &job->sampling;
     sl_job_set_slots(job, told);
     sl_job_set_errors(job, told);
     sl_job_set_offloaded(job, told);

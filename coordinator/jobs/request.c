@@ -107,9 +107,9 @@ static enum sl_status check_length(const struct sl_request_rules *rules, const S
     return SL_OK;
 }
 
-static enum sl_status check_sampling(const Sluice__V1__Sampling *sampling, struct sl_job_spec *spec,
-                                     struct sl_error *err) {
-    spec->sampling = sl_job_sampling(sampling);
+static enum sl_status check_sampling(const struct sl_request_rules *rules, const Sluice__V1__Sampling *sampling,
+                                     struct sl_job_spec *spec, struct sl_error *err) {
+    spec->sampling = sl_job_sampling(sampling, rules->model);
     enum sl_status status = sl_sampling_check(&spec->sampling, err);
     if (status != SL_OK) {
         sl_error_prefix(err, "sampling");
@@ -256,7 +256,7 @@ enum sl_status sl_request_check(const struct sl_request_rules *rules, const Slui
         status = check_deadline(rules, request, call_deadline_ns, &spec, err);
     }
     if (status == SL_OK) {
-        status = check_sampling(request->sampling, &spec, err);
+        status = check_sampling(rules, request->sampling, &spec, err);
     }
     if (status == SL_OK) {
         status = check_stops(request, &spec, err);

@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/config.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/version.h"
 
 #define FORGET_LOST_AFTER_NS (600 * SL_NS_PER_S)
 #define MAX_MEMORY_BYTES     ((int64_t)1 << 50) // of a worker: sums over all of them stay within 64 bits

@@ -110,13 +110,21 @@ static json_t *usage_of(const Sluice__V1__Statistics *s) {
                      (json_int_t)s->n_reused_tokens);
 }
 
+// How tokens were drawn. NULL: the coordinator does not say.
+static json_t *drawn(const Sluice__V1__Sampling *s) {
+    return s ? json_pack("{s:f, s:i, s:f, s:f, s:I}", "temperature", (double)s->temperature, "top_k", (int)s->top_k,
+                         "top_p", (double)s->top_p, "repetition_penalty", (double)s->repetition_penalty, "seed",
+                         (json_int_t)s->seed)
+             : NULL;
+}
+
 static json_t *measured(const struct sl_openai_answer *answer, const Sluice__V1__Statistics *s) {
-    return json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:s}", "job_id", answer->job_id,
-                     "recipe", s->recipe, "queue_ms", s->queue_ms, "prefill_ms", s->prefill_ms, "ship_ms", s->ship_ms,
-                     "ttft_ms", s->ttft_ms, "tpot_ms", s->tpot_ms, "total_ms", s->total_ms, "capsule_bytes",
-                     (json_int_t)s->capsule_bytes, "full_bytes", (json_int_t)s->full_bytes, "decode_resident_bytes",
-                     (json_int_t)s->decode_resident_bytes, "retries", (json_int_t)s->retries, "transport",
-                     s->transport);
+    return json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:s, s:o*}", "job_id",
+                     answer->job_id, "recipe", s->recipe, "queue_ms", s->queue_ms, "prefill_ms", s->prefill_ms,
+                     "ship_ms", s->ship_ms, "ttft_ms", s->ttft_ms, "tpot_ms", s->tpot_ms, "total_ms", s->total_ms,
+                     "capsule_bytes", (json_int_t)s->capsule_bytes, "full_bytes", (json_int_t)s->full_bytes,
+                     "decode_resident_bytes", (json_int_t)s->decode_resident_bytes, "retries", (json_int_t)s->retries,
+                     "transport", s->transport, "sampling", drawn(s->sampling));
 }
 
 static json_t *object_with(const struct sl_openai_answer *answer, const char *kind, json_t *choices) {

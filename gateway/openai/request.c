@@ -223,6 +223,7 @@ static enum sl_status take_max_tokens(const struct taking *taking) {
 // ---- how it is answered -----------------------------------------------------------------------------------------------
 
 static enum sl_status take_temperature(const struct taking *taking) {
+    taking->request->sampling.temperature_present_case = SLUICE__V1__SAMPLING__TEMPERATURE_PRESENT_TEMPERATURE;
     return take_real(taking, &taking->request->sampling.temperature);
 }
 
@@ -240,6 +241,7 @@ static enum sl_status take_repetition_penalty(const struct taking *taking) {
 static enum sl_status take_top_k(const struct taking *taking) {
     int64_t k = 0;
     enum sl_status status = take_integer(taking, -1, INT32_MAX, &k);
+    taking->request->sampling.top_k_present_case = SLUICE__V1__SAMPLING__TOP_K_PRESENT_TOP_K;
     taking->request->sampling.top_k = status == SL_OK && k > 0 ? (int32_t)k : 0; // -1 is off, too, elsewhere
     return status;
 }
@@ -484,7 +486,7 @@ static enum sl_status parse(const char *body, size_t n_bytes, struct sl_openai_r
     sluice__v1__generate_request__init(&request->message);
     sluice__v1__sampling__init(&request->sampling);
     sluice__v1__token_ids__init(&request->tokens);
-    request->sampling.temperature = 1; // as OpenAI has it
+    request->sampling.usual_temperature = 1; // as OpenAI has it, where the model does not say
     request->message.sampling = &request->sampling;
     enum sl_status status = take_fields(request, refusal);
     return status == SL_OK ? check_together(request, refusal) : status;

@@ -92,6 +92,28 @@ static void shelve(struct sl_arrivals *arrivals, const struct expected *expected
     }
 }
 
+static void expected_free(struct expected *expected) {
+    free(expected->keys.hashes);
+    free(expected);
+}
+
+bool sl_arrivals_forget(struct sl_arrivals *arrivals, const struct sl_capsule_id *id) {
+    pthread_mutex_lock(&arrivals->mutex);
+    struct expected **at = &arrivals->first, *expected;
+    while (*at && memcmp(&(*at)->keys.id, id, sizeof *id) != 0) {
+        at = &(*at)->next;
+    }
+    expected = *at;
+    if (expected) {
+        *at = expected->next;
+        sl_inbound_release(arrivals->room->inbound, expected->lease_id);
+        expected_free(expected);
+    }
+    bool is_shelved = sl_shelf_forget(arrivals->room->shelf, id);
+    pthread_mutex_unlock(&arrivals->mutex);
+    return expected != NULL || is_shelved;
+}
+
 // One pass. is_last: what has not arrived yet is not waited for any more.
 static void look_after(struct sl_arrivals *arrivals, bool is_last) {
     const struct sl_room *room = arrivals->room;
@@ -112,8 +134,7 @@ static void look_after(struct sl_arrivals *arrivals, bool is_last) {
             sl_inbound_release(room->inbound, expected->lease_id); // failed: its memory is wanted
         }
         *at = expected->next;
-        free(expected->keys.hashes);
-        free(expected);
+        expected_free(expected);
     }
     pthread_mutex_unlock(&arrivals->mutex);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: the capsules that have been announced and are on their way in: shelved when they have arrived, and offered to the
- *          disk; forgotten when they never will.
+ *          disk; let go of when they never will, or when nobody wants them any more.
  *
  * Threads: any number; one lock, above those of inbound transfers, ledger and shelf.
  */
@@ -22,6 +22,9 @@ void sl_arrivals_destroy(struct sl_arrivals **arrivals);
 enum sl_status sl_arrivals_expect(struct sl_arrivals *arrivals, const char *lease_id,
                                   const struct sl_capsule_keys *keys, struct sl_error *err);
 bool sl_arrivals_knows(struct sl_arrivals *arrivals, const struct sl_capsule_id *id); // it is stored, or on its way
+
+// Nobody will ask for it any more: what is on its way does not arrive, and what is stored goes. False: neither is there.
+bool sl_arrivals_forget(struct sl_arrivals *arrivals, const struct sl_capsule_id *id);
 
 // Look after all of them once: for a thread that comes by when inbound transfers change.
 void sl_arrivals_shelve(struct sl_arrivals *arrivals);

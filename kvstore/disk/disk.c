@@ -17,10 +17,19 @@
 
 #define MAX_CLOSING 65536 // capsules that closing looks at
 
+// What the writer is asked to do.
+struct offer {
+    struct offer *next; // of those that closing has found
+    struct sl_capsule_id key;
+    bool forget;
+    uint64_t file; // that is hidden already, of that opening of the folder; opening 0: none is
+    int64_t opening;
+};
+
 struct sl_disk {
     struct sl_disk_config config;
     struct sl_disk_folder *folder; // NULL while it is opened anew, and when that has failed
-    struct sl_queue *offers;       // of struct sl_capsule_id, malloc'd; NULL: look whether it is time to try again
+    struct sl_queue *offers;       // of struct offer, malloc'd; NULL: look whether it is time to try again
     pthread_t writer;
     bool has_writer;
     _Atomic int64_t deadline_ns; // of writing
@@ -34,7 +43,7 @@ struct sl_disk {
     bool is_silent; // has been said of this recall
     char failure[384];
     int64_t n_failures, pause_ms;
-    int64_t opened_ns, retry_ns;
+    int64_t opened_ns, retry_ns, n_openings;
 };
 
 // ---- failing --------------------------------------------------------------------------------------------------------
@@ -91,6 +100,9 @@ static enum sl_status copy_down(struct sl_disk *disk, const struct sl_capsule_id
         return sl_fail(err, SL_ERR_NOT_FOUND, "evicted before it was written");
     }
     enum sl_status status = sl_disk_folder_write(disk->folder, stored, in_time, disk, err);
+    if (status == SL_OK && !sl_shelf_has(disk->config.shelf, key)) { // meanwhile nobody wants it any more
+        status = sl_disk_folder_forget(disk->folder, key, err);
+    }
     sl_shelf_let_go(disk->config.shelf, stored);
     return status;
 }
@@ -106,11 +118,24 @@ static void write_one(struct sl_disk *disk, const struct sl_capsule_id *key) {
     }
 }
 
-static void take_offer(struct sl_disk *disk, const struct sl_capsule_id *key) {
+// Its file, which has no key any more. And what was written under the key meanwhile, or found when the folder was opened anew.
+static enum sl_status forget(struct sl_disk *disk, const struct offer *offer, bool under_key, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    if (offer->opening == disk->n_openings) {
+        status = sl_disk_folder_remove(disk->folder, offer->file, err);
+    }
+    if (status == SL_OK && under_key) {
+        status = sl_disk_folder_forget(disk->folder, &offer->key, err);
+    }
+    return status == SL_ERR_NOT_FOUND ? SL_OK : status;
+}
+
+static void take_offer(struct sl_disk *disk, const struct offer *offer) {
     struct sl_error err = {0};
-    enum sl_status status = sl_disk_folder_touch(disk->folder, key, &err);
+    enum sl_status status =
+        offer->forget ? forget(disk, offer, true, &err) : sl_disk_folder_touch(disk->folder, &offer->key, &err);
     if (status == SL_ERR_NOT_FOUND) {
-        write_one(disk, key);
+        write_one(disk, &offer->key);
     } else if (status != SL_OK) {
         give_up(disk, &err);
     }
@@ -143,6 +168,7 @@ static void open_anew(struct sl_disk *disk) {
     pthread_mutex_lock(&disk->mutex);
     if (status == SL_OK) {
         disk->folder = folder;
+        disk->n_openings++;
         disk->failure[0] = '\0';
         disk->opened_ns = sl_now_ns();
         atomic_store(&disk->failed, false);
@@ -170,39 +196,69 @@ static int64_t retry_ns(struct sl_disk *disk) {
 
 static void *writer_main(void *arg) {
     struct sl_disk *disk = arg;
-    void *key;
+    void *offer;
     enum sl_status status;
-    while ((status = sl_queue_pop(disk->offers, retry_ns(disk), &key)) == SL_OK || status == SL_ERR_DEADLINE) {
+    while ((status = sl_queue_pop(disk->offers, retry_ns(disk), &offer)) == SL_OK || status == SL_ERR_DEADLINE) {
         if (status == SL_ERR_DEADLINE) {
             atomic_fetch_add(&disk->config.pulse->n_waiting, 1);
             open_anew(disk);
             atomic_fetch_sub(&disk->config.pulse->n_waiting, 1);
-        } else if (key) {
+        } else if (offer) {
             if (is_used(disk) && in_time(disk)) {
-                take_offer(disk, key);
+                take_offer(disk, offer);
             }
             atomic_fetch_sub(&disk->config.pulse->n_waiting, 1);
-            free(key);
+            free(offer);
         }
         sl_pulse_tick(disk->config.pulse);
     }
     return NULL;
 }
 
-void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_id *key) {
-    if (!is_used(disk)) {
-        return;
+// False: there is no room in the queue.
+static bool push(struct sl_disk *disk, const struct offer *what) {
+    struct offer *offer = malloc(sizeof *offer);
+    if (!offer) {
+        return false;
     }
-    struct sl_capsule_id *copy = malloc(sizeof *copy);
-    if (copy) {
-        *copy = *key;
-    }
+    *offer = *what;
     atomic_fetch_add(&disk->config.pulse->n_waiting, 1);
-    if (!copy || sl_queue_try_push(disk->offers, copy) != SL_OK) {
+    bool is_pushed = sl_queue_try_push(disk->offers, offer) == SL_OK;
+    if (!is_pushed) {
         atomic_fetch_sub(&disk->config.pulse->n_waiting, 1);
-        free(copy);
+        free(offer);
+    }
+    return is_pushed;
+}
+
+void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_id *key) {
+    if (is_used(disk) && !push(disk, &(struct offer){.key = *key})) {
         atomic_fetch_add(&disk->n_dropped, 1);
     }
+}
+
+bool sl_disk_forget(struct sl_disk *disk, const struct sl_capsule_id *key) {
+    if (!is_used(disk)) {
+        return false;
+    }
+    struct offer offer = {.key = *key, .forget = true};
+    struct sl_disk_entry entry;
+    pthread_mutex_lock(&disk->mutex); // the folder stays meanwhile
+    bool is_there = disk->folder && sl_disk_folder_get(disk->folder, key, &entry);
+    if (is_there) {
+        offer.file = entry.id;
+        offer.opening = disk->n_openings;
+    }
+    // Even if it is not: the writer may be about it. Without room in the queue it stays, and goes as what was used longest ago.
+    bool is_pushed = push(disk, &offer);
+    if (is_there && is_pushed) {
+        (void)sl_disk_folder_hide(disk->folder, &entry);
+    }
+    pthread_mutex_unlock(&disk->mutex);
+    if (!is_pushed) {
+        sl_log_info("disk", "a capsule that nobody wants stays for now: the disk's thread has too much to do");
+    }
+    return is_there;
 }
 
 // ---- reading back ---------------------------------------------------------------------------------------------------
@@ -351,6 +407,7 @@ enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk 
     atomic_init(&disk->deadline_ns, SL_NO_DEADLINE);
     pthread_mutex_init(&disk->mutex, NULL);
     sl_cond_init(&disk->recalled);
+    disk->n_openings = 1;
     enum sl_status status = sl_disk_folder_open(config->folder, config->bytes, &disk->folder, err);
     if (status == SL_OK) {
         status = sl_queue_create(config->max_offers, &disk->offers, err);
@@ -393,21 +450,43 @@ static void write_the_shelf(struct sl_disk *disk) {
     free(keys);
 }
 
+// Frees them. What has been offered anew and written is wanted.
+static void forget_all(struct sl_disk *disk, struct offer *offers) {
+    while (offers) {
+        struct offer *next = offers->next;
+        struct sl_error err = {0};
+        if (disk->folder && is_used(disk) && in_time(disk) &&
+            forget(disk, offers, !sl_shelf_has(disk->config.shelf, &offers->key), &err) != SL_OK) {
+            give_up(disk, &err);
+        }
+        free(offers);
+        offers = next;
+    }
+}
+
 void sl_disk_close(struct sl_disk **disk_inout, int64_t deadline_ns) {
     struct sl_disk *disk = *disk_inout;
     if (!disk) {
         return;
     }
     atomic_store(&disk->deadline_ns, deadline_ns);
-    void *key;
-    while (disk->offers && sl_queue_pop(disk->offers, 0, &key) == SL_OK) {
-        free(key); // it is on the shelf, or gone; NULL: nothing
+    void *item;
+    struct offer *unwanted = NULL;
+    while (disk->offers && sl_queue_pop(disk->offers, 0, &item) == SL_OK) {
+        struct offer *offer = item; // NULL: nothing
+        if (offer && offer->forget) {
+            offer->next = unwanted;
+            unwanted = offer;
+        } else {
+            free(offer); // it is on the shelf, or gone
+        }
     }
     if (disk->has_writer) {
         sl_queue_close(disk->offers);
         pthread_join(disk->writer, NULL);
         write_the_shelf(disk);
     }
+    forget_all(disk, unwanted);
     atomic_store(&disk->config.pulse->n_waiting, 0);
     sl_queue_destroy(&disk->offers);
     sl_disk_folder_close(&disk->folder);

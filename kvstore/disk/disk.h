@@ -13,6 +13,9 @@
  *         there is found out by looking, as at a start: a failure may have left anything. Both are said in the log, and in the
  *         statistics. When others have filled the disk, capsules are dropped until there is room, and those that are there are found.
  *         While the thread stands still in a call, as its pulse tells, nobody else asks the disk.
+ *         What nobody will ask for any more is not found from then on, and its file is removed by the same thread, in its turn behind what
+ *         was offered before, and when the store ends. One that is killed before, or whose disk fails, has the file still: it goes as what
+ *         was used longest ago.
  * Speed: 64 MiB come back at 1.3 GB/s cold and 2.4 GB/s from the page cache (2 cores of a Sapphire Rapids, virtual disk);
  *        a prompt of 7.8k tokens, models/demo, 24 MB of capsule: 660 ms to its first token read anew, 36 to 180 from disk.
  * Threads: any number may offer and recall.
@@ -46,6 +49,8 @@ void sl_disk_close(struct sl_disk **disk, int64_t deadline_ns);
  * NULL, here and below: nothing happens.
  */
 void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_id *key);
+// Nobody will ask for this capsule, whole, any more: it is not found here, and its file goes soon. Never blocks. False: it is not on disk now.
+bool sl_disk_forget(struct sl_disk *disk, const struct sl_capsule_id *key);
 
 /*
  * The capsule for the longest of these prefixes (longest first), from the shelf or read back to it, pinned

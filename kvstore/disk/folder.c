@@ -63,16 +63,25 @@ static struct timespec count_use(struct sl_disk_folder *folder) {
 
 // ---- room -----------------------------------------------------------------------------------------------------------
 
+bool sl_disk_folder_hide(struct sl_disk_folder *folder, const struct sl_disk_entry *entry) {
+    bool is_there = sl_disk_index_remove(folder->index, entry);
+    if (is_there) {
+        atomic_fetch_sub(&folder->n_capsules, 1);
+        atomic_fetch_sub(&folder->bytes, bytes_of(entry));
+    }
+    return is_there;
+}
+
 // Remove a capsule and its file. SL_ERR_NOT_FOUND: somebody else has.
 static enum sl_status remove_capsule(struct sl_disk_folder *folder, const struct sl_disk_entry *entry,
                                      struct sl_error *err) {
-    if (!sl_disk_index_remove(folder->index, entry)) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "not on disk any more");
-    }
-    atomic_fetch_sub(&folder->n_capsules, 1);
-    atomic_fetch_sub(&folder->bytes, bytes_of(entry));
+    return sl_disk_folder_hide(folder, entry) ? sl_disk_folder_remove(folder, entry->id, err)
+                                              : sl_fail(err, SL_ERR_NOT_FOUND, "not on disk any more");
+}
+
+enum sl_status sl_disk_folder_remove(struct sl_disk_folder *folder, uint64_t id, struct sl_error *err) {
     char name[SL_DISK_NAME_BYTES];
-    sl_disk_file_name(entry->id, name);
+    sl_disk_file_name(id, name);
     if (unlinkat(folder->dir_fd, name, 0) != 0 && errno != ENOENT) {
         return failed(folder, name, "cannot be removed", SL_ERR_IO, err);
     }
@@ -407,6 +416,13 @@ enum sl_status sl_disk_folder_discard(struct sl_disk_folder *folder, const struc
     return status == SL_ERR_NOT_FOUND ? SL_OK : status;
 }
 
+enum sl_status sl_disk_folder_forget(struct sl_disk_folder *folder, const struct sl_capsule_id *key,
+                                     struct sl_error *err) {
+    struct sl_disk_entry entry;
+    return sl_disk_index_get(folder->index, key, &entry) ? remove_capsule(folder, &entry, err)
+                                                         : sl_fail(err, SL_ERR_NOT_FOUND, "not on disk");
+}
+
 bool sl_disk_folder_find(struct sl_disk_folder *folder, const struct sl_prefix *prefixes, size_t n_prefixes,
                          size_t *at_out, struct sl_disk_entry *entry_out) {
     return sl_disk_index_find(folder->index, prefixes, n_prefixes, at_out, entry_out);
@@ -461,6 +477,11 @@ enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct s
     *capsule_out = capsule;
     *keys_out = keys;
     return SL_OK;
+}
+
+bool sl_disk_folder_get(struct sl_disk_folder *folder, const struct sl_capsule_id *key,
+                        struct sl_disk_entry *entry_out) {
+    return sl_disk_index_get(folder->index, key, entry_out);
 }
 
 bool sl_disk_folder_has(struct sl_disk_folder *folder, const struct sl_capsule_id *key) {

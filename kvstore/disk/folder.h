@@ -55,7 +55,15 @@ enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct s
 // It cannot be used, whatever its digests say: remove it and say why. SL_ERR_IO.
 enum sl_status sl_disk_folder_discard(struct sl_disk_folder *folder, const struct sl_disk_entry *entry, const char *why,
                                       struct sl_error *err);
-bool sl_disk_folder_has(struct sl_disk_folder *folder, const struct sl_capsule_id *key); // whole
+// The writer: nobody will ask for this capsule, whole, any more. SL_ERR_NOT_FOUND, SL_ERR_IO.
+enum sl_status sl_disk_folder_forget(struct sl_disk_folder *folder, const struct sl_capsule_id *key,
+                                     struct sl_error *err);
+// In two halves: anybody hides it, so that it is not found from now on, and the writer removes its file.
+bool sl_disk_folder_get(struct sl_disk_folder *folder, const struct sl_capsule_id *key,
+                        struct sl_disk_entry *entry_out);                                   // whole
+bool sl_disk_folder_hide(struct sl_disk_folder *folder, const struct sl_disk_entry *entry); // false: it has gone
+enum sl_status sl_disk_folder_remove(struct sl_disk_folder *folder, uint64_t id, struct sl_error *err); // SL_ERR_IO
+bool sl_disk_folder_has(struct sl_disk_folder *folder, const struct sl_capsule_id *key);                // whole
 // Count this capsule, whole, as the one used last. SL_ERR_NOT_FOUND, SL_ERR_IO.
 enum sl_status sl_disk_folder_touch(struct sl_disk_folder *folder, const struct sl_capsule_id *key,
                                     struct sl_error *err);

@@ -137,13 +137,18 @@ static size_t beside_bytes(const struct sl_stored *stored) {
            n_keys * (sizeof(struct sl_hash128) + sizeof(struct node) + MALLOC_BYTES);
 }
 
-// Lock held: take it out of index and order; its memory goes.
-static void discard(struct sl_shelf *shelf, struct sl_stored *stored) {
-    unlink_use(shelf, stored);
+// Lock held: it is not found any more.
+static void unfind(struct sl_shelf *shelf, const struct sl_stored *stored) {
     for (size_t i = 0; i <= stored->keys.n_hashes; i++) {
         struct sl_prefix prefix = sl_capsule_prefix(&stored->keys, stored->n_tokens, i);
         index_remove(shelf, &prefix.id, stored);
     }
+}
+
+// Lock held: take it out of index and order; its memory goes.
+static void discard(struct sl_shelf *shelf, struct sl_stored *stored) {
+    unlink_use(shelf, stored);
+    unfind(shelf, stored);
     shelf->stats.n_capsules--;
     shelf->stats.bytes -= stored->capsule.body_bytes;
     shelf->stats.beside_bytes -= beside_bytes(stored);
@@ -282,12 +287,21 @@ struct sl_stored *sl_shelf_pin(struct sl_shelf *shelf, const struct sl_capsule_i
     return stored;
 }
 
+// Lock held. *stored may be gone.
+static void remove_pin(struct sl_shelf *shelf, struct sl_stored *stored) {
+    bool last = --stored->n_pins == 0;
+    shelf->stats.n_pinned -= last;
+    if (last && stored->is_forgotten) {
+        discard(shelf, stored);
+    }
+}
+
 void sl_shelf_unpin(struct sl_shelf *shelf, struct sl_stored *stored) {
     pthread_mutex_lock(&shelf->mutex);
-    shelf->stats.n_pinned -= --stored->n_pins == 0;
     unlink_use(shelf, stored);
     link_newest(shelf, stored);
     stored->kept_until_ns = stored->used_ns + shelf->keep_ms * SL_NS_PER_MS;
+    remove_pin(shelf, stored);
     pthread_mutex_unlock(&shelf->mutex);
 }
 
@@ -319,15 +333,30 @@ struct sl_stored *sl_shelf_hold(struct sl_shelf *shelf, const struct sl_capsule_
 
 void sl_shelf_let_go(struct sl_shelf *shelf, struct sl_stored *stored) {
     pthread_mutex_lock(&shelf->mutex);
-    shelf->stats.n_pinned -= --stored->n_pins == 0;
+    remove_pin(shelf, stored);
     pthread_mutex_unlock(&shelf->mutex);
+}
+
+bool sl_shelf_forget(struct sl_shelf *shelf, const struct sl_capsule_id *id) {
+    pthread_mutex_lock(&shelf->mutex);
+    struct sl_stored *stored = find_whole(shelf, id);
+    bool is_here = stored != NULL;
+    if (is_here && stored->n_pins > 0) {
+        stored->is_forgotten = true;
+        unfind(shelf, stored);
+    } else if (is_here) {
+        discard(shelf, stored);
+    }
+    pthread_mutex_unlock(&shelf->mutex);
+    return is_here;
 }
 
 size_t sl_shelf_list(struct sl_shelf *shelf, struct sl_capsule_id *ids_out, size_t max_ids) {
     size_t n = 0;
     pthread_mutex_lock(&shelf->mutex);
     for (const struct sl_stored *stored = shelf->newest; stored && n < max_ids; stored = stored->older) {
-        ids_out[n++] = stored->keys.id;
+        ids_out[n] = stored->keys.id;
+        n += !stored->is_forgotten;
     }
     pthread_mutex_unlock(&shelf->mutex);
     return n;

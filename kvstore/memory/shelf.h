@@ -42,6 +42,7 @@ struct sl_stored {
     struct sl_capsule_bytes capsule;
     // The shelf's own:
     int n_pins;
+    bool is_forgotten; // not found any more: goes with its last pin
     int64_t used_ns, kept_until_ns;
     struct sl_stored *newer, *older; // by last use
 };
@@ -79,7 +80,11 @@ struct sl_stored *sl_shelf_pin_longest(struct sl_shelf *shelf, const struct sl_p
  */
 struct sl_stored *sl_shelf_hold(struct sl_shelf *shelf, const struct sl_capsule_id *id);
 void sl_shelf_let_go(struct sl_shelf *shelf, struct sl_stored *stored);
-// The ids of at most max_ids capsules, last used first; how many there are.
+/*
+ * Nobody will ask for this capsule, whole, any more: it is not found from now on, and goes when nobody has it pinned. False: it is not here.
+ */
+bool sl_shelf_forget(struct sl_shelf *shelf, const struct sl_capsule_id *id);
+// The ids of at most max_ids capsules that can be found, last used first; how many there are.
 size_t sl_shelf_list(struct sl_shelf *shelf, struct sl_capsule_id *ids_out, size_t max_ids);
 
 /*

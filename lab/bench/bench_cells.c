@@ -10,12 +10,12 @@
 #include <jansson.h>
 #include <stdio.h>
 
-#include "base/config.h"
 #include "cli/message_json.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/cell.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
+#include "options/config.h"
 #include "tensor/cpu/tiers.h"
 
 #define MAX_RUNS 101

@@ -15,7 +15,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/config.h"
 #include "cli/message_json.h"
 #include "job/job_recipe.h"
 #include "lab/bench/bench.h"
@@ -23,6 +22,7 @@
 #include "lab/bench/rig/synthetic.h"
 #include "lab/eval_model.h"
 #include "lab/result.h"
+#include "options/config.h"
 #include "runner/reader.h"
 
 #define MAX_RUNS   31

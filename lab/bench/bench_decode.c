@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/config.h"
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
 #include "lab/bench/bench.h"
@@ -22,6 +21,7 @@
 #include "lab/bench/rig/store_rig.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
+#include "options/config.h"
 #include "runner/step.h"
 #include "tensor/cpu/tiers.h"
 

@@ -21,13 +21,13 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/config.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/breakdown.h"
 #include "lab/bench/rig/cell.h"
 #include "lab/bench/rig/peak.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
+#include "options/config.h"
 
 #define CHUNK         512
 #define DECODE_STEPS  16 // a run

@@ -16,10 +16,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/config.h"
 #include "base/thread.h"
 #include "lab/bench/bench.h"
 #include "lab/result.h"
+#include "options/config.h"
 #include "tensor/cpu/device.h"
 #include "tensor/group/shared.h"
 

@@ -16,11 +16,11 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/config.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/kernel_costs.h"
 #include "lab/bench/rig/kernel_world.h"
 #include "lab/result.h"
+#include "options/config.h"
 
 #define BATCH_SECONDS 2e-3
 #define MAX_BATCH     100 // page lists are forgotten some operations later
@@ -237,10 +237,10 @@ static const struct {
     {"append", do_append, sl_cost_append, 0, 0.50},
     {"attend, a prompt, f16", do_prefill, sl_cost_attention, 2, 0.70},
     {"attend, a step, f16", do_decode, sl_cost_pages, 0, 0.45},
-    {"attend, a step, int8", do_decode, sl_cost_pages, 1, 0.65},
-    {"attend, a step, int4", do_decode, sl_cost_pages, 2, 0.55},
-    {"attend, a step, int2", do_decode, sl_cost_pages, 3, 0.33},
-    {"attend, a step, int1", do_decode, sl_cost_pages, 4, 0.20},
+    {"attend, a step, int8", do_decode, sl_cost_pages, 1, 0.80},
+    {"attend, a step, int4", do_decode, sl_cost_pages, 2, 0.75},
+    {"attend, a step, int2", do_decode, sl_cost_pages, 3, 0.60},
+    {"attend, a step, int1", do_decode, sl_cost_pages, 4, 0.35},
     {"fold", do_fold, sl_cost_attention, 1, 0.025},
     {"window_sums, 32 rows", do_window, sl_cost_window, 32, 0.05},
     {"quantize to int8", do_quantize, sl_cost_quantize, 1, 0.30},
@@ -273,9 +273,9 @@ static const struct {
 } products[] = {
     {"matmul up, bf16", FFN, HIDDEN, true, 0, SL_WEIGHT_STORED, 1.0},
     {"matmul down, bf16", HIDDEN, FFN, false, 0, SL_WEIGHT_STORED, 0.95},
-    {"matmul qkv, bf16", QKV, HIDDEN, false, 0, SL_WEIGHT_STORED, 0.90},
-    {"matmul up, int8", FFN, HIDDEN, true, 0, SL_WEIGHT_INT8, 0.55},
-    {"matmul up, int4", FFN, HIDDEN, true, 0, SL_WEIGHT_INT4, 0.55},
+    {"matmul qkv, bf16", QKV, HIDDEN, false, 0, SL_WEIGHT_STORED, 0.95},
+    {"matmul up, int8", FFN, HIDDEN, true, 0, SL_WEIGHT_INT8, 0.75},
+    {"matmul up, int4", FFN, HIDDEN, true, 0, SL_WEIGHT_INT4, 0.75},
     {"matmul down, 1 row, bf16", HIDDEN, FFN, false, 1, SL_WEIGHT_STORED, 0.30},
     {"matmul up, 1 row, bf16", FFN, HIDDEN, true, 1, SL_WEIGHT_STORED, 0.50},
     {"matmul up, 16 rows, bf16", FFN, HIDDEN, true, 16, SL_WEIGHT_STORED, 0.50},

@@ -17,7 +17,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/config.h"
 #include "base/thread.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/cluster_job.h"
@@ -25,6 +24,7 @@
 #include "lab/random.h"
 #include "lab/result.h"
 #include "model/model.h"
+#include "options/config.h"
 
 #define MAX_ROUNDS  16
 #define MAX_SHORT   64

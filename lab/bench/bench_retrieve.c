@@ -13,11 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/config.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/retrieve_steps.h"
 #include "lab/bench/rig/scan_speed.h"
 #include "lab/result.h"
+#include "options/config.h"
 #include "runtime/runtime.h"
 
 #define MAX_LENGTHS 8

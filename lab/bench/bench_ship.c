@@ -23,12 +23,12 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/config.h"
 #include "base/status.h"
 #include "fabric/fabric.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/pair.h"
 #include "lab/result.h"
+#include "options/config.h"
 
 #define MIB          (1u << 20)
 #define REGION_BYTES (256u * MIB)

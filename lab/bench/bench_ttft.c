@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/config.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/cluster_job.h"
 #include "lab/result.h"
+#include "options/config.h"
 #include "runner/local.h"
 
 #define MAX_RUNS 32

@@ -8,7 +8,7 @@
  */
 #pragma once
 
-#include "base/config.h"
+#include "options/config.h"
 #include "text/tokenizer/tokenizer.h"
 
 struct sl_training_prompts_config {

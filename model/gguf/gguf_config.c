@@ -354,6 +354,51 @@ static void add_end(json_t *ends, int64_t id, bool *ok) {
     *ok = json_array_append_new(ends, json_integer(id)) == 0 && *ok;
 }
 
+// --- how tokens are drawn --------------------------------------------------------------------------------------------
+
+static double number_at(const struct sl_gguf *gguf, const char *key, double fallback) {
+    const struct sl_gguf_value *value = sl_gguf_value(gguf, key);
+    return value != NULL ? number_of(value) : fallback;
+}
+
+// What converters have taken over from generation_config.json, and what llama.cpp has besides, under the same names where both
+// have one (model/generation/generation.c).
+static enum sl_status put_sampling(const struct sl_gguf *gguf, json_t *root, bool *ok, struct sl_error *err) {
+    static const struct {
+        const char *key, *json;
+    } names[] = {
+        {"temp", "temperature"},
+        {"top_k", "top_k"},
+        {"top_p", "top_p"},
+        {"penalty_repeat", "repetition_penalty"},
+        {"min_p", "min_p"},
+        {"sequence", "sequence"},
+        {"mirostat", "mirostat"},
+        {"xtc_probability", "xtc_probability"},
+        {"penalty_last_n", "penalty_last_n"},
+        {"penalty_freq", "penalty_freq"},
+        {"penalty_present", "penalty_present"},
+    };
+    char key[MAX_KEY];
+    double penalty = number_at(gguf, "general.sampling.penalty_repeat", 1);
+    bool penalizes = penalty != 1 && number_at(gguf, "general.sampling.penalty_last_n", -1) != 0; // 0: of no token
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        snprintf(key, sizeof key, "general.sampling.%s", names[i].key);
+        const struct sl_gguf_value *value = sl_gguf_value(gguf, key);
+        bool is_of_penalty =
+            strcmp(key, "general.sampling.penalty_repeat") == 0 || strcmp(key, "general.sampling.penalty_last_n") == 0;
+        if (value == NULL || (is_of_penalty && !penalizes)) {
+            continue;
+        }
+        json_t *json = json_of(value);
+        if (json == NULL) {
+            return sl_fail(err, SL_ERR_INVALID, "%s is no finite number or no UTF-8", key);
+        }
+        sl_json_put(root, names[i].json, json, ok);
+    }
+    return SL_OK;
+}
+
 enum sl_status sl_gguf_generation(const struct sl_gguf *gguf, json_t **root_out, struct sl_error *err) {
     static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                        "tokenizer.ggml.eom_token_id"};
@@ -382,9 +427,13 @@ enum sl_status sl_gguf_generation(const struct sl_gguf *gguf, json_t **root_out,
         sl_json_put(root, "bos_token_id", json_integer(begin), &ok);
     }
     sl_json_put(root, "eos_token_id", ends, &ok);
-    if (!ok) {
+    enum sl_status status = put_sampling(gguf, root, &ok, err);
+    if (status == SL_OK && !ok) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    if (status != SL_OK) {
         json_decref(root);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+        return status;
     }
     *root_out = root;
     return SL_OK;

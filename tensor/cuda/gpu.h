@@ -38,8 +38,9 @@
     emu::launch(#kernel, grid, block, dynamic_bytes, queue, kernel, __VA_ARGS__)
 #endif
 
-#define GPU_DEVICE      static __device__ __forceinline__
-#define GPU_HOST_DEVICE static __host__ __device__ __forceinline__
+#define GPU_DEVICE        static __device__ __forceinline__
+#define GPU_HOST_DEVICE   static __host__ __device__ __forceinline__
+#define GPU_DEVICE_MEMBER __device__ __forceinline__
 
 namespace gpu {
 
@@ -69,7 +70,25 @@ GPU_DEVICE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
     __half2 x = __hfma2(*(__half2 *)&a, *(__half2 *)&b, *(__half2 *)&c);
     return *(uint32_t *)&x;
 }
+GPU_DEVICE uint32_t add_bf16x2(uint32_t a, uint32_t b) { // as a product with 1: 8.0 has no sum
+    uint32_t y;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(0x3f803f80u), "r"(b));
+    return y;
+}
+GPU_DEVICE uint32_t mul_f16x2(uint32_t a, uint32_t b) {
+    __half2 x = __hmul2(*(__half2 *)&a, *(__half2 *)&b);
+    return *(uint32_t *)&x;
+}
+// What softmax needs of 2^x: two units in the last place, no subnormals, one instruction. Of -infinity 0, of 0 exactly 1.
+GPU_DEVICE float fast_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 #else
+GPU_DEVICE float fast_exp2(float x) {
+    return exp2f(x);
+}
 GPU_DEVICE float f16_to_f32(uint16_t h) {
     return sl_f16_to_f32(h);
 }
@@ -80,16 +99,43 @@ GPU_DEVICE uint32_t sub_f16x2(uint32_t a, uint32_t b) {
     return f32_to_f16(f16_to_f32((uint16_t)a) - f16_to_f32((uint16_t)b)) |
            (uint32_t)f32_to_f16(f16_to_f32((uint16_t)(a >> 16)) - f16_to_f32((uint16_t)(b >> 16))) << 16;
 }
+GPU_DEVICE uint32_t mul_f16x2(uint32_t a, uint32_t b) {
+    return f32_to_f16(f16_to_f32((uint16_t)a) * f16_to_f32((uint16_t)b)) |
+           (uint32_t)f32_to_f16(f16_to_f32((uint16_t)(a >> 16)) * f16_to_f32((uint16_t)(b >> 16))) << 16;
+}
 GPU_DEVICE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
     uint32_t lo = f32_to_f16(fmaf(f16_to_f32((uint16_t)a), f16_to_f32((uint16_t)b), f16_to_f32((uint16_t)c)));
     float x = f16_to_f32((uint16_t)(a >> 16)), y = f16_to_f32((uint16_t)(b >> 16));
     return lo | (uint32_t)f32_to_f16(fmaf(x, y, f16_to_f32((uint16_t)(c >> 16)))) << 16;
+}
+GPU_DEVICE uint32_t add_bf16x2(uint32_t a, uint32_t b) {
+    return f32_to_bf16(bf16_to_f32((uint16_t)a) + bf16_to_f32((uint16_t)b)) |
+           (uint32_t)f32_to_bf16(bf16_to_f32((uint16_t)(a >> 16)) + bf16_to_f32((uint16_t)(b >> 16))) << 16;
 }
 #endif
 // What is beyond the range of f16 becomes its largest value, not infinity. NaN stays NaN.
 GPU_DEVICE uint16_t f32_to_f16_saturated(float f) {
     f = f > 65504.0f ? 65504.0f : f;
     return f32_to_f16(f < -65504.0f ? -65504.0f : f);
+}
+// Two at once, each one instruction; of a NaN only that it is one stays.
+GPU_DEVICE uint32_t pack_f16_saturated(float lo, float hi) {
+#if defined(__CUDACC__)
+    uint32_t y;
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
+    return y;
+#else
+    return f32_to_f16_saturated(lo) | (uint32_t)f32_to_f16_saturated(hi) << 16;
+#endif
+}
+GPU_DEVICE uint32_t pack_bf16_fast(float lo, float hi) {
+#if defined(__CUDACC__)
+    uint32_t y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
+    return y;
+#else
+    return f32_to_bf16(lo) | (uint32_t)f32_to_bf16(hi) << 16;
+#endif
 }
 GPU_DEVICE uint32_t pack_f16(float lo, float hi) {
     return f32_to_f16(lo) | (uint32_t)f32_to_f16(hi) << 16;
@@ -142,7 +188,12 @@ GPU_DEVICE uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) {
     return y;
 }
 GPU_DEVICE void cp_async16(void *to, const void *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from));
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from));
+}
+// A line of 128 bytes into the second level's cache.
+GPU_DEVICE void prefetch(const void *line) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
 }
 GPU_DEVICE void cp_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -186,6 +237,7 @@ static inline uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) {
 static inline void cp_async16(void *to, const void *from, EMU_HERE) {
     emu::copy_later(to, from, 16, file, line);
 }
+static inline void prefetch(const void *) {}
 static inline void cp_async_commit() {
     emu::copy_commit();
 }

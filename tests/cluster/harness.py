@@ -26,6 +26,8 @@ with open(os.path.join(MODEL, "config.json")) as file:
     LAYERS = json.load(file)["num_hidden_layers"]
 # Sanitized builds are many times slower; they may be told to wait longer, never to check less.
 SLOW = float(os.environ.get("SLUICE_TEST_SLOWNESS", "1"))
+# Of a coordinator whose workers nobody stops: a machine that stands still for some seconds loses none of them.
+PATIENCE = ["--heartbeat", "3s"]
 # Of every worker: 10,000 tokens of the demo model. Over shared memory UCX writes all of it when a worker starts.
 ARENA = "48M"
 # For every process that a test starts: UCX's hooks of the memory calls and those of a sanitizer do not bear each other.
@@ -291,6 +293,9 @@ class Cluster:
 
     def list(self):
         return self._call("sluice.v1.Inference.List", inference.ListRequest()).jobs
+
+    def model_reply(self):
+        return self._call("sluice.v1.Inference.Model", inference.ModelRequest())
 
     def workers(self):
         return self._call("sluice.v1.Cluster.Workers", cluster_pb.WorkersRequest())

@@ -13,7 +13,7 @@ import time
 
 import grpc
 
-from harness import BIN, MODEL, ROOT, SLOW, Cluster, State, document, endless, eventually, inference, local_tokens, question, request
+from harness import BIN, MODEL, PATIENCE, ROOT, SLOW, Cluster, State, document, endless, eventually, inference, local_tokens, question, request
 from harness import run_local, run_tests, states, tokens
 
 RECIPES = ["full", "h2o,budget=0.5", "streamingllm,budget=512", "full,format=int4", "h2o,budget=0.5,format=f16/2-:int2"]
@@ -85,7 +85,7 @@ def test_full_does_not_depend_on_the_chunk_size():
 
 
 def test_events_tell_the_story():
-    with Cluster(kvstore=0) as cluster:
+    with Cluster(kvstore=0, coordinator_args=PATIENCE) as cluster:
         finished, events = cluster.answer(request(6000, recipe="full,chunk=128"))
         assert [e.sequence for e in events] == list(range(1, len(events) + 1))
         seen = states(events)

@@ -11,7 +11,7 @@ import threading
 
 import grpc
 
-from harness import BIN, LAYERS, MODEL, SLOW, Cluster, document, eventually, inference, local_tokens, question, request, run_local
+from harness import BIN, LAYERS, MODEL, PATIENCE, SLOW, Cluster, document, eventually, inference, local_tokens, question, request, run_local
 from harness import run_tests, tokens
 
 # Presets at a size at which they evict from a short prompt, and combinations that no preset names.
@@ -150,7 +150,7 @@ def test_the_budget_holds_while_decoding():
 def test_memory_that_steps_give_back_is_still_theirs():
     """More jobs than the decode worker's arena holds: those that were admitted never run out of it."""
     chosen = ["h2o,budget=256,chunk=64,when=chunk+step", "d2o,budget=200", "tailorkv,topk=16", "h2o,budget=300,chunk=64"]
-    with Cluster(worker_args={"decode": ["--arena", "4M"]}) as cluster:
+    with Cluster(worker_args={"decode": ["--arena", "4M"]}, coordinator_args=PATIENCE) as cluster:
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             ends = list(pool.map(lambda i: cluster.answer(job(chosen[i % len(chosen)], 70))[0], range(12)))
         assert all(end.status_code == 0 and end.statistics.retries == 0 for end in ends), ends

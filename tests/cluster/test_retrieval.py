@@ -12,7 +12,7 @@ import time
 
 import grpc
 
-from harness import SLOW, Cluster, cluster_pb, document, eventually, in_one_process, inference, question, run_tests, store_stats, tokens
+from harness import PATIENCE, SLOW, Cluster, cluster_pb, document, eventually, in_one_process, inference, question, run_tests, store_stats, tokens
 from test_cancel import cancel_and_check
 from test_faults import Watcher
 
@@ -229,7 +229,7 @@ def test_a_second_copy_goes_on_without_the_first():
     text = prompt(5000)
     expected = expected_answers((NEAR, PULL), text)
     for recipe, number in ((NEAR, signal.SIGKILL), (PULL, signal.SIGSTOP)):
-        with cluster_of(kvstore=2, worker_args=USUAL, transport=transport_that_asks(recipe)) as cluster:
+        with cluster_of(kvstore=2, worker_args=USUAL, transport=transport_that_asks(recipe), coordinator_args=PATIENCE) as cluster:
             job_id, watcher = begin_decoding(cluster, job(recipe + ",replicas=2", text, LONG))
             assert len(holders(cluster)) == 2, holders(cluster)
             asked = {name: stats.questions for name, stats in all_stats(cluster).items()}

@@ -9,7 +9,7 @@ import time
 
 import grpc
 
-from harness import BIN, SLOW, Cluster, cluster_pb, eventually, health, in_one_process, inference, request, run_tests, tokens
+from harness import BIN, PATIENCE, SLOW, Cluster, cluster_pb, eventually, health, in_one_process, inference, request, run_tests, tokens
 
 FREEZE = os.environ.get("SLUICE_FREEZE_LIB", os.path.join(os.path.dirname(BIN), "tests", "lib", "libfreeze.so"))
 FREEZE_SIGNAL = signal.SIGRTMAX - 1
@@ -187,7 +187,7 @@ def test_a_data_plane_that_stands_still_is_gone_round():
 def test_idle_and_busy_workers_do_not_stand_still():
     """Nothing to do is no stall, nor are chunks as large as they can be."""
     brief = ["--stall-after", f"{SLOW:g}s"]
-    with Cluster(args=brief, coordinator_args=[*brief, "--heartbeat", "200ms"]) as cluster:
+    with Cluster(args=brief, coordinator_args=[*brief, *PATIENCE]) as cluster:
         time.sleep(2.5 * SLOW)
         answer = cluster.answer(request(24000, recipe="full,chunk=3072", ignore_eos=True))[0]
         assert answer.status_code == 0 and answer.statistics.retries == 0, answer

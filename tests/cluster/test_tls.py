@@ -39,7 +39,7 @@ def test_each_role_may_do_its_part_alone():
         "sluice.v1.Cluster.RegisterWorker": (cluster_pb.RegisterRequest(worker=info), ""),
         "sluice.v1.Cluster.Heartbeat": (cluster_pb.HeartbeatRequest(name="prefill-0"), ""),
     }
-    with certificates("client/acme", "worker/impostor") as made, Cluster(kvstore=0, certificates=made) as cluster:
+    with certificates("client/acme", "worker/impostor") as made, Cluster(certificates=made) as cluster:
         for role, who in (("client", "client/acme"), ("operator", "operator/me"), ("worker", "worker/impostor"),
                           ("coordinator", "coordinator/coordinator")):
             with cluster.channel_of(who) as channel:
@@ -53,7 +53,8 @@ def test_each_role_may_do_its_part_alone():
                         refused(denied, call, channel, method, message)
         # Workers obey the coordinator alone.
         for name, method, message in (("prefill-0", "sluice.v1.Prefill.Run", worker_pb.PrefillRequest()),
-                                      ("decode-0", "sluice.v1.Decode.Reserve", worker_pb.ReserveRequest())):
+                                      ("decode-0", "sluice.v1.Decode.Reserve", worker_pb.ReserveRequest()),
+                                      ("kvstore-0", "sluice.v1.Store.Forget", worker_pb.ForgetRequest())):
             for who in ("client/acme", "operator/me", "worker/impostor"):
                 with made.channel(cluster.processes[name].address, who) as channel:
                     kind = channel.unary_stream if method.endswith("Run") else channel.unary_unary

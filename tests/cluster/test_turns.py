@@ -3,7 +3,7 @@
 """Turns of conversations whose worker or store is not as it was, and what is left of conversations behind them."""
 import signal
 
-from harness import Cluster, State, cluster_pb, endless, eventually, inference, run_tests
+from harness import Cluster, State, cluster_pb, endless, eventually, inference, run_tests, store_stats
 
 BEGIN = "lantern " * 30
 
@@ -22,7 +22,7 @@ def kept(cluster):
                worker.state != cluster_pb.LOST)
 
 
-def said(events):
+def said_of(events):
     return " ".join(e.state.detail for e in events if e.HasField("state"))
 
 
@@ -38,7 +38,7 @@ def test_a_worker_without_room_is_not_waited_for():
         cluster.start_worker("decode-1")
         cluster.wait_ready()
         after, events = cluster.answer(turn(BEGIN + first.text + " again"))
-        assert after.status_code == 0 and "has no room now" in said(events) and "from its store" in said(events), said(events)
+        assert after.status_code == 0 and "has no room now" in said_of(events) and "from its store" in said_of(events), said_of(events)
         assert after.statistics.n_reused_tokens == first.statistics.n_prompt_tokens + 3, after
         cluster.cancel(long)
         end(cluster)
@@ -51,7 +51,7 @@ def test_a_store_that_stands_still_costs_reading_alone():
         cluster.kill(cluster.list()[0].decode_worker)
         before = n_read(cluster)
         after, events = cluster.answer(turn(BEGIN + first.text + " again"))
-        assert after.status_code == 0 and after.statistics.n_reused_tokens == 0, (after, said(events))
+        assert after.status_code == 0 and after.statistics.n_reused_tokens == 0, (after, said_of(events))
         assert n_read(cluster) - before <= after.statistics.n_prompt_tokens, after
         cluster.kill("kvstore-0", signal.SIGCONT)
         end(cluster)
@@ -85,6 +85,41 @@ def test_behind_a_stop_string_nothing_is_kept():
         assert (after.text, after.statistics.n_prompt_tokens) == (fresh.text, fresh.statistics.n_prompt_tokens), (after, fresh)
         end(cluster)
         end(cluster, "stopped")
+
+
+def stored(cluster):
+    return store_stats(cluster.processes["kvstore-0"].address)
+
+
+def test_copies_go_with_their_turns():
+    with Cluster(decode=2) as cluster:
+        def copies(n, n_forgotten):
+            eventually(lambda: (stored(cluster).capsules, stored(cluster).forgotten) == (n_prompts + n, n_forgotten), 20,
+                       f"{n} copies of the conversation, and {n_forgotten} that went: {stored(cluster)}")
+        text, said = BEGIN, []
+        for number in range(4):
+            asked, n_prompts = text, 1  # what prefill has stored of the first prompt stays
+            answer, events = cluster.answer(turn(asked))
+            said.append(answer)
+            text = asked + answer.text + " more"
+            copies(min(number + 1, 2), max(number - 1, 0))
+        assert all(later.statistics.n_reused_tokens == before.statistics.n_prompt_tokens + 3 for before, later in zip(said, said[1:])), said
+        # Who has lost an answer repeats its request: it goes on where the turn before that ended, and is the same.
+        again, events = cluster.answer(turn(asked))
+        assert "from its store" in said_of(events) and again.text == answer.text, (again, said_of(events))
+        assert again.statistics.n_reused_tokens == answer.statistics.n_reused_tokens, (again, answer)
+        copies(2, 2)
+        # A turn that is stopped leaves no copy, and both that are there: the next one goes on from the last.
+        running = cluster.submit(turn(text, max_new_tokens=400))
+        eventually(lambda: cluster.get(running).n_output_tokens > 0, 20, "a turn runs")
+        cluster.cancel(running)
+        eventually(lambda: cluster.get(running).state == State.CANCELLED, 20, "it was stopped")
+        after, events = cluster.answer(turn(text))
+        assert "from its store" in said_of(events), said_of(events)
+        assert after.statistics.n_reused_tokens == again.statistics.n_prompt_tokens + 3, (after, again)
+        copies(2, 3)
+        end(cluster)
+        copies(0, 5)
 
 
 if __name__ == "__main__":

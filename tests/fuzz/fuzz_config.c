@@ -30,6 +30,9 @@ static void check_dimensions(const struct sl_model_config *c) {
     for (int i = 0; i < c->n_eos; i++) {
         require(c->eos_ids[i] >= 0 && c->eos_ids[i] < c->n_vocab);
     }
+    const struct sl_model_sampling *s = &c->sampling;
+    require(s->temperature >= 0 && s->temperature <= 100 && s->top_k >= 0 && s->top_p >= 0 && s->top_p <= 1);
+    require(s->repetition_penalty >= 0 && s->repetition_penalty <= 100 && strlen(s->left_out) < sizeof s->left_out);
     for (int l = c->n_layers; l < SL_MAX_LAYERS; l++) {
         require(!((c->dense_layers[l / 64] | c->window_layers[l / 64]) >> (l % 64) & 1));
     }

@@ -90,6 +90,9 @@ static void check_model(const char *path) {
         require(err.text[0] != '\0');
         return;
     }
+    const struct sl_model_sampling *s = &config.sampling;
+    require(s->temperature >= 0 && s->temperature <= 100 && s->top_k >= 0 && s->top_p >= 0 && s->top_p <= 1);
+    require(s->repetition_penalty >= 0 && s->repetition_penalty <= 100);
     require(sl_tensors_open(path, &config, &tensors, &err) == SL_OK);
     sl_tensors_will_read(tensors);
     for (int i = 0; i < 2; i++) {

@@ -223,7 +223,9 @@ static Sluice__V1__Sampling draw_sampling(void) {
     static const float odd[] = {0, 1, -1, 1e-30f, 3e38f, __builtin_nanf(""), __builtin_inff(), 0.5f};
     Sluice__V1__Sampling sampling = SLUICE__V1__SAMPLING__INIT;
     uint8_t how = fuzz_draw();
+    sampling.temperature_present_case = SLUICE__V1__SAMPLING__TEMPERATURE_PRESENT_TEMPERATURE;
     sampling.temperature = odd[how % 8];
+    sampling.top_k_present_case = SLUICE__V1__SAMPLING__TOP_K_PRESENT_TOP_K;
     sampling.top_k = how & 16 ? fuzz_draw_int() : 0;
     sampling.top_p_present_case = how & 32 ? SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P : 0;
     sampling.top_p = odd[how / 2 % 8];

@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/config.h"
 #include "base/log.h"
+#include "base/version.h"
 #include "coordinator/workers/registry.h"
 #include "rpc/rpc_internal.h"
 

@@ -225,6 +225,11 @@ void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_id *id) {
     (void)disk, (void)id;
 }
 
+bool sl_disk_forget(struct sl_disk *disk, const struct sl_capsule_id *id) {
+    (void)disk, (void)id;
+    return false;
+}
+
 void sl_disk_get_stats(struct sl_disk *disk, struct sl_disk_stats *stats_out) {
     (void)disk;
     *stats_out = (struct sl_disk_stats){.failure = ""};
@@ -311,6 +316,27 @@ static enum sl_status call_lookup(struct sl_error *err) {
         at[i] = &keys[i];
     }
     return sl_store_handle_lookup(&kvstore, NULL, &request.base, err);
+}
+
+// Whatever it was about is neither stored nor expected, whoever reads or sends it.
+static void step_forget(void) {
+    Sluice__V1__ForgetRequest request = SLUICE__V1__FORGET_REQUEST__INIT;
+    Sluice__V1__StoreKey key = SLUICE__V1__STORE_KEY__INIT;
+    struct sl_capsule_id id = {MODEL, 0, {{0}}};
+    struct sl_error err = {0};
+    uint8_t how = draw();
+    key.model_fingerprint = MODEL;
+    key.recipe_fingerprint = id.recipe_fingerprint = how & 3;
+    key.prefix_hash = draw_hashes(1);
+    request.key = how == 255 ? NULL : &key;
+    request.term = how & 4 ? draw_number() : 0;
+    enum sl_status status = sl_store_handle_forget(&kvstore, NULL, &request.base, &err);
+    if (status == SL_OK) {
+        require(sl_hash128_read(key.prefix_hash.data, key.prefix_hash.len, &id.prefix_hash));
+        require(!sl_arrivals_knows(kvstore.arrivals, &id));
+    } else {
+        require(err.text[0] != '\0');
+    }
 }
 
 static enum sl_status call_open_annex(struct sl_error *err) {
@@ -526,6 +552,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             step_arrival();
         } else if (what % 16 == 12) {
             keeps_grants = what & 0x40;
+        } else if (what % 16 == 15) {
+            step_forget();
         } else {
             step_threads(what);
         }

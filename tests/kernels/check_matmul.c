@@ -316,6 +316,41 @@ static void test_matmul_matches_f64_and_is_independent_of_m(void **state) {
     test_stream_close(&stream);
 }
 
+// Of a device, many rows of wide matrices have tiles of their own. Their bits are those of few rows, whose numbers are checked above.
+static void check_wide(const struct sl_ops *ops, struct sl_stream *stream, size_t kind, bool gated) {
+    const struct flavour flavour = {.gated = gated, .activation = SL_ACT_SILU};
+    int64_t n = gated ? 2046 : 4093, k = 96, m = 129, few = 16, stride = n + GAP;
+    void *owner;
+    struct sl_matrix w = random_matrix(gated ? 2 * n : n, k, kinds[kind].dtype, 5, &owner);
+    float *x = random_floats(m * (k + X_GAP), 1), *start = random_floats(m * stride, 2);
+    w.format = kinds[kind].format;
+    w.gated = gated;
+    w.activation = flavour.activation;
+    assert_int_equal(ops->pack(stream, &w, NULL), SL_OK);
+    struct matmul_case c = {ops, stream, &flavour, &w, x, start, n, n};
+    struct guarded all = multiply(&c, m);
+    c.x = x + (m - few) * (k + X_GAP);
+    struct guarded last = multiply(&c, few);
+    for (int64_t r = 0; r < few; r++) {
+        assert_memory_equal(all.data + (m - few + r) * stride, last.data + r * stride, (size_t)n * sizeof(float));
+    }
+    guarded_destroy(&all), guarded_destroy(&last);
+    ops->unpack(&w);
+    free(owner), free(x), free(start);
+}
+
+static void test_wide_products_have_the_bits_of_few_rows(void **state) {
+    struct sl_stream *stream = test_stream_open(3);
+    (void)state;
+    for (const char *const *name = tested(); *name != NULL; name++) {
+        for (size_t kind = 2; kind < 5 && is_device(*name); kind++) { // bf16, int8, int4
+            check_wide(tier(*name), stream, kind, false);
+            check_wide(tier(*name), stream, kind, true);
+        }
+    }
+    test_stream_close(&stream);
+}
+
 // Packed weights are the bytes that decoding reads: no more than the format's, but for padding.
 static void test_packed_bytes(void **state) {
     const double int8 = 1.0 + 2.0 / 32, int4 = 0.5 + 2.0 / 32;
@@ -407,6 +442,7 @@ int main(int argc, char **argv) {
     quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matmul_matches_f64_and_is_independent_of_m),
+        cmocka_unit_test(test_wide_products_have_the_bits_of_few_rows),
         cmocka_unit_test(test_packed_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

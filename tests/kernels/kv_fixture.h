@@ -68,20 +68,19 @@ static inline bool is_tiled(const char *name) {
 /*
  * u, by which part of itself a number is off that is rounded to bf16 (or f16), where a tier rounds queries, keys, weights and
  * values; else 0. Tier amx does, but not where pages are f32, or heads no whole steps of its tiles. Tensor cores round queries and
- * weights to the format of the pages, and what codes stand for to f16. A score is then off by e <= (2u + u^2) scale sum |q_i K_i|.
+ * weights to the format of the pages, of codes before and after they take up a scale. A score is then off by e <= (2u + u^2) scale sum |q_i K_i|.
  * Tier amx2 rounds weights and values alike, but not queries and keys: score_rounding_of().
  */
 static inline double rounding_of(const char *name, const struct sl_attend *args) {
     const struct sl_kv *kv = args->heads.kv;
     enum sl_kv_format format = kv->work->format;
     int d = args->head_dim;
-    bool packed = has_packed_pages(args);
     if (format == SL_KV_F32) {
         return 0;
     } else if (is_tiled(name)) {
         return d % 32 == 0 ? 0x1p-9 : 0;
     }
-    bool tensor_cores = is_device(name) && args->rope == NULL && (d == 64 || d == 128 || (d == 96 && !packed));
+    bool tensor_cores = is_device(name) && args->rope == NULL && (d == 64 || d == 96 || d == 128);
     return !tensor_cores ? 0 : format == SL_KV_BF16 ? 0x1p-9 : 0x1p-12;
 }
 

@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/config.h"
+#include "base/version.h"
 #include "proto/opentelemetry/collector/trace/v1/trace_service.pb-c.h"
 
 typedef Opentelemetry__Proto__Collector__Trace__V1__Span otlp_span;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "job/job_request.h"
 #include "lab/random.h"
 
 enum sl_status sl_rig_cluster_start(struct sl_rig_cluster *c, const char *model, const char *device,
@@ -73,6 +74,9 @@ enum sl_status sl_rig_job_run(struct sl_client *client, struct sl_rig_job *job, 
     request.max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
     request.max_new_tokens = job->n_output;
     request.ignore_eos = true;
+    struct sl_sampling greedy = {.top_p = 1, .repetition_penalty = 1};
+    Sluice__V1__Sampling sampling = sl_job_sampling_message(&greedy); // whatever the model's own settings are
+    request.sampling = &sampling;
     struct sl_watch watch = {.deadline_ns = sl_deadline_in_ms(job->deadline_ms), .on_event = on_event, .arg = job};
     snprintf(job->failure, sizeof job->failure, "it did not say how it ended");
     enum sl_status status = sl_client_generate(client, &request, &watch, job->id, err);

@@ -16,6 +16,7 @@
 #include "node/send.h"
 #include "offload/annex/annex.h"
 #include "proto/methods.h"
+#include "tensor/half.h"
 
 #define READY_MS   20000
 #define CALL_MS    20000
@@ -125,8 +126,7 @@ void sl_random_halves(uint16_t *out, size_t count, uint64_t seed) {
     uint64_t state = RANDOM_FOR;
     for (int i = 0; i < N_RANDOM; i++) {
         float x = ((float)(sl_random_mmix(&state) >> 40) * 0x1p-24f - 0.5f) * 3.4641016f;
-        _Float16 half = (_Float16)x;
-        memcpy(&numbers[i], &half, sizeof half);
+        numbers[i] = sl_f32_to_f16(x);
     }
     state = seed * 0x9E3779B97F4A7C15u + 1;
     for (size_t i = 0; i < count; i++) {

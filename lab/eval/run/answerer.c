@@ -10,6 +10,7 @@
 #include "compress/plan/plan.h"
 #include "compress/recipe/recipe.h"
 #include "job/job_recipe.h"
+#include "job/job_request.h"
 #include "kvcache/capsule.h"
 #include "libsluice/sluice.h"
 #include "rpc/rpc.h"
@@ -242,6 +243,9 @@ static enum sl_status ask_cluster(struct sl_answerer *a, const struct sl_questio
     request.max_new_tokens = (int32_t)question->max_new_tokens;
     request.deadline_ms = a->config.deadline_ms;
     request.label = (char *)"sluice eval";
+    struct sl_sampling greedy = {.top_p = 1, .repetition_penalty = 1};
+    Sluice__V1__Sampling sampling = sl_job_sampling_message(&greedy); // whatever the model's own settings are
+    request.sampling = &sampling;
 
     struct hearing hearing = {.answerer = a, .status = SL_ERR_INTERNAL, .err = err};
     struct sl_watch watch = {

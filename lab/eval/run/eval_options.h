@@ -3,9 +3,9 @@
 // made of them.
 #pragma once
 
-#include "base/config.h"
 #include "lab/eval/run/answerer.h"
 #include "lab/eval/tasks/plan.h"
+#include "options/config.h"
 #include "runtime/device_choice.h"
 
 struct sl_eval_options {

@@ -291,7 +291,7 @@ template <int PER> static __global__ void fold_splits(attend_call c) {
         return;
     }
     load_before(c, call, q, all);
-    for (uint32_t split = q.begin / SPLIT; split * SPLIT < q.end; split++) {
+    for (uint32_t split = q.begin / c.split; split * c.split < q.end; split++) {
         const float *from = part_of(c, blockIdx.z, q, split);
         clear(part);
         part.max = from[0];
@@ -332,7 +332,8 @@ size_t sl_gpu_attend_work(int n_calls, int most_rows, uint32_t most_slots, const
 static void attend_calls(struct gpu_queue *queue, attend_call c, int n_calls, uint32_t most_slots, void *work) {
     int group = c.shape.n_heads / c.shape.n_kv_heads, d = c.shape.head_dim;
     c.n_tiles = ((uint32_t)(c.most_rows * group) + QUERIES - 1) / QUERIES;
-    c.n_splits = work != nullptr ? (most_slots + SPLIT - 1) / SPLIT : 0;
+    c.split = gpu_attends_packed(c) ? PACKED_SPLIT : SPLIT;
+    c.n_splits = work != nullptr ? (most_slots + c.split - 1) / c.split : 0;
     c.parts = (float *)work;
     if (n_calls <= 0 || c.most_rows <= 0) {
         return;

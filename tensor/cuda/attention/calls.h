@@ -5,7 +5,8 @@
 
 #include "tensor/cuda/attention/tiles.h"
 
-constexpr uint32_t SPLIT = 512; // slots; SL_ATTEND_SPLIT is a multiple
+// Slots of a split; SL_ATTEND_SPLIT is a multiple. Of packed pages twice as many, for what a block costs beside its pages.
+constexpr uint32_t SPLIT = 512, PACKED_SPLIT = 1024;
 
 struct gpu_lists { // as struct sl_lists, and how long they are
     const uint32_t *slots;
@@ -17,6 +18,7 @@ struct attend_call {
     const gpu_attend *calls;
     gpu_attention shape;
     uint32_t n_tiles, n_splits; // of queries; 0 splits: a block folds them itself
+    uint32_t split;             // slots of one
     int most_rows;
     gpu_lists listed; // of attend_slots; slots NULL: all slots
     float *parts;     // [calls][most_rows][H][n_splits][2 + d] max, sum, out
@@ -62,5 +64,6 @@ GPU_DEVICE float folded(float scale_all, float all, float scale_part, float part
 // Tensor cores do it: of pages in a 16-bit format, none of them packed, keys that are rotated already, and the head sizes that there
 // are kernels for. False: they cannot. The bits depend on neither the number of rows, the calls, nor where splits are folded.
 bool gpu_attend_tensor(struct gpu_queue *queue, attend_call c, int n_calls);
-// The same of pages of codes and f16, heads of 64 and 128, and all slots.
+// The same of pages of codes and f16, and all slots; in splits of PACKED_SPLIT.
+bool gpu_attends_packed(const attend_call &c);
 bool gpu_attend_packed(struct gpu_queue *queue, attend_call c, int n_calls);

@@ -53,8 +53,8 @@ void sl_gpu_append(struct gpu_queue *queue, const struct gpu_attend *calls, int 
                    const struct gpu_attention *shape); // exact
 // work: for few rows over many slots; NULL: a row's slots are one block's work. The bits are the same. No bytes are asked for where
 // there are blocks enough without, or where it would be more than GPU_MOST_WORK. Within 1e-5 of the
-// reference; where tensor cores do it, which round queries and weights to the format of the pages, and what codes stand for to f16, f16
-// and codes within 4e-3, bf16 3e-2.
+// reference; where tensor cores do it, which round queries and weights to the format of the pages (of codes to f16, before and after
+// they take up a scale), f16 and codes within 4e-3, bf16 3e-2.
 #define GPU_MOST_WORK ((size_t)512 << 20)
 size_t sl_gpu_attend_work(int n_calls, int most_rows, uint32_t most_slots, const struct gpu_attention *shape);
 void sl_gpu_attend(struct gpu_queue *queue, const struct gpu_attend *calls, int n_calls, int most_rows,

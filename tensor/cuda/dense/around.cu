@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what is around a product by a library: x becomes bf16 before it, sums go through bias, activation and gate behind it.
+// Purpose: what is around a product: x becomes bf16 before it, sums of a library go through bias, activation and gate behind it.
 #include "tensor/cuda/block.h"
 #include "tensor/cuda/dense/launch.h"
 #include "tensor/cuda/dense/weights.h"
 
 constexpr uint32_t THREADS = 256;
 
-// blockIdx: pairs of a row, row.
+// blockIdx: eights of a row, row.
 static __global__ void __launch_bounds__(THREADS)
-    round_rows(const float *x, int64_t x_stride, uint32_t k, uint32_t pitch, uint32_t *out) {
+    round_rows(const float *x, int64_t x_stride, uint32_t k, uint32_t pitch, uint4 *out) {
     x += blockIdx.y * x_stride;
-    out += blockIdx.y * (size_t)(pitch / 2);
-    FOR_SLOTS(i, pitch / 2) {
-        float a = 2 * i < k ? x[2 * i] : 0.0f, b = 2 * i + 1 < k ? x[2 * i + 1] : 0.0f;
-        out[i] = gpu::pack_bf16(a, b);
+    out += blockIdx.y * (size_t)(pitch / 8);
+    FOR_SLOTS(i, pitch / 8) {
+        out[i] = gpu::round8(x, 8 * i, k);
     }
 }
 
@@ -35,8 +34,8 @@ static __global__ void __launch_bounds__(THREADS)
 void sl_gpu_round_rows(struct gpu_queue *queue, const float *x, int64_t x_stride, int64_t m, int64_t k, int64_t pitch,
                        void *out) {
     if (m > 0) {
-        GPU_LAUNCH(round_rows, gpu::grid_of((uint32_t)pitch / 2, (int)m), THREADS, 0, queue, x, x_stride, (uint32_t)k,
-                   (uint32_t)pitch, (uint32_t *)out);
+        GPU_LAUNCH(round_rows, gpu::grid_of((uint32_t)pitch / 8, (int)m), THREADS, 0, queue, x, x_stride, (uint32_t)k,
+                   (uint32_t)pitch, (uint4 *)out);
     }
 }
 

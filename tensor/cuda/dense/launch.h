@@ -33,6 +33,7 @@ struct gpu_product { // struct sl_matmul
     float *y;
     int64_t y_stride, n_columns; // 0: all
     bool accumulate;
+    void *work; // device memory of sl_gpu_matmul_work() bytes, at a multiple of 16
 };
 
 struct gpu_norm { // struct sl_norm
@@ -65,7 +66,7 @@ struct gpu_picked { // struct sl_picked
 };
 
 // The structs are the host's and are taken at the call. embed, of stored weights, and rotate are exact; a product is a sum in
-// f32 in ascending order of k, with x rounded to bf16 where weights are bf16 or quantized.
+// f32 in ascending order of k, with x rounded to bf16 where weights are bf16 or quantized; y, if it is added to, comes last there.
 void sl_gpu_embed(struct gpu_queue *queue, const struct gpu_matrix *table, const int32_t *ids, int64_t m, float *out);
 void sl_gpu_norm(struct gpu_queue *queue, const struct gpu_norm *of, const float *x, int64_t x_stride, int64_t m,
                  int n_groups, float *out, int64_t out_stride);
@@ -74,9 +75,10 @@ void sl_gpu_angles(struct gpu_queue *queue, const struct gpu_rope *rope, const i
 void sl_gpu_rotate(struct gpu_queue *queue, const struct gpu_rope *rope, const float *cosines, const float *sines,
                    float *x, int64_t stride, int64_t m, int n_heads);
 void sl_gpu_matmul(struct gpu_queue *queue, const struct gpu_matrix *w, const struct gpu_product *args);
+size_t sl_gpu_matmul_work(const struct gpu_matrix *w, int64_t m); // where many rows become bf16; 0 for few
 
-// What is around a product by a library. x[m][k] to bf16, out[m][pitch] with zeros behind k; and of its sums[m][w->n] what
-// sl_gpu_matmul() does with its own, but that y is added behind them.
+// What is around a product of many rows, or by a library. x[m][k] to bf16, out[m][pitch] with zeros behind k; and of a library's
+// sums[m][w->n] what sl_gpu_matmul() does with its own.
 void sl_gpu_round_rows(struct gpu_queue *queue, const float *x, int64_t x_stride, int64_t m, int64_t k, int64_t pitch,
                        void *out);
 void sl_gpu_finish_rows(struct gpu_queue *queue, const struct gpu_matrix *w, const float *sums,

@@ -103,8 +103,10 @@ void sl_gpu_matmul(struct gpu_queue *queue, const struct gpu_matrix *w, const st
     if (args->m <= 0 || n_columns <= 0) {
         return;
     }
-    if (w->kind != GPU_WEIGHT_F32 && w->kind != GPU_WEIGHT_F16) {
-        sl_gpu_matmul_tensor_cores(queue, w, args, n_columns);
+    if (sl_gpu_matmul_work(w, args->m) > 0) {
+        sl_gpu_matmul_many_rows(queue, w, args, n_columns);
+    } else if (w->kind != GPU_WEIGHT_F32 && w->kind != GPU_WEIGHT_F16) {
+        sl_gpu_matmul_few_rows(queue, w, args, n_columns);
     } else if (args->m <= 16) {
         launch<1>(queue, *w, *args, n_columns);
     } else {

@@ -44,6 +44,43 @@ GPU_DEVICE void read_weights8(const gpu_matrix &w, int64_t row, int64_t i, float
     }
 }
 
+// --- factors of tensor cores -----------------------------------------------------------------------------------------
+
+// [k, k + 8) of a row of n_k floats as bf16, zeros behind it.
+GPU_DEVICE uint4 round8(const float *row, int64_t k, int64_t n_k) {
+    float x[8] = {};
+    const float *from = row + k;
+    if (k + 8 <= n_k && ((uintptr_t)from & 15) == 0) {
+        float4 a = ((const float4 *)from)[0], b = ((const float4 *)from)[1];
+        x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
+        x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+    } else {
+        GPU_UNROLL
+        for (int e = 0; e < 8; e++) {
+            x[e] = k + e < n_k ? from[e] : 0.0f;
+        }
+    }
+    return {pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7])};
+}
+
+// Codes as bf16, which they are exactly. Below 256 a bf16 from 128 on is 0x4300 and how far it is above: so 128 + n for n of seven
+// bits is one operation, and taking 128 away another; 256, where a byte's eighth bit says that it is negative.
+GPU_DEVICE uint32_t widen2_int8(uint32_t bytes) { // in bits 0..7 and 16..23
+    return add_bf16x2(and_or(bytes, 0x007f007fu, 0x43004300u), and_or(bytes, 0x00800080u, 0xc300c300u));
+}
+GPU_DEVICE uint4 widen8_int8(uint32_t low, uint32_t high) {
+    return {widen2_int8(bytes_of(low, 0, 0x4140)), widen2_int8(bytes_of(low, 0, 0x4342)),
+            widen2_int8(bytes_of(high, 0, 0x4140)), widen2_int8(bytes_of(high, 0, 0x4342))};
+}
+GPU_DEVICE uint32_t widen2_int4(uint32_t halves) { // in bits 0..3 and 16..19, 8 added
+    return add_bf16x2(and_or(halves, 0x000f000fu, 0x43004300u), 0xc308c308u);
+}
+GPU_DEVICE uint4 widen8_int4(uint32_t codes) {
+    uint32_t second = codes >> 4; // of each byte
+    return {widen2_int4(bytes_of(codes, second, 0x4400)), widen2_int4(bytes_of(codes, second, 0x5511)),
+            widen2_int4(bytes_of(codes, second, 0x6622)), widen2_int4(bytes_of(codes, second, 0x7733))};
+}
+
 // --- what a product goes through -------------------------------------------------------------------------------------
 
 GPU_DEVICE float activate(int activation, float x) {
@@ -57,6 +94,15 @@ GPU_DEVICE float activate(int activation, float x) {
     default:
         return x;
     }
+}
+
+// y of a sum, and of a gated matrix of the sum of its second half.
+template <uint32_t SIDES> GPU_DEVICE float finished(const gpu_matrix &w, int64_t j, float sum, float up) {
+    float value = activate(w.activation, sum + (w.bias != nullptr ? w.bias[j] : 0.0f));
+    if (SIDES > 1) {
+        value *= up + (w.bias != nullptr ? w.bias[w.up_bias + j] : 0.0f);
+    }
+    return value;
 }
 
 } // namespace gpu

@@ -74,7 +74,7 @@ static struct seen ask(struct sl_local_talk *talk, const char *const *said, size
     chat.messages = list;
     chat.n_messages = n;
     struct sl_request request;
-    struct sl_request_config config = {.recipe = "full", .max_new = 4, .top_p = 1, .repetition_penalty = 1};
+    struct sl_request_config config = {.recipe = "full", .max_new = 4, .generation_config = "auto"};
     struct sl_error err = {0};
     assert_int_equal(sl_request_set_options(&request, &config, &err), SL_OK);
     request.message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;

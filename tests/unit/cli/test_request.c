@@ -36,8 +36,13 @@ static void write_file(const char *bytes, size_t n) {
 }
 
 static struct sl_request_config plain(void) {
-    return (struct sl_request_config){
-        .recipe = "", .label = "", .max_new = 1, .top_p = 1, .repetition_penalty = 1, .deadline_ms = 1000};
+    return (struct sl_request_config){.recipe = "",
+                                      .label = "",
+                                      .max_new = 1,
+                                      .top_p = 1,
+                                      .repetition_penalty = 1,
+                                      .deadline_ms = 1000,
+                                      .generation_config = "auto"};
 }
 
 static void test_request_joins_document_and_question(void **state) {
@@ -50,6 +55,7 @@ static void test_request_joins_document_and_question(void **state) {
     config.stop = "END";
     config.max_new = 9;
     config.top_p = 0.5;
+    config.has_top_p = true;
     config.seed = 77;
     struct sl_request request;
     struct sl_error err;
@@ -69,10 +75,32 @@ static void test_request_joins_document_and_question(void **state) {
     assert_string_equal(seen->stop[0], "END");
     assert_int_equal(seen->deadline_ms, 1000);
     assert_true(seen->sampling->top_p == 0.5f);
+    assert_int_equal(seen->sampling->temperature_present_case, 0); // the model's own
     assert_int_equal(seen->sampling->seed, 77);
     sluice__v1__generate_request__free_unpacked(seen, NULL);
     free(bytes);
     sl_request_cleanup(&request);
+}
+
+// "none": all is said, so that nothing is left to the model.
+static void test_request_can_do_without_the_models_sampling(void **state) {
+    (void)state;
+    struct sl_request_config config = plain();
+    struct sl_request request;
+    struct sl_error err;
+    config.prompt = "the document";
+    config.generation_config = "none";
+    assert_int_equal(sl_request_init(&request, &config, &err), SL_OK);
+    assert_int_equal(request.sampling.temperature_present_case, SLUICE__V1__SAMPLING__TEMPERATURE_PRESENT_TEMPERATURE);
+    assert_int_equal(request.sampling.top_k_present_case, SLUICE__V1__SAMPLING__TOP_K_PRESENT_TOP_K);
+    assert_int_equal(request.sampling.top_p_present_case, SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P);
+    assert_int_equal(request.sampling.repetition_penalty_present_case,
+                     SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY);
+    assert_true(request.sampling.temperature == 0 && request.sampling.top_p == 1);
+    sl_request_cleanup(&request);
+    config.generation_config = "maybe";
+    assert_int_equal(sl_request_init(&request, &config, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "--generation-config maybe"));
 }
 
 static void test_request_keeps_further_questions_as_turns(void **state) {
@@ -268,6 +296,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_request_joins_document_and_question),
         cmocka_unit_test(test_request_without_a_recipe_takes_the_recommended_one),
+        cmocka_unit_test(test_request_can_do_without_the_models_sampling),
         cmocka_unit_test(test_request_keeps_further_questions_as_turns),
         cmocka_unit_test(test_request_takes_either_part_alone),
         cmocka_unit_test(test_request_is_a_chat_where_the_model_takes_chats),

@@ -13,9 +13,9 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "base/config.h"
 #include "base/term.h"
 #include "base/thread.h"
+#include "base/version.h"
 #include "model/model.h"
 #include "proto/methods.h"
 

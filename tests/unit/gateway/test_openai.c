@@ -11,8 +11,8 @@
 #include <cmocka.h>
 
 #include "gateway/openai/answer.h"
-#include "gateway/openai/request.h"
 #include "gateway/openai/refusal.h"
+#include "gateway/openai/request.h"
 
 static struct sl_openai_request *request;
 
@@ -44,7 +44,9 @@ static void test_a_completion_is_a_request(void **state) {
     assert_true(message->sampling->seed == UINT64_MAX);
     assert_int_equal(message->sampling->top_k, 0); // others' word for off
     assert_true(message->sampling->top_p == 0.5f);
-    assert_true(message->sampling->temperature == 1); // theirs, not ours
+    assert_int_equal(message->sampling->temperature_present_case,
+                     0); // the model's, if it has one; else theirs, not ours
+    assert_true(message->sampling->usual_temperature == 1);
     assert_int_equal(message->sampling->logprobs, 1); // a token's own bytes come with alternatives
     assert_int_equal(request->n_top_logprobs, 0);
     assert_true(message->ignore_eos && request->stream && request->wants_logprobs);
@@ -179,6 +181,17 @@ static void test_one_object(void **state) {
         "\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":2,\"total_tokens\":7,\"prompt_tokens_details\":{\"cached_"
         "tokens\":4}}}");
     sl_openai_answer_cleanup(&answer);
+
+    Sluice__V1__Sampling sampling = SLUICE__V1__SAMPLING__INIT; // how it was drawn
+    sampling.temperature = 0.5f;
+    sampling.top_k = 20;
+    sampling.seed = 7;
+    statistics.sampling = &sampling;
+    char *drawn = sl_openai_whole(&answer, &finished);
+    assert_non_null(drawn);
+    assert_non_null(strstr(drawn, "\"sampling\":{\"temperature\":0.5,\"top_k\":20,"));
+    free(drawn);
+    statistics.sampling = NULL;
 
     char *none = sl_openai_whole(&answer, &finished); // without any token
     assert_non_null(none);

@@ -20,7 +20,7 @@ static void test_sampling_survives_its_message(void **state) {
                                     .seed = UINT64_C(1) << 63,
                                     .n_logprobs = 3};
     const Sluice__V1__Sampling message = sl_job_sampling_message(&all);
-    const struct sl_sampling read = sl_job_sampling(&message);
+    const struct sl_sampling read = sl_job_sampling(&message, NULL);
     assert_true(read.temperature == all.temperature && read.top_p == all.top_p);
     assert_true(read.repetition_penalty == all.repetition_penalty && read.seed == all.seed);
     assert_int_equal(read.top_k, all.top_k);
@@ -31,11 +31,40 @@ static void test_absent_sampling_is_greedy(void **state) {
     (void)state;
     const Sluice__V1__Sampling empty = SLUICE__V1__SAMPLING__INIT;
     const Sluice__V1__Sampling *const messages[] = {NULL, &empty};
-    for (int i = 0; i < 2; i++) {
-        const struct sl_sampling read = sl_job_sampling(messages[i]);
+    const struct sl_model_config silent = {.n_vocab = 10};
+    for (int i = 0; i < 4; i++) {
+        const struct sl_sampling read = sl_job_sampling(messages[i / 2], i % 2 == 0 ? NULL : &silent);
         assert_true(read.temperature == 0 && read.top_p == 1 && read.repetition_penalty == 1);
         assert_int_equal(sl_sampling_check(&read, NULL), SL_OK);
     }
+}
+
+// A field at a time: what the request says, else what the model says, else what we do.
+static void test_absent_sampling_is_the_models(void **state) {
+    (void)state;
+    const struct sl_model_config model = {
+        .sampling = {
+            .has_temperature = true, .temperature = 0.75f, .top_k = 20, .top_p = 0.5f, .repetition_penalty = 1.25f}};
+    struct sl_sampling read = sl_job_sampling(NULL, &model);
+    assert_true(read.temperature == 0.75f && read.top_k == 20 && read.top_p == 0.5f);
+    assert_true(read.repetition_penalty == 1.25f);
+    const Sluice__V1__Sampling told = sl_job_model_sampling(&model);
+    read = sl_job_sampling(&told, NULL);
+    assert_true(read.temperature == 0.75f && read.top_k == 20 && read.top_p == 0.5f);
+    assert_true(read.repetition_penalty == 1.25f);
+    const struct sl_sampling zeros = {.top_p = 1, .repetition_penalty = 1};
+    const Sluice__V1__Sampling said = sl_job_sampling_message(&zeros); // a zero that is said is no absence
+    read = sl_job_sampling(&said, &model);
+    assert_true(read.temperature == 0 && read.top_k == 0 && read.top_p == 1 && read.repetition_penalty == 1);
+
+    Sluice__V1__Sampling usual = SLUICE__V1__SAMPLING__INIT;
+    const struct sl_model_config silent = {.n_vocab = 10}, greedy = {.sampling = {.has_temperature = true}};
+    usual.usual_temperature = 1;
+    assert_true(sl_job_sampling(&usual, &silent).temperature == 1);
+    assert_true(sl_job_sampling(&usual, &model).temperature == 0.75f);
+    assert_true(sl_job_sampling(&usual, &greedy).temperature == 0);
+    const Sluice__V1__Sampling nothing = sl_job_model_sampling(&silent);
+    assert_true(sl_job_sampling(&nothing, &model).temperature == 0.75f);
 }
 
 static void test_ids_are_of_the_vocabulary(void **state) {
@@ -59,6 +88,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sampling_survives_its_message),
         cmocka_unit_test(test_absent_sampling_is_greedy),
+        cmocka_unit_test(test_absent_sampling_is_the_models),
         cmocka_unit_test(test_ids_are_of_the_vocabulary),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

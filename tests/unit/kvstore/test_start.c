@@ -22,7 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/exit.h"
+#include "options/exit.h"
 #include "tests/unit/slowness.h"
 #include "tests/unit/temp_folder.h"
 

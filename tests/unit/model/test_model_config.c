@@ -62,6 +62,7 @@ static void test_config_of_the_demo_model(void **state) {
     assert_int_equal(c.n_eos, 1);
     assert_int_equal(c.eos_ids[0], 2045);
     assert_int_equal(c.rope.kind, SL_ROPE_DEFAULT);
+    assert_true(c.sampling.has_temperature && c.sampling.temperature == 0); // its file says do_sample false
 }
 
 static void test_config_implies_what_is_not_given(void **state) {
@@ -96,6 +97,85 @@ static void test_config_generation_file_overrides_special_ids(void **state) {
     assert_int_equal(load(config, "{\"eos_token_id\": [300]}", &c, &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "generation_config.json"));
     assert_int_equal(load(config, "{\"eos_token_id\": ", &c, &err), SL_ERR_INVALID);
+}
+
+static struct sl_model_sampling sampling_of(const char *generation) {
+    struct sl_model_config c;
+    struct sl_error err = {0};
+    if (load("{" REQUIRED "}", generation, &c, &err) != SL_OK) {
+        fail_msg("%s: %s", generation, err.text);
+    }
+    return c.sampling;
+}
+
+static void test_config_takes_the_models_sampling(void **state) {
+    (void)state;
+    struct sl_model_sampling s = sampling_of(
+        "{\"do_sample\": true, \"temperature\": 0.6, \"top_k\": 20, \"top_p\": 0.95, \"repetition_penalty\": 1.05, "
+        "\"max_new_tokens\": 2048, \"min_p\": 0.0, \"num_beams\": 1, \"bad_words_ids\": []}");
+    assert_true(s.has_temperature && s.temperature == 0.6f && s.top_k == 20 && s.top_p == 0.95f);
+    assert_true(s.repetition_penalty == 1.05f);
+    assert_string_equal(s.left_out, ""); // what is named, and asks for nothing
+    char text[128], cut[16];
+    assert_string_equal(sl_model_sampling_text(&s, text, sizeof text),
+                        "temperature 0.6, top_k 20, top_p 0.95, repetition_penalty 1.05");
+    assert_string_equal(sl_model_sampling_text(&s, cut, sizeof cut), "temperature 0.6");
+
+    s = sampling_of("{\"temperature\": 0.7, \"top_k\": -1}"); // it need not say that it draws
+    assert_true(s.has_temperature && s.temperature == 0.7f && s.top_k == 0);
+    s = sampling_of("{\"do_sample\": true}"); // at what Transformers draws at
+    assert_true(s.has_temperature && s.temperature == 1);
+    s = sampling_of("{\"do_sample\": false, \"temperature\": 0.7, \"repetition_penalty\": 1.5}");
+    assert_true(s.has_temperature && s.temperature == 0 && s.repetition_penalty == 1.5f);
+    s = sampling_of("{\"eos_token_id\": 2, \"temperature\": null, \"do_sample\": null}");
+    assert_true(!s.has_temperature && s.top_k == 0 && s.top_p == 0 && s.repetition_penalty == 0);
+    assert_string_equal(sl_model_sampling_text(&s, text, sizeof text), "");
+}
+
+static void test_config_names_sampling_that_is_not_done(void **state) {
+    (void)state;
+    struct sl_model_sampling s = sampling_of(
+        "{\"min_p\": 0.05, \"typical_p\": 1.0, \"suppress_tokens\": [3], \"num_beams\": 4, \"sequence\": \"top_k\"}");
+    assert_string_equal(s.left_out, "min_p, suppress_tokens, num_beams, sequence");
+}
+
+static void test_config_refuses_sampling_out_of_bounds(void **state) {
+    static const char *const wrong[][2] = {
+        {"{\"temperature\": -0.1}", "temperature"},
+        {"{\"temperature\": 1e9}", "temperature"},
+        {"{\"temperature\": \"hot\"}", "temperature"},
+        {"{\"temperature\": [1]}", "temperature"},
+        {"{\"top_k\": -2}", "top_k"},
+        {"{\"top_k\": 2147483648}", "top_k"},
+        {"{\"top_k\": 1.5}", "top_k"},
+        {"{\"top_p\": 0}", "top_p"},
+        {"{\"top_p\": 1.01}", "top_p"},
+        {"{\"top_p\": true}", "top_p"},
+        {"{\"repetition_penalty\": 0}", "repetition"},
+        {"{\"repetition_penalty\": 1e3}", "repetition"},
+        {"{\"do_sample\": 1}", "do_sample"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        struct sl_model_config c;
+        struct sl_error err = {0};
+        enum sl_status status = load("{" REQUIRED "}", wrong[i][0], &c, &err);
+        if (status != SL_ERR_INVALID || !strstr(err.text, wrong[i][1]) || !strstr(err.text, "generation_config.json")) {
+            fail_msg("%s: status %d: %s", wrong[i][0], status, err.text);
+        }
+    }
+}
+
+static void test_config_sampling_can_be_turned_off(void **state) {
+    struct sl_model_sampling s = {.has_temperature = true, .temperature = 1, .top_k = 5, .left_out = "min_p"};
+    struct sl_error err = {0};
+    (void)state;
+    assert_int_equal(sl_model_sampling_choose("auto", &s, &err), SL_OK);
+    assert_int_equal(s.top_k, 5);
+    assert_int_equal(sl_model_sampling_choose("maybe", &s, &err), SL_ERR_INVALID);
+    assert_int_equal(s.top_k, 5);
+    assert_int_equal(sl_model_sampling_choose("none", &s, &err), SL_OK);
+    assert_true(!s.has_temperature && s.top_k == 0 && s.left_out[0] == '\0');
 }
 
 static void check_llama3(const char *config) {
@@ -467,6 +547,10 @@ int main(void) {
         cmocka_unit_test(test_config_of_the_demo_model),
         cmocka_unit_test(test_config_implies_what_is_not_given),
         cmocka_unit_test(test_config_generation_file_overrides_special_ids),
+        cmocka_unit_test(test_config_takes_the_models_sampling),
+        cmocka_unit_test(test_config_names_sampling_that_is_not_done),
+        cmocka_unit_test(test_config_refuses_sampling_out_of_bounds),
+        cmocka_unit_test(test_config_sampling_can_be_turned_off),
         cmocka_unit_test(test_config_reads_all_spellings_of_rope_scaling),
         cmocka_unit_test(test_config_of_yarn),
         cmocka_unit_test(test_config_of_longrope),

@@ -9,4 +9,5 @@ __device__ __half __float2half_rn(float);
 __device__ __half __ushort_as_half(unsigned short);
 __device__ unsigned short __half_as_ushort(__half);
 __device__ __half2 __hsub2(__half2, __half2);
+__device__ __half2 __hmul2(__half2, __half2);
 __device__ __half2 __hfma2(__half2, __half2, __half2);

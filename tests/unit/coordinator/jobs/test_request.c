@@ -243,11 +243,38 @@ static void test_request_bad_lengths(void **state) {
     refused(&request, "max_new_tokens:");
 }
 
+// What the request leaves out is the model's, and what it says is its own.
+static void test_request_takes_the_models_sampling(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request = good_request();
+    Sluice__V1__Sampling sampling = SLUICE__V1__SAMPLING__INIT;
+    struct sl_model_config drawing = model;
+    drawing.sampling = (struct sl_model_sampling){.has_temperature = true, .temperature = 0.5F, .top_k = 20};
+    struct sl_request_rules of_it = rules;
+    of_it.model = &drawing;
+    request.sampling = &sampling;
+    for (int said = 0; said < 2; said++) {
+        struct sl_job_spec spec;
+        struct sl_error err;
+        assert_int_equal(sl_request_check(&of_it, &request, &salt, SL_NO_DEADLINE, &spec, &err), SL_OK);
+        assert_true(spec.sampling.temperature == (said ? 0 : 0.5F) && spec.sampling.top_k == 20);
+        sl_job_spec_cleanup(&spec);
+        sampling.temperature_present_case = SLUICE__V1__SAMPLING__TEMPERATURE_PRESENT_TEMPERATURE;
+    }
+    sampling.temperature_present_case = 0;
+    sampling.usual_temperature = -1; // which counts where the model says nothing
+    drawing.sampling.has_temperature = false;
+    struct sl_job_spec spec;
+    assert_int_equal(sl_request_check(&of_it, &request, &salt, SL_NO_DEADLINE, &spec, NULL), SL_ERR_INVALID);
+}
+
 static void test_request_bad_sampling(void **state) {
     (void)state;
     Sluice__V1__GenerateRequest request = good_request();
     Sluice__V1__Sampling sampling = SLUICE__V1__SAMPLING__INIT;
     request.sampling = &sampling;
+    sampling.temperature_present_case = SLUICE__V1__SAMPLING__TEMPERATURE_PRESENT_TEMPERATURE;
+    sampling.top_k_present_case = SLUICE__V1__SAMPLING__TOP_K_PRESENT_TOP_K;
     sampling.temperature = -1;
     refused(&request, "sampling:");
     sampling.temperature = NAN;
@@ -360,6 +387,7 @@ int main(void) {
         cmocka_unit_test(test_request_bad_prompts),
         cmocka_unit_test(test_request_renders_a_chat),
         cmocka_unit_test(test_request_bad_lengths),
+        cmocka_unit_test(test_request_takes_the_models_sampling),
         cmocka_unit_test(test_request_bad_sampling),
         cmocka_unit_test(test_request_bad_stops_labels_deadlines_recipes),
         cmocka_unit_test(test_request_keys_depend_on_the_recipe),

@@ -11,7 +11,7 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
-#include "base/config.h"
+#include "base/version.h"
 #include "compress/plan/plan.h"
 #include "coordinator/workers/admit.h"
 #include "tests/unit/scarce.h"

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "base/config.h"
+#include "base/version.h"
 #include "coordinator/workers/registry.h"
 
 #define MODEL 0x1234567890abcdefULL

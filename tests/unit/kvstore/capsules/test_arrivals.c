@@ -107,6 +107,26 @@ static void test_arrivals_of_something_else_are_not_shelved(void **state) {
     free(ticket.ticket);
 }
 
+// On its way, arrived, or stored: nothing of it stays, and it may come again.
+static void test_arrivals_that_nobody_wants_any_more(void **state) {
+    struct fixture *fixture = *state;
+    assert_false(sl_arrivals_forget(fixture->arrivals, &fixture->keys.id));
+    for (int when = 0; when < 3; when++) {
+        struct sl_inbound_ticket ticket = announce(fixture);
+        if (when > 0) {
+            ship_capsule(&fixture->parts, &ticket, &fixture->capsule);
+        }
+        if (when > 1) {
+            wait_until_nothing_is_expected(fixture);
+        }
+        assert_true(sl_arrivals_forget(fixture->arrivals, &fixture->keys.id));
+        assert_false(sl_arrivals_knows(fixture->arrivals, &fixture->keys.id));
+        wait_until_nothing_is_expected(fixture);
+        assert_false(sl_arrivals_knows(fixture->arrivals, &fixture->keys.id));
+        free(ticket.ticket);
+    }
+}
+
 // ---- the same capsule twice ------------------------------------------------------------------------------------------
 
 #define N_THREADS 8
@@ -177,6 +197,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_arrivals_are_shelved_and_found_by_every_prefix, setup, teardown),
         cmocka_unit_test_setup_teardown(test_arrivals_that_end_are_forgotten, setup, teardown),
         cmocka_unit_test_setup_teardown(test_arrivals_of_something_else_are_not_shelved, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_arrivals_that_nobody_wants_any_more, setup, teardown),
         cmocka_unit_test_setup_teardown(test_arrivals_are_announced_by_one_of_many_at_once, setup, teardown),
         cmocka_unit_test_setup_teardown(test_arrivals_are_not_announced_when_they_are_stored, setup, teardown),
         cmocka_unit_test_setup_teardown(test_arrivals_end_with_the_store, setup, teardown),

@@ -175,6 +175,52 @@ static void test_shelf_refuses_what_was_not_announced(void **state) {
     sl_arena_free(fixture->arena, body);
 }
 
+static size_t bytes_in_arena(struct fixture *fixture) {
+    struct sl_arena_stats stats;
+    sl_arena_get_stats(fixture->arena, &stats);
+    return stats.used_bytes;
+}
+
+static void test_shelf_forgets_at_once_and_frees_behind_the_last_pin(void **state) {
+    struct fixture *fixture = *state;
+    int32_t tokens[2][N_TOKENS];
+    struct sl_capsule_id keys[2], listed[4];
+    int64_t covered;
+    for (int i = 0; i < 2; i++) {
+        make_tokens(i + 1, 128, tokens[i]);
+        assert_int_equal(put(fixture, tokens[i], false, &keys[i]), SL_OK);
+    }
+    size_t both = bytes_in_arena(fixture);
+    struct sl_stored *fetched = pin_prefix(fixture, tokens[0], N_TOKENS, &covered);
+    struct sl_stored *written = sl_shelf_hold(fixture->shelf, &keys[0]);
+    assert_ptr_equal(fetched, written);
+    assert_true(sl_shelf_forget(fixture->shelf, &keys[0]));
+    assert_false(sl_shelf_forget(fixture->shelf, &keys[0]));
+    assert_false(sl_shelf_has(fixture->shelf, &keys[0]));
+    assert_null(sl_shelf_hold(fixture->shelf, &keys[0]));
+    assert_null(pin_prefix(fixture, tokens[0], 192, &covered));
+    assert_int_equal(sl_shelf_list(fixture->shelf, listed, 4), 1);
+    assert_memory_equal(&listed[0], &keys[1], sizeof listed[0]);
+    assert_int_equal(bytes_in_arena(fixture), both);                   // who reads it goes on
+    assert_int_equal(put(fixture, tokens[0], false, &keys[0]), SL_OK); // and it may come again meanwhile
+    sl_shelf_let_go(fixture->shelf, written);
+    assert_int_equal(fetched->n_tokens, N_TOKENS);
+    sl_shelf_unpin(fixture->shelf, fetched);
+    assert_int_equal(bytes_in_arena(fixture), both);
+    assert_true(sl_shelf_has(fixture->shelf, &keys[0]));
+    struct sl_shelf_stats stats;
+    sl_shelf_get_stats(fixture->shelf, &stats);
+    assert_int_equal(stats.n_capsules, 2);
+    assert_int_equal(stats.n_pinned, 0);
+    assert_int_equal(stats.n_evicted, 0);
+    // A prefix that the younger one shares leads to that still; what is only a prefix is forgotten by nobody.
+    struct sl_capsule_id shared = {11, 22, sl_prefix_hash(&salt, tokens[1], 128)};
+    assert_false(sl_shelf_forget(fixture->shelf, &shared));
+    assert_true(sl_shelf_forget(fixture->shelf, &keys[1]));
+    assert_true(sl_shelf_forget(fixture->shelf, &keys[0]));
+    assert_int_equal(bytes_in_arena(fixture), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_shelf_finds_every_block_of_a_prefix, setup, teardown),
@@ -183,6 +229,7 @@ int main(void) {
                                         teardown),
         cmocka_unit_test_setup_teardown(test_shelf_of_a_common_prefix_the_younger_is_found, setup, teardown),
         cmocka_unit_test_setup_teardown(test_shelf_refuses_what_was_not_announced, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_shelf_forgets_at_once_and_frees_behind_the_last_pin, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

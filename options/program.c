@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see program.h.
-#include "base/program.h"
+#include "options/program.h"
 
 #include <stdio.h>
 
-#include "base/environment.h"
+#include "options/environment.h"
 
 static void complain(const struct sl_program *program, const struct sl_error *err) {
     if (sl_log_is_json()) {

@@ -3,7 +3,7 @@
  * Purpose: fill a config struct from a table of options; see config.h.
  * Threads: sl_config_parse() belongs to main, before threads start: getopt_long keeps its state in globals.
  */
-#include "base/config.h"
+#include "options/config.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -16,11 +16,12 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "base/config_file.h"
-#include "base/describe.h"
-#include "base/environment.h"
 #include "base/model_place.h"
 #include "base/similar.h"
+#include "base/version.h"
+#include "options/config_file.h"
+#include "options/describe.h"
+#include "options/environment.h"
 
 #define MAX_OPTIONS     64
 #define MAX_NAME_BYTES  64
@@ -238,6 +239,9 @@ static enum sl_status set_option(const struct sl_option *option, const char *sou
         *(double *)field = real;
     } else {
         *(int64_t *)field = whole;
+    }
+    if (option->given != 0) {
+        *(bool *)((char *)config + option->given) = source != option->name; // which is the default's
     }
     return SL_OK;
 }
@@ -484,7 +488,17 @@ static enum sl_status bad_option(const struct sl_program *program, int code, cha
     if (optopt >= FIRST_LONG) {
         return sl_fail(err, SL_ERR_INVALID, "%s does not take a value; see %s --help", name, program->name);
     }
-    return sl_fail(err, SL_ERR_INVALID, "unknown option %s; see %s --help", name, program->name);
+    char typed[32] = ""; // without the dashes and the value; what is longer than any option is like none
+    size_t length = strncmp(name, "--", 2) == 0 ? strcspn(name + 2, "=") : 0;
+    if (length < sizeof typed) {
+        memcpy(typed, name + 2, length);
+    }
+    struct sl_similar meant = {.word = typed};
+    for (size_t i = 0; i < program->n_options; i++) {
+        sl_similar_offer(&meant, program->options[i].name);
+    }
+    return sl_fail(err, SL_ERR_INVALID, "unknown option %s%s%s; see %s --help", name,
+                   meant.name ? ": did you mean --" : "", meant.name ? meant.name : "", program->name);
 }
 
 enum sl_status sl_config_parse(const struct sl_program *program, int argc, char **argv, void *config, int *first_out,

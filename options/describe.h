@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "base/config.h"
+#include "options/config.h"
 
 #define SL_DESCRIBE "--describe"
 

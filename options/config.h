@@ -2,8 +2,8 @@
 /*
  * Purpose: every knob of every program is one row of a table: name, type, default, help, and where it is stored.
  *
- * Design: precedence is command line, then environment (SLUICE_<NAME>, dashes as underscores; base/environment.h says which), then the file of
- *         --config (base/config_file.h), then default.
+ * Design: precedence is command line, then environment (SLUICE_<NAME>, dashes as underscores; options/environment.h says which), then the file of
+ *         --config (options/config_file.h), then default.
  *         --help is printed from the table. Parsing is getopt_long's; numbers are checked to the last character;
  *         sizes take K, M, G and T (powers of 1024), durations take ms, s, m and h.
  */
@@ -41,10 +41,12 @@ struct sl_option {
     const char *help;
     size_t offset;   // of the field in the config struct
     double min, max; // bounds for numbers, ignored when both are 0
+    size_t given; // of a number: of a bool, not the config's first, that tells a value from the default; 0: nobody asks
 };
 
 // In a row: where the value goes, SL_FIELD(options, tier) for member `tier` of struct options. min and max may follow.
 #define SL_FIELD(type, field) .offset = offsetof(struct type, field)
+#define SL_GIVEN(type, field) .given = offsetof(struct type, field)
 
 // A row in a macro, where the formatter would give every field of a braced list a line of its own.
 #define SL_OPTION_ROW(...)                                                                                             \
@@ -76,5 +78,3 @@ enum sl_status sl_parse_duration(const char *text, int64_t *ms_out);
 
 // 67108864 -> "64.0 MiB"; for tables and progress lines. Returns buf.
 char *sl_format_bytes(double bytes, char *buf, size_t buf_bytes);
-
-#define SL_VERSION "0.1.0"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see config_file.h.
-#include "base/config_file.h"
+#include "options/config_file.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <yaml.h>
 
-#include "base/environment.h"
+#include "options/environment.h"
 
 #define MAX_LINES 1000
 

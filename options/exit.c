@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see exit.h.
-#include "base/exit.h"
+#include "options/exit.h"
 
 enum sl_exit sl_exit_of(enum sl_status status) {
     switch (status) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see environment.h.
-#include "base/environment.h"
+#include "options/environment.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -17,6 +17,7 @@ static const char *const of_tool[] = {"config",      "coordinator", "device",  "
 static const char *const of_servers[] = {
     "admin-listen", "advertise", "arena", "body-memory", "body-timeout", "check", "coordinator", "deadline", "device",
     "disk", "disk-bytes", "etcd", "etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "fabric-listen", "first-timeout",
+    "generation-config",
     "grace", "heartbeat", "https-cert", "https-key", "huge-pages", "idle-timeout", "inject", "insecure",
     "job-retention", "jwt-audience", "jwt-issuer", "jwt-keys", "jwt-tenant", "keep", "kept-bytes", "kept-jobs",
     "keys", "lease", "listen", "lock", "log", "log-format", "max-body", "max-chunk", "max-connections", "max-jobs",

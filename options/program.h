@@ -6,16 +6,16 @@
  *     ...
  *     return sl_program_end(&program, status, &err);
  *
- * Design: exit codes are those of base/exit.h.
+ * Design: exit codes are those of options/exit.h.
  */
 #pragma once
 
 #include <stdbool.h>
 
-#include "base/config.h"
-#include "base/exit.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "options/config.h"
+#include "options/exit.h"
 
 struct sl_program_options {
     const char *log, *log_format;
@@ -47,5 +47,5 @@ struct sl_program_options {
 bool sl_program_begin(const struct sl_program *program, int argc, char **argv, void *config,
                       const struct sl_program_options *common, int *code_out);
 
-// What main() returns (base/exit.h), after a complaint.
+// What main() returns (options/exit.h), after a complaint.
 int sl_program_end(const struct sl_program *program, enum sl_status status, const struct sl_error *err);

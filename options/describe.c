@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see describe.h.
-#include "base/describe.h"
+#include "options/describe.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/environment.h"
+#include "options/environment.h"
 
 bool sl_describe_asked(int argc, char **argv) {
     return argc == 2 && strcmp(argv[1], SL_DESCRIBE) == 0;

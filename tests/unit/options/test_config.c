@@ -10,25 +10,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/config.h"
+#include "options/config.h"
 
 struct config {
     const char *name;
     int64_t port, arena_bytes, timeout_ms;
     double ratio;
-    bool json;
+    bool json, has_port, has_ratio;
     struct sl_option_list words;
 };
 
-#define FIELD(f) offsetof(struct config, f)
 static const struct sl_option options[] = {
-    {"name", 'n', SL_OPTION_STRING, "w-0", "NAME", "name of the worker", FIELD(name), 0, 0},
-    {"port", 'p', SL_OPTION_INT, "7600", "PORT", "port", FIELD(port), 1, 65535},
-    {"arena-size", 0, SL_OPTION_SIZE, "64M", "SIZE", "arena", FIELD(arena_bytes), 4096, 1e15},
-    {"timeout", 0, SL_OPTION_DURATION, "2s", "TIME", "timeout", FIELD(timeout_ms), 0, 0},
-    {"ratio", 0, SL_OPTION_FLOAT, NULL, "R", "ratio", FIELD(ratio), 0, 1},
-    {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "print JSON", FIELD(json), 0, 0},
-    {"word", 'w', SL_OPTION_LIST, NULL, "TEXT", "a word, several times", FIELD(words), 0, 0},
+    {"name", 'n', SL_OPTION_STRING, "w-0", "NAME", "name of the worker", SL_FIELD(config, name), 0, 0},
+    {"port", 'p', SL_OPTION_INT, "7600", "PORT", "port", SL_FIELD(config, port), 1, 65535, SL_GIVEN(config, has_port)},
+    {"arena-size", 0, SL_OPTION_SIZE, "64M", "SIZE", "arena", SL_FIELD(config, arena_bytes), 4096, 1e15},
+    {"timeout", 0, SL_OPTION_DURATION, "2s", "TIME", "timeout", SL_FIELD(config, timeout_ms), 0, 0},
+    {"ratio", 0, SL_OPTION_FLOAT, NULL, "R", "ratio", SL_FIELD(config, ratio), 0, 1, SL_GIVEN(config, has_ratio)},
+    {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "print JSON", SL_FIELD(config, json), 0, 0},
+    {"word", 'w', SL_OPTION_LIST, NULL, "TEXT", "a word, several times", SL_FIELD(config, words), 0, 0},
 };
 static const struct sl_program program = {"test", "[options] FILE", "A test.",
                                           NULL,   options,          sizeof options / sizeof options[0]};
@@ -58,6 +57,18 @@ static void test_config_defaults(void **state) {
     assert_true(config.ratio == 0.25);
     assert_false(config.json);
     assert_int_equal(first, 1);
+    assert_false(config.has_port || config.has_ratio);
+}
+
+// The default, said, is a value that somebody gave; so is one from the environment.
+static void test_config_tells_a_value_from_the_default(void **state) {
+    (void)state;
+    assert_int_equal(PARSE("--port", "7600"), SL_OK);
+    assert_true(config.has_port && !config.has_ratio);
+    assert_int_equal(PARSE("--ratio=0"), SL_OK);
+    assert_true(config.has_ratio && !config.has_port);
+    assert_int_equal(PARSE("--ratio", "2"), SL_ERR_INVALID);
+    assert_false(config.has_ratio);
 }
 
 static void test_config_command_line(void **state) {
@@ -150,7 +161,11 @@ static void test_config_refuses_values_out_of_bounds(void **state) {
 
 static void test_config_refuses_what_it_does_not_know(void **state) {
     (void)state;
-    assert_refused(PARSE("--colour"), "unknown option", "--colour");
+    assert_refused(PARSE("--colour"), "unknown option --colour; see", "test --help");
+    assert_refused(PARSE("--aren-size=4M"), "unknown option --aren-size=4M", "did you mean --arena-size;");
+    assert_refused(PARSE("--wrod", "x"), "unknown option --wrod", "did you mean --word;");
+    assert_refused(PARSE("--an-option-longer-than-any-that-there-is"), "--an-option-longer-than-any-that-there-is; see",
+                   "");
     assert_refused(PARSE("-jx"), "unknown option", "-x");
     assert_refused(PARSE("--port"), "needs a value", "--port");
     assert_refused(PARSE("-p"), "needs a value", "-p");
@@ -207,6 +222,7 @@ static void test_format_bytes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config_defaults),
+        cmocka_unit_test(test_config_tells_a_value_from_the_default),
         cmocka_unit_test(test_config_command_line),
         cmocka_unit_test(test_config_lists_keep_every_value_in_order),
         cmocka_unit_test(test_config_environment_yields_to_the_command_line),
