@@ -12,7 +12,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/memory_limit.h"
 #include "base/thread.h"
 #include "cli/cluster_arena.h"
 #include "cli/cluster_internal.h"
@@ -206,7 +205,7 @@ static void choose_arena(struct sl_cluster *cluster) {
         sl_log_debug("cluster", "%s", why.text);
     }
     int64_t n_workers = config->n_prefill + config->n_decode + config->n_kvstore;
-    int64_t bytes = sl_cluster_arena_bytes(&model, sl_memory_available(""), n_workers);
+    int64_t bytes = sl_cluster_arena_bytes(&model, sl_cluster_memory(""), n_workers);
     snprintf(cluster->arena, sizeof cluster->arena, "%lldM", (long long)(bytes >> 20));
     config->arena = cluster->arena;
 }

@@ -2,9 +2,33 @@
 // Purpose: see cluster_arena.h.
 #include "cli/cluster_arena.h"
 
+#include <limits.h>
+#include <stdio.h>
+#include <sys/statvfs.h>
+
+#include "base/memory_limit.h"
+
 #define LEAST_BYTES (INT64_C(256) << 20)
 #define STEP_BYTES  (INT64_C(64) << 20)
 #define TEXT_TOKENS INT64_C(16384)
+
+static int64_t least(int64_t a, int64_t b) {
+    return a < 0 || (b >= 0 && b < a) ? b : a;
+}
+
+int64_t sl_cluster_memory(const char *root) {
+    char path[PATH_MAX];
+    struct statvfs shm;
+    struct sl_memory_limit limit;
+    int64_t bytes = sl_memory_available(root);
+    if (sl_memory_limit_read(root, &limit, NULL) == SL_OK) {
+        bytes = least(bytes, limit.bytes);
+    }
+    if ((size_t)snprintf(path, sizeof path, "%s/dev/shm", root) < sizeof path && statvfs(path, &shm) == 0) {
+        bytes = least(bytes, (int64_t)shm.f_bavail * (int64_t)shm.f_frsize);
+    }
+    return bytes;
+}
 
 int64_t sl_cluster_arena_bytes(const struct sl_model_config *model, int64_t available_bytes, int64_t n_workers) {
     int64_t tokens = model->max_positions < TEXT_TOKENS ? model->max_positions : TEXT_TOKENS;

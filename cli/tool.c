@@ -193,6 +193,7 @@ static enum sl_status receive(int before, bool screen, int *fd_out, struct sl_er
     sigaddset(&set, SIGTERM);
     if (screen) {
         sigaddset(&set, SIGWINCH);
+        sigaddset(&set, SIGTSTP);
         sigaddset(&set, SIGCONT);
     }
     if (sigprocmask(SIG_BLOCK, &set, NULL) != 0) {
@@ -220,10 +221,27 @@ enum sl_status sl_signals_add_screen(struct sl_signals *signals, struct sl_error
     return receive(signals->fd, true, &signals->fd, err);
 }
 
+// As the signal would have done, had it not been blocked: by the signal itself, for the kernel knows whether anybody would let us go on.
+static void stop_here(struct sl_signals *signals) {
+    sigset_t set, before;
+    if (signals->leave_screen) {
+        signals->leave_screen(signals->leave_arg);
+    }
+    sigemptyset(&set);
+    sigaddset(&set, SIGTSTP);
+    (void)kill(getpid(), SIGTSTP);
+    (void)pthread_sigmask(SIG_UNBLOCK, &set, &before); // and here we stand
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    signals->screen_changed = true;
+}
+
 int sl_signals_received(struct sl_signals *signals) {
     struct signalfd_siginfo info;
     while (read(signals->fd, &info, sizeof info) == (ssize_t)sizeof info) {
-        bool screen = info.ssi_signo == SIGWINCH || info.ssi_signo == SIGCONT;
+        bool stop = info.ssi_signo == SIGTSTP, screen = stop || info.ssi_signo == SIGWINCH || info.ssi_signo == SIGCONT;
+        if (stop) {
+            stop_here(signals);
+        }
         signals->screen_changed |= screen;
         signals->n_received += !screen;
         signals->terminated |= info.ssi_signo == SIGTERM;

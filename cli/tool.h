@@ -86,9 +86,13 @@ struct sl_signals {
     int n_received;
     bool terminated;     // one of them was SIGTERM
     bool screen_changed; // see sl_signals_add_screen(); whoever has followed it sets it back
+    // Gives the terminal back as it was, before a stop (Ctrl-Z); NULL: it is as it was.
+    void (*leave_screen)(void *arg);
+    void *leave_arg;
 };
 enum sl_status sl_signals_init(struct sl_signals *signals, struct sl_error *err);
-// Also notice that the terminal has another size, or is ours again after a stop: this stops nobody, and is not counted.
+// Also notice that the terminal has another size, is wanted by a shell (the process stops, once it has left it), or is ours again after a stop:
+// this ends nothing, and is not counted.
 enum sl_status sl_signals_add_screen(struct sl_signals *signals, struct sl_error *err);
 int sl_signals_received(struct sl_signals *signals);                               // so far
 enum sl_status sl_signals_check(struct sl_signals *signals, struct sl_error *err); // SL_ERR_CANCELLED: one; may be NULL

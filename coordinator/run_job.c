@@ -494,6 +494,7 @@ static void give_back(struct run *run, enum sl_status status, const struct sl_er
 }
 
 static enum sl_status attempt(struct run *run, struct sl_error *err) {
+    run->accepted = false;
     enum sl_status status = acquire(run, err);
     if (status == SL_OK) {
         announce_workers(run);
@@ -514,7 +515,7 @@ static enum sl_status attempt(struct run *run, struct sl_error *err) {
                              last_term(run), &run->turn, &run->left, &run->copying, err);
     }
     give_back(run, status, err);
-    run->decode_done = run->accepted = false;
+    run->decode_done = false;
     return status;
 }
 
@@ -527,8 +528,8 @@ static void announce_retry(struct run *run, const struct sl_error *err) {
 }
 
 /*
- * Of a turn that could not go on with its session: the next way, if there is one. That is no retry. A store's copy is tried again elsewhere
- * when a worker was lost with it.
+ * Of a turn that could not go on with its session: the next way, if there is one. That is a retry where it had gone on already. A store's copy
+ * is tried again elsewhere when a worker was lost with it.
  */
 static bool fall_back(struct run *run, enum sl_status status, struct sl_error *err) {
     bool other = sl_status_is_lost(status) || status == SL_ERR_EXHAUSTED || status == SL_ERR_PRECONDITION;
@@ -540,6 +541,10 @@ static bool fall_back(struct run *run, enum sl_status status, struct sl_error *e
     }
     run->way = sl_turn_next_way(run->context, run->job, run->way, &run->from);
     run->hopeless = false;
+    if (run->accepted) {
+        run->retries++;
+        sl_run_report_retry(&run->report, run->job);
+    }
     bool queued = sl_job_state(run->job) == SLUICE__V1__JOB_STATE__QUEUED;
     sl_log_info("job", "job=%s goes on %s: %s", run->job->id,
                 run->way == SL_TURN_STORED ? "with the session's copy in its store" : "by reading everything",

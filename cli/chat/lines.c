@@ -44,6 +44,11 @@ static void follow_screen(struct sl_lines *lines) {
     }
 }
 
+// A shell wants the terminal: as it was before the line.
+static void leave_screen(void *lines) {
+    el_set(((struct sl_lines *)lines)->edit, EL_PREP_TERM, 0);
+}
+
 // Until there is something to read. False: a signal came that stops.
 static bool wait_for_input(struct sl_lines *lines) {
     for (;;) {
@@ -169,7 +174,10 @@ static void remember(struct sl_lines *lines, const char *line) {
 static enum sl_status next_typed(struct sl_lines *lines, char **line_out, struct sl_error *err) {
     int n = 0;
     lines->signalled = false;
+    lines->signals->leave_arg = lines;
+    lines->signals->leave_screen = leave_screen;
     const char *typed = el_gets(lines->edit, &n);
+    lines->signals->leave_screen = NULL; // the editor has left it
     if (lines->signalled) {
         return sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
     }

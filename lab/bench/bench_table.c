@@ -17,6 +17,7 @@ static const struct {
     {"engine", &sl_bench_engine, "prefill and decode against this machine's arithmetic and memory"},
     {"cells", &sl_bench_cells, "single cells of prefill and decode; what lab/bench/peers compares with others"},
     {"kernels", &sl_bench_kernels, "every operation of a device against its memory or its arithmetic"},
+    {"memory", &sl_bench_memory, "the most that a prompt takes of a device's memory, without a device"},
     {"group", &sl_bench_group, "what ranks of one model pay to meet and to add up, against a copy"},
     {"compress", &sl_bench_compress, "prefill under each recipe against prefill with the full cache"},
     {"ship", &sl_bench_ship, "capsules between two processes against ucx_perftest"},

@@ -138,10 +138,11 @@ def test_a_reader_that_goes_ends_it():
 class Terminal:
     """Somebody who types."""
 
-    def __init__(self, *words, env=None):
+    def __init__(self, *words, env=None, program=None):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.execve(SLUICE, [SLUICE, "chat", *words], {**os.environ, "TERM": "xterm", **(env or {})})
+            os.execve(program or SLUICE, [program, *words] if program else [SLUICE, "chat", *words],
+                      {**os.environ, "TERM": "xterm", **(env or {})})
         self.shown = self.all = ""
 
     def type(self, text):
@@ -250,6 +251,52 @@ def test_a_terminal_that_changes():
     here.prompt()
     here.type("\x03")
     here.prompt()
+    here.type("\x04")
+    assert here.end() == 0, here.all[-1500:]
+
+
+# A shell with one job: says how the terminal was left when that stops, and lets it go on when somebody types a line.
+SHELL = """
+import os, signal, sys, termios
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+job = os.fork()
+if job == 0:
+    os.setpgid(0, 0)
+    os.tcsetpgrp(0, os.getpid())
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+    os.execv(sys.argv[1], sys.argv[1:])
+while True:
+    _, status = os.waitpid(job, os.WUNTRACED)
+    os.tcsetpgrp(0, os.getpgrp())
+    if not os.WIFSTOPPED(status):
+        sys.exit(os.waitstatus_to_exitcode(status))
+    modes = termios.tcgetattr(0)[3]
+    print("stopped, lines", bool(modes & termios.ICANON), "echo", bool(modes & termios.ECHO), flush=True)
+    sys.stdin.readline()
+    os.tcsetpgrp(0, job)
+    os.killpg(job, signal.SIGCONT)
+"""
+
+
+def test_a_stop_leaves_the_terminal_as_it_was():
+    here = Terminal("-c", SHELL, SLUICE, "chat", *LOCAL, "--no-history", "-n", "12000", program="/usr/bin/python3")
+    here.prompt()
+    here.type("half of it")
+    here.expect("half of it")
+    for _ in range(2):
+        here.type("\x1a")
+        here.expect("stopped, lines True echo True")
+        here.type("go on\r")
+        here.prompt()  # in its own modes
+        here.expect("half of it")  # which is there still
+    here.type(" lantern\r")
+    here.expect(r"\r\x1b\[K[^\x1b\r]{20}")  # an answer that is long: the editor is not there
+    here.type("\x1a")
+    here.expect("stopped, lines True echo True")
+    here.type("go on\r")
+    here.expect("[^\x1b\r]{20}")
+    here.type("\x03")
+    here.prompt("sluice chat: stopped(.|\n)*")
     here.type("\x04")
     assert here.end() == 0, here.all[-1500:]
 

@@ -30,9 +30,9 @@
 
 // To add one: a row, and its name in the help of `bench engine --models`.
 const struct sl_synthetic_geometry sl_synthetic_geometries[SL_N_GEOMETRIES] = {
-    {"135m", GEOMETRY(30, 9, 3, 64, 576, 1536, 49152, 1e5, true)},    // SmolLM2-135M
-    {"1b", GEOMETRY(16, 32, 8, 64, 2048, 8192, 128256, 5e5, true)},   // Llama-3.2-1B, without its scaling of rope
-    {"8b", GEOMETRY(4, 32, 8, 128, 4096, 14336, 128256, 5e5, false)}, // Llama-3-8B, 4 of its 32 layers
+    {"135m", GEOMETRY(30, 9, 3, 64, 576, 1536, 49152, 1e5, true), 30},    // SmolLM2-135M
+    {"1b", GEOMETRY(16, 32, 8, 64, 2048, 8192, 128256, 5e5, true), 16},   // Llama-3.2-1B, without its scaling of rope
+    {"8b", GEOMETRY(4, 32, 8, 128, 4096, 14336, 128256, 5e5, false), 32}, // Llama-3-8B, 4 of its 32 layers
 };
 
 const struct sl_model_config *sl_synthetic_find(const char *name) {
@@ -42,6 +42,15 @@ const struct sl_model_config *sl_synthetic_find(const char *name) {
         }
     }
     return NULL;
+}
+
+int sl_synthetic_all_layers(const char *name) {
+    for (int i = 0; i < SL_N_GEOMETRIES; i++) {
+        if (strcmp(sl_synthetic_geometries[i].name, name) == 0) {
+            return sl_synthetic_geometries[i].all_layers;
+        }
+    }
+    return 0;
 }
 
 #define LANES        16
@@ -109,6 +118,18 @@ static void put_tensor(struct writer *w, const char *name, int64_t rows, int64_t
     put_data(w, count, columns == 0);
 }
 
+static void put_retaining_heads(struct writer *w, const struct sl_model_config *c) {
+    int64_t columns = (int64_t)(c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
+    for (int i = 0; i < 2 * c->n_layers; i++) {
+        fprintf(w->file, "%s\"layers.%d.w%d\": {\"dtype\": \"BF16\", \"shape\": [%" PRId64 ", %" PRId64 "]",
+                i > 0 ? ", " : "", i / 2, i % 2 + 1, (int64_t)(i % 2 == 0 ? c->retaining_hidden : c->n_kv_heads),
+                i % 2 == 0 ? columns : c->retaining_hidden);
+        uint64_t bytes = 2 * (uint64_t)c->retaining_hidden * (uint64_t)(i % 2 == 0 ? columns : c->n_kv_heads);
+        fprintf(w->file, ", \"data_offsets\": [%" PRIu64 ", %" PRIu64 "]}", w->offset, w->offset + bytes);
+        w->offset += bytes;
+    }
+}
+
 static void put_tensors(struct writer *w, const struct sl_model_config *c) {
     int64_t q_dim = (int64_t)c->n_heads * c->head_dim, kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
     char name[96];
@@ -172,7 +193,9 @@ static enum sl_status check_room(const char *dir, uint64_t bytes, struct sl_erro
 }
 
 // The header's text, to be freed, and the bytes of all data.
-static enum sl_status make_header(const struct sl_model_config *c, char **text_out, size_t *bytes_out,
+typedef void (*put_fn)(struct writer *w, const struct sl_model_config *c);
+
+static enum sl_status make_header(const struct sl_model_config *c, put_fn put, char **text_out, size_t *bytes_out,
                                   uint64_t *data_bytes_out, struct sl_error *err) {
     char *text = NULL;
     struct writer w = {.file = open_memstream(&text, bytes_out)};
@@ -180,7 +203,7 @@ static enum sl_status make_header(const struct sl_model_config *c, char **text_o
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
     fputc('{', w.file);
-    put_tensors(&w, c);
+    put(&w, c);
     fputc('}', w.file);
     bool failed = ferror(w.file) != 0;
     if (fclose(w.file) != 0 || failed) {
@@ -197,7 +220,7 @@ static enum sl_status write_tensors(const struct sl_model_config *c, struct sl_s
     char path[PATH_MAX], *header = NULL;
     size_t header_bytes = 0;
     struct writer w = {.data = true, .signals = signals};
-    enum sl_status status = make_header(c, &header, &header_bytes, &w.total_bytes, err);
+    enum sl_status status = make_header(c, put_tensors, &header, &header_bytes, &w.total_bytes, err);
     if (status != SL_OK) {
         return status;
     }
@@ -231,7 +254,7 @@ static enum sl_status write_tensors(const struct sl_model_config *c, struct sl_s
 }
 
 static void remove_files(const char *dir) {
-    static const char *const names[] = {"config.json", "model.safetensors"};
+    static const char *const names[] = {"config.json", "model.safetensors", "retaining_heads.safetensors"};
     char path[PATH_MAX];
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         snprintf(path, sizeof path, "%s/%s", dir, names[i]);
@@ -251,15 +274,68 @@ enum sl_status sl_synthetic_write(const struct sl_model_config *config, struct s
     return status;
 }
 
-enum sl_status sl_synthetic_create(const struct sl_model_config *config, struct sl_signals *signals, char *dir_out,
-                                   size_t dir_bytes, struct sl_error *err) {
+// A file of tensors that are a hole in it.
+static enum sl_status write_hole(const struct sl_model_config *c, put_fn put, const char *dir, const char *name,
+                                 struct sl_error *err) {
+    char path[PATH_MAX], *header = NULL;
+    size_t header_bytes = 0;
+    uint64_t data_bytes = 0;
+    enum sl_status status = make_header(c, put, &header, &header_bytes, &data_bytes, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *file = fopen(path, "wb");
+    uint64_t length = htole64(header_bytes);
+    bool there = file != NULL && fwrite(&length, sizeof length, 1, file) == 1 &&
+                 fwrite(header, 1, header_bytes, file) == header_bytes && fflush(file) == 0 &&
+                 ftruncate(fileno(file), (off_t)(sizeof length + header_bytes + data_bytes)) == 0;
+    int why = errno;
+    there &= file != NULL && fclose(file) == 0;
+    free(header);
+    return there ? SL_OK : sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(why));
+}
+
+static enum sl_status make_folder(char *dir, size_t dir_bytes, struct sl_error *err) {
     const char *parent = getenv("TMPDIR");
-    char dir[SL_SYNTHETIC_PATH_BYTES];
-    snprintf(dir, sizeof dir, "%.400s/sluice-model-XXXXXX", parent != NULL && parent[0] != '\0' ? parent : "/tmp");
+    snprintf(dir, SL_SYNTHETIC_PATH_BYTES, "%.400s/sluice-model-XXXXXX",
+             parent != NULL && parent[0] != '\0' ? parent : "/tmp");
     if (strlen(dir) >= dir_bytes || mkdtemp(dir) == NULL) {
         return sl_fail(err, SL_ERR_IO, "%s: %s", dir, strerror(errno));
     }
-    enum sl_status status = sl_synthetic_write(config, signals, dir, err);
+    return SL_OK;
+}
+
+enum sl_status sl_synthetic_create_empty(const struct sl_model_config *config, int retaining_hidden, char *dir_out,
+                                         size_t dir_bytes, struct sl_error *err) {
+    char dir[SL_SYNTHETIC_PATH_BYTES];
+    struct sl_model_config c = *config;
+    c.retaining_hidden = retaining_hidden;
+    enum sl_status status = make_folder(dir, dir_bytes, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = write_hole(&c, put_tensors, dir, "model.safetensors", err);
+    if (status == SL_OK && retaining_hidden > 0) {
+        status = write_hole(&c, put_retaining_heads, dir, "retaining_heads.safetensors", err);
+    }
+    status = status == SL_OK ? write_config(&c, dir, err) : status;
+    if (status != SL_OK) {
+        sl_synthetic_remove(dir);
+        return status;
+    }
+    snprintf(dir_out, dir_bytes, "%s", dir);
+    return SL_OK;
+}
+
+enum sl_status sl_synthetic_create(const struct sl_model_config *config, struct sl_signals *signals, char *dir_out,
+                                   size_t dir_bytes, struct sl_error *err) {
+    char dir[SL_SYNTHETIC_PATH_BYTES];
+    enum sl_status status = make_folder(dir, dir_bytes, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = sl_synthetic_write(config, signals, dir, err);
     if (status != SL_OK) {
         rmdir(dir);
         return status;

@@ -13,9 +13,11 @@
 struct sl_synthetic_geometry {
     const char *name; // "135m", "1b", "8b" (4 of its layers)
     struct sl_model_config config;
+    int all_layers; // that the model itself has
 };
 extern const struct sl_synthetic_geometry sl_synthetic_geometries[SL_N_GEOMETRIES];
 const struct sl_model_config *sl_synthetic_find(const char *name); // NULL: another name
+int sl_synthetic_all_layers(const char *name);                     // 0: another name
 
 /*
  * Write config.json and model.safetensors into a folder that is there. Progress goes to standard error.
@@ -29,5 +31,10 @@ enum sl_status sl_synthetic_write(const struct sl_model_config *config, struct s
 enum sl_status sl_synthetic_create(const struct sl_model_config *config, struct sl_signals *signals, char *dir_out,
                                    size_t dir_bytes, struct sl_error *err);
 
-// Remove the two files and the folder. A model that is loaded stays usable: its mapping keeps what it needs.
+// The same of zeros that take no room on the disk, for who only asks how large things are; with retaining heads of `retaining_hidden`
+// rows (model/retaining.c), or 0.
+enum sl_status sl_synthetic_create_empty(const struct sl_model_config *config, int retaining_hidden, char *dir_out,
+                                         size_t dir_bytes, struct sl_error *err);
+
+// Remove these files and the folder. A model that is loaded stays usable: its mapping keeps what it needs.
 void sl_synthetic_remove(const char *dir);

@@ -2,12 +2,14 @@
 /*
  * Purpose: attention by tensor cores, over pages of f16 and bf16.
  *
- * Formula: attend.cu's. Queries and weights are rounded to the format of the pages; products are summed in f32.
+ * Formula: attend.cu's. Queries, weights, and keys that are rotated by their slot, are rounded to the format of the pages; products
+ *          are summed in f32. Queries are scaled to powers of two.
  *
  * Design: a warp has 16 queries of a KV head, rows and query heads alike, a block four warps, and goes over the slots page by page: K by
  *         cp.async into shared memory, V while scores are computed, the next K while V is added up. Scores S = Q K^T and out +=
  *         P V are m16n8k16; a lane has the numbers of two queries, so the softmax needs three neighbours. A warp passes over
- *         pages that none of its queries sees: to those that do not, a page adds nothing to the bit.
+ *         pages that none of its queries sees: to those that do not, a page adds nothing to the bit. Keys that are rotated by their
+ *         slot are so in shared memory, as they come.
  */
 #include "tensor/cuda/attention/calls.h"
 
@@ -15,9 +17,14 @@ constexpr uint32_t THREADS = 128, WARPS = THREADS / 32, ROWS = 16, QUERIES = WAR
 
 template <int D> constexpr uint32_t PITCH = D + 8; // of rows in shared memory: eight of them meet no bank twice
 
+constexpr float LN_2 = 0.693147181f, LOG2_E = 1.44269504f;
+
 template <bool BF16> GPU_DEVICE uint32_t pack(float lo, float hi) {
-    return BF16 ? gpu::pack_bf16(lo, hi)
-                : gpu::f32_to_f16_saturated(lo) | (uint32_t)gpu::f32_to_f16_saturated(hi) << 16;
+    return BF16 ? gpu::pack_bf16_fast(lo, hi) : gpu::pack_f16_saturated(lo, hi);
+}
+template <bool BF16> GPU_DEVICE float2 unpack(uint32_t pair) {
+    uint16_t lo = (uint16_t)pair, hi = (uint16_t)(pair >> 16);
+    return BF16 ? float2{gpu::bf16_to_f32(lo), gpu::bf16_to_f32(hi)} : float2{gpu::f16_to_f32(lo), gpu::f16_to_f32(hi)};
 }
 template <bool BF16> GPU_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     const uint32_t b[2] = {b0, b1};
@@ -28,7 +35,7 @@ template <bool BF16> GPU_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], 
     }
 }
 
-// Of a lane's two queries, lane / 4 and 8 more: channels 8 n + 2 (lane % 4), + 1 in out[n][0..1] and [2..3].
+// Of a lane's two queries, lane / 4 and 8 more, max in powers of two: channels 8 n + 2 (lane % 4), + 1 in out[n][0..1] and [2..3].
 template <int D> struct state { float max[2], sum[2], out[D / 8][4]; };
 
 template <int D> GPU_DEVICE void clear(state<D> &s) {
@@ -52,7 +59,8 @@ template <int D> GPU_DEVICE void fold(whole &all, const state<D> &part) {
         if (part.max[i] == -INFINITY) {
             continue;
         }
-        float max = fmaxf(all.max[i], part.max[i]), a = expf(all.max[i] - max), b = expf(part.max[i] - max);
+        float of_part = part.max[i] * LN_2; // from here on as attend.cu's
+        float max = fmaxf(all.max[i], of_part), a = expf(all.max[i] - max), b = expf(of_part - max);
         all.max[i] = max;
         all.sum[i] = folded(a, all.sum[i], b, part.sum[i]);
         GPU_UNROLL
@@ -73,17 +81,55 @@ template <int D>
 GPU_DEVICE void load(const gpu_head *h, const uint32_t *slots, uint32_t first, uint32_t n, uint32_t part,
                      uint16_t *tile) {
     constexpr uint32_t UNITS = D / 8;
+    if (slots == nullptr) { // a page: its rows lie one behind the other
+        const char *from = gpu::page_of(h, first) + part + threadIdx.x * 16;
+        GPU_UNROLL
+        for (uint32_t i = 0; i < TILE * UNITS / THREADS; i++) {
+            uint32_t u = threadIdx.x + i * THREADS, j = u / UNITS;
+            uint16_t *to = tile + j * PITCH<D> + u % UNITS * 8;
+            if (j < n) {
+                gpu::cp_async16(to, from + i * (THREADS * 16));
+            } else {
+                *(uint4 *)to = {0, 0, 0, 0};
+            }
+        }
+        gpu::cp_async_commit();
+        return;
+    }
+    GPU_UNROLL_BY(1)
     for (uint32_t u = threadIdx.x; u < TILE * UNITS; u += THREADS) {
         uint32_t j = u / UNITS, c = u % UNITS * 8;
         uint16_t *to = tile + j * PITCH<D> + c;
         if (j < n) {
-            uint32_t slot = slots != nullptr ? slots[j] : first + j;
-            gpu::cp_async16(to, gpu::page_of(h, slot) + part + (slot % SL_PAGE_SLOTS * (uint32_t)D + c) * 2);
+            gpu::cp_async16(to, gpu::page_of(h, slots[j]) + part + (slots[j] % SL_PAGE_SLOTS * (uint32_t)D + c) * 2);
         } else {
             *(uint4 *)to = {0, 0, 0, 0};
         }
     }
     gpu::cp_async_commit();
+}
+
+// By the angles of slots[j], or first + j.
+template <int D, bool BF16>
+GPU_DEVICE void rotate(const gpu_attention &shape, const uint32_t *slots, uint32_t first, uint32_t n, uint16_t *keys) {
+    constexpr uint32_t HALF = D / 2, UNITS = HALF / 8;
+    GPU_UNROLL_BY(1)
+    for (uint32_t u = threadIdx.x; u < TILE * UNITS; u += THREADS) {
+        uint32_t j = u / UNITS, c = u % UNITS * 8;
+        if (j >= n) {
+            break;
+        }
+        size_t angle = (size_t)(slots != nullptr ? slots[j] : first + j) * HALF + c;
+        uint32_t *at = (uint32_t *)(keys + j * PITCH<D> + c), *behind = at + HALF / 2;
+        const float2 *cosines = (const float2 *)(shape.slot_cosines + angle);
+        const float2 *sines = (const float2 *)(shape.slot_sines + angle);
+        GPU_UNROLL
+        for (uint32_t i = 0; i < 4; i++) {
+            float2 a = unpack<BF16>(at[i]), b = unpack<BF16>(behind[i]), cosine = cosines[i], sine = sines[i];
+            at[i] = pack<BF16>(a.x * cosine.x - b.x * sine.x, a.y * cosine.y - b.y * sine.y);
+            behind[i] = pack<BF16>(b.x * cosine.x + a.x * sine.x, b.y * cosine.y + a.y * sine.y);
+        }
+    }
 }
 
 // S = Q K^T of a tile.
@@ -115,39 +161,53 @@ GPU_DEVICE float of_four(float x, bool max) {
 
 // s becomes the weights exp(s - max') of slots that are seen, else 0; the state is scaled to max'.
 template <int D>
-GPU_DEVICE void weigh(const query (&q)[2], float scale, uint32_t first, uint32_t n_slots, float (&s)[TILE / 8][4],
+GPU_DEVICE void weigh(const query (&q)[2], bool all_seen, uint32_t first, uint32_t n_slots, float (&s)[TILE / 8][4],
                       state<D> &state) {
     uint32_t column = first + threadIdx.x % 4 * 2;
+    float most[2];
     GPU_UNROLL
     for (uint32_t i = 0; i < 2; i++) {
-        float most = -INFINITY, sum = 0.0f;
         GPU_UNROLL
-        for (uint32_t n = 0; n < TILE / 8; n++) {
+        for (uint32_t n = 0; n < TILE / 8 && !all_seen; n++) {
             GPU_UNROLL
             for (uint32_t k = 0; k < 2; k++) {
                 uint32_t j = column + n * 8 + k;
                 bool seen = j >= q[i].begin && j < q[i].end && j - first < n_slots;
-                s[n][2 * i + k] = seen ? s[n][2 * i + k] * scale : -INFINITY;
-                most = fmaxf(most, s[n][2 * i + k]);
+                s[n][2 * i + k] = seen ? s[n][2 * i + k] : -INFINITY;
             }
         }
-        most = fmaxf(state.max[i], of_four(most, true));
-        float keep = most == -INFINITY ? 1.0f : expf(state.max[i] - most); // nothing seen yet: nothing to scale
+        most[i] = -INFINITY;
+        GPU_UNROLL
+        for (uint32_t n = 0; n < TILE / 8; n++) {
+            most[i] = fmaxf(most[i], fmaxf(s[n][2 * i], s[n][2 * i + 1]));
+        }
+        most[i] = fmaxf(state.max[i], of_four(most[i], true));
+    }
+    if (__ballot_sync(~0u, most[0] != state.max[0] || most[1] != state.max[1]) != 0) { // what is scaled by 1 stays
+        GPU_UNROLL
+        for (uint32_t i = 0; i < 2; i++) {
+            float keep = most[i] != state.max[i] ? gpu::fast_exp2(state.max[i] - most[i]) : 1.0f;
+            state.max[i] = most[i];
+            state.sum[i] *= keep;
+            GPU_UNROLL
+            for (int n = 0; n < D / 8; n++) {
+                state.out[n][2 * i] *= keep;
+                state.out[n][2 * i + 1] *= keep;
+            }
+        }
+    }
+    GPU_UNROLL
+    for (uint32_t i = 0; i < 2; i++) {
+        float base = most[i] == -INFINITY ? 0.0f : most[i], sum = 0.0f; // nothing seen yet
         GPU_UNROLL
         for (uint32_t n = 0; n < TILE / 8; n++) {
             GPU_UNROLL
             for (uint32_t k = 2 * i; k < 2 * i + 2; k++) {
-                s[n][k] = s[n][k] == -INFINITY ? 0.0f : expf(s[n][k] - most);
+                s[n][k] = gpu::fast_exp2(s[n][k] - base);
                 sum += s[n][k];
             }
         }
-        state.max[i] = most;
-        state.sum[i] = state.sum[i] * keep + of_four(sum, false);
-        GPU_UNROLL
-        for (int n = 0; n < D / 8; n++) {
-            state.out[n][2 * i] *= keep;
-            state.out[n][2 * i + 1] *= keep;
-        }
+        state.sum[i] += of_four(sum, false);
     }
 }
 
@@ -175,6 +235,21 @@ GPU_DEVICE void add_values(const float (&p)[TILE / 8][4], const uint16_t *values
 struct range {
     uint32_t begin, end;
 };
+
+// What all of the warp's queries see.
+GPU_DEVICE range seen_by_all(const query (&q)[2]) {
+    range r = {0, ~0u};
+    GPU_UNROLL
+    for (int i = 0; i < 2; i++) {
+        r.begin = q[i].row >= 0 && q[i].begin > r.begin ? q[i].begin : r.begin;
+        r.end = q[i].row >= 0 && q[i].end < r.end ? q[i].end : r.end;
+    }
+    for (int lanes = 4; lanes < 32; lanes *= 2) {
+        uint32_t begin = __shfl_xor_sync(~0u, r.begin, lanes), end = __shfl_xor_sync(~0u, r.end, lanes);
+        r = {begin > r.begin ? begin : r.begin, end < r.end ? end : r.end};
+    }
+    return r;
+}
 
 // What any of the warp's queries sees.
 GPU_DEVICE range range_of_warp(const query (&q)[2]) {
@@ -205,21 +280,33 @@ GPU_DEVICE range range_of_block(const range &warp, range *shared) {
 }
 
 template <int D, bool BF16>
-GPU_DEVICE void load_queries(const attend_call &c, const gpu_attend *call, const query (&of)[2],
+GPU_DEVICE void load_queries(const attend_call &c, const gpu_attend *call, const gpu_head *h, const query (&of)[2],
                              uint32_t (&q)[D / 16][4]) {
     int64_t stride = c.shape.q_stride > 0 ? c.shape.q_stride : (int64_t)c.shape.n_heads * D;
+    float scale = c.shape.scale * LOG2_E;
     GPU_UNROLL
     for (uint32_t i = 0; i < 2; i++) {
         const float *x = call->q + of[i].row * stride + (int64_t)of[i].head * D + threadIdx.x % 4 * 2;
+        size_t angle = 0;
+        if (of[i].row >= 0 && c.shape.slot_cosines != nullptr) {
+            angle = (size_t)(h->n_slots - (uint32_t)call->m + (uint32_t)of[i].row) * (D / 2) + threadIdx.x % 4 * 2;
+        }
         GPU_UNROLL
-        for (int k = 0; k < D / 16; k++) {
-            float2 lo = {0, 0}, hi = {0, 0};
+        for (int k = 0; k < D / 16; k++) { // channels of the first half, and those that they are rotated with
+            int pair = k / 2, at = pair * 16 + k % 2 * 8;
+            float2 a = {0, 0}, b = {0, 0};
             if (of[i].row >= 0) {
-                lo = *(const float2 *)(x + k * 16);
-                hi = *(const float2 *)(x + k * 16 + 8);
+                a = *(const float2 *)(x + at);
+                b = *(const float2 *)(x + at + D / 2);
             }
-            q[k][i] = pack<BF16>(lo.x, lo.y);
-            q[k][i + 2] = pack<BF16>(hi.x, hi.y);
+            if (c.shape.slot_cosines != nullptr) {
+                float2 cosine = *(const float2 *)(c.shape.slot_cosines + angle + at), from = a;
+                float2 sine = *(const float2 *)(c.shape.slot_sines + angle + at);
+                a = {from.x * cosine.x - b.x * sine.x, from.y * cosine.y - b.y * sine.y};
+                b = {b.x * cosine.x + from.x * sine.x, b.y * cosine.y + from.y * sine.y};
+            }
+            q[pair][i + k % 2 * 2] = pack<BF16>(a.x * scale, a.y * scale);
+            q[pair + D / 32][i + k % 2 * 2] = pack<BF16>(b.x * scale, b.y * scale);
         }
     }
 }
@@ -230,6 +317,7 @@ GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_
                           const range &of_warp, const query (&q)[2], const uint32_t (&fragments)[D / 16][4],
                           uint16_t *keys, uint16_t *values, state<D> &state) {
     uint32_t first = of_split.begin / TILE * TILE, end = of_split.end;
+    range all = seen_by_all(q);
     load<D>(h, listed != nullptr ? listed + first : nullptr, first, end - first, h->work.k, keys);
     for (; first < end; first += TILE) {
         const uint32_t *slots = listed != nullptr ? listed + first : nullptr;
@@ -238,9 +326,14 @@ GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_
         gpu::cp_async_wait<0>();
         __syncthreads(); // K is there; V has been used
         load<D>(h, slots, first, end - first, h->work.v, values);
+        if (c.shape.slot_cosines != nullptr) {
+            rotate<D, BF16>(c.shape, slots, first, end - first, keys);
+            __syncthreads();
+        }
         if (sees) {
+            bool all_seen = first >= all.begin && first + TILE <= all.end && first + TILE <= end;
             score<D, BF16>(fragments, keys, s);
-            weigh(q, c.shape.scale, first, end - first, s, state);
+            weigh(q, all_seen, first, end - first, s, state);
         }
         gpu::cp_async_wait<0>();
         __syncthreads(); // V is there; K has been used
@@ -304,7 +397,7 @@ GPU_DEVICE void store_part(const attend_call &c, uint32_t split, const query (&q
         }
         float *to = part_of(c, blockIdx.z, q[i], split);
         if (threadIdx.x % 4 == 0) {
-            to[0] = part.max[i];
+            to[0] = part.max[i] * LN_2;
             to[1] = part.sum[i];
         }
         GPU_UNROLL
@@ -331,7 +424,7 @@ template <int D, bool BF16> static __global__ void __launch_bounds__(THREADS, 1)
     const query q[2] = {query_of(c, call, h, blockIdx.y, first), query_of(c, call, h, blockIdx.y, first + 8)};
     range of_warp = range_of_warp(q), of_block = range_of_block(of_warp, &block);
     uint32_t fragments[D / 16][4];
-    load_queries<D, BF16>(c, call, q, fragments);
+    load_queries<D, BF16>(c, call, h, q, fragments);
     whole all = {};
     all.out = (float *)(values + TILE * PITCH<D>)+warp * (D / 8) * 4 * 32 + lane;
     if (c.n_splits == 0) {
@@ -378,7 +471,8 @@ template <int D> static void launch_of(struct gpu_queue *queue, const attend_cal
 bool gpu_attend_tensor(struct gpu_queue *queue, attend_call c, int n_calls) {
     bool halves = c.shape.format == SL_KV_F16 || c.shape.format == SL_KV_BF16;
     bool aligned = c.shape.q_stride % 2 == 0;
-    if (!halves || c.shape.has_packed || c.shape.slot_cosines != nullptr || !aligned) {
+    bool rotated = c.shape.slot_cosines != nullptr && c.shape.rotary_dim != c.shape.head_dim; // in part: not here
+    if (!halves || c.shape.has_packed || rotated || !aligned) {
         return false;
     }
     c.n_tiles = ((uint32_t)(c.most_rows * (c.shape.n_heads / c.shape.n_kv_heads)) + QUERIES - 1) / QUERIES;

@@ -8,20 +8,11 @@
  *
  * Design: a block has the keys of a tile in shared memory and goes over the rows, some of them at a time; a thread has a slot and
  *         every so-manieth row. What the threads of a slot have counted is added in their order, in f64. Nobody else has the slot,
- *         so state is added to without atomics. Tensor cores are not used.
+ *         so state is added to without atomics. stats_tensor.cu has tensor cores do it, where they can.
  */
-#include "tensor/cuda/attention/tiles.h"
+#include "tensor/cuda/attention/stats.h"
 
 constexpr uint32_t THREADS = 256, MOST_ROWS = THREADS / 32; // rows at a time
-
-struct stats_call {
-    const gpu_attend *call;
-    gpu_attention shape;
-    int first_row;
-    int planes[3]; // of fold
-    float *sums;   // of window_sums
-    size_t stride;
-};
 
 // One row of a block.
 struct row {
@@ -160,6 +151,9 @@ void sl_gpu_fold(struct gpu_queue *queue, const struct gpu_attend *call, uint32_
     const stats_call c = {call, *shape, first_row, {sum, square, above}, nullptr, 0};
     size_t bytes = shared_bytes(shape->head_dim);
     dim3 grid(tiles_of(most_slots, shape->head_dim), (unsigned)shape->n_kv_heads);
+    if (gpu_stats_tensor(queue, c, most_slots)) {
+        return;
+    }
     GPU_ALLOW_SHARED(add_rows<true>, bytes);
     GPU_LAUNCH(add_rows<true>, grid, THREADS, bytes, queue, c);
 }
@@ -169,6 +163,9 @@ void sl_gpu_window_sums(struct gpu_queue *queue, const struct gpu_attend *call, 
     const stats_call c = {call, *shape, first_row, {}, sums_out, sums_stride};
     size_t bytes = shared_bytes(shape->head_dim);
     dim3 grid(tiles_of(most_slots, shape->head_dim), (unsigned)shape->n_heads);
+    if (gpu_stats_tensor(queue, c, most_slots)) {
+        return;
+    }
     GPU_ALLOW_SHARED(add_rows<false>, bytes);
     GPU_LAUNCH(add_rows<false>, grid, THREADS, bytes, queue, c);
 }

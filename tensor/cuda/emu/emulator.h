@@ -41,6 +41,12 @@ bool sl_emu_event_wait(struct gpu_event *event);    // false: a kernel before it
 void *sl_emu_alloc(size_t bytes);
 void sl_emu_free(void *block); // NULL is fine
 size_t sl_emu_used(void);      // bytes of all blocks of the device that the thread uses
+size_t sl_emu_most_used(void); // the most that these ever were
+
+// From here on nothing is computed or copied, memory is counted and never touched: of a process that only asks how much
+// there would have to be. Before the first allocation.
+void sl_emu_set_dry(void);
+bool sl_emu_is_dry(void);
 
 // Of the threads of a block and the blocks of a grid: 0 ascending, 1 descending, else the seed of a random order.
 void sl_emu_set_order(unsigned order);

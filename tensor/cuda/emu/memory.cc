@@ -24,10 +24,11 @@ struct device_memory {
     char *base;
     size_t top;                      // bytes that were ever used, whole pages
     std::map<size_t, size_t> blocks; // offset -> bytes asked for
-    size_t used, room = RANGE;
+    size_t used, most_used, room = RANGE;
 };
 static device_memory memories[SL_EMU_DEVICES];
 static int n_open;
+static bool dry;
 static thread_local int device; // that this thread uses
 
 // Pages of 2 MiB where the kernel has them: opened and closed by one entry of its tables instead of 512.
@@ -100,16 +101,19 @@ void *sl_emu_alloc(size_t bytes) {
         return nullptr;
     }
     size_t top = (at + room + PAGE - 1) / PAGE * PAGE;
-    if (top > memory.top) {
-        protect(memory, memory.top, top, n_open > 0);
-        memory.top = top;
+    if (!dry) {
+        if (top > memory.top) {
+            protect(memory, memory.top, top, n_open > 0);
+            memory.top = top;
+        }
+        open_devices(true);
+        poison(memory.base + at, room);
+        memset(memory.base + at + bytes, PATTERN, room - bytes);
+        open_devices(false);
     }
-    open_devices(true);
-    poison(memory.base + at, room);
-    memset(memory.base + at + bytes, PATTERN, room - bytes);
-    open_devices(false);
     memory.blocks[at] = bytes;
     memory.used += bytes;
+    memory.most_used = memory.used > memory.most_used ? memory.used : memory.most_used;
     return memory.base + at;
 }
 
@@ -129,13 +133,15 @@ void sl_emu_free(void *block) {
     auto found = memory->blocks.find((size_t)((char *)block - memory->base));
     const unsigned char *border = (const unsigned char *)block + found->second;
     open_devices(true);
-    for (size_t i = 0; i < room_of(found->second) - found->second; i++) {
+    for (size_t i = 0; i < room_of(found->second) - found->second && !dry; i++) {
         if (border[i] != PATTERN) {
             fprintf(stderr, "emulator: byte %zu behind a block of %zu was written\n", i, found->second);
             abort();
         }
     }
-    poison(block, found->second);
+    if (!dry) {
+        poison(block, found->second);
+    }
     open_devices(false);
     memory->used -= found->second;
     memory->blocks.erase(found);
@@ -144,4 +150,19 @@ void sl_emu_free(void *block) {
 size_t sl_emu_used(void) {
     std::lock_guard<std::recursive_mutex> lock(emu::m.lock);
     return emu::memories[emu::device].used;
+}
+
+size_t sl_emu_most_used(void) {
+    std::lock_guard<std::recursive_mutex> lock(emu::m.lock);
+    return emu::memories[emu::device].most_used;
+}
+
+void sl_emu_set_dry(void) {
+    std::lock_guard<std::recursive_mutex> lock(emu::m.lock);
+    emu::dry = true;
+}
+
+bool sl_emu_is_dry(void) {
+    std::lock_guard<std::recursive_mutex> lock(emu::m.lock);
+    return emu::dry;
 }

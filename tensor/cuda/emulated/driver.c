@@ -58,7 +58,11 @@ static bool network_reaches(void) {
 }
 
 static void *alloc_shared(size_t bytes) {
-    return aligned_alloc(64, (bytes + 63) / 64 * 64);
+    void *block = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    if (block != NULL && sl_emu_is_dry()) {
+        memset(block, 0, bytes); // in the place of what kernels would write
+    }
+    return block;
 }
 
 static enum sl_status share(void *base, size_t bytes, struct sl_error *err) {
@@ -123,3 +127,17 @@ const struct gpu_driver sl_gpu_emulator = {
     .event_wait_until = event_wait_until,
     .progress = sl_emu_n_done,
 };
+
+void sl_gpu_emulator_only_counts(void) {
+    sl_emu_set_dry();
+}
+
+size_t sl_gpu_emulator_most_bytes(void) {
+    sl_emu_use(0);
+    return sl_emu_most_used();
+}
+
+size_t sl_gpu_emulator_bytes(void) {
+    sl_emu_use(0);
+    return sl_emu_used();
+}

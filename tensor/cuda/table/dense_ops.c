@@ -11,6 +11,7 @@ struct gpu_packed {
     struct sl_device *device;
     void *block; // of the device
     struct gpu_matrix matrix;
+    enum sl_memory memory; // that the block is of
 };
 
 // --- weights -------------------------------------------------------------------------------------------------------------
@@ -32,14 +33,15 @@ static void pack_rows_of(void *arg, int64_t begin, int64_t end, int member) {
 static void unpack(struct sl_matrix *matrix) {
     struct gpu_packed *packed = matrix->packed;
     if (packed != NULL) {
-        sl_device_free(packed->device, SL_MEMORY_DEVICE, packed->block);
+        sl_device_free(packed->device, packed->memory, packed->block);
         free(packed);
     }
     matrix->packed = NULL;
     matrix->packed_bytes = 0;
 }
 
-static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+static enum sl_status pack_into(struct sl_stream *stream, enum sl_memory memory, struct sl_matrix *matrix,
+                                struct sl_error *err) {
     struct sl_device *device = stream->device;
     struct gpu_packed *packed = calloc(1, sizeof *packed);
     if (packed == NULL) {
@@ -48,19 +50,27 @@ static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, s
     sl_gpu_matrix_describe(matrix, &packed->matrix);
     size_t bytes = packed->matrix.bytes;
     packed->device = device;
-    packed->block = sl_device_alloc(device, SL_MEMORY_DEVICE, bytes);
-    struct packing packing = {matrix, &packed->matrix, sl_device_alloc(device, SL_MEMORY_SHARED, bytes)};
+    packed->memory = memory;
+    packed->block = sl_device_alloc(device, memory, bytes);
+    bool stays = memory == SL_MEMORY_SHARED;
+    struct packing packing = {matrix, &packed->matrix,
+                              stays ? packed->block : sl_device_alloc(device, SL_MEMORY_SHARED, bytes)};
     matrix->packed = packed;
     matrix->packed_bytes = bytes;
     enum sl_status status = SL_OK;
     if (packed->block == NULL || packing.bytes == NULL) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "the device has no room for %zu bytes of weights", bytes);
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "the device has no room for %zu bytes of weights%s", bytes,
+                         stays ? ", which it would read from the host's memory" : "");
     } else {
         sl_stream_run(stream, matrix->n, 16, pack_rows_of, &packing);
-        sl_stream_copy(stream, packed->block, packing.bytes, bytes);
+        if (!stays) {
+            sl_stream_copy(stream, packed->block, packing.bytes, bytes);
+        }
         status = sl_stream_wait(stream, err);
     }
-    sl_device_free(device, SL_MEMORY_SHARED, packing.bytes);
+    if (!stays) {
+        sl_device_free(device, SL_MEMORY_SHARED, packing.bytes);
+    }
     if (status != SL_OK) {
         unpack(matrix);
         return status;
@@ -72,6 +82,15 @@ static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, s
     packed->matrix.up_bias = matrix->up_bias > 0 ? matrix->up_bias : matrix->n / 2;
     packed->matrix.first_id = matrix->first_id;
     return SL_OK;
+}
+
+static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    return pack_into(stream, SL_MEMORY_DEVICE, matrix, err);
+}
+
+// The host's memory, which kernels reach: of a gigabyte of embeddings a step looks up some rows.
+static enum sl_status pack_rows(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    return pack_into(stream, SL_MEMORY_SHARED, matrix, err);
 }
 
 static const struct gpu_matrix *on_device(const struct sl_matrix *matrix) {
@@ -149,7 +168,7 @@ void sl_gpu_dense_fill(struct sl_ops *ops) {
     ops->widened = SL_BF16;
     ops->pack = pack;
     ops->unpack = unpack;
-    ops->pack_rows = pack;
+    ops->pack_rows = pack_rows;
     ops->matmul_scratch = matmul_scratch;
     ops->matmul = matmul;
     ops->embed = embed;

@@ -22,6 +22,7 @@ WANTED = {
     "attention_attend_packed": [("attend_packed", [r"HMMA\.16816\.F32", r"HMUL2", r"F2FP\S*SATFINITE", r"MOVM", WIDE])],
     "attention_attend": [("attendILi", [WIDE, r"STS\.128"])],
     "attention_stats": [("add_rows", [WIDE])],
+    "attention_stats_tensor": [("stats_tensor", [r"HMMA\.16816\.F32", r"LDSM\.16\.M88\.4", r"MUFU\.EX2", WIDE])],
     "attention_collect": [("collect", [WIDE, r"\bST(G)?\.E\.128\b"])],
     "evict_gather": [("gather", [WIDE, r"\bST(G)?\.E\.128\b"])],
     "retrieve_scan": [(f"scanIL12sl_kv_format{i}E", [WIDE]) for i in range(4)],

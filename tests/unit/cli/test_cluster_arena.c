@@ -5,6 +5,9 @@
 #include <stddef.h>
 
 #include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
 
 #include "cli/cluster_arena.h"
 
@@ -29,10 +32,42 @@ static void test_arenas_leave_half_of_the_machine(void **state) {
                      256 * MIB); // which fits, or the workers say that it does not
 }
 
+static void put(const char *root, const char *path, const char *text) {
+    char full[256];
+    snprintf(full, sizeof full, "%s/%s", root, path);
+    FILE *file = fopen(full, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    assert_int_equal(fclose(file), 0);
+}
+
+// A container's limit holds, however much its machine has free.
+static void test_memory_is_the_containers(void **state) {
+    (void)state;
+    char root[] = "/tmp/sluice-arena-XXXXXX", path[256], command[64];
+    static const char *const folders[] = {"proc", "proc/self", "sys", "sys/fs", "sys/fs/cgroup"};
+    assert_non_null(mkdtemp(root));
+    assert_int_equal(sl_cluster_memory(root), -1);
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        snprintf(path, sizeof path, "%s/%s", root, folders[i]);
+        assert_int_equal(mkdir(path, 0700), 0);
+    }
+    put(root, "proc/meminfo", "MemTotal: 67108864 kB\nMemAvailable: 33554432 kB\n");
+    put(root, "proc/self/cgroup", "0::/\n");
+    assert_int_equal(sl_cluster_memory(root), 32 * GIB);
+    put(root, "sys/fs/cgroup/memory.max", "4294967296\n");
+    assert_int_equal(sl_cluster_memory(root), 4 * GIB);
+    put(root, "sys/fs/cgroup/memory.max", "max\n");
+    assert_int_equal(sl_cluster_memory(root), 32 * GIB);
+    snprintf(command, sizeof command, "rm -rf %s", root);
+    assert_int_equal(system(command), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_arena_is_for_a_long_text),
         cmocka_unit_test(test_arenas_leave_half_of_the_machine),
+        cmocka_unit_test(test_memory_is_the_containers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see fake_worker.h.
 #include "fake_lies.h"
+#include "fake_turns.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -249,6 +250,7 @@ static enum sl_status send_decode_done(struct fake_worker *worker, struct sl_rpc
     done.reason = fake_lies(worker, FAKE_DONE_FOR_NO_REASON) ? SLUICE__V1__FINISHED__REASON__ERROR
                                                              : SLUICE__V1__FINISHED__REASON__LENGTH;
     done.text = "the whole answer";
+    fake_keep(worker, request, &done);
     done.statistics = &statistics;
     Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
     event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_DONE;
@@ -294,6 +296,10 @@ static enum sl_status decode_run(void *service, struct sl_rpc_call *call, const 
             return sl_fail(err, SL_ERR_INVALID, "resumed token %d is wrong", i);
         }
     }
+    enum sl_status status = fake_check_kept(worker, request, err);
+    if (status != SL_OK) {
+        return status;
+    }
     while (atomic_load(&worker->decode_hangs)) {
         Sluice__V1__DecodeAlive alive = SLUICE__V1__DECODE_ALIVE__INIT;
         Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
@@ -326,26 +332,26 @@ static enum sl_status decode_run(void *service, struct sl_rpc_call *call, const 
     return send_decode_done(worker, call, request);
 }
 
-// Nothing is kept here between turns.
-static enum sl_status archive(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
-                              struct sl_error *err) {
-    (void)service, (void)call, (void)message;
-    return sl_fail(err, SL_ERR_NOT_FOUND, "no such session");
-}
-
 static const struct sl_rpc_handler prefill_handlers[] = {{&sl_method_prefill_run, prefill_run, SL_ROLE_ANY}};
 static const struct sl_rpc_handler decode_handlers[] = {
     {&sl_method_decode_reserve, decode_reserve, SL_ROLE_ANY}, {&sl_method_decode_renew, renew, SL_ROLE_ANY},
-    {&sl_method_decode_release, release, SL_ROLE_ANY},        {&sl_method_decode_archive, archive, SL_ROLE_ANY},
+    {&sl_method_decode_release, release, SL_ROLE_ANY},        {&sl_method_decode_archive, fake_archive, SL_ROLE_ANY},
     {&sl_method_decode_run, decode_run, SL_ROLE_ANY},
 };
 // Annexes are opened by prefill, which here only says so.
 static const struct sl_rpc_handler store_handlers[] = {
     {&sl_method_store_renew, renew, SL_ROLE_ANY},
     {&sl_method_store_release, release, SL_ROLE_ANY},
+    {&sl_method_store_reserve, fake_store_reserve, SL_ROLE_ANY},
+    {&sl_method_store_lookup, fake_store_lookup, SL_ROLE_ANY},
+    {&sl_method_store_fetch, fake_store_fetch, SL_ROLE_ANY},
+    {&sl_method_store_forget, fake_store_forget, SL_ROLE_ANY},
 };
-static const struct sl_rpc_method *const store_methods[] = {&sl_method_store_renew, &sl_method_store_release};
-static const struct sl_rpc_service store_service = {"sluice.v1.Store", store_methods, 2};
+#define N_STORE_METHODS (sizeof store_handlers / sizeof *store_handlers)
+static const struct sl_rpc_method *const store_methods[N_STORE_METHODS] = {
+    &sl_method_store_renew,  &sl_method_store_release, &sl_method_store_reserve,
+    &sl_method_store_lookup, &sl_method_store_fetch,   &sl_method_store_forget};
+static const struct sl_rpc_service store_service = {"sluice.v1.Store", store_methods, N_STORE_METHODS};
 
 // ---- joining ----------------------------------------------------------------------------------------------------
 
@@ -403,7 +409,7 @@ enum sl_status fake_worker_start(struct fake_worker *worker, const char *address
             .service = &sl_service_prefill, .handlers = prefill_handlers, .n_handlers = 1, .context = worker};
     } else if (worker->role == SLUICE__V1__WORKER_ROLE__KVSTORE) {
         service = (struct sl_rpc_implementation){
-            .service = &store_service, .handlers = store_handlers, .n_handlers = 2, .context = worker};
+            .service = &store_service, .handlers = store_handlers, .n_handlers = N_STORE_METHODS, .context = worker};
     }
     struct sl_rpc_server_config config = {.listen = "127.0.0.1:0", .services = &service, .n_services = 1};
     assert_int_equal(sl_rpc_server_start(&config, &worker->server, err), SL_OK);

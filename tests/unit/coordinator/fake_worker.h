@@ -52,6 +52,11 @@ struct fake_worker {
     // This many Reserves of decode are refused with this status.
     atomic_int n_reserve_refusals, reserve_refusal;
 
+    // Between the turns of a conversation (fake_turns.h): decode keeps sessions, and says that they are gone; copying one takes until it is
+    // told; this many copies end as if the worker was lost. And what happened.
+    atomic_bool keeps, has_lost_sessions, archive_hangs;
+    atomic_int n_lost_archives, n_kept_runs, n_archives, n_fetched, n_forgotten;
+
     atomic_llong fence_term; // Reserve with an older term is refused
 
     // What happened.

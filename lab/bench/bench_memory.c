@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: how much of a device's memory the reading of a prompt takes at most, without a device and without computing: weights, scratch,
+ *          and pages, chunk by chunk as the recipe has it.
+ *
+ * Design: the workers' own code runs as ever, over an emulated device that counts what is asked of it and does nothing else. So what is
+ *         counted is what the code allocates, and nobody's arithmetic. The arena is as large as admission promises the prompt
+ *         (sl_plan.prefill_peak_bytes). --compute does all of it on the emulated device, for a test that holds one to the other.
+ *         Not in it: what the driver and its libraries keep of a GPU for themselves.
+ */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/message_json.h"
+#include "job/job_recipe.h"
+#include "kvcache/capsule.h"
+#include "lab/bench/bench.h"
+#include "lab/bench/rig/cluster_job.h"
+#include "lab/bench/rig/synthetic.h"
+#include "lab/result.h"
+#include "options/config.h"
+#include "runner/reader.h"
+#include "tensor/cuda/emulated/driver.h"
+
+struct options {
+    const char *model, *geometry, *weights, *recipe;
+    int64_t n_tokens, retaining, threads;
+    bool compute, json;
+};
+
+static const struct sl_option option_table[] = {
+    {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, GGUF file, or a name of `sluice models`",
+     SL_FIELD(options, model)},
+    {"geometry", 0, SL_OPTION_STRING, NULL, "NAME", "a model of that size instead, all of its layers: 135m, 1b or 8b",
+     SL_FIELD(options, geometry)},
+    {"retaining-heads", 0, SL_OPTION_INT, "1024", "N", "with --geometry: rows of its retaining heads; 0: none",
+     SL_FIELD(options, retaining), 0, 65536},
+    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "stored, int8 or int4", SL_FIELD(options, weights)},
+    {"recipe", 'r', SL_OPTION_STRING, "full", "RECIPE", "of the prompt", SL_FIELD(options, recipe)},
+    {"tokens", 0, SL_OPTION_INT, "131072", "N", "length of the prompt", SL_FIELD(options, n_tokens), 1, 1 << 24},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},
+    {"compute", 0, SL_OPTION_FLAG, "no", NULL, "do it all, on the emulated device: small models and short prompts",
+     SL_FIELD(options, compute)},
+    {"json", 'j', SL_OPTION_FLAG, "no", NULL, "as JSON", SL_FIELD(options, json)},
+};
+
+struct bench {
+    struct options options;
+    struct sl_runtime runtime;
+    struct sl_recipe recipe; // as it was written: the engine's rows
+    struct sl_plan *plan;
+    int32_t *tokens;
+    size_t weights; // with all else that is there before the arena is, but for the engine's activations
+    size_t held;    // pages of the session at most
+    size_t capsule; // what is shipped
+};
+
+static enum sl_status open_model(struct bench *b, const char *dir, struct sl_error *err) {
+    struct sl_runtime_config config = {
+        .model_dir = dir, .device = "emulated", .threads = (int)b->options.threads, .max_rows = b->recipe.chunk_tokens};
+    enum sl_status status = sl_weight_format_parse(b->options.weights, &config.weights, err);
+    status = status == SL_OK ? sl_runtime_open(&config, &b->runtime, err) : status;
+    if (status == SL_OK) {
+        b->weights = sl_gpu_emulator_bytes() - sl_engine_bytes(b->runtime.engine);
+    }
+    return status;
+}
+
+static enum sl_status make_plan(struct bench *b, struct sl_error *err) {
+    const struct sl_model_config *model = b->runtime.config;
+    struct sl_kv_geometry geometry = sl_model_geometry(model);
+    if (b->options.n_tokens > model->max_positions) {
+        return sl_fail(err, SL_ERR_INVALID, "--tokens %" PRId64 ": the model has %" PRId64 " positions",
+                       b->options.n_tokens, model->max_positions);
+    }
+    enum sl_status status = sl_job_recipe(b->options.recipe, model, &b->recipe, err);
+    if (status == SL_OK && sl_recipe_offloads(&b->recipe)) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: what is offloaded needs stores", b->options.recipe);
+    }
+    b->plan = malloc(sizeof *b->plan);
+    if (b->plan == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    int rope_set = sl_model_rope_set(model, b->options.n_tokens);
+    return status == SL_OK ? sl_plan_make(&b->recipe, &geometry, b->options.n_tokens, rope_set, b->plan, err) : status;
+}
+
+// What leaves for the decode worker passes through blocks of the device, too.
+static enum sl_status ship(struct bench *b, const struct sl_session *session, struct sl_error *err) {
+    b->capsule = sl_capsule_body_bytes(session);
+    void *body = sl_device_alloc(b->runtime.device, SL_MEMORY_SHARED, b->capsule);
+    if (body == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no %zu bytes of host memory for the capsule", b->capsule);
+    }
+    enum sl_status status = sl_transfer_body_out(&b->runtime, session, body, err);
+    sl_device_free(b->runtime.device, SL_MEMORY_SHARED, body);
+    return status;
+}
+
+static enum sl_status read_prompt(struct bench *b, struct sl_error *err) {
+    struct sl_reader_config config = {.sequence = {.plan = b->plan, .runtime = &b->runtime, .arena = b->runtime.arena},
+                                      .tokens = b->tokens};
+    struct sl_reader *reader;
+    enum sl_status status = sl_reader_create(&config, &reader, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    for (bool done = false; status == SL_OK && !done;) {
+        status = sl_reader_step(reader, &done, err);
+    }
+    b->held = sl_reader_peak_bytes(reader);
+    status = status == SL_OK ? ship(b, sl_reader_session(reader), err) : status;
+    sl_reader_destroy(&reader);
+    return status;
+}
+
+static void print(const struct bench *b) {
+    size_t weights = b->weights, engine = sl_engine_bytes(b->runtime.engine);
+    size_t arena = b->plan->prefill_peak_bytes, peak = sl_gpu_emulator_most_bytes();
+    size_t rest = peak - weights - engine - arena;
+    if (b->options.json) {
+        json_t *line = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "bench", "memory", "model",
+                                 b->options.geometry != NULL ? b->options.geometry : b->options.model, "recipe",
+                                 b->options.recipe, "tokens", b->options.n_tokens, "weight_bytes", (json_int_t)weights,
+                                 "engine_bytes", (json_int_t)engine, "arena_bytes", (json_int_t)arena, "held_bytes",
+                                 (json_int_t)b->held, "capsule_bytes", (json_int_t)b->capsule, "other_bytes",
+                                 (json_int_t)rest, "peak_bytes", (json_int_t)peak);
+        sl_json_print(line, 0, stdout);
+        return;
+    }
+    printf("%s, %" PRId64 " tokens, %s: %.3f GB of device memory\n", b->options.recipe, b->options.n_tokens,
+           b->options.geometry != NULL ? b->options.geometry : b->options.model, (double)peak / 1e9);
+    printf("  weights %.3f, activations %.3f, arena %.3f (%.3f of it held), scratch and blocks on their way out %.3f; "
+           "the capsule has %.3f\n",
+           (double)weights / 1e9, (double)engine / 1e9, (double)arena / 1e9, (double)b->held / 1e9, (double)rest / 1e9,
+           (double)b->capsule / 1e9);
+}
+
+static enum sl_status run_model(struct bench *b, const char *dir, struct sl_error *err) {
+    uint64_t random = 1;
+    enum sl_status status = open_model(b, dir, err);
+    status = status == SL_OK ? make_plan(b, err) : status;
+    if (status == SL_OK) {
+        status = sl_runtime_open_arena(&b->runtime, b->plan->prefill_peak_bytes, err);
+    }
+    if (status == SL_OK) {
+        status = sl_rig_random_tokens(&random, b->runtime.config->n_vocab, b->options.n_tokens, &b->tokens, err);
+    }
+    status = status == SL_OK ? read_prompt(b, err) : status;
+    if (status == SL_OK) {
+        print(b);
+    }
+    free(b->tokens);
+    free(b->plan);
+    sl_runtime_close(&b->runtime);
+    return status;
+}
+
+static enum sl_status run(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
+    char dir[SL_SYNTHETIC_PATH_BYTES];
+    if (!b->options.compute) {
+        sl_gpu_emulator_only_counts();
+    }
+    if (b->options.geometry == NULL) {
+        return run_model(b, b->options.model, err);
+    }
+    const struct sl_model_config *found = sl_synthetic_find(b->options.geometry);
+    if (found == NULL) {
+        return sl_fail(err, SL_ERR_INVALID, "--geometry %s: unknown", b->options.geometry);
+    }
+    struct sl_model_config config = *found;
+    config.n_layers = sl_synthetic_all_layers(b->options.geometry);
+    enum sl_status status = sl_synthetic_create_empty(&config, (int)b->options.retaining, dir, sizeof dir, err);
+    if (status == SL_OK) {
+        status = run_model(b, dir, err);
+        sl_synthetic_remove(dir);
+    }
+    return status;
+}
+
+static enum sl_status check(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
+    return sl_recipe_parse(b->options.recipe, &b->recipe, err);
+}
+
+const struct sl_bench sl_bench_memory = {
+    .name = "sluice bench memory",
+    .usage = "[options]",
+    .summary = "How much of a device's memory the reading of a prompt takes at most. Nothing is computed.",
+    SL_OPTIONS(option_table),
+    .bytes = sizeof(struct bench),
+    .check = check,
+    .run = run,
+};

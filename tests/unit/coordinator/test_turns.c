@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: turns of a conversation whose session, or its copy, is lost at any moment, and copies that take their time.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "fake_worker.h"
+#include "proto/methods.h"
+
+#define N_NEW   4
+#define WAIT_MS (10000 * SLOWNESS)
+#define ANSWER  "the whole answer" // of every fake
+
+static struct fake_cluster cluster;
+static struct fake_worker prefill, decode[2], store;
+static char text[1024]; // of the next turn
+
+static void start_worker(struct fake_worker *worker, const char *name, Sluice__V1__WorkerRole role) {
+    struct sl_error err = {0};
+    fake_worker_init(worker, name, role);
+    atomic_store(&worker->keeps, true);
+    worker->lease_ms = WAIT_MS;
+    assert_int_equal(fake_worker_start(worker, sl_coordinator_address(cluster.coordinator), &err), SL_OK);
+}
+
+static int start(void **state) {
+    (void)state;
+    fake_cluster_start(&cluster, NULL);
+    start_worker(&prefill, "prefill-0", SLUICE__V1__WORKER_ROLE__PREFILL);
+    start_worker(&decode[0], "decode-0", SLUICE__V1__WORKER_ROLE__DECODE);
+    start_worker(&decode[1], "decode-1", SLUICE__V1__WORKER_ROLE__DECODE);
+    start_worker(&store, "kvstore-0", SLUICE__V1__WORKER_ROLE__KVSTORE);
+    strcpy(text, "Once upon a time");
+    return 0;
+}
+
+static int stop(void **state) {
+    (void)state;
+    fake_cluster_stop(&cluster);
+    fake_worker_stop(&prefill);
+    fake_worker_stop(&decode[0]);
+    fake_worker_stop(&decode[1]);
+    fake_worker_stop(&store);
+    assert_int_equal(sl_rpc_live_calls(), 0);
+    return 0;
+}
+
+struct said {
+    int64_t n_prompt, n_reused;
+    int retries;
+    bool from_store, prefilled;
+};
+
+// One turn to its end, which must be good; the text of the next one goes on behind it.
+static struct said say(void) {
+    struct fake_events events;
+    Sluice__V1__Conversation conversation = SLUICE__V1__CONVERSATION__INIT;
+    Sluice__V1__GenerateRequest request = SLUICE__V1__GENERATE_REQUEST__INIT;
+    conversation.id = "one";
+    conversation.keep_ms = 600000;
+    request.conversation = &conversation;
+    request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
+    request.text = text;
+    request.recipe = "full";
+    request.max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
+    request.max_new_tokens = N_NEW;
+    request.ignore_eos = true;
+    fake_generate(&cluster, &request, &events);
+    const Sluice__V1__Finished *finished = fake_events_check(&events, N_NEW);
+    assert_int_equal(finished->status_code, 0);
+    assert_string_equal(finished->text, ANSWER);
+    struct said said = {finished->statistics->n_prompt_tokens, finished->statistics->n_reused_tokens,
+                        finished->statistics->retries, false, false};
+    for (int i = 0; i < events.n; i++) {
+        const Sluice__V1__Event *event = events.events[i];
+        said.prefilled |= event->what_case == SLUICE__V1__EVENT__WHAT_PREFILL;
+        said.from_store |=
+            event->what_case == SLUICE__V1__EVENT__WHAT_STATE && strstr(event->state->detail, "from its store") != NULL;
+    }
+    fake_events_free(&events);
+    strcat(text, ANSWER " and");
+    return said;
+}
+
+static void end_conversation(void) {
+    Sluice__V1__ConversationRequest request = SLUICE__V1__CONVERSATION_REQUEST__INIT;
+    struct sl_error err = {0};
+    request.id = "one";
+    assert_int_equal(sl_rpc_unary(cluster.channel, &sl_method_inference_end_conversation, &request.base,
+                                  sl_deadline_in_ms(WAIT_MS), NULL, NULL, &err),
+                     SL_OK);
+}
+
+static void wait_for(atomic_int *count, int n) {
+    int64_t deadline = sl_deadline_in_ms(WAIT_MS);
+    while (atomic_load(count) < n && sl_now_ns() < deadline) {
+        sl_sleep_ms(2);
+    }
+    assert_int_equal(atomic_load(count), n);
+}
+
+static int n_archives(void) {
+    return atomic_load(&decode[0].n_archives) + atomic_load(&decode[1].n_archives);
+}
+
+static void on_both(size_t offset, bool value) {
+    for (int i = 0; i < 2; i++) {
+        atomic_store((atomic_bool *)((char *)&decode[i] + offset), value);
+    }
+}
+#define ON_BOTH(what, value) on_both(offsetof(struct fake_worker, what), value)
+
+static void test_turn_goes_on_where_its_session_is(void **state) {
+    (void)state;
+    struct said first = say(), second = say(), third = say();
+    assert_true(first.prefilled && !second.prefilled && !second.from_store && !third.from_store);
+    assert_int_equal(second.n_reused, first.n_prompt + N_NEW - 1);
+    assert_int_equal(third.n_reused, second.n_prompt + N_NEW - 1);
+    assert_int_equal(n_archives(), 3);
+    wait_for(&store.n_forgotten, 1); // the first copy
+    end_conversation();
+    wait_for(&store.n_forgotten, 3);
+}
+
+// The lease is over, or the worker has needed the memory: no retry, no reading of what was read.
+static void test_turn_goes_on_from_the_store_when_the_lease_is_over(void **state) {
+    (void)state;
+    struct said first = say();
+    ON_BOTH(has_lost_sessions, true);
+    struct said second = say();
+    assert_true(second.from_store && !second.prefilled);
+    assert_int_equal(second.n_reused, first.n_prompt + N_NEW - 1);
+    assert_int_equal(second.retries, 0);
+    assert_int_equal(store.n_fetched, 1);
+    ON_BOTH(has_lost_sessions, false);
+    struct said third = say(); // and it is kept again
+    assert_true(!third.from_store && !third.prefilled);
+    assert_int_equal(store.n_fetched, 1);
+    end_conversation();
+}
+
+// Lost in the middle of its answer, the turn goes on elsewhere with the copy, and says that it was tried again.
+static void test_turn_that_goes_on_elsewhere_counts_as_a_retry(void **state) {
+    (void)state;
+    struct said first = say();
+    atomic_store(&decode[0].break_at_token, 2);
+    atomic_store(&decode[1].break_at_token, 2);
+    int kept_by = atomic_load(&decode[0].n_archives) > 0 ? 0 : 1;
+    atomic_store(&decode[1 - kept_by].break_at_token, -1);
+    struct said second = say();
+    assert_true(second.from_store && !second.prefilled);
+    assert_int_equal(second.retries, 1);
+    assert_int_equal(second.n_reused, first.n_prompt + N_NEW - 1);
+    end_conversation();
+}
+
+// A worker that is lost while it copies has lost the session with it: another one makes the same, and clients see each token once.
+static void test_turn_is_made_again_behind_a_lost_copy(void **state) {
+    (void)state;
+    struct said first = say();
+    atomic_store(&decode[0].n_lost_archives, 1);
+    atomic_store(&decode[1].n_lost_archives, 1);
+    int before = n_archives();
+    struct said second = say();
+    assert_in_range(second.retries, 1, 2);
+    assert_true(second.from_store);
+    assert_int_equal(second.n_reused, first.n_prompt + N_NEW - 1);
+    assert_int_equal(n_archives(), before + 1);
+    struct said third = say();
+    assert_true(!third.from_store && !third.prefilled);
+    end_conversation();
+}
+
+// Clients hear the end though the copy is not there. Without the session the next turn goes back to the copy before it.
+static void test_turn_ends_before_a_copy_that_takes_long(void **state) {
+    (void)state;
+    struct said first = say();
+    ON_BOTH(archive_hangs, true);
+    struct said second = say();
+    assert_false(second.from_store);
+    assert_int_equal(n_archives(), 2);
+    ON_BOTH(has_lost_sessions, true);
+    struct said third = say();
+    assert_true(third.from_store && !third.prefilled);
+    assert_int_equal(third.n_reused, first.n_prompt + N_NEW - 1);
+    assert_int_equal(store.n_forgotten, 0);
+    // Ended meanwhile: what comes to be of these copies goes as soon as it is there, as the first one has.
+    end_conversation();
+    assert_int_equal(store.n_forgotten, 1);
+    ON_BOTH(archive_hangs, false);
+    wait_for(&store.n_forgotten, 3);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_turn_goes_on_where_its_session_is, start, stop),
+        cmocka_unit_test_setup_teardown(test_turn_goes_on_from_the_store_when_the_lease_is_over, start, stop),
+        cmocka_unit_test_setup_teardown(test_turn_that_goes_on_elsewhere_counts_as_a_retry, start, stop),
+        cmocka_unit_test_setup_teardown(test_turn_is_made_again_behind_a_lost_copy, start, stop),
+        cmocka_unit_test_setup_teardown(test_turn_ends_before_a_copy_that_takes_long, start, stop),
+    };
+    sl_rpc_init();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    sl_rpc_shutdown();
+    return failed;
+}

@@ -1,0 +1,85 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""What the predictions of `sluice bench kernels` (lab/bench/bench_kernels.c) come to for whole prompts and steps of Llama-3.1-8B on an H200, beside
+what is aimed at. Nothing here was measured.
+
+    aims.py             prints the table of docs/GPU.md
+
+Launches and what waits for them are not in it, nor is the fabric.
+"""
+import os
+import re
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+BANDWIDTH, PRODUCTS = 4.3e12, 480e12  # of a copy, and of our product of 4,096 by 4,096 (docs/GPU.md)
+LAYERS, HEADS, KV_HEADS, D, E, F, V = 32, 32, 8, 128, 4096, 14336, 128256
+MATRICES = LAYERS * (E * (HEADS + 2 * KV_HEADS) * D + HEADS * D * E + 3 * E * F)  # weights of products, but the head's
+HEAD = V * E
+ROTATED = 850 / 1150  # instructions of a page in attention, and where its keys are rotated by their slots
+
+
+def predicted():
+    """By case, its fraction of the floor."""
+    with open(os.path.join(ROOT, "lab/bench/bench_kernels.c"), encoding="utf-8") as file:
+        rows = re.findall(r'^    \{"([^"]+)", .*?([0-9.]+)\},$', file.read(), re.M)
+    return {name: float(fraction) for name, fraction in rows}
+
+
+P = predicted()
+
+
+def seen(n, budget, chunk):
+    """Slots that the rows of a prompt attend to, in all; and those that its chunks move when they evict."""
+    total = moved = 0
+    held = 0
+    for first in range(0, n, chunk):
+        rows = min(chunk, n - first)
+        total += rows * held + rows * rows / 2
+        held += rows
+        if budget and held > budget:
+            held = budget
+            moved += held
+    return total, moved
+
+
+def prefill(n, budget=0, chunk=512, folds=False, rotated=False):
+    slots, moved = seen(n, budget, chunk)
+    attention = 4 * HEADS * D * LAYERS * slots / (PRODUCTS * P["attend, a prompt, f16"] * (ROTATED if rotated else 1))
+    fold = 2 * HEADS * D * LAYERS * slots / (PRODUCTS * P["fold"]) if folds else 0
+    products = 2 * MATRICES * n / (PRODUCTS * P["matmul down, bf16"])
+    around = n * LAYERS * 4 * (10 * E + 2 * (HEADS + 2 * KV_HEADS) * D + 2 * F) / (BANDWIDTH * P["norm"])
+    evict = moved * LAYERS * 2 * 2 * KV_HEADS * D * 2 / (BANDWIDTH * P["gather"])
+    return {"products": products, "attention": attention, "fold": fold, "around": around, "gather": evict}
+
+
+def decode(sequences, slots, layers, page_bytes, case, rows):
+    """Weights at so many rows, pages of so many layers: seconds, and the floor."""
+    weights, pages = 2 * (MATRICES + HEAD), sequences * slots / 64 * KV_HEADS * layers * page_bytes
+    floor = (weights + pages) / BANDWIDTH
+    return weights / (BANDWIDTH * P[f"matmul up, {rows}, bf16"]) + pages / (BANDWIDTH * P[case]), floor, pages / (
+        BANDWIDTH * P[case]), pages / BANDWIDTH
+
+
+def main():
+    n = 131072
+    whole = prefill(n, chunk=2048)
+    cases = [("full", whole, None), ("h2o,budget=0.2", prefill(n, n // 5, 512, folds=True), 0.6),
+             ("h2o,budget=0.2,chunk=2048", prefill(n, n // 5, 2048, folds=True), 0.6),
+             ("locret", prefill(n, 6000, 3072, rotated=True), 0.6)]
+    for name, parts, aim in cases:
+        total = sum(parts.values())
+        text = ", ".join(f"{part} {seconds:.1f}" for part, seconds in parts.items() if seconds > 0.05)
+        ratio = f", {total / sum(whole.values()):.2f} of full (aim {aim})" if aim else ""
+        print(f"prefill of 128k, {name}: {total:.1f} s{ratio}: {text}")
+    seconds, floor, pages, pages_floor = decode(64, 8192, LAYERS, 9216, "attend, a step, int4", "16 rows")
+    print(f"decode, 64 sequences of 8k, int4: attention {pages * 1e3:.1f} ms, {pages_floor / pages:.2f} of bandwidth (aim 0.7); "
+          f"the step {seconds * 1e3:.1f} ms, {floor / seconds:.2f}")
+    seconds, floor, pages, _ = decode(1, n, 1, 2 * 64 * D * 2 // 8 + 1024, "attend, a step, int2", "1 row")
+    rows = LAYERS * KV_HEADS * (64 + 128) * 2 * D * 2 / (BANDWIDTH * P["attend_slots, the kept"])
+    print(f"decode at 128k, tailorkv, one dense layer: {(seconds + rows) * 1e3:.1f} ms, {(seconds + rows) / floor:.1f} times "
+          f"weights and resident KV (aim 1.5): weights {(seconds - pages) * 1e3:.1f}, pages {(pages + rows) * 1e3:.2f}; "
+          "what the stores answer not in it")
+
+
+if __name__ == "__main__":
+    main()
