@@ -43,7 +43,8 @@ if(NVCC)
 endif()
 
 set(CUDA_KERNELS
-  attention/append attention/attend attention/attend_packed attention/attend_tensor attention/collect attention/quantize attention/stats attention/stats_tensor
+  attention/append attention/attend attention/attend_packed attention/attend_tensor attention/collect attention/digest attention/quantize attention/stats
+  attention/stats_tensor
   dense/around dense/few_rows dense/many_rows dense/matmul dense/pick dense/ranks dense/rows
   evict/choose evict/estimate evict/gather evict/merge evict/scores evict/select evict/value_change
   retrieve/rows retrieve/scan)

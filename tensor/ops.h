@@ -254,6 +254,13 @@ struct sl_page_error {
     double key, key_norm, value, value_norm;
 };
 
+// Bytes that are digested in parts: d_0 = 0, d_i = hash of part i (base/hash.h) with the seed d_{i-1}.
+struct sl_digest_piece {
+    const void *data;
+    const uint32_t *part_bytes; // [n_parts], the host's; each at least 1
+    uint32_t n_parts;
+};
+
 #define SL_MAX_CANDIDATES 1024
 
 // What is asked of a row of logits.
@@ -395,6 +402,8 @@ struct sl_ops {
     void (*quantize)(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to);
     // The pieces, one behind the other, into adjacent memory: what travels leaves a device in one copy
     void (*collect)(struct sl_stream *stream, const struct sl_piece *pieces, uint32_t n, void *to);
+    // digests_out[i], in shared memory: the last digest of pieces[i]. What travels without passing through the host is verified by it
+    void (*digest)(struct sl_stream *stream, const struct sl_digest_piece *pieces, uint32_t n, uint64_t *digests_out);
 
     // --- scores of slots: j < kv[h].n_slots ------------------------------------------------------------------------
     // out[h][j] = state[plane][j]; 0 where a packed page has dropped it

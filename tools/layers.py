@@ -33,7 +33,7 @@ ROWS = {
     "tensor/cpu": "base tensor tensor/cpu/*",  # tiers.c chooses among those below
     "tensor/cpu/simd": "tensor",
     "tensor/cpu/dense": "tensor tensor/cpu/simd",
-    "tensor/cpu/attention": "tensor tensor/cpu/simd",
+    "tensor/cpu/attention": "base tensor tensor/cpu/simd",
     "tensor/cpu/evict": "base kvcache tensor tensor/cpu/attention",
     "tensor/cpu/retrieve": "tensor tensor/cpu/simd tensor/cpu/attention",
     "tensor/ranks": "base tensor tensor/group",

@@ -221,6 +221,20 @@ static void do_pick(struct bench *b, int rows) {
     OPS->pick(STREAM, b->world.logits, b->world.shape.vocab, asked, rows, b->world.picked);
 }
 
+// Of the memory of rows of logits, as if it travelled.
+static void do_digest(struct bench *b, int rows) {
+    enum { MOST = 256, PIECE_BYTES = 512 << 10 };
+    static const uint32_t piece_bytes = PIECE_BYTES;
+    struct sl_digest_piece pieces[MOST];
+    size_t bytes = (size_t)rows * (size_t)b->world.shape.vocab * sizeof(float);
+    uint32_t last_bytes = (uint32_t)(bytes % PIECE_BYTES), n = 0;
+    for (size_t at = 0; at < bytes && n < MOST; at += PIECE_BYTES) {
+        bool whole = bytes - at >= PIECE_BYTES;
+        pieces[n++] = (struct sl_digest_piece){(char *)b->world.logits + at, whole ? &piece_bytes : &last_bytes, 1};
+    }
+    OPS->digest(STREAM, pieces, n, (uint64_t *)(void *)b->world.picked);
+}
+
 // --- the cases -------------------------------------------------------------------------------------------------------
 
 // The order matters to some: lists are chosen, then used.
@@ -257,6 +271,7 @@ static const struct {
     {"nearest", do_nearest, sl_cost_nearest, 0, 0.05},
     {"merge", do_merge, sl_cost_gather, 0, 0.05},
     {"gather", do_gather, sl_cost_gather, 0, 0.50},
+    {"digest, 64 rows of logits", do_digest, sl_cost_logits, SL_WORLD_SEQUENCES, 0.30},
     {"pick, 64 rows", do_pick, sl_cost_logits, SL_WORLD_SEQUENCES, 0.12},
     {"pick, 1 row", do_pick, sl_cost_logits, 1, 0.002},
 };

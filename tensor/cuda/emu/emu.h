@@ -129,6 +129,9 @@ static inline uint32_t __float_as_uint(float f) {
     __builtin_memcpy(&u, &f, 4);
     return u;
 }
+static inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
+    return (uint64_t)((unsigned __int128)a * b >> 64);
+}
 static inline float rsqrtf(float x) {
     return 1.0f / sqrtf(x);
 }

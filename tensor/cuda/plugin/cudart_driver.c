@@ -211,6 +211,11 @@ void sl_cudart_describe(int index, char *text, size_t bytes) {
 
 // --- memory ----------------------------------------------------------------------------------------------------------------
 
+/*
+ * All that is registered is of cudaMalloc(), so support with virtual memory management
+ * (cudaDevAttrGPUDirectRDMAWithCudaVMMSupported) does not matter. An RDMA device reads what kernels wrote once the host has seen
+ * their event. What it writes kernels would see behind a flush: nothing is granted in device memory.
+ */
 static bool network_reaches(void) {
     int supported = 0;
     make_current();

@@ -37,7 +37,9 @@ struct gpu_driver {
     void (*use)(int index);        // of the calling thread, until it uses another. Cheap where it does already
     size_t (*room)(void);          // bytes of device memory that are free
     bool (*network_reaches)(void); // an RDMA device may read and write its memory
-    void *(*alloc)(size_t bytes);  // device memory; NULL: exhausted
+    // Where it finds a block: NULL, or what this returns. Another address than the block's own is ordinary memory.
+    void *(*network_view)(void *block);
+    void *(*alloc)(size_t bytes); // device memory; NULL: exhausted
     void (*free)(void *block);
     void *(*alloc_shared)(size_t bytes); // host memory that kernels reach
     void (*free_shared)(void *block);
