@@ -2,17 +2,21 @@
 // Memory that capsules leave from. See outgoing.h.
 #include "node/outgoing.h"
 
+#include <stdint.h>
+
 #include "base/log.h"
 
 static enum sl_status take(struct sl_outgoing *outgoing, struct sl_fabric *fabric, size_t bytes, struct sl_error *err) {
     struct sl_device *device = outgoing->device;
-    outgoing->block = sl_device_alloc(device, SL_MEMORY_DEVICE, bytes);
+    size_t taken_bytes = bytes + SL_ARENA_UNIT; // a device aligns to less
+    outgoing->block = sl_device_alloc(device, SL_MEMORY_DEVICE, taken_bytes);
     if (outgoing->block == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "the device has no room for %zu bytes on their way (--staging)", bytes);
     }
     void *seen = sl_device_network_view(device, outgoing->block);
-    enum sl_status status = sl_fabric_region_add(fabric, outgoing->block, bytes, seen, err);
-    return status == SL_OK ? sl_arena_create(outgoing->block, bytes, &outgoing->arena, err) : status;
+    enum sl_status status = sl_fabric_region_add(fabric, outgoing->block, taken_bytes, seen, err);
+    size_t skip = (SL_ARENA_UNIT - (uintptr_t)outgoing->block % SL_ARENA_UNIT) % SL_ARENA_UNIT;
+    return status == SL_OK ? sl_arena_create((char *)outgoing->block + skip, bytes, &outgoing->arena, err) : status;
 }
 
 void sl_outgoing_open(struct sl_outgoing *outgoing, struct sl_fabric *fabric, struct sl_device *device, size_t bytes,

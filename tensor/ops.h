@@ -18,7 +18,8 @@
  *
  * Precision: sums are f32 everywhere. Weights and keys are used as they are stored; a tier may round the other side of
  *         a product (activations, queries, attention weights) to bf16 where the weights are bf16 or quantized, or the
- *         keys 16 bits or less: tier "amx" does, and "avx512bf16" for weights. With f32 weights and f32 pages no tier rounds anything.
+ *         keys 16 bits or less: tier "amx" does, and "avx512bf16" for weights. "amx2" keeps 16 bits of both sides, but for
+ *         attention weights and values, and keys that are rotated or quantized. With f32 weights and f32 pages no tier rounds anything.
  *
  * Order: an operation is queued in a stream (tensor/device.h) and may be done after it returns. Tensors that it names (vectors,
  *         lists, rows, pages, scratch, what `device` of counts leads to) are memory of the device, or shared memory where
@@ -102,6 +103,7 @@ struct sl_matrix {
     void *packed; // the tier's own layout, or NULL when it computes from the parts
     size_t packed_bytes;
     bool packed_reads_parts; // what is packed leads to the parts, at least in places
+    bool in_two_terms;       // of tier amx2, which sets it: tensor/cpu/dense/amx_dense.c
     // Of a rank's share (tensor/ranks), where the device has memory of its own:
     int64_t up_bias;  // how many floats behind `bias` U's begins; 0: n / 2
     int64_t first_id; // embed(): of the first row; rows of ids outside [first_id, first_id + n) are passed over
