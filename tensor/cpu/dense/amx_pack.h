@@ -41,5 +41,6 @@ size_t sl_amx_packed_step_bytes(const struct sl_matrix *w);
 // ops->pack for bf16 and quantized weights.
 enum sl_status sl_amx_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
 
-// Tiles of `count` adjacent steps, of which the first lies at `packed`: there, or made in buffer[count * SL_AMX_STEP_BYTES].
+// Tiles of `count` adjacent steps, of which the first lies at `packed`: there, or made in buffer[count * sl_amx_terms(w) *
+// SL_AMX_STEP_BYTES], a step's first terms before its second ones.
 const char *sl_amx_tiles(const struct sl_matrix *w, const char *packed, int64_t count, char *buffer);
