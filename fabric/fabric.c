@@ -79,6 +79,7 @@ static enum sl_status resolve_own(struct sl_fabric *fabric, struct sl_error *err
 
 static enum sl_status fill(struct sl_fabric *fabric, const struct sl_fabric_config *config, struct sl_error *err) {
     fabric->pulse = (struct sl_pulse){.name = "data plane", .n_waiting = 1};
+    fabric->device_memory = config->device_memory;
     fabric->heartbeat_ms = config->heartbeat_ms > 0 ? config->heartbeat_ms : 1000;
     fabric->last = &fabric->first;
     fabric->host_id = host_id();
@@ -158,6 +159,11 @@ enum sl_status sl_fabric_region_create(struct sl_fabric *fabric, size_t bytes, u
                                        struct sl_error *err) {
     return sl_region_create(fabric, bytes, (kinds & SL_REGION_LOCKED) != 0, (kinds & SL_REGION_HUGE_PAGES) != 0,
                             base_out, err);
+}
+
+enum sl_status sl_fabric_region_add(struct sl_fabric *fabric, void *base, size_t bytes, void *seen,
+                                    struct sl_error *err) {
+    return sl_region_add(fabric, base, bytes, seen, err);
 }
 
 void sl_fabric_get_stats(struct sl_fabric *fabric, struct sl_fabric_stats *stats_out) {

@@ -37,6 +37,8 @@ struct sl_fabric_config {
     bool insecure;                  // that is wanted, also where other hosts can connect
     int64_t
         heartbeat_ms; // between beats to each connected peer; one silent for 3 beats, of the slower side, is lost. 0: 1000
+    bool
+        device_memory; // regions of a GPU's memory will be added: UCX is started with what it needs for them, if it has it
     const char *inject; // fault injection for tests: e.g. "corrupt:3" flips a byte of the 3rd piece; NULL or "": none
 };
 
@@ -65,7 +67,7 @@ uint64_t sl_fabric_epoch(const struct sl_fabric *fabric);
 // Of the progress thread, which always has work: its turns. Lives as long as the fabric.
 struct sl_pulse *sl_fabric_pulse(struct sl_fabric *fabric);
 
-// Whether RDMA would carry what is sent, and whether UCX here could send from memory of a GPU at all. Takes a while: for start-up.
+// Whether RDMA would carry what is sent, and whether UCX here could put from memory of a GPU at all: knows it, and is 1.16 or newer. Takes a while: for start-up.
 bool sl_fabric_has_rdma(const struct sl_fabric *fabric);
 bool sl_fabric_knows_cuda(const struct sl_fabric *fabric);
 
@@ -81,6 +83,14 @@ enum sl_region_kind {
 }; // flags; huge: reserved ones of 2 MiB, all taken at once
 enum sl_status sl_fabric_region_create(struct sl_fabric *fabric, size_t bytes, unsigned kinds, void **base_out,
                                        struct sl_error *err);
+
+/*
+ * Memory of a device becomes a region to send from, until sl_fabric_destroy(), which it outlives. `seen` is where the network
+ * finds it (sl_device_network_view()): at its own address, where UCX must know CUDA's memory, or where this process has mapped it as
+ * ordinary memory. Nothing here reads it by its own address. SL_ERR_UNSUPPORTED: without UCX, or UCX cannot register it.
+ */
+enum sl_status sl_fabric_region_add(struct sl_fabric *fabric, void *base, size_t bytes, void *seen,
+                                    struct sl_error *err);
 
 // ---- receiving -------------------------------------------------------------------------------------------------
 
@@ -134,6 +144,21 @@ enum sl_status sl_ship_open(struct sl_fabric *fabric, const uint8_t *ticket, siz
  * overlap. SL_ERR_RANGE: outside the grant. The status of a ship that has already failed comes back here too.
  */
 enum sl_status sl_ship_piece(struct sl_ship *ship, size_t offset, const void *data, size_t bytes);
+
+/*
+ * Whether pieces that lie in a device's memory, at `data`, can go from there: by puts, over RDMA, or over shared memory where the
+ * network sees them as ordinary memory. Not known before the receiver has said how it is reached. After a put from there that
+ * failed nothing goes from there any more.
+ */
+enum sl_ship_straight { SL_STRAIGHT_UNKNOWN, SL_STRAIGHT_YES, SL_STRAIGHT_NO };
+enum sl_ship_straight sl_ship_straight(const struct sl_ship *ship, const void *data);
+
+/*
+ * Queue a piece of such memory, of at most SL_DIGESTED_MAX_BYTES, with its digest (base/hash.h, seed 0), since nobody here can read
+ * it. As sl_ship_piece() otherwise; all work of the device that writes it is done.
+ */
+#define SL_DIGESTED_MAX_BYTES ((size_t)512 << 10)
+enum sl_status sl_ship_digested(struct sl_ship *ship, size_t offset, const void *data, size_t bytes, uint64_t digest);
 
 // Send the header and wait until the receiver has verified everything. At most once. On failure err says which side and
 // why.

@@ -41,7 +41,7 @@ enum sl_status sl_grant_open(struct sl_fabric *fabric, void *block, size_t bytes
         return sl_fail(err, SL_ERR_PRECONDITION, "this fabric does not listen, so nobody can ship to it");
     }
     struct sl_region *region = sl_fabric_region(fabric, block, bytes);
-    if (!region || bytes == 0) {
+    if (!region || region->seen || bytes == 0) {
         return sl_fail(err, SL_ERR_INVALID, "a grant of %zu bytes at %p is not inside a region", bytes, block);
     }
     struct sl_grant *grant = calloc(1, sizeof *grant);

@@ -18,26 +18,47 @@
 #endif
 
 #include "base/hash.h"
+#include "base/log.h"
 #include "fabric/ship.h"
 
 #define PACK_BELOW_BYTES 65536
 
+static_assert(SL_DIGESTED_MAX_BYTES <= SL_SEGMENT_MAX_BYTES, "a piece that is digested is one segment");
+
 struct parts {
     size_t offset, bytes;
     uint32_t n;
+    struct sl_region *device; // one part, of its memory, with this digest; NULL: parts of the host's
+    uint64_t digest;
     const uint8_t *data[SL_SEGMENT_MAX_PARTS];
     uint32_t part_bytes[SL_SEGMENT_MAX_PARTS];
 };
+
+static bool take_digested(struct sl_ship *ship, struct parts *parts) {
+    const struct sl_piece *piece = &ship->taken.at[ship->cursor++];
+    parts->n = 1;
+    parts->offset = piece->offset;
+    parts->bytes = piece->bytes;
+    parts->data[0] = piece->data;
+    parts->part_bytes[0] = (uint32_t)piece->bytes;
+    parts->device = piece->device;
+    parts->digest = piece->digest;
+    return true;
+}
 
 // Take the next segment's parts off the ship's pieces. False: there are none.
 static bool gather(struct sl_ship *ship, struct parts *parts) {
     parts->n = 0;
     parts->bytes = 0;
+    parts->device = NULL;
+    if (ship->cursor < ship->taken.n && ship->taken.at[ship->cursor].device) {
+        return take_digested(ship, parts);
+    }
     while (ship->cursor < ship->taken.n && parts->n < SL_SEGMENT_MAX_PARTS && parts->bytes < SL_SEGMENT_MAX_BYTES) {
         struct sl_piece *piece = &ship->taken.at[ship->cursor];
         if (parts->n == 0) {
             parts->offset = piece->offset;
-        } else if (piece->offset != parts->offset + parts->bytes) {
+        } else if (piece->device || piece->offset != parts->offset + parts->bytes) {
             break;
         }
         size_t n = piece->bytes < SL_PART_MAX_BYTES ? piece->bytes : SL_PART_MAX_BYTES;
@@ -165,15 +186,31 @@ struct put {
     struct sl_peer_op op;
     struct sl_ship *ship;
     struct sl_peer_send *announcement;
-    size_t n_pending; // put requests, the flush, and the function that starts them
+    struct sl_region *device; // whose memory is put from; NULL: the host's
+    size_t n_pending;         // put requests, the flush, and the function that starts them
     bool flushing;
     enum sl_status status;
 };
+
+/*
+ * A put from a device's memory has failed, and its peer is there: what was found out at start does not hold. This ship is over, as if
+ * its receiver were lost, so that the job goes on; the next ones are staged.
+ */
+static void blame_device(struct put *put, enum sl_status status) {
+    if (!atomic_exchange(&put->device->failed, true)) {
+        sl_log_warn("fabric", "a put from the device's memory failed (%s): what travels is staged from now on",
+                    sl_status_text(status));
+    }
+    put->status = SL_ERR_PEER_LOST;
+}
 
 static void put_step(struct put *put, enum sl_status status) {
     struct sl_peer *peer = put->op.peer;
     if (status != SL_OK && put->status == SL_OK) {
         put->status = status;
+        if (put->device && peer->state == PEER_UP && status != SL_ERR_PEER_LOST && status != SL_ERR_CANCELLED) {
+            blame_device(put, status);
+        }
     }
     if (--put->n_pending > 0) {
         return;
@@ -204,7 +241,9 @@ static void on_put(struct sl_peer_op *op, enum sl_status status) {
 static void put_range(struct put *put, size_t offset, const uint8_t *data, size_t bytes) {
     const struct sl_ship *ship = put->ship;
     put->n_pending++;
-    enum sl_status status = sl_peer_put(&put->op, ship->region, data, bytes, ship->address + offset);
+    bool failing = put->device && ship->ships->device_put > 0 && --ship->ships->device_put == 0;
+    enum sl_status status =
+        failing ? SL_ERR_IO : sl_peer_put(&put->op, ship->region, data, bytes, ship->address + offset);
     if (status != SL_INPROGRESS) {
         put_step(put, status);
     }
@@ -256,7 +295,8 @@ static void send_puts(struct sl_ship *ship, struct sl_peer_send *send, const str
         sl_peer_send_free(send);
         return;
     }
-    *put = (struct put){{ship->peer, on_put}, .ship = ship, .announcement = send, .n_pending = 1, .status = SL_OK};
+    *put = (struct put){{ship->peer, on_put},    .ship = ship,   .announcement = send,
+                        .device = parts->device, .n_pending = 1, .status = SL_OK};
     uint64_t digest = 0;
     size_t offset = parts->offset;
     for (uint32_t i = 0; i < parts->n; i++) {
@@ -295,6 +335,11 @@ bool sl_ship_send_segment(struct sl_ship *ship) {
     ship->n_segments++;
     ship->body_bytes += parts.bytes;
     bool corrupting = ships->corrupt > 0 && --ships->corrupt == 0;
+    if (parts.device) { // nobody here can flip a byte of it
+        set_digest(send, parts.digest ^ (corrupting ? 1 : 0));
+        send_puts(ship, send, &parts, true);
+        return true;
+    }
     if (corrupting || !ship->region) {
         set_digest(send, digest_of(&parts));
     }

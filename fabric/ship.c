@@ -122,6 +122,9 @@ static void set_mode(struct sl_ship *ship) {
     sl_peer_transport(ship->peer, transport, sizeof transport);
     snprintf(ship->mode_text, sizeof ship->mode_text, "%s %s", ship->region ? "put" : "am", transport);
     atomic_store(&ship->mode, ship->mode_text);
+    atomic_store(&ship->way, !ship->region        ? SHIP_BY_MESSAGES
+                             : ship->region->rdma ? SHIP_BY_RDMA
+                                                  : SHIP_BY_SHARED_MEMORY);
 }
 
 static void send_claim(struct sl_ship *ship, bool one_sided) {
@@ -386,7 +389,8 @@ const struct sl_verb_ops sl_ship_ops = {
                  {SL_WIRE_PLACE, "PLACE", sizeof(struct sl_wire_grant_place), false, on_place}},
     .faults = {{"corrupt", offsetof(struct sl_ships, corrupt)},
                {"drop_final", offsetof(struct sl_ships, drop_final)},
-               {"stall", offsetof(struct sl_ships, stall)}},
+               {"stall", offsetof(struct sl_ships, stall)},
+               {"device_put", offsetof(struct sl_ships, device_put)}},
     .gauges = {SL_GAUGE(struct sl_ships, n_open, ships_open)},
     .pump = pump,
     .tick = tick,

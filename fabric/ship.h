@@ -12,15 +12,21 @@ struct sl_ships {
     struct sl_verb verb;
     struct sl_ship *first;
     _Atomic uint64_t last_id, n_open;
-    uint64_t corrupt, drop_final, stall; // fault injection: the Nth, counted down; 0: never
+    uint64_t corrupt, drop_final, stall, device_put; // fault injection: the Nth, counted down; 0: never
 };
 
 enum sl_ship_state { SHIP_WAITING, SHIP_CLAIMING, SHIP_FLOWING, SHIP_FINISHING, SHIP_ENDING, SHIP_ENDED };
+
+// How the owner is reached.
+enum sl_ship_way { SHIP_NO_WAY_YET, SHIP_BY_MESSAGES, SHIP_BY_SHARED_MEMORY, SHIP_BY_RDMA };
 
 struct sl_piece {
     size_t offset;
     const uint8_t *data;
     size_t bytes;
+    struct sl_region
+        *device; // whose memory the host cannot read: the piece is one segment, with this digest. NULL: it can
+    uint64_t digest;
 };
 
 struct sl_pieces {
@@ -50,7 +56,8 @@ struct sl_ship {
     char text[SL_ANSWER_TEXT_BYTES + 128];
     char mode_text[48];
     _Atomic(const char *) mode; // mode_text once it is written
-    atomic_bool work;           // something of the above is new to the progress thread
+    _Atomic(enum sl_ship_way) way;
+    atomic_bool work; // something of the above is new to the progress thread
     atomic_size_t acked_bytes;
 
     // the progress thread's

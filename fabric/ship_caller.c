@@ -13,10 +13,11 @@
 
 // ---- the caller's side -----------------------------------------------------------------------------------------
 
-static enum sl_status push_piece(struct sl_pieces *pieces, size_t offset, const uint8_t *data, size_t bytes) {
+static enum sl_status push_piece(struct sl_pieces *pieces, const struct sl_piece *piece) {
     struct sl_piece *last = pieces->n > 0 ? &pieces->at[pieces->n - 1] : NULL;
-    if (last && last->offset + last->bytes == offset && last->data + last->bytes == data) {
-        last->bytes += bytes;
+    if (last && !last->device && !piece->device && last->offset + last->bytes == piece->offset &&
+        last->data + last->bytes == piece->data) {
+        last->bytes += piece->bytes;
         return SL_OK;
     }
     if (pieces->n == pieces->capacity) {
@@ -28,12 +29,12 @@ static enum sl_status push_piece(struct sl_pieces *pieces, size_t offset, const 
         pieces->at = grown;
         pieces->capacity = capacity;
     }
-    pieces->at[pieces->n++] = (struct sl_piece){offset, data, bytes};
+    pieces->at[pieces->n++] = *piece;
     return SL_OK;
 }
 
-enum sl_status sl_ship_piece(struct sl_ship *ship, size_t offset, const void *data, size_t bytes) {
-    if (offset > ship->ticket.head.bytes || bytes > ship->ticket.head.bytes - offset) {
+static enum sl_status queue_piece(struct sl_ship *ship, const struct sl_piece *piece) {
+    if (piece->offset > ship->ticket.head.bytes || piece->bytes > ship->ticket.head.bytes - piece->offset) {
         return SL_ERR_RANGE;
     }
     pthread_mutex_lock(&ship->lock);
@@ -41,8 +42,8 @@ enum sl_status sl_ship_piece(struct sl_ship *ship, size_t offset, const void *da
     if (status == SL_OK && (ship->finish_wanted || ship->close_wanted)) {
         status = SL_ERR_PRECONDITION;
     }
-    if (status == SL_OK && bytes > 0) {
-        status = push_piece(&ship->queued, offset, data, bytes);
+    if (status == SL_OK && piece->bytes > 0) {
+        status = push_piece(&ship->queued, piece);
         atomic_store(&ship->work, true);
     }
     bool attached = !ship->detached;
@@ -51,6 +52,42 @@ enum sl_status sl_ship_piece(struct sl_ship *ship, size_t offset, const void *da
         sl_fabric_wake(ship->fabric);
     }
     return status;
+}
+
+enum sl_status sl_ship_piece(struct sl_ship *ship, size_t offset, const void *data, size_t bytes) {
+    return queue_piece(ship, &(struct sl_piece){.offset = offset, .data = data, .bytes = bytes});
+}
+
+enum sl_ship_straight sl_ship_straight(const struct sl_ship *ship, const void *data) {
+    const struct sl_region *region = sl_fabric_region(ship->fabric, data, 1);
+    if (!region || !region->seen || atomic_load(&((struct sl_region *)(uintptr_t)region)->failed)) {
+        return SL_STRAIGHT_NO;
+    }
+    switch (atomic_load(&((struct sl_ship *)(uintptr_t)ship)->way)) {
+    case SHIP_NO_WAY_YET:
+        return SL_STRAIGHT_UNKNOWN;
+    case SHIP_BY_RDMA:
+        return SL_STRAIGHT_YES;
+    case SHIP_BY_SHARED_MEMORY: // by the processor
+        return sl_region_is_cuda(region) ? SL_STRAIGHT_NO : SL_STRAIGHT_YES;
+    case SHIP_BY_MESSAGES:
+        break;
+    }
+    return SL_STRAIGHT_NO;
+}
+
+enum sl_status sl_ship_digested(struct sl_ship *ship, size_t offset, const void *data, size_t bytes, uint64_t digest) {
+    if (bytes > SL_DIGESTED_MAX_BYTES) {
+        return SL_ERR_RANGE;
+    }
+    if (sl_ship_straight(ship, data) != SL_STRAIGHT_YES) {
+        return SL_ERR_PRECONDITION;
+    }
+    struct sl_region *region = sl_fabric_region(ship->fabric, data, bytes);
+    return !region ? SL_ERR_RANGE
+                   : queue_piece(
+                         ship, &(struct sl_piece){
+                                   .offset = offset, .data = data, .bytes = bytes, .device = region, .digest = digest});
 }
 
 // Ask the progress thread for something, and wait until *done. With the lock held.

@@ -51,7 +51,7 @@ enum sl_status sl_window_open(struct sl_fabric *fabric, void *base, size_t bytes
         return sl_fail(err, SL_ERR_PRECONDITION, "this fabric does not listen, so nobody can read from it");
     }
     const struct sl_region *region = sl_fabric_region(fabric, base, bytes);
-    if (!region || bytes == 0) {
+    if (!region || region->seen || bytes == 0) {
         return sl_fail(err, SL_ERR_INVALID, "a window of %zu bytes at %p is not inside a region", bytes, base);
     }
     struct sl_window *window = calloc(1, sizeof *window);

@@ -97,6 +97,10 @@ void sl_model_destroy(struct sl_model **model);
 const struct sl_model_config *sl_model_get_config(const struct sl_model *model);
 const struct sl_rope *sl_model_get_rope(const struct sl_model *model, int rope_set);
 size_t sl_model_weight_bytes(const struct sl_model *model); // as stored in the folder
+
+// Whether `model` is a GGUF file with matrices of more bits than bf16 has. False, too, where it cannot be read: loading says why.
+bool sl_model_exceeds_bf16(const char *model);
+
 // Packed matrices (or, of a tier that does not pack, what is stored), norms and biases, all of which a forward pass reads, and:
 size_t sl_model_memory_bytes(const struct sl_model *model);
 // of that the embedding, of which a pass reads a row a token. 0: its rows come from the mapped file, or are the head's, too.

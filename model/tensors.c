@@ -326,3 +326,18 @@ void sl_tensors_release(struct sl_tensors *t, const struct sl_source *source, co
     }
     sl_tensor_drop_pages(&tensor);
 }
+
+bool sl_model_exceeds_bf16(const char *model) {
+    struct sl_gguf *gguf;
+    size_t n = 0;
+    bool exceeds = false;
+    if (sl_model_gguf_open(model, &gguf, NULL) != SL_OK || gguf == NULL) {
+        return false;
+    }
+    const struct sl_gguf_tensor *tensors = sl_gguf_tensors(gguf, &n);
+    for (size_t i = 0; i < n && !exceeds; i++) {
+        exceeds = tensors[i].n_dims > 1 && strcmp(tensors[i].type->name, "BF16") != 0;
+    }
+    sl_gguf_close(&gguf);
+    return exceeds;
+}

@@ -15,7 +15,6 @@
 #include "node/load.h"
 #include "node/probes.h"
 #include "node/room.h"
-#include "node/staged.h"
 #include "node/watch.h"
 #include "proto/methods.h"
 #include "trace/otlp/otlp.h"
@@ -25,8 +24,22 @@
 #define SPARE_CALLS       64 // for Reserve, Renew, Release beside one long call a job
 #define DRAIN_MS          500
 
+static bool wants_direct(const struct sl_node *node) {
+    return node->config.gpudirect == NULL || strcmp(node->config.gpudirect, "off") != 0;
+}
+
+static enum sl_status check_direct(const struct sl_node *node, struct sl_error *err) {
+    const char *said = node->config.gpudirect;
+    return said == NULL || strcmp(said, "auto") == 0 || strcmp(said, "off") == 0
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID, "--gpudirect %s: auto or off", said);
+}
+
 static enum sl_status open_model(struct sl_node *node, int max_rows, struct sl_error *err) {
     const char *dir = node->config.model;
+    if (check_direct(node, err) != SL_OK) {
+        return SL_ERR_INVALID;
+    }
     if (!dir) {
         return sl_fail(err, SL_ERR_INVALID, "no model: give --model DIR (a Hugging Face model folder, or a GGUF file)");
     }
@@ -82,11 +95,21 @@ static enum sl_status open_arena(struct sl_node *node, struct sl_error *err) {
     return status == SL_OK ? sl_ledger_create(node->arena, &node->ledger, err) : status;
 }
 
-static void tell_reason(const struct sl_node *node) {
-    const struct sl_direct_means means = {.ucx_knows_cuda = sl_fabric_knows_cuda(node->fabric),
-                                          .has_rdma = sl_fabric_has_rdma(node->fabric),
-                                          .network_reaches = sl_device_network_reaches(node->runtime.device)};
-    sl_log_info("node", "staged reason=\"%s\"", sl_staged_reason(&means));
+// Memory of the device that capsules leave from straight, where everything for that is there.
+static void open_outgoing(struct sl_node *node, Sluice__V1__WorkerRole role) {
+    struct sl_device *device = node->runtime.device;
+    void *arena = node->runtime.arena_memory[0];
+    bool reaches = sl_device_network_reaches(device);
+    struct sl_direct_means means = {.wanted = wants_direct(node),
+                                    .ships = role == SLUICE__V1__WORKER_ROLE__PREFILL,
+                                    .one_device = sl_runtime_ranks(&node->runtime) == 1,
+                                    .network_reaches = reaches,
+                                    .ordinary = reaches && sl_device_network_view(device, arena) != arena};
+    if (means.wanted && means.ships && !means.ordinary) {
+        means.ucx_knows_cuda = sl_fabric_knows_cuda(node->fabric);
+        means.has_rdma = sl_fabric_has_rdma(node->fabric);
+    }
+    sl_outgoing_open(&node->outgoing, node->fabric, device, (size_t)node->config.staging_bytes, &means);
 }
 
 // UCX makes the region of shared memory where peers on this host may put into it.
@@ -110,7 +133,7 @@ static enum sl_status choose_arena(struct sl_node *node, bool staged, struct sl_
     return SL_OK;
 }
 
-static enum sl_status open_memory(struct sl_node *node, struct sl_error *err) {
+static enum sl_status open_memory(struct sl_node *node, Sluice__V1__WorkerRole role, struct sl_error *err) {
     bool staged = has_device_memory(node);
     enum sl_status status = choose_arena(node, staged, err);
     if (status != SL_OK) {
@@ -122,6 +145,7 @@ static enum sl_status open_memory(struct sl_node *node, struct sl_error *err) {
                                       .tls = node->credentials ? &node->config.tls : NULL,
                                       .transport = node->config.transport,
                                       .insecure = node->config.insecure,
+                                      .device_memory = staged && wants_direct(node),
                                       .inject = node->config.inject};
     status = sl_room_check(staged ? "--staging" : "--arena", bytes, region_is_shared(node), err);
     if (status == SL_OK) {
@@ -138,7 +162,7 @@ static enum sl_status open_memory(struct sl_node *node, struct sl_error *err) {
                                    &node->inbound, err);
     }
     if (status == SL_OK && staged) {
-        tell_reason(node);
+        open_outgoing(node, role);
     }
     return status;
 }
@@ -182,7 +206,7 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
         status = open_model(node, max_rows, err);
     }
     if (status == SL_OK) {
-        status = open_memory(node, err);
+        status = open_memory(node, role, err);
     }
     if (status != SL_OK) {
         sl_node_close(node);
@@ -220,6 +244,7 @@ void sl_node_close(struct sl_node *node) {
     }
     sl_fabric_destroy(&node->fabric); // releases every block of the inbound transfers
     sl_inbound_destroy(&node->inbound);
+    sl_outgoing_close(&node->outgoing);
     if (node->ledger != node->staging_ledger) {
         sl_ledger_destroy(&node->ledger);
     }

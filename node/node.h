@@ -18,6 +18,7 @@
 #include "fabric/fabric.h"
 #include "node/fence.h"
 #include "node/inbound.h"
+#include "node/outgoing.h"
 #include "options/config.h"
 #include "options/program.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
@@ -29,6 +30,7 @@
 struct sl_node_config {
     struct sl_program_options common;
     const char *listen, *coordinator, *model, *name, *fabric_listen, *transport, *tier, *weights, *device, *inject;
+    const char *gpudirect; // NULL: auto
     struct sl_tls_files tls;
     const char *arena; // as --arena says, from which sl_node_open() makes
     int64_t arena_bytes;
@@ -97,7 +99,11 @@ struct sl_node_config {
         SL_OPTION_ROW("staging", 0, SL_OPTION_SIZE, "1G", "SIZE",                                                      \
                       "of a device with memory of its own, which --arena is then taken from: host memory for "         \
                       "capsules on their way",                                                                         \
-                      SL_FIELD(sl_node_config, staging_bytes), 1 << 20, 1e15)
+                      SL_FIELD(sl_node_config, staging_bytes), 1 << 20, 1e15),                                         \
+        SL_OPTION_ROW("gpudirect", 0, SL_OPTION_STRING, "auto", "WHEN",                                                \
+                      "capsules leave straight from a GPU's memory: auto, where network, driver and UCX can, which "   \
+                      "takes --staging of that memory, too; or off",                                                   \
+                      SL_FIELD(sl_node_config, gpudirect))
 
 struct sl_agent;
 struct sl_watch;
@@ -114,7 +120,8 @@ struct sl_node {
     // Of what travels: the same two, or those of the region where the device has memory of its own.
     struct sl_arena *staging;
     struct sl_ledger *staging_ledger;
-    void *shared; // the region, of which the device knows; NULL: it need not
+    void *shared;                // the region, of which the device knows; NULL: it need not
+    struct sl_outgoing outgoing; // of the device's memory, beside the arena
     struct sl_inbound *inbound;
     struct sl_rpc_standard standard; // beside the service
     struct sl_rpc_server *server;

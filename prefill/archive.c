@@ -89,8 +89,8 @@ static enum sl_status take_body(struct sl_node *node, struct entry *entry, struc
     if (boundary) {
         return sl_ledger_take_block(node->staging_ledger, "archive", entry->body_bytes, 0, &entry->body, NULL);
     }
-    entry->body = sl_outbound_take_body(outbound);
-    return SL_OK;
+    entry->body = sl_outbound_take_body(outbound, &node->runtime);
+    return entry->body || entry->body_bytes == 0 ? SL_OK : SL_ERR_INTERNAL;
 }
 
 // The session's pages and header into the entry.

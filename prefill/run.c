@@ -286,6 +286,15 @@ static enum sl_status check_staging(const struct sl_prefill_job *job, struct sl_
                          capsule_bytes, offload_bytes, (long long)node->config.staging_bytes);
 }
 
+// Of a capsule that left a device, and arrived.
+static void count_way(struct sl_prefill *prefill, const struct sl_prefill_job *job, enum sl_status status) {
+    if (sl_node_stages(&prefill->node) && job->outbound.n_handed > 0 && status == SL_OK) {
+        bool straight = job->outbound.way == SL_OUTBOUND_STRAIGHT;
+        atomic_fetch_add(straight ? &prefill->n_straight : &prefill->n_staged, 1);
+        sl_log_info("prefill", "job=%s left=%s", job->id, straight ? "straight" : "staged");
+    }
+}
+
 static void count_failure(struct sl_prefill *prefill, enum sl_status status) {
     enum sl_ship_failure why = status == SL_ERR_PEER_LOST || status == SL_ERR_PEER_STALE ? SL_SHIP_FAILED_LOST
                                : status == SL_ERR_PEER_CORRUPT                           ? SL_SHIP_FAILED_CORRUPT
@@ -394,6 +403,7 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     if (status == SL_ERR_PEER_LOST && request->n_stores > 0) {
         status = err->status = SL_ERR_PEER_STALE; // a store was lost: as our answer, PEER_LOST would say that we are
     }
+    count_way(prefill, job, status);
     sl_log_info("prefill", "job=%s status=%s tokens=%lld reused=%lld bytes=%zu", job->id, sl_status_text(status),
                 (long long)job->plan.n_prompt, (long long)job->n_reused, atomic_load(&job->outbound.shipped_bytes));
     if (job->offload) {

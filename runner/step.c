@@ -97,7 +97,7 @@ static enum sl_status ship_final(const struct sl_runtime *runtime, struct sl_seq
     for (; status == SL_OK && s->n_handed < n_layers && s->final[s->n_handed]; s->n_handed++) {
         status = s->outbound ? sl_outbound_layer(s->outbound, runtime, s->session, s->n_handed, &s->err) : SL_OK;
     }
-    return status == SL_OK && s->outbound ? sl_outbound_flush(s->outbound, all, &s->err) : status;
+    return status == SL_OK && s->outbound ? sl_outbound_flush(s->outbound, runtime, all, &s->err) : status;
 }
 
 static enum sl_status all_final(const struct sl_runtime *runtime, struct sl_sequence *s) {

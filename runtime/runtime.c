@@ -181,6 +181,23 @@ static enum sl_status open_model(const struct sl_runtime_config *config, struct 
     return status;
 }
 
+static enum sl_status select_tier(const struct sl_runtime_config *config, const struct sl_ops **ops_out,
+                                  struct sl_error *err) {
+    const struct sl_ops *fastest;
+    enum sl_status status = sl_ops_select(config->tier, &fastest, err);
+    *ops_out = fastest;
+    if (status != SL_OK || config->model_dir == NULL || config->weights != SL_WEIGHT_STORED ||
+        !sl_model_exceeds_bf16(config->model_dir)) {
+        return status;
+    }
+    status = sl_ops_select_closer(config->tier, ops_out, err);
+    if (status == SL_OK && *ops_out != fastest) {
+        sl_log_info("runtime", "tier=%s faster=%s reason=\"weights have more bits than bf16\"", (*ops_out)->name,
+                    fastest->name);
+    }
+    return status;
+}
+
 enum sl_status sl_runtime_open(const struct sl_runtime_config *asked, struct sl_runtime *runtime_out,
                                struct sl_error *err) {
     struct sl_runtime runtime = {.ops = asked->ops};
@@ -195,7 +212,7 @@ enum sl_status sl_runtime_open(const struct sl_runtime_config *asked, struct sl_
     }
     struct sl_runtime_config with_ranks = *asked, *config = &with_ranks;
     with_ranks.ranks = choice.ranks;
-    status = config->ops != NULL ? SL_OK : sl_ops_select(config->tier, &runtime.ops, err);
+    status = config->ops != NULL ? SL_OK : select_tier(config, &runtime.ops, err);
     if (status == SL_OK) {
         status = open_team(config, &runtime, err);
     }

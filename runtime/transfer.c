@@ -116,6 +116,51 @@ enum sl_status sl_transfer_pieces_out(const struct sl_runtime *r, const struct s
     return sl_stream_let_go_after(r->stream, status, err);
 }
 
+// Of [at, at + bytes), behind what wrote it.
+static enum sl_status digest(const struct sl_runtime *r, const char *at, size_t bytes, uint32_t piece_bytes,
+                             uint64_t *digests_out, struct sl_error *err) {
+    size_t n = (bytes + piece_bytes - 1) / piece_bytes;
+    uint32_t last_bytes = (uint32_t)(bytes - (n - 1) * piece_bytes);
+    struct sl_digest_piece *pieces = malloc(n * sizeof *pieces);
+    if (pieces == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "transfer: out of memory");
+    }
+    for (size_t i = 0; i < n; i++) {
+        pieces[i] = (struct sl_digest_piece){at + i * piece_bytes, i + 1 < n ? &piece_bytes : &last_bytes, 1};
+    }
+    r->ops->digest(r->stream, pieces, (uint32_t)n, digests_out);
+    free(pieces);
+    return SL_OK;
+}
+
+enum sl_status sl_transfer_layer_digested(const struct sl_runtime *r, const struct sl_session *session, int layer,
+                                          uint32_t piece_bytes, void *to, uint64_t *digests_out,
+                                          struct sl_mark *done_out, struct sl_error *err) {
+    struct pieces pieces = {0};
+    size_t bytes = sl_capsule_layer_bytes(session, layer);
+    *done_out = (struct sl_mark){0};
+    enum sl_status status = sl_capsule_layer_pieces(session, layer, 0, SIZE_MAX, add_piece, &pieces);
+    if (status != SL_OK) {
+        sl_fail(err, status, "transfer: out of memory");
+    } else if (bytes > 0) {
+        sl_stream_hold(r->stream);
+        r->ops->collect(r->stream, pieces.at, pieces.n, to);
+        status = digest(r, to, bytes, piece_bytes, digests_out, err);
+        *done_out = sl_stream_mark(r->stream);
+        status = sl_stream_let_go_after(r->stream, status, err);
+    }
+    free(pieces.at);
+    return status;
+}
+
+struct sl_mark sl_transfer_out(const struct sl_runtime *r, void *to, const void *from, size_t bytes) {
+    struct sl_stream *out = sl_device_stream(r->device, SL_STREAM_OUT);
+    struct sl_mark before = sl_stream_mark(r->stream);
+    sl_stream_after(out, &before);
+    sl_stream_copy(out, to, from, bytes);
+    return sl_stream_mark(out);
+}
+
 enum sl_status sl_transfer_layer_out(const struct sl_runtime *r, const struct sl_session *session, int layer, void *to,
                                      struct sl_mark *done_out, struct sl_error *err) {
     struct pieces pieces = {0};

@@ -21,6 +21,15 @@ enum sl_status sl_transfer_layer_out(const struct sl_runtime *runtime, const str
 enum sl_status sl_transfer_pieces_out(const struct sl_runtime *runtime, const struct sl_piece *pieces, uint32_t n,
                                       size_t bytes, void *to, struct sl_mark *done_out, struct sl_error *err);
 
+// The same into device memory, for a network that reads it there: digests_out[i], in shared memory, is that of the i-th
+// `piece_bytes` of the layer (ops->digest); the last piece may be shorter.
+enum sl_status sl_transfer_layer_digested(const struct sl_runtime *runtime, const struct sl_session *session, int layer,
+                                          uint32_t piece_bytes, void *to, uint64_t *digests_out,
+                                          struct sl_mark *done_out, struct sl_error *err);
+
+// From device memory into shared memory, behind everything that is queued.
+struct sl_mark sl_transfer_out(const struct sl_runtime *runtime, void *to, const void *from, size_t bytes);
+
 // All layers: a body of sl_capsule_body_bytes(). Waits for it.
 enum sl_status sl_transfer_body_out(const struct sl_runtime *runtime, const struct sl_session *session, void *to,
                                     struct sl_error *err);

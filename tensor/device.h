@@ -63,6 +63,7 @@ struct sl_device_ops {
     struct sl_stream *(*stream)(struct sl_device *device, enum sl_stream_kind kind);
     size_t (*room)(struct sl_device *device);
     bool (*network_reaches)(struct sl_device *device);
+    void *(*network_view)(struct sl_device *device, void *block);
     void *(*alloc)(struct sl_device *device, enum sl_memory memory, size_t bytes);
     void (*free)(struct sl_device *device, enum sl_memory memory, void *block);
     enum sl_status (*share)(struct sl_device *device, void *base, size_t bytes, struct sl_error *err);
@@ -105,6 +106,12 @@ static inline size_t sl_device_room(struct sl_device *device) {
 // An RDMA device may read and write device memory without the host (GPUDirect).
 static inline bool sl_device_network_reaches(struct sl_device *device) {
     return device->ops->network_reaches(device);
+}
+
+// Where it does: where the network finds a block of device memory. At the block's own address, as CUDA's memory, or where this
+// process has mapped it as ordinary memory, which the emulator does.
+static inline void *sl_device_network_view(struct sl_device *device, void *block) {
+    return device->ops->network_view(device, block);
 }
 
 // At a multiple of 64 bytes, not cleared. NULL: exhausted, or 0 bytes.

@@ -18,7 +18,8 @@
  *
  * Precision: sums are f32 everywhere. Weights and keys are used as they are stored; a tier may round the other side of
  *         a product (activations, queries, attention weights) to bf16 where the weights are bf16 or quantized, or the
- *         keys 16 bits or less: tier "amx" does, and "avx512bf16" for weights. With f32 weights and f32 pages no tier rounds anything.
+ *         keys 16 bits or less: tier "amx" does, and "avx512bf16" for weights. "amx2" keeps 16 bits of both sides, but for
+ *         attention weights and values, and keys that are rotated or quantized. With f32 weights and f32 pages no tier rounds anything.
  *
  * Order: an operation is queued in a stream (tensor/device.h) and may be done after it returns. Tensors that it names (vectors,
  *         lists, rows, pages, scratch, what `device` of counts leads to) are memory of the device, or shared memory where
@@ -102,6 +103,7 @@ struct sl_matrix {
     void *packed; // the tier's own layout, or NULL when it computes from the parts
     size_t packed_bytes;
     bool packed_reads_parts; // what is packed leads to the parts, at least in places
+    bool in_two_terms;       // of tier amx2, which sets it: tensor/cpu/dense/amx_dense.c
     // Of a rank's share (tensor/ranks), where the device has memory of its own:
     int64_t up_bias;  // how many floats behind `bias` U's begins; 0: n / 2
     int64_t first_id; // embed(): of the first row; rows of ids outside [first_id, first_id + n) are passed over
@@ -252,6 +254,13 @@ struct sl_page_error {
     double key, key_norm, value, value_norm;
 };
 
+// Bytes that are digested in parts: d_0 = 0, d_i = hash of part i (base/hash.h) with the seed d_{i-1}.
+struct sl_digest_piece {
+    const void *data;
+    const uint32_t *part_bytes; // [n_parts], the host's; each at least 1
+    uint32_t n_parts;
+};
+
 #define SL_MAX_CANDIDATES 1024
 
 // What is asked of a row of logits.
@@ -393,6 +402,8 @@ struct sl_ops {
     void (*quantize)(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to);
     // The pieces, one behind the other, into adjacent memory: what travels leaves a device in one copy
     void (*collect)(struct sl_stream *stream, const struct sl_piece *pieces, uint32_t n, void *to);
+    // digests_out[i], in shared memory: the last digest of pieces[i]. What travels without passing through the host is verified by it
+    void (*digest)(struct sl_stream *stream, const struct sl_digest_piece *pieces, uint32_t n, uint64_t *digests_out);
 
     // --- scores of slots: j < kv[h].n_slots ------------------------------------------------------------------------
     // out[h][j] = state[plane][j]; 0 where a packed page has dropped it

@@ -33,7 +33,7 @@ ROWS = {
     "tensor/cpu": "base tensor tensor/cpu/*",  # tiers.c chooses among those below
     "tensor/cpu/simd": "tensor",
     "tensor/cpu/dense": "tensor tensor/cpu/simd",
-    "tensor/cpu/attention": "tensor tensor/cpu/simd",
+    "tensor/cpu/attention": "base tensor tensor/cpu/simd",
     "tensor/cpu/evict": "base kvcache tensor tensor/cpu/attention",
     "tensor/cpu/retrieve": "tensor tensor/cpu/simd tensor/cpu/attention",
     "tensor/ranks": "base tensor tensor/group",
@@ -46,7 +46,7 @@ ROWS = {
     "tensor/cuda/table": "base tensor tensor/cuda tensor/cuda/attention tensor/cuda/dense tensor/cuda/evict tensor/cuda/retrieve",
     "tensor/cuda/group": "base tensor/group tensor/cuda tensor/cuda/dense tensor/cuda/table",
     "tensor/cuda/emulated": "base tensor/cuda/emu tensor/cuda/table",
-    "tensor/cuda/plugin": "base tensor tensor/cuda tensor/cuda/group tensor/cuda/table",
+    "tensor/cuda/plugin": "base tensor tensor/cuda tensor/cuda/dense tensor/cuda/group tensor/cuda/table",
     "model": "base kvcache tensor model/gguf model/generation",
     "runtime": "base options kvcache tensor tensor/cpu tensor/ranks tensor/cuda/emulated tensor/cuda/table model text/tokenizer",
     "compress/recipe": "base kvcache",

@@ -35,6 +35,7 @@ struct sl_command {
 
 struct sl_fabric {
     enum sl_transport transport;
+    bool device_memory;
     bool has_rdma; // of UCX here, and not another transport was asked for
     int64_t heartbeat_ms;
     char *listen_text; // NULL: not listening
@@ -116,13 +117,21 @@ struct sl_region {
     struct sl_region *next;
     uint8_t *base;
     size_t bytes;
-    void *handle; // UCX's; NULL: it does not know the region
+    uint8_t *seen;      // of a device's memory: where the network finds it. NULL: of the host's
+    atomic_bool failed; // a put from it has: nothing is sent from there any more
+    void *handle;       // UCX's; NULL: it does not know the region
     void *rkey;
     size_t rkey_bytes;
 };
 // The contract is that of sl_fabric_region_create().
 enum sl_status sl_region_create(struct sl_fabric *fabric, size_t bytes, bool lock, bool huge, void **base_out,
                                 struct sl_error *err);
+// Of a device's memory; the contract is that of sl_fabric_region_add().
+enum sl_status sl_region_add(struct sl_fabric *fabric, void *base, size_t bytes, void *seen, struct sl_error *err);
+// That the network needs UCX to know it as CUDA's.
+static inline bool sl_region_is_cuda(const struct sl_region *region) {
+    return region->seen != NULL && region->seen == region->base;
+}
 struct sl_region *sl_fabric_region(struct sl_fabric *fabric, const void *data, size_t bytes);
 void sl_fabric_free_regions(struct sl_fabric *fabric);
 
@@ -130,7 +139,7 @@ void sl_fabric_free_regions(struct sl_fabric *fabric);
 struct sl_remote_region {
     struct sl_remote_region *next;
     void *rkey; // UCX's
-    bool one_sided;
+    bool one_sided, rdma;
     intptr_t mapping;     // of shared memory: what turns an address of the owner's into one of ours. 0: not mapped
     uintptr_t begin, end; // of what is mapped here
     size_t key_bytes;

@@ -22,7 +22,7 @@ struct region_command {
     size_t bytes;
     bool lock, huge, done;
     enum sl_status status;
-    void *base;
+    void *base, *seen; // seen: of a device's memory, which is there
     struct sl_error *err;
 };
 
@@ -40,7 +40,7 @@ static enum sl_status lock_memory(void *base, size_t bytes, struct sl_error *err
 static void unmap_region(struct sl_fabric *fabric, struct sl_region *region) {
     if (region->handle) {
         sl_ucx_unmap(fabric, region);
-    } else {
+    } else if (!region->seen) {
         munmap(region->base, region->bytes);
     }
 }
@@ -88,11 +88,23 @@ static enum sl_status map_region(struct sl_fabric *fabric, size_t bytes, bool lo
     return status;
 }
 
+static enum sl_status open_region(struct sl_fabric *fabric, const struct region_command *call,
+                                  struct sl_region *region) {
+    if (!call->seen) {
+        return map_region(fabric, call->bytes, call->lock, call->huge, region, call->err);
+    }
+    region->base = call->base;
+    region->bytes = call->bytes;
+    region->seen = call->seen;
+    return fabric->ucx ? sl_ucx_register(fabric, region, call->err)
+                       : sl_fail(call->err, SL_ERR_UNSUPPORTED, "nothing is sent from a device's memory over tcp");
+}
+
 static void run_region_create(struct sl_fabric *fabric, struct sl_command *command) {
     struct region_command *call = (struct region_command *)command;
     struct sl_region *region = calloc(1, sizeof *region);
-    enum sl_status status = region ? map_region(fabric, call->bytes, call->lock, call->huge, region, call->err)
-                                   : sl_fail(call->err, SL_ERR_EXHAUSTED, "no memory for a region");
+    enum sl_status status =
+        region ? open_region(fabric, call, region) : sl_fail(call->err, SL_ERR_EXHAUSTED, "no memory for a region");
     pthread_mutex_lock(&fabric->lock);
     if (status == SL_OK) {
         region->next = fabric->regions;
@@ -107,6 +119,17 @@ static void run_region_create(struct sl_fabric *fabric, struct sl_command *comma
     pthread_mutex_unlock(&fabric->lock);
 }
 
+// The command lies on the stack of whoever waits for it here.
+static enum sl_status run(struct sl_fabric *fabric, struct region_command *call) {
+    sl_fabric_post(fabric, &call->command);
+    pthread_mutex_lock(&fabric->lock);
+    while (!call->done) { // commands always run, in wind_down() at the latest
+        pthread_cond_wait(&fabric->changed, &fabric->lock);
+    }
+    pthread_mutex_unlock(&fabric->lock);
+    return call->status;
+}
+
 enum sl_status sl_region_create(struct sl_fabric *fabric, size_t bytes, bool lock, bool huge, void **base_out,
                                 struct sl_error *err) {
     size_t page = huge ? (size_t)1 << HUGE_PAGE_SHIFT : (size_t)sysconf(_SC_PAGESIZE);
@@ -118,16 +141,18 @@ enum sl_status sl_region_create(struct sl_fabric *fabric, size_t bytes, bool loc
                                   .lock = lock,
                                   .huge = huge,
                                   .err = err};
-    sl_fabric_post(fabric, &call.command);
-    pthread_mutex_lock(&fabric->lock);
-    while (!call.done) { // commands always run, in wind_down() at the latest
-        pthread_cond_wait(&fabric->changed, &fabric->lock);
-    }
-    pthread_mutex_unlock(&fabric->lock);
-    if (call.status == SL_OK) {
+    enum sl_status status = run(fabric, &call);
+    if (status == SL_OK) {
         *base_out = call.base;
     }
-    return call.status;
+    return status;
+}
+
+enum sl_status sl_region_add(struct sl_fabric *fabric, void *base, size_t bytes, void *seen, struct sl_error *err) {
+    struct region_command call = {
+        .command.run = run_region_create, .bytes = bytes, .base = base, .seen = seen, .err = err};
+    return base && seen && bytes > 0 ? run(fabric, &call)
+                                     : sl_fail(err, SL_ERR_INVALID, "a region of %zu bytes at %p", bytes, base);
 }
 
 void sl_fabric_free_regions(struct sl_fabric *fabric) {

@@ -139,7 +139,8 @@ static enum sl_status init_context(const struct sl_fabric *fabric, enum sl_trans
 
 // Which of UCX's transports: shared memory for all, RDMA where it is.
 static enum sl_status start_context(struct sl_fabric *fabric, ucp_context_h *context_out, struct sl_error *err) {
-    static const char *const rdma_only = "rc,dc", *const shared = "posix,self", *const both = "rc,dc,ud,posix,self";
+    static const char *const rdma_only = "rc,dc", *const shared = "posix,self", *const both = "rc,dc,ud,posix,self",
+                             *const both_and_cuda = "rc,dc,ud,posix,self,cuda_copy,gdr_copy";
     enum sl_transport transport = fabric->transport;
     if (transport == SL_TRANSPORT_UCX_TCP || transport == SL_TRANSPORT_SHM) {
         return init_context(fabric, transport, transport == SL_TRANSPORT_SHM ? shared : "tcp,self", context_out, err);
@@ -153,15 +154,21 @@ static enum sl_status start_context(struct sl_fabric *fabric, ucp_context_h *con
         return sl_fail(err, SL_ERR_UNSUPPORTED, "transport rdma: no RDMA device that UCX can use on this host");
     }
     return init_context(fabric, fabric->has_rdma ? SL_TRANSPORT_RDMA : transport,
-                        transport == SL_TRANSPORT_RDMA ? "rc,dc,ud,self"
-                        : fabric->has_rdma             ? both
-                                                       : shared,
+                        transport == SL_TRANSPORT_RDMA                                           ? "rc,dc,ud,self"
+                        : fabric->has_rdma && fabric->device_memory && sl_ucx_knows_cuda(fabric) ? both_and_cuda
+                        : fabric->has_rdma                                                       ? both
+                                                                                                 : shared,
                         context_out, err);
 }
 
 // Asked of a context with all transports: those of CUDA are no use without what we list, but UCX has them or has not.
 bool sl_ucx_knows_cuda(const struct sl_fabric *fabric) {
     ucp_context_h probe = NULL;
+    unsigned major = 0, minor = 0, release = 0;
+    ucp_get_version(&major, &minor, &release);
+    if (major == 1 && minor < 16) { // by its protocols of before, short puts read their memory with the processor
+        return false;
+    }
     pthread_once(&once, tame);
     if (init_context(fabric, fabric->transport, "all", &probe, NULL) != SL_OK) {
         return false;

@@ -44,6 +44,8 @@ bool sl_ucx_receive(struct sl_peer *peer, struct sl_message *message, void *to, 
 // ---- memory ----------------------------------------------------------------------------------------------------------
 
 enum sl_status sl_ucx_map(struct sl_fabric *fabric, size_t bytes, struct sl_region *region, struct sl_error *err);
+// Memory that is there: of a region with base, bytes and seen.
+enum sl_status sl_ucx_register(struct sl_fabric *fabric, struct sl_region *region, struct sl_error *err);
 void sl_ucx_unmap(struct sl_fabric *fabric, struct sl_region *region);
 // place is a peer's word: what it leads to is found out, not believed.
 enum sl_status sl_ucx_attach(struct sl_peer *peer, const struct sl_place *place, struct sl_remote_region *region,

@@ -43,8 +43,28 @@ enum sl_status sl_ucx_map(struct sl_fabric *fabric, size_t bytes, struct sl_regi
     return SL_OK;
 }
 
+// For sending: nobody is told a key of it.
+enum sl_status sl_ucx_register(struct sl_fabric *fabric, struct sl_region *region, struct sl_error *err) {
+    ucp_mem_map_params_t params = {.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
+                                                 UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
+                                   .address = region->seen,
+                                   .length = region->bytes,
+                                   .memory_type =
+                                       sl_region_is_cuda(region) ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST};
+    ucp_mem_h handle = NULL;
+    ucs_status_t ucs = ucp_mem_map(fabric->ucx->context, &params, &handle);
+    if (ucs != UCS_OK) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "UCX cannot register %zu bytes of the device's memory: %s",
+                       region->bytes, ucs_status_string(ucs));
+    }
+    region->handle = handle;
+    return SL_OK;
+}
+
 void sl_ucx_unmap(struct sl_fabric *fabric, struct sl_region *region) {
-    ucp_rkey_buffer_release(region->rkey);
+    if (region->rkey) {
+        ucp_rkey_buffer_release(region->rkey);
+    }
     ucp_mem_unmap(fabric->ucx->context, region->handle);
 }
 
@@ -152,6 +172,7 @@ enum sl_status sl_ucx_attach(struct sl_peer *peer, const struct sl_place *place,
     free(after.at);
     bool rdma = strncmp(transport, "rc_", 3) == 0 || strncmp(transport, "dc_", 3) == 0;
     region->rkey = rkey;
+    region->rdma = rdma;
     region->one_sided = rdma || (shared && strcmp(transport, "posix") == 0);
     region->mapping = shared ? (intptr_t)((uintptr_t)mapped - (uintptr_t)place->head.address) : 0;
     return SL_OK;

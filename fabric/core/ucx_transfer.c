@@ -255,10 +255,24 @@ static ucp_request_param_t param_of(struct sl_peer_op *op) {
         .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA, .cb.send = on_op, .user_data = op};
 }
 
+// Of a device's memory: as the network sees it, and what it is.
+static const void *seen(struct sl_fabric *fabric, const void *data, size_t bytes, ucp_request_param_t *with) {
+    const struct sl_region *region = sl_fabric_region(fabric, data, bytes);
+    if (!region || !region->seen) {
+        return data;
+    }
+    if (sl_region_is_cuda(region)) {
+        with->op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+        with->memory_type = UCS_MEMORY_TYPE_CUDA;
+    }
+    return region->seen + ((const uint8_t *)data - region->base);
+}
+
 enum sl_status sl_peer_put(struct sl_peer_op *op, const struct sl_remote_region *region, const void *data, size_t bytes,
                            uint64_t remote) {
     ucp_request_param_t with = param_of(op);
     use_region(op->peer->fabric, data, bytes, &with);
+    data = seen(op->peer->fabric, data, bytes, &with);
     return started(op, ucp_put_nbx(op->peer->ep, data, bytes, remote, region->rkey, &with));
 }
 

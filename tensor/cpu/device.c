@@ -25,6 +25,11 @@ static bool network_reaches(struct sl_device *device) {
     return true; // as all memory of the host
 }
 
+static void *network_view(struct sl_device *device, void *block) {
+    (void)device;
+    return block;
+}
+
 static size_t room(struct sl_device *device) {
     (void)device;
     return SIZE_MAX;
@@ -113,6 +118,7 @@ static const struct sl_device_ops cpu_ops = {
     .stream = stream_of,
     .room = room,
     .network_reaches = network_reaches,
+    .network_view = network_view,
     .alloc = alloc_block,
     .free = free_block,
     .share = share_block,

@@ -30,6 +30,10 @@ static bool always(void) {
 }
 
 #if defined(__x86_64__)
+static bool never(void) {
+    return false;
+}
+
 // The builtin also asks whether the operating system saves the wide registers; it does not know f16c on every compiler.
 static bool has_avx2(void) {
     unsigned eax, ebx, ecx, edx;
@@ -90,6 +94,7 @@ static const struct {
       sl_avx2_scan_fill}},
     {"avx512", has_avx512, always, {sl_avx512_dense_fill, sl_avx512_kv_fill, sl_avx512_scan_fill}},
     {"avx512bf16", has_avx512bf16, has_no_tiles, {sl_avx512bf16_dense_fill}},
+    {"amx2", has_amx, never, {sl_amx_dense_fill, sl_amx2_dense_fill, sl_amx2_kv_fill}},
     {"amx", has_amx, always, {sl_amx_dense_fill, sl_amx_kv_fill}},
 #elif defined(__aarch64__)
     {"neon", always, always, {sl_vector_dense_fill}},
@@ -122,14 +127,27 @@ static void fill_tables(void) {
     }
 }
 
-enum sl_status sl_ops_select(const char *tier, const struct sl_ops **ops_out, struct sl_error *err) {
-    pthread_once(&tables_once, fill_tables);
+// NULL: auto.
+static const char *named(const char *tier) {
     if (tier == NULL || strcmp(tier, "auto") == 0) {
         tier = getenv("SLUICE_TIER");
-        if (tier == NULL || tier[0] == '\0' || strcmp(tier, "auto") == 0) {
-            *ops_out = &tables[n_auto - 1];
-            return SL_OK;
-        }
+        return tier == NULL || tier[0] == '\0' || strcmp(tier, "auto") == 0 ? NULL : tier;
+    }
+    return tier;
+}
+
+enum sl_status sl_ops_select_closer(const char *tier, const struct sl_ops **ops_out, struct sl_error *err) {
+    pthread_once(&tables_once, fill_tables);
+    bool rounds = named(tier) == NULL && strcmp(tables[n_auto - 1].name, "amx") == 0;
+    return sl_ops_select(rounds ? "amx2" : tier, ops_out, err);
+}
+
+enum sl_status sl_ops_select(const char *tier, const struct sl_ops **ops_out, struct sl_error *err) {
+    pthread_once(&tables_once, fill_tables);
+    tier = named(tier);
+    if (tier == NULL) {
+        *ops_out = &tables[n_auto - 1];
+        return SL_OK;
     }
     char list[128] = "";
     size_t used = 0;

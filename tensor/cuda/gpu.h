@@ -23,6 +23,9 @@
 #define GPU_LAUNCH(kernel, grid, block, dynamic_bytes, queue, ...)                                                     \
     (sl_cuda_launching(#kernel), kernel<<<grid, block, dynamic_bytes, (cudaStream_t)(queue)>>>(__VA_ARGS__),           \
      sl_cuda_launched())
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) // 9.0a alone: neither 9.0 nor what is newer has it
+#define GPU_HAS_WGMMA
+#endif
 // Before a launch with more than 48 KB of dynamic shared memory.
 #define GPU_ALLOW_SHARED(kernel, bytes)                                                                                \
     (sl_cuda_launching(#kernel),                                                                                       \
@@ -34,6 +37,7 @@
 #define GPU_UNROLL_BY(n)
 #define GPU_DYNAMIC_SHARED(type, name)  type *name = (type *)emu::dynamic_shared()
 #define GPU_ALLOW_SHARED(kernel, bytes) (void)(bytes)
+#define GPU_HAS_WGMMA
 #define GPU_LAUNCH(kernel, grid, block, dynamic_bytes, queue, ...)                                                     \
     emu::launch(#kernel, grid, block, dynamic_bytes, queue, kernel, __VA_ARGS__)
 #endif
@@ -152,6 +156,12 @@ GPU_DEVICE uint32_t pack_bf16(float lo, float hi) {
  * ldmatrix_x4: lane l has the address of row l % 8 of matrix l / 8 (8x8 of 16 bits); r[i] is lane l's pair of matrix i, row
  * l / 4, columns 2 (l % 4), + 1. transpose_8x8: the same pairs of a matrix become those of its transpose; ldmatrix_x4_trans does it
  * to all four.
+ *
+ * wgmma_m64n256k16_bf16 is four warps' (threads from a multiple of 128 on): d += A B^T, A 64x16, B 256x16, both in shared memory,
+ * where wgmma_matrix() says; warp w has rows 16 w to 16 w + 15, as above, d[4j..] of columns 8j to 8j + 7. It is done in the
+ * background: wgmma_fence() comes before the first of a group, wgmma_commit() behind the last; its sums may be looked at, and what it reads
+ * overwritten, when wgmma_wait<N>() has left at most N later groups. It does not see what threads or cp.async wrote until that
+ * thread has called fence_proxy_async() behind it (and, for others, a barrier).
  */
 #if defined(__CUDACC__)
 #define GPU_MMA(name, type)                                                                                            \
@@ -201,6 +211,48 @@ GPU_DEVICE void cp_async_commit() {
 template <int N> GPU_DEVICE void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
+#if defined(GPU_HAS_WGMMA)
+#define GPU_REGISTERS_8(d, i)                                                                                          \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]),        \
+        "+f"(d[i + 7])
+#define GPU_REGISTERS_32(d, i)                                                                                         \
+    GPU_REGISTERS_8(d, i), GPU_REGISTERS_8(d, i + 8), GPU_REGISTERS_8(d, i + 16), GPU_REGISTERS_8(d, i + 24)
+#define GPU_REGISTERS_128(d)                                                                                           \
+    GPU_REGISTERS_32(d, 0), GPU_REGISTERS_32(d, 32), GPU_REGISTERS_32(d, 64), GPU_REGISTERS_32(d, 96)
+GPU_DEVICE void wgmma_m64n256k16_bf16(float (&d)[128], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+                 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
+                 "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
+                 "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"
+                 "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"
+                 "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, "
+                 "%128, %129, 1, 1, 1, 0, 0;"
+                 : GPU_REGISTERS_128(d)
+                 : "l"(a), "l"(b));
+}
+GPU_DEVICE void wgmma_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+GPU_DEVICE void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int N> GPU_DEVICE void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+// All of them; the registers go through it, or the compiler would read them before.
+GPU_DEVICE void wgmma_wait_for(float (&d)[128]) {
+    asm volatile("wgmma.wait_group.sync.aligned 0;" : GPU_REGISTERS_128(d)::"memory");
+}
+GPU_DEVICE void fence_proxy_async() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+#endif
+GPU_DEVICE uint32_t shared_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
 #else
 #define GPU_MMA(name, op)                                                                                              \
     static inline void name(float(&d)[4], const uint32_t(&a)[4], const uint32_t(&b)[2], EMU_HERE) {                    \
@@ -244,6 +296,35 @@ static inline void cp_async_commit() {
 template <int N> static inline void cp_async_wait() {
     emu::copy_wait(N);
 }
+static inline void wgmma_m64n256k16_bf16(float (&d)[128], uint64_t a, uint64_t b, EMU_HERE) {
+    emu::wgmma(a, b, d, file, line);
+}
+static inline void wgmma_fence() {
+    emu::wgmma_fence();
+}
+static inline void wgmma_commit() {
+    emu::wgmma_commit();
+}
+template <int N> static inline void wgmma_wait(EMU_HERE) {
+    emu::wgmma_wait(N, file, line);
+}
+static inline void wgmma_wait_for(float (&)[128], EMU_HERE) {
+    emu::wgmma_wait(0, file, line);
+}
+static inline void fence_proxy_async() {
+    emu::fence_proxy_async();
+}
+static inline uint32_t shared_address(const void *p) {
+    return emu::shared_address(p);
+}
 #endif
+
+// Rows of 64 numbers of 16 bits, 128 bytes each, from a multiple of 1,024 on: unit u of 16 bytes of row r lies where unit u ^ r % 8
+// would. What wgmma is told of 16 columns from 16 i on: the address, 1,024 bytes from eight rows to the next eight, 128-byte swizzle. All
+// but the swizzle in units of 16 bytes; the offset of columns is not used where rows are swizzled whole.
+GPU_DEVICE uint64_t wgmma_matrix(const void *rows, uint32_t i) {
+    uint64_t start = (shared_address(rows) + 32 * i) >> 4 & 0x3fff;
+    return start | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
 
 } // namespace gpu

@@ -35,6 +35,10 @@ static void collect(struct sl_stream *stream, const struct sl_piece *pieces, uin
     BY_FIRST(stream, collect, pieces, n, to);
 }
 
+static void digest(struct sl_stream *stream, const struct sl_digest_piece *pieces, uint32_t n, uint64_t *digests_out) {
+    BY_FIRST(stream, digest, pieces, n, digests_out);
+}
+
 static void mean_query(struct sl_stream *stream, const struct sl_attend *args, const float *q, float *means_out) {
     BY_FIRST(stream, mean_query, args, q, means_out);
 }
@@ -124,6 +128,7 @@ static void page_error(struct sl_stream *stream, const struct sl_kv_heads *heads
 void sl_ranks_fill_first(struct sl_ops *ops) {
     ops->pick = pick;
     ops->collect = collect;
+    ops->digest = digest;
     ops->mean_query = mean_query;
     ops->read_state = read_state;
     ops->write_state = write_state;

@@ -57,6 +57,10 @@ static bool network_reaches(struct sl_device *device) {
     return sl_device_network_reaches(of(device)->devices[0]);
 }
 
+static void *network_view(struct sl_device *device, void *block) {
+    return sl_device_network_view(of(device)->devices[0], block);
+}
+
 static void *alloc_block(struct sl_device *device, enum sl_memory memory, size_t bytes) {
     return sl_device_alloc(of(device)->devices[0], memory, bytes);
 }
@@ -176,6 +180,7 @@ static const struct sl_device_ops device_ops = {
     .stream = stream_of,
     .room = room,
     .network_reaches = network_reaches,
+    .network_view = network_view,
     .alloc = alloc_block,
     .free = free_block,
     .share = share_block,

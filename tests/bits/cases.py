@@ -15,7 +15,7 @@ MODEL = os.path.join(ROOT, "models", "demo")
 
 # Chunk sizes of recipes (multiples of a page), and the length of the long prompt. The reference is plain C: it gets less to read.
 TIERS = {"reference": ((64, 128), 300), "avx2": ((64, 256), 1500), "avx512": ((64, 256), 1500), "avx512bf16": ((64, 256), 1500),
-         "amx": ((64, 256), 1500)}
+         "amx2": ((64, 256), 1500), "amx": ((64, 256), 1500)}
 MAIN_TIERS = ("reference", "avx2")  # of the others --quick checks only a few recipes, and nothing in clusters
 N_TOKENS = 12  # of every answer
 QUESTION, NEXT_QUESTION, OTHER_QUESTION = "What is this?", "And what else?", "Who may use it, and what for?"

@@ -30,9 +30,12 @@ def expected(recipe):
     return local_tokens(run_local(recipe, job(recipe).text, "--stop", ".", n_tokens=6))
 
 
-def answer_on(devices, recipes):
-    """Every recipe, twice: the second time the store has the capsule, or the state between two chunks."""
-    with Cluster(kvstore=1, worker_args={role: ON_DEVICE for role in devices}) as cluster:
+def answer_on(devices, recipes, straight=()):
+    """Every recipe, twice: the second time the store has the capsule, or the state between two chunks. Capsules of the workers in
+    `straight` leave from the device's memory, which the network sees at another address than the host."""
+    with environment("SLUICE_EMULATED_NETWORK", len(straight)):
+        cluster = Cluster(kvstore=1, worker_args={role: ON_DEVICE for role in devices})
+    with cluster:
         for recipe in recipes:
             for time in ("first", "second"):
                 finished, events = cluster.answer(job(recipe), timeout=120)
@@ -41,11 +44,14 @@ def answer_on(devices, recipes):
             cluster.assert_clean()
         for role in devices:
             log = cluster.processes[f"{role}-0"].errors()
-            assert log.count('staged reason="') == 1, log
+            assert log.count('staged reason="') + log.count("straight room=") == 1, log
+            assert (role in straight) == ("straight room=" in log), log
+            if role in straight:  # every capsule that was made here, of which there is at least the first of each recipe
+                assert log.count(" left=straight") >= len(recipes) and " left=staged" not in log, log
 
 
 def test_prefill_on_a_device():
-    answer_on(["prefill"], ["full,format=int8", "h2o," + SMALL, "tailorkv-near,topk=32"])
+    answer_on(["prefill"], ["full,format=int8", "h2o," + SMALL, "tailorkv-near,topk=32"], straight=["prefill"])
 
 
 def test_decode_on_a_device():

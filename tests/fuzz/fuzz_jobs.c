@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libFuzzer target for what stands behind Prefill.Run and Decode.Run, and Decode's leases: requests of any content, several under
+ * Purpose: libFuzzer target for what stands behind Prefill.Run, Decode.Run and Decode.Archive, and Decode's leases: requests of any content, several under
  *          way at once, between peers and stores that tell the truth, lie or go. Whatever comes, who is refused is told why, what is sent is
  *          what the contract says, a call takes a bounded amount of memory, and when all have ended nothing is held.
  *
@@ -21,12 +21,12 @@
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "tensor/cpu/device.h"
 #include "tensor/cpu/tiers.h"
+#include "tests/fuzz/fuzz_jobs.h"
 #include "tests/fuzz/fuzz_peers.h"
 #include "tests/fuzz/fuzz_turns.h"
 
 #define MODEL       "tests/golden/llama/gqa" // of 512 positions and 160 tokens
 #define TOKENIZER   "models/demo"
-#define POSITIONS   512
 #define VOCABULARY  160
 #define ARENA_BYTES ((size_t)2 << 20)
 #define CALL_BYTES  ((size_t)4 << 20) // that a handler may take for the time of its call
@@ -38,27 +38,6 @@
 #define OFFLOAD     "place=offload/1+2,scope=sinks:8+recent:24,topk=32,channels=4" // four lanes
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-// What a job is about when nobody lies.
-struct job {
-    uint8_t tokens;  // which
-    size_t n_tokens; // that prefill reads
-    int recipe;
-    char lease[SL_LEASE_ID_BYTES];
-    uint8_t ticket[FUZZ_TICKET_BYTES];
-    Sluice__V1__PrefillEvent *done; // of its prefill
-};
-
-struct run {
-    struct sl_rpc_call call; // first: calls are cast to it
-    bool there, prefills;
-    pthread_t thread;
-    ProtobufCMessage *request;
-    struct job *job;
-    bool done, ended;
-    int64_t n_sent, n_tokens, most_tokens, next_index;
-    size_t taken;
-};
 
 static struct sl_prefill prefill;
 static struct sl_decode decode;
@@ -116,8 +95,10 @@ static void look_at_decode(struct run *run, const Sluice__V1__DecodeEvent *event
     if (event->what_case == SLUICE__V1__DECODE_EVENT__WHAT_TOKEN) {
         fuzz_require(event->token->id >= 0 && event->token->id < VOCABULARY);
         fuzz_require(event->token->index == run->next_index++ && run->next_index <= run->most_tokens);
+        run->written[run->next_index - 1] = event->token->id;
     } else if (event->what_case == SLUICE__V1__DECODE_EVENT__WHAT_DONE) {
         fuzz_require(event->done->statistics && event->done->text);
+        note_kept(run, event->done);
         fuzz_require(event->done->statistics->n_output_tokens == run->next_index);
         run->done = true;
     } else if (event->what_case == SLUICE__V1__DECODE_EVENT__WHAT_NOTICE) {
@@ -131,7 +112,10 @@ static void look(struct sl_rpc_call *call, const ProtobufCMessage *message) {
     struct run *run = (struct run *)call;
     fuzz_require(!run->done); // it was the last
     run->n_sent++;
-    if (run->prefills) {
+    if (run->archives) {
+        fuzz_require(((const Sluice__V1__ArchiveReply *)message)->bytes > 0);
+        run->done = true;
+    } else if (run->prefills) {
         look_at_prefill(run, (const Sluice__V1__PrefillEvent *)message);
     } else {
         look_at_decode(run, (const Sluice__V1__DecodeEvent *)message);
@@ -265,6 +249,44 @@ static size_t list_annexes(const struct job *job, bool lies, Sluice__V1__StoreSh
     return n;
 }
 
+// A turn behind the job's last one: with its session, or with whatever arrives under the job's lease.
+static void go_on(const struct job *job, uint8_t how, uint16_t lies, Sluice__V1__DecodeRequest *request,
+                  Sluice__V1__TokenIds *ids) {
+    static uint8_t hash[16] = {1};
+    request->keep_ms = lies & 8192 ? fuzz_draw_number() : how & 32 ? 1000 : 0;
+    if (how & 64 && job->n_said > 0) {
+        size_t n_new = 1 + fuzz_draw() % 70u;
+        ids->n_ids = job->n_said + n_new < POSITIONS ? job->n_said + n_new : POSITIONS;
+        memcpy(ids->ids, job->said, sizeof *job->said * job->n_said);
+        request->kept = (char *)job->kept;
+        request->lease_id = (char *)"";
+        request->turn = true;
+        request->session_bytes = 1 << 17;
+    }
+    if (lies & 16384) {
+        request->kept = fuzz_draw_text();
+        request->session_bytes = fuzz_draw_number();
+    }
+    if (lies & 32768) {
+        request->turn = !request->turn;
+        request->capsule_hash = (ProtobufCBinaryData){fuzz_draw() % 17u, hash};
+    }
+}
+
+static ProtobufCMessage *archive_request(const struct job *job, uint16_t lies) {
+    static uint8_t hash[17] = {2};
+    Sluice__V1__ArchiveRequest request = SLUICE__V1__ARCHIVE_REQUEST__INIT;
+    Sluice__V1__Grant grant = SLUICE__V1__GRANT__INIT;
+    request.kept = lies & 1 ? fuzz_draw_text() : (char *)job->kept;
+    request.hash = (ProtobufCBinaryData){lies & 2 ? fuzz_draw() % 18u : 16u, hash};
+    request.term = lies & 4 ? fuzz_draw_number() : 0;
+    request.destination = lies & 8 ? NULL : &grant;
+    grant.ticket = (ProtobufCBinaryData){lies & 16 ? fuzz_draw() % 9u : FUZZ_TICKET_BYTES, (uint8_t *)job->ticket};
+    grant.capacity_bytes = lies & 32 ? fuzz_draw_number() : 1 << 19;
+    grant.lease_id = lies & 64 ? fuzz_draw_text() : (char *)job->lease;
+    return fuzz_as_received(&request.base);
+}
+
 static ProtobufCMessage *decode_request(const struct job *job, uint16_t lies, struct run *run) {
     static int32_t room[2][POSITIONS * 2];
     Sluice__V1__DecodeRequest request = SLUICE__V1__DECODE_REQUEST__INIT;
@@ -297,6 +319,7 @@ static ProtobufCMessage *decode_request(const struct job *job, uint16_t lies, st
     request.annex = pointers;
     request.salt = draw_salt(lies & 1024);
     request.term = lies & 2048 ? fuzz_draw_number() : 0;
+    go_on(job, how, lies, &request, &ids);
     run->most_tokens = request.max_new_tokens;
     run->next_index = (int64_t)resumed.n_ids;
     return fuzz_as_received(&request.base);
@@ -307,8 +330,9 @@ static ProtobufCMessage *decode_request(const struct job *job, uint16_t lies, st
 static void *run_main(void *arg) {
     struct run *run = arg;
     struct sl_error err = {0};
-    enum sl_status status = run->prefills ? sl_prefill_handle_run(&prefill, &run->call, run->request, &err)
-                                          : sl_decode_handle_run(&decode, &run->call, run->request, &err);
+    enum sl_status status = run->archives   ? sl_decode_handle_archive(&decode, &run->call, run->request, &err)
+                            : run->prefills ? sl_prefill_handle_run(&prefill, &run->call, run->request, &err)
+                                            : sl_decode_handle_run(&decode, &run->call, run->request, &err);
     fuzz_require(status <= 0 && (status != SL_OK || run->done));
     fuzz_require(status == SL_OK || err.text[0] != '\0' || run->call.cancelled);
     fuzz_require(run->call.on_cancel == NULL);
@@ -324,14 +348,16 @@ static void end_run(struct run *run) {
     }
 }
 
-static void step_run(struct job *job, bool prefills, uint8_t which) {
+static void step_run(struct job *job, bool prefills, bool archives, uint8_t which) {
     struct run *run = &runs[which % N_RUNS];
     uint16_t lies = draw_lies();
     end_run(run);
-    *run = (struct run){.there = true, .prefills = prefills, .job = job};
+    *run = (struct run){.there = true, .prefills = prefills, .archives = archives, .job = job};
     run->call.look = look;
     run->call.deadline_ns = lies & 4096 ? fuzz_deadline_in_ms(fuzz_draw() * 8) : SL_NO_DEADLINE;
-    run->request = prefills ? prefill_request(job, lies) : decode_request(job, lies, run);
+    run->request = archives   ? archive_request(job, lies)
+                   : prefills ? prefill_request(job, lies)
+                              : decode_request(job, lies, run);
     const Sluice__V1__PrefillRequest *request = (const Sluice__V1__PrefillRequest *)run->request;
     run->n_tokens = prefills && request->tokens ? (int64_t)request->tokens->n_ids : 0;
     struct sl_error err;
@@ -505,12 +531,12 @@ static void step(void) {
     case 3:
     case 4:
     case 5:
-        step_run(job, true, fuzz_draw());
+        step_run(job, true, false, fuzz_draw());
         break;
     case 6:
     case 7:
     case 8:
-        step_run(job, false, fuzz_draw());
+        step_run(job, false, false, fuzz_draw());
         break;
     case 9: {
         struct run *run = &runs[fuzz_draw() % N_RUNS];
@@ -527,6 +553,9 @@ static void step(void) {
         break;
     case 12:
         end_run(&runs[fuzz_draw() % N_RUNS]);
+        break;
+    case 13:
+        step_run(job, false, true, fuzz_draw());
         break;
     default:
         fuzz_wait_ms(what >> 4 << (what & 3));

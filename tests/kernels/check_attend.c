@@ -34,8 +34,8 @@ struct dense {
 };
 
 // Query head `head` of a row of KV head h: out[d], lse, bounds; its weights are added to the columns.
-static void attend_f64(const struct sl_attend *args, double u, const double *q, const double *keys, const float *v,
-                       uint32_t first, uint32_t end, struct dense *r, int row, int head) {
+static void attend_f64(const struct sl_attend *args, double u, double score_u, const double *q, const double *keys,
+                       const float *v, uint32_t first, uint32_t end, struct dense *r, int row, int head) {
     int d = args->head_dim, group = args->n_heads / args->heads.n;
     size_t at = ((size_t)row * (size_t)args->n_heads + (size_t)head) * (size_t)d;
     size_t lse_at = (size_t)head * (size_t)args->m + (size_t)row, column = (size_t)(head / group) * r->max_slots;
@@ -49,7 +49,7 @@ static void attend_f64(const struct sl_attend *args, double u, const double *q, 
     for (uint32_t j = first; j < end; j++) {
         sum += exp(weights[j] - max);
     }
-    double e = score_error(q, keys + first * (size_t)d, end - first, d, (double)args->scale, u);
+    double e = score_error(q, keys + first * (size_t)d, end - first, d, (double)args->scale, score_u);
     for (uint32_t j = first; j < end; j++) {
         double p = exp(weights[j] - max) / sum;
         r->columns[column + j] += p / group;
@@ -65,8 +65,8 @@ static void attend_f64(const struct sl_attend *args, double u, const double *q, 
     free(weights);
 }
 
-// u: see rounding_of().
-static struct dense dense_attention(const struct sl_attend *args, double u) {
+// u: see rounding_of(); score_u: score_rounding_of().
+static struct dense dense_attention(const struct sl_attend *args, double u, double score_u) {
     int d = args->head_dim, group = args->n_heads / args->heads.n;
     size_t n_vectors = (size_t)args->m * (size_t)args->n_heads;
     struct dense r = {0};
@@ -100,7 +100,7 @@ static struct dense dense_attention(const struct sl_attend *args, double u) {
                 if (args->rope != NULL) {
                     rotate_f64(args->rope, end - 1, q);
                 }
-                attend_f64(args, u, q, keys, v, first, end, &r, row, head);
+                attend_f64(args, u, score_u, q, keys, v, first, end, &r, row, head);
             }
         }
         free(k);
@@ -230,7 +230,8 @@ static void case_close(struct setup *s) {
 
 // --- attend ----------------------------------------------------------------------------------------------------------
 
-static void assert_within(const float *got, const double *want, const double *bounds, size_t n) {
+// All together are to be a fraction of the bounds; of few roundings less of it cancels out.
+static void assert_within(const float *got, const double *want, const double *bounds, size_t n, double fraction) {
     double errors = 0, most = 0;
     for (size_t e = 0; e < n; e++) {
         double error = fabs((double)got[e] - want[e]);
@@ -240,7 +241,7 @@ static void assert_within(const float *got, const double *want, const double *bo
         errors += error * error;
         most += bounds[e] * bounds[e];
     }
-    assert_true(sqrt(errors) <= sqrt(most) / 8);
+    assert_true(sqrt(errors) <= sqrt(most) * fraction);
 }
 
 static void test_attend_equals_dense_attention(void **state) {
@@ -253,12 +254,13 @@ static void test_attend_equals_dense_attention(void **state) {
             }
             case_open(&cases[i], tier(*name), &s);
             double u = rounding_of(*name, &s.args);
-            struct dense want = dense_attention(&s.args, u);
+            struct dense want = dense_attention(&s.args, u, score_rounding_of(*name, &s.args));
+            double fraction = score_rounding_of(*name, &s.args) < u ? 0.25 : 0.125;
             tier(*name)->attend(NULL, &s.args, 1);
             size_t n_vectors = (size_t)s.args.m * (size_t)s.args.n_heads, n_out = n_vectors * (size_t)s.args.head_dim;
             if (u > 0) {
-                assert_within(s.args.out, want.out, want.out_bound, n_out);
-                assert_within(s.args.lse, want.lse, want.lse_bound, n_vectors);
+                assert_within(s.args.out, want.out, want.out_bound, n_out, fraction);
+                assert_within(s.args.lse, want.lse, want.lse_bound, n_vectors, fraction);
             } else {
                 for (size_t e = 0; e < n_out; e++) {
                     assert_close((double)s.args.out[e], want.out[e], within(*name, 3e-6));
@@ -414,7 +416,7 @@ static void test_attend_rounds_nothing_but_weights(void **state) {
                 ((uint16_t *)((char *)s.cache.pages[h][j / 64] + s.cache.work.v))[j % 64 * (size_t)a.d] = 0x3f80;
             }
         }
-        struct dense want = dense_attention(&s.args, 0);
+        struct dense want = dense_attention(&s.args, 0, 0);
         tier(*name)->attend(NULL, &s.args, 1);
         const double u = 0x1p-9 + 0x1p-13;
         for (int e = 0; e < a.m * a.n_heads * a.d; e++) {
@@ -450,7 +452,7 @@ static void test_fold_of_sums_equals_dense_columns(void **state) {
             case_open(&cases[i], ops, &s);
             struct sl_attend args = s.args;
             double u = rounding_of(*name, &args);
-            struct dense want = dense_attention(&args, u);
+            struct dense want = dense_attention(&args, u, score_rounding_of(*name, &args));
             ops->attend(NULL, &args, 1);
             float *once = take(want.max_slots * sizeof *once), *twice = take(want.max_slots * sizeof *twice);
             ops->fold(NULL, &args, 0, &sums_only);

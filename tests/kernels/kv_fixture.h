@@ -61,10 +61,15 @@ static inline bool has_packed_pages(const struct sl_attend *args) {
     return any;
 }
 
+static inline bool is_tiled(const char *name) {
+    return strcmp(name, "amx") == 0 || strcmp(name, "amx2") == 0;
+}
+
 /*
  * u, by which part of itself a number is off that is rounded to bf16 (or f16), where a tier rounds queries, keys, weights and
  * values; else 0. Tier amx does, but not where pages are f32, or heads no whole steps of its tiles. Tensor cores round queries and
  * weights to the format of the pages, of codes before and after they take up a scale. A score is then off by e <= (2u + u^2) scale sum |q_i K_i|.
+ * Tier amx2 rounds weights and values alike, but not queries and keys: score_rounding_of().
  */
 static inline double rounding_of(const char *name, const struct sl_attend *args) {
     const struct sl_kv *kv = args->heads.kv;
@@ -72,12 +77,19 @@ static inline double rounding_of(const char *name, const struct sl_attend *args)
     int d = args->head_dim;
     if (format == SL_KV_F32) {
         return 0;
-    } else if (strcmp(name, "amx") == 0) {
+    } else if (is_tiled(name)) {
         return d % 32 == 0 ? 0x1p-9 : 0;
     }
     bool rotated = args->rope != NULL && (args->rope->rotary_dim != d || has_packed_pages(args)); // not by them
     bool tensor_cores = is_device(name) && !rotated && (d == 64 || d == 96 || d == 128);
     return !tensor_cores ? 0 : format == SL_KV_BF16 ? 0x1p-9 : 0x1p-12;
+}
+
+// The u of queries and keys.
+static inline double score_rounding_of(const char *name, const struct sl_attend *args) {
+    double u = rounding_of(name, args);
+    bool in_two_terms = strcmp(name, "amx2") == 0 && args->rope == NULL && !has_packed_pages(args);
+    return in_two_terms && u > 0 ? 0x1p-16 : u;
 }
 
 // The e of a query and n keys.

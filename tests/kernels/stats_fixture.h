@@ -170,7 +170,7 @@ static inline struct expected *expect(const char *name, const struct sl_attend *
     assert_non_null(e);
     int d = args->head_dim, group = args->n_heads / args->heads.n;
     e->heads = calloc((size_t)args->n_heads * MAX_SLOTS, sizeof(double));
-    double u = rounding_of(name, args);
+    double u = rounding_of(name, args), score_u = score_rounding_of(name, args);
     double weights[MAX_SLOTS], mean[MAX_SLOTS], q[SL_MAX_HEAD_DIM];
     for (int h = 0; h < args->heads.n; h++) {
         const struct sl_kv *kv = &args->heads.kv[h];
@@ -191,7 +191,7 @@ static inline struct expected *expect(const char *name, const struct sl_attend *
                 softmax_f64(q, keys + first * (size_t)d, n_seen, d, (double)args->scale, weights + first);
                 if (u > 0) {
                     const double *seen = keys + first * (size_t)d;
-                    slack = fmax(slack, weight_error(score_error(q, seen, n_seen, d, (double)args->scale, u), u));
+                    slack = fmax(slack, weight_error(score_error(q, seen, n_seen, d, (double)args->scale, score_u), u));
                 }
                 for (uint32_t j = first; j < n; j++) {
                     mean[j] += weights[j] / group;

@@ -78,9 +78,11 @@ measure() {
         # shellcheck disable=SC2086
         step "time-$(echo "$size" | tr ' ' -)" $sluice bench kernels --device "$device" --rows "${size% *}" --slots "${size#* }" --seconds 3
     done
-    # Where there is no libcublasLt the log says so, and these are our own products again.
-    # shellcheck disable=SC2086
-    step time-cublaslt env SLUICE_GEMM=cublaslt SLUICE_LOG=info $sluice bench kernels --device "$device" --only matmul --seconds 3
+    # The same products by each: where there is no wgmma or no libcublasLt the log says so, and they are our own again.
+    for gemm in own wgmma cublaslt; do
+        # shellcheck disable=SC2086
+        step time-$gemm env SLUICE_GEMM=$gemm SLUICE_LOG=info $sluice bench kernels --device "$device" --only matmul --seconds 3
+    done
 }
 
 text() {
@@ -159,9 +161,11 @@ whole() {
     done
     step chunks chunks
     [ "$device" = emulated ] && return
-    export SLUICE_GEMM=cublaslt
-    step chunks-cublaslt chunks
-    unset SLUICE_GEMM
+    for gemm in own cublaslt; do
+        export SLUICE_GEMM=$gemm
+        step chunks-$gemm chunks
+        unset SLUICE_GEMM
+    done
     step cells cells
 }
 

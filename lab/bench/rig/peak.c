@@ -106,6 +106,8 @@ static const struct {
 } loops[] = {
     {"amx", "tile products from registers", true, TILE_STEPS * 4.0 * 2 * 16 * 16 * 32, tiles_bf16},
     {"amx", "AVX-512 multiply-adds from registers", false, LOOP_STEPS * 12.0 * 2 * 16, fma_512},
+    {"amx2", "tile products from registers", true, TILE_STEPS * 4.0 * 2 * 16 * 16 * 32, tiles_bf16},
+    {"amx2", "AVX-512 multiply-adds from registers", false, LOOP_STEPS * 12.0 * 2 * 16, fma_512},
     {"avx512bf16", "AVX-512 dot products of bf16 pairs from registers", true, LOOP_STEPS * 12.0 * 4 * 16, pairs_bf16},
     {"avx512bf16", "AVX-512 multiply-adds from registers", false, LOOP_STEPS * 12.0 * 2 * 16, fma_512},
     {"avx512", "AVX-512 multiply-adds from registers", false, LOOP_STEPS * 12.0 * 2 * 16, fma_512},

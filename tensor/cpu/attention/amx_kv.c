@@ -36,16 +36,16 @@ static uint32_t span_pages(size_t d) {
     return d <= 64 ? 2 : MAX_SPAN;
 }
 
-// What one block works in.
+// What one block works in. Second terms are tier amx2's.
 struct scratch {
-    _Alignas(64) uint16_t q[SL_BLOCK_FLOATS];                // [columns][steps] tiles of B: Q^T
-    uint16_t k[MAX_SPAN * SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];  // [pages][64][d]
-    uint16_t v[MAX_SPAN * SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];  // [pages] of sl_amx_load_values()
-    float scores[2][SPAN_SLOTS * SL_TILE];                   // [columns of a pair][slots][16]: S^T
-    uint16_t weights[2][SPAN_SLOTS * SL_TILE];               // [columns of a pair][steps] tiles of B: P^T
-    float out[SL_BLOCK_FLOATS];                              // [columns][d][16]: O^T
-    float max[SL_BLOCK_VECTORS], sum[SL_BLOCK_VECTORS];      // of the vectors, -FLT_MAX: none yet
-    uint32_t first[SL_BLOCK_VECTORS], end[SL_BLOCK_VECTORS]; // as the block's, the last one repeated
+    _Alignas(64) uint16_t q[2][SL_BLOCK_FLOATS];               // terms of [columns][steps] tiles of B: Q^T
+    uint16_t k[2][MAX_SPAN * SL_PAGE_SLOTS * SL_MAX_HEAD_DIM]; // terms of [pages][64][d]
+    uint16_t v[MAX_SPAN * SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];    // [pages] of sl_amx_load_values()
+    float scores[2][SPAN_SLOTS * SL_TILE];                     // [columns of a pair][slots][16]: S^T
+    uint16_t weights[2][SPAN_SLOTS * SL_TILE];                 // [columns of a pair][steps] tiles of B: P^T
+    float out[SL_BLOCK_FLOATS];                                // [columns][d][16]: O^T
+    float max[SL_BLOCK_VECTORS], sum[SL_BLOCK_VECTORS];        // of the vectors, -FLT_MAX: none yet
+    uint32_t first[SL_BLOCK_VECTORS], end[SL_BLOCK_VECTORS];   // as the block's, the last one repeated
     struct sl_amx_page_scratch page;
 };
 
@@ -53,14 +53,33 @@ struct scratch {
 struct span {
     uint32_t page;
     int n;
-    const uint16_t *k[MAX_SPAN];
+    const uint16_t *k[MAX_SPAN], *second_k[MAX_SPAN]; // NULL: there is no second term
+};
+
+// Q^T of a column; of one term, `second` is NULL.
+struct column {
+    const uint16_t *first, *second;
 };
 
 // --- products --------------------------------------------------------------------------------------------------------
 
+#define INLINE static inline __attribute__((always_inline))
+
+// Sums 0 to 3 += 32 rows of K from k on by two columns.
+INLINE void meet_two(const uint16_t *k, size_t d, const uint16_t *q0, const uint16_t *q1) {
+    _tile_loadd(4, k, 2 * d);
+    _tile_loadd(6, q0, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(5, k + SL_TILE * d, 2 * d);
+    _tile_dpbf16ps(1, 5, 6);
+    _tile_loadd(7, q1, 64);
+    _tile_dpbf16ps(2, 4, 7);
+    _tile_dpbf16ps(3, 5, 7);
+}
+
 // S^T of two columns and a page, 32 slots at a time.
-static void score_two(const uint16_t *k, size_t d, const uint16_t *q0, const uint16_t *q1, float *scores0,
-                      float *scores1) {
+INLINE void score_two(const uint16_t *k, const uint16_t *second_k, size_t d, struct column q0, struct column q1,
+                      float *scores0, float *scores1) {
     sl_amx_written();
     for (size_t j = 0; j < SL_PAGE_SLOTS; j += 2 * SL_TILE) {
         _tile_zero(0);
@@ -68,14 +87,13 @@ static void score_two(const uint16_t *k, size_t d, const uint16_t *q0, const uin
         _tile_zero(2);
         _tile_zero(3);
         for (size_t i = 0; i < d; i += SL_TILE_STEP) {
-            _tile_loadd(4, k + j * d + i, 2 * d);
-            _tile_loadd(6, q0 + i * SL_TILE, 64);
-            _tile_dpbf16ps(0, 4, 6);
-            _tile_loadd(5, k + (j + SL_TILE) * d + i, 2 * d);
-            _tile_dpbf16ps(1, 5, 6);
-            _tile_loadd(7, q1 + i * SL_TILE, 64);
-            _tile_dpbf16ps(2, 4, 7);
-            _tile_dpbf16ps(3, 5, 7);
+            meet_two(k + j * d + i, d, q0.first + i * SL_TILE, q1.first + i * SL_TILE);
+            if (q0.second != NULL) {
+                meet_two(k + j * d + i, d, q0.second + i * SL_TILE, q1.second + i * SL_TILE);
+            }
+            if (second_k != NULL) {
+                meet_two(second_k + j * d + i, d, q0.first + i * SL_TILE, q1.first + i * SL_TILE);
+            }
         }
         _tile_stored(0, scores0 + j * SL_TILE, 64);
         _tile_stored(1, scores0 + (j + SL_TILE) * SL_TILE, 64);
@@ -84,23 +102,34 @@ static void score_two(const uint16_t *k, size_t d, const uint16_t *q0, const uin
     }
 }
 
+// Sums 0 to 3 += 64 rows of K from k on by a column.
+INLINE void meet_one(const uint16_t *k, size_t d, const uint16_t *q) {
+    _tile_loadd(6, q, 64);
+    _tile_loadd(4, k, 2 * d);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(5, k + SL_TILE * d, 2 * d);
+    _tile_dpbf16ps(1, 5, 6);
+    _tile_loadd(4, k + 2 * SL_TILE * d, 2 * d);
+    _tile_dpbf16ps(2, 4, 6);
+    _tile_loadd(5, k + 3 * SL_TILE * d, 2 * d);
+    _tile_dpbf16ps(3, 5, 6);
+}
+
 // S^T of one column and a page.
-static void score_one(const uint16_t *k, size_t d, const uint16_t *q, float *scores) {
+INLINE void score_one(const uint16_t *k, const uint16_t *second_k, size_t d, struct column q, float *scores) {
     sl_amx_written();
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
     for (size_t i = 0; i < d; i += SL_TILE_STEP) {
-        _tile_loadd(6, q + i * SL_TILE, 64);
-        _tile_loadd(4, k + i, 2 * d);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(5, k + SL_TILE * d + i, 2 * d);
-        _tile_dpbf16ps(1, 5, 6);
-        _tile_loadd(4, k + 2 * SL_TILE * d + i, 2 * d);
-        _tile_dpbf16ps(2, 4, 6);
-        _tile_loadd(5, k + 3 * SL_TILE * d + i, 2 * d);
-        _tile_dpbf16ps(3, 5, 6);
+        meet_one(k + i, d, q.first + i * SL_TILE);
+        if (q.second != NULL) {
+            meet_one(k + i, d, q.second + i * SL_TILE);
+        }
+        if (second_k != NULL) {
+            meet_one(second_k + i, d, q.first + i * SL_TILE);
+        }
     }
     _tile_stored(0, scores, 64);
     _tile_stored(1, scores + SL_TILE * SL_TILE, 64);
@@ -228,8 +257,16 @@ static void weigh(const float *scores, int n_slots, size_t d, float *max, float 
 
 // --- a block ---------------------------------------------------------------------------------------------------------
 
-// Scaled queries to tiles: pairs of channels are turned as if they were numbers of 32 bits.
-static void pack_queries(const struct sl_kv_block *b, struct scratch *s) {
+// Tiles of 16 rows of 32 numbers: pairs of channels are turned as if they were numbers of 32 bits.
+static void turn_pairs(__m512i *pairs, uint16_t *tile) {
+    sl_amx_transpose_16x16((__m512 *)pairs);
+    for (int t = 0; t < SL_TILE; t++) {
+        _mm512_store_si512(tile + t * SL_TILE_STEP, pairs[t]);
+    }
+}
+
+// Scaled queries to tiles, of one term or two.
+static void pack_queries(const struct sl_kv_block *b, bool two_terms, struct scratch *s) {
     const struct sl_avx2_call call = {.args = *b->args, .angles = b->angles, .group = b->group};
     size_t d = (size_t)b->args->head_dim, n_steps = d / SL_TILE_STEP;
     const __m512 log2e = _mm512_set1_ps(1.44269504f);
@@ -238,26 +275,26 @@ static void pack_queries(const struct sl_kv_block *b, struct scratch *s) {
         float *rows = s->page.tile; // [16][d]
         sl_avx2_load_queries(&call, b->head, b->begin + v, n, &s->page.of_page, rows);
         for (size_t step = 0; step < n_steps; step++) {
-            __m512 pairs[SL_TILE];
-            for (int t = 0; t < SL_TILE; t++) {
+            __m512i pairs[2][SL_TILE];
+            memset(pairs, 0, sizeof pairs);
+            for (int t = 0; t < n; t++) {
                 const float *row = rows + (size_t)t * d + step * SL_TILE_STEP;
-                pairs[t] = t < n ? (__m512)_mm512_cvtne2ps_pbh(_mm512_mul_ps(_mm512_load_ps(row + 16), log2e),
-                                                               _mm512_mul_ps(_mm512_load_ps(row), log2e))
-                                 : _mm512_setzero_ps();
+                sl_amx_split(_mm512_mul_ps(_mm512_load_ps(row), log2e), _mm512_mul_ps(_mm512_load_ps(row + 16), log2e),
+                             &pairs[0][t], &pairs[1][t]);
             }
-            sl_amx_transpose_16x16(pairs);
-            uint16_t *tile = s->q + ((size_t)(v / SL_TILE) * n_steps + step) * SL_TILE_HALVES;
-            for (int t = 0; t < SL_TILE; t++) {
-                _mm512_store_ps(tile + t * SL_TILE_STEP, pairs[t]);
+            size_t at = ((size_t)(v / SL_TILE) * n_steps + step) * SL_TILE_HALVES;
+            turn_pairs(pairs[0], s->q[0] + at);
+            if (two_terms) {
+                turn_pairs(pairs[1], s->q[1] + at);
             }
         }
     }
 }
 
-static void begin_block(const struct sl_kv_block *b, struct scratch *s) {
+static void begin_block(const struct sl_kv_block *b, bool two_terms, struct scratch *s) {
     int n_wide = (b->n + SL_TILE - 1) / SL_TILE * SL_TILE;
     s->page.of_page.page = -1;
-    pack_queries(b, s);
+    pack_queries(b, two_terms, s);
     memset(s->out, 0, (size_t)n_wide * (size_t)b->args->head_dim * sizeof *s->out);
     for (int v = 0; v < n_wide; v++) {
         s->first[v] = b->first[v < b->n ? v : b->n - 1];
@@ -267,7 +304,8 @@ static void begin_block(const struct sl_kv_block *b, struct scratch *s) {
     }
 }
 
-static struct span load_span(const struct sl_kv_block *b, uint32_t page, uint32_t page_end, struct scratch *s) {
+static struct span load_span(const struct sl_kv_block *b, bool two_terms, uint32_t page, uint32_t page_end,
+                             struct scratch *s) {
     struct span span = {.page = page};
     size_t floats = SL_PAGE_SLOTS * (size_t)b->args->head_dim;
     uint32_t pages = span_pages((size_t)b->args->head_dim), stop = (page / pages + 1) * pages;
@@ -275,7 +313,10 @@ static struct span load_span(const struct sl_kv_block *b, uint32_t page, uint32_
         int n = sl_slots_in_page(0, b->end[b->n - 1], page).end; // the last vector sees the most
         size_t at = (size_t)span.n * floats;
         const char *next = sl_kv_next_page(&b->args->heads.kv[b->head], page, page_end);
-        span.k[span.n] = sl_amx_load_keys(b->args, b->angles, b->head, page, next, &s->page, s->k + at);
+        bool second = two_terms && sl_amx_keys_have_second(b->args, b->angles, b->head, page);
+        span.second_k[span.n] = second ? s->k[1] + at : NULL;
+        span.k[span.n] = sl_amx_load_keys(b->args, b->angles, b->head, page, next, &s->page, s->k[0] + at,
+                                          second ? s->k[1] + at : NULL);
         sl_amx_load_values(&b->args->heads.kv[b->head], page, next, n, &s->page, s->v + at);
     }
     return span;
@@ -297,24 +338,33 @@ static void weigh_column(struct scratch *s, int column, int of_pair, size_t d, c
     weigh(s->scores[of_pair], n_slots, d, s->max + v, s->sum + v, s->out + (size_t)v * d, s->weights[of_pair]);
 }
 
-static void attend_span(const struct span *span, int n_columns, size_t d, struct scratch *s) {
+static struct column column_of(const struct scratch *s, int column, bool two_terms, size_t d) {
+    size_t at = (size_t)column * d * SL_TILE;
+    return (struct column){s->q[0] + at, two_terms ? s->q[1] + at : NULL};
+}
+
+static void score_span(const struct span *span, int column, bool two, bool two_terms, size_t d, struct scratch *s) {
+    struct column q0 = column_of(s, column, two_terms, d), q1 = column_of(s, column + two, two_terms, d);
     size_t page_scores = SL_PAGE_SLOTS * SL_TILE;
+    for (int p = 0; p < span->n; p++) {
+        float *scores = s->scores[0] + (size_t)p * page_scores, *scores1 = s->scores[1] + (size_t)p * page_scores;
+        if (two) {
+            score_two(span->k[p], span->second_k[p], d, q0, q1, scores, scores1);
+        } else {
+            score_one(span->k[p], span->second_k[p], d, q0, scores);
+        }
+    }
+}
+
+static void attend_span(const struct span *span, int n_columns, bool two_terms, size_t d, struct scratch *s) {
     for (int column = 0; column < n_columns;) {
         if (!sees(s, column, span)) {
             column++;
             continue;
         }
-        const uint16_t *q = s->q + (size_t)column * d * SL_TILE;
         float *out = s->out + (size_t)column * d * SL_TILE;
         bool two = column + 1 < n_columns && sees(s, column + 1, span);
-        for (int p = 0; p < span->n; p++) {
-            float *scores = s->scores[0] + (size_t)p * page_scores;
-            if (two) {
-                score_two(span->k[p], d, q, q + d * SL_TILE, scores, s->scores[1] + (size_t)p * page_scores);
-            } else {
-                score_one(span->k[p], d, q, scores);
-            }
-        }
+        score_span(span, column, two, two_terms, d, s);
         weigh_column(s, column, 0, d, span);
         if (two) {
             weigh_column(s, column + 1, 1, d, span);
@@ -347,41 +397,63 @@ static void end_block(const struct sl_kv_block *b, struct scratch *s, const stru
     }
 }
 
-static void attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
-                         const struct sl_kv_partial *partial) {
+INLINE void attend_block_of(const struct sl_kv_block *b, bool two_terms, uint32_t page_begin, uint32_t page_end,
+                            const struct sl_kv_partial *partial) {
     if (!sl_amx_covers(b->args)) {
         sl_avx512_attend_block(b, page_begin, page_end, partial);
         return;
     }
     struct scratch s;
     sl_amx_begin();
-    begin_block(b, &s);
+    begin_block(b, two_terms, &s);
     for (uint32_t page = page_begin; page < page_end;) {
-        struct span span = load_span(b, page, page_end, &s);
-        attend_span(&span, (b->n + SL_TILE - 1) / SL_TILE, (size_t)b->args->head_dim, &s);
+        struct span span = load_span(b, two_terms, page, page_end, &s);
+        attend_span(&span, (b->n + SL_TILE - 1) / SL_TILE, two_terms, (size_t)b->args->head_dim, &s);
         page += (uint32_t)span.n;
     }
     end_block(b, &s, partial);
     sl_amx_end();
 }
 
+static void attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
+                         const struct sl_kv_partial *partial) {
+    attend_block_of(b, false, page_begin, page_end, partial);
+}
+
+static void attend_block_in_two(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
+                                const struct sl_kv_partial *partial) {
+    attend_block_of(b, true, page_begin, page_end, partial);
+}
+
 // Blocks are as large as the tiles like where all calls are theirs.
-static const struct sl_kv_kernel *kernel_for(const struct sl_attend *calls, int n_calls) {
-    static const struct sl_kv_kernel tiles = {attend_block, SL_BLOCK_VECTORS}, mixed = {attend_block, SL_AVX512_BLOCK};
+static const struct sl_kv_kernel *kernel_for(const struct sl_attend *calls, int n_calls, bool two_terms) {
+    static const struct sl_kv_kernel kernels[2][2] = {
+        {{attend_block, SL_AVX512_BLOCK}, {attend_block, SL_BLOCK_VECTORS}},
+        {{attend_block_in_two, SL_AVX512_BLOCK}, {attend_block_in_two, SL_BLOCK_VECTORS}},
+    };
     bool covered = true;
     for (int i = 0; i < n_calls; i++) {
         covered = covered && sl_amx_covers(&calls[i]);
     }
-    return covered ? &tiles : &mixed;
+    return &kernels[two_terms][covered];
 }
 
 static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
-    sl_kv_attend(stream, calls, n_calls, kernel_for(calls, n_calls));
+    sl_kv_attend(stream, calls, n_calls, kernel_for(calls, n_calls, false));
 }
 
 static void attend_before(struct sl_stream *stream, const struct sl_attend *args,
                           const struct sl_softmax *before_inout) {
-    sl_kv_attend_before(stream, args, before_inout, kernel_for(args, 1));
+    sl_kv_attend_before(stream, args, before_inout, kernel_for(args, 1, false));
+}
+
+static void attend_in_two(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
+    sl_kv_attend(stream, calls, n_calls, kernel_for(calls, n_calls, true));
+}
+
+static void attend_before_in_two(struct sl_stream *stream, const struct sl_attend *args,
+                                 const struct sl_softmax *before_inout) {
+    sl_kv_attend_before(stream, args, before_inout, kernel_for(args, 1, true));
 }
 
 void sl_amx_kv_fill(struct sl_ops *ops) {
@@ -389,4 +461,12 @@ void sl_amx_kv_fill(struct sl_ops *ops) {
     ops->attend_before = attend_before;
     ops->fold = sl_amx_fold;
     ops->window_sums = sl_amx_window_sums;
+}
+
+// Scores of statistics are tier avx512's: they are to be as close as those that lse was made of.
+void sl_amx2_kv_fill(struct sl_ops *ops) {
+    ops->attend = attend_in_two;
+    ops->attend_before = attend_before_in_two;
+    ops->fold = sl_avx512_fold;
+    ops->window_sums = sl_avx512_window_sums;
 }

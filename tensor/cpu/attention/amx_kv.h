@@ -32,8 +32,14 @@ struct sl_amx_page_scratch {
 
 // K of a page as bf16 [SL_PAGE_SLOTS][d], rotated: the page's own memory, or made in `out`. Rows that were never written
 // hold what they hold. K of page `next` is fetched meanwhile: see sl_kv_next_page().
+// second_out: what that leaves of them, where sl_amx_keys_have_second(); or NULL.
 const uint16_t *sl_amx_load_keys(const struct sl_attend *args, const struct sl_slot_angles *angles, int head,
-                                 uint32_t page, const char *next, struct sl_amx_page_scratch *s, uint16_t *out);
+                                 uint32_t page, const char *next, struct sl_amx_page_scratch *s, uint16_t *out,
+                                 uint16_t *second_out);
+
+// Keys in f16, which bf16 rounds. Codes stand for what was rounded more than that.
+bool sl_amx_keys_have_second(const struct sl_attend *args, const struct sl_slot_angles *angles, int head,
+                             uint32_t page);
 
 // out[d / 16][2][16][32] = V^T of a page as tiles of A: tile (i, k) holds channels 16 i .. of slots 32 k ..; slots that
 // are not below n are 0. V of page `next` is fetched meanwhile.

@@ -155,8 +155,14 @@ static inline __attribute__((always_inline)) void rows_of_packed_keys(const stru
     }
 }
 
+bool sl_amx_keys_have_second(const struct sl_attend *args, const struct sl_slot_angles *angles, int head,
+                             uint32_t page) {
+    return angles == NULL && sl_kv_page_layout(&args->heads.kv[head], page)->format == SL_KV_F16;
+}
+
 const uint16_t *sl_amx_load_keys(const struct sl_attend *args, const struct sl_slot_angles *angles, int head,
-                                 uint32_t page, const char *next, struct sl_amx_page_scratch *s, uint16_t *out) {
+                                 uint32_t page, const char *next, struct sl_amx_page_scratch *s, uint16_t *out,
+                                 uint16_t *second_out) {
     const struct sl_kv *kv = &args->heads.kv[head];
     const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
     const uint16_t *k = (const uint16_t *)((const char *)kv->pages[page] + layout->k);
@@ -170,7 +176,12 @@ const uint16_t *sl_amx_load_keys(const struct sl_attend *args, const struct sl_s
     if (angles == NULL && layout->format == SL_KV_F16) {
         for (size_t e = 0; e < SL_PAGE_SLOTS * d; e += 32) {
             sl_avx512_fetch(next + layout->k + 2 * e, 1);
-            _mm512_store_si512(out + e, round32(load_f16(k + e), load_f16(k + e + 16)));
+            __m512i first, second;
+            sl_amx_split(load_f16(k + e), load_f16(k + e + 16), &first, &second);
+            _mm512_store_si512(out + e, first);
+            if (second_out != NULL) {
+                _mm512_store_si512(second_out + e, second);
+            }
         }
         return out;
     }

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "tensor/cpu/attention/kv_page.h"
 
 // --- codes -----------------------------------------------------------------------------------------------------------
@@ -253,6 +254,18 @@ static void collect(struct sl_stream *stream, const struct sl_piece *pieces, uin
     }
 }
 
+static void digest(struct sl_stream *stream, const struct sl_digest_piece *pieces, uint32_t n, uint64_t *digests_out) {
+    (void)stream;
+    for (uint32_t i = 0; i < n; i++) {
+        const char *at = pieces[i].data;
+        digests_out[i] = 0;
+        for (uint32_t part = 0; part < pieces[i].n_parts; part++) {
+            digests_out[i] = sl_hash(at, pieces[i].part_bytes[part], digests_out[i]);
+            at += pieces[i].part_bytes[part];
+        }
+    }
+}
+
 // --- positions -------------------------------------------------------------------------------------------------------
 
 static void read_positions(const struct sl_kv *kv, int64_t *positions_out) {
@@ -269,6 +282,7 @@ void sl_ref_kv_slots_fill(struct sl_ops *ops) {
     ops->read_positions = read_positions;
     ops->quantize = quantize;
     ops->collect = collect;
+    ops->digest = digest;
     ops->host.quantize = quantize_page;
     ops->read_rows = read_rows;
 }

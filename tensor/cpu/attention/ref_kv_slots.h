@@ -4,7 +4,7 @@
 
 #include "tensor/ops.h"
 
-// quantize collect read_rows read_positions
+// quantize collect digest read_rows read_positions
 void sl_ref_kv_slots_fill(struct sl_ops *ops);
 
 // The K or V row of one slot as f32 [d], whatever its page's format.

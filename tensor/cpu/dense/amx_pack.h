@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how tier amx keeps weights: panels (panels.h) as tiles of TDPBF16PS, or quantized and made into tiles as they
- *          are needed.
+ * Purpose: how tiers amx and amx2 keep weights: panels (panels.h) as tiles of TDPBF16PS, or f16 and codes that are made into
+ *          tiles as they are needed.
  *
- * Design: a step is SL_WEIGHT_GROUP = 32 of k; the last one is padded with zeros. Of a panel, a step is two tiles, each 16
- *         rows of W by 32 of k, bf16: W is the left operand of a tile product, so a tile is W's rows as they are, and a
- *         row of a tile is one group of quantized weights with one scale.
+ * Design: a step is SL_WEIGHT_GROUP = 32 of k; the last one is padded with zeros. Of a panel, a step is two tiles, each 32
+ *         of k by 16 rows of W: W is the right operand of a tile product, so a tile is 16 rows of pairs, and row i has
+ *         k = 2 i and 2 i + 1 of each of W's rows. A step is kept as
  *           bf16   the two tiles
- *           INT8   32 scales, then the codes [32][32], plus 128
- *           INT4   32 scales, then 8 times the codes of four rows: row i of the four in nibble i of 16-bit word k
+ *           f16    the same in f16 (amx2 alone)
+ *           INT8   32 scales, then of each pair of k the codes, plus 128, of a row of both tiles
+ *           INT4   32 scales, then the codes of two pairs of k at a time: half row i of the eight in nibble i of 32-bit words
+ *         and all but the first are made into two tiles, rounded, or on amx2 into four: the second two are what the first
+ *         have cut off.
  */
 #pragma once
 
@@ -20,6 +23,16 @@
 
 static inline int64_t sl_amx_steps(const struct sl_matrix *w) {
     return sl_div_up(w->k, SL_AMX_STEP);
+}
+
+// Whether it keeps tiles, or what they are made of.
+static inline bool sl_amx_keeps_tiles(const struct sl_matrix *w) {
+    return w->format == SL_WEIGHT_STORED && w->dtype == SL_BF16;
+}
+
+// Terms of a weight: bf16 has one of weights that are bf16.
+static inline int sl_amx_terms(const struct sl_matrix *w) {
+    return w->in_two_terms && !sl_amx_keeps_tiles(w) ? 2 : 1;
 }
 
 // Bytes of a step of a panel as it is kept.

@@ -12,4 +12,5 @@ void sl_vector_dense_fill(struct sl_ops *ops); // tiers avx2 and neon, but for a
 void sl_avx512_dense_fill(struct sl_ops *ops);
 void sl_avx512bf16_dense_fill(struct sl_ops *ops); // pack matmul_scratch arranges arrange matmul
 void sl_amx_dense_fill(struct sl_ops *ops);
+void sl_amx2_dense_fill(struct sl_ops *ops); // pack, of what that filled
 #endif

@@ -24,6 +24,16 @@ struct gpu_share { // of a piece, what one block copies; an array [n] in device 
 
 void sl_gpu_collect(struct gpu_queue *queue, const struct gpu_share *shares, uint32_t n, void *to); // n >= 1
 
+// --- digests of what travels (digest.cu): exact
+
+struct gpu_digest { // an array [n] in device memory
+    const void *data;
+    uint32_t first_part, n_parts; // in part_bytes, device memory, too
+};
+// digests[n], in device or shared memory. n >= 1
+void sl_gpu_digest(struct gpu_queue *queue, const struct gpu_digest *pieces, uint32_t n, const uint32_t *part_bytes,
+                   uint64_t *digests);
+
 // --- attention (attention/append.cu, attend.cu) ------------------------------------------------------------------------
 
 struct gpu_attend { // of struct sl_attend what differs between calls; an array [n_calls] in device memory

@@ -84,6 +84,11 @@ void sl_gpu_round_rows(struct gpu_queue *queue, const float *x, int64_t x_stride
 void sl_gpu_finish_rows(struct gpu_queue *queue, const struct gpu_matrix *w, const float *sums,
                         const struct gpu_product *args);
 
+// By wgmma (dense/wgmma.cu), of bf16 weights: pitch a multiple of 64, below 2^32 of them; x as of sl_gpu_round_rows, below 2^32. Of other devices
+// than compute capability 9.0 it does nothing.
+void sl_gpu_matmul_wgmma(struct gpu_queue *queue, const struct gpu_matrix *w, const void *x,
+                         const struct gpu_product *args);
+
 // asked: device, [m]. Candidates are exact; lse and rest are sums in f64.
 size_t sl_gpu_pick_work(int64_t m);
 void sl_gpu_pick(struct gpu_queue *queue, const float *logits, int64_t n_vocab, const struct gpu_pick *asked, int64_t m,

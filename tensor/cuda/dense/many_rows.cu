@@ -156,15 +156,13 @@ GPU_DEVICE void multiply(const stage<N> *from, float (&sums)[N / 16][N / 32][4])
     }
 }
 
-// y of a warp's sums, 16 rows at a time, by way of shared memory of the warp's own: so rows are written side by side, and what sums go
-// through stands here once and not for every register.
+// y of a warp's sums, 16 rows at a time, by way of shared memory of the warp's own.
 template <uint32_t N, uint32_t SIDES>
 GPU_DEVICE void finish(const gpu_matrix &w, const gpu_product &args, const tile<N, SIDES> &of,
                        const float (&sums)[N / 16][N / 32][4], float *piece) {
     typedef tile<N, SIDES> T;
     constexpr uint32_t PITCH = N / 2 + 8, WIDTH = N / 2 / SIDES; // of y
     uint32_t lane = threadIdx.x % 32;
-    bool in_pairs = (args.y_stride % 2 | of.n_columns % 2) == 0 && ((uintptr_t)args.y & 7) == 0;
     GPU_UNROLL
     for (uint32_t i = 0; i < T::DOWN; i++) {
         GPU_UNROLL
@@ -174,23 +172,8 @@ GPU_DEVICE void finish(const gpu_matrix &w, const gpu_product &args, const tile<
                                                                                             sum[j % 2 * 2 + 1]};
         }
         __syncwarp();
-        GPU_UNROLL_BY(1)
-        for (uint32_t p = lane; p < 16 * WIDTH / 2; p += 32) {
-            const float *at = piece + p / (WIDTH / 2) * PITCH + p % (WIDTH / 2) * 2;
-            int64_t r = of.r0 + threadIdx.x / 64 * (N / 2) + i * 16 + p / (WIDTH / 2);
-            int64_t j = of.j0 + threadIdx.x / 32 % 2 * WIDTH + p % (WIDTH / 2) * 2;
-            float *y = args.y + r * args.y_stride + j;
-            if (r < args.m && j + 1 < of.n_columns && in_pairs) {
-                float2 before = args.accumulate ? *(const float2 *)y : float2{0, 0};
-                *(float2 *)y = {gpu::finished<SIDES>(w, j, at[0] + before.x, at[WIDTH * (SIDES - 1)]),
-                                gpu::finished<SIDES>(w, j + 1, at[1] + before.y, at[WIDTH * (SIDES - 1) + 1])};
-                continue;
-            }
-            for (uint32_t e = 0; e < 2 && r < args.m && j + e < of.n_columns; e++) {
-                float before = args.accumulate ? y[e] : 0.0f;
-                y[e] = gpu::finished<SIDES>(w, j + e, at[e] + before, at[WIDTH * (SIDES - 1) + e]);
-            }
-        }
+        gpu::write_piece<SIDES, WIDTH, PITCH>(w, args, of.n_columns, piece, of.r0 + threadIdx.x / 64 * (N / 2) + i * 16,
+                                              of.j0 + threadIdx.x / 32 % 2 * WIDTH);
         __syncwarp(); // before it is written again
     }
 }

@@ -105,4 +105,28 @@ template <uint32_t SIDES> GPU_DEVICE float finished(const gpu_matrix &w, int64_t
     return value;
 }
 
+// y of 16 rows from r0 on, WIDTH columns from j0 on, by a warp: of sums in shared memory, PITCH from row to row, those of a gated
+// matrix's second half behind WIDTH others. So rows are written side by side, and what sums go through stands here once and not
+// for every register that holds one.
+template <uint32_t SIDES, uint32_t WIDTH, uint32_t PITCH>
+GPU_DEVICE void write_piece(const gpu_matrix &w, const gpu_product &args, int64_t n_columns, const float *sums,
+                            int64_t r0, int64_t j0) {
+    bool in_pairs = (args.y_stride % 2 | n_columns % 2) == 0 && ((uintptr_t)args.y & 7) == 0;
+    GPU_UNROLL_BY(1)
+    for (uint32_t p = threadIdx.x % 32; p < 16 * WIDTH / 2; p += 32) {
+        const float *at = sums + p / (WIDTH / 2) * PITCH + p % (WIDTH / 2) * 2, *up = at + WIDTH * (SIDES - 1);
+        int64_t r = r0 + p / (WIDTH / 2), j = j0 + p % (WIDTH / 2) * 2;
+        float *y = args.y + r * args.y_stride + j;
+        if (r < args.m && j + 1 < n_columns && in_pairs) {
+            float2 before = args.accumulate ? *(const float2 *)y : float2{0, 0};
+            *(float2 *)y = {finished<SIDES>(w, j, at[0] + before.x, up[0]),
+                            finished<SIDES>(w, j + 1, at[1] + before.y, up[1])};
+            continue;
+        }
+        for (uint32_t e = 0; e < 2 && r < args.m && j + e < n_columns; e++) {
+            y[e] = finished<SIDES>(w, j + e, at[e] + (args.accumulate ? y[e] : 0.0f), up[e]);
+        }
+    }
+}
+
 } // namespace gpu

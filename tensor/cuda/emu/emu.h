@@ -6,7 +6,9 @@
  * Design: a fiber runs until a barrier or an operation of its warp, which hands over to the next one. The emulator is never
  *         instrumented by ThreadSanitizer, kernels may be: it is told that fibers are threads and that only __syncthreads and
  *         __syncwarp put them in order, so it reports races between the threads of a block. Asynchronous copies happen when
- *         they are waited for, the latest that a GPU can. Shared memory is poisoned before every block.
+ *         they are waited for, the latest that a GPU can; products of wgmma then or, in some orders of threads, at once. What they read
+ *         must have been copied and fenced, and is not copied over before they are waited for. Shared memory is poisoned before
+ *         every block.
  *
  * What it does not show: time, banks, occupancy; the order of memory between blocks, which run one after another.
  */
@@ -65,6 +67,14 @@ void together(warp_op op, unsigned mask, const void *in, void *out, int bytes, i
 void copy_later(void *to, const void *from, unsigned bytes, const char *file, int line);
 void copy_commit();
 void copy_wait(size_t n_left);
+
+// wgmma: see gpu.h
+void wgmma(uint64_t a, uint64_t b, float *d, const char *file, int line);
+void wgmma_fence();
+void wgmma_commit();
+void wgmma_wait(size_t n_left, const char *file, int line);
+void fence_proxy_async();
+uint32_t shared_address(const void *p);
 
 void run(const char *kernel, dim3 grid, dim3 block, size_t dynamic_bytes, const std::function<void()> &thread);
 void enqueue(gpu_queue *queue, const char *kernel, std::function<void()> work); // kernel NULL: a copy
@@ -128,6 +138,9 @@ static inline uint32_t __float_as_uint(float f) {
     uint32_t u;
     __builtin_memcpy(&u, &f, 4);
     return u;
+}
+static inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
+    return (uint64_t)((unsigned __int128)a * b >> 64);
 }
 static inline float rsqrtf(float x) {
     return 1.0f / sqrtf(x);

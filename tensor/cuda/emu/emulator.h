@@ -48,6 +48,11 @@ size_t sl_emu_most_used(void); // the most that these ever were
 void sl_emu_set_dry(void);
 bool sl_emu_is_dry(void);
 
+// Of the device that the thread uses, before its first block: memory is mapped a second time, where a network card may touch it at any
+// time, and the host may not by a block's own address, as ever. Pages are small then.
+void sl_emu_open_to_network(void);
+void *sl_emu_network_view(void *block); // the same place there; NULL: it is not open
+
 // Of the threads of a block and the blocks of a grid: 0 ascending, 1 descending, else the seed of a random order.
 void sl_emu_set_order(unsigned order);
 // Work runs when it is queued, the earliest that a GPU can.

@@ -37,7 +37,7 @@ extern "C" char __stop_gpu_shared[] __attribute__((weak));
 namespace emu {
 
 constexpr size_t STACK = 256 << 10;
-constexpr size_t MOST_DYNAMIC = 99 << 10; // what every GPU since 8.0 has for a block
+constexpr size_t MOST_DYNAMIC = 99 << 10, MOST_OF_90 = 227 << 10; // what every GPU since 8.0, and 9.0, has for a block
 machine m;
 
 void die(const char *what, const char *file, int line) {
@@ -58,7 +58,11 @@ const place &here() {
 }
 
 void *dynamic_shared() {
-    return (void *)(((uintptr_t)m.dynamic.data() + 127) & ~(uintptr_t)127);
+    return dynamic_window() + 128; // aligned to that and no more
+}
+
+char *dynamic_window() {
+    return (char *)(((uintptr_t)m.dynamic.data() + 1023) & ~(uintptr_t)1023);
 }
 
 void poison(void *at, size_t bytes) {
@@ -111,6 +115,9 @@ static void entry() {
     if (!f->copies.empty()) {
         die("the thread ends before its asynchronous copies: last one", f->line.file, f->line.line);
     }
+    if (f->n_wgmma_waited != f->n_wgmma) {
+        die("the thread ends before its products: last one", f->line.file, f->line.line);
+    }
     f->what = DONE;
     m.n_left--;
     RELEASE(&m.done_sync);
@@ -147,6 +154,10 @@ static void prepare(fiber *f, dim3 block, dim3 n_blocks, dim3 n) {
     f->what = READY;
     f->copies.clear();
     f->ends.clear();
+    f->unfenced.clear();
+    f->n_wgmma = f->n_wgmma_waited = 0;
+    f->wgmma_ends.clear();
+    f->wgmma_fenced = false;
 #if defined(EMU_TSAN)
     if (f->tsan == nullptr) {
         f->tsan = __tsan_create_fiber(0);
@@ -205,6 +216,11 @@ static void run_block(const std::vector<unsigned> &turn, dim3 index, dim3 grid, 
     m.n_left = m.n_threads;
     m.n_waiting = 0;
     m.n_yes = 0;
+    for (auto &group : m.warpgroups) {
+        group.products.clear();
+        group.n_gone = 0;
+    }
+    m.copied.assign(m.dynamic.size() * sizeof m.dynamic[0] / UNIT, 0);
     poison(m.dynamic.data(), m.dynamic.size() * sizeof m.dynamic[0]);
     if (__start_gpu_shared != nullptr) {
         poison(__start_gpu_shared, (size_t)(__stop_gpu_shared - __start_gpu_shared));
@@ -222,7 +238,7 @@ static void run_block(const std::vector<unsigned> &turn, dim3 index, dim3 grid, 
             moved = true;
         }
         for (unsigned i = 0; i < m.n_threads && !moved; i++) {
-            if (m.fibers[i].what == AT_WARP || m.fibers[i].what == AT_BARRIER) {
+            if (m.fibers[i].what != READY && m.fibers[i].what != DONE) {
                 m.now = &m.fibers[i];
                 die("waits for ever", m.now->line.file, m.now->line.line);
             }
@@ -253,8 +269,8 @@ void run(const char *kernel, dim3 grid, dim3 block, size_t dynamic_bytes, const 
         grid.z > 65535) {
         die("a grid or a block of impossible size", kernel, 0);
     }
-    if (dynamic_bytes > MOST_DYNAMIC) {
-        die("more dynamic shared memory than every GPU has", kernel, 0);
+    if (dynamic_bytes > MOST_OF_90) {
+        die("more dynamic shared memory than any GPU has", kernel, 0);
     }
     if (m.fibers.size() < m.n_threads) {
         m.fibers.resize(m.n_threads);
@@ -264,7 +280,9 @@ void run(const char *kernel, dim3 grid, dim3 block, size_t dynamic_bytes, const 
         m.fibers[i].id = i;
     }
     m.warps.assign((m.n_threads + 31) / 32, warp{});
-    m.dynamic.resize(dynamic_bytes / 8 + 32);
+    m.dynamic.resize((dynamic_bytes + 1024 + 128 + 256) / 8);
+    m.warpgroups.resize(m.n_threads / WARPGROUP);
+    m.n_products = 0;
 #if defined(EMU_TSAN)
     m.tsan = __tsan_get_current_fiber();
 #endif
@@ -272,6 +290,9 @@ void run(const char *kernel, dim3 grid, dim3 block, size_t dynamic_bytes, const 
     for (unsigned i : turns(grid.x * grid.y * grid.z)) {
         run_block(turn, dim3(i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y), grid, block);
         n_done++;
+    }
+    if (dynamic_bytes > MOST_DYNAMIC && m.n_products == 0) {
+        die("more dynamic shared memory than every GPU has, and no wgmma", kernel, 0);
     }
 }
 

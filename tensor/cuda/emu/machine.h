@@ -2,6 +2,7 @@
 // Purpose: the state of the emulator, and what sanitizers are told about it: between its own files.
 #pragma once
 
+#include <deque>
 #include <mutex>
 #include <vector>
 
@@ -30,7 +31,7 @@ void __tsan_write_range(void *addr, unsigned long bytes);
 
 namespace emu {
 
-enum state { READY, AT_BARRIER, AT_WARP, DONE };
+enum state { READY, AT_BARRIER, AT_WARP, AT_WGMMA, DONE };
 
 struct where {
     const char *file;
@@ -54,7 +55,11 @@ struct fiber { // a thread of a block
     void *out;
     int amount;
     std::vector<async_copy> copies;
-    std::vector<size_t> ends; // of committed groups, in `copies`
+    std::vector<size_t> ends;       // of committed groups, in `copies`
+    std::vector<uint32_t> unfenced; // units of dynamic shared memory whose copies are done
+    uint64_t n_wgmma, n_wgmma_waited;
+    std::vector<uint64_t> wgmma_ends; // of committed groups, in its products
+    bool wgmma_fenced;
     void *tsan, *asan;
 };
 
@@ -67,11 +72,32 @@ struct warp { // the operation that some of its lanes have come to
     char sync[2];
 };
 
+constexpr unsigned WARPGROUP = 128;
+
+struct async_product { // of a warpgroup
+    uint64_t a, b;
+    float *d[WARPGROUP];
+    unsigned arrived, waited;
+    bool done;
+    where at;
+};
+
+constexpr unsigned UNIT = 16; // bytes of shared memory of which it is known who copied there
+
+struct warpgroup {
+    std::deque<async_product> products; // that somebody has not waited for
+    uint64_t n_gone;                    // before those
+};
+
 struct machine {
     std::recursive_mutex lock; // held while work runs
     std::vector<fiber> fibers;
     std::vector<warp> warps;
     std::vector<uint64_t> dynamic;
+    std::vector<warpgroup> warpgroups;
+    std::vector<uint16_t>
+        copied;          // by which thread, from 1 on, a unit of 16 bytes of dynamic shared memory was, and not fenced
+    uint64_t n_products; // of wgmma, of a launch
     unsigned order;
     unsigned n_threads, n_left, n_waiting;
     where barrier_at;
@@ -89,10 +115,13 @@ struct machine {
 extern machine m;
 
 [[noreturn]] void die(const char *what, const char *file, int line);
-void to_scheduler();                 // from the fiber that runs
-void open_devices(bool open);        // device memory to work of queues; calls nest
-int used_device();                   // by this thread
-void poison(void *at, size_t bytes); // NaN in every format
+void to_scheduler();                                        // from the fiber that runs
+void copies_to(const void *to, const char *file, int line); // 16 bytes, from now on
+void copied_to(const void *to);                             // they are there
+char *dynamic_window();                                     // where addresses of dynamic shared memory count from
+void open_devices(bool open);                               // device memory to work of queues; calls nest
+int used_device();                                          // by this thread
+void poison(void *at, size_t bytes);                        // NaN in every format
 constexpr unsigned char POISON = 0xff;
 
 } // namespace emu

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <map>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "tensor/cuda/emu/emulator.h"
 #include "tensor/cuda/emu/machine.h"
@@ -25,6 +26,8 @@ struct device_memory {
     size_t top;                      // bytes that were ever used, whole pages
     std::map<size_t, size_t> blocks; // offset -> bytes asked for
     size_t used, most_used, room = RANGE;
+    bool open_to_network;
+    char *view; // of the network; NULL: none
 };
 static device_memory memories[SL_EMU_DEVICES];
 static int n_open;
@@ -32,7 +35,7 @@ static bool dry;
 static thread_local int device; // that this thread uses
 
 // Pages of 2 MiB where the kernel has them: opened and closed by one entry of its tables instead of 512.
-static char *reserve() {
+static char *reserve_alone() {
     void *range = mmap(nullptr, RANGE + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (range == MAP_FAILED) {
         return nullptr;
@@ -40,6 +43,26 @@ static char *reserve() {
     char *base = (char *)(((uintptr_t)range + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
     (void)madvise(base, RANGE, MADV_HUGEPAGE); // a wish
     return base;
+}
+
+// A file in memory, mapped for the device and for the network.
+static char *reserve_seen(device_memory &memory) {
+    int file = memfd_create("emulated-device", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, RANGE) != 0) {
+        die("there is no memory that a network could see", "?", 0);
+    }
+    void *base = mmap(nullptr, RANGE, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    void *view = mmap(nullptr, RANGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    close(file);
+    if (base == MAP_FAILED || view == MAP_FAILED) {
+        die("there is no memory that a network could see", "?", 0);
+    }
+    memory.view = (char *)view;
+    return (char *)base;
+}
+
+static char *reserve(device_memory &memory) {
+    return memory.open_to_network ? reserve_seen(memory) : reserve_alone();
 }
 
 static void protect(const device_memory &memory, size_t begin, size_t end, bool open) {
@@ -88,12 +111,27 @@ void sl_emu_set_room(size_t bytes) {
     emu::memories[emu::device].room = bytes;
 }
 
+void sl_emu_open_to_network(void) {
+    std::lock_guard<std::recursive_mutex> lock(emu::m.lock);
+    emu::memories[emu::device].open_to_network = true;
+}
+
+void *sl_emu_network_view(void *block) {
+    std::lock_guard<std::recursive_mutex> lock(emu::m.lock);
+    for (const auto &memory : emu::memories) {
+        if (memory.view != nullptr && (char *)block >= memory.base && (char *)block < memory.base + memory.top) {
+            return memory.view + ((char *)block - memory.base);
+        }
+    }
+    return nullptr;
+}
+
 void *sl_emu_alloc(size_t bytes) {
     using namespace emu;
     std::lock_guard<std::recursive_mutex> lock(m.lock);
     device_memory &memory = memories[device];
     if (memory.base == nullptr) {
-        memory.base = reserve();
+        memory.base = reserve(memory);
     }
     size_t room = room_of(bytes), at = find_room(memory, room);
     if (memory.base == nullptr || bytes == 0 || bytes > RANGE || at + room > RANGE ||

@@ -208,6 +208,7 @@ void copy_later(void *to, const void *from, unsigned bytes, const char *file, in
         die("an asynchronous copy that is not aligned", file, line);
     }
     WRITES(to, bytes); // it may be done from now on, until it is waited for
+    copies_to(to, file, line);
     m.now->copies.push_back({(char *)to, (const char *)from, bytes});
     m.now->line = {file, line};
 }
@@ -226,6 +227,7 @@ void copy_wait(size_t n_left) {
         READS(f->copies[i].from, f->copies[i].bytes);
         WRITES(f->copies[i].to, f->copies[i].bytes);
         move(f->copies[i].to, f->copies[i].from, f->copies[i].bytes);
+        copied_to(f->copies[i].to);
     }
     f->copies.erase(f->copies.begin(), f->copies.begin() + (ptrdiff_t)n);
     f->ends.erase(f->ends.begin(), f->ends.begin() + (ptrdiff_t)n_groups);

@@ -16,10 +16,16 @@
 #define SMALL_ROOM ((size_t)5 << 20)
 #define MEMORY     "SLUICE_EMULATED_MEMORY"
 #define PINNED     "SLUICE_EMULATED_PINNED"
+#define NETWORK    "SLUICE_EMULATED_NETWORK" // 1: a network reaches its memory, at addresses of its own
 
 static size_t limit(const char *name, size_t otherwise) {
     const char *bytes = getenv(name);
     return bytes != NULL ? strtoull(bytes, NULL, 10) : otherwise;
+}
+
+static bool network_reaches(void) {
+    const char *reached = getenv(NETWORK);
+    return reached != NULL && strcmp(reached, "1") == 0; // else nobody does: not even the host
 }
 
 static enum sl_status open_device(int index, struct sl_error *err) {
@@ -33,6 +39,9 @@ static enum sl_status open_device(int index, struct sl_error *err) {
                        index);
     }
     sl_emu_use(index);
+    if (network_reaches()) {
+        sl_emu_open_to_network();
+    }
     const char *stall = getenv(STALL);
     if (stall != NULL && index == 1) {
         sl_emu_stall_at(index, strtoull(stall, NULL, 10));
@@ -51,10 +60,6 @@ static enum sl_status open_device(int index, struct sl_error *err) {
 static size_t room(void) {
     size_t most = limit(MEMORY, (size_t)64 << 20), used = sl_emu_used();
     return used < most ? most - used : 0;
-}
-
-static bool network_reaches(void) {
-    return false; // not even the host
 }
 
 static void *alloc_shared(size_t bytes) {
@@ -108,6 +113,7 @@ const struct gpu_driver sl_gpu_emulator = {
     .use = sl_emu_use,
     .room = room,
     .network_reaches = network_reaches,
+    .network_view = sl_emu_network_view,
     .alloc = sl_emu_alloc,
     .free = sl_emu_free,
     .alloc_shared = alloc_shared,

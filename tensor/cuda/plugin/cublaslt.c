@@ -14,6 +14,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#include "tensor/cuda/dense/launch.h"
 #include "tensor/cuda/launching.h"
 
 #define ROWS        1024 // that an algorithm is chosen for
@@ -179,9 +180,11 @@ static enum sl_status choose(int64_t n, int64_t k, int *way_out, struct sl_error
 
 // --- products ------------------------------------------------------------------------------------------------------------
 
-static enum sl_status multiply(struct gpu_queue *queue, int way, const void *w, const void *x, int64_t m, float *sums,
-                               struct sl_error *err) {
+static enum sl_status multiply(struct gpu_queue *queue, int way, const struct gpu_matrix *w, const void *x,
+                               const struct gpu_product *args, struct sl_error *err) {
     const struct shape *shape = &lt.shapes[way];
+    const int64_t m = args->m;
+    float *sums = args->y;
     const float one = 1.0f, zero = 0.0f;
     struct layouts l;
     enum sl_status status = create_layouts(shape->n, shape->k, m, &l, err);
@@ -189,8 +192,8 @@ static enum sl_status multiply(struct gpu_queue *queue, int way, const void *w, 
         return status;
     }
     sl_cuda_launching("cublasLtMatmul");
-    cublasStatus_t result = lt.cublasLtMatmul(lt.handle, lt.product, &one, w, l.w, x, l.x, &zero, sums, l.sums, sums,
-                                              l.sums, &shape->algorithm, NULL, 0, (cudaStream_t)queue);
+    cublasStatus_t result = lt.cublasLtMatmul(lt.handle, lt.product, &one, w->weights, l.w, x, l.x, &zero, sums, l.sums,
+                                              sums, l.sums, &shape->algorithm, NULL, 0, (cudaStream_t)queue);
     destroy_layouts(&l);
     return result == CUBLAS_STATUS_SUCCESS
                ? SL_OK
@@ -200,7 +203,8 @@ static enum sl_status multiply(struct gpu_queue *queue, int way, const void *w, 
 
 // --- the library ---------------------------------------------------------------------------------------------------------
 
-static const struct gpu_library library = {.name = "cuBLASLt", .choose = choose, .multiply = multiply};
+static const struct gpu_library library = {
+    .name = "cuBLASLt", .most_rows = ROWS, .choose = choose, .multiply = multiply};
 
 static bool find_function(void *to, const char *name, struct sl_error *err) {
     void *function = dlsym(lt.library, name);

@@ -197,6 +197,14 @@ bool sl_cudart_has_several(void) {
     return atomic_load(&cuda.n_opened) > 1;
 }
 
+bool sl_cudart_has_wgmma(void) {
+    int major = 0, minor = 0;
+    make_current();
+    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, current) == cudaSuccess &&
+           cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, current) == cudaSuccess && major == 9 &&
+           minor == 0;
+}
+
 void sl_cudart_describe(int index, char *text, size_t bytes) {
     struct cudaDeviceProp device;
     int driver = 0;
@@ -211,6 +219,11 @@ void sl_cudart_describe(int index, char *text, size_t bytes) {
 
 // --- memory ----------------------------------------------------------------------------------------------------------------
 
+/*
+ * All that is registered is of cudaMalloc(), so support with virtual memory management
+ * (cudaDevAttrGPUDirectRDMAWithCudaVMMSupported) does not matter. An RDMA device reads what kernels wrote once the host has seen
+ * their event. What it writes kernels would see behind a flush: nothing is granted in device memory.
+ */
 static bool network_reaches(void) {
     int supported = 0;
     make_current();

@@ -10,3 +10,4 @@ extern const struct gpu_driver sl_gpu_cudart;
 void sl_cudart_describe(int index, char *text, size_t bytes);
 
 bool sl_cudart_has_several(void); // devices are open
+bool sl_cudart_has_wgmma(void);   // the thread's device: 9.0, neither older nor newer

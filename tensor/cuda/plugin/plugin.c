@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what libsluice_cuda.so exports (tensor/plugin.h): the table and the device over CUDA's runtime, with cuBLASLt where it is
-// asked for, and the group of devices.
+// Purpose: what libsluice_cuda.so exports (tensor/plugin.h): the table and the device over CUDA's runtime, with wgmma where the device
+// has it, cuBLASLt where it is asked for, and the group of devices.
 #include "tensor/plugin.h"
 
 #include <pthread.h>
@@ -11,17 +11,21 @@
 #include "tensor/cuda/group/nccl_group.h"
 #include "tensor/cuda/plugin/cudart_driver.h"
 #include "tensor/cuda/table/ops.h"
+#include "tensor/cuda/table/wgmma.h"
 #if defined(SLUICE_CUBLASLT)
 #include "tensor/cuda/plugin/cublaslt.h"
 #endif
 
-#define GEMM "SLUICE_GEMM" // of the environment: whose products are for rows of prompts, "own" or "cublaslt"
+#define GEMM "SLUICE_GEMM" // of the environment: whose products are for rows of prompts; nothing: wgmma's where it is
 
 static struct {
-    pthread_once_t driver_once, library_once, several_once;
+    pthread_once_t driver_once, library_once, several_once, wgmma_once;
     struct gpu_driver driver;
     const struct gpu_library *library; // NULL: our own kernels alone
-} here = {.driver_once = PTHREAD_ONCE_INIT, .library_once = PTHREAD_ONCE_INIT, .several_once = PTHREAD_ONCE_INIT};
+} here = {.driver_once = PTHREAD_ONCE_INIT,
+          .library_once = PTHREAD_ONCE_INIT,
+          .several_once = PTHREAD_ONCE_INIT,
+          .wgmma_once = PTHREAD_ONCE_INIT};
 
 // --- products of a library -------------------------------------------------------------------------------------------------
 
@@ -34,16 +38,17 @@ static const struct gpu_library *open_cublaslt(struct sl_error *err) {
 #endif
 }
 
-static void open_library(void) {
+static bool is_asked(const char *name) {
     const char *asked = getenv(GEMM);
+    return asked != NULL && strcmp(asked, name) == 0;
+}
+
+static void open_library(void) {
     struct sl_error err;
-    if (asked == NULL || strcmp(asked, "own") == 0) {
-        return;
-    }
-    if (strcmp(asked, "cublaslt") == 0) {
+    if (is_asked("cublaslt")) {
         here.library = open_cublaslt(&err);
     } else {
-        sl_fail(&err, SL_ERR_INVALID, GEMM " is \"%s\", expected own or cublaslt", asked);
+        sl_fail(&err, SL_ERR_INVALID, GEMM " is \"%s\", expected own, wgmma or cublaslt", getenv(GEMM));
     }
     if (here.library == NULL) {
         sl_log_warn("cuda", "products=own reason=\"%s\"", err.text);
@@ -54,16 +59,27 @@ static void say_several(void) {
     sl_log_warn("cuda", "products=own reason=\"what cuBLASLt is asked through belongs to one device\"");
 }
 
+static void say_no_wgmma(void) {
+    sl_log_warn("cuda", "products=own reason=\"wgmma is compute capability 9.0's\"");
+}
+
 // Asked at every call: a process that has computed on one device may open others.
 static const struct gpu_library *find_library(void) {
+    if (is_asked("own")) {
+        return NULL;
+    }
+    if (getenv(GEMM) == NULL || is_asked("wgmma")) {
+        bool has = sl_cudart_has_wgmma();
+        if (!has && is_asked("wgmma")) {
+            pthread_once(&here.wgmma_once, say_no_wgmma);
+        }
+        return has ? &sl_gpu_wgmma : NULL;
+    }
     if (!sl_cudart_has_several()) {
         pthread_once(&here.library_once, open_library);
         return here.library;
     }
-    const char *asked = getenv(GEMM);
-    if (asked != NULL && strcmp(asked, "own") != 0) {
-        pthread_once(&here.several_once, say_several);
-    }
+    pthread_once(&here.several_once, say_several);
     return NULL;
 }
 

@@ -8,6 +8,7 @@
  */
 #include "tensor/cuda/table/ops.h"
 
+#include <assert.h>
 #include <string.h>
 
 // --- angles of slots -----------------------------------------------------------------------------------------------------
@@ -231,8 +232,42 @@ static void collect(struct sl_stream *stream, const struct sl_piece *pieces, uin
     launch_collect(s, shares, n_shares, to);
 }
 
+// A launch a piece at least: what describes parts is a small part of a ring, too.
+#define DIGESTS 64
+#define PARTS   4096
+
+static void launch_digest(struct gpu_stream *s, const struct gpu_digest *pieces, uint32_t n, const uint32_t *parts,
+                          uint32_t n_parts, uint64_t *to) {
+    const uint32_t *parts_there = sl_gpu_describe(s, parts, n_parts * sizeof *parts);
+    const struct gpu_digest *there = parts_there != NULL ? sl_gpu_describe(s, pieces, n * sizeof *pieces) : NULL;
+    if (there != NULL) {
+        sl_gpu_digest(s->queue, there, n, parts_there, to);
+    }
+}
+
+static void digest(struct sl_stream *stream, const struct sl_digest_piece *pieces, uint32_t n, uint64_t *digests_out) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    struct gpu_digest of[DIGESTS];
+    uint32_t parts[PARTS];
+    for (uint32_t first = 0, count; first < n; first += count) {
+        uint32_t n_parts = 0;
+        for (count = 0; count < DIGESTS && first + count < n; count++) {
+            const struct sl_digest_piece *piece = &pieces[first + count];
+            assert(piece->n_parts <= PARTS);
+            if (n_parts + piece->n_parts > PARTS) {
+                break;
+            }
+            of[count] = (struct gpu_digest){piece->data, n_parts, piece->n_parts};
+            memcpy(&parts[n_parts], piece->part_bytes, piece->n_parts * sizeof *parts);
+            n_parts += piece->n_parts;
+        }
+        launch_digest(s, of, count, parts, n_parts, &digests_out[first]);
+    }
+}
+
 void sl_gpu_attention_fill(struct sl_ops *ops) {
     ops->collect = collect;
+    ops->digest = digest;
     ops->append = append;
     ops->attend = attend;
     ops->attend_before = attend_before;

@@ -81,6 +81,11 @@ static bool network_reaches(struct sl_device *device) {
     return driver_of(device)->network_reaches();
 }
 
+static void *network_view(struct sl_device *device, void *block) {
+    const struct gpu_driver *driver = driver_of(device);
+    return driver->network_view != NULL ? driver->network_view(block) : block;
+}
+
 static void *alloc_block(struct sl_device *device, enum sl_memory memory, size_t bytes) {
     const struct gpu_driver *driver = driver_of(device);
     if (bytes == 0) {
@@ -226,6 +231,7 @@ static const struct sl_device_ops gpu_ops = {
     .stream = stream_of,
     .room = room,
     .network_reaches = network_reaches,
+    .network_view = network_view,
     .alloc = alloc_block,
     .free = free_block,
     .share = share_block,

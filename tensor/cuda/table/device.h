@@ -49,6 +49,7 @@ struct gpu_slot_angles {
 // How a library multiplies by matrices of a shape, since it was tried.
 struct gpu_way {
     int64_t n, k;
+    bool gated;
     int way; // -1: not at all
 };
 #define GPU_WAYS 64

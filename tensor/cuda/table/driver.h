@@ -17,15 +17,22 @@
 struct gpu_queue;
 struct gpu_event;
 
-// A library's products in the place of our own kernel's.
+struct gpu_matrix;
+struct gpu_product;
+
+// Products of bf16 weights in the place of our own kernel for everything: a library's, or of another kernel (wgmma.h).
 struct gpu_library {
     const char *name;
-    // How rows are multiplied by a W[n][k] of bf16, k a multiple of 32, from now on: one way a shape, whatever the number of rows.
+    int64_t most_rows; // of a call
+    bool
+        finishes; // bias, activation, gate and what is added to are its own; else it is given bare matrices, and makes sums
+    // How rows are multiplied by a W[n][k], k a multiple of 32, from now on: one way a shape, whatever the number of rows.
     // SL_ERR_UNSUPPORTED: there is none.
     enum sl_status (*choose)(int64_t n, int64_t k, int *way_out, struct sl_error *err);
-    // sums[m][n] = x[m][k] W^T: f32 of bf16, all in rows without gaps, at multiples of 16 bytes. Queued.
-    enum sl_status (*multiply)(struct gpu_queue *queue, int way, const void *w, const void *x, int64_t m, float *sums,
-                               struct sl_error *err);
+    // args->y = x W^T, x[args->m][k] of bf16 without gaps at a multiple of 16 bytes; where it does not finish y has no gaps, too, and is
+    // at a multiple of 16. Queued.
+    enum sl_status (*multiply)(struct gpu_queue *queue, int way, const struct gpu_matrix *w, const void *x,
+                               const struct gpu_product *args, struct sl_error *err);
 };
 
 struct gpu_driver {
@@ -37,7 +44,9 @@ struct gpu_driver {
     void (*use)(int index);        // of the calling thread, until it uses another. Cheap where it does already
     size_t (*room)(void);          // bytes of device memory that are free
     bool (*network_reaches)(void); // an RDMA device may read and write its memory
-    void *(*alloc)(size_t bytes);  // device memory; NULL: exhausted
+    // Where it finds a block: NULL, or what this returns. Another address than the block's own is ordinary memory.
+    void *(*network_view)(void *block);
+    void *(*alloc)(size_t bytes); // device memory; NULL: exhausted
     void (*free)(void *block);
     void *(*alloc_shared)(size_t bytes); // host memory that kernels reach
     void (*free_shared)(void *block);

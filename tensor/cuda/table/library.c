@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "tensor/half.h"
 
-#define BLOCK     1024 // rows that are multiplied at once: bounds what lies between
+#define BLOCK     1024 // rows that are tried at once
 #define N_OWN     3    // rows that are held to our kernel
 #define TOLERANCE 1e-3 // of the largest sum of a row: of k sums in another order, and no wrong element passes
 
@@ -18,11 +18,12 @@ static size_t align(size_t bytes) {
 
 // --- trying a shape ------------------------------------------------------------------------------------------------------
 
-// Of a matrix of [n][k]: device memory, and two rows of the host's.
+// Of a matrix of [n][k]: device memory, and two rows of the host's. One that finishes is tried as it is, another bare.
 struct trial {
     struct gpu_stream *stream;
     const struct gpu_library *library;
-    struct gpu_matrix w; // bare: no bias, no activation, no gate
+    struct gpu_matrix w;
+    int64_t n; // columns of y
     int way;
     uint16_t *x;             // [BLOCK][pitch]
     float *own_x, *own_sums; // [N_OWN][pitch], [N_OWN][n]
@@ -42,7 +43,7 @@ static float number(int64_t i) {
 }
 
 static enum sl_status copy_row(struct trial *t, float *to, const float *from, struct sl_error *err) {
-    t->driver->copy(t->stream->queue, to, from, (size_t)t->w.n * sizeof *to);
+    t->driver->copy(t->stream->queue, to, from, (size_t)t->n * sizeof *to);
     return sl_stream_wait(&t->stream->stream, err);
 }
 
@@ -62,7 +63,8 @@ static enum sl_status fill(struct trial *t, struct sl_error *err) {
 }
 
 static enum sl_status multiply(struct trial *t, int64_t first, int64_t m, float *sums, struct sl_error *err) {
-    return t->library->multiply(t->stream->queue, t->way, t->w.weights, t->x + first * t->w.pitch, m, sums, err);
+    const struct gpu_product product = {.m = m, .y = sums, .y_stride = t->n};
+    return t->library->multiply(t->stream->queue, t->way, &t->w, t->x + first * t->w.pitch, &product, err);
 }
 
 // The rows of calls of many sizes are those of the call of all.
@@ -74,9 +76,9 @@ static enum sl_status try_sizes(struct trial *t, struct sl_error *err) {
         status = multiply(t, first, m, t->few, err);
         for (int64_t r = 0; r < m && status == SL_OK;
              r += m > 2 ? (m - 1) / 2 : 1) { // the first, the last, one between
-            status = copy_row(t, t->row, t->few + r * t->w.n, err);
-            status = status == SL_OK ? copy_row(t, t->other, t->all + (first + r) * t->w.n, err) : status;
-            if (status == SL_OK && memcmp(t->row, t->other, (size_t)t->w.n * sizeof *t->row) != 0) {
+            status = copy_row(t, t->row, t->few + r * t->n, err);
+            status = status == SL_OK ? copy_row(t, t->other, t->all + (first + r) * t->n, err) : status;
+            if (status == SL_OK && memcmp(t->row, t->other, (size_t)t->n * sizeof *t->row) != 0) {
                 status = sl_fail(err, SL_ERR_UNSUPPORTED, "a row among %lld has other bits than among %d", (long long)m,
                                  BLOCK);
             }
@@ -87,17 +89,17 @@ static enum sl_status try_sizes(struct trial *t, struct sl_error *err) {
 
 static enum sl_status try_numbers(struct trial *t, struct sl_error *err) {
     const struct gpu_product own = {
-        .x = t->own_x, .x_stride = t->w.pitch, .m = N_OWN, .y = t->own_sums, .y_stride = t->w.n};
+        .x = t->own_x, .x_stride = t->w.pitch, .m = N_OWN, .y = t->own_sums, .y_stride = t->n};
     enum sl_status status = SL_OK;
     sl_gpu_matmul(t->stream->queue, &t->w, &own);
     for (int i = 0; i < N_OWN && status == SL_OK; i++) {
         float most = 0;
-        status = copy_row(t, t->row, t->all + own_row(i) * t->w.n, err);
-        status = status == SL_OK ? copy_row(t, t->other, t->own_sums + i * t->w.n, err) : status;
-        for (int64_t j = 0; j < t->w.n && status == SL_OK; j++) {
+        status = copy_row(t, t->row, t->all + own_row(i) * t->n, err);
+        status = status == SL_OK ? copy_row(t, t->other, t->own_sums + i * t->n, err) : status;
+        for (int64_t j = 0; j < t->n && status == SL_OK; j++) {
             most = fmaxf(most, fabsf(t->other[j]));
         }
-        for (int64_t j = 0; j < t->w.n && status == SL_OK; j++) {
+        for (int64_t j = 0; j < t->n && status == SL_OK; j++) {
             if (!(fabsf(t->row[j] - t->other[j]) <= TOLERANCE * most)) {
                 status = sl_fail(err, SL_ERR_UNSUPPORTED, "column %lld is %g, our kernel's is %g", (long long)j,
                                  (double)t->row[j], (double)t->other[j]);
@@ -121,12 +123,15 @@ enum sl_status sl_gpu_library_try(struct gpu_stream *stream, const struct gpu_li
     if (status != SL_OK) {
         return status;
     }
-    size_t n = (size_t)w->n, pitch = (size_t)w->pitch, x = align(BLOCK * pitch * sizeof *t.x);
+    if (!library->finishes) {
+        t.w.bias = NULL;
+        t.w.activation = GPU_ACT_NONE;
+        t.w.gated = false;
+    }
+    t.n = t.w.gated ? w->n / 2 : w->n;
+    size_t n = (size_t)t.n, pitch = (size_t)w->pitch, x = align(BLOCK * pitch * sizeof *t.x);
     size_t own_x = align(N_OWN * pitch * sizeof *t.own_x), own = align(N_OWN * n * sizeof *t.own_sums);
     size_t sums = align(BLOCK * n * sizeof *t.all), row = align(n * sizeof *t.row);
-    t.w.bias = NULL;
-    t.w.activation = GPU_ACT_NONE;
-    t.w.gated = false;
     char *block = t.driver->alloc(x + own_x + own + 2 * sums), *shared = t.driver->alloc_shared(x + own_x + 2 * row);
     if (block != NULL && shared != NULL) {
         t.x = (uint16_t *)block;
@@ -159,7 +164,7 @@ enum sl_status sl_gpu_library_try(struct gpu_stream *stream, const struct gpu_li
 // -1: none.
 static int find_way(struct gpu_stream *s, const struct gpu_library *library, const struct gpu_matrix *w) {
     for (int i = 0; i < s->n_ways; i++) {
-        if (s->ways[i].n == w->n && s->ways[i].k == w->k) {
+        if (s->ways[i].n == w->n && s->ways[i].k == w->k && s->ways[i].gated == w->gated) {
             return s->ways[i].way;
         }
     }
@@ -174,7 +179,7 @@ static int find_way(struct gpu_stream *s, const struct gpu_library *library, con
         sl_log_warn("cuda", "products=own n=%lld k=%lld not=%s reason=\"%s\"", (long long)w->n, (long long)w->k,
                     library->name, why.text);
     }
-    s->ways[s->n_ways++] = (struct gpu_way){w->n, w->k, way};
+    s->ways[s->n_ways++] = (struct gpu_way){w->n, w->k, w->gated, way};
     return way;
 }
 
@@ -188,23 +193,26 @@ bool sl_gpu_library_matmul(struct gpu_stream *s, const struct gpu_matrix *w, con
     if (way < 0) {
         return false;
     }
-    int64_t most = args->m < BLOCK ? args->m : BLOCK;
+    int64_t most = args->m < library->most_rows ? args->m : library->most_rows;
     size_t x_bytes = align((size_t)(most * w->pitch) * sizeof(uint16_t));
-    char *x = sl_gpu_scratch(s, x_bytes + (size_t)(most * w->n) * sizeof(float));
+    char *x = sl_gpu_scratch(s, x_bytes + (library->finishes ? 0 : (size_t)(most * w->n) * sizeof(float)));
     float *sums = (float *)(x + x_bytes);
-    for (int64_t first = 0; first < args->m && x != NULL; first += BLOCK) {
+    for (int64_t first = 0; first < args->m && x != NULL; first += most) {
         struct gpu_product block = *args;
         struct sl_error err;
-        block.m = args->m - first < BLOCK ? args->m - first : BLOCK;
+        block.m = args->m - first < most ? args->m - first : most;
         block.x += first * args->x_stride;
         block.y += first * args->y_stride;
+        const struct gpu_product bare = {.m = block.m, .y = sums, .y_stride = w->n};
         sl_gpu_round_rows(s->queue, block.x, block.x_stride, block.m, w->k, w->pitch, x);
-        enum sl_status status = library->multiply(s->queue, way, w->weights, x, block.m, sums, &err);
+        enum sl_status status = library->multiply(s->queue, way, w, x, library->finishes ? &block : &bare, &err);
         if (status != SL_OK && s->status == SL_OK) { // left out: the next wait says so
             s->err = err;
             s->status = status;
         }
-        sl_gpu_finish_rows(s->queue, w, sums, &block);
+        if (!library->finishes) {
+            sl_gpu_finish_rows(s->queue, w, sums, &block);
+        }
     }
     return true;
 }

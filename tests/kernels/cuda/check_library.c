@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: products by cuBLASLt, as the plugin loads it and the table calls it: over libraries that compute in the host's memory
- *          (fake_cublaslt.c), which the emulator's kernels reach as well.
+ *          (fake_cublaslt.c), which the emulator's kernels reach as well. And by wgmma, which the table calls as it does a library.
  *
  *     check_library FOLDER [REAL]    the fakes; a libcublasLt of NVIDIA's, or nothing
  */
@@ -15,6 +15,7 @@
 #include "tensor/cuda/table/library.h"
 #include "tensor/cuda/table/ops.h"
 #include "tensor/cuda/table/pack.h"
+#include "tensor/cuda/table/wgmma.h"
 #include "tests/kernels/kv_fixture.h"
 
 static const char *folder, *real;
@@ -239,6 +240,53 @@ static void test_the_real_library_has_every_function(void **state) {
     }
 }
 
+static int n_wgmma; // calls that went wrong()'s way, or right()'s
+
+static enum sl_status right(struct gpu_queue *queue, int way, const struct gpu_matrix *w, const void *x,
+                            const struct gpu_product *args, struct sl_error *err) {
+    n_wgmma++;
+    return sl_gpu_wgmma.multiply(queue, way, w, x, args, err);
+}
+
+static enum sl_status wrong(struct gpu_queue *queue, int way, const struct gpu_matrix *w, const void *x,
+                            const struct gpu_product *args, struct sl_error *err) {
+    struct gpu_matrix other = *w;
+    other.activation = GPU_ACT_NONE; // of gated ones there is one here
+    return right(queue, way, &other, x, args, err);
+}
+
+// Bare and finished products of one shape are told apart.
+static void test_wgmma_is_tried_as_a_library_is(void **state) {
+    static const struct {
+        int64_t n, k, m;
+        bool gated, accumulate;
+        enum sl_activation activation;
+        int n_calls; // of the product, behind those of the trial
+    } cases[] = {{144, 128, 40, false, true, SL_ACT_NONE, 1},
+                 {144, 128, 40, true, false, SL_ACT_SILU, 1},
+                 {16, 64, 2100, false, false, SL_ACT_NONE, 2}, // more than a call takes
+                 {48, 96, 40, false, false, SL_ACT_NONE, 0}};  // k is not a multiple of 64
+    static struct gpu_library tested;
+    (void)state;
+    tested = sl_gpu_wgmma;
+    library = &tested;
+    for (int is_wrong = 0; is_wrong < 2; is_wrong++) {
+        tested.multiply = is_wrong ? wrong : right;
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+            struct product p;
+            open_product(&p, cases[i].n + 16 * is_wrong, cases[i].k, cases[i].m, cases[i].gated);
+            p.w.activation = cases[i].activation;
+            p.args.accumulate = cases[i].accumulate;
+            multiply(&p);
+            compare(&p);
+            n_wgmma = 0;
+            multiply(&p);
+            assert_int_equal(n_wgmma, is_wrong && cases[i].gated ? 0 : cases[i].n_calls);
+            close_product(&p);
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
 #define TEST(test) cmocka_unit_test_setup_teardown(test, open_device, close_device)
@@ -249,6 +297,7 @@ int main(int argc, char **argv) {
         TEST(test_a_library_that_splits_k_is_refused),
         TEST(test_a_library_whose_rows_depend_on_others_is_refused),
         TEST(test_a_library_with_other_numbers_is_refused),
+        TEST(test_wgmma_is_tried_as_a_library_is),
         TEST(test_the_real_library_has_every_function),
     };
     folder = argc > 1 ? argv[1] : ".";

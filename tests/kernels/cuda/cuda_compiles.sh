@@ -28,7 +28,10 @@ fi
 compile() {
     if [ -n "$kept" ]; then
         name=$(basename "$1" .cu)
-        cp "$kept/$(basename "$(dirname "$1")")_$name/$name.ptx" "$ptx"
+        folder=$kept/$(basename "$(dirname "$1")")_$name
+        of=$folder/$name.compute_80.ptx # of several architectures nvcc names each
+        [ -f "$of" ] || of=$folder/$name.ptx
+        cp "$of" "$ptx"
         return
     fi
     "$clang" -x cuda --cuda-gpu-arch=sm_80 --cuda-device-only -nocudainc -nocudalib -S -O3 -std=c++17 -Wall -Werror \

@@ -28,6 +28,9 @@ WANTED = {
     "retrieve_scan": [(f"scanIL12sl_kv_format{i}E", [WIDE]) for i in range(4)],
     "retrieve_rows": [("put_rows", [WIDE, r"\bST(G)?\.E\.128\b"])],
 }
+# What is of one architecture alone, and for it whatever else was compiled for.
+WANTED_OF = {"dense_wgmma": ("sm_90a", [("wgmma", [r"HGMMA\.64x256x16\.F32\.BF16", r"LDGSTS\S*\.128", r"FENCE\.VIEW\.ASYNC",
+                                               r"WARPGROUP\.DEPBAR\.LE gsb0, 0x1"])])}
 LOCAL = {"angles"}  # the library's sine of a large angle has a table of the thread's own
 
 
@@ -66,7 +69,7 @@ def main():
         print("skipped: no cuobjdump and nvdisasm of the CUDA Toolkit")
         return 77
     objects = sorted(name[:-2] for name in os.listdir(folder) if name.endswith(".o"))
-    failures = [f"{name}: not in {folder}" for name in WANTED if name not in objects]
+    failures = [f"{name}: not in {folder}" for name in [*WANTED, *WANTED_OF] if name not in objects]
     for name in objects:
         path = os.path.join(folder, name + ".o")
         there = set(re.findall(r"\.(sm_\d+[af]?)\.", cuobjdump("-lelf", path)))
@@ -81,9 +84,11 @@ def main():
         for kernel, stack, local in usage:
             if (int(stack) or int(local)) and plain(kernel) not in LOCAL:
                 failures.append(f"{name}: {kernel} has {stack} bytes of stack and {local} of local memory")
-        for architecture in sorted(there) if name in WANTED else []:
+        looked_at = [(architecture, WANTED[name]) for architecture in sorted(there)] if name in WANTED else []
+        looked_at += [WANTED_OF[name]] if name in WANTED_OF else []
+        for architecture, wanted_here in looked_at:
             found = kernels(cuobjdump("-sass", "-arch", architecture, path))
-            for word, patterns in WANTED[name]:
+            for word, patterns in wanted_here:
                 chosen = {kernel: lines for kernel, lines in found.items() if word in kernel}
                 if not chosen:
                     failures.append(f"{name}: no kernel {word} for {architecture}")

@@ -222,6 +222,22 @@ static void collect(struct sl_stream *stream, const struct sl_piece *pieces, uin
     free(there);
 }
 
+static void digest(struct sl_stream *stream, const struct sl_digest_piece *pieces, uint32_t n, uint64_t *digests_out) {
+    struct sl_digest_piece *there = calloc((size_t)n + 1, sizeof *there);
+    assert_non_null(there);
+    for (uint32_t i = 0; i < n; i++) {
+        size_t bytes = 0;
+        for (uint32_t part = 0; part < pieces[i].n_parts; part++) {
+            bytes += pieces[i].part_bytes[part];
+        }
+        there[i] = pieces[i];
+        there[i].data = led(pieces[i].data, bytes, READ);
+    }
+    uint64_t *digests = led(digests_out, n * sizeof *digests, WRITTEN);
+    CALL(digest, there, n, digests);
+    free(there);
+}
+
 static void read_rows(const struct sl_kv *kv, uint32_t begin, uint32_t end, float *k_out, float *v_out) {
     const struct sl_kv_heads heads = {.kv = kv, .n = 1};
     struct sl_kv_heads there = heads_of(&heads, READ);
@@ -291,6 +307,7 @@ static void open_device(void) {
                             .quantize = quantize,
                             .page_error = page_error,
                             .collect = collect,
+                            .digest = digest,
                             .read_rows = read_rows,
                             .read_positions = read_positions};
     tested_evict_fill(&table);

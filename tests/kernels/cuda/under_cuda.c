@@ -33,3 +33,7 @@ size_t sl_under_test_used(void) {
 void sl_under_test_order(unsigned order) {
     (void)order;
 }
+
+bool sl_under_test_has_wgmma(void) {
+    return sl_cudart_has_wgmma();
+}

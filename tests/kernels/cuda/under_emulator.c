@@ -22,3 +22,7 @@ size_t sl_under_test_used(void) {
 void sl_under_test_order(unsigned order) {
     sl_emu_set_order(order);
 }
+
+bool sl_under_test_has_wgmma(void) {
+    return true;
+}

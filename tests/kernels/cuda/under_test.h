@@ -10,3 +10,4 @@ void *sl_under_test_alloc(size_t bytes); // memory of the device, full of NaN
 void sl_under_test_free(void *block);
 size_t sl_under_test_used(void);          // bytes that were not freed
 void sl_under_test_order(unsigned order); // of threads and blocks, where it can be chosen
+bool sl_under_test_has_wgmma(void);

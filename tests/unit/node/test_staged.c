@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why what travels is staged: the first thing that is missing, and in the end that the host computes digests.
+// Why what travels is staged: the first thing that is missing, or nothing.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,27 +10,38 @@
 #include "node/staged.h"
 
 static void test_staged_reason_is_the_first_that_is_missing(void **state) {
-    struct sl_direct_means means = {false, false, false};
+    struct sl_direct_means means = {0};
     (void)state;
-    assert_string_equal(sl_staged_reason(&means), "UCX here does not know CUDA's memory");
+    assert_string_equal(sl_staged_reason(&means), "--gpudirect off");
     means.has_rdma = means.network_reaches = true; // whatever else is there
-    assert_string_equal(sl_staged_reason(&means), "UCX here does not know CUDA's memory");
-    means = (struct sl_direct_means){true, false, true};
+    assert_string_equal(sl_staged_reason(&means), "--gpudirect off");
+    means.wanted = true;
+    assert_string_equal(sl_staged_reason(&means), "what arrives is verified by the host");
+    means.ships = true;
+    assert_string_equal(sl_staged_reason(&means), "several devices compute one model");
+    means.one_device = true;
+    assert_string_equal(sl_staged_reason(&means), "UCX here does not know CUDA's memory, or is older than 1.16");
+    means.ucx_knows_cuda = true;
+    means.has_rdma = false;
     assert_string_equal(sl_staged_reason(&means), "no RDMA");
-    means = (struct sl_direct_means){true, true, false};
+    means.has_rdma = true;
+    means.network_reaches = false;
     assert_string_equal(sl_staged_reason(&means), "the device does not let RDMA into its memory");
+    means.network_reaches = true;
+    assert_null(sl_staged_reason(&means));
 }
 
-static void test_staged_reason_is_digests_where_nothing_is_missing(void **state) {
-    const struct sl_direct_means means = {true, true, true};
+static void test_staged_reason_of_ordinary_memory_is_none(void **state) {
+    const struct sl_direct_means means = {
+        .wanted = true, .ships = true, .one_device = true, .network_reaches = true, .ordinary = true};
     (void)state;
-    assert_string_equal(sl_staged_reason(&means), "digests are computed by the host");
+    assert_null(sl_staged_reason(&means));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_staged_reason_is_the_first_that_is_missing),
-        cmocka_unit_test(test_staged_reason_is_digests_where_nothing_is_missing),
+        cmocka_unit_test(test_staged_reason_of_ordinary_memory_is_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,8 +72,10 @@ struct taker {
     int last;
 };
 
-enum sl_status sl_outbound_flush(struct sl_outbound *outbound, bool all, struct sl_error *err) {
+enum sl_status sl_outbound_flush(struct sl_outbound *outbound, const struct sl_runtime *runtime, bool all,
+                                 struct sl_error *err) {
     (void)outbound;
+    (void)runtime;
     (void)all;
     (void)err;
     return SL_OK;

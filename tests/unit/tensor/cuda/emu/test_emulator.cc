@@ -159,7 +159,109 @@ static void host_writes_device_memory() {
     *(volatile float *)on_device<float>(32) = 1;
 }
 
+// --- products in the background --------------------------------------------------------------------------------------
+
+enum plant { NONE, NO_FENCE, NO_ORDER, NO_WAIT, TOO_EARLY, OTHER_MATRIX, NOT_SWIZZLED, THREE_WARPS };
+enum { A_UNITS = 64 * 8, B_UNITS = 256 * 8 };
+
+// d = a b^T, a [64][64] and b [256][64]: four products of 16. Twice over the same stage, so that the second copy could come too early.
+static __global__ void background(const uint16_t *ab, float *d_out, enum plant plant) {
+    GPU_DYNAMIC_SHARED(char, shared);
+    uint4 *a = (uint4 *)(shared + ((1024 - gpu::shared_address(shared) % 1024) & 1023)), *b = a + A_UNITS;
+    float d[128] = {};
+    for (int round = 0; round < 2; round++) {
+        for (uint32_t i = threadIdx.x; i < A_UNITS + B_UNITS; i += blockDim.x) {
+            uint32_t at = plant == NOT_SWIZZLED ? i : i / 8 * 8 + (i % 8 ^ i / 8 % 8);
+            gpu::cp_async16(a + at, ab + 8 * i);
+        }
+        gpu::cp_async_commit();
+        gpu::cp_async_wait<0>();
+        if (plant != NO_FENCE) {
+            gpu::fence_proxy_async();
+        }
+        __syncthreads();
+        if (plant != NO_ORDER) {
+            gpu::wgmma_fence();
+        }
+        for (uint32_t i = 0; i < 4; i++) {
+            uint32_t other = plant == OTHER_MATRIX && threadIdx.x == 77;
+            gpu::wgmma_m64n256k16_bf16(d, gpu::wgmma_matrix(a, i ^ other), gpu::wgmma_matrix(b, i));
+        }
+        gpu::wgmma_commit();
+        if (plant != (round > 0 ? NO_WAIT : TOO_EARLY)) {
+            gpu::wgmma_wait_for(d);
+        }
+        __syncthreads();
+    }
+    for (int i = 0; i < 128; i++) {
+        d_out[threadIdx.x * 128 + i] = d[i];
+    }
+}
+
+static void run_background(float *d, enum plant plant) {
+    static uint16_t ab[8 * (A_UNITS + B_UNITS)];
+    size_t n = sizeof ab / sizeof ab[0];
+    uint16_t *in = on_device<uint16_t>(n);
+    float *out = on_device<float>(128 * 128);
+    for (size_t i = 0; i < n; i++) {
+        ab[i] = gpu::f32_to_bf16((float)((int)(i * 37 % 101) - 50) / 16);
+    }
+    upload(in, ab, n);
+    GPU_LAUNCH(background, 1, plant == THREE_WARPS ? 96 : 128, 1024 + 16 * (A_UNITS + B_UNITS), queue, in, out, plant);
+    download(d, out, 128 * 128);
+    sl_emu_free(in), sl_emu_free(out);
+}
+
+static float sums[128 * 128];
+#define PLANTED(name, plant)                                                                                           \
+    static void name() {                                                                                               \
+        run_background(sums, plant);                                                                                   \
+    }
+PLANTED(copies_not_fenced, NO_FENCE)
+PLANTED(registers_not_ordered, NO_ORDER)
+PLANTED(products_not_waited_for, NO_WAIT)
+PLANTED(copied_over_too_early, TOO_EARLY)
+PLANTED(not_the_same_matrix, OTHER_MATRIX)
+PLANTED(by_three_warps, THREE_WARPS)
+
+static bool is_product(float times) {
+    for (int t = 0; t < 128; t++) {
+        for (int i = 0; i < 128; i++) {
+            int row = t / 32 * 16 + t % 32 / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + t % 4 * 2 + i % 2;
+            float want = 0;
+            for (int k = 0; k < 64; k++) {
+                want += (float)((row * 64 + k) * 37 % 101 - 50) / 16 *
+                        (float)(((64 + column) * 64 + k) * 37 % 101 - 50) / 16;
+            }
+            if (!(fabsf(sums[t * 128 + i] - times * want) <= 1e-2f)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static void test_products_in_the_background(void **) {
+    for (unsigned order = 0; order < 4; order++) { // late, at once, some of both
+        sl_emu_set_order(order);
+        run_background(sums, NONE);
+        assert_true(is_product(2));
+        run_background(sums, NOT_SWIZZLED);
+        assert_false(is_product(2));
+    }
+}
+
 static void test_emulator_ends_what_is_wrong(void **) {
+    for (unsigned order = 0; order < 2; order++) {
+        sl_emu_set_order(order);
+        assert_dies(copies_not_fenced, SIGABRT, "wgmma reads what was copied without fence_proxy_async() behind it");
+        assert_dies(registers_not_ordered, SIGABRT, "wgmma without wgmma_fence() before it");
+        assert_dies(products_not_waited_for, SIGABRT, "the thread ends before its products");
+        assert_dies(copied_over_too_early, SIGABRT, "a copy to what a wgmma may still read");
+        assert_dies(not_the_same_matrix, SIGABRT, "threads of four warps multiply different matrices");
+        assert_dies(by_three_warps, SIGABRT, "wgmma by less than four warps");
+    }
+    sl_emu_set_order(0);
     assert_dies(lanes_never_meet, SIGABRT, "kernel half_a_warp, block (0,0,0), thread 0: waits for ever");
     assert_dies(threads_at_two_barriers, SIGABRT, "threads of a block wait at different barriers");
     assert_dies(copy_not_waited_for, SIGABRT, "the thread ends before its asynchronous copies");
@@ -374,6 +476,7 @@ int main() {
         cmocka_unit_test_setup_teardown(test_memory_is_given_out_again, open_queue, close_queue),
         cmocka_unit_test_setup_teardown(test_warp_hands_over_registers, open_queue, close_queue),
         cmocka_unit_test_setup_teardown(test_products_of_matrices, open_queue, close_queue),
+        cmocka_unit_test_setup_teardown(test_products_in_the_background, open_queue, close_queue),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
