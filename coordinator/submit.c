@@ -57,7 +57,8 @@ static void *job_thread(void *arg) {
     return NULL;
 }
 
-// Threads are bounded by the places that admission gives: those in the line and those admitted.
+// Threads are bounded by the places that admission gives: those in the line and those admitted; and those that wait some seconds behind their
+// end, for a copy that was on its way for a second while they had their place.
 static enum sl_status start_thread(struct sl_coordinator *coordinator, struct sl_job *job, bool resumed,
                                    struct sl_error *err) {
     struct job_thread *arg = malloc(sizeof(*arg));

@@ -145,7 +145,8 @@ static enum sl_status open_memory(struct sl_node *node, Sluice__V1__WorkerRole r
                                       .tls = node->credentials ? &node->config.tls : NULL,
                                       .transport = node->config.transport,
                                       .insecure = node->config.insecure,
-                                      .device_memory = staged && wants_direct(node),
+                                      .device_memory =
+                                          staged && wants_direct(node) && role == SLUICE__V1__WORKER_ROLE__PREFILL,
                                       .inject = node->config.inject};
     status = sl_room_check(staged ? "--staging" : "--arena", bytes, region_is_shared(node), err);
     if (status == SL_OK) {

@@ -9,14 +9,22 @@
 static enum sl_status take(struct sl_outgoing *outgoing, struct sl_fabric *fabric, size_t bytes, struct sl_error *err) {
     struct sl_device *device = outgoing->device;
     size_t taken_bytes = bytes + SL_ARENA_UNIT; // a device aligns to less
-    outgoing->block = sl_device_alloc(device, SL_MEMORY_DEVICE, taken_bytes);
-    if (outgoing->block == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "the device has no room for %zu bytes on their way (--staging)", bytes);
+    // Half as much has to be left: scratch comes from there, too, and a job that finds none fails.
+    bool has_room = sl_device_room(device) / 3 >= taken_bytes / 2;
+    void *block = has_room ? sl_device_alloc(device, SL_MEMORY_DEVICE, taken_bytes) : NULL;
+    if (block == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED,
+                       "the device has no room for %zu bytes on their way (--staging) and half as much scratch", bytes);
     }
-    void *seen = sl_device_network_view(device, outgoing->block);
-    enum sl_status status = sl_fabric_region_add(fabric, outgoing->block, taken_bytes, seen, err);
-    size_t skip = (SL_ARENA_UNIT - (uintptr_t)outgoing->block % SL_ARENA_UNIT) % SL_ARENA_UNIT;
-    return status == SL_OK ? sl_arena_create((char *)outgoing->block + skip, bytes, &outgoing->arena, err) : status;
+    void *seen = sl_device_network_view(device, block);
+    enum sl_status status = sl_fabric_region_add(fabric, block, taken_bytes, seen, err);
+    if (status != SL_OK) {
+        sl_device_free(device, SL_MEMORY_DEVICE, block);
+        return status;
+    }
+    outgoing->block = block; // the fabric's until it ends
+    size_t skip = (SL_ARENA_UNIT - (uintptr_t)block % SL_ARENA_UNIT) % SL_ARENA_UNIT;
+    return sl_arena_create((char *)block + skip, bytes, &outgoing->arena, err);
 }
 
 void sl_outgoing_open(struct sl_outgoing *outgoing, struct sl_fabric *fabric, struct sl_device *device, size_t bytes,

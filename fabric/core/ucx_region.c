@@ -43,12 +43,13 @@ enum sl_status sl_ucx_map(struct sl_fabric *fabric, size_t bytes, struct sl_regi
     return SL_OK;
 }
 
-// For sending: nobody is told a key of it.
+// For sending: nobody is told a key of it, and one that is guessed opens nothing.
 enum sl_status sl_ucx_register(struct sl_fabric *fabric, struct sl_region *region, struct sl_error *err) {
     ucp_mem_map_params_t params = {.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
-                                                 UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
+                                                 UCP_MEM_MAP_PARAM_FIELD_PROT | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
                                    .address = region->seen,
                                    .length = region->bytes,
+                                   .prot = UCP_MEM_MAP_PROT_LOCAL_READ,
                                    .memory_type =
                                        sl_region_is_cuda(region) ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST};
     ucp_mem_h handle = NULL;

@@ -33,7 +33,8 @@ def expected(recipe):
 def answer_on(devices, recipes, straight=()):
     """Every recipe, twice: the second time the store has the capsule, or the state between two chunks. Capsules of the workers in
     `straight` leave from the device's memory, which the network sees at another address than the host."""
-    with environment("SLUICE_EMULATED_NETWORK", len(straight)):
+    room = 96 << 20  # going straight wants scratch left beside it
+    with environment("SLUICE_EMULATED_NETWORK", len(straight)), environment("SLUICE_EMULATED_MEMORY", room):
         cluster = Cluster(kvstore=1, worker_args={role: ON_DEVICE for role in devices})
     with cluster:
         for recipe in recipes:

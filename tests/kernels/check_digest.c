@@ -85,11 +85,12 @@ static void test_digest_equals_xxh3_where_rounds_end(void **state) {
     free(bytes);
 }
 
-// As a sender on processors makes them: pages in parts of 32 KiB and less.
+// As a sender on processors makes them: pages in parts of 32 KiB and less; and of none.
 static void test_digest_chains_parts(void **state) {
     (void)state;
     uint8_t *bytes = make_bytes();
     uint32_t parts[3][MOST_PARTS];
+    static const uint32_t empty[] = {0, 5, 0, 300, 0};
     for (uint32_t i = 0; i < MOST_PARTS; i++) {
         parts[0][i] = 2048;
         parts[1][i] = 1 + i * 13 % 2000;
@@ -98,8 +99,10 @@ static void test_digest_chains_parts(void **state) {
     const struct sl_digest_piece pieces[] = {{bytes, parts[0], MOST_PARTS},
                                              {bytes + 8, parts[1], MOST_PARTS},
                                              {bytes + 64, parts[2], MOST_PARTS},
-                                             {bytes, parts[0], 16}};
-    check(pieces, 4);
+                                             {bytes, parts[0], 16},
+                                             {bytes, empty, 1},
+                                             {bytes, empty, 5}};
+    check(pieces, 6);
     free(bytes);
 }
 

@@ -26,11 +26,12 @@ struct setup {
 
 static inline struct shape random_shape(uint64_t *seed) {
     static const int groups[] = {1, 2, 4, 5, 1, 2, 4, 7}, rows[] = {1, 1, 2, 64, 65, 130};
+    static const int sizes[] = {128, 64, 96, 64};
     struct shape a = {.work = (enum sl_kv_format)(next_random(seed) % 3),
                       .packed = SL_KV_INT4,
                       .group = groups[next_random(seed) % 8],
                       .n_kv_heads = 1 + (int)(next_random(seed) % 3),
-                      .d = next_random(seed) % 2 ? 64 : 128,
+                      .d = sizes[next_random(seed) % 4],
                       .m = next_random(seed) % 2 ? 1 + (int)(next_random(seed) % 130) : rows[next_random(seed) % 6],
                       .n_states = 3 + (int)(next_random(seed) % 2),
                       .n_packed_states = (int)(next_random(seed) % 4),
@@ -54,6 +55,10 @@ static inline struct shape shape_for(const char *name, uint64_t *seed) {
         a.n_kv_heads = 1 + a.n_kv_heads % 2;
         for (int h = 0; h < a.n_kv_heads; h++) {
             a.n_slots[h] = (uint32_t)a.m + a.n_slots[h] % 150;
+            if (next_random(seed) % 4 ==
+                0) { // a second block of tensor cores' 256 slots, of which some rows see nothing
+                a.n_slots[h] = 257 + (uint32_t)(next_random(seed) % (uint64_t)a.m);
+            }
             uint32_t full = a.n_slots[h] / SL_PAGE_SLOTS;
             a.n_packed[h] = a.n_packed[h] < full ? a.n_packed[h] : full;
         }

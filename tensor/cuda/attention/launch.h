@@ -77,8 +77,8 @@ void sl_gpu_attend_slots(struct gpu_queue *queue, const struct gpu_attend *call,
                          const struct gpu_attention *shape, const uint32_t *slots, size_t slots_stride,
                          const uint32_t *n, void *work);
 
-// --- statistics of attention (attention/stats.cu): within 1e-5; a row whose weight is next to the even one may be counted
-// or not ----------------------------------------------------------------------------------------------------------------
+// --- statistics of attention (attention/stats.cu): within 1e-5, where tensor cores do it (stats_tensor.cu) as attention does; a row
+// whose weight is next to the even one may be counted or not --------------------------------------------------------------
 
 // sum, square, above: planes of the state, or -1. lse of the call is read.
 void sl_gpu_fold(struct gpu_queue *queue, const struct gpu_attend *call, uint32_t most_slots,

@@ -20,6 +20,7 @@
 static struct fake_cluster cluster;
 static struct fake_worker prefill, decode[2], store;
 static char text[1024]; // of the next turn
+static int n_turns;
 
 static void start_worker(struct fake_worker *worker, const char *name, Sluice__V1__WorkerRole role) {
     struct sl_error err = {0};
@@ -30,13 +31,18 @@ static void start_worker(struct fake_worker *worker, const char *name, Sluice__V
 }
 
 static int start(void **state) {
+    struct sl_coordinator_config config;
     (void)state;
-    fake_cluster_start(&cluster, NULL);
+    fake_cluster_config(&config);
+    config.heartbeat_ms = 10 * FAKE_HEARTBEAT_MS; // nobody is lost here for being slow
+    config.silence_ms = 10 * FAKE_SILENCE_MS;
+    fake_cluster_start(&cluster, &config);
     start_worker(&prefill, "prefill-0", SLUICE__V1__WORKER_ROLE__PREFILL);
     start_worker(&decode[0], "decode-0", SLUICE__V1__WORKER_ROLE__DECODE);
     start_worker(&decode[1], "decode-1", SLUICE__V1__WORKER_ROLE__DECODE);
     start_worker(&store, "kvstore-0", SLUICE__V1__WORKER_ROLE__KVSTORE);
     strcpy(text, "Once upon a time");
+    n_turns = 0;
     return 0;
 }
 
@@ -49,6 +55,20 @@ static int stop(void **state) {
     fake_worker_stop(&store);
     assert_int_equal(sl_rpc_live_calls(), 0);
     return 0;
+}
+
+static int n_archives(void) {
+    return atomic_load(&decode[0].n_archives) + atomic_load(&decode[1].n_archives);
+}
+
+// On a machine that stands still a copy may come behind the end of its answer: the coordinator knows of it when no call is under way.
+static void wait_for_copies(void) {
+    bool hang = atomic_load(&decode[0].archive_hangs);
+    int64_t deadline = sl_deadline_in_ms(WAIT_MS);
+    while ((n_archives() < n_turns || (!hang && sl_rpc_live_calls() > 0)) && sl_now_ns() < deadline) {
+        sl_sleep_ms(1);
+    }
+    assert_int_equal(n_archives(), n_turns);
 }
 
 struct said {
@@ -85,6 +105,8 @@ static struct said say(void) {
     }
     fake_events_free(&events);
     strcat(text, ANSWER " and");
+    n_turns++;
+    wait_for_copies();
     return said;
 }
 
@@ -105,10 +127,6 @@ static void wait_for(atomic_int *count, int n) {
     assert_int_equal(atomic_load(count), n);
 }
 
-static int n_archives(void) {
-    return atomic_load(&decode[0].n_archives) + atomic_load(&decode[1].n_archives);
-}
-
 static void on_both(size_t offset, bool value) {
     for (int i = 0; i < 2; i++) {
         atomic_store((atomic_bool *)((char *)&decode[i] + offset), value);
@@ -122,7 +140,6 @@ static void test_turn_goes_on_where_its_session_is(void **state) {
     assert_true(first.prefilled && !second.prefilled && !second.from_store && !third.from_store);
     assert_int_equal(second.n_reused, first.n_prompt + N_NEW - 1);
     assert_int_equal(third.n_reused, second.n_prompt + N_NEW - 1);
-    assert_int_equal(n_archives(), 3);
     wait_for(&store.n_forgotten, 1); // the first copy
     end_conversation();
     wait_for(&store.n_forgotten, 3);
@@ -166,12 +183,10 @@ static void test_turn_is_made_again_behind_a_lost_copy(void **state) {
     struct said first = say();
     atomic_store(&decode[0].n_lost_archives, 1);
     atomic_store(&decode[1].n_lost_archives, 1);
-    int before = n_archives();
     struct said second = say();
     assert_in_range(second.retries, 1, 2);
     assert_true(second.from_store);
     assert_int_equal(second.n_reused, first.n_prompt + N_NEW - 1);
-    assert_int_equal(n_archives(), before + 1);
     struct said third = say();
     assert_true(!third.from_store && !third.prefilled);
     end_conversation();
@@ -184,7 +199,6 @@ static void test_turn_ends_before_a_copy_that_takes_long(void **state) {
     ON_BOTH(archive_hangs, true);
     struct said second = say();
     assert_false(second.from_store);
-    assert_int_equal(n_archives(), 2);
     ON_BOTH(has_lost_sessions, true);
     struct said third = say();
     assert_true(third.from_store && !third.prefilled);

@@ -63,6 +63,7 @@ __device__ float expf(float);
 __device__ float exp2f(float);
 __device__ double exp(double);
 __device__ double log(double);
+__device__ unsigned long long __umul64hi(unsigned long long, unsigned long long);
 __device__ float fmaf(float, float, float);
 __device__ float logf(float);
 __device__ float sqrtf(float);
