@@ -35,7 +35,7 @@
 
 #define TOKENS        16         // of a tile
 #define STREAM_ROWS   32         // at most so many rows are computed as the weights stream by
-#define STREAM_STEPS  1          // made into tiles at once, then: they are while the step before is multiplied, if it is so near
+#define STREAM_STEPS  1          // made into tiles at once, then: meanwhile the step before is multiplied
 #define STRETCH_BYTES (40 << 10) // of two panels, of L1's 48 KiB
 #define ROW_BLOCK     512        // of a task: a stretch of their x is 320 KiB in L2, or twice that ...
 #define PANEL_GROUP   8          // ... and their sums for so many panels 512 KiB, on the stack
