@@ -17,8 +17,7 @@ static const char *const of_tool[] = {"config",      "coordinator", "device",  "
 static const char *const of_servers[] = {
     "admin-listen", "advertise", "arena", "body-memory", "body-timeout", "check", "coordinator", "deadline", "device",
     "disk", "disk-bytes", "etcd", "etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "fabric-listen", "first-timeout",
-    "generation-config",
-    "grace", "heartbeat", "https-cert", "https-key", "huge-pages", "idle-timeout", "inject", "insecure",
+    "generation-config", "gpudirect", "grace", "heartbeat", "https-cert", "https-key", "huge-pages", "idle-timeout", "inject", "insecure",
     "job-retention", "jwt-audience", "jwt-issuer", "jwt-keys", "jwt-tenant", "keep", "kept-bytes", "kept-jobs",
     "keys", "lease", "listen", "lock", "log", "log-format", "max-body", "max-chunk", "max-connections", "max-jobs",
     "max-prompt", "max-requests", "max-scan-load", "max-watchers", "metrics-alias", "model", "model-name", "name",
@@ -31,7 +30,7 @@ static const char *const of_servers[] = {
 // To add an option to a command that no server has: its name here, too (the same test).
 static const char *const of_commands[] = {
     "all", "answer-tokens", "axes", "batch", "breakdown", "budget", "catalog", "cell", "cells", "certificates",
-    "channels", "chat", "checkpoint", "chunk", "clip", "continuation", "coordinator-state", "coordinators", "copy",
+    "channels", "chat", "checkpoint", "chunk", "clip", "compute", "continuation", "coordinator-state", "coordinators", "copy",
     "data", "decode", "decode-arena", "depths", "detach", "drift", "dtype", "essay", "estimate-errors", "every",
     "ffn", "first-bytes", "from", "geometry", "grammar", "group", "head-dim", "headroom", "heads", "hidden",
     "hidden-size", "host", "http-port", "ignore-eos", "in-threads", "in-time", "index-url", "interval", "json",
@@ -39,7 +38,7 @@ static const char *const of_commands[] = {
     "logits", "long-tokens", "lr", "markdown", "max-new-tokens", "max-prompt-tokens", "max-tokens", "memory",
     "models", "no-gateway", "no-history", "once", "only", "out", "paced", "part", "plan", "png", "port", "prefill", "prefill-arena",
     "processes", "prompt", "prompt-file", "prompt-tokens", "prompts", "question", "quick", "quiet", "rate",
-    "rate-scale", "raw", "ready-timeout", "recommended", "repetition-penalty", "requests", "rounds", "rows", "runs",
+    "rate-scale", "raw", "ready-timeout", "recommended", "repetition-penalty", "requests", "retaining-heads", "rounds", "rows", "runs",
     "samples", "save-capsule", "save-every", "seconds", "seed", "ship-at-most", "short-jobs", "short-tokens", "slots",
     "smooth", "spread", "state-file", "steps", "stop", "store-arena", "synthetic", "system", "task", "tasks",
     "temperature", "text", "tflops", "threshold", "timeout", "tls", "to", "tokens", "top-k", "top-p", "topk", "tpot",
@@ -53,7 +52,7 @@ static const char *const programs[] = {
     "sluice cancel", "sluice jobs", "sluice compare", "sluice top", "sluice workers", "sluice drain", "sluice plan",
     "sluice bench engine", "sluice bench cells", "sluice bench kernels", "sluice bench group",
     "sluice bench compress", "sluice bench ship", "sluice bench retrieve", "sluice bench decode", "sluice bench ttft",
-    "sluice bench mixed", "sluice eval suites", "sluice eval grid", "sluice eval make", "sluice eval fidelity",
+    "sluice bench memory", "sluice bench mixed", "sluice eval suites", "sluice eval grid", "sluice eval make", "sluice eval fidelity",
     "sluice eval perplexity", "sluice eval weights", "sluice inspect", "sluice profile", "sluice recipes",
     "sluice train-heads",
 };

@@ -4,6 +4,7 @@
 
     python3 -m venv ~/peers && ~/peers/bin/pip install llama-cpp-python gguf     # some minutes: it is compiled here
     ~/peers/bin/python lab/bench/peers/llamacpp.py --model 135m
+    ~/peers/bin/python lab/bench/peers/llamacpp.py --file SmolLM2.gguf --quick
 
 README.md beside this file says what is compared and what is fair about it. (Not named llama_cpp.py: that would be
 imported in place of the package.)
@@ -309,13 +310,33 @@ def same_logits(options, peer, model, folder):
               "argmax": [int(theirs.argmax()), int(ours.argmax())]}
     progress(f"logits after {SAME_PROMPT} tokens: correlation {result['correlation']:.5f}, "
              f"the next token is {result['argmax'][0]} for llama.cpp and {result['argmax'][1]} for sluice")
-    if options.weights == "bf16" and not result["correlation"] > SAME_CORRELATION:
+    if (options.file or options.weights == "bf16") and not result["correlation"] > SAME_CORRELATION:
         raise SystemExit("llamacpp.py: the two do not compute the same; no figures")
     return result, sluice.header
 
 
 def pairs_of(cell, options):
     return min(options.pairs, 3) if cell.prefill and cell.n > 4096 else options.pairs
+
+
+def requantized(path, kind, folder):
+    """The file with all matrices of one type, by llama.cpp's own quantizer."""
+    made = folder / f"{path.stem}.{kind}.gguf"
+    params = ll.llama_model_quantize_default_params()
+    params.ftype = {"q8_0": ll.LLAMA_FTYPE_MOSTLY_Q8_0, "q4_0": ll.LLAMA_FTYPE_MOSTLY_Q4_0}[kind]
+    params.allow_requantize = params.pure = True
+    if ll.llama_model_quantize(str(path).encode(), str(made).encode(), ctypes.byref(params)) != 0:
+        raise SystemExit(f"llamacpp.py: llama.cpp cannot make {kind} of {path}")
+    return made
+
+
+def files_of(options, folder):
+    """What sluice and llama.cpp read, and in words what it is."""
+    if options.file:
+        path = requantized(options.file, options.requantize, folder) if options.requantize else options.file
+        return path, path, options.file.name, options.requantize or "as they are in the file"
+    progress(f"writing {options.model} with random {options.weights} weights to {folder}")
+    return *random_model.write(folder, options.model, options.weights), options.model, options.weights
 
 
 def estimate_minutes(peer, geometry, cells, options):
@@ -382,13 +403,13 @@ def print_row(row, as_json):
 
 
 def compare(options, folder):
-    progress(f"writing {options.model} with random {options.weights} weights to {folder}")
-    model, gguf_path = random_model.write(folder, options.model, options.weights)
+    model, gguf_path, name, weights = files_of(options, folder)
     peer = Peer(gguf_path, options.threads, options.machine, not options.no_repack)
     same, sluice_header = same_logits(options, peer, model, folder)
-    minutes = estimate_minutes(peer, options.model, options.cells, options)
-    progress(f"{len(options.cells)} cells; this takes something like {minutes:.0f} minutes")
-    header = {"model": options.model, "weights": options.weights, "threads": options.threads,
+    if not options.file:
+        minutes = estimate_minutes(peer, options.model, options.cells, options)
+        progress(f"{len(options.cells)} cells; this takes something like {minutes:.0f} minutes")
+    header = {"model": name, "weights": weights, "threads": options.threads,
               "processor": processor(), "processors": os.cpu_count(), "kernel": platform.release(),
               "llama_cpp_python": llama_cpp.__version__,
               "system_info": peer.system, "tier": sluice_header["tier"],
@@ -412,6 +433,10 @@ def main():
     parser.add_argument("--model", choices=random_model.GEOMETRIES, default="135m", help="geometry [135m]")
     parser.add_argument("--weights", choices=random_model.GGUF_TYPES, default="bf16",
                         help="bf16, int8 (GGUF's q8_0) or int4 (q4_0) [bf16]")
+    parser.add_argument("--file", type=pathlib.Path, metavar="FILE.gguf",
+                        help="both read this file, as it is, in the place of a random model")
+    parser.add_argument("--requantize", choices=["q8_0", "q4_0"],
+                        help="with --file: llama.cpp's quantizer makes one of this type of it first")
     parser.add_argument("--cells", type=lambda text: [Cell(t) for t in text.split(",")], metavar="CELL,CELL,...",
                         help="prefill:TOKENS and decode:DEPTHxBATCH [prefill 512, 4096, 16384; decode at 0, 4096, "
                              "16384 of 1 and 8]")
@@ -436,6 +461,10 @@ def main():
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # the models are removed then too
     options.machine = Machine(options.patience, options.tries)
     options.pairs = options.pairs or (3 if options.quick else 5)
+    if options.requantize and not options.file:
+        parser.error("--requantize is for --file")
+    if options.file and (not options.file.is_file() or options.weights != "bf16"):
+        parser.error(f"--file {options.file}: there is no such file, or --weights is there, too")
     if not os.access(options.sluice, os.X_OK):
         parser.error(f"{options.sluice} is not there: build sluice, or say where it is with --sluice")
     if options.keep:
