@@ -13,8 +13,9 @@ import time
 
 import grpc
 
-from harness import BIN, MODEL, PATIENCE, ROOT, SLOW, Cluster, State, document, endless, eventually, inference, local_tokens, question, request
-from harness import run_local, run_tests, states, tokens
+from harness import BIN, MODEL, PATIENCE, ROOT, SLOW, Cluster, State, document, endless, eventually, in_one_process, inference, local_tokens
+from harness import question, request, run_local, run_tests, states, tokens
+from test_gateway import Gateway, chatting_model
 
 RECIPES = ["full", "h2o,budget=0.5", "streamingllm,budget=512", "full,format=int4", "h2o,budget=0.5,format=f16/2-:int2"]
 
@@ -197,6 +198,35 @@ def refusal(cluster, chat):
         assert error.code() == grpc.StatusCode.INVALID_ARGUMENT, error
         return error.details()
     raise AssertionError("accepted")
+
+
+def test_a_model_with_generation_settings():
+    """What a request leaves out is the model's, wherever it is asked; what it says wins; and an operator can have it otherwise."""
+    words = {"prompt": "the lantern", "max_tokens": 16, "seed": 7, "ignore_eos": True, "recipe": "full,format=int8"}
+    ask = lambda **sampling: inference.GenerateRequest(text="the lantern", recipe="full,format=int8", max_new_tokens=16, ignore_eos=True,
+                                                       sampling=inference.Sampling(seed=7, **sampling))
+    greedy = in_one_process("full,format=int8", "the lantern", n_tokens=16)
+    with chatting_model() as model:
+        with open(os.path.join(model, "generation_config.json")) as file:
+            settings = json.load(file)
+        with open(os.path.join(model, "generation_config.json"), "w") as file:
+            json.dump(settings | {"do_sample": True, "temperature": 2.0, "top_k": 50}, file)
+        here = lambda *options: local_tokens(run_local("full,format=int8", "the lantern", "--ignore-eos", "--raw", "--seed", "7", *options,
+                                                       n_tokens=16, model=model))
+        with Cluster(kvstore=0, model=model) as cluster, Gateway(cluster) as gateway:
+            told = cluster.model_reply().sampling
+            assert (told.temperature, told.top_k, told.HasField("top_p")) == (2.0, 50, False), told
+            finished, events = cluster.answer(ask())
+            drawn, used = tokens(events), finished.statistics.sampling
+            assert (used.temperature, used.top_k, used.top_p, used.repetition_penalty, used.seed) == (2.0, 50, 1.0, 1.0, 7), used
+            assert tokens(cluster.answer(ask())[1]) == drawn == here() != greedy
+            assert tokens(cluster.answer(ask(temperature=0))[1]) == here("--temperature", "0") == here("--generation-config", "none") == greedy
+            status, reply = gateway.post("/v1/completions", words)
+            assert status == 200 and reply["choices"][0]["text"] == finished.text and reply["sluice"]["sampling"]["temperature"] == 2, reply
+            assert gateway.post("/v1/completions", words | {"temperature": 0})[1]["sluice"]["sampling"]["top_k"] == 50
+        with Cluster(kvstore=0, model=model, coordinator_args=["--generation-config", "none"]) as cluster:
+            assert not cluster.model_reply().sampling.HasField("temperature")
+            assert tokens(cluster.answer(ask())[1]) == greedy
 
 
 def test_a_chat_is_rendered_by_the_models_template():
