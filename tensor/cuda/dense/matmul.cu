@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: y = act(x W^T + bias), and its gated form, in f32: of f32 and f16 weights, whose other side may not be rounded. Others
- *          are dense/tensor_cores.cu's.
+ *          are few_rows.cu's, many_rows.cu's and wgmma.cu's.
  *
  * Design: a block has a tile of y, ROWS by 64; weights become f32 on their way to shared memory, 32 along k at a time, which is
  *         a group that shares a scale. Every element is one sum in ascending order of k, in both tiles: a row's bits do not depend
