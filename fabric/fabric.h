@@ -155,7 +155,8 @@ enum sl_ship_straight sl_ship_straight(const struct sl_ship *ship, const void *d
 
 /*
  * Queue a piece of such memory, of at most SL_DIGESTED_MAX_BYTES, with its digest (base/hash.h, seed 0), since nobody here can read
- * it. As sl_ship_piece() otherwise; all work of the device that writes it is done.
+ * it. As sl_ship_piece() otherwise; all work of the device that writes it is done. SL_ERR_PEER_LOST also when a put from there has
+ * failed, of this ship or another: it is as over as if its receiver were lost. SL_ERR_PRECONDITION: not such memory, or not this way.
  */
 #define SL_DIGESTED_MAX_BYTES ((size_t)512 << 10)
 enum sl_status sl_ship_digested(struct sl_ship *ship, size_t offset, const void *data, size_t bytes, uint64_t digest);

@@ -58,11 +58,7 @@ enum sl_status sl_ship_piece(struct sl_ship *ship, size_t offset, const void *da
     return queue_piece(ship, &(struct sl_piece){.offset = offset, .data = data, .bytes = bytes});
 }
 
-enum sl_ship_straight sl_ship_straight(const struct sl_ship *ship, const void *data) {
-    const struct sl_region *region = sl_fabric_region(ship->fabric, data, 1);
-    if (!region || !region->seen || atomic_load(&((struct sl_region *)(uintptr_t)region)->failed)) {
-        return SL_STRAIGHT_NO;
-    }
+static enum sl_ship_straight way_of(const struct sl_ship *ship, const struct sl_region *region) {
     switch (atomic_load(&((struct sl_ship *)(uintptr_t)ship)->way)) {
     case SHIP_NO_WAY_YET:
         return SL_STRAIGHT_UNKNOWN;
@@ -76,18 +72,28 @@ enum sl_ship_straight sl_ship_straight(const struct sl_ship *ship, const void *d
     return SL_STRAIGHT_NO;
 }
 
+enum sl_ship_straight sl_ship_straight(const struct sl_ship *ship, const void *data) {
+    struct sl_region *region = sl_fabric_region(ship->fabric, data, 1);
+    return !region || !region->seen || atomic_load(&region->failed) ? SL_STRAIGHT_NO : way_of(ship, region);
+}
+
 enum sl_status sl_ship_digested(struct sl_ship *ship, size_t offset, const void *data, size_t bytes, uint64_t digest) {
     if (bytes > SL_DIGESTED_MAX_BYTES) {
         return SL_ERR_RANGE;
     }
-    if (sl_ship_straight(ship, data) != SL_STRAIGHT_YES) {
+    struct sl_region *region = sl_fabric_region(ship->fabric, data, bytes);
+    if (!region) {
+        return SL_ERR_RANGE;
+    }
+    // Read once: a put of this ship or another may fail at any time, and whoever was told "straight" before is not to blame.
+    if (region->seen && atomic_load(&region->failed)) {
+        return SL_ERR_PEER_LOST;
+    }
+    if (!region->seen || way_of(ship, region) != SL_STRAIGHT_YES) {
         return SL_ERR_PRECONDITION;
     }
-    struct sl_region *region = sl_fabric_region(ship->fabric, data, bytes);
-    return !region ? SL_ERR_RANGE
-                   : queue_piece(
-                         ship, &(struct sl_piece){
-                                   .offset = offset, .data = data, .bytes = bytes, .device = region, .digest = digest});
+    return queue_piece(
+        ship, &(struct sl_piece){.offset = offset, .data = data, .bytes = bytes, .device = region, .digest = digest});
 }
 
 // Ask the progress thread for something, and wait until *done. With the lock held.
