@@ -16,14 +16,12 @@
 #include "cli/request.h"
 #include "cli/tool.h"
 #include "kvcache/capsule_file.h"
-#include "options/config.h"
 
 #define PROBE_MS     1000
 #define WAIT_STEP_MS 100
 // The cluster ends the job at its deadline and says so; wait a little longer to hear it.
 #define DEADLINE_SLACK_MS 5000
 #define STOP_GRACE_MS     5000
-#define MIN_ARENA         (INT64_C(1) << 20)
 
 struct run_config {
     struct sl_tool_config tool;
@@ -139,17 +137,6 @@ static int run_own_cluster(struct run_config *config, struct sl_request *request
     return code;
 }
 
-// --arena of this process; 0: nobody has said it.
-static enum sl_status parse_arena(const char *text, size_t *bytes_out, struct sl_error *err) {
-    int64_t bytes = 0;
-    if (text[0] != '\0' && strcmp(text, "auto") != 0 && (sl_parse_size(text, &bytes) != SL_OK || bytes < MIN_ARENA)) {
-        return sl_fail(err, SL_ERR_INVALID, "--arena: '%s' is neither auto nor a size of 1M or more, such as 64M or 2G",
-                       text);
-    }
-    *bytes_out = (size_t)bytes;
-    return SL_OK;
-}
-
 static int run_local(const struct run_config *config, struct sl_request *request, struct sl_follow *follow) {
     struct sl_watch watch = {.deadline_ns = sl_deadline_in_ms(config->request.deadline_ms)};
     struct sl_error err = {0};
@@ -157,7 +144,7 @@ static int run_local(const struct run_config *config, struct sl_request *request
     size_t arena_bytes = 0;
     sl_follow_attach(follow, &watch);
     enum sl_status status = sl_weight_format_parse(config->cluster.weights, &weights, &err);
-    status = status == SL_OK ? parse_arena(config->cluster.arena, &arena_bytes, &err) : status;
+    status = status == SL_OK ? sl_local_arena_parse(config->cluster.arena, &arena_bytes, &err) : status;
     if (status == SL_OK && sl_request_is_open(&config->request)) {
         status = sl_request_choose(request, &config->request, sl_local_takes_chats(config->cluster.model), &err);
     }

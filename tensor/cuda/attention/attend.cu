@@ -286,20 +286,29 @@ template <int PER> static __global__ void fold_splits(attend_call c) {
     const gpu_attend *call = &c.calls[blockIdx.z];
     const gpu_head *h = &call->heads[blockIdx.y];
     query q = query_of(c, call, h, blockIdx.y, blockIdx.x);
-    softmax<PER> all, part;
+    constexpr uint32_t AT_ONCE = PER <= 4 ? 8 : 16 / PER; // or every split would wait for memory
+    softmax<PER> all, parts[AT_ONCE];
     if (q.row < 0) {
         return;
     }
     load_before(c, call, q, all);
-    for (uint32_t split = q.begin / c.split; split * c.split < q.end; split++) {
-        const float *from = part_of(c, blockIdx.z, q, split);
-        clear(part);
-        part.max = from[0];
-        part.sum = from[1];
-        FOR_CHANNELS(i, at, c.shape.head_dim) {
-            part.out[i] = from[2 + at];
+    for (uint32_t split = q.begin / c.split; split * c.split < q.end; split += AT_ONCE) {
+        GPU_UNROLL
+        for (uint32_t k = 0; k < AT_ONCE; k++) {
+            clear(parts[k]);
+            if ((split + k) * c.split < q.end) {
+                const float *from = part_of(c, blockIdx.z, q, split + k);
+                parts[k].max = from[0];
+                parts[k].sum = from[1];
+                FOR_CHANNELS(i, at, c.shape.head_dim) {
+                    parts[k].out[i] = from[2 + at];
+                }
+            }
         }
-        fold(all, part);
+        GPU_UNROLL
+        for (uint32_t k = 0; k < AT_ONCE; k++) {
+            fold(all, parts[k]);
+        }
     }
     store(c, call, q, all);
 }

@@ -10,6 +10,8 @@
  *         P V are m16n8k16; a lane has the numbers of two queries, so the softmax needs three neighbours. A warp passes over
  *         pages that none of its queries sees: to those that do not, a page adds nothing to the bit. Keys that are rotated by their
  *         slot are so in shared memory, as they come.
+ *         Where a KV head has no more queries than a warp takes, and splits are put aside, a split is a warp's, and a warp a block: K, V and the
+ *         next K lie in three places in turn, so that two are always on their way. What is computed is the same, to the bit.
  */
 #include "tensor/cuda/attention/calls.h"
 
@@ -77,44 +79,57 @@ template <int D> GPU_DEVICE void fold(whole &all, const state<D> &part) {
 // --- tiles -----------------------------------------------------------------------------------------------------------
 
 // Rows of n slots on their way into shared memory; zeros behind them: 0 times what lies there might be NaN.
-template <int D>
+template <int D, uint32_t N_THREADS>
 GPU_DEVICE void load(const gpu_head *h, const uint32_t *slots, uint32_t first, uint32_t n, uint32_t part,
                      uint16_t *tile) {
     constexpr uint32_t UNITS = D / 8;
-    if (slots == nullptr) { // a page: its rows lie one behind the other
+    if (slots == nullptr && n >= TILE) {                    // a page: its rows lie one behind the other
+        constexpr uint32_t PERIOD = UNITS % 3 == 0 ? 3 : 1; // after so many copies a thread has its column again
         const char *from = gpu::page_of(h, first) + part + threadIdx.x * 16;
+        uint16_t *to[PERIOD];
         GPU_UNROLL
-        for (uint32_t i = 0; i < TILE * UNITS / THREADS; i++) {
-            uint32_t u = threadIdx.x + i * THREADS, j = u / UNITS;
-            uint16_t *to = tile + j * PITCH<D> + u % UNITS * 8;
-            if (j < n) {
-                gpu::cp_async16(to, from + i * (THREADS * 16));
-            } else {
-                *(uint4 *)to = {0, 0, 0, 0};
-            }
+        for (uint32_t i = 0; i < PERIOD; i++) {
+            uint32_t u = threadIdx.x + i * N_THREADS;
+            to[i] = tile + u / UNITS * PITCH<D> + u % UNITS * 8;
+        }
+        GPU_UNROLL
+        for (uint32_t i = 0; i < TILE * UNITS / N_THREADS; i++) {
+            gpu::cp_async16(to[i % PERIOD] + i / PERIOD * (PERIOD * N_THREADS / UNITS) * PITCH<D>,
+                            from + i * (N_THREADS * 16));
         }
         gpu::cp_async_commit();
         return;
     }
+    constexpr uint32_t AT_ONCE = N_THREADS == 32 ? 8 : 2; // or every row would wait for its slot and its page
     GPU_UNROLL_BY(1)
-    for (uint32_t u = threadIdx.x; u < TILE * UNITS; u += THREADS) {
-        uint32_t j = u / UNITS, c = u % UNITS * 8;
-        uint16_t *to = tile + j * PITCH<D> + c;
-        if (j < n) {
-            gpu::cp_async16(to, gpu::page_of(h, slots[j]) + part + (slots[j] % SL_PAGE_SLOTS * (uint32_t)D + c) * 2);
-        } else {
-            *(uint4 *)to = {0, 0, 0, 0};
+    for (uint32_t u = threadIdx.x; u < TILE * UNITS; u += N_THREADS * AT_ONCE) {
+        const char *from[AT_ONCE];
+        GPU_UNROLL
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+            uint32_t j = (u + i * N_THREADS) / UNITS;
+            uint32_t slot = slots != nullptr && j < n ? slots[j] : first + j;
+            from[i] = j < n ? gpu::page_of(h, slot) + part + slot % SL_PAGE_SLOTS * (uint32_t)D * 2 : nullptr;
+        }
+        GPU_UNROLL
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+            uint32_t j = (u + i * N_THREADS) / UNITS, c = (u + i * N_THREADS) % UNITS * 8;
+            uint16_t *to = tile + j * PITCH<D> + c;
+            if (from[i] != nullptr) {
+                gpu::cp_async16(to, from[i] + c * 2);
+            } else {
+                *(uint4 *)to = {0, 0, 0, 0};
+            }
         }
     }
     gpu::cp_async_commit();
 }
 
 // By the angles of slots[j], or first + j.
-template <int D, bool BF16>
+template <int D, bool BF16, uint32_t N_THREADS>
 GPU_DEVICE void rotate(const gpu_attention &shape, const uint32_t *slots, uint32_t first, uint32_t n, uint16_t *keys) {
     constexpr uint32_t HALF = D / 2, UNITS = HALF / 8;
     GPU_UNROLL_BY(1)
-    for (uint32_t u = threadIdx.x; u < TILE * UNITS; u += THREADS) {
+    for (uint32_t u = threadIdx.x; u < TILE * UNITS; u += N_THREADS) {
         uint32_t j = u / UNITS, c = u % UNITS * 8;
         if (j >= n) {
             break;
@@ -318,16 +333,16 @@ GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_
                           uint16_t *keys, uint16_t *values, state<D> &state) {
     uint32_t first = of_split.begin / TILE * TILE, end = of_split.end;
     range all = seen_by_all(q);
-    load<D>(h, listed != nullptr ? listed + first : nullptr, first, end - first, h->work.k, keys);
+    load<D, THREADS>(h, listed != nullptr ? listed + first : nullptr, first, end - first, h->work.k, keys);
     for (; first < end; first += TILE) {
         const uint32_t *slots = listed != nullptr ? listed + first : nullptr;
         bool sees = first < of_warp.end && first + TILE > of_warp.begin;
         float s[TILE / 8][4];
         gpu::cp_async_wait<0>();
         __syncthreads(); // K is there; V has been used
-        load<D>(h, slots, first, end - first, h->work.v, values);
+        load<D, THREADS>(h, slots, first, end - first, h->work.v, values);
         if (c.shape.slot_cosines != nullptr) {
-            rotate<D, BF16>(c.shape, slots, first, end - first, keys);
+            rotate<D, BF16, THREADS>(c.shape, slots, first, end - first, keys);
             __syncthreads();
         }
         if (sees) {
@@ -338,7 +353,8 @@ GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_
         gpu::cp_async_wait<0>();
         __syncthreads(); // V is there; K has been used
         if (first + TILE < end) {
-            load<D>(h, slots != nullptr ? slots + TILE : nullptr, first + TILE, end - first - TILE, h->work.k, keys);
+            load<D, THREADS>(h, slots != nullptr ? slots + TILE : nullptr, first + TILE, end - first - TILE, h->work.k,
+                             keys);
         }
         if (sees) {
             add_values<D, BF16>(s, values, state);
@@ -450,9 +466,87 @@ template <int D, bool BF16> static __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
+// --- a warp alone: few queries -----------------------------------------------------------------------------------------
+
+// K and V of a page, on their way; a page that is not: an empty group, so that all are counted.
+template <int D>
+GPU_DEVICE void load_alone(const gpu_head *h, const uint32_t *listed, uint32_t first, uint32_t end, uint32_t part,
+                           uint16_t *tile) {
+    if (first < end) {
+        load<D, 32>(h, listed != nullptr ? listed + first : nullptr, first, end - first, part, tile);
+    } else {
+        gpu::cp_async_commit();
+    }
+}
+
+// As add_slots(). The next K goes where the V before was, the next V where this K was.
+template <int D, bool BF16>
+GPU_DEVICE void add_slots_alone(const attend_call &c, const gpu_head *h, const uint32_t *listed, const range &of_split,
+                                const query (&q)[2], const uint32_t (&fragments)[D / 16][4], uint16_t *tiles,
+                                state<D> &state) {
+    uint32_t first = of_split.begin / TILE * TILE, end = of_split.end, k = h->work.k, v = h->work.v;
+    uint16_t *keys = tiles, *values = tiles + TILE * PITCH<D>, *next = values + TILE * PITCH<D>;
+    range all = seen_by_all(q);
+    load_alone<D>(h, listed, first, end, k, keys);
+    load_alone<D>(h, listed, first, end, v, values);
+    GPU_UNROLL_BY(1)
+    for (; first < end; first += TILE) {
+        load_alone<D>(h, listed, first + TILE, end, k, next);
+        gpu::cp_async_wait<2>();
+        __syncwarp(); // K is there
+        if (c.shape.slot_cosines != nullptr) {
+            const uint32_t *slots = listed != nullptr ? listed + first : nullptr;
+            rotate<D, BF16, 32>(c.shape, slots, first, end - first, keys);
+            __syncwarp();
+        }
+        float s[TILE / 8][4];
+        score<D, BF16>(fragments, keys, s);
+        weigh(q, first >= all.begin && first + TILE <= all.end && first + TILE <= end, first, end - first, s, state);
+        __syncwarp(); // K has been used
+        load_alone<D>(h, listed, first + TILE, end, v, keys);
+        gpu::cp_async_wait<2>();
+        __syncwarp(); // V is there
+        add_values<D, BF16>(s, values, state);
+        __syncwarp(); // V has been used
+        uint16_t *used = values;
+        values = keys, keys = next, next = used;
+    }
+}
+
+// blockIdx: split, KV head, call. Four blocks a multiprocessor of 9.0, three of 8.0: shared memory.
+template <int D, bool BF16> static __global__ void __launch_bounds__(32, 4) attend_alone(attend_call c) {
+    GPU_DYNAMIC_SHARED(uint16_t, tiles); // [3][TILE][PITCH]
+    const gpu_attend *call = &c.calls[blockIdx.z];
+    const gpu_head *h = &call->heads[blockIdx.y];
+    const uint32_t *listed = c.listed.slots != nullptr ? c.listed.slots + blockIdx.y * c.listed.stride : nullptr;
+    uint32_t lane = threadIdx.x;
+    const query q[2] = {query_of(c, call, h, blockIdx.y, lane / 4), query_of(c, call, h, blockIdx.y, lane / 4 + 8)};
+    range seen = range_of_warp(q);
+    range of_split = {blockIdx.x * SPLIT > seen.begin ? blockIdx.x * SPLIT : seen.begin,
+                      (blockIdx.x + 1) * SPLIT < seen.end ? (blockIdx.x + 1) * SPLIT : seen.end};
+    if (blockIdx.x * SPLIT >= seen.end) {
+        return; // nobody looks there
+    }
+    uint32_t fragments[D / 16][4];
+    load_queries<D, BF16>(c, call, h, q, fragments);
+    state<D> part;
+    clear(part);
+    if (of_split.begin < of_split.end) {
+        add_slots_alone<D, BF16>(c, h, listed, of_split, q, fragments, tiles, part);
+    }
+    store_part(c, blockIdx.x, q, part);
+}
+
 // --- launches --------------------------------------------------------------------------------------------------------
 
 template <int D, bool BF16> static void launch(struct gpu_queue *queue, const attend_call &c, int n_calls) {
+    if (c.n_splits > 0 && (uint32_t)(c.most_rows * (c.shape.n_heads / c.shape.n_kv_heads)) <= ROWS) {
+        size_t bytes = 3 * TILE * PITCH<D> * sizeof(uint16_t);
+        auto kernel = attend_alone<D, BF16>;
+        GPU_ALLOW_SHARED(kernel, bytes);
+        GPU_LAUNCH(kernel, dim3(c.n_splits, (unsigned)c.shape.n_kv_heads, (unsigned)n_calls), 32, bytes, queue, c);
+        return;
+    }
     size_t bytes = 2 * TILE * PITCH<D> * sizeof(uint16_t) + THREADS * (D / 8) * 4 * sizeof(float);
     dim3 grid(c.n_tiles * (c.n_splits > 0 ? c.n_splits : 1), (unsigned)c.shape.n_kv_heads, (unsigned)n_calls);
     auto kernel = attend_tensor<D, BF16>;
