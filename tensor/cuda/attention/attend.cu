@@ -320,7 +320,7 @@ template <int PER> static void launch(struct gpu_queue *queue, const attend_call
     uint32_t tile_slots = slots_of_tile(d), heads = (uint32_t)c.shape.n_kv_heads;
     size_t bytes = (QUERIES * (size_t)d + tile_slots * ((size_t)d + 4)) * sizeof(float);
     dim3 grid(c.n_tiles * (c.n_splits > 0 ? c.n_splits : 1), heads, (unsigned)n_calls);
-    if (!gpu_attend_tensor(queue, c, n_calls) && !gpu_attend_packed(queue, c, n_calls)) {
+    if (!gpu_attend_packed(queue, c, n_calls) && !gpu_attend_tensor(queue, c, n_calls)) {
         GPU_ALLOW_SHARED(attend<PER>, bytes);
         GPU_LAUNCH(attend<PER>, grid, THREADS, bytes, queue, c);
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: attention by tensor cores, over pages of f16 and bf16.
+ * Purpose: attention by tensor cores, over pages of f16 and bf16; and of codes, where attend_packed.cu does not have them.
  *
- * Formula: attend.cu's. Queries, weights, and keys that are rotated by their slot, are rounded to the format of the pages; products
+ * Formula: attend.cu's. Queries, weights, what codes stand for, and keys that are rotated by their slot, are rounded to the format of the pages; products
  *          are summed in f32. Queries are scaled to powers of two.
  *
  * Design: a warp has 16 queries of a KV head, rows and query heads alike, a block four warps, and goes over the slots page by page: K by
@@ -14,20 +14,14 @@
  *         next K lie in three places in turn, so that two are always on their way. What is computed is the same, to the bit.
  */
 #include "tensor/cuda/attention/calls.h"
+#include "tensor/cuda/attention/half_tiles.h"
 
-constexpr uint32_t THREADS = 128, WARPS = THREADS / 32, ROWS = 16, QUERIES = WARPS * ROWS, TILE = SL_PAGE_SLOTS;
+constexpr uint32_t THREADS = 128, WARPS = THREADS / 32, ROWS = 16, QUERIES = WARPS * ROWS;
 
-template <int D> constexpr uint32_t PITCH = D + 8; // of rows in shared memory: eight of them meet no bank twice
+using gpu::pack, gpu::PITCH, gpu::TILE;
 
 constexpr float LN_2 = 0.693147181f, LOG2_E = 1.44269504f;
 
-template <bool BF16> GPU_DEVICE uint32_t pack(float lo, float hi) {
-    return BF16 ? gpu::pack_bf16_fast(lo, hi) : gpu::pack_f16_saturated(lo, hi);
-}
-template <bool BF16> GPU_DEVICE float2 unpack(uint32_t pair) {
-    uint16_t lo = (uint16_t)pair, hi = (uint16_t)(pair >> 16);
-    return BF16 ? float2{gpu::bf16_to_f32(lo), gpu::bf16_to_f32(hi)} : float2{gpu::f16_to_f32(lo), gpu::f16_to_f32(hi)};
-}
 template <bool BF16> GPU_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     const uint32_t b[2] = {b0, b1};
     if (BF16) {
@@ -77,75 +71,6 @@ template <int D> GPU_DEVICE void fold(whole &all, const state<D> &part) {
 }
 
 // --- tiles -----------------------------------------------------------------------------------------------------------
-
-// Rows of n slots on their way into shared memory; zeros behind them: 0 times what lies there might be NaN.
-template <int D, uint32_t N_THREADS>
-GPU_DEVICE void load(const gpu_head *h, const uint32_t *slots, uint32_t first, uint32_t n, uint32_t part,
-                     uint16_t *tile) {
-    constexpr uint32_t UNITS = D / 8;
-    if (slots == nullptr && n >= TILE) {                    // a page: its rows lie one behind the other
-        constexpr uint32_t PERIOD = UNITS % 3 == 0 ? 3 : 1; // after so many copies a thread has its column again
-        const char *from = gpu::page_of(h, first) + part + threadIdx.x * 16;
-        uint16_t *to[PERIOD];
-        GPU_UNROLL
-        for (uint32_t i = 0; i < PERIOD; i++) {
-            uint32_t u = threadIdx.x + i * N_THREADS;
-            to[i] = tile + u / UNITS * PITCH<D> + u % UNITS * 8;
-        }
-        GPU_UNROLL
-        for (uint32_t i = 0; i < TILE * UNITS / N_THREADS; i++) {
-            gpu::cp_async16(to[i % PERIOD] + i / PERIOD * (PERIOD * N_THREADS / UNITS) * PITCH<D>,
-                            from + i * (N_THREADS * 16));
-        }
-        gpu::cp_async_commit();
-        return;
-    }
-    constexpr uint32_t AT_ONCE = N_THREADS == 32 ? 8 : 2; // or every row would wait for its slot and its page
-    GPU_UNROLL_BY(1)
-    for (uint32_t u = threadIdx.x; u < TILE * UNITS; u += N_THREADS * AT_ONCE) {
-        const char *from[AT_ONCE];
-        GPU_UNROLL
-        for (uint32_t i = 0; i < AT_ONCE; i++) {
-            uint32_t j = (u + i * N_THREADS) / UNITS;
-            uint32_t slot = slots != nullptr && j < n ? slots[j] : first + j;
-            from[i] = j < n ? gpu::page_of(h, slot) + part + slot % SL_PAGE_SLOTS * (uint32_t)D * 2 : nullptr;
-        }
-        GPU_UNROLL
-        for (uint32_t i = 0; i < AT_ONCE; i++) {
-            uint32_t j = (u + i * N_THREADS) / UNITS, c = (u + i * N_THREADS) % UNITS * 8;
-            uint16_t *to = tile + j * PITCH<D> + c;
-            if (from[i] != nullptr) {
-                gpu::cp_async16(to, from[i] + c * 2);
-            } else {
-                *(uint4 *)to = {0, 0, 0, 0};
-            }
-        }
-    }
-    gpu::cp_async_commit();
-}
-
-// By the angles of slots[j], or first + j.
-template <int D, bool BF16, uint32_t N_THREADS>
-GPU_DEVICE void rotate(const gpu_attention &shape, const uint32_t *slots, uint32_t first, uint32_t n, uint16_t *keys) {
-    constexpr uint32_t HALF = D / 2, UNITS = HALF / 8;
-    GPU_UNROLL_BY(1)
-    for (uint32_t u = threadIdx.x; u < TILE * UNITS; u += N_THREADS) {
-        uint32_t j = u / UNITS, c = u % UNITS * 8;
-        if (j >= n) {
-            break;
-        }
-        size_t angle = (size_t)(slots != nullptr ? slots[j] : first + j) * HALF + c;
-        uint32_t *at = (uint32_t *)(keys + j * PITCH<D> + c), *behind = at + HALF / 2;
-        const float2 *cosines = (const float2 *)(shape.slot_cosines + angle);
-        const float2 *sines = (const float2 *)(shape.slot_sines + angle);
-        GPU_UNROLL
-        for (uint32_t i = 0; i < 4; i++) {
-            float2 a = unpack<BF16>(at[i]), b = unpack<BF16>(behind[i]), cosine = cosines[i], sine = sines[i];
-            at[i] = pack<BF16>(a.x * cosine.x - b.x * sine.x, a.y * cosine.y - b.y * sine.y);
-            behind[i] = pack<BF16>(b.x * cosine.x + a.x * sine.x, b.y * cosine.y + a.y * sine.y);
-        }
-    }
-}
 
 // S = Q K^T of a tile.
 template <int D, bool BF16>
@@ -326,23 +251,35 @@ GPU_DEVICE void load_queries(const attend_call &c, const gpu_attend *call, const
     }
 }
 
+// Keys or values of slots from `first` on.
+template <int D, bool BF16, bool CODES>
+GPU_DEVICE void load(const gpu_head *h, const uint32_t *listed, uint32_t first, uint32_t end, bool keys,
+                     uint16_t *tile) {
+    const uint32_t *slots = listed != nullptr ? listed + first : nullptr;
+    if (CODES) {
+        gpu::decode_tile16<D, BF16, THREADS>(h, slots, first, end - first, keys, tile);
+    } else {
+        gpu::load_tile16<D, THREADS>(h, slots, first, end - first, keys ? h->work.k : h->work.v, tile);
+    }
+}
+
 // Slots [begin, end) into the warp's state. V follows K into shared memory, and the next K follows V.
-template <int D, bool BF16>
+template <int D, bool BF16, bool CODES>
 GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_t *listed, const range &of_split,
                           const range &of_warp, const query (&q)[2], const uint32_t (&fragments)[D / 16][4],
                           uint16_t *keys, uint16_t *values, state<D> &state) {
     uint32_t first = of_split.begin / TILE * TILE, end = of_split.end;
     range all = seen_by_all(q);
-    load<D, THREADS>(h, listed != nullptr ? listed + first : nullptr, first, end - first, h->work.k, keys);
+    load<D, BF16, CODES>(h, listed, first, end, true, keys);
     for (; first < end; first += TILE) {
         const uint32_t *slots = listed != nullptr ? listed + first : nullptr;
         bool sees = first < of_warp.end && first + TILE > of_warp.begin;
         float s[TILE / 8][4];
         gpu::cp_async_wait<0>();
         __syncthreads(); // K is there; V has been used
-        load<D, THREADS>(h, slots, first, end - first, h->work.v, values);
+        load<D, BF16, CODES>(h, listed, first, end, false, values);
         if (c.shape.slot_cosines != nullptr) {
-            rotate<D, BF16, THREADS>(c.shape, slots, first, end - first, keys);
+            gpu::rotate_tile16<D, BF16, THREADS>(c.shape, slots, first, end - first, keys);
             __syncthreads();
         }
         if (sees) {
@@ -353,8 +290,7 @@ GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_
         gpu::cp_async_wait<0>();
         __syncthreads(); // V is there; K has been used
         if (first + TILE < end) {
-            load<D, THREADS>(h, slots != nullptr ? slots + TILE : nullptr, first + TILE, end - first - TILE, h->work.k,
-                             keys);
+            load<D, BF16, CODES>(h, listed, first + TILE, end, true, keys);
         }
         if (sees) {
             add_values<D, BF16>(s, values, state);
@@ -425,7 +361,8 @@ GPU_DEVICE void store_part(const attend_call &c, uint32_t split, const query (&q
 }
 
 // blockIdx: tile of queries (and split), KV head, call.
-template <int D, bool BF16> static __global__ void __launch_bounds__(THREADS, 1) attend_tensor(attend_call c) {
+template <int D, bool BF16, bool CODES>
+static __global__ void __launch_bounds__(THREADS, 1) attend_tensor(attend_call c) {
     GPU_DYNAMIC_SHARED(uint16_t, keys); // and values [TILE][PITCH] each, out of the whole [D / 8][4] a thread
     __shared__ range block;
     uint16_t *values = keys + TILE * PITCH<D>;
@@ -453,7 +390,7 @@ template <int D, bool BF16> static __global__ void __launch_bounds__(THREADS, 1)
                           (split + 1) * SPLIT < of_block.end ? (split + 1) * SPLIT : of_block.end};
         clear(part);
         if (of_split.begin < of_split.end) {
-            add_slots<D, BF16>(c, h, listed, of_split, of_warp, q, fragments, keys, values, part);
+            add_slots<D, BF16, CODES>(c, h, listed, of_split, of_warp, q, fragments, keys, values, part);
         }
         if (c.n_splits > 0) {
             store_part(c, split, q, part);
@@ -473,7 +410,7 @@ template <int D>
 GPU_DEVICE void load_alone(const gpu_head *h, const uint32_t *listed, uint32_t first, uint32_t end, uint32_t part,
                            uint16_t *tile) {
     if (first < end) {
-        load<D, 32>(h, listed != nullptr ? listed + first : nullptr, first, end - first, part, tile);
+        gpu::load_tile16<D, 32>(h, listed != nullptr ? listed + first : nullptr, first, end - first, part, tile);
     } else {
         gpu::cp_async_commit();
     }
@@ -496,7 +433,7 @@ GPU_DEVICE void add_slots_alone(const attend_call &c, const gpu_head *h, const u
         __syncwarp(); // K is there
         if (c.shape.slot_cosines != nullptr) {
             const uint32_t *slots = listed != nullptr ? listed + first : nullptr;
-            rotate<D, BF16, 32>(c.shape, slots, first, end - first, keys);
+            gpu::rotate_tile16<D, BF16, 32>(c.shape, slots, first, end - first, keys);
             __syncwarp();
         }
         float s[TILE / 8][4];
@@ -539,7 +476,20 @@ template <int D, bool BF16> static __global__ void __launch_bounds__(32, 4) atte
 
 // --- launches --------------------------------------------------------------------------------------------------------
 
+template <int D, bool BF16, bool CODES>
+static void launch_blocks(struct gpu_queue *queue, const attend_call &c, int n_calls) {
+    size_t bytes = 2 * TILE * PITCH<D> * sizeof(uint16_t) + THREADS * (D / 8) * 4 * sizeof(float);
+    dim3 grid(c.n_tiles * (c.n_splits > 0 ? c.n_splits : 1), (unsigned)c.shape.n_kv_heads, (unsigned)n_calls);
+    auto kernel = attend_tensor<D, BF16, CODES>;
+    GPU_ALLOW_SHARED(kernel, bytes);
+    GPU_LAUNCH(kernel, grid, THREADS, bytes, queue, c);
+}
+
 template <int D, bool BF16> static void launch(struct gpu_queue *queue, const attend_call &c, int n_calls) {
+    if (c.shape.has_packed) { // a block, too, where queries are few: four warps decode
+        launch_blocks<D, BF16, true>(queue, c, n_calls);
+        return;
+    }
     if (c.n_splits > 0 && (uint32_t)(c.most_rows * (c.shape.n_heads / c.shape.n_kv_heads)) <= ROWS) {
         size_t bytes = 3 * TILE * PITCH<D> * sizeof(uint16_t);
         auto kernel = attend_alone<D, BF16>;
@@ -547,40 +497,28 @@ template <int D, bool BF16> static void launch(struct gpu_queue *queue, const at
         GPU_LAUNCH(kernel, dim3(c.n_splits, (unsigned)c.shape.n_kv_heads, (unsigned)n_calls), 32, bytes, queue, c);
         return;
     }
-    size_t bytes = 2 * TILE * PITCH<D> * sizeof(uint16_t) + THREADS * (D / 8) * 4 * sizeof(float);
-    dim3 grid(c.n_tiles * (c.n_splits > 0 ? c.n_splits : 1), (unsigned)c.shape.n_kv_heads, (unsigned)n_calls);
-    auto kernel = attend_tensor<D, BF16>;
-    GPU_ALLOW_SHARED(kernel, bytes);
-    GPU_LAUNCH(kernel, grid, THREADS, bytes, queue, c);
+    launch_blocks<D, BF16, false>(queue, c, n_calls);
 }
 
-template <int D> static void launch_of(struct gpu_queue *queue, const attend_call &c, int n_calls) {
+template <int D> static bool launch_of(struct gpu_queue *queue, const attend_call &c, int n_calls) {
     if (c.shape.format == SL_KV_BF16) {
         launch<D, true>(queue, c, n_calls);
     } else {
         launch<D, false>(queue, c, n_calls);
     }
+    return true;
 }
 
 bool gpu_attend_tensor(struct gpu_queue *queue, attend_call c, int n_calls) {
     bool halves = c.shape.format == SL_KV_F16 || c.shape.format == SL_KV_BF16;
-    bool aligned = c.shape.q_stride % 2 == 0;
+    bool codes = !c.shape.has_packed || c.shape.packed_format >= SL_KV_INT8;
     bool rotated = c.shape.slot_cosines != nullptr && c.shape.rotary_dim != c.shape.head_dim; // in part: not here
-    if (!halves || c.shape.has_packed || rotated || !aligned) {
+    if (!halves || !codes || rotated || c.shape.q_stride % 2 != 0) {
         return false;
     }
     c.n_tiles = ((uint32_t)(c.most_rows * (c.shape.n_heads / c.shape.n_kv_heads)) + QUERIES - 1) / QUERIES;
-    switch (c.shape.head_dim) {
-    case 64:
-        launch_of<64>(queue, c, n_calls);
-        return true;
-    case 96:
-        launch_of<96>(queue, c, n_calls);
-        return true;
-    case 128:
-        launch_of<128>(queue, c, n_calls);
-        return true;
-    default:
-        return false;
-    }
+    int d = c.shape.head_dim;
+    return d == 64   ? launch_of<64>(queue, c, n_calls)
+           : d == 96 ? launch_of<96>(queue, c, n_calls)
+                     : d == 128 && launch_of<128>(queue, c, n_calls);
 }
