@@ -106,8 +106,9 @@ GPU_DEVICE void compare(const uint32_t (&rows)[ROW_TILES][D / 16][4], const uint
     }
 }
 
-GPU_DEVICE best better(const best &a, const best &b) {
-    return b.value > a.value || (b.value == a.value && b.at < a.at) ? b : a;
+GPU_DEVICE best better(best a, best b) {
+    bool second = b.value > a.value || (b.value == a.value && b.at < a.at);
+    return {second ? b.value : a.value, second ? b.at : a.at};
 }
 
 // blockIdx: tile of evicted slots, head.
@@ -174,8 +175,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
             all = better(all, m.found[g][threadIdx.x]);
         }
         float of_row = norms[evicted[first + threadIdx.x]];
-        all = of_row > 0.0f ? all : (struct best){0.0f, 0};
-        c.into[h * c.into_stride + first + threadIdx.x] = keep[all.at];
+        c.into[h * c.into_stride + first + threadIdx.x] = keep[of_row > 0.0f ? all.at : 0];
         c.cosine[h * c.cosine_stride + first + threadIdx.x] =
             of_row > 0.0f ? fminf(fmaxf(all.value * of_row, -1.0f), 1.0f) : 0.0f;
     }
