@@ -51,8 +51,9 @@ struct sl_cluster_config {
         SL_OPTION_ROW("transport", 't', SL_OPTION_STRING, "auto", "NAME", "data plane: auto, shm, tcp or rdma",        \
                       SL_FIELD(type, cluster.transport)),                                                              \
         SL_OPTION_ROW("arena", 'a', SL_OPTION_STRING, "", "SIZE",                                                      \
-                      "memory for KV of each worker, all taken at once. Without: for 16384 tokens of the model in "    \
-                      "f16; at least 256M, and of all workers together at most half of what this machine has free",    \
+                      "memory for KV of each worker, all taken at once, or of run --local. Without: of workers for "   \
+                      "16384 tokens of the model in f16; at least 256M, and of all together at most half of what "     \
+                      "this machine has free",                                                                         \
                       SL_FIELD(type, cluster.arena)),                                                                  \
         SL_OPTION_ROW("tls", 0, SL_OPTION_STRING, NULL, "DIR",                                                         \
                       "make certificates there, and let only them in (tools/test-ca.sh, docs/SECURITY.md)",            \

@@ -13,10 +13,12 @@
 #include "job/job_request.h"
 #include "kvcache/capsule_file.h"
 #include "model/model.h"
+#include "options/config.h"
 #include "runner/local.h"
 #include "text/tokenizer/tokenizer.h"
 
-#define JOB_ID "local"
+#define JOB_ID    "local"
+#define MIN_ARENA (INT64_C(1) << 20)
 
 struct job {
     const struct sl_watch *watch;
@@ -241,6 +243,16 @@ static enum sl_status open_local(const struct sl_local_config *config, struct sl
         sl_model_sampling_log(&sl_local_model(*local_out)->sampling, "client");
     }
     return status;
+}
+
+enum sl_status sl_local_arena_parse(const char *text, size_t *bytes_out, struct sl_error *err) {
+    int64_t bytes = 0;
+    if (text[0] != '\0' && strcmp(text, "auto") != 0 && (sl_parse_size(text, &bytes) != SL_OK || bytes < MIN_ARENA)) {
+        return sl_fail(err, SL_ERR_INVALID, "--arena: '%s' is neither auto nor a size of 1M or more, such as 64M or 2G",
+                       text);
+    }
+    *bytes_out = (size_t)bytes;
+    return SL_OK;
 }
 
 bool sl_local_takes_chats(const char *model_dir) {

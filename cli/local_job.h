@@ -6,6 +6,9 @@
 #include "libsluice/sluice.h"
 #include "runner/local.h"
 
+// --arena of this process; 0 where it says nothing, or auto.
+enum sl_status sl_local_arena_parse(const char *text, size_t *bytes_out, struct sl_error *err);
+
 // Whether the model has a chat template that is understood.
 bool sl_local_takes_chats(const char *model_dir);
 

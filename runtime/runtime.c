@@ -252,6 +252,11 @@ _Static_assert(SL_MAX_RANKS <= SL_ARENA_RANGES, "a range for each rank");
 static enum sl_status open_range(struct sl_runtime *r, int rank, size_t bytes, struct sl_arena **range_out,
                                  struct sl_error *err) {
     struct sl_device *device = sl_ranks_device(r->device, rank);
+    if (bytes < SL_ARENA_UNIT) { // 85% of nothing
+        return sl_fail(err, SL_ERR_EXHAUSTED,
+                       "the device has no room for a KV cache beside the model: %zu bytes are free; see --arena",
+                       sl_device_room(device));
+    }
     void *memory = sl_device_alloc(device, SL_MEMORY_DEVICE, bytes + SL_ARENA_UNIT);
     uintptr_t base = ((uintptr_t)memory + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
     r->arena_memory[rank] = memory;

@@ -141,8 +141,10 @@ static int run_local(const struct run_config *config, struct sl_request *request
     struct sl_watch watch = {.deadline_ns = sl_deadline_in_ms(config->request.deadline_ms)};
     struct sl_error err = {0};
     enum sl_weight_format weights;
+    size_t arena_bytes = 0;
     sl_follow_attach(follow, &watch);
     enum sl_status status = sl_weight_format_parse(config->cluster.weights, &weights, &err);
+    status = status == SL_OK ? sl_local_arena_parse(config->cluster.arena, &arena_bytes, &err) : status;
     if (status == SL_OK && sl_request_is_open(&config->request)) {
         status = sl_request_choose(request, &config->request, sl_local_takes_chats(config->cluster.model), &err);
     }
@@ -152,6 +154,7 @@ static int run_local(const struct run_config *config, struct sl_request *request
                                         .device = config->cluster.device,
                                         .weights = weights,
                                         .ranks = (int)config->cluster.ranks,
+                                        .arena_bytes = arena_bytes,
                                         .threads = (int)config->threads};
         status = sl_local_job(&local, request, config->capsule_path, &watch, &err);
     }

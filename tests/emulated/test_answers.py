@@ -30,9 +30,9 @@ def document():
     return " ".join(words[:4] + ["One of the special magic numbers for lantern is: 48213."] + words[4:10])
 
 
-def run(device, recipe):
+def run(device, recipe, *options):
     command = [SLUICE, "run", "--local", "--quiet", "--model", MODEL, "--device", device, "--recipe", recipe,
-               "--prompt", document(), "--question", QUESTION, "--max-new-tokens", "4", "--ignore-eos"]
+               "--prompt", document(), "--question", QUESTION, "--max-new-tokens", "4", "--ignore-eos", *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
@@ -64,6 +64,9 @@ def main():
     unknown = run("abacus", "full")
     if unknown.returncode == 0 or 'there is no "abacus"; expected auto, cpu, cuda, cuda:N, cuda:A-B or emulated' not in unknown.stderr:
         failures.append(f"--device abacus: {unknown.returncode} {unknown.stderr}")
+    large = run("emulated", "full", "--arena", "100G")
+    if large.returncode == 0 or "the device has no room for a KV cache of 107374182400 bytes" not in large.stderr:
+        failures.append(f"--arena 100G: {large.returncode} {large.stderr}")
     print("\n".join(failures) or f"{len(recipes)} recipes alike")
     return 1 if failures else 0
 

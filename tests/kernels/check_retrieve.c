@@ -24,6 +24,8 @@ static const struct attend_case {
     {SL_KV_BF16, SL_KV_BF16, 6, 2, 72, false, {65, 66}, {0, 0}},
     {SL_KV_F16, SL_KV_INT8, 8, 2, 64, false, {200, 130}, {2, 1}},
     {SL_KV_F16, SL_KV_INT4, 8, 2, 128, true, {200, 330}, {3, 5}},
+    {SL_KV_BF16, SL_KV_INT1, 4, 1, 64, true, {140}, {2}},
+    {SL_KV_F16, SL_KV_INT2, 3, 1, 96, false, {130}, {1}},
     {SL_KV_F32, SL_KV_INT2, 5, 1, 40, false, {66}, {1}},
     {SL_KV_F16, SL_KV_INT1, 28, 4, 32, true, {64, 65, 127, 200}, {1, 1, 1, 3}},
     {SL_KV_F16, SL_KV_F16, 1, 1, 512, true, {90}, {0}},
@@ -120,7 +122,7 @@ static void check_head(const char *name, const struct sl_attend *args, int head,
     int d = args->head_dim;
     double q[SL_MAX_HEAD_DIM], key[SL_MAX_HEAD_DIM], out[SL_MAX_HEAD_DIM] = {0}, scores[512], max = -INFINITY, sum = 0;
     double magnitude[SL_MAX_HEAD_DIM] = {0},
-           u = is_device(name) && !has_packed_pages(args) ? rounding_of(name, args) : 0,
+           u = is_device(name) ? rounding_of(name, args) : 0,
            e = 0; // no tier rounds here
     float k[SL_MAX_HEAD_DIM], v[SL_MAX_HEAD_DIM];
     for (int i = 0; i < d; i++) {

@@ -80,7 +80,7 @@ static inline double rounding_of(const char *name, const struct sl_attend *args)
     } else if (is_tiled(name)) {
         return d % 32 == 0 ? 0x1p-9 : 0;
     }
-    bool rotated = args->rope != NULL && (args->rope->rotary_dim != d || has_packed_pages(args)); // not by them
+    bool rotated = args->rope != NULL && args->rope->rotary_dim != d; // in part: not by them
     bool tensor_cores = is_device(name) && !rotated && (d == 64 || d == 96 || d == 128);
     return !tensor_cores ? 0 : format == SL_KV_BF16 ? 0x1p-9 : 0x1p-12;
 }

@@ -15,7 +15,7 @@ BANDWIDTH, PRODUCTS = 4.3e12, 480e12  # of a copy, and of our product of 4,096 b
 LAYERS, HEADS, KV_HEADS, D, E, F, V = 32, 32, 8, 128, 4096, 14336, 128256
 MATRICES = LAYERS * (E * (HEADS + 2 * KV_HEADS) * D + HEADS * D * E + 3 * E * F)  # weights of products, but the head's
 HEAD = V * E
-ROTATED = 850 / 1150  # instructions of a page in attention, and where its keys are rotated by their slots
+ROTATED = 1280 / 1692  # cycles of a page in attention, and where its keys are rotated by their slots
 
 
 def predicted():

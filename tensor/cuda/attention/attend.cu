@@ -286,20 +286,29 @@ template <int PER> static __global__ void fold_splits(attend_call c) {
     const gpu_attend *call = &c.calls[blockIdx.z];
     const gpu_head *h = &call->heads[blockIdx.y];
     query q = query_of(c, call, h, blockIdx.y, blockIdx.x);
-    softmax<PER> all, part;
+    constexpr uint32_t AT_ONCE = PER <= 4 ? 8 : 16 / PER; // or every split would wait for memory
+    softmax<PER> all, parts[AT_ONCE];
     if (q.row < 0) {
         return;
     }
     load_before(c, call, q, all);
-    for (uint32_t split = q.begin / c.split; split * c.split < q.end; split++) {
-        const float *from = part_of(c, blockIdx.z, q, split);
-        clear(part);
-        part.max = from[0];
-        part.sum = from[1];
-        FOR_CHANNELS(i, at, c.shape.head_dim) {
-            part.out[i] = from[2 + at];
+    for (uint32_t split = q.begin / c.split; split * c.split < q.end; split += AT_ONCE) {
+        GPU_UNROLL
+        for (uint32_t k = 0; k < AT_ONCE; k++) {
+            clear(parts[k]);
+            if ((split + k) * c.split < q.end) {
+                const float *from = part_of(c, blockIdx.z, q, split + k);
+                parts[k].max = from[0];
+                parts[k].sum = from[1];
+                FOR_CHANNELS(i, at, c.shape.head_dim) {
+                    parts[k].out[i] = from[2 + at];
+                }
+            }
         }
-        fold(all, part);
+        GPU_UNROLL
+        for (uint32_t k = 0; k < AT_ONCE; k++) {
+            fold(all, parts[k]);
+        }
     }
     store(c, call, q, all);
 }
@@ -311,7 +320,7 @@ template <int PER> static void launch(struct gpu_queue *queue, const attend_call
     uint32_t tile_slots = slots_of_tile(d), heads = (uint32_t)c.shape.n_kv_heads;
     size_t bytes = (QUERIES * (size_t)d + tile_slots * ((size_t)d + 4)) * sizeof(float);
     dim3 grid(c.n_tiles * (c.n_splits > 0 ? c.n_splits : 1), heads, (unsigned)n_calls);
-    if (!gpu_attend_tensor(queue, c, n_calls) && !gpu_attend_packed(queue, c, n_calls)) {
+    if (!gpu_attend_packed(queue, c, n_calls) && !gpu_attend_tensor(queue, c, n_calls)) {
         GPU_ALLOW_SHARED(attend<PER>, bytes);
         GPU_LAUNCH(attend<PER>, grid, THREADS, bytes, queue, c);
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: attention by tensor cores, over pages of f16 and bf16.
+ * Purpose: attention by tensor cores, over pages of f16 and bf16; and of codes, where attend_packed.cu does not have them.
  *
- * Formula: attend.cu's. Queries, weights, and keys that are rotated by their slot, are rounded to the format of the pages; products
+ * Formula: attend.cu's. Queries, weights, what codes stand for, and keys that are rotated by their slot, are rounded to the format of the pages; products
  *          are summed in f32. Queries are scaled to powers of two.
  *
  * Design: a warp has 16 queries of a KV head, rows and query heads alike, a block four warps, and goes over the slots page by page: K by
@@ -10,22 +10,18 @@
  *         P V are m16n8k16; a lane has the numbers of two queries, so the softmax needs three neighbours. A warp passes over
  *         pages that none of its queries sees: to those that do not, a page adds nothing to the bit. Keys that are rotated by their
  *         slot are so in shared memory, as they come.
+ *         Where a KV head has no more queries than a warp takes, and splits are put aside, a split is a warp's, and a warp a block: K, V and the
+ *         next K lie in three places in turn, so that two are always on their way. What is computed is the same, to the bit.
  */
 #include "tensor/cuda/attention/calls.h"
+#include "tensor/cuda/attention/half_tiles.h"
 
-constexpr uint32_t THREADS = 128, WARPS = THREADS / 32, ROWS = 16, QUERIES = WARPS * ROWS, TILE = SL_PAGE_SLOTS;
+constexpr uint32_t THREADS = 128, WARPS = THREADS / 32, ROWS = 16, QUERIES = WARPS * ROWS;
 
-template <int D> constexpr uint32_t PITCH = D + 8; // of rows in shared memory: eight of them meet no bank twice
+using gpu::pack, gpu::PITCH, gpu::TILE;
 
 constexpr float LN_2 = 0.693147181f, LOG2_E = 1.44269504f;
 
-template <bool BF16> GPU_DEVICE uint32_t pack(float lo, float hi) {
-    return BF16 ? gpu::pack_bf16_fast(lo, hi) : gpu::pack_f16_saturated(lo, hi);
-}
-template <bool BF16> GPU_DEVICE float2 unpack(uint32_t pair) {
-    uint16_t lo = (uint16_t)pair, hi = (uint16_t)(pair >> 16);
-    return BF16 ? float2{gpu::bf16_to_f32(lo), gpu::bf16_to_f32(hi)} : float2{gpu::f16_to_f32(lo), gpu::f16_to_f32(hi)};
-}
 template <bool BF16> GPU_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     const uint32_t b[2] = {b0, b1};
     if (BF16) {
@@ -75,62 +71,6 @@ template <int D> GPU_DEVICE void fold(whole &all, const state<D> &part) {
 }
 
 // --- tiles -----------------------------------------------------------------------------------------------------------
-
-// Rows of n slots on their way into shared memory; zeros behind them: 0 times what lies there might be NaN.
-template <int D>
-GPU_DEVICE void load(const gpu_head *h, const uint32_t *slots, uint32_t first, uint32_t n, uint32_t part,
-                     uint16_t *tile) {
-    constexpr uint32_t UNITS = D / 8;
-    if (slots == nullptr) { // a page: its rows lie one behind the other
-        const char *from = gpu::page_of(h, first) + part + threadIdx.x * 16;
-        GPU_UNROLL
-        for (uint32_t i = 0; i < TILE * UNITS / THREADS; i++) {
-            uint32_t u = threadIdx.x + i * THREADS, j = u / UNITS;
-            uint16_t *to = tile + j * PITCH<D> + u % UNITS * 8;
-            if (j < n) {
-                gpu::cp_async16(to, from + i * (THREADS * 16));
-            } else {
-                *(uint4 *)to = {0, 0, 0, 0};
-            }
-        }
-        gpu::cp_async_commit();
-        return;
-    }
-    GPU_UNROLL_BY(1)
-    for (uint32_t u = threadIdx.x; u < TILE * UNITS; u += THREADS) {
-        uint32_t j = u / UNITS, c = u % UNITS * 8;
-        uint16_t *to = tile + j * PITCH<D> + c;
-        if (j < n) {
-            gpu::cp_async16(to, gpu::page_of(h, slots[j]) + part + (slots[j] % SL_PAGE_SLOTS * (uint32_t)D + c) * 2);
-        } else {
-            *(uint4 *)to = {0, 0, 0, 0};
-        }
-    }
-    gpu::cp_async_commit();
-}
-
-// By the angles of slots[j], or first + j.
-template <int D, bool BF16>
-GPU_DEVICE void rotate(const gpu_attention &shape, const uint32_t *slots, uint32_t first, uint32_t n, uint16_t *keys) {
-    constexpr uint32_t HALF = D / 2, UNITS = HALF / 8;
-    GPU_UNROLL_BY(1)
-    for (uint32_t u = threadIdx.x; u < TILE * UNITS; u += THREADS) {
-        uint32_t j = u / UNITS, c = u % UNITS * 8;
-        if (j >= n) {
-            break;
-        }
-        size_t angle = (size_t)(slots != nullptr ? slots[j] : first + j) * HALF + c;
-        uint32_t *at = (uint32_t *)(keys + j * PITCH<D> + c), *behind = at + HALF / 2;
-        const float2 *cosines = (const float2 *)(shape.slot_cosines + angle);
-        const float2 *sines = (const float2 *)(shape.slot_sines + angle);
-        GPU_UNROLL
-        for (uint32_t i = 0; i < 4; i++) {
-            float2 a = unpack<BF16>(at[i]), b = unpack<BF16>(behind[i]), cosine = cosines[i], sine = sines[i];
-            at[i] = pack<BF16>(a.x * cosine.x - b.x * sine.x, a.y * cosine.y - b.y * sine.y);
-            behind[i] = pack<BF16>(b.x * cosine.x + a.x * sine.x, b.y * cosine.y + a.y * sine.y);
-        }
-    }
-}
 
 // S = Q K^T of a tile.
 template <int D, bool BF16>
@@ -311,23 +251,35 @@ GPU_DEVICE void load_queries(const attend_call &c, const gpu_attend *call, const
     }
 }
 
+// Keys or values of slots from `first` on.
+template <int D, bool BF16, bool CODES>
+GPU_DEVICE void load(const gpu_head *h, const uint32_t *listed, uint32_t first, uint32_t end, bool keys,
+                     uint16_t *tile) {
+    const uint32_t *slots = listed != nullptr ? listed + first : nullptr;
+    if (CODES) {
+        gpu::decode_tile16<D, BF16, THREADS>(h, slots, first, end - first, keys, tile);
+    } else {
+        gpu::load_tile16<D, THREADS>(h, slots, first, end - first, keys ? h->work.k : h->work.v, tile);
+    }
+}
+
 // Slots [begin, end) into the warp's state. V follows K into shared memory, and the next K follows V.
-template <int D, bool BF16>
+template <int D, bool BF16, bool CODES>
 GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_t *listed, const range &of_split,
                           const range &of_warp, const query (&q)[2], const uint32_t (&fragments)[D / 16][4],
                           uint16_t *keys, uint16_t *values, state<D> &state) {
     uint32_t first = of_split.begin / TILE * TILE, end = of_split.end;
     range all = seen_by_all(q);
-    load<D>(h, listed != nullptr ? listed + first : nullptr, first, end - first, h->work.k, keys);
+    load<D, BF16, CODES>(h, listed, first, end, true, keys);
     for (; first < end; first += TILE) {
         const uint32_t *slots = listed != nullptr ? listed + first : nullptr;
         bool sees = first < of_warp.end && first + TILE > of_warp.begin;
         float s[TILE / 8][4];
         gpu::cp_async_wait<0>();
         __syncthreads(); // K is there; V has been used
-        load<D>(h, slots, first, end - first, h->work.v, values);
+        load<D, BF16, CODES>(h, listed, first, end, false, values);
         if (c.shape.slot_cosines != nullptr) {
-            rotate<D, BF16>(c.shape, slots, first, end - first, keys);
+            gpu::rotate_tile16<D, BF16, THREADS>(c.shape, slots, first, end - first, keys);
             __syncthreads();
         }
         if (sees) {
@@ -338,7 +290,7 @@ GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_
         gpu::cp_async_wait<0>();
         __syncthreads(); // V is there; K has been used
         if (first + TILE < end) {
-            load<D>(h, slots != nullptr ? slots + TILE : nullptr, first + TILE, end - first - TILE, h->work.k, keys);
+            load<D, BF16, CODES>(h, listed, first + TILE, end, true, keys);
         }
         if (sees) {
             add_values<D, BF16>(s, values, state);
@@ -409,7 +361,8 @@ GPU_DEVICE void store_part(const attend_call &c, uint32_t split, const query (&q
 }
 
 // blockIdx: tile of queries (and split), KV head, call.
-template <int D, bool BF16> static __global__ void __launch_bounds__(THREADS, 1) attend_tensor(attend_call c) {
+template <int D, bool BF16, bool CODES>
+static __global__ void __launch_bounds__(THREADS, 1) attend_tensor(attend_call c) {
     GPU_DYNAMIC_SHARED(uint16_t, keys); // and values [TILE][PITCH] each, out of the whole [D / 8][4] a thread
     __shared__ range block;
     uint16_t *values = keys + TILE * PITCH<D>;
@@ -437,7 +390,7 @@ template <int D, bool BF16> static __global__ void __launch_bounds__(THREADS, 1)
                           (split + 1) * SPLIT < of_block.end ? (split + 1) * SPLIT : of_block.end};
         clear(part);
         if (of_split.begin < of_split.end) {
-            add_slots<D, BF16>(c, h, listed, of_split, of_warp, q, fragments, keys, values, part);
+            add_slots<D, BF16, CODES>(c, h, listed, of_split, of_warp, q, fragments, keys, values, part);
         }
         if (c.n_splits > 0) {
             store_part(c, split, q, part);
@@ -450,43 +403,122 @@ template <int D, bool BF16> static __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
+// --- a warp alone: few queries -----------------------------------------------------------------------------------------
+
+// K and V of a page, on their way; a page that is not: an empty group, so that all are counted.
+template <int D>
+GPU_DEVICE void load_alone(const gpu_head *h, const uint32_t *listed, uint32_t first, uint32_t end, uint32_t part,
+                           uint16_t *tile) {
+    if (first < end) {
+        gpu::load_tile16<D, 32>(h, listed != nullptr ? listed + first : nullptr, first, end - first, part, tile);
+    } else {
+        gpu::cp_async_commit();
+    }
+}
+
+// As add_slots(). The next K goes where the V before was, the next V where this K was.
+template <int D, bool BF16>
+GPU_DEVICE void add_slots_alone(const attend_call &c, const gpu_head *h, const uint32_t *listed, const range &of_split,
+                                const query (&q)[2], const uint32_t (&fragments)[D / 16][4], uint16_t *tiles,
+                                state<D> &state) {
+    uint32_t first = of_split.begin / TILE * TILE, end = of_split.end, k = h->work.k, v = h->work.v;
+    uint16_t *keys = tiles, *values = tiles + TILE * PITCH<D>, *next = values + TILE * PITCH<D>;
+    range all = seen_by_all(q);
+    load_alone<D>(h, listed, first, end, k, keys);
+    load_alone<D>(h, listed, first, end, v, values);
+    GPU_UNROLL_BY(1)
+    for (; first < end; first += TILE) {
+        load_alone<D>(h, listed, first + TILE, end, k, next);
+        gpu::cp_async_wait<2>();
+        __syncwarp(); // K is there
+        if (c.shape.slot_cosines != nullptr) {
+            const uint32_t *slots = listed != nullptr ? listed + first : nullptr;
+            gpu::rotate_tile16<D, BF16, 32>(c.shape, slots, first, end - first, keys);
+            __syncwarp();
+        }
+        float s[TILE / 8][4];
+        score<D, BF16>(fragments, keys, s);
+        weigh(q, first >= all.begin && first + TILE <= all.end && first + TILE <= end, first, end - first, s, state);
+        __syncwarp(); // K has been used
+        load_alone<D>(h, listed, first + TILE, end, v, keys);
+        gpu::cp_async_wait<2>();
+        __syncwarp(); // V is there
+        add_values<D, BF16>(s, values, state);
+        __syncwarp(); // V has been used
+        uint16_t *used = values;
+        values = keys, keys = next, next = used;
+    }
+}
+
+// blockIdx: split, KV head, call. Four blocks a multiprocessor of 9.0, three of 8.0: shared memory.
+template <int D, bool BF16> static __global__ void __launch_bounds__(32, 4) attend_alone(attend_call c) {
+    GPU_DYNAMIC_SHARED(uint16_t, tiles); // [3][TILE][PITCH]
+    const gpu_attend *call = &c.calls[blockIdx.z];
+    const gpu_head *h = &call->heads[blockIdx.y];
+    const uint32_t *listed = c.listed.slots != nullptr ? c.listed.slots + blockIdx.y * c.listed.stride : nullptr;
+    uint32_t lane = threadIdx.x;
+    const query q[2] = {query_of(c, call, h, blockIdx.y, lane / 4), query_of(c, call, h, blockIdx.y, lane / 4 + 8)};
+    range seen = range_of_warp(q);
+    range of_split = {blockIdx.x * SPLIT > seen.begin ? blockIdx.x * SPLIT : seen.begin,
+                      (blockIdx.x + 1) * SPLIT < seen.end ? (blockIdx.x + 1) * SPLIT : seen.end};
+    if (blockIdx.x * SPLIT >= seen.end) {
+        return; // nobody looks there
+    }
+    uint32_t fragments[D / 16][4];
+    load_queries<D, BF16>(c, call, h, q, fragments);
+    state<D> part;
+    clear(part);
+    if (of_split.begin < of_split.end) {
+        add_slots_alone<D, BF16>(c, h, listed, of_split, q, fragments, tiles, part);
+    }
+    store_part(c, blockIdx.x, q, part);
+}
+
 // --- launches --------------------------------------------------------------------------------------------------------
 
-template <int D, bool BF16> static void launch(struct gpu_queue *queue, const attend_call &c, int n_calls) {
+template <int D, bool BF16, bool CODES>
+static void launch_blocks(struct gpu_queue *queue, const attend_call &c, int n_calls) {
     size_t bytes = 2 * TILE * PITCH<D> * sizeof(uint16_t) + THREADS * (D / 8) * 4 * sizeof(float);
     dim3 grid(c.n_tiles * (c.n_splits > 0 ? c.n_splits : 1), (unsigned)c.shape.n_kv_heads, (unsigned)n_calls);
-    auto kernel = attend_tensor<D, BF16>;
+    auto kernel = attend_tensor<D, BF16, CODES>;
     GPU_ALLOW_SHARED(kernel, bytes);
     GPU_LAUNCH(kernel, grid, THREADS, bytes, queue, c);
 }
 
-template <int D> static void launch_of(struct gpu_queue *queue, const attend_call &c, int n_calls) {
+template <int D, bool BF16> static void launch(struct gpu_queue *queue, const attend_call &c, int n_calls) {
+    if (c.shape.has_packed) { // a block, too, where queries are few: four warps decode
+        launch_blocks<D, BF16, true>(queue, c, n_calls);
+        return;
+    }
+    if (c.n_splits > 0 && (uint32_t)(c.most_rows * (c.shape.n_heads / c.shape.n_kv_heads)) <= ROWS) {
+        size_t bytes = 3 * TILE * PITCH<D> * sizeof(uint16_t);
+        auto kernel = attend_alone<D, BF16>;
+        GPU_ALLOW_SHARED(kernel, bytes);
+        GPU_LAUNCH(kernel, dim3(c.n_splits, (unsigned)c.shape.n_kv_heads, (unsigned)n_calls), 32, bytes, queue, c);
+        return;
+    }
+    launch_blocks<D, BF16, false>(queue, c, n_calls);
+}
+
+template <int D> static bool launch_of(struct gpu_queue *queue, const attend_call &c, int n_calls) {
     if (c.shape.format == SL_KV_BF16) {
         launch<D, true>(queue, c, n_calls);
     } else {
         launch<D, false>(queue, c, n_calls);
     }
+    return true;
 }
 
 bool gpu_attend_tensor(struct gpu_queue *queue, attend_call c, int n_calls) {
     bool halves = c.shape.format == SL_KV_F16 || c.shape.format == SL_KV_BF16;
-    bool aligned = c.shape.q_stride % 2 == 0;
+    bool codes = !c.shape.has_packed || c.shape.packed_format >= SL_KV_INT8;
     bool rotated = c.shape.slot_cosines != nullptr && c.shape.rotary_dim != c.shape.head_dim; // in part: not here
-    if (!halves || c.shape.has_packed || rotated || !aligned) {
+    if (!halves || !codes || rotated || c.shape.q_stride % 2 != 0) {
         return false;
     }
     c.n_tiles = ((uint32_t)(c.most_rows * (c.shape.n_heads / c.shape.n_kv_heads)) + QUERIES - 1) / QUERIES;
-    switch (c.shape.head_dim) {
-    case 64:
-        launch_of<64>(queue, c, n_calls);
-        return true;
-    case 96:
-        launch_of<96>(queue, c, n_calls);
-        return true;
-    case 128:
-        launch_of<128>(queue, c, n_calls);
-        return true;
-    default:
-        return false;
-    }
+    int d = c.shape.head_dim;
+    return d == 64   ? launch_of<64>(queue, c, n_calls)
+           : d == 96 ? launch_of<96>(queue, c, n_calls)
+                     : d == 128 && launch_of<128>(queue, c, n_calls);
 }

@@ -61,9 +61,9 @@ GPU_DEVICE float folded(float scale_all, float all, float scale_part, float part
     return fmaf(scale_all, all, scale_part * part);
 }
 
-// Tensor cores do it: of pages in a 16-bit format, none of them packed, keys that are rotated already or by their slots as a whole, and the
+// Tensor cores do it: of pages in a 16-bit format and of codes, keys that are rotated already or by their slots as a whole, and the
 // head sizes that there are kernels for. False: they cannot. The bits depend on neither the number of rows, the calls, nor where splits are folded.
 bool gpu_attend_tensor(struct gpu_queue *queue, attend_call c, int n_calls);
-// The same of pages of codes and f16, and all slots; in splits of PACKED_SPLIT.
+// The same of pages of codes and f16, all slots, and keys that are rotated already, codes as they are; in splits of PACKED_SPLIT.
 bool gpu_attends_packed(const attend_call &c);
 bool gpu_attend_packed(struct gpu_queue *queue, attend_call c, int n_calls);

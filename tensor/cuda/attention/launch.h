@@ -64,15 +64,14 @@ void sl_gpu_append(struct gpu_queue *queue, const struct gpu_attend *calls, int 
 // work: for few rows over many slots; NULL: a row's slots are one block's work. The bits are the same. No bytes are asked for where
 // there are blocks enough without, or where it would be more than GPU_MOST_WORK. Within 1e-5 of the
 // reference; where tensor cores do it, which round queries and weights to the format of the pages (of codes to f16, before and after
-// they take up a scale), f16 and codes within 4e-3, bf16 3e-2.
+// they take up a scale), f16 and codes within 4e-3, bf16 3e-2; keys that are rotated by their slots, and codes of lists, are rounded before, too.
 #define GPU_MOST_WORK ((size_t)512 << 20)
 size_t sl_gpu_attend_work(int n_calls, int most_rows, uint32_t most_slots, const struct gpu_attention *shape);
 void sl_gpu_attend(struct gpu_queue *queue, const struct gpu_attend *calls, int n_calls, int most_rows,
                    uint32_t most_slots, const struct gpu_attention *shape, void *work);
 
 // One call of one row; slots, n: [n_kv_heads]. The list of all slots gives the bits of sl_gpu_attend(), unless some are packed and tensor
-// cores attend to them there; here they do to unpacked ones alone. work: as there, for
-// most_listed slots
+// cores attend to them. work: as there, for most_listed slots
 void sl_gpu_attend_slots(struct gpu_queue *queue, const struct gpu_attend *call, uint32_t most_listed,
                          const struct gpu_attention *shape, const uint32_t *slots, size_t slots_stride,
                          const uint32_t *n, void *work);

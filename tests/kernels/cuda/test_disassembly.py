@@ -18,7 +18,8 @@ WIDE = r"\bLD(G)?\.E\.128\b"
 WANTED = {
     "dense_few_rows": [("few_rows", [r"HMMA\.16816\.F32\.BF16", r"LDSM", WIDE, r"STS\.128"])],
     "dense_many_rows": [("many_rows", [r"HMMA\.16816\.F32\.BF16", r"LDSM\.16\.M88\.4", r"LDGSTS\S*\.128"])],
-    "attention_attend_tensor": [("attend_tensor", [r"HMMA\.16816\.F32", r"LDSM\.16\.M88\.4", r"LDSM\.16\.MT88\.4", r"LDGSTS\S*\.128"])],
+    "attention_attend_tensor": [(name, [r"HMMA\.16816\.F32", r"LDSM\.16\.M88\.4", r"LDSM\.16\.MT88\.4", r"LDGSTS\S*\.128"])
+                                for name in ("attend_tensor", "attend_alone")],
     "attention_attend_packed": [("attend_packed", [r"HMMA\.16816\.F32", r"HMUL2", r"F2FP\S*SATFINITE", r"MOVM", WIDE])],
     "attention_attend": [("attendILi", [WIDE, r"STS\.128"])],
     "attention_stats": [("add_rows", [WIDE])],

@@ -321,8 +321,21 @@ static void test_arena_takes_most_of_a_device_where_nobody_says(void **state) {
     sl_runtime_close(&cpu);
 }
 
+static void test_arena_of_a_device_that_is_full_says_so(void **state) {
+    struct sl_runtime device;
+    struct sl_error err;
+    (void)state;
+    open_runtime(&device, "emulated");
+    setenv("SLUICE_EMULATED_MEMORY", "0", 1);
+    assert_int_equal(sl_runtime_open_arena(&device, sl_runtime_usual_arena_bytes(&device), &err), SL_ERR_EXHAUSTED);
+    unsetenv("SLUICE_EMULATED_MEMORY");
+    assert_non_null(strstr(err.text, "the device has no room for a KV cache beside the model: 0 bytes are free"));
+    sl_runtime_close(&device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_arena_of_a_device_that_is_full_says_so),
         cmocka_unit_test(test_arena_takes_most_of_a_device_where_nobody_says),
         cmocka_unit_test(test_capsule_that_arrives_is_divided_among_ranks),
         cmocka_unit_test(test_capsule_that_fits_all_ranges_together_is_adopted),
