@@ -6,7 +6,8 @@
  *         before was being verified. A batch that is out counts as a receive under way (n_receives), so the grant neither
  *         completes nor is given back meanwhile.
  *
- *      announced: sl_grant_arrived --> waits in grant->arrived --> out: on_arrived --> sl_arrival_end, run_end --> counted, or blamed
+ *      announced: sl_grant_note_arrived --> waits in grant->arrived --> out: sl_grant_hand_out, on_arrived
+ *                 --> sl_arrival_end --> counted, or blamed: on_verified (receive.c)
  *
  * Threads: the progress thread's, but for sl_arrival_end().
  */
@@ -16,19 +17,7 @@
 
 #define MOST_UNVERIFIED 65536 // segments: 32 GiB of those that our senders make
 
-struct arrival {
-    struct sl_arrival shown;
-    struct sl_command end_command;
-    struct sl_grant *grant;
-    enum sl_status status;
-    uint32_t which;
-    struct sl_receive *first; // in the order of shown.at
-    struct sl_arrived at[];
-};
-
-static void run_end(struct sl_fabric *fabric, struct sl_command *command);
-
-static void free_list(struct sl_receive *first) {
+static void free_segments(struct sl_receive *first) {
     while (first) {
         struct sl_receive *next = first->next;
         free(first);
@@ -37,22 +26,24 @@ static void free_list(struct sl_receive *first) {
 }
 
 void sl_grant_drop_arrived(struct sl_grant *grant) {
-    free_list(grant->arrived);
+    free_segments(grant->arrived);
     grant->arrived = NULL;
     grant->last = &grant->arrived;
     grant->n_unverified = 0;
 }
 
-static void hand_out(struct sl_grant *grant) {
-    struct arrival *arrival = malloc(sizeof *arrival + grant->n_unverified * sizeof arrival->at[0]);
-    if (!arrival) {
-        sl_grant_fail(grant, SL_ERR_EXHAUSTED, "the receiver has no memory to verify segments");
-        return;
+bool sl_grant_hand_out(struct sl_grant *grant, void (*on_verified)(struct sl_fabric *, struct sl_command *)) {
+    if (grant->verifying || !grant->arrived) { // what comes meanwhile goes with the next batch
+        return true;
     }
-    *arrival = (struct arrival){.shown = {.at = arrival->at, .n = (uint32_t)grant->n_unverified},
-                                .end_command.run = run_end,
-                                .grant = grant,
-                                .first = grant->arrived};
+    struct sl_grant_arrival *arrival = malloc(sizeof *arrival + grant->n_unverified * sizeof arrival->at[0]);
+    if (!arrival) {
+        return false;
+    }
+    *arrival = (struct sl_grant_arrival){.shown = {.at = arrival->at, .n = (uint32_t)grant->n_unverified},
+                                         .end_command.run = on_verified,
+                                         .grant = grant,
+                                         .first = grant->arrived};
     struct sl_arrived *at = arrival->at;
     for (const struct sl_receive *receive = grant->arrived; receive; receive = receive->next) {
         *at++ = (struct sl_arrived){.data = grant->device.block + receive->segment.offset,
@@ -67,6 +58,12 @@ static void hand_out(struct sl_grant *grant) {
     grant->n_receives++;
     grant->verifying = true;
     grant->on_arrived(grant->arg, &arrival->shown);
+    return true;
+}
+
+void sl_grant_free_arrival(struct sl_grant_arrival *arrival) {
+    free_segments(arrival->first);
+    free(arrival);
 }
 
 const char *sl_grant_refuse_arrived(const struct sl_grant *grant, const struct sl_receive *receive) {
@@ -81,56 +78,19 @@ const char *sl_grant_refuse_arrived(const struct sl_grant *grant, const struct s
     return NULL;
 }
 
-void sl_grant_arrived(struct sl_grant *grant, struct sl_receive *receive) {
+void sl_grant_note_arrived(struct sl_grant *grant, struct sl_receive *receive) {
     receive->next = NULL;
     *grant->last = receive;
     grant->last = &receive->next;
     grant->n_unverified++;
     grant->n_arrived++;
     grant->arrived_bytes += receive->segment.bytes;
-    if (!grant->verifying) { // else they go with the next batch
-        hand_out(grant);
-    }
 }
 
 void sl_arrival_end(struct sl_arrival **shown, enum sl_status status, uint32_t which) {
-    struct arrival *arrival = SL_CONTAINER(*shown, struct arrival, shown);
+    struct sl_grant_arrival *arrival = SL_CONTAINER(*shown, struct sl_grant_arrival, shown);
     arrival->status = status;
     arrival->which = which;
     *shown = NULL;
     sl_fabric_post(arrival->grant->fabric, &arrival->end_command);
-}
-
-static void end_well(struct sl_grant *grant, const struct arrival *arrival) {
-    for (const struct sl_receive *receive = arrival->first; receive; receive = receive->next) {
-        sl_grant_count(grant, &receive->segment);
-    }
-    if (grant->arrived) {
-        hand_out(grant);
-    } else {
-        sl_grant_check_complete(grant);
-    }
-}
-
-static void run_end(struct sl_fabric *fabric, struct sl_command *command) {
-    struct arrival *arrival = SL_CONTAINER(command, struct arrival, end_command);
-    struct sl_grant *grant = arrival->grant;
-    (void)fabric;
-    grant->n_receives--;
-    grant->verifying = false;
-    if (grant->state != GRANT_CLAIMED) {
-        sl_grant_try_release(grant);
-    } else if (arrival->status == SL_OK) {
-        end_well(grant, arrival);
-    } else if (arrival->status == SL_ERR_PEER_CORRUPT && arrival->which < arrival->shown.n) {
-        const struct sl_receive *wrong = arrival->first;
-        for (uint32_t i = 0; i < arrival->which; i++) {
-            wrong = wrong->next;
-        }
-        sl_grant_blame(grant, &wrong->segment);
-    } else {
-        sl_grant_fail(grant, arrival->status, "the receiver's device could not verify what arrived");
-    }
-    free_list(arrival->first);
-    free(arrival);
 }

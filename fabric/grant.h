@@ -77,15 +77,26 @@ struct sl_receive {
     uint32_t part_bytes[]; // [segment.n_parts]
 };
 
-// receive.c: the segment is right.
-void sl_grant_count(struct sl_grant *grant, const struct sl_wire_segment *segment);
-// Fails the grant, of which that segment is wrong.
-void sl_grant_blame(struct sl_grant *grant, const struct sl_wire_segment *segment);
+// Segments that somebody verifies.
+struct sl_grant_arrival {
+    struct sl_arrival shown;
+    struct sl_command end_command; // on_verified(), from sl_arrival_end()
+    struct sl_grant *grant;
+    enum sl_status status;
+    uint32_t which;
+    struct sl_receive *first; // in the order of shown.at
+    struct sl_arrived at[];
+};
 
-// arrival.c: takes the segment over. NULL, or why it must not be
+// arrival.c: what was announced in a device. Why a segment must not be; NULL: it may.
 const char *sl_grant_refuse_arrived(const struct sl_grant *grant, const struct sl_receive *receive);
-void sl_grant_arrived(struct sl_grant *grant, struct sl_receive *receive);
-void sl_grant_drop_arrived(struct sl_grant *grant); // those that nobody verifies yet
+void sl_grant_note_arrived(struct sl_grant *grant, struct sl_receive *receive); // takes it over
+bool sl_grant_hand_out(
+    struct sl_grant *grant,
+    void (*on_verified)(struct sl_fabric *,
+                        struct sl_command *));      // those that wait, if nothing is out. False: no memory
+void sl_grant_drop_arrived(struct sl_grant *grant); // those that wait
+void sl_grant_free_arrival(struct sl_grant_arrival *arrival);
 
 // grant_end.c
 void sl_grant_answer(struct sl_peer *peer, const struct sl_wire_key *key, enum sl_status status, uint32_t flags,

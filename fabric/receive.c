@@ -112,7 +112,7 @@ static bool digest_matches(const struct sl_receive *receive) {
     return digest == receive->segment.digest;
 }
 
-void sl_grant_blame(struct sl_grant *grant, const struct sl_wire_segment *segment) {
+static void blame(struct sl_grant *grant, const struct sl_wire_segment *segment) {
     char text[SL_ANSWER_TEXT_BYTES];
     atomic_fetch_add(&grant->grants->n_wrong, 1);
     snprintf(text, sizeof text, "bytes [%llu, %llu) failed their digest", (unsigned long long)segment->offset,
@@ -120,7 +120,7 @@ void sl_grant_blame(struct sl_grant *grant, const struct sl_wire_segment *segmen
     sl_grant_fail(grant, SL_ERR_PEER_CORRUPT, text);
 }
 
-void sl_grant_count(struct sl_grant *grant, const struct sl_wire_segment *segment) {
+static void count(struct sl_grant *grant, const struct sl_wire_segment *segment) {
     grant->n_segments++;
     grant->body_bytes += segment->bytes;
     if (segment->offset + segment->bytes > grant->highest) {
@@ -137,12 +137,57 @@ static void verify(const struct sl_receive *receive) {
         return;
     }
     if (!digest_matches(receive)) {
-        sl_grant_blame(grant, segment);
+        blame(grant, segment);
         return;
     }
-    sl_grant_count(grant, segment);
+    count(grant, segment);
     sl_grant_check_complete(grant);
 }
+
+// ---- segments in a device --------------------------------------------------------------------------------------
+
+static void on_verified(struct sl_fabric *fabric, struct sl_command *command);
+
+static void hand_out(struct sl_grant *grant) {
+    if (!sl_grant_hand_out(grant, on_verified)) {
+        sl_grant_fail(grant, SL_ERR_EXHAUSTED, "the receiver has no memory to verify segments");
+    }
+}
+
+static void end_well(struct sl_grant *grant, const struct sl_grant_arrival *arrival) {
+    for (const struct sl_receive *receive = arrival->first; receive; receive = receive->next) {
+        count(grant, &receive->segment);
+    }
+    if (grant->arrived) {
+        hand_out(grant);
+    } else {
+        sl_grant_check_complete(grant);
+    }
+}
+
+static void on_verified(struct sl_fabric *fabric, struct sl_command *command) {
+    struct sl_grant_arrival *arrival = SL_CONTAINER(command, struct sl_grant_arrival, end_command);
+    struct sl_grant *grant = arrival->grant;
+    (void)fabric;
+    grant->n_receives--;
+    grant->verifying = false;
+    if (grant->state != GRANT_CLAIMED) {
+        sl_grant_try_release(grant);
+    } else if (arrival->status == SL_OK) {
+        end_well(grant, arrival);
+    } else if (arrival->status == SL_ERR_PEER_CORRUPT && arrival->which < arrival->shown.n) {
+        const struct sl_receive *wrong = arrival->first;
+        for (uint32_t i = 0; i < arrival->which; i++) {
+            wrong = wrong->next;
+        }
+        blame(grant, &wrong->segment);
+    } else {
+        sl_grant_fail(grant, arrival->status, "the receiver's device could not verify what arrived");
+    }
+    sl_grant_free_arrival(arrival);
+}
+
+// ---- segments in the host's memory -----------------------------------------------------------------------------
 
 static void on_received(void *arg, struct sl_peer *peer, enum sl_status status, size_t bytes) {
     struct sl_receive *receive = arg;
@@ -219,7 +264,8 @@ void sl_grant_on_segment(void *state, struct sl_peer *peer, struct sl_message *m
         free(receive);
         sl_grant_fail(grant, SL_ERR_RANGE, why);
     } else if (grant->in_device) {
-        sl_grant_arrived(grant, receive);
+        sl_grant_note_arrived(grant, receive);
+        hand_out(grant);
     } else {
         land(receive, peer, message);
     }

@@ -130,8 +130,14 @@ struct sl_region {
 enum sl_status sl_region_create(struct sl_fabric *fabric, size_t bytes, bool lock, bool huge, void **base_out,
                                 struct sl_error *err);
 // Of a device's memory; the contract is that of sl_fabric_region_add().
-struct sl_device_region;
-enum sl_status sl_region_add(struct sl_fabric *fabric, const struct sl_device_region *what, struct sl_error *err);
+struct sl_region_source {
+    void *base, *seen;
+    size_t bytes;
+    bool arrives;
+    void (*enter)(void *arg);
+    void *arg;
+};
+enum sl_status sl_region_add(struct sl_fabric *fabric, const struct sl_region_source *what, struct sl_error *err);
 // That the network needs UCX to know it as CUDA's.
 static inline bool sl_region_is_cuda(const struct sl_region *region) {
     return region->seen != NULL && region->seen == region->base;

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "fabric/core/ucx.h"
-#include "fabric/fabric.h"
 
 #define MAX_REMOTE_REGIONS 64 // of one peer
 #define HUGE_PAGE_SHIFT    21 // 2 MiB: what Kubernetes and every x86 have; ARM has it with base pages of 4 KiB
@@ -24,7 +23,7 @@ struct region_command {
     bool lock, huge, done;
     enum sl_status status;
     void *base;
-    const struct sl_device_region *device; // which is there; NULL: of the host's, which is taken
+    const struct sl_region_source *device; // which is there; NULL: of the host's, which is taken
     struct sl_error *err;
 };
 
@@ -99,7 +98,7 @@ static enum sl_status lie_within(struct sl_fabric *fabric, struct sl_region *reg
                          (void *)region->seen);
 }
 
-static enum sl_status open_device_region(struct sl_fabric *fabric, const struct sl_device_region *what,
+static enum sl_status open_device_region(struct sl_fabric *fabric, const struct sl_region_source *what,
                                          struct sl_region *region, struct sl_error *err) {
     region->base = what->base;
     region->bytes = what->bytes;
@@ -169,7 +168,7 @@ enum sl_status sl_region_create(struct sl_fabric *fabric, size_t bytes, bool loc
     return status;
 }
 
-enum sl_status sl_region_add(struct sl_fabric *fabric, const struct sl_device_region *what, struct sl_error *err) {
+enum sl_status sl_region_add(struct sl_fabric *fabric, const struct sl_region_source *what, struct sl_error *err) {
     struct region_command call = {.command.run = run_region_create, .device = what, .err = err};
     return what->base && what->seen && what->bytes > 0
                ? run(fabric, &call)
