@@ -83,7 +83,7 @@ bool sl_lease_release(struct sl_lease *lease, const char *job_id) {
 
 enum sl_status sl_leg_open(struct sl_leg *leg, const struct sl_rpc_method *method, const ProtobufCMessage *request,
                            int64_t deadline_ns, struct sl_error *err) {
-    leg->heard_ns = sl_now_ns();
+    sl_silence_end(&leg->silence, sl_now_ns());
     return sl_rpc_stream_open(sl_worker_channel(leg->worker), method, request, deadline_ns, NULL, &leg->stream, err);
 }
 
@@ -160,13 +160,14 @@ enum sl_status sl_leg_next(struct sl_leg *leg, ProtobufCMessage **message_out, s
         struct sl_error why = {0};
         status = sl_rpc_stream_next(leg->stream, POLL_MS, message_out, &why);
         if (status == SL_OK) {
-            leg->heard_ns = sl_now_ns();
+            sl_silence_end(&leg->silence, sl_now_ns());
             return SL_OK;
         }
         if (status != SL_AGAIN) {
             return classify(leg, status, &why, err);
         }
-        int64_t silent_ms = (sl_now_ns() - leg->heard_ns) / SL_NS_PER_MS;
+        int64_t usual_ns = leg->silence_ms * SL_NS_PER_MS / 2; // a renewal may take half a second
+        int64_t silent_ms = sl_silence_look(&leg->silence, sl_now_ns(), usual_ns) / SL_NS_PER_MS;
         if (silent_ms > leg->silence_ms) {
             sl_worker_suspect(leg->worker);
             return sl_fail(err, SL_ERR_PEER_LOST, "%s lost: silent for %" PRId64 " ms", sl_worker_name(leg->worker),

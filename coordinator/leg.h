@@ -15,6 +15,7 @@
  */
 #pragma once
 
+#include "base/silence.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/workers/registry.h"
 #include "rpc/rpc.h"
@@ -38,7 +39,7 @@ struct sl_leg {
     struct sl_lease *others;  // [n_others] to keep alive as well; the leg goes on without them
     int n_others;
     int64_t silence_ms;
-    int64_t heard_ns;
+    struct sl_silence silence;
     struct sl_rpc_stream *stream;
 };
 

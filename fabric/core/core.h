@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 
 #include "base/pulse.h"
+#include "base/silence.h"
 #include "base/status.h"
 #include "fabric/core/verb.h"
 #include "fabric/core/wire.h"
@@ -198,7 +199,8 @@ struct sl_peer {
     uint64_t wanted;    // epoch; 0 when accepted
     uint64_t epoch;     // after HELLO
     int64_t silence_ns; // after which it is lost
-    int64_t heard_ns, beat_ns;
+    struct sl_silence silence;
+    int64_t beat_ns;
     bool beating;         // a beat has not left yet
     bool goodbye;         // it said BYE: its end is no loss
     bool parting;         // we said BYE, or never wanted it: no loss either

@@ -155,7 +155,7 @@ static struct sl_peer *create_peer(struct sl_fabric *fabric) {
     }
     peer->fabric = fabric;
     peer->number = number | 1;
-    peer->heard_ns = sl_now_ns();
+    sl_silence_end(&peer->silence, sl_now_ns());
     peer->silence_ns = MISSED_BEATS * fabric->heartbeat_ms * SL_NS_PER_MS;
     peer->next = fabric->peers;
     fabric->peers = peer;
@@ -224,7 +224,7 @@ static void on_message(struct sl_peer *peer, unsigned id, struct sl_message *mes
     struct sl_fabric *fabric = peer->fabric;
     const struct sl_binding *binding = id < SL_WIRE_END ? &fabric->bindings[id] : NULL;
     const struct sl_handler *handler = binding ? binding->handler : NULL;
-    peer->heard_ns = sl_now_ns();
+    sl_silence_end(&peer->silence, sl_now_ns());
     if (!handler || peer->state == PEER_CLOSING || message->header_bytes < handler->least ||
         (peer->state != PEER_UP && !handler->early)) {
         if (!handler || handler->name) {
@@ -481,11 +481,13 @@ static void tick(void *state, int64_t now_ns) {
         if (peer->state != PEER_UP) {
             continue;
         }
-        if (now_ns - peer->heard_ns > peer->silence_ns) {
+        int64_t beat_ns = fabric->heartbeat_ms * SL_NS_PER_MS,
+                silence_ns = sl_silence_look(&peer->silence, now_ns, beat_ns / 2);
+        if (silence_ns > peer->silence_ns) {
             char why[64];
-            snprintf(why, sizeof why, "silent for %lld ms", (long long)((now_ns - peer->heard_ns) / SL_NS_PER_MS));
+            snprintf(why, sizeof why, "silent for %lld ms", (long long)(silence_ns / SL_NS_PER_MS));
             sl_peer_close(peer, SL_ERR_PEER_LOST, why);
-        } else if (!peer->beating && now_ns - peer->beat_ns >= fabric->heartbeat_ms * SL_NS_PER_MS) {
+        } else if (!peer->beating && now_ns - peer->beat_ns >= beat_ns) {
             struct sl_peer_send *send = sl_peer_send_create(peer, &fabric->epoch, sizeof fabric->epoch);
             if (send) {
                 peer->beat_ns = now_ns;

@@ -13,5 +13,5 @@ struct stats_call {
     size_t stride;
 };
 
-// Of pages of f16, bf16 and codes, keys that are rotated already, and the head sizes that attend_tensor.cu has. False: they cannot.
+// Of pages of f16, bf16 and codes, keys that are rotated already or by their slots as a whole, and the head sizes that attend_tensor.cu has. False: they cannot.
 bool gpu_stats_tensor(struct gpu_queue *queue, const stats_call &c, uint32_t most_slots);

@@ -2,7 +2,7 @@
 /*
  * Purpose: fold and window_sums of stats.cu by tensor cores.
  *
- * Formula: stats.cu's, of scores S^T = K q^T; queries, and what codes stand for, are rounded to the format of the pages, products are summed
+ * Formula: stats.cu's, of scores S^T = K q^T; queries, keys that are rotated by their slots, and what codes stand for, are rounded to the format of the pages, products are summed
  *          in f32. Queries are scaled to powers of two, and sums begin at -lse, so that p is 2^sum.
  *
  * Design: a warp keeps the keys of 32 slots in registers, as operand A, and goes over the rows, eight at a time: these are operand B, which
@@ -32,9 +32,23 @@ template <bool BF16> GPU_DEVICE uint32_t pack(float lo, float hi) {
 
 // --- operands --------------------------------------------------------------------------------------------------------
 
+// Eight channels of a slot's key, from c on, by the angles of its slot.
+template <int D>
+GPU_DEVICE void rotated_key(const gpu_attention &shape, uint32_t slot, int c, float (&key)[8],
+                            const float (&partner)[8]) {
+    size_t angle = (size_t)slot * (D / 2) + (size_t)(c % (D / 2));
+    float sign = c < D / 2 ? -1.0f : 1.0f; // of the sine
+    GPU_UNROLL
+    for (int i = 0; i < 8; i++) {
+        key[i] =
+            key[i] * shape.slot_cosines[angle + (size_t)i] + sign * partner[i] * shape.slot_sines[angle + (size_t)i];
+    }
+}
+
 // 16 channels at a time through `scratch`, [32 slots][16] of the warp's own. A loop that is not unrolled: what is there moves up.
-template <int D, bool BF16>
-GPU_DEVICE void load_keys(const gpu_head *h, uint32_t first, uint16_t *scratch, uint32_t (&keys)[TILES][D / 16][4]) {
+template <int D, bool BF16, bool ROTATED>
+GPU_DEVICE void load_keys(const gpu_attention &shape, const gpu_head *h, uint32_t first, uint16_t *scratch,
+                          uint32_t (&keys)[TILES][D / 16][4]) {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     GPU_UNROLL_BY(1)
     for (int c = 0; c < D; c += 16) {
@@ -44,8 +58,14 @@ GPU_DEVICE void load_keys(const gpu_head *h, uint32_t first, uint16_t *scratch, 
             uint32_t slot = first + u / 2;
             float x[8] = {};
             if (slot < h->n_slots) {
-                gpu::read_k8(gpu::layout_of(h, slot / SL_PAGE_SLOTS), gpu::page_of(h, slot), slot % SL_PAGE_SLOTS,
-                             c + (int)(u % 2) * 8, x);
+                const sl_page_layout *layout = gpu::layout_of(h, slot / SL_PAGE_SLOTS);
+                int at = c + (int)(u % 2) * 8;
+                gpu::read_k8(layout, gpu::page_of(h, slot), slot % SL_PAGE_SLOTS, at, x);
+                if (ROTATED) {
+                    float partner[8];
+                    gpu::read_k8(layout, gpu::page_of(h, slot), slot % SL_PAGE_SLOTS, (at + D / 2) % D, partner);
+                    rotated_key<D>(shape, slot, at, x, partner);
+                }
             }
             *(uint4 *)(scratch + u * 8) = {pack<BF16>(x[0], x[1]), pack<BF16>(x[2], x[3]), pack<BF16>(x[4], x[5]),
                                            pack<BF16>(x[6], x[7])};
@@ -70,22 +90,49 @@ struct rows_of { // which rows and heads a stage has
     int row, head, n_heads;
 };
 
+template <bool BF16> GPU_DEVICE uint2 pack4(const float4 &x, float scale) {
+    return {pack<BF16>(x.x * scale, x.y * scale), pack<BF16>(x.z * scale, x.w * scale)};
+}
+
+// Four channels of the first half of a row, and those that they are rotated with; a thread has two of the four heads.
 template <int D, bool BF16>
+GPU_DEVICE void fill_rotated(const stats_call &c, const gpu_head *h, const rows_of &of, int64_t stride, float scale,
+                             stage<D> *to) {
+    constexpr uint32_t UNITS = D / 8;
+    uint32_t i = threadIdx.x / UNITS % ROWS, channel = threadIdx.x % UNITS * 4;
+    int r = of.row + (int)i < c.call->m ? of.row + (int)i : c.call->m - 1;
+    const float *from = c.call->q + r * stride + of.head * D + channel;
+    size_t angle = (size_t)(h->n_slots - (uint32_t)c.call->m + (uint32_t)r) * (D / 2) + channel;
+    float4 cosine = *(const float4 *)(c.shape.slot_cosines + angle);
+    float4 sine = *(const float4 *)(c.shape.slot_sines + angle);
+    GPU_UNROLL_BY(1)
+    for (int head = (int)(threadIdx.x / (UNITS * ROWS)); head < of.n_heads; head += 2) {
+        float4 a = *(const float4 *)(from + head * D), b = *(const float4 *)(from + head * D + D / 2);
+        float4 x = {a.x * cosine.x - b.x * sine.x, a.y * cosine.y - b.y * sine.y, a.z * cosine.z - b.z * sine.z,
+                    a.w * cosine.w - b.w * sine.w};
+        float4 y = {b.x * cosine.x + a.x * sine.x, b.y * cosine.y + a.y * sine.y, b.z * cosine.z + a.z * sine.z,
+                    b.w * cosine.w + a.w * sine.w};
+        *(uint2 *)&to->queries[head][i][channel] = pack4<BF16>(x, scale);
+        *(uint2 *)&to->queries[head][i][channel + D / 2] = pack4<BF16>(y, scale);
+    }
+}
+
+template <int D, bool BF16, bool ROTATED>
 GPU_DEVICE void fill(const stats_call &c, const gpu_head *h, const rows_of &of, stage<D> *to) {
     constexpr uint32_t UNITS = D / 4;
     int m = c.call->m;
     int64_t stride = c.shape.q_stride > 0 ? c.shape.q_stride : (int64_t)c.shape.n_heads * D;
     float scale = c.shape.scale * LOG2_E;
-    if (threadIdx.x < ROWS * UNITS) {
+    if (ROTATED && threadIdx.x < ROWS * UNITS) {
+        fill_rotated<D, BF16>(c, h, of, stride, scale, to);
+    } else if (threadIdx.x < ROWS * UNITS) {
         uint32_t i = threadIdx.x / UNITS, channel = threadIdx.x % UNITS * 4;
         int r = of.row + (int)i < m ? of.row + (int)i : m - 1; // of one that is not there nothing is used
         const float *from = c.call->q + r * stride + of.head * D + channel;
         GPU_UNROLL
         for (int head = 0; head < (int)HEADS; head++) {
             if (head < of.n_heads) {
-                float4 x = *(const float4 *)(from + head * D);
-                uint2 both = {pack<BF16>(x.x * scale, x.y * scale), pack<BF16>(x.z * scale, x.w * scale)};
-                *(uint2 *)&to->queries[head][i][channel] = both;
+                *(uint2 *)&to->queries[head][i][channel] = pack4<BF16>(*(const float4 *)(from + head * D), scale);
             }
         }
     }
@@ -212,7 +259,8 @@ GPU_DEVICE void store(const stats_call &c, const gpu_head *h, uint32_t first, co
 // --- a block ---------------------------------------------------------------------------------------------------------
 
 // blockIdx: slots; KV head of fold, query head of window_sums. Two blocks a multiprocessor: 128 registers.
-template <int D, bool BF16> static __global__ void __launch_bounds__(THREADS, 2) stats_tensor(stats_call c) {
+template <int D, bool BF16, bool ROTATED>
+static __global__ void __launch_bounds__(THREADS, 2) stats_tensor(stats_call c) {
     __shared__ stage<D> stages[2];
     int group = c.shape.n_heads / c.shape.n_kv_heads, kv_head = (int)blockIdx.y, head = kv_head * group;
     if (c.sums != nullptr) {
@@ -229,14 +277,14 @@ template <int D, bool BF16> static __global__ void __launch_bounds__(THREADS, 2)
     }
     uint32_t keys[TILES][D / 16][4] = {};
     static_assert(sizeof stages >= WARPS * OF_WARP * 16 * sizeof(uint16_t), "");
-    load_keys<D, BF16>(h, first, (uint16_t *)stages + threadIdx.x / 32 * OF_WARP * 16, keys);
+    load_keys<D, BF16, ROTATED>(c.shape, h, first, (uint16_t *)stages + threadIdx.x / 32 * OF_WARP * 16, keys);
     __syncthreads(); // keys have been read
     sums s = {};
     int before = (int)h->n_slots - c.call->m, row = (int)of_block - before; // earlier rows see nothing of it
     row = row > c.first_row ? row : c.first_row;
     rows_of next = {row, head, group < (int)HEADS ? group : (int)HEADS};
     if (row < c.call->m) {
-        fill<D, BF16>(c, h, next, &stages[0]);
+        fill<D, BF16, ROTATED>(c, h, next, &stages[0]);
     }
     float means[TILES][4] = {};
     for (uint32_t i = 0; next.row < c.call->m; i++) {
@@ -251,7 +299,7 @@ template <int D, bool BF16> static __global__ void __launch_bounds__(THREADS, 2)
         next.n_heads = head + group - next.head < (int)HEADS ? head + group - next.head : (int)HEADS;
         __syncthreads(); // the stage is there; the other has been used
         if (next.row < c.call->m) {
-            fill<D, BF16>(c, h, next, &stages[(i + 1) % 2]);
+            fill<D, BF16, ROTATED>(c, h, next, &stages[(i + 1) % 2]);
         }
         GPU_UNROLL_BY(1)
         for (int g = 0; g < now.n_heads; g++) {
@@ -270,32 +318,33 @@ template <int D, bool BF16> static __global__ void __launch_bounds__(THREADS, 2)
 
 // --- launches --------------------------------------------------------------------------------------------------------
 
-template <int D> static void launch(struct gpu_queue *queue, const stats_call &c, uint32_t most_slots) {
+template <int D, bool BF16> static void launch(struct gpu_queue *queue, const stats_call &c, uint32_t most_slots) {
     dim3 grid(most_slots > 0 ? (most_slots + OF_BLOCK - 1) / OF_BLOCK : 1,
               (unsigned)(c.sums != nullptr ? c.shape.n_heads : c.shape.n_kv_heads));
-    if (c.shape.format == SL_KV_BF16) {
-        GPU_LAUNCH((stats_tensor<D, true>), grid, THREADS, 0, queue, c);
+    if (c.shape.slot_cosines != nullptr) {
+        GPU_LAUNCH((stats_tensor<D, BF16, true>), grid, THREADS, 0, queue, c);
     } else {
-        GPU_LAUNCH((stats_tensor<D, false>), grid, THREADS, 0, queue, c);
+        GPU_LAUNCH((stats_tensor<D, BF16, false>), grid, THREADS, 0, queue, c);
     }
+}
+
+template <int D> static bool launch_of(struct gpu_queue *queue, const stats_call &c, uint32_t most_slots) {
+    if (c.shape.format == SL_KV_BF16) {
+        launch<D, true>(queue, c, most_slots);
+    } else {
+        launch<D, false>(queue, c, most_slots);
+    }
+    return true;
 }
 
 bool gpu_stats_tensor(struct gpu_queue *queue, const stats_call &c, uint32_t most_slots) {
     bool halves = c.shape.format == SL_KV_F16 || c.shape.format == SL_KV_BF16;
-    if (!halves || c.shape.slot_cosines != nullptr || c.shape.q_stride % 4 != 0) {
+    bool rotated = c.shape.slot_cosines != nullptr && c.shape.rotary_dim != c.shape.head_dim; // in part: not here
+    if (!halves || rotated || c.shape.q_stride % 4 != 0) {
         return false;
     }
-    switch (c.shape.head_dim) {
-    case 64:
-        launch<64>(queue, c, most_slots);
-        return true;
-    case 96:
-        launch<96>(queue, c, most_slots);
-        return true;
-    case 128:
-        launch<128>(queue, c, most_slots);
-        return true;
-    default:
-        return false;
-    }
+    int d = c.shape.head_dim;
+    return d == 64   ? launch_of<64>(queue, c, most_slots)
+           : d == 96 ? launch_of<96>(queue, c, most_slots)
+                     : d == 128 && launch_of<128>(queue, c, most_slots);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: what is counted, and not measured: memory is registered once, however much is moved; scattered pages travel in few segments; a
- *          start of UCX that hangs is given up, one that fails is told; a grant without memory leaves no place behind; a connection that nobody used for many beats carries the next ship.
+ *          start of UCX that hangs is given up, one that fails is told; a grant without memory leaves no place behind; a connection that nobody used for many beats carries the next ship,
+ *          and so does one whose process stood still.
  *
  * Design: the linker puts this file between the fabric and what it calls (--wrap).
  */
@@ -76,6 +77,14 @@ enum sl_status __wrap_sl_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *
     return __real_sl_cond_wait_until(cond, mutex, deadline_ns);
 }
 
+// A machine that stands still is a clock that jumps.
+static _Atomic int64_t stood_ns;
+int64_t __real_sl_now_ns(void);
+int64_t __wrap_sl_now_ns(void);
+int64_t __wrap_sl_now_ns(void) {
+    return __real_sl_now_ns() + atomic_load(&stood_ns);
+}
+
 // Every second page of the source, one behind the other at the target.
 static void ship_pages(struct sl_fabric *from, struct sl_fabric *to, const uint8_t *source, uint8_t *target) {
     struct landing landing;
@@ -137,6 +146,26 @@ static void test_idle_connection_lives_and_carries(void **state) {
     assert_int_equal(stats.peers_lost, 0);
     stop_fabric(&from);
     stop_fabric(&to);
+}
+
+static void test_machine_that_stood_still_has_lost_nobody(void **state) {
+    (void)state;
+    struct sl_fabric *to = start_fabric(transport, "127.0.0.1:0", NULL, 1000);
+    struct sl_fabric *from = start_fabric(transport, NULL, NULL, 1000);
+    uint8_t *target = make_region(to, N_PAGES * PAGE_BYTES), *source = make_region(from, 2 * N_PAGES * PAGE_BYTES);
+    struct sl_fabric_stats stats;
+    ship_pages(from, to, source, target);
+    atomic_fetch_add(&stood_ns, 5 * SL_NS_PER_S); // longer than three beats
+    sl_sleep_ms(200);                             // in which both look who is silent
+    for (int i = 0; i < 2; i++) {
+        sl_fabric_get_stats(i == 0 ? from : to, &stats);
+        assert_int_equal(stats.peers_connected, 1);
+        assert_int_equal(stats.peers_lost, 0);
+    }
+    ship_pages(from, to, source, target);
+    stop_fabric(&from);
+    stop_fabric(&to);
+    atomic_store(&stood_ns, 0);
 }
 
 static void test_start_of_ucx_that_hangs_is_given_up(void **state) {
@@ -245,6 +274,7 @@ int main(int argc, char **argv) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory_is_registered_once_and_pages_travel_together),
         cmocka_unit_test(test_idle_connection_lives_and_carries),
+        cmocka_unit_test(test_machine_that_stood_still_has_lost_nobody),
         cmocka_unit_test(test_start_of_ucx_that_hangs_is_given_up),
         cmocka_unit_test(test_start_of_ucx_that_fails_is_told),
         cmocka_unit_test(test_grants_without_memory_leave_no_place_behind),

@@ -111,6 +111,13 @@ static void test_registry_refuses_other_versions_and_models(void **state) {
     sl_registry_destroy(&registry);
 }
 
+// As the coordinator does.
+static void sweep_until(struct sl_registry *registry, int64_t from_ms, int64_t until_ms) {
+    for (int64_t ms = from_ms; ms <= until_ms; ms += 100) {
+        sl_registry_sweep(registry, ms * MS);
+    }
+}
+
 static void test_registry_two_missed_beats_lose_a_worker_for_good(void **state) {
     (void)state;
     struct sl_registry *registry = make();
@@ -121,9 +128,9 @@ static void test_registry_two_missed_beats_lose_a_worker_for_good(void **state) 
     struct sl_worker *worker = only_worker(registry, SLUICE__V1__WORKER_ROLE__DECODE);
     assert_int_equal(beat(registry, "decode-0", 7, 1000 * MS, &drain), SL_OK);
     assert_false(drain);
-    sl_registry_sweep(registry, 2900 * MS); // one missed
+    sweep_until(registry, 1000, 2900); // one missed
     assert_false(sl_worker_is_lost(worker));
-    sl_registry_sweep(registry, 3300 * MS); // two missed
+    sweep_until(registry, 3000, 3300); // two missed
     assert_true(sl_worker_is_lost(worker));
     assert_int_equal(count_ready(registry, SLUICE__V1__WORKER_ROLE__DECODE), 0);
     assert_int_equal(beat(registry, "decode-0", 7, 3400 * MS, &drain), SL_ERR_NOT_FOUND); // too late
@@ -132,6 +139,27 @@ static void test_registry_two_missed_beats_lose_a_worker_for_good(void **state) 
     assert_int_equal(sl_registry_register(registry, &info, 3500 * MS, &err), SL_OK); // as a new entry
     assert_true(sl_worker_is_lost(worker)); // jobs of the old one still see that it is gone
     assert_int_equal(count_ready(registry, SLUICE__V1__WORKER_ROLE__DECODE), 1);
+    sl_worker_unref(&worker);
+    sl_registry_destroy(&registry);
+}
+
+// A coordinator that stood still has heard no beats: they may be on their way, or their workers stood still with it.
+static void test_registry_does_not_count_while_nobody_sweeps(void **state) {
+    (void)state;
+    struct sl_registry *registry = make();
+    struct sl_error err;
+    bool drain;
+    Sluice__V1__WorkerInfo info = worker_info("decode-0", SLUICE__V1__WORKER_ROLE__DECODE, 7);
+    assert_int_equal(sl_registry_register(registry, &info, 0, &err), SL_OK);
+    struct sl_worker *worker = only_worker(registry, SLUICE__V1__WORKER_ROLE__DECODE);
+    sweep_until(registry, 0, 500);
+    sl_registry_sweep(registry, 60500 * MS);
+    assert_false(sl_worker_is_lost(worker));
+    assert_int_equal(beat(registry, "decode-0", 7, 60600 * MS, &drain), SL_OK);
+    sl_registry_sweep(registry, 90000 * MS);
+    assert_false(sl_worker_is_lost(worker));
+    sweep_until(registry, 90100, 91300); // but it is gone
+    assert_true(sl_worker_is_lost(worker));
     sl_worker_unref(&worker);
     sl_registry_destroy(&registry);
 }
@@ -316,7 +344,7 @@ static void test_registry_is_bounded_and_forgets_the_lost(void **state) {
     }
     Sluice__V1__WorkerInfo more = worker_info("decode-x", SLUICE__V1__WORKER_ROLE__DECODE, 1);
     assert_int_equal(sl_registry_register(registry, &more, 0, &err), SL_ERR_EXHAUSTED);
-    sl_registry_sweep(registry, 10000 * MS);
+    sweep_until(registry, 0, 10000);
     assert_int_equal(sl_registry_register(registry, &more, 10000 * MS, &err), SL_OK); // in place of a lost one
     struct sl_worker_report *reports;
     size_t n_reports;
@@ -350,6 +378,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_registry_refuses_other_versions_and_models),
         cmocka_unit_test(test_registry_two_missed_beats_lose_a_worker_for_good),
+        cmocka_unit_test(test_registry_does_not_count_while_nobody_sweeps),
         cmocka_unit_test(test_registry_work_without_progress_is_a_stall),
         cmocka_unit_test(test_registry_new_epoch_replaces_the_old_incarnation),
         cmocka_unit_test(test_registry_learns_of_drains_from_beats),

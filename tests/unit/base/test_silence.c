@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: silence is counted while somebody listens, and not while the listener stands still.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/silence.h"
+
+static void test_silence_grows_until_it_ends(void **state) {
+    (void)state;
+    struct sl_silence silence;
+    sl_silence_end(&silence, 1000);
+    assert_int_equal(sl_silence_look(&silence, 1000, 50), 0);
+    assert_int_equal(sl_silence_look(&silence, 1050, 50), 50);
+    assert_int_equal(sl_silence_look(&silence, 1090, 50), 90);
+    sl_silence_end(&silence, 1100);
+    assert_int_equal(sl_silence_look(&silence, 1130, 50), 30);
+    assert_int_equal(sl_silence_look(&silence, 1120, 50), 20); // clocks of two threads
+    assert_int_equal(sl_silence_look(&silence, 1180, 50), 80);
+    assert_int_equal(sl_silence_look(&silence, 1090, 50), 0);
+}
+
+static void test_silence_is_not_what_nobody_listened(void **state) {
+    (void)state;
+    struct sl_silence silence;
+    sl_silence_end(&silence, 1000);
+    assert_int_equal(sl_silence_look(&silence, 1040, 50), 40);
+    assert_int_equal(sl_silence_look(&silence, 9040, 50), 90); // a look counts 50, however late it comes
+    assert_int_equal(sl_silence_look(&silence, 9080, 50), 130);
+    sl_silence_end(&silence, 9100);
+    assert_int_equal(sl_silence_look(&silence, 19100, 50), 50); // late behind a word as well
+    for (int i = 1; i <= 10; i++) {                             // who always comes late finds out all the same
+        assert_int_equal(sl_silence_look(&silence, 19100 + 200 * i, 50), 50 + 50 * i);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_silence_grows_until_it_ends),
+        cmocka_unit_test(test_silence_is_not_what_nobody_listened),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
