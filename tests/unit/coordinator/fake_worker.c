@@ -371,6 +371,18 @@ static enum sl_status join(struct fake_worker *worker, struct sl_error *err) {
                         NULL, NULL, err);
 }
 
+// Connecting fails after a second, as on a machine that stands still meanwhile; whoever is not a test tries again.
+static void await_connected(struct sl_rpc_channel *channel) {
+    Sluice__V1__ModelRequest request = SLUICE__V1__MODEL_REQUEST__INIT;
+    struct sl_error err;
+    enum sl_status status;
+    int64_t end_ns = sl_deadline_in_ms(20000);
+    do {
+        status =
+            sl_rpc_unary(channel, &sl_method_inference_model, &request.base, sl_deadline_in_ms(5000), NULL, NULL, &err);
+    } while (status == SL_ERR_PEER_LOST && sl_now_ns() < end_ns);
+}
+
 static void *beat(void *arg) {
     struct fake_worker *worker = arg;
     while (!atomic_load(&worker->stop)) {
@@ -414,6 +426,7 @@ enum sl_status fake_worker_start(struct fake_worker *worker, const char *address
     struct sl_rpc_server_config config = {.listen = "127.0.0.1:0", .services = &service, .n_services = 1};
     assert_int_equal(sl_rpc_server_start(&config, &worker->server, err), SL_OK);
     assert_int_equal(sl_rpc_channel_create(address, NULL, SL_ROLE_ANY, &worker->channel, err), SL_OK);
+    await_connected(worker->channel);
     enum sl_status status = join(worker, err);
     assert_int_equal(sl_thread_start("heart", beat, worker, &worker->heart, err), SL_OK);
     return status;
@@ -454,6 +467,7 @@ void fake_cluster_start(struct fake_cluster *cluster, const struct sl_coordinato
     assert_int_equal(
         sl_rpc_channel_create(sl_coordinator_address(cluster->coordinator), NULL, SL_ROLE_ANY, &cluster->channel, &err),
         SL_OK);
+    await_connected(cluster->channel);
     assert_int_equal(sl_model_fingerprint(MODEL, SL_WEIGHT_STORED, &cluster->model_fingerprint, &err), SL_OK);
 }
 

@@ -114,6 +114,16 @@ size_t desk_queued(struct desk *desk) {
     return n;
 }
 
+size_t desk_queued_cancelled(struct desk *desk) {
+    size_t n = 0;
+    pthread_mutex_lock(&desk->lock);
+    for (size_t i = desk->first; i < desk->last; i++) {
+        n += sl_fabric_incoming_is_cancelled(desk->queue[i % (2 * SL_MAX_INCOMING)]);
+    }
+    pthread_mutex_unlock(&desk->lock);
+    return n;
+}
+
 size_t desk_read(struct desk *desk, const size_t *n) {
     pthread_mutex_lock(&desk->lock);
     size_t value = *n;

@@ -32,6 +32,7 @@ void open_desk(struct desk *desk, struct sl_fabric *fabric, int n_threads);
 void hold_desk(struct desk *desk, bool held); // requests pile up
 void close_desk(struct desk *desk);           // replies to what is queued; every reply has been released
 size_t desk_queued(struct desk *desk);
+size_t desk_queued_cancelled(struct desk *desk);      // of these
 size_t desk_read(struct desk *desk, const size_t *n); // one of its numbers
 
 // The body that asks for `reply_bytes`, `body_bytes` long (at least sizeof(struct desk_body)).

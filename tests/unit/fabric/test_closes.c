@@ -66,8 +66,8 @@ static size_t n_written(const uint8_t *target) {
 
 static void test_closes_at_random_moments(void **state) {
     (void)state;
-    struct sl_fabric *to = start_fabric(transport, "127.0.0.1:0", NULL, 500),
-                     *from = start_fabric(transport, "127.0.0.1:0", NULL, 500);
+    struct sl_fabric *to = start_fabric(transport, "127.0.0.1:0", NULL, CALM_HEARTBEAT_MS),
+                     *from = start_fabric(transport, "127.0.0.1:0", NULL, CALM_HEARTBEAT_MS);
     uint8_t *target = make_region(to, BLOCK_BYTES), *source = make_region(from, BLOCK_BYTES);
     memset(source, 0xff, BLOCK_BYTES);
     int n_completed = 0;

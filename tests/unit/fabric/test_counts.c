@@ -108,8 +108,8 @@ static void ship_pages(struct sl_fabric *from, struct sl_fabric *to, const uint8
 
 static void test_memory_is_registered_once_and_pages_travel_together(void **state) {
     (void)state;
-    struct sl_fabric *to = start_fabric(transport, "127.0.0.1:0", NULL, 1000);
-    struct sl_fabric *from = start_fabric(transport, NULL, NULL, 1000);
+    struct sl_fabric *to = start_fabric(transport, "127.0.0.1:0", NULL, CALM_HEARTBEAT_MS);
+    struct sl_fabric *from = start_fabric(transport, NULL, NULL, CALM_HEARTBEAT_MS);
     atomic_store(&n_maps, 0);
     uint8_t *target = make_region(to, N_PAGES * PAGE_BYTES), *source = make_region(from, 2 * N_PAGES * PAGE_BYTES);
     fill_pattern(source, 2 * N_PAGES * PAGE_BYTES, 5);
@@ -136,7 +136,7 @@ static void test_idle_connection_lives_and_carries(void **state) {
     struct sl_fabric_stats stats;
     for (int i = 0; i < 2; i++) {
         ship_pages(from, to, source, target);
-        sl_sleep_ms(12 * QUICK_HEARTBEAT_MS); // silence would be a loss four times over
+        sl_sleep_ms(6 * QUICK_HEARTBEAT_MS); // silence would be a loss twice over
         sl_fabric_get_stats(from, &stats);
         assert_int_equal(stats.peers_connected, 1);
         assert_int_equal(stats.peers_lost, 0);
@@ -179,7 +179,7 @@ static void test_start_of_ucx_that_hangs_is_given_up(void **state) {
     assert_non_null(strstr(err.text, "UCX has not started"));
     assert_in_range(atomic_load(&waited_ms), 15000, 20000);
     atomic_store(&hangs, false); // its thread comes back, finds that nobody waits, and frees what it has
-    fabric = start_fabric("tcp", "127.0.0.1:0", NULL, 1000);
+    fabric = start_fabric("tcp", "127.0.0.1:0", NULL, CALM_HEARTBEAT_MS);
     stop_fabric(&fabric);
 }
 
@@ -197,8 +197,8 @@ static void test_start_of_ucx_that_fails_is_told(void **state) {
 
 // How many gets a fetch of a window of one region takes.
 static int gets_of_a_fetch(const char *inject) {
-    struct sl_fabric *owner = start_fabric(transport, "127.0.0.1:0", NULL, 1000);
-    struct sl_fabric *reader = start_fabric(transport, "127.0.0.1:0", inject, 1000);
+    struct sl_fabric *owner = start_fabric(transport, "127.0.0.1:0", NULL, CALM_HEARTBEAT_MS);
+    struct sl_fabric *reader = start_fabric(transport, "127.0.0.1:0", inject, CALM_HEARTBEAT_MS);
     uint8_t *memory = make_region(owner, N_PAGES * PAGE_BYTES), *ticket, *to = malloc(N_PAGES * PAGE_BYTES);
     struct sl_window *window;
     struct sl_connection *connection;
@@ -241,7 +241,7 @@ static uint64_t id_of(const struct landing *landing) {
 // A grant that lacks memory at any point leaves no place behind that would be taken for it.
 static void test_grants_without_memory_leave_no_place_behind(void **state) {
     (void)state;
-    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, 1000);
+    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, CALM_HEARTBEAT_MS);
     uint8_t *block = make_region(fabric, 4096);
     static const struct sl_grant_events events; // nobody ships into them
     struct sl_grant *grant;

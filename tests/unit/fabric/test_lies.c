@@ -24,8 +24,8 @@ struct pair {
 };
 
 static void start_pair(struct pair *pair) {
-    pair->to = start_fabric(transport, "127.0.0.1:0", NULL, 1000);
-    pair->from = start_fabric(transport, "127.0.0.1:0", NULL, 1000);
+    pair->to = start_fabric(transport, "127.0.0.1:0", NULL, CALM_HEARTBEAT_MS);
+    pair->from = start_fabric(transport, "127.0.0.1:0", NULL, CALM_HEARTBEAT_MS);
     pair->target = make_region(pair->to, BLOCK_BYTES + 2 * GUARD_BYTES);
     pair->source = make_region(pair->from, BLOCK_BYTES + GUARD_BYTES);
     memset(pair->source, 0x55, BLOCK_BYTES + GUARD_BYTES);

@@ -82,8 +82,8 @@ static void run_damage(struct sl_fabric *fabric, struct sl_command *command) {
 
 static void test_soak_with_damaged_pieces(void **state) {
     (void)state;
-    to = start_fabric(transport, "127.0.0.1:0", NULL, 1000);
-    from = start_fabric(transport, NULL, NULL, 1000);
+    to = start_fabric(transport, "127.0.0.1:0", NULL, CALM_HEARTBEAT_MS);
+    from = start_fabric(transport, NULL, NULL, CALM_HEARTBEAT_MS);
     target = make_region(to, N_THREADS * BLOCK_BYTES);
     source = make_region(from, BLOCK_BYTES + 7 * 4096);
     fill_pattern(source, BLOCK_BYTES + 7 * 4096, 9);

@@ -31,8 +31,8 @@ struct pair {
 };
 
 static void start_pair(struct pair *pair) {
-    pair->to = start_fabric(transport, "127.0.0.1:0", NULL, 500);
-    pair->from = start_fabric(transport, "127.0.0.1:0", NULL, 500);
+    pair->to = start_fabric(transport, "127.0.0.1:0", NULL, CALM_HEARTBEAT_MS);
+    pair->from = start_fabric(transport, "127.0.0.1:0", NULL, CALM_HEARTBEAT_MS);
     pair->target = make_region(pair->to, MIB);
     pair->source = make_region(pair->from, MIB);
     fill_pattern(pair->source, MIB, 5);
@@ -194,7 +194,7 @@ static void test_silent_connections_are_few_and_short(void **state) {
     assert_in_range(n_descriptors(), before + N_IDLE, before + N_IDLE + SL_LINKS_UNMET + 4);
     // A fabric that is new finds its way in all the same.
     struct pair other = pair;
-    other.from = start_fabric(transport, "127.0.0.1:0", NULL, 500);
+    other.from = start_fabric(transport, "127.0.0.1:0", NULL, CALM_HEARTBEAT_MS);
     other.source = make_region(other.from, MIB);
     fill_pattern(other.source, MIB, 6);
     ship_well(&other);
@@ -363,7 +363,7 @@ static void test_only_workers_of_the_cluster_get_in(void **state) {
     expect_no_ship(bad, to, target);
     stop_fabric(&bad);
     // In the clear.
-    bad = start_fabric("tcp", "127.0.0.1:0", NULL, 500);
+    bad = start_fabric("tcp", "127.0.0.1:0", NULL, CALM_HEARTBEAT_MS);
     expect_no_ship(bad, to, target);
     stop_fabric(&bad);
     ship_well(&pair);

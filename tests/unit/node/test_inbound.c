@@ -110,13 +110,26 @@ static void test_inbound_ends_by_itself_unless_renewed(void **state) {
     struct fixture *fixture = *state;
     struct sl_inbound_ticket kept, left;
     int64_t lease_ms;
-    assert_int_equal(sl_inbound_open(fixture->inbound, "kept", 4096, 0, &kept, NULL), SL_OK);
-    assert_int_equal(sl_inbound_open(fixture->inbound, "left", 4096, 0, &left, NULL), SL_OK);
-    for (int i = 0; i < 8; i++) {
-        sl_sleep_ms(LEASE_MS / 4);
-        assert_int_equal(sl_inbound_renew(fixture->inbound, kept.id, &lease_ms, NULL), SL_OK);
-        assert_int_equal(lease_ms, LEASE_MS);
+    bool in_time = false;
+    for (int round = 0; !in_time && round < 50; round++) { // where renewals come late nothing is seen: once more
+        assert_int_equal(sl_inbound_open(fixture->inbound, "kept", 4096, 0, &kept, NULL), SL_OK);
+        assert_int_equal(sl_inbound_open(fixture->inbound, "left", 4096, 0, &left, NULL), SL_OK);
+        in_time = true;
+        for (int i = 0; i < 8 && in_time; i++) {
+            int64_t renewed_ns = sl_now_ns();
+            sl_sleep_ms(LEASE_MS / 4);
+            enum sl_status status = sl_inbound_renew(fixture->inbound, kept.id, &lease_ms, NULL);
+            in_time = sl_now_ns() - renewed_ns < LEASE_MS * SL_NS_PER_MS * 3 / 4;
+            assert_true(!in_time || (status == SL_OK && lease_ms == LEASE_MS));
+        }
+        if (!in_time) {
+            sl_inbound_release(fixture->inbound, kept.id);
+            sl_inbound_release(fixture->inbound, left.id);
+            free(kept.ticket);
+            free(left.ticket);
+        }
     }
+    assert_true(in_time);
     assert_int_equal(sl_inbound_renew(fixture->inbound, left.id, &lease_ms, NULL), SL_ERR_NOT_FOUND);
     // Nothing can be written through a ticket whose lease has ended.
     ship(fixture, &left, 4096, SL_ERR_PEER_STALE);
