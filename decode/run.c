@@ -98,12 +98,20 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
                      : sl_fail(err, SL_ERR_INVALID, "capsule_hash: a turn must say which session it goes on with");
     }
     if (status != SL_OK) {
-        sl_capsule_bytes_free(capsule, decode->node.staging);
+        sl_capsule_bytes_free(capsule, sl_node_arena_of(&decode->node, capsule->body));
         return status;
     }
     struct sl_kv_geometry geometry = sl_model_geometry(decode->node.runtime.config);
     int64_t max_slots = sl_decode_most_slots(decode, request); // enough whatever was evicted
     return sl_node_adopt(&decode->node, capsule, promised_inout, &geometry, &id, max_slots, session_out, err);
+}
+
+// Of a capsule that is in a device now.
+static void count_way(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request, bool straight) {
+    if (sl_node_stages(&decode->node)) {
+        atomic_fetch_add(straight ? &decode->node.n_straight : &decode->node.n_staged, 1);
+        sl_log_info("decode", "job=%s arrived=%s", request->job_id, straight ? "straight" : "staged");
+    }
 }
 
 // Wait for the capsule, as long as its lease lives and the caller listens.
@@ -121,8 +129,12 @@ static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__Decode
         }
     } while (status == SL_AGAIN);
     if (status == SL_OK) {
+        bool straight = sl_direct_has(&decode->node.direct, capsule.body);
         status =
             open_capsule(decode, request, recipe, &capsule, &answer->promised_bytes, &answer->sequence.session, err);
+        if (status == SL_OK) {
+            count_way(decode, request, straight);
+        }
         answer->session_bytes = answer->promised_bytes; // what is promised beside the capsule
     }
     return status;

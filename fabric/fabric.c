@@ -161,9 +161,15 @@ enum sl_status sl_fabric_region_create(struct sl_fabric *fabric, size_t bytes, u
                             base_out, err);
 }
 
-enum sl_status sl_fabric_region_add(struct sl_fabric *fabric, void *base, size_t bytes, void *seen,
+enum sl_status sl_fabric_region_add(struct sl_fabric *fabric, const struct sl_device_region *what,
                                     struct sl_error *err) {
-    return sl_region_add(fabric, base, bytes, seen, err);
+    const struct sl_region_source source = {.base = what->base,
+                                            .seen = what->seen,
+                                            .bytes = what->bytes,
+                                            .arrives = what->arrives,
+                                            .enter = what->enter,
+                                            .arg = what->arg};
+    return sl_region_add(fabric, &source, err);
 }
 
 void sl_fabric_get_stats(struct sl_fabric *fabric, struct sl_fabric_stats *stats_out) {

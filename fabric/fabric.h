@@ -85,11 +85,21 @@ enum sl_status sl_fabric_region_create(struct sl_fabric *fabric, size_t bytes, u
                                        struct sl_error *err);
 
 /*
- * Memory of a device becomes a region to send from, until sl_fabric_destroy(), which it outlives. `seen` is where the network
- * finds it (sl_device_network_view()): at its own address, where UCX must know CUDA's memory, or where this process has mapped it as
- * ordinary memory. Nothing here reads it by its own address. SL_ERR_UNSUPPORTED: without UCX, or UCX cannot register it.
+ * Memory of a device becomes a region to send from, or one that others put into, until sl_fabric_destroy(), which it outlives. Nothing
+ * here reads or writes it by its own address. SL_ERR_UNSUPPORTED: without UCX, or UCX cannot register it. SL_ERR_INVALID: `seen` is not as it says.
  */
-enum sl_status sl_fabric_region_add(struct sl_fabric *fabric, void *base, size_t bytes, void *seen,
+struct sl_device_region {
+    void *base;
+    size_t bytes;
+    // Where the network finds it (sl_device_network_view()): at its own address, where UCX must know CUDA's memory, or as ordinary
+    // memory, which for what arrives lies in a region of sl_fabric_region_create().
+    void *seen;
+    bool arrives; // grants are opened in it
+    void (*enter)(
+        void *arg); // on the progress thread, before UCX sees it, to make its device current there. May be NULL
+    void *arg;
+};
+enum sl_status sl_fabric_region_add(struct sl_fabric *fabric, const struct sl_device_region *what,
                                     struct sl_error *err);
 
 // ---- receiving -------------------------------------------------------------------------------------------------
@@ -117,6 +127,36 @@ struct sl_grant_events {
 enum sl_status sl_grant_open(struct sl_fabric *fabric, void *block, size_t bytes, int64_t deadline_ns,
                              const struct sl_grant_events *events, void *arg, struct sl_grant **grant_out,
                              uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err);
+
+// Segments that have landed in a device's memory. Whoever is given them verifies them there, behind a flush of what the network wrote.
+struct sl_arrived {
+    const void *data;           // by the device's address
+    const uint32_t *part_bytes; // [n_parts], each at least 1: the digest is chained over them (ops->digest)
+    size_t bytes;               // of all parts
+    uint64_t digest;            // that the sender says it has
+    uint32_t n_parts;
+};
+struct sl_arrival {
+    struct sl_arrival *next;     // free for whoever has it
+    const struct sl_arrived *at; // [n]
+    uint32_t n;
+};
+
+/*
+ * A grant in memory of a device, for a writer that can put there; one that cannot, or has only messages, gets `block`, of the host's,
+ * as in sl_grant_open(). on_arrived runs on the progress thread and must not block; it was called at least once where a body arrived in
+ * the device. Each arrival is ended exactly once, by any thread, also within on_arrived, and before sl_fabric_destroy(): until then
+ * the grant stays. Only one of a grant is out at a time. SL_ERR_INVALID: device_block is not in a region that `arrives`.
+ */
+typedef void (*sl_arrived_fn)(void *arg, struct sl_arrival *arrival);
+enum sl_status sl_grant_open_in_device(struct sl_fabric *fabric, void *device_block, sl_arrived_fn on_arrived,
+                                       void *block, size_t bytes, int64_t deadline_ns,
+                                       const struct sl_grant_events *events, void *arg, struct sl_grant **grant_out,
+                                       uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err);
+// Within events: whether its ship puts, or has put, into the device.
+bool sl_grant_is_in_device(const struct sl_grant *grant);
+// SL_OK: all are right. SL_ERR_PEER_CORRUPT: at[which] is not. Another failure: they could not be looked at. The grant fails then.
+void sl_arrival_end(struct sl_arrival **arrival, enum sl_status status, uint32_t which);
 
 // Push the deadline of an open grant: the lease was renewed.
 void sl_grant_renew(struct sl_grant *grant, int64_t deadline_ns);

@@ -24,7 +24,7 @@
 #include "fabric/connection.h"
 #include "fabric/fetch.h"
 #include "fabric/outcome.h"
-#include "fabric/places.h"
+#include "fabric/core/places.h"
 
 #define DIRECT_BYTES     65536      // a range of at least so much is read alone, straight into the caller's memory
 #define GET_BYTES        (1u << 20) // of one get

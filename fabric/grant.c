@@ -14,7 +14,8 @@
  * FAILED    the writer was told; it stops, and confirms with ABORT that no put of it is under way
  *
  * Invariants: on_release is the last callback, and there is one for every grant.
- *             "No write can land" means: no receive is posted into the block (n_receives == 0), and its writer, if it
+ *             "No write can land" means: no receive is posted into the block, and nobody verifies what is there
+ *             (n_receives == 0), and its writer, if it
  *             puts, is quiet (writer_quiet): it completed, it confirmed, or its end of the connection is gone. A
  *             writer that merely fell silent may wake up in the middle of a put: its grants stay in quarantine for
  *             QUARANTINE_NS.
@@ -34,15 +35,30 @@ extern const struct sl_verb_ops sl_grant_ops;
 
 static void run_close(struct sl_fabric *fabric, struct sl_command *command);
 
+static bool lies_in_device(struct sl_fabric *fabric, void *block, size_t bytes, const struct sl_region **region_out) {
+    *region_out = block ? sl_fabric_region(fabric, block, bytes) : NULL;
+    return !block || (*region_out && (*region_out)->arrives);
+}
+
 enum sl_status sl_grant_open(struct sl_fabric *fabric, void *block, size_t bytes, int64_t deadline_ns,
                              const struct sl_grant_events *events, void *arg, struct sl_grant **grant_out,
                              uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err) {
+    return sl_grant_open_in_device(fabric, NULL, NULL, block, bytes, deadline_ns, events, arg, grant_out, ticket_out,
+                                   ticket_bytes_out, err);
+}
+
+enum sl_status sl_grant_open_in_device(struct sl_fabric *fabric, void *device_block, sl_arrived_fn on_arrived,
+                                       void *block, size_t bytes, int64_t deadline_ns,
+                                       const struct sl_grant_events *events, void *arg, struct sl_grant **grant_out,
+                                       uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err) {
     if (!fabric->address[0]) {
         return sl_fail(err, SL_ERR_PRECONDITION, "this fabric does not listen, so nobody can ship to it");
     }
+    const struct sl_region *device_region;
     struct sl_region *region = sl_fabric_region(fabric, block, bytes);
-    if (!region || region->seen || bytes == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "a grant of %zu bytes at %p is not inside a region", bytes, block);
+    if (!region || region->seen || bytes == 0 || !lies_in_device(fabric, device_block, bytes, &device_region)) {
+        return sl_fail(err, SL_ERR_INVALID, "a grant of %zu bytes at %p and %p is not inside regions", bytes, block,
+                       device_block);
     }
     struct sl_grant *grant = calloc(1, sizeof *grant);
     if (!grant) {
@@ -53,8 +69,12 @@ enum sl_status sl_grant_open(struct sl_fabric *fabric, void *block, size_t bytes
     grant->fabric = fabric;
     grant->generation = atomic_fetch_add(&fabric->generation, 1) + 1;
     grant->close_command.run = run_close;
-    grant->region = region;
-    grant->block = block;
+    grant->host.region = region;
+    grant->host.block = block;
+    grant->device.region = device_region;
+    grant->device.block = device_block;
+    grant->on_arrived = on_arrived;
+    grant->last = &grant->arrived;
     grant->bytes = bytes;
     grant->events = *events;
     grant->arg = arg;
@@ -84,6 +104,10 @@ enum sl_status sl_grant_open(struct sl_fabric *fabric, void *block, size_t bytes
     *grant_out = grant;
     *ticket_out = ticket;
     return SL_OK;
+}
+
+bool sl_grant_is_in_device(const struct sl_grant *grant) {
+    return grant->in_device;
 }
 
 void sl_grant_renew(struct sl_grant *grant, int64_t deadline_ns) {

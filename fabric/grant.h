@@ -35,8 +35,11 @@ struct sl_grant {
     uint32_t id;
     uint64_t generation;
     struct sl_wire_secret secret;
-    const struct sl_region *region;
-    uint8_t *block;
+    struct {
+        const struct sl_region *region;
+        uint8_t *block;
+    } host, device; // device.region NULL: there is none
+    sl_arrived_fn on_arrived;
     size_t bytes;
     _Atomic int64_t deadline_ns;
     struct sl_grant_events events;
@@ -51,6 +54,11 @@ struct sl_grant {
     struct sl_peer *writer;
     uint64_t ship_id;
     bool one_sided;
+    bool in_device;                     // that is where it puts
+    struct sl_receive *arrived, **last; // announced, not yet with who verifies them
+    uint64_t n_arrived, arrived_bytes;  // ever
+    size_t n_unverified;
+    bool verifying;    // a batch is out
     bool writer_quiet; // no put of the writer can be under way
     size_t n_receives;
     uint64_t n_segments;
@@ -60,6 +68,35 @@ struct sl_grant {
     struct sl_wire_final final;
     uint8_t *header;
 };
+
+// A segment, from its announcement until it is verified.
+struct sl_receive {
+    struct sl_receive *next;
+    struct sl_grant *grant;
+    struct sl_wire_segment segment;
+    uint32_t part_bytes[]; // [segment.n_parts]
+};
+
+// Segments that somebody verifies.
+struct sl_grant_arrival {
+    struct sl_arrival shown;
+    struct sl_command end_command; // on_verified(), from sl_arrival_end()
+    struct sl_grant *grant;
+    enum sl_status status;
+    uint32_t which;
+    struct sl_receive *first; // in the order of shown.at
+    struct sl_arrived at[];
+};
+
+// arrival.c: what was announced in a device. Why a segment must not be; NULL: it may.
+const char *sl_grant_refuse_arrived(const struct sl_grant *grant, const struct sl_receive *receive);
+void sl_grant_note_arrived(struct sl_grant *grant, struct sl_receive *receive); // takes it over
+bool sl_grant_hand_out(
+    struct sl_grant *grant,
+    void (*on_verified)(struct sl_fabric *,
+                        struct sl_command *));      // those that wait, if nothing is out. False: no memory
+void sl_grant_drop_arrived(struct sl_grant *grant); // those that wait
+void sl_grant_free_arrival(struct sl_grant_arrival *arrival);
 
 // grant_end.c
 void sl_grant_answer(struct sl_peer *peer, const struct sl_wire_key *key, enum sl_status status, uint32_t flags,

@@ -28,6 +28,7 @@ static void end(struct sl_grant *grant, enum sl_grant_state state, enum sl_statu
     if (grant->state == GRANT_OPEN) {
         grant->writer_quiet = true; // there is none
     }
+    sl_grant_drop_arrived(grant);
     grant->state = state;
     grant->status = status;
     grant->ended_ns = sl_now_ns();
@@ -95,6 +96,7 @@ void sl_grant_release(struct sl_grant *grant) {
     if (grant->events.on_release) {
         grant->events.on_release(grant->arg);
     }
+    sl_grant_drop_arrived(grant);
     free(grant->header);
     free(grant);
 }

@@ -5,7 +5,7 @@
  * Design: nothing in a message is believed before it is checked: its length, that the grant is open in this
  *         generation, that this ship of this peer has claimed it, that the bytes lie inside. Only then is a receive
  *         posted, straight into the block. A segment is verified as soon as it has landed, so that verification
- *         overlaps with the arrival of the next ones. Whatever is dropped is also discarded by link and UCX: a
+ *         overlaps with the arrival of the next ones; in a device's memory by the grant's owner (arrival.c). Whatever is dropped is also discarded by link and UCX: a
  *         handler that returns without having posted a receive completes the sender's transfer.
  */
 #include <stdio.h>
@@ -15,12 +15,6 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "fabric/grant.h"
-
-struct receive {
-    struct sl_grant *grant;
-    struct sl_wire_segment segment;
-    uint32_t part_bytes[SL_SEGMENT_MAX_PARTS];
-};
 
 // ---- what all of them begin with -----------------------------------------------------------------------------------
 
@@ -51,11 +45,23 @@ static struct sl_grant *claimed_grant(struct sl_grants *grants, struct sl_peer *
 
 // ---- CLAIM -----------------------------------------------------------------------------------------------------
 
+// CUDA's memory only an RDMA device can put into; what the network sees as ordinary memory whoever maps it, too.
+static bool reaches_device(const struct sl_grant *grant, const struct sl_peer *peer) {
+    return grant->device.region && peer->ep && (!sl_region_is_cuda(grant->device.region) || sl_peer_by_rdma(peer));
+}
+
 // Where the writer may put. False: it cannot be reached by this peer.
-static bool tell_place(const struct sl_grant *grant, struct sl_peer *peer) {
+static bool tell_place(struct sl_grant *grant, struct sl_peer *peer) {
     uint8_t message[sizeof(struct sl_wire_key) + SL_PLACE_MAX_BYTES];
     struct sl_wire_key key = {grant->generation, grant->ship_id, grant->id, 0};
-    size_t bytes = peer->ep ? sl_place_pack(grant->region, grant->block, grant->bytes, message + sizeof key) : 0;
+    size_t bytes = 0;
+    if (reaches_device(grant, peer)) {
+        bytes = sl_place_pack(grant->device.region, grant->device.block, grant->bytes, message + sizeof key);
+    }
+    grant->in_device = bytes > 0;
+    if (!grant->in_device && peer->ep) {
+        bytes = sl_place_pack(grant->host.region, grant->host.block, grant->bytes, message + sizeof key);
+    }
     if (bytes > 0) {
         memcpy(message, &key, sizeof key);
         sl_peer_tell(peer, SL_WIRE_PLACE, message, sizeof key + bytes);
@@ -67,6 +73,7 @@ static bool tell_place(const struct sl_grant *grant, struct sl_peer *peer) {
 static void unclaim_one_sided(struct sl_grant *grant, const struct sl_peer *peer, const struct sl_wire_key *key) {
     if (grant->state == GRANT_CLAIMED && grant->writer == peer && grant->ship_id == key->ship_id) {
         grant->one_sided = false;
+        grant->in_device = false;
     }
 }
 
@@ -84,7 +91,7 @@ void sl_grant_on_claim(void *state, struct sl_peer *peer, struct sl_message *mes
         grant->ship_id = claim.key.ship_id;
         grant->state = GRANT_CLAIMED;
         grant->one_sided = claim.one_sided != 0 && tell_place(grant, peer);
-    } else if (grant && claim.one_sided == 0 && grant->n_segments == 0) {
+    } else if (grant && claim.one_sided == 0 && grant->n_segments + grant->n_arrived == 0) {
         unclaim_one_sided(grant, peer, &claim.key);
     }
     grant = claimed_grant(grants, peer, &claim.key);
@@ -95,8 +102,8 @@ void sl_grant_on_claim(void *state, struct sl_peer *peer, struct sl_message *mes
 
 // ---- SEGMENT ---------------------------------------------------------------------------------------------------
 
-static bool digest_matches(const struct receive *receive) {
-    const uint8_t *at = receive->grant->block + receive->segment.offset;
+static bool digest_matches(const struct sl_receive *receive) {
+    const uint8_t *at = receive->grant->host.block + receive->segment.offset;
     uint64_t digest = 0;
     for (uint32_t i = 0; i < receive->segment.n_parts; i++) {
         digest = sl_hash(at, receive->part_bytes[i], digest);
@@ -105,8 +112,24 @@ static bool digest_matches(const struct receive *receive) {
     return digest == receive->segment.digest;
 }
 
+static void blame(struct sl_grant *grant, const struct sl_wire_segment *segment) {
+    char text[SL_ANSWER_TEXT_BYTES];
+    atomic_fetch_add(&grant->grants->n_wrong, 1);
+    snprintf(text, sizeof text, "bytes [%llu, %llu) failed their digest", (unsigned long long)segment->offset,
+             (unsigned long long)(segment->offset + segment->bytes));
+    sl_grant_fail(grant, SL_ERR_PEER_CORRUPT, text);
+}
+
+static void count(struct sl_grant *grant, const struct sl_wire_segment *segment) {
+    grant->n_segments++;
+    grant->body_bytes += segment->bytes;
+    if (segment->offset + segment->bytes > grant->highest) {
+        grant->highest = segment->offset + segment->bytes;
+    }
+}
+
 // The bytes are in the block.
-static void verify(const struct receive *receive) {
+static void verify(const struct sl_receive *receive) {
     struct sl_grant *grant = receive->grant;
     const struct sl_wire_segment *segment = &receive->segment;
     if (grant->state != GRANT_CLAIMED) {
@@ -114,23 +137,60 @@ static void verify(const struct receive *receive) {
         return;
     }
     if (!digest_matches(receive)) {
-        atomic_fetch_add(&grant->grants->n_wrong, 1);
-        char text[SL_ANSWER_TEXT_BYTES];
-        snprintf(text, sizeof text, "bytes [%llu, %llu) failed their digest", (unsigned long long)segment->offset,
-                 (unsigned long long)(segment->offset + segment->bytes));
-        sl_grant_fail(grant, SL_ERR_PEER_CORRUPT, text);
+        blame(grant, segment);
         return;
     }
-    grant->n_segments++;
-    grant->body_bytes += segment->bytes;
-    if (segment->offset + segment->bytes > grant->highest) {
-        grant->highest = segment->offset + segment->bytes;
-    }
+    count(grant, segment);
     sl_grant_check_complete(grant);
 }
 
+// ---- segments in a device --------------------------------------------------------------------------------------
+
+static void on_verified(struct sl_fabric *fabric, struct sl_command *command);
+
+static void hand_out(struct sl_grant *grant) {
+    if (!sl_grant_hand_out(grant, on_verified)) {
+        sl_grant_fail(grant, SL_ERR_EXHAUSTED, "the receiver has no memory to verify segments");
+    }
+}
+
+static void end_well(struct sl_grant *grant, const struct sl_grant_arrival *arrival) {
+    for (const struct sl_receive *receive = arrival->first; receive; receive = receive->next) {
+        count(grant, &receive->segment);
+    }
+    if (grant->arrived) {
+        hand_out(grant);
+    } else {
+        sl_grant_check_complete(grant);
+    }
+}
+
+static void on_verified(struct sl_fabric *fabric, struct sl_command *command) {
+    struct sl_grant_arrival *arrival = SL_CONTAINER(command, struct sl_grant_arrival, end_command);
+    struct sl_grant *grant = arrival->grant;
+    (void)fabric;
+    grant->n_receives--;
+    grant->verifying = false;
+    if (grant->state != GRANT_CLAIMED) {
+        sl_grant_try_release(grant);
+    } else if (arrival->status == SL_OK) {
+        end_well(grant, arrival);
+    } else if (arrival->status == SL_ERR_PEER_CORRUPT && arrival->which < arrival->shown.n) {
+        const struct sl_receive *wrong = arrival->first;
+        for (uint32_t i = 0; i < arrival->which; i++) {
+            wrong = wrong->next;
+        }
+        blame(grant, &wrong->segment);
+    } else {
+        sl_grant_fail(grant, arrival->status, "the receiver's device could not verify what arrived");
+    }
+    sl_grant_free_arrival(arrival);
+}
+
+// ---- segments in the host's memory -----------------------------------------------------------------------------
+
 static void on_received(void *arg, struct sl_peer *peer, enum sl_status status, size_t bytes) {
-    struct receive *receive = arg;
+    struct sl_receive *receive = arg;
     struct sl_grant *grant = receive->grant;
     (void)peer;
     grant->n_receives--;
@@ -143,7 +203,7 @@ static void on_received(void *arg, struct sl_peer *peer, enum sl_status status, 
 }
 
 // Why a segment must not land; NULL: it may.
-static const char *refusal(const struct sl_grant *grant, const struct receive *receive, size_t bytes) {
+static const char *refusal(const struct sl_grant *grant, const struct sl_receive *receive, size_t bytes) {
     const struct sl_wire_segment *segment = &receive->segment;
     uint64_t sum = 0;
     for (uint32_t i = 0; i < segment->n_parts; i++) {
@@ -158,13 +218,13 @@ static const char *refusal(const struct sl_grant *grant, const struct receive *r
     if (segment->offset > grant->bytes || segment->bytes > grant->bytes - segment->offset) {
         return "a segment lies outside of the grant";
     }
-    return NULL;
+    return grant->in_device ? sl_grant_refuse_arrived(grant, receive) : NULL;
 }
 
 // Ends with the receive freed, now or later.
-static void land(struct receive *receive, struct sl_peer *peer, struct sl_message *message) {
+static void land(struct sl_receive *receive, struct sl_peer *peer, struct sl_message *message) {
     struct sl_grant *grant = receive->grant;
-    uint8_t *to = grant->block + receive->segment.offset;
+    uint8_t *to = grant->host.block + receive->segment.offset;
     if (message->on_its_way && message->bytes > 0) {
         grant->n_receives++;
         if (!sl_peer_receive(peer, message, to, on_received, receive)) {
@@ -191,7 +251,7 @@ void sl_grant_on_segment(void *state, struct sl_peer *peer, struct sl_message *m
     if (!grant) {
         return;
     }
-    struct receive *receive = malloc(sizeof *receive);
+    struct sl_receive *receive = malloc(sizeof *receive + segment.n_parts * sizeof(uint32_t));
     if (!receive) {
         sl_grant_fail(grant, SL_ERR_EXHAUSTED, "the receiver has no memory for a segment");
         return;
@@ -203,6 +263,9 @@ void sl_grant_on_segment(void *state, struct sl_peer *peer, struct sl_message *m
     if (why) {
         free(receive);
         sl_grant_fail(grant, SL_ERR_RANGE, why);
+    } else if (grant->in_device) {
+        sl_grant_note_arrived(grant, receive);
+        hand_out(grant);
     } else {
         land(receive, peer, message);
     }

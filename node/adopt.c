@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// From staging memory into the arena, and open. See adopt.h.
+// From where it arrived into the arena, and open. See adopt.h.
 #include "node/adopt.h"
 
 #include "runtime/transfer.h"
 
-// From staging memory into the device's; staging has its block back in any case.
-static enum sl_status move_up(struct sl_node *node, size_t bytes, size_t *promised_inout,
+// From where it arrived into the arena of the device; `from` has its block back in any case.
+static enum sl_status move_up(struct sl_node *node, struct sl_arena *from, size_t bytes, size_t *promised_inout,
                               struct sl_session **session_inout, struct sl_error *err) {
     void *staged;
     struct sl_mark done;
@@ -13,7 +13,7 @@ static enum sl_status move_up(struct sl_node *node, size_t bytes, size_t *promis
     if (status == SL_OK) {
         sl_ledger_settle(node->ledger, promised_inout, *promised_inout > bytes ? *promised_inout - bytes : 0);
         status = sl_mark_wait(&done, err);
-        sl_arena_free(node->staging, staged);
+        sl_arena_free(from, staged);
     }
     if (status != SL_OK) {
         sl_session_destroy(session_inout);
@@ -29,8 +29,9 @@ enum sl_status sl_node_adopt(struct sl_node *node, struct sl_capsule_bytes *caps
         return sl_capsule_adopt(capsule, node->arena, geometry, id, max_slots, session_out, err);
     }
     struct sl_session *session;
-    enum sl_status status = sl_capsule_adopt(capsule, node->staging, geometry, id, max_slots, &session, err);
-    status = status == SL_OK ? move_up(node, bytes, promised_inout, &session, err) : status;
+    struct sl_arena *from = sl_node_arena_of(node, capsule->body);
+    enum sl_status status = sl_capsule_adopt(capsule, from, geometry, id, max_slots, &session, err);
+    status = status == SL_OK ? move_up(node, from, bytes, promised_inout, &session, err) : status;
     if (status == SL_OK) {
         *session_out = session;
     }

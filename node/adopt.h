@@ -5,7 +5,7 @@
 #include "node/node.h"
 
 /*
- * Where it lies, or copied into the device's memory. *capsule is used up, whatever the result. *promised_inout is its
+ * Where it lies, or copied into the device's arena, from staging memory or from where it arrived there straight. *capsule is used up, whatever the result. *promised_inout is its
  * transfer's promise (sl_inbound_take()): what the session now holds is taken off. Statuses of sl_capsule_open() and
  * sl_transfer_in(); SL_ERR_EXHAUSTED.
  */

@@ -13,8 +13,9 @@
 #include "base/log.h"
 #include "base/thread.h"
 
-#define REAP_MS 100
-#define STOP_MS 5000
+#define REAP_MS   100
+#define STOP_MS   5000
+#define MOST_LOST 3 // ships into a device's memory, in a row: a network that fails there, or a sender
 
 enum state { OPEN, RECEIVED, FAILED, TAKEN };
 
@@ -24,7 +25,8 @@ struct transfer {
     char id[SL_LEASE_ID_BYTES];
     enum state state;
     int64_t deadline_ns;
-    void *block;
+    void *block, *there; // of staging memory; of a device's, NULL: it is not for this one
+    bool in_device;      // arrived `there`
     size_t body_bytes, promised_bytes;
     struct sl_grant *grant;
     uint8_t *header;
@@ -39,11 +41,15 @@ struct sl_inbound {
     struct sl_ledger *staging, *sessions;
     struct sl_arena *arena; // of staging
     int64_t lease_ms;
+    struct sl_arena *device; // that capsules arrive in straight; NULL: all is staged
+    sl_inbound_verify_fn verify;
+    void *verify_arg;
     pthread_mutex_t mutex;  // over what follows; the ledger's is taken under it
     pthread_cond_t changed; // an inbound transfer has arrived, failed or ended; or stopping
     uint64_t n_changes;     // how often
     struct transfer *first;
     int64_t n_leases;
+    int n_lost;     // ships into the device's memory, since one arrived
     int64_t n_held; // inbound transfers whose memory exists, listed or not
     bool stopping;
     pthread_t reaper;
@@ -61,8 +67,14 @@ static void free_if_over(struct transfer *transfer) {
         return;
     }
     struct sl_inbound *table = transfer->table;
-    if (transfer->state != TAKEN) {
+    bool taken = transfer->state == TAKEN;
+    if (!taken || transfer->in_device) {
         sl_arena_free(table->arena, transfer->block);
+    }
+    if (!taken || !transfer->in_device) {
+        sl_arena_free(table->device, transfer->there);
+    }
+    if (!taken) {
         free(transfer->header);
     }
     table->n_held--;
@@ -72,11 +84,38 @@ static void free_if_over(struct transfer *transfer) {
 
 // ---- what the fabric says (progress thread) ----------------------------------------------------------------------
 
+static void on_arrived(void *arg, struct sl_arrival *arrival) {
+    struct sl_inbound *table = ((struct transfer *)arg)->table;
+    table->verify(table->verify_arg, arrival);
+}
+
+// With the lock held: a ship into the device's memory ended.
+static void judge(struct sl_inbound *table, enum sl_status status) {
+    int before = table->n_lost;
+    if (status == SL_OK && before < MOST_LOST) {
+        table->n_lost = 0;
+    } else if (status == SL_ERR_PEER_CORRUPT) {
+        table->n_lost = MOST_LOST;
+    } else if (status != SL_OK && status != SL_ERR_CANCELLED && status != SL_ERR_DEADLINE && before < MOST_LOST) {
+        table->n_lost++;
+    }
+    if (table->n_lost == MOST_LOST && before < MOST_LOST) {
+        sl_log_warn("inbound", "what was put into the device's memory did not arrive (%s): it is staged from now on",
+                    sl_status_text(status));
+    }
+}
+
 static void on_complete(void *arg, const void *header, size_t header_bytes, size_t body_bytes) {
     struct transfer *transfer = arg;
     struct sl_inbound *table = transfer->table;
     uint8_t *copy = malloc(header_bytes ? header_bytes : 1);
     pthread_mutex_lock(&table->mutex);
+    transfer->in_device = transfer->grant && sl_grant_is_in_device(transfer->grant); // no grant: it was just given up
+    if (transfer->in_device) {
+        judge(table, SL_OK);
+        sl_arena_free(table->arena, transfer->block); // nothing of it came there
+        transfer->block = NULL;
+    }
     if (!copy) {
         transfer->state = FAILED;
         sl_fail(&transfer->failure, SL_ERR_EXHAUSTED, "no memory for a capsule header of %zu bytes", header_bytes);
@@ -95,6 +134,9 @@ static void on_failure(void *arg, enum sl_status status, const char *text) {
     struct transfer *transfer = arg;
     struct sl_inbound *table = transfer->table;
     pthread_mutex_lock(&table->mutex);
+    if (transfer->grant && sl_grant_is_in_device(transfer->grant)) {
+        judge(table, status);
+    }
     if (transfer->state == OPEN) {
         transfer->state = FAILED;
         sl_fail(&transfer->failure, status, "capsule did not arrive: %s", text);
@@ -193,6 +235,12 @@ enum sl_status sl_inbound_create(struct sl_fabric *fabric, struct sl_ledger *sta
     return SL_OK;
 }
 
+void sl_inbound_go_straight(struct sl_inbound *table, struct sl_arena *arena, sl_inbound_verify_fn verify, void *arg) {
+    table->device = arena;
+    table->verify = verify;
+    table->verify_arg = arg;
+}
+
 void sl_inbound_close(struct sl_inbound *table) {
     pthread_mutex_lock(&table->mutex);
     bool first = !table->stopping;
@@ -245,6 +293,7 @@ static enum sl_status take_memory(struct sl_inbound *table, struct transfer *tra
                        "%s: a capsule of %zu bytes and this worker has --staging %zu; start it with more", label,
                        body_bytes, staging.capacity_bytes);
     }
+    bool straight = table->device && table->n_lost < MOST_LOST;
     transfer->promised_bytes = body_bytes + promised_bytes;
     if (sl_ledger_try_promise(table->sessions, transfer->promised_bytes) != SL_OK) {
         return sl_fail(err, SL_ERR_EXHAUSTED,
@@ -254,6 +303,8 @@ static enum sl_status take_memory(struct sl_inbound *table, struct transfer *tra
     enum sl_status status = sl_ledger_take_block(table->staging, label, body_bytes, 0, &transfer->block, err);
     if (status != SL_OK) {
         sl_ledger_return(table->sessions, transfer->promised_bytes);
+    } else if (straight) {
+        transfer->there = sl_arena_alloc(table->device, body_bytes); // or it is staged
     }
     return status;
 }
@@ -285,8 +336,9 @@ enum sl_status sl_inbound_open(struct sl_inbound *table, const char *label, size
     memcpy(ticket.id, transfer->id, sizeof ticket.id);
     struct sl_grant *grant;
     // The lease is what ends a grant; the grant's own deadline is far behind it and follows renewals.
-    status = sl_grant_open(table->fabric, transfer->block, body_bytes, transfer->deadline_ns, &events, transfer, &grant,
-                           &ticket.ticket, &ticket.ticket_bytes, err);
+    status = sl_grant_open_in_device(table->fabric, transfer->there, on_arrived, transfer->block, body_bytes,
+                                     transfer->deadline_ns, &events, transfer, &grant, &ticket.ticket,
+                                     &ticket.ticket_bytes, err);
     pthread_mutex_lock(&table->mutex);
     if (status != SL_OK) {
         sl_ledger_return(table->sessions, transfer->promised_bytes);
@@ -357,8 +409,8 @@ enum sl_status sl_inbound_take(struct sl_inbound *table, const char *id, int64_t
     }
     if (status == SL_OK) {
         struct transfer *transfer = *at;
-        *capsule_out =
-            (struct sl_capsule_bytes){transfer->block, transfer->body_bytes, transfer->header, transfer->header_bytes};
+        void *body = transfer->in_device ? transfer->there : transfer->block;
+        *capsule_out = (struct sl_capsule_bytes){body, transfer->body_bytes, transfer->header, transfer->header_bytes};
         *promised_out = transfer->promised_bytes;
         transfer->state = TAKEN;
         grant = unlist(table, at);

@@ -13,7 +13,7 @@
  *   open      sl_inbound_open()                  RECEIVED, FAILED the fabric's callbacks
  *   take      sl_inbound_take()                  gone             sl_inbound_release(), reap()
  *
- * Invariants: the block returns to the arena only after the fabric has said that no late write can land in it
+ * Invariants: a block returns to its arena only after the fabric has said that no late write can land in it
  *             (on_release), unless it was taken. A lease that nobody renews ends by itself: the reaper is a thread of
  *             its own and does not wait for new work.
  * Threads: all functions may be called from any thread.
@@ -31,6 +31,8 @@
 
 struct sl_inbound; // the table
 
+typedef void (*sl_inbound_verify_fn)(void *arg, struct sl_arrival *arrival);
+
 /*
  * Blocks come from `staging`, whose arena must lie in a region of the fabric; promises are of `sessions`, the same ledger, or that of a
  * device's memory: then they count the capsule as well, which is moved there when it has arrived. All must outlive the table.
@@ -41,6 +43,13 @@ enum sl_status sl_inbound_create(struct sl_fabric *fabric, struct sl_ledger *sta
 void sl_inbound_close(struct sl_inbound *inbound);
 // Closes if that has not been done, and waits (bounded) until the fabric has released the blocks.
 void sl_inbound_destroy(struct sl_inbound **inbound);
+
+/*
+ * Memory of a device that capsules arrive in where their sender can put there (fabric/fabric.h), and who verifies them; they are moved from
+ * there as from staging memory, of which each holds as much until its sender has said how it comes. After a wrong digest there, or several
+ * ships in a row that were lost, all is staged, which the log says once. Before the first lease; `arena` must outlive the table.
+ */
+void sl_inbound_go_straight(struct sl_inbound *inbound, struct sl_arena *arena, sl_inbound_verify_fn verify, void *arg);
 
 /*
  * Take a block of body_bytes and open a grant over it. promised_bytes, what the session will add later, are promised until

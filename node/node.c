@@ -15,6 +15,7 @@
 #include "node/load.h"
 #include "node/probes.h"
 #include "node/room.h"
+#include "node/verifier.h"
 #include "node/watch.h"
 #include "proto/methods.h"
 #include "trace/otlp/otlp.h"
@@ -95,21 +96,34 @@ static enum sl_status open_arena(struct sl_node *node, struct sl_error *err) {
     return status == SL_OK ? sl_ledger_create(node->arena, &node->ledger, err) : status;
 }
 
-// Memory of the device that capsules leave from straight, where everything for that is there.
-static void open_outgoing(struct sl_node *node, Sluice__V1__WorkerRole role) {
+static enum sl_status check_device(void *arg, enum sl_status status, struct sl_error *err) {
+    return sl_node_check_device(arg, status, err);
+}
+
+// Memory of the device that capsules leave from, or arrive in, straight, where everything for that is there.
+static enum sl_status open_direct(struct sl_node *node, bool arrives, struct sl_error *err) {
     struct sl_device *device = node->runtime.device;
     void *arena = node->runtime.arena_memory[0];
     bool reaches = sl_device_network_reaches(device);
     struct sl_direct_means means = {.wanted = wants_direct(node),
-                                    .ships = role == SLUICE__V1__WORKER_ROLE__PREFILL,
                                     .one_device = sl_runtime_ranks(&node->runtime) == 1,
                                     .network_reaches = reaches,
                                     .ordinary = reaches && sl_device_network_view(device, arena) != arena};
-    if (means.wanted && means.ships && !means.ordinary) {
+    if (means.wanted && !means.ordinary) {
         means.ucx_knows_cuda = sl_fabric_knows_cuda(node->fabric);
         means.has_rdma = sl_fabric_has_rdma(node->fabric);
     }
-    sl_outgoing_open(&node->outgoing, node->fabric, device, (size_t)node->config.staging_bytes, &means);
+    sl_direct_open(&node->direct, node->fabric, device, (size_t)node->config.staging_bytes, arrives, &means);
+    if (!arrives || node->direct.arena == NULL) {
+        return SL_OK;
+    }
+    const struct sl_verifying verifying = {
+        .runtime = &node->runtime, .direct = &node->direct, .check = check_device, .arg = node};
+    enum sl_status status = sl_verifier_start(&verifying, &node->verifier, err);
+    if (status == SL_OK) {
+        sl_inbound_go_straight(node->inbound, node->direct.arena, sl_verifier_take, node->verifier);
+    }
+    return status;
 }
 
 // UCX makes the region of shared memory where peers on this host may put into it.
@@ -145,8 +159,7 @@ static enum sl_status open_memory(struct sl_node *node, Sluice__V1__WorkerRole r
                                       .tls = node->credentials ? &node->config.tls : NULL,
                                       .transport = node->config.transport,
                                       .insecure = node->config.insecure,
-                                      .device_memory =
-                                          staged && wants_direct(node) && role == SLUICE__V1__WORKER_ROLE__PREFILL,
+                                      .device_memory = staged && wants_direct(node),
                                       .inject = node->config.inject};
     status = sl_room_check(staged ? "--staging" : "--arena", bytes, region_is_shared(node), err);
     if (status == SL_OK) {
@@ -163,7 +176,7 @@ static enum sl_status open_memory(struct sl_node *node, Sluice__V1__WorkerRole r
                                    &node->inbound, err);
     }
     if (status == SL_OK && staged) {
-        open_outgoing(node, role);
+        status = open_direct(node, role == SLUICE__V1__WORKER_ROLE__DECODE, err);
     }
     return status;
 }
@@ -243,9 +256,11 @@ void sl_node_close(struct sl_node *node) {
     if (node->shared) {
         sl_device_unshare(node->runtime.device, node->shared);
     }
+    sl_verifier_stop(node->verifier); // what is with it goes back to the fabric
     sl_fabric_destroy(&node->fabric); // releases every block of the inbound transfers
     sl_inbound_destroy(&node->inbound);
-    sl_outgoing_close(&node->outgoing);
+    sl_verifier_destroy(&node->verifier);
+    sl_direct_close(&node->direct);
     if (node->ledger != node->staging_ledger) {
         sl_ledger_destroy(&node->ledger);
     }

@@ -16,9 +16,9 @@
 #include "base/arena.h"
 #include "base/pulse.h"
 #include "fabric/fabric.h"
+#include "node/direct.h"
 #include "node/fence.h"
 #include "node/inbound.h"
-#include "node/outgoing.h"
 #include "options/config.h"
 #include "options/program.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
@@ -101,8 +101,8 @@ struct sl_node_config {
                       "capsules on their way",                                                                         \
                       SL_FIELD(sl_node_config, staging_bytes), 1 << 20, 1e15),                                         \
         SL_OPTION_ROW("gpudirect", 0, SL_OPTION_STRING, "auto", "WHEN",                                                \
-                      "capsules leave straight from a GPU's memory: auto, where network, driver and UCX can, which "   \
-                      "takes --staging of that memory, too; or off",                                                   \
+                      "capsules leave from a GPU's memory, and arrive there, straight: auto, where network, driver "   \
+                      "and UCX can, which takes --staging of that memory, too; or off",                                \
                       SL_FIELD(sl_node_config, gpudirect))
 
 struct sl_agent;
@@ -120,8 +120,11 @@ struct sl_node {
     // Of what travels: the same two, or those of the region where the device has memory of its own.
     struct sl_arena *staging;
     struct sl_ledger *staging_ledger;
-    void *shared;                // the region, of which the device knows; NULL: it need not
-    struct sl_outgoing outgoing; // of the device's memory, beside the arena
+    void *shared;                 // the region, of which the device knows; NULL: it need not
+    struct sl_direct direct;      // of the device's memory, beside the arena: what leaves from there, or arrives there
+    struct sl_verifier *verifier; // of what arrives there; NULL: nothing does
+    _Atomic int64_t n_straight,
+        n_staged; // capsules that left the device of a prefill worker, or arrived in a decode worker's
     struct sl_inbound *inbound;
     struct sl_rpc_standard standard; // beside the service
     struct sl_rpc_server *server;
@@ -148,6 +151,11 @@ struct sl_node {
 // Whether the device has memory of its own: what travels goes through staging memory.
 static inline bool sl_node_stages(const struct sl_node *node) {
     return node->staging != node->arena;
+}
+
+// The arena that what has arrived lies in.
+static inline struct sl_arena *sl_node_arena_of(const struct sl_node *node, const void *body) {
+    return sl_direct_has(&node->direct, body) ? node->direct.arena : node->staging;
 }
 
 /*

@@ -80,6 +80,11 @@ static void write_metrics(void *arg, FILE *page) {
     write_arena(page, "sluice_arena_bytes", "Memory for KV: in use, promised to jobs that run, and free.", node->arena,
                 node->ledger);
     if (sl_node_stages(node)) {
+        static const char capsules[] = "sluice_device_capsules_total";
+        sl_metrics_declare(page, SL_COUNTER, capsules,
+                           "Capsules that left a device with memory of its own, and arrived, or that arrived in one.");
+        sl_metrics_sample(page, capsules, (double)atomic_load(&node->n_straight), "way", "straight", NULL);
+        sl_metrics_sample(page, capsules, (double)atomic_load(&node->n_staged), "way", "staged", NULL);
         write_arena(page, "sluice_staging_bytes", "Host memory for capsules on their way, likewise.", node->staging,
                     node->staging_ledger);
     }

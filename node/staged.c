@@ -4,7 +4,6 @@
 
 const char *sl_staged_reason(const struct sl_direct_means *means) {
     return !means->wanted                               ? "--gpudirect off"
-           : !means->ships                              ? "what arrives is verified by the host"
            : !means->one_device                         ? "several devices compute one model"
            : !means->ordinary && !means->ucx_knows_cuda ? "UCX here does not know CUDA's memory, or is older than 1.16"
            : !means->ordinary && !means->has_rdma       ? "no RDMA"

@@ -8,7 +8,6 @@
 // What going straight needs.
 struct sl_direct_means {
     bool wanted;          // --gpudirect
-    bool ships;           // this worker sends capsules that it makes. What arrives is verified by the host, and staged
     bool one_device;      // and not several ranks
     bool network_reaches; // the device and its driver let it
     bool ordinary;        // to the network it is ordinary memory (the emulator's), which needs neither of these:

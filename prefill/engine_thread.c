@@ -154,7 +154,7 @@ static enum sl_status take_staging(struct sl_node *node, struct sl_prefill_job *
     if (!sl_node_stages(node)) {
         return SL_OK;
     }
-    enum sl_status status = sl_outbound_stage(&job->outbound, node->staging_ledger, node->outgoing.arena, job->id,
+    enum sl_status status = sl_outbound_stage(&job->outbound, node->staging_ledger, node->direct.arena, job->id,
                                               job->plan.capsule_bytes, NULL);
     if (status == SL_OK && job->offload) {
         status = sl_offload_stage(job->offload, NULL);

@@ -39,7 +39,6 @@ struct sl_prefill {
     struct sl_archive *archive;
     _Atomic int64_t n_jobs;
     _Atomic int64_t n_ship_failures[SL_N_SHIP_FAILURES];
-    _Atomic int64_t n_straight, n_staged; // capsules from a device's memory
     struct sl_rate tokens_rate;
     int64_t max_chunk_tokens;
 };

@@ -25,13 +25,6 @@ static void write_metrics(void *arg, FILE *page) {
     for (int i = 0; i < SL_N_SHIP_FAILURES; i++) {
         sl_metrics_sample(page, name, (double)atomic_load(&prefill->n_ship_failures[i]), "reason", reasons[i], NULL);
     }
-    if (sl_node_stages(&prefill->node)) {
-        static const char capsules[] = "sluice_device_capsules_total";
-        sl_metrics_declare(page, SL_COUNTER, capsules,
-                           "Capsules that left a device with memory of its own, and arrived.");
-        sl_metrics_sample(page, capsules, (double)atomic_load(&prefill->n_straight), "way", "straight", NULL);
-        sl_metrics_sample(page, capsules, (double)atomic_load(&prefill->n_staged), "way", "staged", NULL);
-    }
 }
 
 static enum sl_status serve(struct sl_prefill *prefill, struct sl_error *err) {

@@ -290,7 +290,7 @@ static enum sl_status check_staging(const struct sl_prefill_job *job, struct sl_
 static void count_way(struct sl_prefill *prefill, const struct sl_prefill_job *job, enum sl_status status) {
     if (sl_node_stages(&prefill->node) && job->outbound.n_handed > 0 && status == SL_OK) {
         bool straight = job->outbound.way == SL_OUTBOUND_STRAIGHT;
-        atomic_fetch_add(straight ? &prefill->n_straight : &prefill->n_staged, 1);
+        atomic_fetch_add(straight ? &prefill->node.n_straight : &prefill->node.n_staged, 1);
         sl_log_info("prefill", "job=%s left=%s", job->id, straight ? "straight" : "staged");
     }
 }

@@ -64,6 +64,8 @@ struct sl_device_ops {
     size_t (*room)(struct sl_device *device);
     bool (*network_reaches)(struct sl_device *device);
     void *(*network_view)(struct sl_device *device, void *block);
+    enum sl_status (*network_flush)(struct sl_device *device, void *block, const void *seen, size_t bytes,
+                                    struct sl_error *err);
     void *(*alloc)(struct sl_device *device, enum sl_memory memory, size_t bytes);
     void (*free)(struct sl_device *device, enum sl_memory memory, void *block);
     enum sl_status (*share)(struct sl_device *device, void *base, size_t bytes, struct sl_error *err);
@@ -108,10 +110,21 @@ static inline bool sl_device_network_reaches(struct sl_device *device) {
     return device->ops->network_reaches(device);
 }
 
-// Where it does: where the network finds a block of device memory. At the block's own address, as CUDA's memory, or where this
+// Where it does: where the network finds a block of device memory. Afterwards the device is the calling thread's current one, for libraries that ask.
+// At the block's own address, as CUDA's memory, or where this
 // process has mapped it as ordinary memory, which the emulator does.
 static inline void *sl_device_network_view(struct sl_device *device, void *block) {
     return device->ops->network_view(device, block);
+}
+
+/*
+ * What the network wrote to [seen, seen + bytes), where it finds a block, is in the block for all work that is queued from now on; without
+ * this kernels may read what was there before. The network has said that it is there. `seen` is the block, or where another process reached ordinary
+ * memory that stands for it. Blocks for microseconds. SL_ERR_UNSUPPORTED: this device cannot say when it sees what the network wrote.
+ */
+static inline enum sl_status sl_device_network_flush(struct sl_device *device, void *block, const void *seen,
+                                                     size_t bytes, struct sl_error *err) {
+    return device->ops->network_flush(device, block, seen, bytes, err);
 }
 
 // At a multiple of 64 bytes, not cleared. NULL: exhausted, or 0 bytes.

@@ -118,7 +118,10 @@ struct sl_region {
     struct sl_region *next;
     uint8_t *base;
     size_t bytes;
-    uint8_t *seen;      // of a device's memory: where the network finds it. NULL: of the host's
+    uint8_t *seen; // of a device's memory: where the network finds it. NULL: of the host's
+    const struct sl_region
+        *within;        // of ours, in which `seen` lies: its key opens this one. NULL: it has its own, or none
+    bool arrives;       // of a device's memory: grants may be opened in it
     atomic_bool failed; // a put from it has: nothing is sent from there any more
     void *handle;       // UCX's; NULL: it does not know the region
     void *rkey;
@@ -128,7 +131,14 @@ struct sl_region {
 enum sl_status sl_region_create(struct sl_fabric *fabric, size_t bytes, bool lock, bool huge, void **base_out,
                                 struct sl_error *err);
 // Of a device's memory; the contract is that of sl_fabric_region_add().
-enum sl_status sl_region_add(struct sl_fabric *fabric, void *base, size_t bytes, void *seen, struct sl_error *err);
+struct sl_region_source {
+    void *base, *seen;
+    size_t bytes;
+    bool arrives;
+    void (*enter)(void *arg);
+    void *arg;
+};
+enum sl_status sl_region_add(struct sl_fabric *fabric, const struct sl_region_source *what, struct sl_error *err);
 // That the network needs UCX to know it as CUDA's.
 static inline bool sl_region_is_cuda(const struct sl_region *region) {
     return region->seen != NULL && region->seen == region->base;
@@ -244,6 +254,8 @@ extern const struct sl_ucx_events sl_peer_ucx_events;
 void sl_peers_settle(struct sl_fabric *fabric);
 // "tcp" for the link, else UCX's name of what carries one-sided transfers.
 void sl_peer_transport(const struct sl_peer *peer, char *name_out, size_t name_bytes);
+// Whether an RDMA device carries one-sided transfers to and from it.
+bool sl_peer_by_rdma(const struct sl_peer *peer);
 
 /*
  * One-sided transfers, where the remote region says that there are any: data to or from `remote`, an address of the

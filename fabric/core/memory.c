@@ -22,7 +22,8 @@ struct region_command {
     size_t bytes;
     bool lock, huge, done;
     enum sl_status status;
-    void *base, *seen; // seen: of a device's memory, which is there
+    void *base;
+    const struct sl_region_source *device; // which is there; NULL: of the host's, which is taken
     struct sl_error *err;
 };
 
@@ -88,16 +89,35 @@ static enum sl_status map_region(struct sl_fabric *fabric, size_t bytes, bool lo
     return status;
 }
 
+// Ordinary memory that others put into is a region of ours already: its key is this one's.
+static enum sl_status lie_within(struct sl_fabric *fabric, struct sl_region *region, struct sl_error *err) {
+    region->within = sl_fabric_region(fabric, region->seen, region->bytes);
+    return region->within && !region->within->seen && region->within->rkey_bytes > 0
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID, "what a device is to receive at %p lies in no region of this fabric",
+                         (void *)region->seen);
+}
+
+static enum sl_status open_device_region(struct sl_fabric *fabric, const struct sl_region_source *what,
+                                         struct sl_region *region, struct sl_error *err) {
+    region->base = what->base;
+    region->bytes = what->bytes;
+    region->seen = what->seen;
+    region->arrives = what->arrives;
+    if (!fabric->ucx) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "nothing goes straight from or to a device's memory over tcp");
+    }
+    if (what->enter) {
+        what->enter(what->arg);
+    }
+    return what->arrives && !sl_region_is_cuda(region) ? lie_within(fabric, region, err)
+                                                       : sl_ucx_register(fabric, region, err);
+}
+
 static enum sl_status open_region(struct sl_fabric *fabric, const struct region_command *call,
                                   struct sl_region *region) {
-    if (!call->seen) {
-        return map_region(fabric, call->bytes, call->lock, call->huge, region, call->err);
-    }
-    region->base = call->base;
-    region->bytes = call->bytes;
-    region->seen = call->seen;
-    return fabric->ucx ? sl_ucx_register(fabric, region, call->err)
-                       : sl_fail(call->err, SL_ERR_UNSUPPORTED, "nothing is sent from a device's memory over tcp");
+    return call->device ? open_device_region(fabric, call->device, region, call->err)
+                        : map_region(fabric, call->bytes, call->lock, call->huge, region, call->err);
 }
 
 static void run_region_create(struct sl_fabric *fabric, struct sl_command *command) {
@@ -148,11 +168,11 @@ enum sl_status sl_region_create(struct sl_fabric *fabric, size_t bytes, bool loc
     return status;
 }
 
-enum sl_status sl_region_add(struct sl_fabric *fabric, void *base, size_t bytes, void *seen, struct sl_error *err) {
-    struct region_command call = {
-        .command.run = run_region_create, .bytes = bytes, .base = base, .seen = seen, .err = err};
-    return base && seen && bytes > 0 ? run(fabric, &call)
-                                     : sl_fail(err, SL_ERR_INVALID, "a region of %zu bytes at %p", bytes, base);
+enum sl_status sl_region_add(struct sl_fabric *fabric, const struct sl_region_source *what, struct sl_error *err) {
+    struct region_command call = {.command.run = run_region_create, .device = what, .err = err};
+    return what->base && what->seen && what->bytes > 0
+               ? run(fabric, &call)
+               : sl_fail(err, SL_ERR_INVALID, "a region of %zu bytes at %p", what->bytes, what->base);
 }
 
 void sl_fabric_free_regions(struct sl_fabric *fabric) {
@@ -167,13 +187,15 @@ void sl_fabric_free_regions(struct sl_fabric *fabric) {
 // ---- regions of peers ------------------------------------------------------------------------------------------------
 
 size_t sl_place_pack(const struct sl_region *region, const void *base, size_t bytes, uint8_t *to) {
-    if (region->rkey_bytes == 0 || region->rkey_bytes > SL_PLACE_KEY_MAX_BYTES) {
+    const struct sl_region *keyed = region->within ? region->within : region;
+    if (keyed->rkey_bytes == 0 || keyed->rkey_bytes > SL_PLACE_KEY_MAX_BYTES) {
         return 0;
     }
-    struct sl_wire_place head = {(uint64_t)(uintptr_t)base, bytes, (uint32_t)region->rkey_bytes, 0};
+    const uint8_t *at = region->seen ? region->seen + ((const uint8_t *)base - region->base) : base;
+    struct sl_wire_place head = {(uint64_t)(uintptr_t)at, bytes, (uint32_t)keyed->rkey_bytes, 0};
     memcpy(to, &head, sizeof head);
-    memcpy(to + sizeof head, region->rkey, region->rkey_bytes);
-    return sizeof head + region->rkey_bytes;
+    memcpy(to + sizeof head, keyed->rkey, keyed->rkey_bytes);
+    return sizeof head + keyed->rkey_bytes;
 }
 
 enum sl_status sl_place_unpack(struct sl_place *place, const uint8_t *from, size_t from_bytes, uint64_t expected,

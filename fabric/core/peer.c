@@ -299,6 +299,12 @@ void sl_peer_transport(const struct sl_peer *peer, char *name_out, size_t name_b
     }
 }
 
+bool sl_peer_by_rdma(const struct sl_peer *peer) {
+    char transport[32];
+    sl_peer_transport(peer, transport, sizeof transport);
+    return strncmp(transport, "rc_", 3) == 0 || strncmp(transport, "dc_", 3) == 0;
+}
+
 // ---- HELLO, BEAT, BYE ------------------------------------------------------------------------------------------------
 
 // UCX's way to it, where both ends have one. Without, the link carries everything.

@@ -43,17 +43,25 @@ enum sl_status sl_ucx_map(struct sl_fabric *fabric, size_t bytes, struct sl_regi
     return SL_OK;
 }
 
-// For sending: nobody is told a key of it, and one that is guessed opens nothing.
+// For sending: nobody is told a key of it, and one that is guessed opens nothing. For what arrives: who knows the key may write, not read.
 enum sl_status sl_ucx_register(struct sl_fabric *fabric, struct sl_region *region, struct sl_error *err) {
-    ucp_mem_map_params_t params = {.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
-                                                 UCP_MEM_MAP_PARAM_FIELD_PROT | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
-                                   .address = region->seen,
-                                   .length = region->bytes,
-                                   .prot = UCP_MEM_MAP_PROT_LOCAL_READ,
-                                   .memory_type =
-                                       sl_region_is_cuda(region) ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST};
+    ucp_mem_map_params_t params = {
+        .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_PROT |
+                      UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
+        .address = region->seen,
+        .length = region->bytes,
+        .prot = region->arrives
+                    ? UCP_MEM_MAP_PROT_LOCAL_READ | UCP_MEM_MAP_PROT_LOCAL_WRITE | UCP_MEM_MAP_PROT_REMOTE_WRITE
+                    : UCP_MEM_MAP_PROT_LOCAL_READ,
+        .memory_type = sl_region_is_cuda(region) ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST};
     ucp_mem_h handle = NULL;
     ucs_status_t ucs = ucp_mem_map(fabric->ucx->context, &params, &handle);
+    if (ucs == UCS_OK && region->arrives) {
+        ucs = ucp_rkey_pack(fabric->ucx->context, handle, &region->rkey, &region->rkey_bytes);
+        if (ucs != UCS_OK) {
+            ucp_mem_unmap(fabric->ucx->context, handle);
+        }
+    }
     if (ucs != UCS_OK) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "UCX cannot register %zu bytes of the device's memory: %s",
                        region->bytes, ucs_status_string(ucs));

@@ -30,6 +30,12 @@ static void *network_view(struct sl_device *device, void *block) {
     return block;
 }
 
+static enum sl_status network_flush(struct sl_device *device, void *block, const void *seen, size_t bytes,
+                                    struct sl_error *err) {
+    (void)device, (void)bytes;
+    return seen == block ? SL_OK : sl_fail(err, SL_ERR_UNSUPPORTED, "the host's memory is where it is");
+}
+
 static size_t room(struct sl_device *device) {
     (void)device;
     return SIZE_MAX;
@@ -119,6 +125,7 @@ static const struct sl_device_ops cpu_ops = {
     .room = room,
     .network_reaches = network_reaches,
     .network_view = network_view,
+    .network_flush = network_flush,
     .alloc = alloc_block,
     .free = free_block,
     .share = share_block,

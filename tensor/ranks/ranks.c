@@ -61,6 +61,11 @@ static void *network_view(struct sl_device *device, void *block) {
     return sl_device_network_view(of(device)->devices[0], block);
 }
 
+static enum sl_status network_flush(struct sl_device *device, void *block, const void *seen, size_t bytes,
+                                    struct sl_error *err) {
+    return sl_device_network_flush(of(device)->devices[0], block, seen, bytes, err);
+}
+
 static void *alloc_block(struct sl_device *device, enum sl_memory memory, size_t bytes) {
     return sl_device_alloc(of(device)->devices[0], memory, bytes);
 }
@@ -181,6 +186,7 @@ static const struct sl_device_ops device_ops = {
     .room = room,
     .network_reaches = network_reaches,
     .network_view = network_view,
+    .network_flush = network_flush,
     .alloc = alloc_block,
     .free = free_block,
     .share = share_block,

@@ -480,9 +480,8 @@ template <int D, bool BF16, bool CODES>
 static void launch_blocks(struct gpu_queue *queue, const attend_call &c, int n_calls) {
     size_t bytes = 2 * TILE * PITCH<D> * sizeof(uint16_t) + THREADS * (D / 8) * 4 * sizeof(float);
     dim3 grid(c.n_tiles * (c.n_splits > 0 ? c.n_splits : 1), (unsigned)c.shape.n_kv_heads, (unsigned)n_calls);
-    auto kernel = attend_tensor<D, BF16, CODES>;
-    GPU_ALLOW_SHARED(kernel, bytes);
-    GPU_LAUNCH(kernel, grid, THREADS, bytes, queue, c);
+    GPU_ALLOW_SHARED((attend_tensor<D, BF16, CODES>), bytes);
+    GPU_LAUNCH((attend_tensor<D, BF16, CODES>), grid, THREADS, bytes, queue, c);
 }
 
 template <int D, bool BF16> static void launch(struct gpu_queue *queue, const attend_call &c, int n_calls) {
@@ -492,9 +491,9 @@ template <int D, bool BF16> static void launch(struct gpu_queue *queue, const at
     }
     if (c.n_splits > 0 && (uint32_t)(c.most_rows * (c.shape.n_heads / c.shape.n_kv_heads)) <= ROWS) {
         size_t bytes = 3 * TILE * PITCH<D> * sizeof(uint16_t);
-        auto kernel = attend_alone<D, BF16>;
-        GPU_ALLOW_SHARED(kernel, bytes);
-        GPU_LAUNCH(kernel, dim3(c.n_splits, (unsigned)c.shape.n_kv_heads, (unsigned)n_calls), 32, bytes, queue, c);
+        GPU_ALLOW_SHARED((attend_alone<D, BF16>), bytes);
+        GPU_LAUNCH((attend_alone<D, BF16>), dim3(c.n_splits, (unsigned)c.shape.n_kv_heads, (unsigned)n_calls), 32,
+                   bytes, queue, c);
         return;
     }
     launch_blocks<D, BF16, false>(queue, c, n_calls);

@@ -80,10 +80,13 @@ static bool can_do(const gpu_queue *queue, const step &next) {
     return true;
 }
 
-// As CUDA has it: a kernel is launched by a thread that uses the queue's device.
+// As CUDA has it: a kernel is launched by a thread that uses the queue's device. And by its own name, which whoever fails says.
 static void add(gpu_queue *queue, step next) {
     if (next.kernel != nullptr && queue->device != used_device()) {
         die("a kernel on a queue of a device that its thread does not use", next.kernel, 0);
+    }
+    if (next.kernel != nullptr && strcmp(next.kernel, "kernel") == 0) {
+        die("a kernel launched through a variable, whose name nobody will know", next.kernel, 0);
     }
     queue->steps.push_back(std::move(next));
     if (eager) {

@@ -28,6 +28,16 @@ static bool network_reaches(void) {
     return reached != NULL && strcmp(reached, "1") == 0; // else nobody does: not even the host
 }
 
+// Until then a kernel sees what was there before: who forgets it computes on that.
+static enum sl_status network_flush(void *block, const void *seen, size_t bytes, struct sl_error *err) {
+    char *view = sl_emu_network_view(block);
+    if (view == NULL) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "no network reaches the emulated device's memory");
+    }
+    memcpy(view, seen, bytes);
+    return SL_OK;
+}
+
 static enum sl_status open_device(int index, struct sl_error *err) {
     const char *fault = getenv(FAULT);
     if (fault != NULL) {
@@ -114,6 +124,7 @@ const struct gpu_driver sl_gpu_emulator = {
     .room = room,
     .network_reaches = network_reaches,
     .network_view = sl_emu_network_view,
+    .network_flush = network_flush,
     .alloc = sl_emu_alloc,
     .free = sl_emu_free,
     .alloc_shared = alloc_shared,

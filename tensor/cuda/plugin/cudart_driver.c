@@ -222,12 +222,49 @@ void sl_cudart_describe(int index, char *text, size_t bytes) {
 /*
  * All that is registered is of cudaMalloc(), so support with virtual memory management
  * (cudaDevAttrGPUDirectRDMAWithCudaVMMSupported) does not matter. An RDMA device reads what kernels wrote once the host has seen
- * their event. What it writes kernels would see behind a flush: nothing is granted in device memory.
+ * their event. What it writes kernels see behind a flush, or at once where the device orders it so.
  */
 static bool network_reaches(void) {
     int supported = 0;
     make_current();
     return cudaDeviceGetAttribute(&supported, cudaDevAttrGPUDirectRDMASupported, current) == cudaSuccess && supported;
+}
+
+static void *network_view(void *block) {
+    make_current(); // UCX asks CUDA about the block on this thread
+    return block;
+}
+
+static enum sl_status say_failure(struct sl_error *err) {
+    if (!atomic_load(&cuda.failed)) {
+        return SL_OK;
+    }
+    if (err != NULL) {
+        *err = cuda.first; // written once, before `failed`
+    }
+    return SL_ERR_INTERNAL;
+}
+
+static enum sl_status network_flush(void *block, const void *seen, size_t bytes, struct sl_error *err) {
+    int ordering = cudaGPUDirectRDMAWritesOrderingNone, options = 0;
+    (void)block, (void)seen, (void)bytes; // all that has come
+    make_current();
+    if (cudaDeviceGetAttribute(&ordering, cudaDevAttrGPUDirectRDMAWritesOrdering, current) != cudaSuccess ||
+        cudaDeviceGetAttribute(&options, cudaDevAttrGPUDirectRDMAFlushWritesOptions, current) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "device %d does not say when it sees what RDMA wrote", current);
+    }
+    if (ordering >= cudaGPUDirectRDMAWritesOrderingOwner) {
+        return SL_OK;
+    }
+    if ((options & cudaFlushGPUDirectRDMAWritesOptionHost) == 0) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "device %d neither orders what RDMA writes nor can be told to",
+                       current);
+    }
+    check(cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTargetCurrentDevice,
+                                             cudaFlushGPUDirectRDMAWritesToOwner),
+          "cudaDeviceFlushGPUDirectRDMAWrites");
+    return say_failure(err);
 }
 
 static size_t room(void) {
@@ -348,16 +385,6 @@ static bool event_reached(struct gpu_event *event) {
     return true;
 }
 
-static enum sl_status say_failure(struct sl_error *err) {
-    if (!atomic_load(&cuda.failed)) {
-        return SL_OK;
-    }
-    if (err != NULL) {
-        *err = cuda.first; // written once, before `failed`
-    }
-    return SL_ERR_INTERNAL;
-}
-
 static enum sl_status event_wait(struct gpu_event *event, struct sl_error *err) {
     make_current();
     check(cudaEventSynchronize((cudaEvent_t)event), "wait");
@@ -395,6 +422,8 @@ const struct gpu_driver sl_gpu_cudart = {
     .use = use,
     .room = room,
     .network_reaches = network_reaches,
+    .network_view = network_view,
+    .network_flush = network_flush,
     .alloc = alloc,
     .free = free_block,
     .alloc_shared = alloc_shared,

@@ -86,6 +86,11 @@ static void *network_view(struct sl_device *device, void *block) {
     return driver->network_view != NULL ? driver->network_view(block) : block;
 }
 
+static enum sl_status network_flush(struct sl_device *device, void *block, const void *seen, size_t bytes,
+                                    struct sl_error *err) {
+    return driver_of(device)->network_flush(block, seen, bytes, err);
+}
+
 static void *alloc_block(struct sl_device *device, enum sl_memory memory, size_t bytes) {
     const struct gpu_driver *driver = driver_of(device);
     if (bytes == 0) {
@@ -232,6 +237,7 @@ static const struct sl_device_ops gpu_ops = {
     .room = room,
     .network_reaches = network_reaches,
     .network_view = network_view,
+    .network_flush = network_flush,
     .alloc = alloc_block,
     .free = free_block,
     .share = share_block,

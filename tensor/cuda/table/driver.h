@@ -46,6 +46,8 @@ struct gpu_driver {
     bool (*network_reaches)(void); // an RDMA device may read and write its memory
     // Where it finds a block: NULL, or what this returns. Another address than the block's own is ordinary memory.
     void *(*network_view)(void *block);
+    // As sl_device_network_flush().
+    enum sl_status (*network_flush)(void *block, const void *seen, size_t bytes, struct sl_error *err);
     void *(*alloc)(size_t bytes); // device memory; NULL: exhausted
     void (*free)(void *block);
     void *(*alloc_shared)(size_t bytes); // host memory that kernels reach

@@ -80,14 +80,19 @@ uint8_t *make_region(struct sl_fabric *fabric, size_t bytes) {
     return base;
 }
 
-void open_landing(struct landing *landing, struct sl_fabric *fabric, void *block, size_t bytes, int64_t deadline_ms) {
-    static const struct sl_grant_events events = {on_complete, on_failure, on_release};
+const struct sl_grant_events landing_events = {on_complete, on_failure, on_release};
+
+void init_landing(struct landing *landing) {
     memset(landing, 0, sizeof *landing);
     pthread_mutex_init(&landing->lock, NULL);
     sl_cond_init(&landing->changed);
+}
+
+void open_landing(struct landing *landing, struct sl_fabric *fabric, void *block, size_t bytes, int64_t deadline_ms) {
+    init_landing(landing);
     landing->block = block;
     struct sl_error err = {0};
-    if (sl_grant_open(fabric, block, bytes, sl_deadline_in_ms(deadline_ms), &events, landing, &landing->grant,
+    if (sl_grant_open(fabric, block, bytes, sl_deadline_in_ms(deadline_ms), &landing_events, landing, &landing->grant,
                       &landing->ticket, &landing->ticket_bytes, &err) != SL_OK) {
         fail_msg("no grant: %s", err.text);
     }

@@ -44,6 +44,9 @@ bool is_link(const char *transport);
 // transport: of sl_fabric_config, or "tls": tcp with certificates.
 struct sl_fabric *start_fabric(const char *transport, const char *listen, const char *inject, int64_t heartbeat_ms);
 uint8_t *make_region(struct sl_fabric *fabric, size_t bytes);
+// Its lock, nothing noted yet; what notes events in it, for a grant that is opened otherwise than by open_landing().
+void init_landing(struct landing *landing);
+extern const struct sl_grant_events landing_events;
 void open_landing(struct landing *landing, struct sl_fabric *fabric, void *block, size_t bytes, int64_t deadline_ms);
 // Waits until the grant has ended, closes it, waits for its release, checks that events came once and in order.
 void close_landing(struct landing *landing);

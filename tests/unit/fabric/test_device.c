@@ -35,7 +35,8 @@ static void start(struct straight *s, const char *inject) {
     s->to = start_fabric("shm", "127.0.0.1:0", NULL, 0);
     s->from = start_fabric("shm", NULL, inject, 0);
     s->target = make_region(s->to, BYTES);
-    assert_int_equal(sl_fabric_region_add(s->from, s->device, BYTES, s->seen, NULL), SL_OK);
+    const struct sl_device_region device = {.base = s->device, .bytes = BYTES, .seen = s->seen};
+    assert_int_equal(sl_fabric_region_add(s->from, &device, NULL), SL_OK);
 }
 
 static void stop(struct straight *s) {
@@ -136,7 +137,8 @@ static void test_bounds_of_a_device_region(void **state) {
     size_t n;
     (void)state;
     start(&s, NULL);
-    assert_int_equal(sl_fabric_region_add(s.to, s.device, BYTES, s.seen, NULL), SL_OK);
+    const struct sl_device_region device = {.base = s.device, .bytes = BYTES, .seen = s.seen};
+    assert_int_equal(sl_fabric_region_add(s.to, &device, NULL), SL_OK);
     const struct sl_grant_events events = {0};
     assert_int_equal(sl_grant_open(s.to, s.device, 4096, 0, &events, NULL, &grant, &ticket, &n, NULL), SL_ERR_INVALID);
     struct sl_ship *ship = open_ship(&s, &landing);
@@ -150,8 +152,9 @@ static void test_bounds_of_a_device_region(void **state) {
     stop(&s);
     struct sl_fabric *tcp = start_fabric("tcp", NULL, NULL, 0);
     int x = 0;
-    assert_int_equal(sl_fabric_region_add(tcp, &x, sizeof x, &x, NULL), SL_ERR_UNSUPPORTED);
-    assert_int_equal(sl_fabric_region_add(tcp, NULL, 1, &x, NULL), SL_ERR_INVALID);
+    const struct sl_device_region small = {.base = &x, .bytes = sizeof x, .seen = &x}, none = {.bytes = 1, .seen = &x};
+    assert_int_equal(sl_fabric_region_add(tcp, &small, NULL), SL_ERR_UNSUPPORTED);
+    assert_int_equal(sl_fabric_region_add(tcp, &none, NULL), SL_ERR_INVALID);
     stop_fabric(&tcp);
 }
 

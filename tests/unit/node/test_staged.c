@@ -16,8 +16,6 @@ static void test_staged_reason_is_the_first_that_is_missing(void **state) {
     means.has_rdma = means.network_reaches = true; // whatever else is there
     assert_string_equal(sl_staged_reason(&means), "--gpudirect off");
     means.wanted = true;
-    assert_string_equal(sl_staged_reason(&means), "what arrives is verified by the host");
-    means.ships = true;
     assert_string_equal(sl_staged_reason(&means), "several devices compute one model");
     means.one_device = true;
     assert_string_equal(sl_staged_reason(&means), "UCX here does not know CUDA's memory, or is older than 1.16");
@@ -33,7 +31,7 @@ static void test_staged_reason_is_the_first_that_is_missing(void **state) {
 
 static void test_staged_reason_of_ordinary_memory_is_none(void **state) {
     const struct sl_direct_means means = {
-        .wanted = true, .ships = true, .one_device = true, .network_reaches = true, .ordinary = true};
+        .wanted = true, .one_device = true, .network_reaches = true, .ordinary = true};
     (void)state;
     assert_null(sl_staged_reason(&means));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where windows lie. See places.h.
-#include "fabric/places.h"
+#include "fabric/core/places.h"
 
 #include <string.h>
 

@@ -9,19 +9,19 @@
 
 #include <cmocka.h>
 
-#include "node/outgoing.h"
+#include "node/direct.h"
 #include "tensor/cuda/emulated/driver.h"
 #include "tensor/cuda/table/device.h"
 
 #define BYTES ((size_t)2 << 20)
 
 static const struct sl_direct_means all = {
-    .wanted = true, .ships = true, .one_device = true, .network_reaches = true, .ordinary = true};
+    .wanted = true, .one_device = true, .network_reaches = true, .ordinary = true};
 
 // Whether there is memory to leave from, of a device with so much room; whatever there is goes back.
-static bool opens(const char *transport, size_t room, const struct sl_direct_means *means) {
+static bool opens(const char *transport, size_t room, bool arrives, const struct sl_direct_means *means) {
     char most[24];
-    struct sl_outgoing outgoing;
+    struct sl_direct direct;
     struct sl_fabric *fabric;
     struct sl_device *device;
     const struct sl_fabric_config config = {.transport = transport};
@@ -31,31 +31,33 @@ static bool opens(const char *transport, size_t room, const struct sl_direct_mea
     size_t before = sl_gpu_emulator_bytes();
     snprintf(most, sizeof most, "%zu", before + room);
     setenv("SLUICE_EMULATED_MEMORY", most, 1);
-    sl_outgoing_open(&outgoing, fabric, device, BYTES, means);
-    bool open = outgoing.arena != NULL;
+    sl_direct_open(&direct, fabric, device, BYTES, arrives, means);
+    bool open = direct.arena != NULL;
     assert_true(open ? sl_gpu_emulator_bytes() > before : sl_gpu_emulator_bytes() == before);
-    void *block = open ? sl_arena_alloc(outgoing.arena, BYTES / 2) : NULL;
+    void *block = open ? sl_arena_alloc(direct.arena, BYTES / 2) : NULL;
     assert_true(!open || block != NULL);
-    sl_arena_free(outgoing.arena, block);
+    sl_arena_free(direct.arena, block);
     sl_fabric_destroy(&fabric);
-    sl_outgoing_close(&outgoing);
+    sl_direct_close(&direct);
     assert_int_equal(sl_gpu_emulator_bytes(), before);
     sl_device_close(&device);
     unsetenv("SLUICE_EMULATED_MEMORY");
     return open;
 }
 
-static void test_outgoing_memory_is_there_or_not_held(void **state) {
+static void test_direct_memory_is_there_or_not_held(void **state) {
     struct sl_direct_means means = all;
     (void)state;
-    assert_true(opens("shm", 5 * BYTES, &all));
-    assert_false(opens("tcp", 5 * BYTES, &all));     // it cannot be registered
-    assert_false(opens("shm", 5 * BYTES / 4, &all)); // it would leave no scratch
     means.wanted = false;
-    assert_false(opens("shm", 5 * BYTES, &means));
+    for (int arrives = 0; arrives < 2; arrives++) {
+        assert_true(opens("shm", 5 * BYTES, arrives, &all));
+        assert_false(opens("tcp", 5 * BYTES, arrives, &all));     // it cannot be registered
+        assert_false(opens("shm", 5 * BYTES / 4, arrives, &all)); // it would leave no scratch
+        assert_false(opens("shm", 5 * BYTES, arrives, &means));
+    }
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_outgoing_memory_is_there_or_not_held)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_direct_memory_is_there_or_not_held)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: where the windows of a peer lie, for reads without a message: asked of the peer, once for each window, and kept as long as
- *          the connection. Part of fetch.c.
+ *          the connection. For fetch.c.
  *
  *     unknown --find: LOOK--> ASKED --LOOK_REPLY: hear--> a place | by messages | refused
  *
