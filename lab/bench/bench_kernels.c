@@ -268,7 +268,7 @@ static const struct {
     {"scan, f16", do_scan, sl_cost_scan, 0, 0.10},
     {"select", do_select, sl_cost_select, 0, 0.01},
     {"attend_slots, the kept", do_slots, sl_cost_listed, 0, 0.25},
-    {"nearest", do_nearest, sl_cost_nearest, 0, 0.03},
+    {"nearest", do_nearest, sl_cost_nearest, 0, 0.50},
     {"merge", do_merge, sl_cost_gather, 0, 0.05},
     {"gather", do_gather, sl_cost_gather, 0, 0.50},
     {"digest, 64 rows of logits", do_digest, sl_cost_logits, SL_WORLD_SEQUENCES, 0.30},

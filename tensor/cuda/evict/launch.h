@@ -58,11 +58,13 @@ size_t sl_gpu_value_change_work(int n_heads, int group, int head_dim, uint32_t m
 void sl_gpu_value_change(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
                          int head_dim, int group, const float *weights, size_t weights_stride, bool mean_center,
                          void *work, float *out, size_t out_stride);
-// Of a key whose square overflows f32 the cosine is 0.
+// Of a key whose square overflows f32 the cosine is 0. layout: of the heads' pages, the host's. Without work tensor cores are not asked, which
+// round nothing here: keys are in their format as they are.
+size_t sl_gpu_nearest_work(int n_heads, uint32_t most_slots, const struct sl_page_layout *layout);
 void sl_gpu_nearest(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
                     const uint32_t *keep, size_t keep_stride, const uint32_t *kept, uint32_t *evicted_out,
                     size_t evicted_stride, uint32_t *into_out, size_t into_stride, float *cosine_out,
-                    size_t cosine_stride);
+                    size_t cosine_stride, const struct sl_page_layout *layout, void *work);
 // The lists stay as they are.
 size_t sl_gpu_merge_work(int n_heads);
 void sl_gpu_merge(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots, int head_dim,

@@ -3,33 +3,14 @@
  * Purpose: D2O: which retained key is the most similar to an evicted one, and the merge of the one into the other.
  *
  * Design: nearest is a product of matrices, 64 evicted by 64 retained keys at a time, of which only each row's best is kept: f32,
- *         in shared memory, of any format. Retained keys come in ascending order, so the first of equals stays.
+ *         in shared memory, of any format; nearest_tensor.cu has tensor cores do it, where they can. Retained keys come in ascending order, so the first of equals stays.
  *         merge: a block has some slots to merge into, and looks through the whole list for what goes there, in order; a warp has
  *         the slots of its number and adds the rows up, so that a sum's order is the list's. What is merged into is merged from
  *         nowhere, so blocks do not meet.
  */
-#include "tensor/cuda/block.h"
-#include "tensor/cuda/evict/launch.h"
-#include "tensor/cuda/pages.h"
+#include "tensor/cuda/evict/nearest.h"
 
 constexpr uint32_t THREADS = 256, WARPS = THREADS / 32, TILE = 64, DEPTH = 32;
-
-struct merge_call {
-    const gpu_head *heads;
-    const uint32_t *kept;
-    uint32_t *evicted;
-    size_t evicted_stride;
-    uint32_t *into;
-    size_t into_stride;
-    float *cosine;
-    size_t cosine_stride;
-};
-
-// Slots that may be merged: a head that keeps nothing has nothing to merge into.
-GPU_DEVICE uint32_t n_evicted(const merge_call &c, uint32_t h) {
-    uint32_t n = c.heads[h].n_slots, kept = c.kept[h];
-    return kept > 0 && kept < n ? n - kept : 0;
-}
 
 static __global__ void list_evicted(merge_call c, const uint32_t *keep, size_t keep_stride) {
     uint32_t n_keep = c.kept[blockIdx.y];
@@ -62,17 +43,12 @@ GPU_DEVICE void load_keys(const gpu_head *h, const uint32_t *slots, uint32_t fir
     }
 }
 
-// 1 / |x| of the key whose row four neighbours have; 0 of a zero key, or of one that is no number: its cosine is 0.
+// Of the key whose row four neighbours have.
 GPU_DEVICE float inverse_norm(float square) {
     square += __shfl_xor_sync(~0u, square, 1);
     square += __shfl_xor_sync(~0u, square, 2);
-    return square > 0.0f ? 1.0f / sqrtf(square) : 0.0f;
+    return inverse_root(square);
 }
-
-struct best { // of a row
-    float value;
-    uint32_t at; // in keep[]
-};
 
 // blockIdx: tiles of evicted slots, head. Thread (x, y) has rows 4 y .. + 4 and columns x, x + 16, x + 32, x + 48.
 static __global__ void __launch_bounds__(THREADS) nearest(merge_call c, const uint32_t *keep, size_t keep_stride) {
@@ -289,11 +265,20 @@ static __global__ void __launch_bounds__(THREADS)
 void sl_gpu_nearest(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
                     const uint32_t *keep, size_t keep_stride, const uint32_t *kept, uint32_t *evicted_out,
                     size_t evicted_stride, uint32_t *into_out, size_t into_stride, float *cosine_out,
-                    size_t cosine_stride) {
+                    size_t cosine_stride, const struct sl_page_layout *layout, void *work) {
     const merge_call c = {heads, kept, evicted_out, evicted_stride, into_out, into_stride, cosine_out, cosine_stride};
     unsigned tiles = (most_slots + TILE - 1) / TILE;
     GPU_LAUNCH(list_evicted, gpu::grid_of(most_slots, n_heads), THREADS, 0, queue, c, keep, keep_stride);
+    if (work != nullptr &&
+        gpu_nearest_tensor(queue, c, n_heads, most_slots, layout, keep, keep_stride, (float *)work)) {
+        return;
+    }
     GPU_LAUNCH(nearest, dim3(tiles > 0 ? tiles : 1, (unsigned)n_heads), THREADS, 0, queue, c, keep, keep_stride);
+}
+
+size_t sl_gpu_nearest_work(int n_heads, uint32_t most_slots, const struct sl_page_layout *layout) {
+    bool halves = layout->format == SL_KV_F16 || layout->format == SL_KV_BF16;
+    return halves ? (size_t)n_heads * most_slots * sizeof(float) : 0;
 }
 
 size_t sl_gpu_merge_work(int n_heads) {

@@ -136,9 +136,13 @@ static void nearest(struct sl_stream *stream, const struct sl_kv_heads *heads, s
                     struct sl_vectors cosine_out) {
     HEADS(stream, heads);
     const uint32_t *counts = sl_gpu_counts(s, kept, heads->n);
-    if (counts != NULL) {
+    const struct sl_page_layout *layout = heads->kv[0].work;
+    size_t bytes = sl_gpu_nearest_work(heads->n, most, layout);
+    void *work = bytes > 0 ? sl_gpu_scratch(s, bytes) : NULL;
+    if (counts != NULL && (bytes == 0 || work != NULL)) {
         sl_gpu_nearest(s->queue, on_device, heads->n, most, keep.at, keep.stride, counts, evicted_out.at,
-                       evicted_out.stride, into_out.at, into_out.stride, cosine_out.at, cosine_out.stride);
+                       evicted_out.stride, into_out.at, into_out.stride, cosine_out.at, cosine_out.stride, layout,
+                       work);
     }
 }
 

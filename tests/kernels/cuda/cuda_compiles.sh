@@ -68,5 +68,6 @@ wants attention/attend_packed.cu "mma.sync.aligned.m16n8k16.row.col.f32.f16" "mo
     "lop3.b32 .*0xea" "ld.*v4.*32"
 wants attention/stats.cu "ld.*v4.*32"
 wants retrieve/scan.cu "ld.*v4.*32"
+wants evict/nearest_tensor.cu "mma.sync.aligned.m16n8k16.row.col.f32.f16" "ldmatrix.sync.aligned.m8n8.x4.shared" "cp.async.cg.shared.global"
 wants evict/gather.cu "ld.*v4.*32" "st.*v4.*32"
 echo "$n files, by ${clang:-nvcc}"

@@ -25,6 +25,7 @@ WANTED = {
     "attention_stats": [("add_rows", [WIDE])],
     "attention_stats_tensor": [("stats_tensor", [r"HMMA\.16816\.F32", r"LDSM\.16\.M88\.4", r"MUFU\.EX2", WIDE])],
     "attention_collect": [("collect", [WIDE, r"\bST(G)?\.E\.128\b"])],
+    "evict_nearest_tensor": [("nearest_tensor", [r"HMMA\.16816\.F32", r"LDSM\.16\.M88\.4", r"LDGSTS\S*\.128"]), ("invert_norms", [WIDE])],
     "evict_gather": [("gather", [WIDE, r"\bST(G)?\.E\.128\b"])],
     "retrieve_scan": [(f"scanIL12sl_kv_format{i}E", [WIDE]) for i in range(4)],
     "retrieve_rows": [("put_rows", [WIDE, r"\bST(G)?\.E\.128\b"])],
