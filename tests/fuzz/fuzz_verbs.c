@@ -40,7 +40,11 @@ static struct landing {
     struct sl_wire_ticket head;
     uint64_t n_segments, bytes; // that right messages have brought
 } landings[N_GRANTS];
-static struct sl_region region;
+static struct sl_region region, device_region;
+// A device's, by its own addresses: nobody touches it. What arrives is with whoever verifies it, until it ends.
+static _Alignas(4096) uint8_t device[N_GRANTS * SLOT_BYTES];
+static struct sl_arrival *arrivals[N_GRANTS];
+static bool ends_arrivals; // at once: the fabric stops
 static _Alignas(4096) uint8_t memory[(N_GRANTS + 1) * SLOT_BYTES];
 static struct sl_window *window;
 static struct sl_wire_ticket window_head;
@@ -78,10 +82,37 @@ static void on_failure(void *arg, enum sl_status status, const char *text) {
 
 static void on_release(void *arg) {
     struct landing *landing = arg;
-    fuzz_require(landing->there);
+    fuzz_require(landing->there && !arrivals[landing - landings]);
     landing->there = false;
     landing->grant = NULL;
     ASAN_POISON_MEMORY_REGION(block_of(landing), BLOCK_BYTES);
+}
+
+static void end_arrival(size_t i, uint8_t how) {
+    if (arrivals[i]) {
+        enum sl_status status = how % 4 == 1 ? SL_ERR_PEER_CORRUPT : how % 4 == 2 ? SL_ERR_INTERNAL : SL_OK;
+        sl_arrival_end(&arrivals[i], status, how / 4);
+    }
+}
+
+static void on_arrived(void *arg, struct sl_arrival *arrival) {
+    struct landing *landing = arg;
+    size_t i = (size_t)(landing - landings);
+    fuzz_require(landing->there && !arrivals[i] && arrival->n > 0);
+    for (uint32_t at = 0; at < arrival->n; at++) {
+        const struct sl_arrived *one = &arrival->at[at];
+        size_t offset = (size_t)((const uint8_t *)one->data - device) - i * SLOT_BYTES, sum = 0;
+        for (uint32_t part = 0; part < one->n_parts; part++) {
+            fuzz_require(one->part_bytes[part] > 0);
+            sum += one->part_bytes[part];
+        }
+        fuzz_require(sum == one->bytes && offset <= BLOCK_BYTES && one->bytes <= BLOCK_BYTES - offset);
+    }
+    arrivals[i] = arrival;
+    uint8_t how = draw();
+    if (ends_arrivals || how & 1) {
+        end_arrival(i, how >> 1);
+    }
 }
 
 static void step_grant(struct sl_fabric *fabric) {
@@ -89,7 +120,9 @@ static void step_grant(struct sl_fabric *fabric) {
     uint8_t what = draw();
     struct landing *landing = &landings[what % N_GRANTS];
     struct sl_error err;
-    if (landing->grant && what & 0x80) {
+    if (arrivals[what % N_GRANTS] && what & 0x10) {
+        end_arrival(what % N_GRANTS, what >> 5);
+    } else if (landing->grant && what & 0x80) {
         sl_grant_close(&landing->grant);
     } else if (landing->grant) {
         sl_grant_renew(landing->grant, sl_deadline_in_ms(what));
@@ -98,8 +131,10 @@ static void step_grant(struct sl_fabric *fabric) {
         size_t bytes;
         *landing = (struct landing){.there = true};
         ASAN_UNPOISON_MEMORY_REGION(block_of(landing), BLOCK_BYTES);
-        fuzz_require(sl_grant_open(fabric, block_of(landing), BLOCK_BYTES, sl_deadline_in_ms(PATIENCE_MS), &events,
-                                   landing, &landing->grant, &ticket, &bytes, &err) == SL_OK);
+        void *there = what & 0x40 ? device + (landing - landings) * SLOT_BYTES : NULL;
+        fuzz_require(sl_grant_open_in_device(fabric, there, on_arrived, block_of(landing), BLOCK_BYTES,
+                                             sl_deadline_in_ms(PATIENCE_MS), &events, landing, &landing->grant, &ticket,
+                                             &bytes, &err) == SL_OK);
         memcpy(&landing->head, ticket, sizeof landing->head);
         free(ticket);
     }
@@ -475,7 +510,13 @@ static void take_step(struct sl_fabric *fabric, uint8_t what) {
 // In one turn of the progress thread: one step, or more.
 static bool step(void) {
     if (n_steps == 0) {
-        region.next = fuzz_wire.fabric->regions;
+        device_region = (struct sl_region){.next = fuzz_wire.fabric->regions,
+                                           .base = device,
+                                           .bytes = sizeof device,
+                                           .seen = memory,
+                                           .within = &region,
+                                           .arrives = true};
+        region.next = &device_region;
         fuzz_wire.fabric->regions = &region;
         fuzz_wire.fabric->epoch = 1001; // inputs are to mean the same tomorrow
         sl_fabric_on_request(fuzz_wire.fabric, on_request, NULL);
@@ -488,6 +529,10 @@ static bool step(void) {
     }
     n_steps++;
     if (left == 0 || n_steps >= MAX_STEPS) {
+        ends_arrivals = true;
+        for (size_t i = 0; i < N_GRANTS; i++) {
+            end_arrival(i, 0);
+        }
         fuzz_wire.fabric->regions = NULL; // this one is not to be freed
         return false;
     }
@@ -528,6 +573,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     region = (struct sl_region){
         .base = memory, .bytes = sizeof memory, .handle = memory, .rkey = "our key", .rkey_bytes = 8};
     ASAN_POISON_MEMORY_REGION(memory, sizeof memory);
+    ASAN_POISON_MEMORY_REGION(device, sizeof device);
+    ends_arrivals = false;
     fuzz_require(sl_fabric_create(&config, &fabric, &err) == SL_OK);
     struct sl_fabric_stats stats;
     sl_fabric_get_stats(fabric, &stats);
