@@ -31,6 +31,8 @@
     (sl_cuda_launching(#kernel),                                                                                       \
      (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes)))
 #else
+#include <cstring>
+
 #include "tensor/cuda/emu/emu.h"
 #include "tensor/half.h"
 #define GPU_UNROLL
@@ -42,9 +44,10 @@
     emu::launch(#kernel, grid, block, dynamic_bytes, queue, kernel, __VA_ARGS__)
 #endif
 
-#define GPU_DEVICE        static __device__ __forceinline__
-#define GPU_HOST_DEVICE   static __host__ __device__ __forceinline__
-#define GPU_DEVICE_MEMBER __device__ __forceinline__
+#define GPU_DEVICE             static __device__ __forceinline__
+#define GPU_HOST_DEVICE        static __host__ __device__ __forceinline__
+#define GPU_DEVICE_MEMBER      __device__ __forceinline__
+#define GPU_HOST_DEVICE_MEMBER __host__ __device__ __forceinline__
 
 namespace gpu {
 
@@ -201,6 +204,23 @@ GPU_DEVICE void cp_async16(void *to, const void *from) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
                  "l"(from));
 }
+// Words that are read once, one behind another at a multiple of their size: the first level's cache keeps none of them.
+GPU_DEVICE void read_once(const uint32_t *from, uint32_t (&to)[4]) {
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "l"(from));
+}
+GPU_DEVICE void read_once(const uint32_t *from, uint32_t (&to)[2]) {
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0,%1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "l"(from));
+}
+GPU_DEVICE void read_once(const uint32_t *from, uint32_t (&to)[1]) {
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.u32 %0, [%1];" : "=r"(to[0]) : "l"(from));
+}
+// The compiler forgets how a pointer came about, so it adds to it and does not compute it anew.
+GPU_DEVICE float *settled(float *p) {
+    asm volatile("" : "+l"(p));
+    return p;
+}
 // A line of 128 bytes into the second level's cache.
 GPU_DEVICE void prefetch(const void *line) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
@@ -288,6 +308,12 @@ static inline uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) {
 }
 static inline void cp_async16(void *to, const void *from, EMU_HERE) {
     emu::copy_later(to, from, 16, file, line);
+}
+template <int N> static inline void read_once(const uint32_t *from, uint32_t (&to)[N]) {
+    memcpy(to, __builtin_assume_aligned(from, sizeof to), sizeof to);
+}
+static inline float *settled(float *p) {
+    return p;
 }
 static inline void prefetch(const void *) {}
 static inline void cp_async_commit() {

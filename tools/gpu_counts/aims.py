@@ -52,12 +52,17 @@ def prefill(n, budget=0, chunk=512, folds=False, rotated=False):
     return {"products": products, "attention": attention, "fold": fold, "around": around, "gather": evict}
 
 
+def weights_of(rows):
+    """Seconds of a step's products: by shape, as far as a case has it; o is qkv's, and the head up's."""
+    qkv, down, up = LAYERS * E * (2 * HEADS + 2 * KV_HEADS) * D, LAYERS * E * F, LAYERS * 2 * E * F + HEAD
+    return sum(2 * n / (BANDWIDTH * P[f"matmul {name}, {rows}, bf16"]) for name, n in (("qkv", qkv), ("down", down), ("up", up)))
+
+
 def decode(sequences, slots, layers, page_bytes, case, rows):
     """Weights at so many rows, pages of so many layers: seconds, and the floor."""
     weights, pages = 2 * (MATRICES + HEAD), sequences * slots / 64 * KV_HEADS * layers * page_bytes
     floor = (weights + pages) / BANDWIDTH
-    return weights / (BANDWIDTH * P[f"matmul up, {rows}, bf16"]) + pages / (BANDWIDTH * P[case]), floor, pages / (
-        BANDWIDTH * P[case]), pages / BANDWIDTH
+    return weights_of(rows) + pages / (BANDWIDTH * P[case]), floor, pages / (BANDWIDTH * P[case]), pages / BANDWIDTH
 
 
 def main():
@@ -71,7 +76,7 @@ def main():
         text = ", ".join(f"{part} {seconds:.1f}" for part, seconds in parts.items() if seconds > 0.05)
         ratio = f", {total / sum(whole.values()):.2f} of full (aim {aim})" if aim else ""
         print(f"prefill of 128k, {name}: {total:.1f} s{ratio}: {text}")
-    seconds, floor, pages, pages_floor = decode(64, 8192, LAYERS, 9216, "attend, a step, int4", "16 rows")
+    seconds, floor, pages, pages_floor = decode(64, 8192, LAYERS, 9216, "attend, a step, int4", "64 rows")
     print(f"decode, 64 sequences of 8k, int4: attention {pages * 1e3:.1f} ms, {pages_floor / pages:.2f} of bandwidth (aim 0.7); "
           f"the step {seconds * 1e3:.1f} ms, {floor / seconds:.2f}")
     seconds, floor, pages, _ = decode(1, n, 1, 2 * 64 * D * 2 // 8 + 1024, "attend, a step, int2", "1 row")

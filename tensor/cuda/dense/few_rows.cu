@@ -1,140 +1,193 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: y = act(x W^T + bias), and its gated form, by tensor cores, of up to 16 rows: what is read is the weights.
+ * Purpose: y = act(x W^T + bias), and its gated form, by tensor cores, of up to 8 rows: what is read is the weights.
  *
- * Design: a block has 16 rows by 64 columns of y, a warp 8 columns of it; x and W lie in shared memory in two stages of 32 along k, the
- *         next one on its way in registers. Codes are bf16 exactly; 32 of them share a scale, which their sum is multiplied by.
+ * Design: a warp has 16 columns of y, of a gated matrix of each side, and a piece of k (tensor_cores.h), whose units go from memory to
+ *         registers, some ahead, and from there into products (units.h); no warp waits for another before the end. A block has all pieces of its
+ *         columns, which are added up in shared memory. x comes as it is, and is rounded by each warp: it is in the caches, W passes them by.
  */
 #include "tensor/cuda/dense/tensor_cores.h"
 
-#include "tensor/cuda/dense/weights.h"
+#include "tensor/cuda/dense/units.h"
 
-constexpr uint32_t ROWS = GPU_FEW_ROWS, THREADS = 256, COLUMNS = 64, DEPTH = 32;
-constexpr uint32_t PITCH = DEPTH + 8; // no two of eight rows in one bank
+constexpr uint32_t ROWS = GPU_FEW_ROWS, THREADS = 256, WARPS = THREADS / 32;
+template <uint32_t SIDES> constexpr uint32_t AHEAD = SIDES == 1 ? 4 : 3; // units: more and registers spill
 
-// Weights [i, i + 8) of a row as bf16: stored, or their codes.
-GPU_DEVICE uint4 read_bf16x8(const gpu_matrix &w, int64_t row, int64_t i) {
-    int64_t at = (row * w.pitch + i) / 8;
-    if (w.kind == GPU_WEIGHT_BF16) {
-        return ((const uint4 *)w.weights)[at];
-    }
-    if (w.kind == GPU_WEIGHT_INT8) {
-        uint2 codes = ((const uint2 *)w.weights)[at];
-        return gpu::widen8_int8(codes.x, codes.y);
-    }
-    return gpu::widen8_int4(((const uint32_t *)w.weights)[at]);
+// A lane's row of x, if it has one.
+struct row_of_x {
+    const float *at; // of its eight of a unit
+    uint32_t left;   // units from there that have something of it
+    int64_t k;       // numbers from there to the row's end
+};
+
+GPU_DEVICE row_of_x x_at(const gpu_product &args, int64_t k, uint32_t u) {
+    uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    int64_t from = gpu::UNIT * (int64_t)u + 8 * t, left = g < args.m && from < k ? k - from : 0;
+    return {args.x + (g < args.m ? g : 0) * args.x_stride + from, (uint32_t)((left + gpu::UNIT - 1) / gpu::UNIT), left};
 }
 
-// What a thread holds of the next stage.
-template <uint32_t SIDES> struct ahead { uint4 x, w[SIDES]; };
-
-// side 1: the second half of a gated matrix.
-template <uint32_t SIDES>
-GPU_DEVICE void fetch(const gpu_matrix &w, const gpu_product &args, int64_t n_columns, int64_t k0, ahead<SIDES> &next) {
-    const uint4 none = {0, 0, 0, 0};
-    uint32_t row = threadIdx.x / 4, k = threadIdx.x % 4 * 8;
-    if (row < ROWS) {
-        next.x = row < args.m ? gpu::round8(args.x + row * args.x_stride, k0 + k, w.k) : none;
-    }
-    int64_t j = (int64_t)blockIdx.x * COLUMNS + row;
-    GPU_UNROLL
-    for (uint32_t side = 0; side < SIDES; side++) {
-        next.w[side] = j < n_columns ? read_bf16x8(w, j + side * n_columns, k0 + k) : none;
-    }
+GPU_DEVICE void advance(row_of_x &x, uint32_t n_units) {
+    x.at += n_units * gpu::UNIT;
+    x.left = x.left > n_units ? x.left - n_units : 0;
+    x.k -= n_units * gpu::UNIT;
 }
 
-template <uint32_t SIDES> struct stage { uint16_t x[ROWS][PITCH], w[SIDES][COLUMNS][PITCH]; };
-
-template <uint32_t SIDES> GPU_DEVICE void put(const ahead<SIDES> &next, stage<SIDES> *to) {
-    uint32_t row = threadIdx.x / 4, k = threadIdx.x % 4 * 8;
-    if (row < ROWS) {
-        *(uint4 *)&to->x[row][k] = next.x;
-    }
-    GPU_UNROLL
-    for (uint32_t side = 0; side < SIDES; side++) {
-        *(uint4 *)&to->w[side][row][k] = next.w[side];
-    }
-}
-
-// Of element e of a thread's four.
-GPU_DEVICE int64_t column_of(uint32_t e) {
-    return (int64_t)blockIdx.x * COLUMNS + threadIdx.x / 32 * 8 + threadIdx.x % 4 * 2 + e % 2;
-}
-GPU_DEVICE int64_t row_of(uint32_t e) {
-    return threadIdx.x % 32 / 4 + e / 2 * 8;
-}
-
-// sums += x W^T over a stage; of codes times the scale of their column.
-template <uint32_t SIDES, bool CODES>
-GPU_DEVICE void multiply(const stage<SIDES> *from, const gpu_matrix &w, int64_t n_columns, int64_t k0,
-                         float (&sums)[SIDES][4]) {
-    uint32_t lane = threadIdx.x % 32;
-    uint32_t a[DEPTH / 16][4];
-    GPU_UNROLL
-    for (uint32_t step = 0; step < DEPTH / 16; step++) {
-        gpu::ldmatrix_x4(a[step], &from->x[lane % 16][16 * step + lane / 16 * 8]);
-    }
-    GPU_UNROLL
-    for (uint32_t side = 0; side < SIDES; side++) {
-        uint32_t b[4]; // all of the depth: two operands
-        gpu::ldmatrix_x4(b, &from->w[side][threadIdx.x / 32 * 8 + lane % 8][lane / 8 * 8]);
-        const uint32_t first[2] = {b[0], b[1]}, second[2] = {b[2], b[3]};
-        float part[4] = {};
-        float(&sum)[4] = CODES ? part : sums[side];
-        gpu::mma_bf16(sum, a[0], first);
-        gpu::mma_bf16(sum, a[1], second);
+// WIDE: rows are whole eights, at multiples of 16 bytes.
+template <bool WIDE> GPU_DEVICE void fetch_x(const row_of_x &row, uint32_t i, float (&out)[8]) {
+    const float *from = row.at + i * gpu::UNIT;
+    if (WIDE) {
+        float4 a = {0, 0, 0, 0}, b = {0, 0, 0, 0};
+        if (i < row.left) {
+            a = ((const float4 *)from)[0], b = ((const float4 *)from)[1];
+        }
+        out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w;
+        out[4] = b.x, out[5] = b.y, out[6] = b.z, out[7] = b.w;
+    } else {
         GPU_UNROLL
-        for (uint32_t e = 0; CODES && e < 4; e++) {
-            int64_t j = column_of(e);
-            float scale =
-                j < n_columns ? gpu::f16_to_f32(w.scales[((j + side * n_columns) * w.pitch + k0) / 32]) : 0.0f;
-            sums[side][e] = fmaf(scale, part[e], sums[side][e]);
+        for (int e = 0; e < 8; e++) {
+            out[e] = i * gpu::UNIT + e < row.k ? from[e] : 0.0f;
         }
     }
 }
 
-// blockIdx: tiles of columns.
-template <uint32_t SIDES, bool CODES>
-static __global__ void __launch_bounds__(THREADS) few_rows(gpu_matrix w, gpu_product args, int64_t n_columns) {
-    __shared__ __attribute__((aligned(16))) stage<SIDES> stages[2];
-    float sums[SIDES][4] = {};
-    ahead<SIDES> next;
-    fetch<SIDES>(w, args, n_columns, 0, next);
-    put<SIDES>(next, &stages[0]);
-    __syncthreads();
-    for (int64_t k0 = 0; k0 < w.k; k0 += DEPTH) {
-        uint32_t now = (uint32_t)(k0 / DEPTH % 2);
-        if (k0 + DEPTH < w.k) {
-            fetch<SIDES>(w, args, n_columns, k0 + DEPTH, next);
+template <uint32_t SIDES, int KIND> struct ahead {
+    gpu::unit_of_w<KIND> w[SIDES];
+    float x[8];
+};
+
+template <uint32_t SIDES, int KIND> struct sources {
+    gpu::rows_of_w<KIND> w[SIDES];
+    row_of_x x;
+};
+
+template <uint32_t SIDES, int KIND, bool WIDE>
+GPU_DEVICE void fetch(const sources<SIDES, KIND> &from, uint32_t i, ahead<SIDES, KIND> &out) {
+    GPU_UNROLL
+    for (uint32_t side = 0; side < SIDES; side++) {
+        gpu::fetch_unit<KIND>(from.w[side], i, out.w[side]);
+    }
+    fetch_x<WIDE>(from.x, i, out.x);
+}
+
+template <uint32_t SIDES, int KIND> GPU_DEVICE void multiply(const ahead<SIDES, KIND> &unit, float (&sums)[SIDES][4]) {
+    uint4 b = gpu::pairs_of<KIND>(unit.x);
+    GPU_UNROLL
+    for (uint32_t side = 0; side < SIDES; side++) {
+        uint32_t a[2][4];
+        float scales[2];
+        gpu::operands<KIND>(unit.w[side], a);
+        gpu::scales_of<KIND>(unit.w[side], scales);
+        gpu::add_unit<KIND>(a, b, scales, sums[side]);
+    }
+}
+
+// sums += x W^T over n units.
+template <uint32_t SIDES, int KIND, bool WIDE>
+GPU_DEVICE void add_piece(sources<SIDES, KIND> &from, uint32_t n, float (&sums)[SIDES][4]) {
+    constexpr uint32_t N = AHEAD<SIDES>;
+    ahead<SIDES, KIND> next[N];
+    GPU_UNROLL
+    for (uint32_t i = 0; i < N; i++) {
+        if (i < n) {
+            fetch<SIDES, KIND, WIDE>(from, i, next[i]);
         }
-        multiply<SIDES, CODES>(&stages[now], w, n_columns, k0, sums);
-        if (k0 + DEPTH < w.k) {
-            put<SIDES>(next, &stages[now ^ 1]); // whose readers came to the barrier before
+    }
+    GPU_UNROLL_BY(1)
+    for (; n >= N; n -= N) {
+        GPU_UNROLL
+        for (uint32_t side = 0; side < SIDES; side++) {
+            gpu::advance<KIND>(from.w[side], N);
         }
-        __syncthreads();
+        advance(from.x, N);
+        GPU_UNROLL
+        for (uint32_t i = 0; i < N; i++) {
+            multiply<SIDES, KIND>(next[i], sums);
+            if (i + N < n) {
+                fetch<SIDES, KIND, WIDE>(from, i, next[i]);
+            }
+        }
     }
     GPU_UNROLL
-    for (uint32_t e = 0; e < 4; e++) {
-        int64_t j = column_of(e);
-        if (row_of(e) < args.m && j < n_columns) {
-            float *y = args.y + row_of(e) * args.y_stride + j;
-            *y = gpu::finished<SIDES>(w, j, sums[0][e] + (args.accumulate ? *y : 0.0f), sums[SIDES - 1][e]);
+    for (uint32_t i = 0; i < N; i++) {
+        if (i < n) {
+            multiply<SIDES, KIND>(next[i], sums);
         }
     }
 }
 
-template <uint32_t SIDES, bool CODES>
+// blockIdx: tiles of 16 columns, WARPS / n_pieces of them.
+template <uint32_t SIDES, int KIND, bool WIDE>
+static __global__ void __launch_bounds__(THREADS, WIDE ? 2 : 1)
+    few_rows(gpu_matrix w, gpu_product args, int64_t n_columns, uint32_t n_pieces) {
+    __shared__ float pieces[WARPS][SIDES][ROWS][16 + 1];
+    uint32_t warp = threadIdx.x / 32, piece = warp % n_pieces, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    uint32_t n_units = (uint32_t)(w.pitch / gpu::UNIT), n_wide = WARPS / n_pieces * 16; // columns of the block
+    uint32_t begin = gpu::begin_of(piece, n_pieces, n_units), end = gpu::begin_of(piece + 1, n_pieces, n_units);
+    int64_t first = blockIdx.x * (int64_t)n_wide;
+    sources<SIDES, KIND> from;
+    GPU_UNROLL
+    for (uint32_t side = 0; side < SIDES; side++) {
+        from.w[side] =
+            gpu::rows_at<KIND>(w, side * n_columns + first + warp / n_pieces * 16, (side + 1) * n_columns, begin);
+    }
+    from.x = x_at(args, w.k, begin);
+    float sums[SIDES][4] = {};
+    add_piece<SIDES, KIND, WIDE>(from, (end < n_units ? end : n_units) - begin, sums);
+    GPU_UNROLL
+    for (uint32_t e = 0; e < SIDES * 4; e++) {
+        pieces[warp][e / 4][2 * t + e % 2][g + e % 4 / 2 * 8] = sums[e / 4][e % 4];
+    }
+    __syncthreads();
+    GPU_UNROLL_BY(1)
+    for (uint32_t i = threadIdx.x; i < n_wide * (uint32_t)args.m; i += THREADS) {
+        uint32_t r = i / n_wide, c = i % n_wide, p0 = c / 16 * n_pieces;
+        int64_t j = first + c;
+        float sum[SIDES];
+        GPU_UNROLL
+        for (uint32_t side = 0; side < SIDES; side++) {
+            sum[side] = pieces[p0][side][r][c % 16] + pieces[p0 + 1][side][r][c % 16];
+            for (uint32_t p = 2; p < n_pieces; p += 2) {
+                sum[side] += pieces[p0 + p][side][r][c % 16] + pieces[p0 + p + 1][side][r][c % 16];
+            }
+        }
+        if (j < n_columns) {
+            float *y = args.y + r * args.y_stride + j;
+            *y = gpu::finished<SIDES>(w, j, sum[0] + (args.accumulate ? *y : 0.0f), sum[SIDES - 1]);
+        }
+    }
+}
+
+template <int KIND, bool WIDE>
+static void launch_sides(struct gpu_queue *queue, const gpu_matrix &w, const gpu_product &args, int64_t n_columns) {
+    uint32_t n_pieces = GPU_PIECES(w.n);
+    int64_t n_wide = WARPS / n_pieces * 16;
+    unsigned grid = (unsigned)((n_columns + n_wide - 1) / n_wide);
+    if (w.gated) {
+        GPU_LAUNCH((few_rows<2, KIND, WIDE>), grid, THREADS, 0, queue, w, args, n_columns, n_pieces);
+    } else {
+        GPU_LAUNCH((few_rows<1, KIND, WIDE>), grid, THREADS, 0, queue, w, args, n_columns, n_pieces);
+    }
+}
+
+template <int KIND>
 static void launch(struct gpu_queue *queue, const gpu_matrix &w, const gpu_product &args, int64_t n_columns) {
-    unsigned grid = (unsigned)((n_columns + COLUMNS - 1) / COLUMNS);
-    GPU_LAUNCH((few_rows<SIDES, CODES>), grid, THREADS, 0, queue, w, args, n_columns);
+    if ((w.k % 8 | args.x_stride % 4) == 0 && ((uintptr_t)args.x & 15) == 0) {
+        launch_sides<KIND, true>(queue, w, args, n_columns);
+    } else {
+        launch_sides<KIND, false>(queue, w, args, n_columns);
+    }
 }
 
 void sl_gpu_matmul_few_rows(struct gpu_queue *queue, const struct gpu_matrix *w, const struct gpu_product *args,
                             int64_t n_columns) {
-    bool codes = w->kind != GPU_WEIGHT_BF16;
-    if (w->gated) {
-        codes ? launch<2, true>(queue, *w, *args, n_columns) : launch<2, false>(queue, *w, *args, n_columns);
-    } else {
-        codes ? launch<1, true>(queue, *w, *args, n_columns) : launch<1, false>(queue, *w, *args, n_columns);
+    switch (w->kind) {
+    case GPU_WEIGHT_INT8:
+        launch<GPU_WEIGHT_INT8>(queue, *w, *args, n_columns);
+        break;
+    case GPU_WEIGHT_INT4:
+        launch<GPU_WEIGHT_INT4>(queue, *w, *args, n_columns);
+        break;
+    default:
+        launch<GPU_WEIGHT_BF16>(queue, *w, *args, n_columns);
     }
 }

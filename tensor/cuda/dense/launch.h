@@ -33,7 +33,8 @@ struct gpu_product { // struct sl_matmul
     float *y;
     int64_t y_stride, n_columns; // 0: all
     bool accumulate;
-    void *work; // device memory of sl_gpu_matmul_work() bytes, at a multiple of 16
+    bool reading; // rows of a prompt, which may have other bits than the same ones elsewhere
+    void *work;   // device memory of sl_gpu_matmul_work() bytes, at a multiple of 16
 };
 
 struct gpu_norm { // struct sl_norm
@@ -66,7 +67,7 @@ struct gpu_picked { // struct sl_picked
 };
 
 // The structs are the host's and are taken at the call. embed, of stored weights, and rotate are exact; a product is a sum in
-// f32 in ascending order of k, with x rounded to bf16 where weights are bf16 or quantized; y, if it is added to, comes last there.
+// f32 in an order that m has no part in (dense/tensor_cores.h), with x rounded to bf16 where weights are bf16 or quantized; y, if it is added to, comes last there.
 void sl_gpu_embed(struct gpu_queue *queue, const struct gpu_matrix *table, const int32_t *ids, int64_t m, float *out);
 void sl_gpu_norm(struct gpu_queue *queue, const struct gpu_norm *of, const float *x, int64_t x_stride, int64_t m,
                  int n_groups, float *out, int64_t out_stride);
@@ -75,7 +76,7 @@ void sl_gpu_angles(struct gpu_queue *queue, const struct gpu_rope *rope, const i
 void sl_gpu_rotate(struct gpu_queue *queue, const struct gpu_rope *rope, const float *cosines, const float *sines,
                    float *x, int64_t stride, int64_t m, int n_heads);
 void sl_gpu_matmul(struct gpu_queue *queue, const struct gpu_matrix *w, const struct gpu_product *args);
-size_t sl_gpu_matmul_work(const struct gpu_matrix *w, int64_t m); // where many rows become bf16; 0 for few
+size_t sl_gpu_matmul_work(const struct gpu_matrix *w, int64_t m, bool reading); // for x as bf16, and sums; may be 0
 
 // What is around a product of many rows, or by a library. x[m][k] to bf16, out[m][pitch] with zeros behind k; and of a library's
 // sums[m][w->n] what sl_gpu_matmul() does with its own.

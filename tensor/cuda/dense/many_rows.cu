@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: y = act(x W^T + bias), and its gated form, by tensor cores, of more than 16 rows: what takes time is the products.
+ * Purpose: y = act(x W^T + bias), and its gated form, by tensor cores, of rows of prompts: what takes time is the products.
  *
  * Design: x becomes bf16 first. A block has a tile of N by N, of a gated matrix half of it from each side, and four warps, two by two.
  *         Three stages of 32 along k lie in shared memory; x, and W where it is bf16, come by cp.async, two stages ahead. Codes come
@@ -259,10 +259,7 @@ static void launch_sides(struct gpu_queue *queue, const gpu_matrix &w, const gpu
     }
 }
 
-size_t sl_gpu_matmul_work(const struct gpu_matrix *w, int64_t m) {
-    if (m <= GPU_FEW_ROWS || w->kind == GPU_WEIGHT_F32 || w->kind == GPU_WEIGHT_F16) {
-        return 0;
-    }
+size_t sl_gpu_many_rows_work(const struct gpu_matrix *w, int64_t m) {
     return (size_t)((m < MOST_ROWS ? m : MOST_ROWS) * w->pitch) * sizeof(uint16_t);
 }
 

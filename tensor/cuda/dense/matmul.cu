@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: y = act(x W^T + bias), and its gated form, in f32: of f32 and f16 weights, whose other side may not be rounded. Others
- *          are few_rows.cu's, many_rows.cu's and wgmma.cu's.
+ *          are few_rows.cu's, some_rows.cu's, many_rows.cu's and wgmma.cu's.
  *
  * Design: a block has a tile of y, ROWS by 64; weights become f32 on their way to shared memory, 32 along k at a time, which is
  *         a group that shares a scale. Every element is one sum in ascending order of k, in both tiles: a row's bits do not depend
@@ -98,14 +98,27 @@ static void launch(struct gpu_queue *queue, const gpu_matrix &w, const gpu_produ
     }
 }
 
+static bool is_by_tensor_cores(const struct gpu_matrix *w) {
+    return w->kind != GPU_WEIGHT_F32 && w->kind != GPU_WEIGHT_F16;
+}
+
+size_t sl_gpu_matmul_work(const struct gpu_matrix *w, int64_t m, bool reading) {
+    if (!is_by_tensor_cores(w) || (!reading && m <= GPU_FEW_ROWS)) {
+        return 0;
+    }
+    return reading ? sl_gpu_many_rows_work(w, m) : sl_gpu_some_rows_work(w, m);
+}
+
 void sl_gpu_matmul(struct gpu_queue *queue, const struct gpu_matrix *w, const struct gpu_product *args) {
     int64_t n_columns = args->n_columns > 0 ? args->n_columns : w->gated ? w->n / 2 : w->n;
     if (args->m <= 0 || n_columns <= 0) {
         return;
     }
-    if (sl_gpu_matmul_work(w, args->m) > 0) {
+    if (is_by_tensor_cores(w) && args->reading) {
         sl_gpu_matmul_many_rows(queue, w, args, n_columns);
-    } else if (w->kind != GPU_WEIGHT_F32 && w->kind != GPU_WEIGHT_F16) {
+    } else if (is_by_tensor_cores(w) && args->m > GPU_FEW_ROWS) {
+        sl_gpu_matmul_some_rows(queue, w, args, n_columns);
+    } else if (is_by_tensor_cores(w)) {
         sl_gpu_matmul_few_rows(queue, w, args, n_columns);
     } else if (args->m <= 16) {
         launch<1>(queue, *w, *args, n_columns);

@@ -46,9 +46,8 @@ GPU_DEVICE void read_weights8(const gpu_matrix &w, int64_t row, int64_t i, float
 
 // --- factors of tensor cores -----------------------------------------------------------------------------------------
 
-// [k, k + 8) of a row of n_k floats as bf16, zeros behind it.
-GPU_DEVICE uint4 round8(const float *row, int64_t k, int64_t n_k) {
-    float x[8] = {};
+// [k, k + 8) of a row of n_k floats, zeros behind it.
+GPU_DEVICE void read8(const float *row, int64_t k, int64_t n_k, float (&x)[8]) {
     const float *from = row + k;
     if (k + 8 <= n_k && ((uintptr_t)from & 15) == 0) {
         float4 a = ((const float4 *)from)[0], b = ((const float4 *)from)[1];
@@ -60,6 +59,11 @@ GPU_DEVICE uint4 round8(const float *row, int64_t k, int64_t n_k) {
             x[e] = k + e < n_k ? from[e] : 0.0f;
         }
     }
+}
+// The same as bf16.
+GPU_DEVICE uint4 round8(const float *row, int64_t k, int64_t n_k) {
+    float x[8];
+    read8(row, k, n_k, x);
     return {pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7])};
 }
 

@@ -112,12 +112,13 @@ static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const st
                                   .y = args->y,
                                   .y_stride = args->y_stride,
                                   .n_columns = args->n_columns,
-                                  .accumulate = args->accumulate};
+                                  .accumulate = args->accumulate,
+                                  .reading = args->reading};
     struct gpu_stream *s = sl_gpu_stream(stream);
     if (args->reading && sl_gpu_library_matmul(s, on_device(w), &product)) {
         return;
     }
-    size_t bytes = sl_gpu_matmul_work(on_device(w), args->m);
+    size_t bytes = sl_gpu_matmul_work(on_device(w), args->m, args->reading);
     product.work = bytes > 0 ? sl_gpu_scratch(s, bytes) : NULL;
     if (bytes == 0 || product.work != NULL) {
         sl_gpu_matmul(s->queue, on_device(w), &product);

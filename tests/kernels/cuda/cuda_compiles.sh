@@ -58,7 +58,9 @@ for source in "$root"/tensor/cuda/*/*.cu; do
     fi
     n=$((n + 1))
 done
-wants dense/few_rows.cu "mma.sync.aligned.m16n8k16.row.col.f32.bf16" "ldmatrix.sync.aligned.m8n8.x4" "ld.*v4.*32"
+wants dense/few_rows.cu "mma.sync.aligned.m16n8k16.row.col.f32.bf16" "ld.*no_allocate.*v4.*32" "fma.rn.bf16x2"
+wants dense/some_rows.cu "mma.sync.aligned.m16n8k16.row.col.f32.bf16" "ld.*no_allocate.*v4.*32" "cp.async.cg.shared.global" \
+    "fma.rn.bf16x2"
 wants dense/many_rows.cu "mma.sync.aligned.m16n8k16.row.col.f32.bf16" "ldmatrix.sync.aligned.m8n8.x4" "cp.async.cg.shared.global" \
     "fma.rn.bf16x2"
 wants attention/attend.cu "ld.*v4.*32" "st.shared.*v4.*32"

@@ -15,8 +15,10 @@ import sys
 # Of an object, what stands in each kernel whose name has the word: a load of 16 bytes is LDG.E.128, or LD.E.128 where the pointer
 # came from a page list; on its way to shared memory it is LDGSTS.
 WIDE = r"\bLD(G)?\.E\.128\b"
+ONCE = r"\bLDG\.E\.NA\.LTC128B(\.128|\.64)?\b"  # gpu::read_once()
 WANTED = {
-    "dense_few_rows": [("few_rows", [r"HMMA\.16816\.F32\.BF16", r"LDSM", WIDE, r"STS\.128"])],
+    "dense_few_rows": [("few_rows", [r"HMMA\.16816\.F32\.BF16", ONCE]), ("ELb1E", [WIDE])],
+    "dense_some_rows": [("some_rows", [r"HMMA\.16816\.F32\.BF16", r"LDS\.128", ONCE, r"LDGSTS\S*\.128"])],
     "dense_many_rows": [("many_rows", [r"HMMA\.16816\.F32\.BF16", r"LDSM\.16\.M88\.4", r"LDGSTS\S*\.128"])],
     "attention_attend_tensor": [(name, [r"HMMA\.16816\.F32", r"LDSM\.16\.M88\.4", r"LDSM\.16\.MT88\.4", r"LDGSTS\S*\.128"])
                                 for name in ("attend_tensor", "attend_alone")],
