@@ -104,7 +104,9 @@ struct sl_matrix {
     size_t packed_bytes;
     bool packed_reads_parts; // what is packed leads to the parts, at least in places
     bool in_two_terms;       // of tier amx2, which sets it: tensor/cpu/dense/amx_dense.c
-    // Of a rank's share (tensor/ranks), where the device has memory of its own:
+    // Of a rank's share (tensor/ranks):
+    int64_t whole_n; // n of what it is a share of, which may say how sums over k are cut; 0: it is the whole
+    // And where the device has memory of its own:
     int64_t up_bias;  // how many floats behind `bias` U's begins; 0: n / 2
     int64_t first_id; // embed(): of the first row; rows of ids outside [first_id, first_id + n) are passed over
 };
@@ -117,6 +119,10 @@ static inline bool sl_matrix_reads_parts(const struct sl_matrix *w) {
 // Columns of y.
 static inline int64_t sl_matrix_outputs(const struct sl_matrix *w) {
     return w->gated ? w->n / 2 : w->n;
+}
+
+static inline int64_t sl_matrix_whole_n(const struct sl_matrix *w) {
+    return w->whole_n > 0 ? w->whole_n : w->n;
 }
 
 // One product.

@@ -14,7 +14,7 @@
 #include "tensor/device.h"
 #include "tensor/ops.h"
 
-#define SL_PLUGIN_REVISION 4
+#define SL_PLUGIN_REVISION 5
 #define SL_PLUGIN_ABI      (SL_PLUGIN_REVISION * 100000u + (uint32_t)(sizeof(struct sl_ops) + sizeof(struct sl_device_ops)))
 
 struct sl_group_ops;

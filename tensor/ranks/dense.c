@@ -57,6 +57,7 @@ static struct sl_matrix part_of(const struct sl_matrix *w, struct sl_share outpu
         .k = w->k, .dtype = w->dtype, .format = w->format, .activation = w->activation, .gated = w->gated};
     int n_parts = 0;
     part.n = (w->gated ? 2 : 1) * outputs.n;
+    part.whole_n = sl_matrix_whole_n(w);
     add_rows(w, outputs.first, outputs.n, &part, &n_parts);
     if (w->gated) {
         add_rows(w, w->n / 2 + outputs.first, outputs.n, &part, &n_parts);

@@ -358,6 +358,44 @@ static void check_wide(const char *name, struct sl_stream *stream, size_t kind, 
     free(owner), free(x), free(start);
 }
 
+// The first columns of y, of a matrix whose rows they are.
+static struct guarded first_columns(const char *name, struct sl_stream *stream, struct sl_matrix w, int64_t m,
+                                    int64_t n_columns) {
+    static const struct flavour first = {.part = true};
+    float *x = random_floats(m * (w.k + X_GAP), 1), *start = random_floats(m * (n_columns + GAP), 2);
+    assert_int_equal(tier(name)->pack(stream, &w, NULL), SL_OK);
+    struct matmul_case c = {tier(name), stream, &first, &w, x, start, n_columns, n_columns};
+    struct guarded y = multiply(&c, m);
+    tier(name)->unpack(&w);
+    free(x), free(start);
+    return y;
+}
+
+// How wide a matrix is may say how a device cuts its sums: a share is cut as the whole, or ranks would have other bits than one device.
+static void test_a_share_has_the_bits_of_the_whole(void **state) {
+    struct sl_stream *stream = test_stream_open(3);
+    (void)state;
+    for (const char *const *name = tested(); *name != NULL; name++) {
+        for (int64_t m = 1; m < 10 && is_device(*name); m += 8) { // either kernel
+            enum { N = 96 };
+            void *owner;
+            struct sl_matrix whole = random_matrix(16390, 300, SL_BF16, 5, &owner), small = whole, share;
+            small.n = small.parts[0].n = N;
+            share = small;
+            share.whole_n = whole.n;
+            struct guarded of_whole = first_columns(*name, stream, whole, m, N);
+            struct guarded of_share = first_columns(*name, stream, share, m, N);
+            struct guarded of_small = first_columns(*name, stream, small, m, N);
+            size_t bytes = (size_t)(m * (N + GAP)) * sizeof(float);
+            assert_memory_equal(of_share.data, of_whole.data, bytes);
+            assert_memory_not_equal(of_small.data, of_whole.data, bytes); // or this would show nothing
+            guarded_destroy(&of_whole), guarded_destroy(&of_share), guarded_destroy(&of_small);
+            free(owner);
+        }
+    }
+    test_stream_close(&stream);
+}
+
 static void test_wide_products_have_the_bits_of_few_rows(void **state) {
     static const struct flavour of[] = {{.activation = SL_ACT_SILU}, {.gated = true, .activation = SL_ACT_SILU}};
     static const struct flavour prompt = {.gated = true, .reading = true, .activation = SL_ACT_SILU};
@@ -467,6 +505,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matmul_matches_f64_and_is_independent_of_m),
         cmocka_unit_test(test_wide_products_have_the_bits_of_few_rows),
+        cmocka_unit_test(test_a_share_has_the_bits_of_the_whole),
         cmocka_unit_test(test_packed_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -159,7 +159,7 @@ static __global__ void __launch_bounds__(THREADS, WIDE ? 2 : 1)
 
 template <int KIND, bool WIDE>
 static void launch_sides(struct gpu_queue *queue, const gpu_matrix &w, const gpu_product &args, int64_t n_columns) {
-    uint32_t n_pieces = GPU_PIECES(w.n);
+    uint32_t n_pieces = GPU_PIECES(w);
     int64_t n_wide = WARPS / n_pieces * 16;
     unsigned grid = (unsigned)((n_columns + n_wide - 1) / n_wide);
     if (w.gated) {

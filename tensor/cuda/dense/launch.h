@@ -22,6 +22,7 @@ struct gpu_matrix {
     const float *bias;      // [n] or NULL
     int64_t up_bias;        // of a gated matrix: where in it that of the second half begins
     int64_t first_id;       // embed(): of the first row
+    int64_t whole_n;        // n, or that of the matrix of which this is a rank's share
     int activation;
     bool gated;
     size_t scales_at, bytes; // of what is packed

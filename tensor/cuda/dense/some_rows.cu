@@ -134,7 +134,7 @@ template <uint32_t R, int KIND>
 static void launch_tiles(struct gpu_queue *queue, const gpu_matrix &w, int64_t m, const void *x, int64_t n_columns,
                          float *out, int64_t pitch) {
     constexpr size_t BYTES = STAGES * sizeof(stage<R>);
-    dim3 grid((unsigned)((m + R - 1) / R), (unsigned)((n_columns + COLUMNS - 1) / COLUMNS), GPU_PIECES(w.n) / 2);
+    dim3 grid((unsigned)((m + R - 1) / R), (unsigned)((n_columns + COLUMNS - 1) / COLUMNS), GPU_PIECES(w) / 2);
     GPU_ALLOW_SHARED((some_rows<R, KIND>), BYTES);
     GPU_LAUNCH((some_rows<R, KIND>), grid, THREADS, BYTES, queue, w, (const uint4 *)x, m, n_columns, out, pitch);
 }
@@ -155,7 +155,7 @@ static void launch(struct gpu_queue *queue, const gpu_matrix &w, int64_t m, cons
 
 // Sums are y where nothing is to be done to them, as of a step's logits.
 static bool is_plain(const gpu_matrix &w, const gpu_product &args) {
-    return GPU_PIECES(w.n) == 2 && !w.gated && w.bias == nullptr && w.activation == GPU_ACT_NONE && !args.accumulate;
+    return GPU_PIECES(w) == 2 && !w.gated && w.bias == nullptr && w.activation == GPU_ACT_NONE && !args.accumulate;
 }
 
 static size_t bytes_of_x(const gpu_matrix &w, int64_t m) {
@@ -164,7 +164,7 @@ static size_t bytes_of_x(const gpu_matrix &w, int64_t m) {
 
 size_t sl_gpu_some_rows_work(const struct gpu_matrix *w, int64_t m) {
     m = m < MOST_ROWS ? m : MOST_ROWS;
-    return bytes_of_x(*w, m) + (size_t)(GPU_PIECES(w->n) / 2 * m * w->n) * sizeof(float);
+    return bytes_of_x(*w, m) + (size_t)(GPU_PIECES(*w) / 2 * m * w->n) * sizeof(float);
 }
 
 void sl_gpu_matmul_some_rows(struct gpu_queue *queue, const struct gpu_matrix *w, const struct gpu_product *args,
@@ -190,7 +190,7 @@ void sl_gpu_matmul_some_rows(struct gpu_queue *queue, const struct gpu_matrix *w
             launch<GPU_WEIGHT_BF16>(queue, *w, some.m, some.work, n_sums, sums, pitch);
         }
         if (!plain) {
-            sl_gpu_finish_parts(queue, w, sums, GPU_PIECES(w->n) / 2, &some, n_columns);
+            sl_gpu_finish_parts(queue, w, sums, GPU_PIECES(*w) / 2, &some, n_columns);
         }
     }
 }

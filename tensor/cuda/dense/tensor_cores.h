@@ -7,7 +7,7 @@
  * Rows of prompts (many_rows.cu): every element of y is one chain of products of 16 along k, in ascending order. What takes time is the products.
  *
  * Others (few_rows.cu, some_rows.cu): what takes time is reading W, which wants many blocks, so k is cut. Of `quads` of 128 along k
- * piece i of GPU_PIECES(n) is [i quads / pieces, (i + 1) quads / pieces), and its sum a chain in ascending order; two pieces are added, and to them
+ * piece i of GPU_PIECES(w) is [i quads / pieces, (i + 1) quads / pieces), and its sum a chain in ascending order; two pieces are added, and to them
  * the next two, and so on. The number of rows has no part in it.
  *
  * In both codes are multiplied by their scale in f32, 32 of them at a time.
@@ -18,8 +18,9 @@
 
 #define GPU_FEW_ROWS 8 // that are of few_rows.cu
 
-// Of a matrix of n rows: 8, or 2 where columns alone give every multiprocessor of a large device two blocks.
-#define GPU_PIECES(n) ((n) < 16384 ? 8u : 2u)
+// Of a matrix of n rows: 8, or 2 where columns alone give every multiprocessor of a large device two blocks. Of a rank's share as of the whole, or
+// ranks would have other bits than one device.
+#define GPU_PIECES(w) ((w).whole_n < 16384 ? 8u : 2u)
 
 void sl_gpu_matmul_few_rows(struct gpu_queue *queue, const struct gpu_matrix *w, const struct gpu_product *args,
                             int64_t n_columns);

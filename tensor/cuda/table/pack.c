@@ -46,6 +46,7 @@ void sl_gpu_matrix_describe(const struct sl_matrix *matrix, struct gpu_matrix *o
     *out = (struct gpu_matrix){.kind = kind_of(matrix),
                                .n = matrix->n,
                                .k = matrix->k,
+                               .whole_n = sl_matrix_whole_n(matrix),
                                .pitch = (matrix->k + PITCH - 1) / PITCH * PITCH,
                                .activation = (int)matrix->activation,
                                .gated = matrix->gated};
