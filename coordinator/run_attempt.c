@@ -278,7 +278,7 @@ static enum sl_status restore(struct sl_run *run, struct sl_error *err) {
 
 /*
  * How many of the tokens that clients have the next worker reads. All but the last one if that may have been the job's
- * end, of which a lost worker had no time to tell: whoever writes it again also decides again whether to stop.
+ * end, of which a lost worker had no time to tell: who is told that it has been said writes it again, and decides whether to stop.
  */
 static int64_t count_resumed(const struct sl_run *run) {
     const struct sl_job *job = run->job;
@@ -329,12 +329,15 @@ static enum sl_status decode(struct sl_run *run, struct sl_error *err) {
     const struct sl_job_spec *spec = &job->spec;
     Sluice__V1__Sampling sampling = sl_job_sampling_message(&spec->sampling);
     Sluice__V1__TokenIds prompt = token_ids(spec->tokens, spec->n_tokens);
-    Sluice__V1__TokenIds resumed = token_ids(job->output, count_resumed(run));
+    int64_t n_resumed = count_resumed(run);
+    Sluice__V1__TokenIds resumed = token_ids(job->output, n_resumed);
+    Sluice__V1__TokenIds said = token_ids(job->output + n_resumed, job->n_output - n_resumed);
     Sluice__V1__DecodeRequest request = SLUICE__V1__DECODE_REQUEST__INIT;
     request.job_id = job->id;
     request.lease_id = run->lease.id; // "" when there is no capsule
     request.prompt = &prompt;
     request.resumed = &resumed;
+    request.said = &said;
     request.sampling = &sampling;
     request.max_new_tokens = spec->max_new_tokens; // of the whole job, resumed ones included
     request.stop = (char **)spec->stop;

@@ -45,7 +45,11 @@ static enum sl_status check_request(const struct sl_decode *decode, const Sluice
                        (long long)request->session_bytes, (long long)request->keep_ms);
     }
     enum sl_status status = sl_job_check_ids(model, "prompt", request->prompt, err);
-    return status == SL_OK ? sl_job_check_ids(model, "resumed", request->resumed, err) : status;
+    status = status == SL_OK ? sl_job_check_ids(model, "resumed", request->resumed, err) : status;
+    if (status == SL_OK && request->said && request->said->n_ids > 1) {
+        return sl_fail(err, SL_ERR_INVALID, "said: %zu tokens, at most one", request->said->n_ids);
+    }
+    return status == SL_OK ? sl_job_check_ids(model, "said", request->said, err) : status;
 }
 
 static enum sl_status create_output(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
@@ -62,6 +66,7 @@ static enum sl_status create_output(struct sl_decode *decode, const Sluice__V1__
         .n_prompt = (int64_t)request->prompt->n_ids,
         .resumed = request->resumed ? request->resumed->ids : NULL,
         .n_resumed = request->resumed ? (int64_t)request->resumed->n_ids : 0,
+        .said = request->said && request->said->n_ids > 0 ? request->said->ids : NULL,
     };
     return sl_output_create(&config, output_out, err);
 }

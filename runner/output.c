@@ -15,7 +15,8 @@ struct sl_output {
     size_t stop_bytes[SL_MAX_STOPS];
     int32_t *history; // prompt, then output
     int64_t n_history, n_output;
-    char *text; // everything decoded; [0, shown) has been handed out, the rest is held back
+    int32_t said; // the next token, whatever is chosen; -1: what is chosen
+    char *text;   // everything decoded; [0, shown) has been handed out, the rest is held back
     size_t n_text, cap_text, n_shown;
 };
 
@@ -134,6 +135,7 @@ enum sl_status sl_output_create(const struct sl_output_config *config, struct sl
         reveal(output, false); // as the earlier attempt did
     }
     output->n_output = config->n_resumed;
+    output->said = config->said != NULL ? *config->said : -1;
     *output_out = output;
     return SL_OK;
 }
@@ -169,6 +171,10 @@ enum sl_status sl_output_next(struct sl_output *output, struct sl_output_token *
     if (output->choice.status != SL_OK) {
         return sl_fail(err, output->choice.status, "step %lld: the model's logits are not finite",
                        (long long)output->n_output);
+    }
+    if (output->said >= 0) { // with choices that are made without a late store, another might come
+        written.token.id = output->said;
+        output->said = -1;
     }
     bool ends = !output->config.ignore_eos && is_end_token(output, written.token.id);
     if (!ends) {

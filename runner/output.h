@@ -32,6 +32,8 @@ struct sl_output_config {
     int64_t n_prompt;
     const int32_t *resumed; // output of an earlier attempt: counted and part of the text, not reported again
     int64_t n_resumed;
+    const int32_t
+        *said; // the token behind these, which readers have as well; it is the next one whatever is chosen. NULL: none
 };
 
 struct sl_output;

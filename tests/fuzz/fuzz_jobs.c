@@ -288,9 +288,9 @@ static ProtobufCMessage *archive_request(const struct job *job, uint16_t lies) {
 }
 
 static ProtobufCMessage *decode_request(const struct job *job, uint16_t lies, struct run *run) {
-    static int32_t room[2][POSITIONS * 2];
+    static int32_t room[3][POSITIONS * 2];
     Sluice__V1__DecodeRequest request = SLUICE__V1__DECODE_REQUEST__INIT;
-    Sluice__V1__TokenIds ids, resumed;
+    Sluice__V1__TokenIds ids, resumed, said;
     Sluice__V1__Sampling sampling;
     Sluice__V1__StoreShare shares[3];
     Sluice__V1__AnnexShare annexes[3], *pointers[3];
@@ -302,6 +302,10 @@ static ProtobufCMessage *decode_request(const struct job *job, uint16_t lies, st
     request.lease_id = lies & 8 ? fuzz_draw_text() : how == 255 ? (char *)"" : (char *)job->lease;
     request.prompt = lies & 16 && how & 1 ? NULL : &ids;
     request.resumed = resumed.n_ids > 0 ? &resumed : NULL;
+    if (how & 8) {
+        fill_ids(&said, room[2], job, lies & 4 ? 2 : 1, lies & 4);
+        request.said = &said;
+    }
     request.recipe = lies & 32 ? fuzz_draw_text() : recipe_of(job->recipe);
     request.max_new_tokens = lies & 64 ? fuzz_draw_int() : 20;
     if (lies & 128) {

@@ -21,7 +21,6 @@
 #include "proto/methods.h"
 
 #define MODEL            "models/demo"
-#define FIRST_ID         100 // output token i has the id FIRST_ID + i
 #define PREFILL_MS       10
 #define CAPSULE_BYTES    5000
 #define LEASE_MS         300
@@ -229,7 +228,7 @@ static enum sl_status release(void *service, struct sl_rpc_call *call, const Pro
 
 static enum sl_status send_token(struct fake_worker *worker, struct sl_rpc_call *call, int index) {
     Sluice__V1__Token token = SLUICE__V1__TOKEN__INIT;
-    token.id = FIRST_ID + index;
+    token.id = FAKE_FIRST_ID + index;
     token.index = index;
     token.text = "a ";
     fake_lie_about_token(worker, &token);
@@ -292,10 +291,11 @@ static enum sl_status decode_run(void *service, struct sl_rpc_call *call, const 
         return sl_fail(err, SL_ERR_INVALID, "nothing is left to write");
     }
     for (int i = 0; i < n_resumed; i++) {
-        if (request->resumed->ids[i] != FIRST_ID + i) {
+        if (request->resumed->ids[i] != FAKE_FIRST_ID + i) {
             return sl_fail(err, SL_ERR_INVALID, "resumed token %d is wrong", i);
         }
     }
+    atomic_store(&worker->last_said, request->said != NULL && request->said->n_ids == 1 ? request->said->ids[0] : -1);
     enum sl_status status = fake_check_kept(worker, request, err);
     if (status != SL_OK) {
         return status;
@@ -560,7 +560,7 @@ const Sluice__V1__Finished *fake_events_check(const struct fake_events *events, 
         assert_int_equal(event->sequence, events->events[0]->sequence + i);
         if (event->what_case == SLUICE__V1__EVENT__WHAT_TOKEN) {
             assert_int_equal(event->token->index, next_token);
-            assert_int_equal(event->token->id, FIRST_ID + next_token);
+            assert_int_equal(event->token->id, FAKE_FIRST_ID + next_token);
             next_token++;
         }
         assert_int_equal(event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED, i == events->n - 1);

@@ -64,6 +64,7 @@ struct fake_worker {
     atomic_int n_runs, n_cancelled, n_reserved, n_released, n_renewed, n_done;
     atomic_int open_leases;
     atomic_int last_resumed;     // output tokens that the last decode call was given
+    atomic_int last_said;        // the one behind them, which is to be written again; -1: none
     atomic_int last_prompt;      // tokens that the last call was given
     atomic_int last_lease_empty; // the last decode call had no lease
     char coordinator[64];
@@ -85,6 +86,7 @@ struct fake_cluster {
     struct sl_rpc_channel *channel;
     uint64_t model_fingerprint;
 };
+#define FAKE_FIRST_ID     100 // output token i has the id FAKE_FIRST_ID + i
 #define FAKE_HEARTBEAT_MS (100 * SLOWNESS)
 #define FAKE_SILENCE_MS   (400 * SLOWNESS)
 #define FAKE_WAIT_MS      (600 * SLOWNESS)

@@ -227,6 +227,7 @@ static void test_broken_decode_resumes_without_repeating_a_token(void **state) {
     assert_int_equal(finished->statistics->retries, 1);
     assert_int_equal(finished->statistics->n_output_tokens, 20);
     assert_int_equal(atomic_load(&decode[1].last_resumed), 7);
+    assert_int_equal(atomic_load(&decode[1].last_said), -1);
     // The prefill leg ran again: it is it that finds the stored capsule and has it shipped.
     assert_int_equal(atomic_load(&prefill[0].n_runs) + atomic_load(&prefill[1].n_runs), 2);
     assert_true(was_told("retry 1: decode-0"));
@@ -243,6 +244,7 @@ static void test_decode_lost_after_the_last_token_still_finishes(void **state) {
     assert_int_equal(finished->reason, SLUICE__V1__FINISHED__REASON__LENGTH);
     assert_int_equal(finished->statistics->retries, 1);
     assert_int_equal(atomic_load(&decode[1].last_resumed), 19); // the last one is written again, and told once
+    assert_int_equal(atomic_load(&decode[1].last_said), FAKE_FIRST_ID + 19);
     fake_events_free(&events);
 }
 

@@ -46,13 +46,18 @@ static struct sl_output_config config_of(const struct fixture *fixture, int64_t 
                                      .n_prompt = 3};
 }
 
-// Make the output choose `id`.
-static struct sl_output_token force(struct fixture *fixture, struct sl_output *output, int32_t id) {
+// Have the step choose `id`.
+static struct sl_output_token choose(struct fixture *fixture, struct sl_output *output, int32_t id) {
     memset(fixture->logits, 0, sizeof(float) * (size_t)fixture->model.n_vocab);
     fixture->logits[id] = 10;
     struct sl_output_token written;
     sl_choice_take_row(sl_output_choice(output), fixture->logits);
     assert_int_equal(sl_output_next(output, &written, NULL), SL_OK);
+    return written;
+}
+
+static struct sl_output_token force(struct fixture *fixture, struct sl_output *output, int32_t id) {
+    struct sl_output_token written = choose(fixture, output, id);
     assert_int_equal(written.token.id, id);
     return written;
 }
@@ -157,6 +162,29 @@ static void test_output_resumed_goes_on_exactly_where_it_was(void **state) {
     free(ids);
 }
 
+// Whatever is chosen in its place, what readers have is what the answer says; the one behind it is chosen.
+static void test_output_says_again_what_was_said(void **state) {
+    struct fixture *fixture = *state;
+    const int32_t resumed[] = {5, 6}, said = 7;
+    struct sl_output_config config = config_of(fixture, 5);
+    config.resumed = resumed;
+    config.n_resumed = 2;
+    config.said = &said;
+    struct sl_output *output;
+    assert_int_equal(sl_output_create(&config, &output, NULL), SL_OK);
+    struct sl_output_token written = choose(fixture, output, 9);
+    assert_int_equal(written.index, 2);
+    assert_int_equal(written.token.id, said);
+    assert_int_equal(written.stop, SL_STOP_NONE);
+    assert_int_equal(force(fixture, output, 9).token.id, 9);
+    sl_output_destroy(&output);
+
+    config.said = fixture->model.eos_ids;
+    assert_int_equal(sl_output_create(&config, &output, NULL), SL_OK);
+    assert_int_equal(choose(fixture, output, 9).stop, SL_STOP_TOKEN);
+    sl_output_destroy(&output);
+}
+
 static void test_output_refuses_bad_parameters_by_name(void **state) {
     struct fixture *fixture = *state;
     struct sl_output *output = NULL;
@@ -183,6 +211,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_output_shows_what_was_held_back_when_it_ends, setup, teardown),
         cmocka_unit_test_setup_teardown(test_output_length_and_ignored_end, setup, teardown),
         cmocka_unit_test_setup_teardown(test_output_resumed_goes_on_exactly_where_it_was, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_output_says_again_what_was_said, setup, teardown),
         cmocka_unit_test_setup_teardown(test_output_refuses_bad_parameters_by_name, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
