@@ -14,7 +14,9 @@
 
 #include "base/clock.h"
 
-#define LOCK_WAIT_MS  100 // who lists the clusters holds a lock for a moment, and so does who ends
+#define OWNED_WAIT_MS 100 // who ends holds the lock for a moment longer
+#define LOOKED_WAIT_MS                                                                                                 \
+    5000 // who lists the clusters shares it for a moment, which is long where the processors are busy
 #define MAX_LOG_BYTES (INT64_C(16) << 20)
 
 static enum sl_status root_of(char root[PATH_MAX], struct sl_error *err) {
@@ -78,18 +80,20 @@ static bool is_at(int fd, const char *path) {
 static int take_lock(const char *dir) {
     char path[PATH_MAX + 8];
     snprintf(path, sizeof path, "%s/lock", dir);
-    for (int64_t until = sl_deadline_in_ms(LOCK_WAIT_MS);; sl_sleep_ms(5)) {
+    int64_t owned_ns = sl_deadline_in_ms(OWNED_WAIT_MS), looked_ns = sl_deadline_in_ms(LOOKED_WAIT_MS);
+    for (;; sl_sleep_ms(5)) {
         mkdir(dir, 0700); // again where somebody who ended removes it under us; what else is wrong open() says
         int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
         int why = fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0 ? errno : is_at(fd, path) ? 0 : ESTALE;
         if (why == 0) {
             return fd;
         }
+        bool owned = why == EWOULDBLOCK && flock(fd, LOCK_SH | LOCK_NB) != 0; // who only looks shares it
         if (fd >= 0) {
             close(fd);
         }
         bool may_pass = why == EWOULDBLOCK || why == ESTALE || why == ENOENT;
-        if (!may_pass || sl_deadline_left_ms(until) == 0) {
+        if (!may_pass || sl_deadline_left_ms(owned ? owned_ns : looked_ns) == 0) {
             errno = why;
             return -1;
         }

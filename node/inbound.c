@@ -15,7 +15,7 @@
 
 #define REAP_MS   100
 #define STOP_MS   5000
-#define MOST_LOST 3 // ships into a device's memory, in a row: a network that fails there, or a sender
+#define MOST_LOST 3 // ships into a device's memory, in a row: a network that fails there
 
 enum state { OPEN, RECEIVED, FAILED, TAKEN };
 
@@ -28,6 +28,7 @@ struct transfer {
     void *block, *there; // of staging memory; of a device's, NULL: it is not for this one
     bool in_device;      // arrived `there`
     size_t body_bytes, promised_bytes;
+    uint64_t n_lost_ever; // of the table, when it was opened
     struct sl_grant *grant;
     uint8_t *header;
     size_t header_bytes;
@@ -49,8 +50,9 @@ struct sl_inbound {
     uint64_t n_changes;     // how often
     struct transfer *first;
     int64_t n_leases;
-    int n_lost;     // ships into the device's memory, since one arrived
-    int64_t n_held; // inbound transfers whose memory exists, listed or not
+    int n_lost;           // ships into the device's memory, each begun behind the loss before, since one arrived
+    uint64_t n_lost_ever; // likewise
+    int64_t n_held;       // inbound transfers whose memory exists, listed or not
     bool stopping;
     pthread_t reaper;
 };
@@ -89,17 +91,27 @@ static void on_arrived(void *arg, struct sl_arrival *arrival) {
     table->verify(table->verify_arg, arrival);
 }
 
+// A failure that may be the network's. What several ships lose with one sender is lost once.
+static bool is_loss(const struct transfer *transfer, enum sl_status status) {
+    return status != SL_OK && status != SL_ERR_CANCELLED && status != SL_ERR_DEADLINE &&
+           transfer->n_lost_ever == transfer->table->n_lost_ever;
+}
+
 // With the lock held: a ship into the device's memory ended.
-static void judge(struct sl_inbound *table, enum sl_status status) {
-    int before = table->n_lost;
-    if (status == SL_OK && before < MOST_LOST) {
+static void judge(const struct transfer *transfer, enum sl_status status) {
+    struct sl_inbound *table = transfer->table;
+    if (table->n_lost == MOST_LOST) {
+        return;
+    }
+    if (status == SL_OK) {
         table->n_lost = 0;
     } else if (status == SL_ERR_PEER_CORRUPT) {
         table->n_lost = MOST_LOST;
-    } else if (status != SL_OK && status != SL_ERR_CANCELLED && status != SL_ERR_DEADLINE && before < MOST_LOST) {
+    } else if (is_loss(transfer, status)) {
         table->n_lost++;
+        table->n_lost_ever++;
     }
-    if (table->n_lost == MOST_LOST && before < MOST_LOST) {
+    if (table->n_lost == MOST_LOST) {
         sl_log_warn("inbound", "what was put into the device's memory did not arrive (%s): it is staged from now on",
                     sl_status_text(status));
     }
@@ -112,7 +124,7 @@ static void on_complete(void *arg, const void *header, size_t header_bytes, size
     pthread_mutex_lock(&table->mutex);
     transfer->in_device = transfer->grant && sl_grant_is_in_device(transfer->grant); // no grant: it was just given up
     if (transfer->in_device) {
-        judge(table, SL_OK);
+        judge(transfer, SL_OK);
         sl_arena_free(table->arena, transfer->block); // nothing of it came there
         transfer->block = NULL;
     }
@@ -135,7 +147,7 @@ static void on_failure(void *arg, enum sl_status status, const char *text) {
     struct sl_inbound *table = transfer->table;
     pthread_mutex_lock(&table->mutex);
     if (transfer->grant && sl_grant_is_in_device(transfer->grant)) {
-        judge(table, status);
+        judge(transfer, status);
     }
     if (transfer->state == OPEN) {
         transfer->state = FAILED;
@@ -305,6 +317,7 @@ static enum sl_status take_memory(struct sl_inbound *table, struct transfer *tra
         sl_ledger_return(table->sessions, transfer->promised_bytes);
     } else if (straight) {
         transfer->there = sl_arena_alloc(table->device, body_bytes); // or it is staged
+        transfer->n_lost_ever = table->n_lost_ever;
     }
     return status;
 }

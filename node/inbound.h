@@ -47,7 +47,7 @@ void sl_inbound_destroy(struct sl_inbound **inbound);
 /*
  * Memory of a device that capsules arrive in where their sender can put there (fabric/fabric.h), and who verifies them; they are moved from
  * there as from staging memory, of which each holds as much until its sender has said how it comes. After a wrong digest there, or several
- * ships in a row that were lost, all is staged, which the log says once. Before the first lease; `arena` must outlive the table.
+ * ships in a row that were lost, each begun behind the loss before, all is staged, which the log says once. Before the first lease; `arena` must outlive the table.
  */
 void sl_inbound_go_straight(struct sl_inbound *inbound, struct sl_arena *arena, sl_inbound_verify_fn verify, void *arg);
 

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,11 +33,21 @@ struct fixture {
     struct sl_inbound *inbound;
     uint8_t *source;
     void *shared;
+    atomic_bool loses; // what arrives in the device
 };
 
 static enum sl_status as_it_is(void *arg, enum sl_status status, struct sl_error *err) {
     (void)arg, (void)err;
     return status;
+}
+
+static void verify_or_lose(void *arg, struct sl_arrival *arrival) {
+    struct fixture *f = arg;
+    if (atomic_load(&f->loses)) {
+        sl_arrival_end(&arrival, SL_ERR_PEER_LOST, 0);
+    } else {
+        sl_verifier_take(f->verifier, arrival);
+    }
 }
 
 static void start(struct fixture *f, const char *transport, const char *inject) {
@@ -67,7 +78,7 @@ static void start(struct fixture *f, const char *transport, const char *inject) 
     assert_non_null(f->direct.arena);
     const struct sl_verifying verifying = {.runtime = &f->runtime, .direct = &f->direct, .check = as_it_is};
     assert_int_equal(sl_verifier_start(&verifying, &f->verifier, NULL), SL_OK);
-    sl_inbound_go_straight(f->inbound, f->direct.arena, sl_verifier_take, f->verifier);
+    sl_inbound_go_straight(f->inbound, f->direct.arena, verify_or_lose, f);
 }
 
 static size_t n_blocks(struct sl_arena *arena) {
@@ -195,6 +206,40 @@ static void test_a_wrong_byte_ends_going_straight(void **state) {
     stop(&f);
 }
 
+// Ships whose memory was reserved before the first of them is lost.
+static void lose(struct fixture *f, int n_ships) {
+    struct sl_inbound_ticket tickets[2];
+    struct sl_capsule_bytes received;
+    size_t promised;
+    for (int i = 0; i < n_ships; i++) {
+        assert_int_equal(sl_inbound_open(f->inbound, "test", BODY, 0, &tickets[i], NULL), SL_OK);
+    }
+    atomic_store(&f->loses, true);
+    for (int i = 0; i < n_ships; i++) {
+        assert_int_equal(ship(f, &tickets[i], BODY), SL_ERR_PEER_LOST);
+        assert_int_equal(
+            sl_inbound_take(f->inbound, tickets[i].id, sl_deadline_in_ms(LEASE_MS), &received, &promised, NULL),
+            SL_ERR_PEER_LOST);
+        sl_inbound_release(f->inbound, tickets[i].id);
+        free(tickets[i].ticket);
+    }
+    atomic_store(&f->loses, false);
+}
+
+static void test_losses_in_a_row_end_going_straight(void **state) {
+    struct fixture f;
+    (void)state;
+    start(&f, "shm", NULL);
+    lose(&f, 2); // as with one sender: one loss
+    lose(&f, 1);
+    expect(&f, true); // and the row ends
+    lose(&f, 1);
+    lose(&f, 1);
+    lose(&f, 1);
+    expect(&f, false);
+    stop(&f);
+}
+
 // What is with the verifier, or comes when it has stopped, ends, and nobody waits for it.
 static void test_who_stops_leaves_nothing(void **state) {
     struct fixture f;
@@ -211,8 +256,11 @@ static void test_who_stops_leaves_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_capsules_arrive_in_the_device),   cmocka_unit_test(test_messages_are_staged),
-        cmocka_unit_test(test_no_room_in_the_device_is_staged), cmocka_unit_test(test_a_wrong_byte_ends_going_straight),
+        cmocka_unit_test(test_capsules_arrive_in_the_device),
+        cmocka_unit_test(test_messages_are_staged),
+        cmocka_unit_test(test_no_room_in_the_device_is_staged),
+        cmocka_unit_test(test_a_wrong_byte_ends_going_straight),
+        cmocka_unit_test(test_losses_in_a_row_end_going_straight),
         cmocka_unit_test(test_who_stops_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
