@@ -253,17 +253,19 @@ static enum sl_status open_range(struct sl_runtime *r, int rank, size_t bytes, s
                                  struct sl_error *err) {
     struct sl_device *device = sl_ranks_device(r->device, rank);
     if (bytes < SL_ARENA_UNIT) { // 85% of nothing
-        return sl_fail(err, SL_ERR_EXHAUSTED,
-                       "the device has no room for a KV cache beside the model: %zu bytes are free; see --arena",
-                       sl_device_room(device));
+        return sl_fail(
+            err, SL_ERR_EXHAUSTED,
+            "the device has no room for a KV cache beside the model: %zu bytes are free; smaller weights leave more",
+            sl_device_room(device));
     }
     void *memory = sl_device_alloc(device, SL_MEMORY_DEVICE, bytes + SL_ARENA_UNIT);
     uintptr_t base = ((uintptr_t)memory + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
     r->arena_memory[rank] = memory;
-    return memory != NULL ? sl_arena_create((void *)base, bytes, range_out, err)
-                          : sl_fail(err, SL_ERR_EXHAUSTED,
-                                    "the device has no room for a KV cache of %zu bytes: %zu are free; see --arena",
-                                    bytes, sl_device_room(device));
+    return memory != NULL
+               ? sl_arena_create((void *)base, bytes, range_out, err)
+               : sl_fail(err, SL_ERR_EXHAUSTED,
+                         "the device has no room for a KV cache of %zu bytes: take less than the %zu that are free",
+                         bytes, sl_device_room(device));
 }
 
 enum sl_status sl_runtime_open_arena(struct sl_runtime *r, size_t bytes, struct sl_error *err) {

@@ -22,7 +22,7 @@
 struct sl_chat_config {
     struct sl_tool_config tool;
     struct sl_request_config request;
-    const char *model, *device, *weights;
+    const char *model, *device, *weights, *arena;
     int64_t threads, keep_ms;
     bool local, no_history, quiet;
 };

@@ -39,6 +39,8 @@ static const struct sl_option options[] = {
     ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",
         "of --local: the model's weights in memory: stored, int8 or int4", SL_FIELD(sl_chat_config, weights)),
     SL_DEVICE_OPTION(sl_chat_config, device),
+    ROW("arena", 'a', SL_OPTION_STRING, "", "SIZE",
+        "of --local: memory for KV. Without: 1G, or most of a device's own memory", SL_FIELD(sl_chat_config, arena)),
     ROW("threads", 0, SL_OPTION_INT, "0", "N", "of --local; 0 is one per processor", SL_FIELD(sl_chat_config, threads),
         0, 1024),
     ROW("quiet", 0, SL_OPTION_FLAG, NULL, NULL, "print only answers", SL_FIELD(sl_chat_config, quiet)),
@@ -65,10 +67,15 @@ static const struct sl_program program = {
 static enum sl_status open_local(struct sl_chat *chat, struct sl_error *err) {
     const struct sl_chat_config *config = chat->config;
     enum sl_weight_format weights;
+    size_t arena_bytes = 0;
     enum sl_status status = sl_weight_format_parse(config->weights, &weights, err);
+    status = status == SL_OK ? sl_local_arena_parse(config->arena, &arena_bytes, err) : status;
     if (status == SL_OK) {
-        struct sl_local_config local = {
-            .model_dir = config->model, .device = config->device, .weights = weights, .threads = (int)config->threads};
+        struct sl_local_config local = {.model_dir = config->model,
+                                        .device = config->device,
+                                        .weights = weights,
+                                        .arena_bytes = arena_bytes,
+                                        .threads = (int)config->threads};
         status = sl_local_talk_open(&local, &chat->local, err);
     }
     chat->as_text = status == SL_OK && !sl_local_talk_takes_chats(chat->local);

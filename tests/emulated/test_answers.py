@@ -67,6 +67,11 @@ def main():
     large = run("emulated", "full", "--arena", "100G")
     if large.returncode == 0 or "the device has no room for a KV cache of 107374182400 bytes" not in large.stderr:
         failures.append(f"--arena 100G: {large.returncode} {large.stderr}")
+    talk = [SLUICE, "chat", "--local", "--quiet", "--model", MODEL, "--device", "emulated", "-n", "2", "--arena"]
+    for arena, code, words in ("100G", 3, "no room for a KV cache of 107374182400 bytes"), ("12", 2, "1M or more"), ("64M", 0, ""):
+        chat = subprocess.run([*talk, arena], input="hello\n", capture_output=True, text=True, timeout=300)
+        if chat.returncode != code or words not in chat.stderr:
+            failures.append(f"chat --arena {arena}: {chat.returncode} {chat.stderr}")
     print("\n".join(failures) or f"{len(recipes)} recipes alike")
     return 1 if failures else 0
 
