@@ -4,7 +4,7 @@
  *
  * Design: where the host reaches the pages, they are shipped from where they lie. From a device with memory of its own layers
  *         are copied into a block of staging memory, behind the computation; each goes to the ship when it has come down.
- *         Where there is memory that capsules leave from straight (outgoing.h), layers are collected there with their digests, and the
+ *         Where there is memory that capsules leave from straight (direct.h), layers are collected there with their digests, and the
  *         ship puts them from where they are. Whether it can is known when its receiver has answered: if not, what is there comes
  *         down, and the rest of this capsule is staged.
  *

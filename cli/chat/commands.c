@@ -102,7 +102,7 @@ static enum sl_chat_next set_recipe(struct sl_chat *chat, const char *argument) 
 static enum sl_chat_next show_statistics(struct sl_chat *chat, const char *argument) {
     (void)argument;
     if (chat->n_turns == 0) {
-        fprintf(screen(chat), "nothing has been answered yet\n");
+        fprintf(screen(chat), "no answer has come to its end yet\n");
         return SL_CHAT_GO_ON;
     }
     FILE *file = screen(chat);

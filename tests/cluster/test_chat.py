@@ -97,7 +97,7 @@ def test_a_last_line_may_end_with_a_backslash():
 def test_as_json_commands_leave_standard_output_alone():
     done = chat(["/stats", QUESTION, "/stats", "/help", "/recipe"], *LOCAL, "-n", "4", "--json")
     assert [list(json.loads(line)).count("finished") for line in done.stdout.splitlines()] == [1], done.stdout
-    assert "the last one:" in done.stderr and "/file" in done.stderr and "nothing has been answered" in done.stderr, done.stderr
+    assert "the last one:" in done.stderr and "/file" in done.stderr and "no answer has come to its end yet" in done.stderr, done.stderr
 
 
 def test_what_makes_no_sense_is_refused():
