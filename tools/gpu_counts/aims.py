@@ -71,6 +71,10 @@ def main():
     cases = [("full", whole, None), ("h2o,budget=0.2", prefill(n, n // 5, 512, folds=True), 0.6),
              ("h2o,budget=0.2,chunk=2048", prefill(n, n // 5, 2048, folds=True), 0.6),
              ("locret", prefill(n, 6000, 3072, rotated=True), 0.6)]
+    slots, _ = seen(n, 0, 2048)
+    operations, rate = 2 * MATRICES * n + 4 * HEADS * D * LAYERS * slots, PRODUCTS * P["matmul down, bf16"]
+    print(f"prefill of 128k, full: {operations / 1e15:.1f} PFLOP, {operations / rate:.1f} s at the {rate / 1e12:.0f} TFLOP/s of its products: "
+          f"{operations / rate / sum(whole.values()):.2f} of that (aim 0.6)")
     for name, parts, aim in cases:
         total = sum(parts.values())
         text = ", ".join(f"{part} {seconds:.1f}" for part, seconds in parts.items() if seconds > 0.05)
