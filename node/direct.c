@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 
-// UCX asks CUDA what the memory is, on its own thread.
+// UCX asks CUDA what the memory is, on its own thread: asking for the view makes the device current there. The address is known already.
 static void enter(void *arg) {
     struct sl_direct *direct = arg;
     (void)sl_device_network_view(direct->device, direct->block);
