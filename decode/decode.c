@@ -46,7 +46,12 @@ static enum sl_status handle_release(void *service, struct sl_rpc_call *call, co
 
 static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
     struct sl_node *node = &decode->node;
-    enum sl_status status = sl_thread_start("engine", sl_decode_engine_main, decode, &decode->engine_thread, err);
+    enum sl_status status =
+        sl_activations_create(node->runtime.engine, SL_DECODE_MAX_ROWS, &decode->turn_activations, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = sl_thread_start("engine", sl_decode_engine_main, decode, &decode->engine_thread, err);
     if (status != SL_OK) {
         return status;
     }
@@ -59,7 +64,7 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
     };
     struct sl_rpc_implementation rpc = SL_RPC_IMPLEMENTATION(&sl_service_decode, handlers, decode);
     struct sl_node_service service = {&rpc, report_load, write_metrics, decode};
-    status = sl_node_serve(node, &service, err); // returns when no handler runs any more, so no sequence is left
+    status = sl_node_serve(node, &service, err); // returns when no handler runs any more, so no answer is left
     pthread_mutex_lock(&decode->mutex);
     decode->stopping = true;
     pthread_cond_signal(&decode->wake);
@@ -91,6 +96,7 @@ enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_er
     sl_kept_cleanup(&decode.kept);
     pthread_cond_destroy(&decode.wake);
     pthread_mutex_destroy(&decode.mutex);
+    sl_activations_destroy(&decode.turn_activations);
     sl_node_close(&decode.node);
     return status;
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The thread that owns the engine: all sequences step together.
+ * The thread that owns the engine: all answers step together.
  *
- * A step: let new sequences in and cancelled ones out; give every sequence its share of rows (what it still has to
- * read, or the token that it wrote last); one forward pass, which chooses a token for every sequence that has read everything.
- * Turns that are read here, chunk by chunk and as their recipe has it (runner/reader.h), take turns: one chunk of one of them, and a step.
+ * A step: let new answers in and cancelled ones out; give every answer its share of rows (what it still has to read, or
+ * the token that it wrote last); one forward pass, which chooses a token for every answer that has read everything.
+ * Conversation turns that are read here (runner/reading.h) have a pass of their own, one chunk of one turn. It advances by
+ * a few layers between two steps, so reading and writing get half of the time each.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,14 +16,17 @@
 #include "base/thread.h"
 #include "decode/internal.h"
 
-#define MAX_ACTIVE SL_STEP_MAX_SEQUENCES
+#define MAX_ACTIVE SL_WRITING_MAX_ANSWERS
 
 struct stepper {
     struct sl_decode *decode;
     struct sl_answer *active[MAX_ACTIVE];
     int n_active;
-    struct sl_answer *reading[MAX_ACTIVE]; // in order of their turns
+    struct sl_answer *reading[MAX_ACTIVE]; // round-robin; a pass is over reading[0]
     int n_reading;
+    struct sl_reading pass; // while pass_open
+    bool pass_open;
+    int64_t step_ns; // of the last step that wrote
 };
 
 void sl_decode_join(struct sl_decode *decode, struct sl_answer *answer) {
@@ -83,8 +87,7 @@ static bool take_inbox(struct stepper *stepper) {
     return go_on;
 }
 
-// Room for `n` more slots in every layer. The forward pass cannot run out of memory for one sequence and so spoil them
-// all.
+// Reserves room for `n` more slots in every layer, so that the forward pass of all cannot run out of memory for one.
 static enum sl_status reserve(struct sl_session *session, int n) {
     enum sl_status status = SL_OK;
     for (int layer = 0; status == SL_OK && layer < session->geometry.n_layers; layer++) {
@@ -103,30 +106,29 @@ static void settle_promise(struct sl_decode *decode, struct sl_answer *answer, c
     sl_ledger_settle(decode->node.ledger, &answer->promised_bytes, promised);
 }
 
-// Say what every sequence reads next: at least one row, and what is left to those that have more. How many sequences step.
+// Feeds every answer: at least one row, and what is left to those that have more. Returns how many answers step.
 static int share_rows(struct stepper *stepper) {
     int rows_left = SL_DECODE_MAX_ROWS;
     for (int i = 0; i < stepper->n_active;) {
         struct sl_answer *answer = stepper->active[i];
-        struct sl_sequence *sequence = &answer->sequence;
+        struct sl_writer *writer = &answer->writer;
         if (atomic_load(&answer->cancelled)) {
             drop(stepper, i, SL_ERR_CANCELLED, "cancelled");
             continue;
         }
-        // Leave a row for everybody behind. Where every step evicts or retrieves, tokens that are read again go one by
+        // Leave a row for each later answer. Where every step evicts or retrieves, tokens that are read again go one by
         // one, as they did when they were written: so a resumed answer is the answer.
-        int most = sl_sequence_one_by_one(sequence) ? 1 : rows_left - (stepper->n_active - i - 1);
+        int most = sl_writer_one_by_one(writer) ? 1 : rows_left - (stepper->n_active - i - 1);
         int n = answer->n_pending < most ? answer->n_pending : most;
-        enum sl_status status = reserve(sequence->session, n);
+        enum sl_status status = reserve(writer->session, n);
         while (status != SL_OK && sl_kept_drop_oldest(&stepper->decode->kept)) {
-            status = reserve(sequence->session, n);
+            status = reserve(writer->session, n);
         }
         if (status != SL_OK) {
             drop(stepper, i, SL_ERR_EXHAUSTED, "the arena of this decode worker is full; retry in 1000 ms");
             continue;
         }
-        sl_sequence_feed(sequence, answer->pending, n,
-                         n == answer->n_pending ? sl_output_choice(answer->output) : NULL);
+        sl_writer_feed(writer, answer->pending, n, n == answer->n_pending ? sl_output_choice(answer->output) : NULL);
         rows_left -= n;
         i++;
     }
@@ -134,31 +136,65 @@ static int share_rows(struct stepper *stepper) {
 }
 
 static enum sl_status step(struct stepper *stepper, struct sl_error *err) {
-    struct sl_sequence *sequences[MAX_ACTIVE];
+    const struct sl_runtime *runtime = &stepper->decode->node.runtime;
+    struct sl_writer *writers[MAX_ACTIVE];
+    struct sl_writing writing;
+    int64_t begin_ns = sl_now_ns();
     for (int i = 0; i < stepper->n_active; i++) {
-        sequences[i] = &stepper->active[i]->sequence;
+        writers[i] = &stepper->active[i]->writer;
     }
-    return sl_step(&stepper->decode->node.runtime, sequences, stepper->n_active, err);
+    enum sl_status status =
+        sl_writing_begin(&writing, runtime, sl_engine_activations(runtime->engine), writers, stepper->n_active, err);
+    if (status == SL_OK) {
+        while (sl_writing_layer(&writing)) {
+        }
+        status = sl_writing_end(&writing, err);
+    }
+    stepper->step_ns = sl_now_ns() - begin_ns;
+    return status;
 }
 
-// A chunk of the turn whose turn it is. When all has been read, the answer is written with the others'.
-static void read_turn(struct stepper *stepper) {
+// ---- turns that are read here ---------------------------------------------------------------------------------------
+
+// Takes reading[0] out of the round: it has been read and is written from now on, has failed, or waits for its next chunk.
+static void end_chunk(struct stepper *stepper, enum sl_status status, struct sl_error *err) {
     struct sl_answer *answer = stepper->reading[0];
-    struct sl_error err = {0};
-    bool done = false;
     memmove(stepper->reading, stepper->reading + 1, sizeof *stepper->reading * (size_t)--stepper->n_reading);
-    enum sl_status status = atomic_load(&answer->cancelled) ? sl_fail(&err, SL_ERR_CANCELLED, "cancelled")
-                                                            : sl_reader_step(answer->reader, &done, &err);
-    status = sl_node_check_device(&stepper->decode->node, status, &err);
+    stepper->pass_open = false;
+    status = sl_node_check_device(&stepper->decode->node, status, err);
     settle_promise(stepper->decode, answer, sl_reader_session(answer->reader));
     if (status != SL_OK) {
-        end_answer(stepper->decode, answer, status, err.text);
-    } else if (!done) {
+        end_answer(stepper->decode, answer, status, err->text);
+    } else if (!sl_reader_is_done(answer->reader)) {
         stepper->reading[stepper->n_reading++] = answer;
     } else {
-        answer->sequence.session = sl_reader_take_session(answer->reader);
+        answer->writer.session = sl_reader_take_session(answer->reader);
         sl_reader_destroy(&answer->reader);
         stepper->active[stepper->n_active++] = answer;
+    }
+}
+
+// Reads layers of the turn at hand for as long as the last step took; with no answer to write, to the end of its chunk.
+static void read_turn(struct stepper *stepper) {
+    struct sl_answer *answer = stepper->reading[0];
+    struct sl_decode *decode = stepper->decode;
+    struct sl_error err = {0};
+    enum sl_status status = SL_OK;
+    if (!stepper->pass_open) {
+        status =
+            sl_reading_begin(&stepper->pass, &decode->node.runtime, decode->turn_activations, &answer->reader, 1, &err);
+        stepper->pass_open = status == SL_OK;
+    }
+    int64_t until_ns = sl_now_ns() + stepper->step_ns;
+    bool more = status == SL_OK;
+    while (more && !atomic_load(&answer->cancelled) && (stepper->n_active == 0 || sl_now_ns() < until_ns)) {
+        more = sl_reading_layer(&stepper->pass);
+    }
+    if (atomic_load(&answer->cancelled)) {
+        end_chunk(stepper, sl_fail(&err, SL_ERR_CANCELLED, "cancelled"), &err); // a pass that is given up needs no end
+    } else if (!more) {
+        status = status == SL_OK ? sl_reading_end(&stepper->pass, &err) : status;
+        end_chunk(stepper, status == SL_OK ? sl_reader_status(answer->reader, &err) : status, &err);
     }
 }
 
@@ -183,18 +219,18 @@ static enum sl_status emit(struct sl_answer *answer, const struct sl_output_toke
     return SL_OK;
 }
 
-// After the forward pass: hand out the next token of every sequence that has read all it was given.
+// After the forward pass: hands out the next token of every answer that has read all it was given.
 static void write_tokens(struct stepper *stepper) {
     int64_t n_written = 0;
     for (int i = 0; i < stepper->n_active;) {
         struct sl_answer *answer = stepper->active[i];
-        settle_promise(stepper->decode, answer, answer->sequence.session);
-        if (answer->sequence.status != SL_OK) {
-            struct sl_error *err = &answer->sequence.err;
-            drop(stepper, i, sl_node_check_device(&stepper->decode->node, answer->sequence.status, err), err->text);
+        settle_promise(stepper->decode, answer, answer->writer.session);
+        if (answer->writer.status != SL_OK) {
+            struct sl_error *err = &answer->writer.err;
+            drop(stepper, i, sl_node_check_device(&stepper->decode->node, answer->writer.status, err), err->text);
             continue;
         }
-        int n_taken = answer->sequence.input.n_tokens, n_left = answer->n_pending - n_taken;
+        int n_taken = answer->writer.input.n_tokens, n_left = answer->n_pending - n_taken;
         memmove(answer->pending, answer->pending + n_taken, sizeof(int32_t) * (size_t)n_left);
         answer->n_pending = n_left;
         if (n_left > 0) {
@@ -247,7 +283,7 @@ void *sl_decode_engine_main(void *arg) {
         struct sl_error err = {0};
         enum sl_status status = sl_node_check_device(&decode->node, step(stepper, &err), &err);
         if (status != SL_OK) {
-            sl_log_error("decode", "forward pass of %d sequences failed: %s", stepper->n_active, err.text);
+            sl_log_error("decode", "forward pass of %d answers failed: %s", stepper->n_active, err.text);
             end_all(stepper, status, err.text);
             continue;
         }

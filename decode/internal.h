@@ -12,10 +12,10 @@
 #include "offload/remote/remote_source.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "runner/output.h"
-#include "runner/reader.h"
-#include "runner/step.h"
+#include "runner/reading.h"
+#include "runner/writing.h"
 
-#define SL_DECODE_MAX_ROWS 512 // of one step, over all sequences
+#define SL_DECODE_MAX_ROWS 512 // of one pass, over all answers
 
 // One token on its way from the engine's thread to the handler.
 struct sl_decoded {
@@ -26,14 +26,14 @@ struct sl_decoded {
 };
 
 /*
- * One answer being written. The engine's thread owns sequence and output from join to `ended`; the handler before and
- * after.
+ * One answer being written. The engine's thread owns writer, reader and output from join to `ended`; the handler before
+ * and after.
  */
 struct sl_answer {
     struct sl_answer *next; // in the inbox
     struct sl_decode *decode;
     const char *job_id;
-    struct sl_sequence sequence;
+    struct sl_writer writer;
     struct sl_output *output;
     struct sl_reader *reader; // of a turn that is read here, with its session; NULL: there is none, or it has been read
     int32_t *pending;         // tokens to read before the next one is written
@@ -61,6 +61,7 @@ struct sl_decode {
     struct sl_kept kept;                // sessions between two turns
     atomic_size_t copied_bytes;         // of sessions on their way to stores, outside the arena
     int64_t retrieve_deadline_ms, retrieve_lost_ms;
+    struct sl_activations *turn_activations; // of the pass that reads a turn, beside the passes that write
     pthread_t engine_thread;
     pthread_mutex_t mutex; // over inbox and stopping
     pthread_cond_t wake;
@@ -86,7 +87,7 @@ enum sl_status sl_decode_make_id(const struct sl_decode *decode, const Sluice__V
 // The session of the turn before. SL_ERR_PEER_STALE: it is not here; SL_ERR_EXHAUSTED: no memory for the turn.
 enum sl_status sl_decode_take_kept(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    const struct sl_recipe *recipe, struct sl_answer *answer, struct sl_error *err);
-// What is to be read of the prompt behind answer->sequence.session, in answer->reader or by steps.
+// What is to be read of the prompt behind answer->writer.session, in answer->reader or by steps.
 enum sl_status sl_decode_open_turn(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    const struct sl_recipe *recipe, struct sl_answer *answer, struct sl_error *err);
 // The session goes into decode->kept, and done says under which lease; what cannot be kept goes.

@@ -135,8 +135,7 @@ static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__Decode
     } while (status == SL_AGAIN);
     if (status == SL_OK) {
         bool straight = sl_direct_has(&decode->node.direct, capsule.body);
-        status =
-            open_capsule(decode, request, recipe, &capsule, &answer->promised_bytes, &answer->sequence.session, err);
+        status = open_capsule(decode, request, recipe, &capsule, &answer->promised_bytes, &answer->writer.session, err);
         if (status == SL_OK) {
             count_way(decode, request, straight);
         }
@@ -154,11 +153,11 @@ static void on_fallback(void *arg, int layer, const char *why) {
     pthread_mutex_unlock(&answer->mutex);
 }
 
-// sl_sequence_begin_writing() by a thread of its own: it fetches, and may have to wait for stores.
+// sl_writer_open() by a thread of its own: it fetches, and may have to wait for stores.
 struct opening {
     struct sl_answer *answer;
     const struct sl_runtime *runtime;
-    const struct sl_writing *writing;
+    const struct sl_writer_config *writing;
     pthread_mutex_t mutex; // over what follows
     pthread_cond_t changed;
     bool ended;
@@ -170,8 +169,7 @@ static void *opening_main(void *arg) {
     struct opening *opening = arg;
     struct sl_error err = {0};
     sl_log_set_job(opening->answer->job_id);
-    enum sl_status status =
-        sl_sequence_begin_writing(&opening->answer->sequence, opening->runtime, opening->writing, &err);
+    enum sl_status status = sl_writer_open(&opening->answer->writer, opening->runtime, opening->writing, &err);
     pthread_mutex_lock(&opening->mutex);
     opening->status = status;
     opening->err = err;
@@ -182,8 +180,9 @@ static void *opening_main(void *arg) {
 }
 
 // As long as the stores take, which writing->lost_ms bounds, the caller hears that we live.
-static enum sl_status begin_remote(struct sl_decode *decode, struct sl_answer *answer, const struct sl_writing *writing,
-                                   struct sl_rpc_call *call, struct sl_error *err) {
+static enum sl_status begin_remote(struct sl_decode *decode, struct sl_answer *answer,
+                                   const struct sl_writer_config *writing, struct sl_rpc_call *call,
+                                   struct sl_error *err) {
     struct opening opening = {.answer = answer, .runtime = &decode->node.runtime, .writing = writing};
     pthread_t thread;
     pthread_mutex_init(&opening.mutex, NULL);
@@ -215,7 +214,7 @@ static enum sl_status begin_remote(struct sl_decode *decode, struct sl_answer *a
 // Hot caches are in the arena from here on, and were counted in the promise.
 static void settle_hot_caches(struct sl_decode *decode, struct sl_answer *answer) {
     struct sl_retriever_stats stats;
-    sl_retriever_get_stats(answer->sequence.retrieval.retriever, &stats);
+    sl_retriever_get_stats(answer->writer.retrieval.retriever, &stats);
     size_t taken = stats.hot_cache_bytes < answer->session_bytes ? stats.hot_cache_bytes : answer->session_bytes;
     answer->session_bytes -= taken;
     size_t promised = answer->promised_bytes > taken ? answer->promised_bytes - taken : 0;
@@ -226,9 +225,9 @@ static void settle_hot_caches(struct sl_decode *decode, struct sl_answer *answer
 static enum sl_status begin_writing(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                     struct sl_rpc_call *call, const struct sl_plan *plan, int64_t n_read,
                                     struct sl_answer *answer, struct sl_error *err) {
-    struct sl_writing writing = {.plan = plan, .n_read = n_read, .estimate_errors = request->estimate_errors};
+    struct sl_writer_config writing = {.plan = plan, .n_read = n_read, .estimate_errors = request->estimate_errors};
     if (!sl_recipe_offloads(&plan->recipe)) {
-        return sl_sequence_begin_writing(&answer->sequence, &decode->node.runtime, &writing, err);
+        return sl_writer_open(&answer->writer, &decode->node.runtime, &writing, err);
     }
     writing.is_remote = true;
     writing.deadline_ms = decode->retrieve_deadline_ms;
@@ -238,7 +237,7 @@ static enum sl_status begin_writing(struct sl_decode *decode, const Sluice__V1__
     enum sl_status status = SL_OK;
     if (n_read > 0) {
         status = sl_remote_source_create(decode->connections, request->annex, request->n_annex, plan,
-                                         &answer->sequence.retrieval.source, err);
+                                         &answer->writer.retrieval.source, err);
     }
     status = status == SL_OK ? begin_remote(decode, answer, &writing, call, err) : status;
     if (status == SL_OK) {
@@ -251,7 +250,7 @@ static enum sl_status begin_writing(struct sl_decode *decode, const Sluice__V1__
 static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    struct sl_rpc_call *call, struct sl_answer *answer, struct sl_error *err) {
     const struct sl_model_config *model = decode->node.runtime.config;
-    struct sl_session **session = &answer->sequence.session;
+    struct sl_session **session = &answer->writer.session;
     struct sl_kv_geometry geometry = sl_model_geometry(model);
     struct sl_recipe recipe;
     struct sl_plan plan;
@@ -389,7 +388,7 @@ static void tell_retrieval(const struct sl_retriever_stats *stats) {
 // What a job holds here is returned before its caller hears that it is done.
 static void give_back(struct sl_decode *decode, struct sl_answer *answer) {
     sl_reader_destroy(&answer->reader); // of a turn that was not read to its end, with the session
-    sl_sequence_close(&answer->sequence);
+    sl_writer_close(&answer->writer);
     sl_ledger_settle(decode->node.ledger, &answer->promised_bytes, 0);
 }
 
@@ -405,17 +404,17 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answ
     struct sl_slot_statistics slots;
     struct sl_compress_stats compressed = {0};
     struct sl_retriever_stats retrieved;
-    bool retrieves = answer->sequence.retrieval.retriever != NULL;
+    bool retrieves = answer->writer.retrieval.retriever != NULL;
     // Without anything to do while decoding there is nothing to estimate: zeros.
-    struct sl_error_statistics errors = {.n_layers = estimate_errors ? answer->sequence.session->geometry.n_layers : 0};
-    sl_session_get_stats(answer->sequence.session, &stats);
-    sl_slot_statistics_measure(answer->sequence.session, &slots);
-    if (answer->sequence.compressor) {
-        sl_compressor_get_stats(answer->sequence.compressor, &compressed);
-        sl_error_statistics_read(answer->sequence.compressor, &errors);
+    struct sl_error_statistics errors = {.n_layers = estimate_errors ? answer->writer.session->geometry.n_layers : 0};
+    sl_session_get_stats(answer->writer.session, &stats);
+    sl_slot_statistics_measure(answer->writer.session, &slots);
+    if (answer->writer.compressor) {
+        sl_compressor_get_stats(answer->writer.compressor, &compressed);
+        sl_error_statistics_read(answer->writer.compressor, &errors);
     }
     if (retrieves) {
-        sl_retriever_get_stats(answer->sequence.retrieval.retriever, &retrieved);
+        sl_retriever_get_stats(answer->writer.retrieval.retriever, &retrieved);
     }
     char lease_id[SL_LEASE_ID_BYTES];
     Sluice__V1__DecodeDone done = SLUICE__V1__DECODE_DONE__INIT;
@@ -447,7 +446,7 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answ
 // What the engine has to read before it can write: the prompt's tokens behind the capsule's, then the resumed ones.
 static enum sl_status set_pending(struct sl_answer *answer, const Sluice__V1__DecodeRequest *request,
                                   struct sl_error *err) {
-    size_t n_read = answer->reader ? request->prompt->n_ids - 1 : (size_t)answer->sequence.session->n_tokens;
+    size_t n_read = answer->reader ? request->prompt->n_ids - 1 : (size_t)answer->writer.session->n_tokens;
     size_t n_prompt = request->prompt->n_ids - n_read, n_resumed = request->resumed ? request->resumed->n_ids : 0;
     if (request->keep_ms > 0) {
         answer->written = malloc(sizeof(int32_t) * (size_t)request->max_new_tokens);

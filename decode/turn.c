@@ -79,7 +79,7 @@ enum sl_status sl_decode_take_kept(struct sl_decode *decode, const Sluice__V1__D
         sl_kept_put_back(&decode->kept, one);
         return status;
     }
-    answer->sequence.session = one->session;
+    answer->writer.session = one->session;
     answer->session_bytes = one->session->taken_bytes + answer->promised_bytes;
     one->session = NULL;
     sl_kept_free(one);
@@ -92,7 +92,7 @@ enum sl_status sl_decode_take_kept(struct sl_decode *decode, const Sluice__V1__D
  */
 enum sl_status sl_decode_open_turn(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    const struct sl_recipe *recipe, struct sl_answer *answer, struct sl_error *err) {
-    struct sl_session *session = answer->sequence.session;
+    struct sl_session *session = answer->writer.session;
     const struct sl_model_config *model = decode->node.runtime.config;
     bool steps = sl_recipe_evicts(recipe) && (recipe->when & SL_WHEN_STEP);
     int64_t n_tokens = session->n_tokens, end = (int64_t)request->prompt->n_ids - 1;
@@ -107,23 +107,22 @@ enum sl_status sl_decode_open_turn(struct sl_decode *decode, const Sluice__V1__D
             plan.recipe.chunk_tokens < SL_DECODE_MAX_ROWS ? plan.recipe.chunk_tokens : SL_DECODE_MAX_ROWS;
         status = sl_job_check_session(&plan, session, err);
     }
-    struct sl_writing writing = {.plan = &plan, .n_read = n_tokens, .estimate_errors = request->estimate_errors};
+    struct sl_writer_config writing = {.plan = &plan, .n_read = n_tokens, .estimate_errors = request->estimate_errors};
     if (status == SL_OK) {
-        status = sl_sequence_begin_writing(&answer->sequence, &decode->node.runtime, &writing, err);
+        status = sl_writer_open(&answer->writer, &decode->node.runtime, &writing, err);
     }
     if (status != SL_OK || steps || n_tokens >= end) {
         return status;
     }
-    struct sl_reader_config config = {.sequence = {.plan = &plan,
-                                                   .runtime = &decode->node.runtime,
-                                                   .arena = decode->node.arena,
-                                                   .estimate_errors = request->estimate_errors,
-                                                   .resumed = session},
+    struct sl_reader_config config = {.plan = &plan,
+                                      .runtime = &decode->node.runtime,
+                                      .arena = decode->node.arena,
+                                      .estimate_errors = request->estimate_errors,
+                                      .resumed = session,
                                       .tokens = request->prompt->ids};
     status = sl_reader_create(&config, &answer->reader, err);
     if (status == SL_OK) {
-        sl_reader_limit_step(answer->reader, SL_DECODE_MAX_ROWS);
-        answer->sequence.session = NULL; // the reader's, until all has been read
+        answer->writer.session = NULL; // the reader's, until all has been read
     }
     return status;
 }
@@ -135,7 +134,7 @@ enum sl_status sl_decode_open_turn(struct sl_decode *decode, const Sluice__V1__D
 void sl_decode_keep_session(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                             struct sl_answer *answer, Sluice__V1__DecodeDone *done,
                             char lease_id_out[SL_LEASE_ID_BYTES]) {
-    struct sl_session *session = sl_sequence_take_session(&answer->sequence);
+    struct sl_session *session = sl_writer_take_session(&answer->writer);
     int64_t n_prompt = (int64_t)request->prompt->n_ids, n_tokens = session->n_tokens, n_more = n_tokens - n_prompt;
     int32_t *tokens = n_more >= 0 && n_more <= answer->n_written ? malloc(sizeof *tokens * (size_t)n_tokens) : NULL;
     struct sl_recipe recipe;

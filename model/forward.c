@@ -43,9 +43,9 @@ static int64_t positions_after(const struct sl_input *input) {
     return most + input->n_tokens;
 }
 
-static enum sl_status check_inputs(const struct sl_engine *e, const struct sl_input *inputs, int n_inputs,
-                                   int64_t *m_out, struct sl_error *err) {
-    const struct sl_model_config *c = &e->model->config;
+static enum sl_status check_inputs(const struct sl_activations *activations, const struct sl_input *inputs,
+                                   int n_inputs, int64_t *m_out, struct sl_error *err) {
+    const struct sl_model_config *c = &activations->engine->model->config;
     int64_t m = 0;
     for (int s = 0; s < n_inputs; s++) {
         const struct sl_input *input = &inputs[s];
@@ -75,8 +75,9 @@ static enum sl_status check_inputs(const struct sl_engine *e, const struct sl_in
         }
         m += input->n_tokens;
     }
-    if (m > e->max_rows) {
-        return sl_fail(err, SL_ERR_RANGE, "%lld rows in a call, the engine was made for %d", (long long)m, e->max_rows);
+    if (m > activations->max_rows) {
+        return sl_fail(err, SL_ERR_RANGE, "%lld rows in a call, the engine was made for %d", (long long)m,
+                       activations->max_rows);
     }
     *m_out = m;
     return SL_OK;
@@ -123,7 +124,9 @@ static const struct sl_rope *rope_of(const struct sl_engine *e, const struct sl_
 }
 
 // Angles of every row's position, by its session's frequencies: runs of inputs that share them, as one call each.
-static void compute_angles(struct sl_engine *e, const int64_t *positions, const struct sl_input *inputs, int n_inputs) {
+static void compute_angles(struct sl_activations *a, const int64_t *positions, const struct sl_input *inputs,
+                           int n_inputs) {
+    struct sl_engine *e = a->engine;
     int64_t half = e->model->config.rotary_dim / 2;
     for (int s = 0, row = 0; s < n_inputs;) {
         const struct sl_rope *rope = rope_of(e, inputs[s].session);
@@ -131,14 +134,15 @@ static void compute_angles(struct sl_engine *e, const int64_t *positions, const 
         while (s < n_inputs && rope_of(e, inputs[s].session) == rope) {
             row += inputs[s++].n_tokens;
         }
-        e->model->ops->angles(e->stream, rope, positions + begin, row - begin, e->cosines + begin * half,
-                              e->sines + begin * half);
+        e->model->ops->angles(e->stream, rope, positions + begin, row - begin, a->cosines + begin * half,
+                              a->sines + begin * half);
     }
 }
 
 // Rope of every input's q, k and (where there is one) next_q, but where keys are stored unrotated: there attend
 // rotates.
-static void rotate_rows(struct sl_engine *e, const struct sl_input *inputs, int n_inputs, float *next_q) {
+static void rotate_rows(const struct sl_activations *a, const struct sl_input *inputs, int n_inputs, float *next_q) {
+    struct sl_engine *e = a->engine;
     const struct sl_model_config *c = &e->model->config;
     const struct sl_ops *ops = e->model->ops;
     const struct sl_rope *rope = &e->model->ropes[0]; // its dimensions are those of all
@@ -149,7 +153,7 @@ static void rotate_rows(struct sl_engine *e, const struct sl_input *inputs, int 
             row += inputs[s++].n_tokens;
         }
         if (row > begin) {
-            const float *cosines = e->cosines + begin * half, *sines = e->sines + begin * half;
+            const float *cosines = a->cosines + begin * half, *sines = a->sines + begin * half;
             // k lies behind q: one call turns the heads of both
             ops->rotate(e->stream, rope, cosines, sines, e->qkv + begin * sl_qkv_dim(c), sl_qkv_dim(c), row - begin,
                         c->n_heads + c->n_kv_heads);
@@ -197,7 +201,7 @@ static struct sl_attend describe(const struct sl_pass *pass, const struct sl_inp
         .heads = heads,
         .rope = input->session->positions == SL_POSITION_SLOT ? rope_of(e, input->session) : NULL,
         .window = e->model->layers[pass->layer].window,
-        .positions = e->given[e->turn].positions + row,
+        .positions = pass->activations->given[pass->activations->turn].positions + row,
         .out = e->a + row * q_dim,
         .lse = pass->wants.lse ? e->lse + row * c->n_heads : NULL,
         .importance = pass->wants.importance ? e->scores + row * c->n_kv_heads : NULL,
@@ -217,10 +221,11 @@ static void give_rows(struct sl_given *given, const struct sl_input *inputs, int
     }
 }
 
-enum sl_status sl_pass_begin(struct sl_engine *e, struct sl_input *inputs, int n_inputs, struct sl_pass_wants wants,
-                             struct sl_pass *pass_out, struct sl_error *err) {
-    struct sl_pass pass = {.engine = e, .inputs = inputs, .n_inputs = n_inputs, .wants = wants};
-    enum sl_status status = check_inputs(e, inputs, n_inputs, &pass.n_rows, err);
+enum sl_status sl_pass_begin(struct sl_activations *a, struct sl_input *inputs, int n_inputs,
+                             struct sl_pass_wants wants, struct sl_pass *pass_out, struct sl_error *err) {
+    struct sl_engine *e = a->engine;
+    struct sl_pass pass = {.engine = e, .activations = a, .inputs = inputs, .n_inputs = n_inputs, .wants = wants};
+    enum sl_status status = check_inputs(a, inputs, n_inputs, &pass.n_rows, err);
     if (status != SL_OK) {
         return status;
     }
@@ -229,16 +234,15 @@ enum sl_status sl_pass_begin(struct sl_engine *e, struct sl_input *inputs, int n
                        "the model has no retaining heads: retaining_heads.safetensors must lie beside it "
                        "(`sluice train-heads` trains one, tools/convert_retaining_heads.py converts a published one)");
     }
-    e->given[e->turn].used = sl_stream_mark(e->stream); // behind all of the last pass, whether it ended or was given up
-    struct sl_given *given = &e->given[e->turn ^= 1];
+    a->given[a->turn].used = sl_stream_mark(e->stream); // after all of the last pass, whether it ended or was given up
+    struct sl_given *given = &a->given[a->turn ^= 1];
     status = sl_mark_wait(&given->used, err);
     if (status != SL_OK) {
         return status;
     }
-    e->reading = wants.reading;
     give_rows(given, inputs, n_inputs);
-    compute_angles(e, given->positions, inputs, n_inputs);
-    e->model->ops->embed(e->stream, &e->model->embed, given->tokens, pass.n_rows, e->x);
+    compute_angles(a, given->positions, inputs, n_inputs);
+    e->model->ops->embed(e->stream, &e->model->embed, given->tokens, pass.n_rows, a->x);
     *pass_out = pass;
     return SL_OK;
 }
@@ -248,8 +252,8 @@ void sl_pass_project(struct sl_pass *pass, int layer) {
     const struct sl_model_layer *weights = &e->model->layers[layer];
     int64_t hidden = e->model->config.hidden, m = pass->n_rows;
     pass->layer = layer;
-    e->model->ops->norm(e->stream, &weights->attention_norm, e->x, hidden, m, 1, e->h, hidden);
-    sl_engine_multiply(e, &weights->qkv, e->h, m, e->qkv, false);
+    e->model->ops->norm(e->stream, &weights->attention_norm, pass->activations->x, hidden, m, 1, e->h, hidden);
+    sl_engine_multiply(e, &weights->qkv, e->h, m, e->qkv, false, pass->wants.reading);
     normalize_heads(e, weights, m);
     if (pass->wants.importance) {
         sl_retaining_score(e->model, layer, e->stream, e->qkv, m, e->hidden, e->products, e->scores);
@@ -262,7 +266,7 @@ void sl_pass_project(struct sl_pass *pass, int layer) {
 
 enum sl_status sl_pass_append(struct sl_pass *pass, struct sl_error *err) {
     struct sl_engine *e = pass->engine;
-    rotate_rows(e, pass->inputs, pass->n_inputs, predicts(pass) ? e->next_q : NULL);
+    rotate_rows(pass->activations, pass->inputs, pass->n_inputs, predicts(pass) ? e->next_q : NULL);
     enum sl_status status = reserve_rows(pass->inputs, pass->n_inputs, pass->layer, err);
     if (status != SL_OK) {
         return status;
@@ -286,16 +290,31 @@ enum sl_status sl_pass_append(struct sl_pass *pass, struct sl_error *err) {
     return SL_OK;
 }
 
+// The last layer's output feeds the logits alone.
+static bool feeds_nothing(const struct sl_pass *pass) {
+    bool wanted = pass->layer + 1 < pass->engine->model->config.n_layers;
+    for (int i = 0; i < pass->n_inputs; i++) {
+        const struct sl_input *input = &pass->inputs[i];
+        wanted = wanted || input->logits != NULL || input->all_logits != NULL || input->choice != NULL;
+    }
+    return !wanted;
+}
+
 void sl_pass_finish(struct sl_pass *pass) {
     struct sl_engine *e = pass->engine;
+    if (feeds_nothing(pass)) {
+        return;
+    }
     const struct sl_model_layer *weights = &e->model->layers[pass->layer];
     int64_t hidden = e->model->config.hidden, m = pass->n_rows;
-    sl_engine_multiply(e, &weights->o, e->a, m, e->x, true);
+    float *x = pass->activations->x;
+    bool reading = pass->wants.reading;
+    sl_engine_multiply(e, &weights->o, e->a, m, x, true, reading);
     if (weights->mlp_norm.weight != NULL) {
-        e->model->ops->norm(e->stream, &weights->mlp_norm, e->x, hidden, m, 1, e->h, hidden);
+        e->model->ops->norm(e->stream, &weights->mlp_norm, x, hidden, m, 1, e->h, hidden);
     }
-    sl_engine_multiply(e, &weights->up, e->h, m, e->up, false);
-    sl_engine_multiply(e, &weights->down, e->up, m, e->x, true);
+    sl_engine_multiply(e, &weights->up, e->h, m, e->up, false, reading);
+    sl_engine_multiply(e, &weights->down, e->up, m, x, true, reading);
 }
 
 enum sl_status sl_pass_end(struct sl_pass *pass, struct sl_error *err) {
@@ -317,7 +336,7 @@ enum sl_status sl_pass_attend(struct sl_pass *pass, int layer, struct sl_error *
 
 enum sl_status sl_engine_forward(struct sl_engine *e, struct sl_input *inputs, int n_inputs, struct sl_error *err) {
     struct sl_pass pass;
-    enum sl_status status = sl_pass_begin(e, inputs, n_inputs, (struct sl_pass_wants){0}, &pass, err);
+    enum sl_status status = sl_pass_begin(e->own, inputs, n_inputs, (struct sl_pass_wants){0}, &pass, err);
     for (int layer = 0; layer < e->model->config.n_layers && status == SL_OK; layer++) {
         status = sl_pass_attend(&pass, layer, err);
         if (status == SL_OK) {

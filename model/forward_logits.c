@@ -29,6 +29,7 @@ static bool is_wanted(const struct wanted *wanted) {
 // A run of adjacent rows, and how far each has come.
 struct run {
     struct sl_engine *engine;
+    const float *x; // of the pass
     int64_t count, n_vocab;
     struct wanted wanted[SL_LOGIT_ROWS];
     struct sl_pick asked[SL_LOGIT_ROWS]; // most 0: nothing
@@ -102,8 +103,8 @@ static void hand_out_tasks(void *arg, int64_t begin, int64_t end, int member) {
 static enum sl_status project_run(struct run *run, int64_t row, struct sl_error *err) {
     struct sl_engine *e = run->engine;
     int64_t hidden = e->model->config.hidden;
-    e->model->ops->norm(e->stream, &e->model->final_norm, e->x + row * hidden, hidden, run->count, 1, e->h, hidden);
-    sl_engine_multiply(e, &e->model->head, e->h, run->count, e->logits, false);
+    e->model->ops->norm(e->stream, &e->model->final_norm, run->x + row * hidden, hidden, run->count, 1, e->h, hidden);
+    sl_engine_multiply(e, &e->model->head, e->h, run->count, e->logits, false, false); // one row of many
     for (int64_t r = 0; r < run->count; r++) {
         run->asked[r] = (struct sl_pick){0};
         run->chosen[r] = false;
@@ -125,10 +126,10 @@ static enum sl_status project_run(struct run *run, int64_t row, struct sl_error 
 
 // The rows that are wanted, in runs of adjacent ones: a decode step of many sessions is one run.
 enum sl_status sl_pass_logits(struct sl_pass *pass, struct sl_error *err) {
-    struct run run = {.engine = pass->engine, .n_vocab = pass->engine->model->config.n_vocab};
+    struct run run = {
+        .engine = pass->engine, .x = pass->activations->x, .n_vocab = pass->engine->model->config.n_vocab};
     enum sl_status status = SL_OK;
     int64_t row = 0;
-    run.engine->reading = false; // one row of many
     for (int s = 0; s < pass->n_inputs; s++) {
         for (int i = 0; status == SL_OK && i < pass->inputs[s].n_tokens; i++, row++) {
             struct wanted wanted = who_wants(&pass->inputs[s], i, run.n_vocab);

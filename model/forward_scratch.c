@@ -33,8 +33,7 @@ static size_t product_bytes(const struct sl_model *model, int64_t m) {
 static size_t lay_out(struct sl_engine *e, char *base) {
     const struct sl_model_config *c = &e->model->config;
     size_t m = (size_t)e->max_rows, used = 0;
-    size_t q_dim = (size_t)c->n_heads * (size_t)c->head_dim, angles = (size_t)c->rotary_dim / 2;
-    e->x = carve(base, &used, m * (size_t)c->hidden, sizeof(float));
+    size_t q_dim = (size_t)c->n_heads * (size_t)c->head_dim;
     e->h = carve(base, &used, m * (size_t)c->hidden, sizeof(float));
     e->qkv = carve(base, &used, m * (size_t)sl_qkv_dim(c), sizeof(float));
     e->a = carve(base, &used, m * q_dim, sizeof(float));
@@ -42,8 +41,6 @@ static size_t lay_out(struct sl_engine *e, char *base) {
     e->up = e->hidden = e->next_q = carve(base, &used, m * up, sizeof(float));
     e->scores = carve(base, &used, m * (size_t)c->n_kv_heads, sizeof(float));
     e->lse = carve(base, &used, m * (size_t)c->n_heads, sizeof(float));
-    e->cosines = carve(base, &used, m * angles, sizeof(float));
-    e->sines = carve(base, &used, m * angles, sizeof(float));
     e->logits = carve(base, &used, (m < SL_LOGIT_ROWS ? m : SL_LOGIT_ROWS) * (size_t)c->n_vocab, sizeof(float));
     e->products = carve(base, &used, product_bytes(e->model, e->max_rows), 1);
     return used;
@@ -51,10 +48,6 @@ static size_t lay_out(struct sl_engine *e, char *base) {
 
 static size_t lay_out_shared(struct sl_engine *e, char *base) {
     size_t m = (size_t)e->max_rows, used = 0;
-    for (int i = 0; i < 2; i++) {
-        e->given[i].positions = carve(base, &used, m, sizeof(int64_t));
-        e->given[i].tokens = carve(base, &used, m, sizeof(int32_t));
-    }
     if (e->stream->device->ops->one_memory) {
         e->logits_here = e->logits;
     } else {
@@ -70,6 +63,69 @@ static size_t lay_out_described(struct sl_engine *e, char *base) {
     e->calls = carve(base, &used, m, sizeof(struct sl_attend));
     e->kv = carve(base, &used, m * (size_t)e->model->config.n_kv_heads, sizeof(struct sl_kv));
     return used;
+}
+
+static size_t lay_out_tensors(struct sl_activations *a, char *base) {
+    const struct sl_model_config *c = &a->engine->model->config;
+    size_t m = (size_t)a->max_rows, angles = (size_t)c->rotary_dim / 2, used = 0;
+    a->x = carve(base, &used, m * (size_t)c->hidden, sizeof(float));
+    a->cosines = carve(base, &used, m * angles, sizeof(float));
+    a->sines = carve(base, &used, m * angles, sizeof(float));
+    return used;
+}
+
+static size_t lay_out_given(struct sl_activations *a, char *base) {
+    size_t m = (size_t)a->max_rows, used = 0;
+    for (int i = 0; i < 2; i++) {
+        a->given[i].positions = carve(base, &used, m, sizeof(int64_t));
+        a->given[i].tokens = carve(base, &used, m, sizeof(int32_t));
+    }
+    return used;
+}
+
+enum sl_status sl_activations_create(struct sl_engine *engine, int max_rows, struct sl_activations **activations_out,
+                                     struct sl_error *err) {
+    if (max_rows < 1 || max_rows > engine->max_rows) {
+        return sl_fail(err, SL_ERR_INVALID, "activations of %d rows: the engine has 1 to %d", max_rows,
+                       engine->max_rows);
+    }
+    struct sl_activations *a = calloc(1, sizeof *a);
+    if (a == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    struct sl_device *device = engine->stream->device;
+    a->engine = engine;
+    a->max_rows = max_rows;
+    size_t bytes = lay_out_tensors(a, NULL), shared_bytes = lay_out_given(a, NULL);
+    a->tensors = sl_device_alloc(device, SL_MEMORY_DEVICE, bytes);
+    a->shared = sl_device_alloc(device, SL_MEMORY_SHARED, shared_bytes);
+    a->n_bytes = bytes + shared_bytes;
+    if (a->tensors == NULL || a->shared == NULL) {
+        sl_activations_destroy(&a);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of activations; use smaller chunks", bytes);
+    }
+    lay_out_tensors(a, a->tensors);
+    lay_out_given(a, a->shared);
+    *activations_out = a;
+    return SL_OK;
+}
+
+void sl_activations_destroy(struct sl_activations **activations) {
+    struct sl_activations *a = *activations;
+    if (a != NULL) {
+        sl_device_free(a->engine->stream->device, SL_MEMORY_DEVICE, a->tensors);
+        sl_device_free(a->engine->stream->device, SL_MEMORY_SHARED, a->shared);
+        free(a);
+        *activations = NULL;
+    }
+}
+
+struct sl_activations *sl_engine_activations(struct sl_engine *engine) {
+    return engine->own;
+}
+
+int sl_activations_rows(const struct sl_activations *activations) {
+    return activations->max_rows;
 }
 
 enum sl_status sl_engine_create(const struct sl_model *model, struct sl_stream *stream, int max_rows,
@@ -90,13 +146,19 @@ enum sl_status sl_engine_create(const struct sl_model *model, struct sl_stream *
     e->shared = sl_device_alloc(stream->device, SL_MEMORY_SHARED, shared_bytes);
     e->described = aligned_alloc(64, described_bytes);
     e->n_bytes = bytes + shared_bytes + described_bytes;
-    if (e->scratch == NULL || e->shared == NULL || e->described == NULL) {
+    if (e->scratch == NULL || (e->shared == NULL && shared_bytes > 0) || e->described == NULL) {
         sl_engine_destroy(&e);
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of activations; use smaller chunks", bytes);
     }
     lay_out(e, e->scratch);
     lay_out_shared(e, e->shared);
     lay_out_described(e, e->described);
+    enum sl_status status = sl_activations_create(e, max_rows, &e->own, err);
+    if (status != SL_OK) {
+        sl_engine_destroy(&e);
+        return status;
+    }
+    e->n_bytes += e->own->n_bytes;
     *engine_out = e;
     return SL_OK;
 }
@@ -104,6 +166,7 @@ enum sl_status sl_engine_create(const struct sl_model *model, struct sl_stream *
 void sl_engine_destroy(struct sl_engine **engine) {
     struct sl_engine *e = *engine;
     if (e != NULL) {
+        sl_activations_destroy(&e->own);
         sl_device_free(e->stream->device, SL_MEMORY_DEVICE, e->scratch);
         sl_device_free(e->stream->device, SL_MEMORY_SHARED, e->shared);
         free(e->described);
@@ -125,14 +188,14 @@ const struct sl_ops *sl_engine_ops(const struct sl_engine *engine) {
 }
 
 void sl_engine_multiply(struct sl_engine *e, const struct sl_matrix *w, const float *x, int64_t m, float *y,
-                        bool accumulate) {
+                        bool accumulate, bool reading) {
     struct sl_matmul args = {.x = x,
                              .x_stride = w->k,
                              .m = m,
                              .y = y,
                              .y_stride = sl_matrix_outputs(w),
                              .accumulate = accumulate,
-                             .reading = e->reading,
+                             .reading = reading,
                              .scratch = e->products};
     e->model->ops->matmul(e->stream, w, &args);
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The thread that owns the engine: several prompts are open at once and are read by turns.
+ * The thread that owns the engine: several prompts are open at once.
  *
- * A turn: take in new jobs; open those in line for which there is memory; let cancelled ones go; read a step of the one
- * that prefill/schedule.h chooses.
+ * A turn: take in new jobs; open those in line for which there is memory; drop cancelled ones; then one layer of one pass.
+ * A pass reads the next chunk of the job that prefill/schedule.h chooses, and of further jobs as long as their rows fill
+ * the device. Passes stand still between two layers while the schedule prefers another job, so a short prompt waits for a
+ * layer of a long one, not for its chunk.
  */
 #include <assert.h>
 
@@ -11,22 +13,12 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "prefill/internal.h"
+#include "prefill/pass.h"
 #include "prefill/schedule.h"
 
-#define MAX_OPEN 64 // beyond it jobs stay in line
-/*
- * A step that may end anywhere is what a job that comes in the meantime waits for. Beside others it is as long as
- * STEP_WORK tokens at the beginning of a prompt take. Alone it may take ALONE_NS where that is longer, as with a small
- * model: every step loads all keys and values before it, and in short steps that is most of attention. Fewer rows than
- * STEP_ROWS leave matrix products waiting for memory; fewer than READ_BACK_ROWS leave attention waiting for what is
- * read back of offloaded layers, all of it in every step: a token of them is 2 H / Hk operations a byte and row, and an
- * engine does some hundred operations in the time in which a byte comes.
- */
-#define STEP_WORK      256
-#define ALONE_NS       (40 * SL_NS_PER_MS)
-#define STEP_ROWS      32
-#define READ_BACK_ROWS 256
-#define LINE_WAIT_MS   50 // between looks for memory that comes back without a word, as an ended lease does
+#define MAX_OPEN     64 // beyond it jobs stay in line
+#define MAX_PASSES   3  // so that a short prompt is let in while two long ones are read
+#define LINE_WAIT_MS 50 // between polls for memory that comes back without a signal, as an ended lease does
 
 struct stepper {
     struct sl_prefill *prefill;
@@ -36,57 +28,10 @@ struct stepper {
     int64_t n_arrived;
     struct sl_prefill_job *open[MAX_OPEN];
     int n_open;
-    double rate; // work a nanosecond, as the last steps went
+    struct sl_prefill_pass passes[MAX_PASSES];      // those with n > 0 are under way
+    struct sl_activations *activations[MAX_PASSES]; // [0] are the engine's
+    int most_passes;
 };
-
-// ---- one step of one job -------------------------------------------------------------------------------------------
-
-static void report(struct sl_prefill_job *job, const struct sl_session *session) {
-    struct sl_session_stats stats;
-    sl_session_get_stats(session, &stats);
-    pthread_mutex_lock(&job->mutex);
-    job->n_done = session->n_tokens;
-    job->resident_bytes = stats.resident_bytes;
-    job->peak_bytes = sl_reader_peak_bytes(job->reader);
-    pthread_cond_signal(&job->changed);
-    pthread_mutex_unlock(&job->mutex);
-}
-
-// A recipe that evicts can be resumed only from a state between two chunks: keep the last one that others can use.
-static void archive_boundary(struct sl_prefill_job *job, const struct sl_session *session) {
-    int64_t chunk = job->plan.recipe.chunk_tokens, boundary = sl_reader_shared_tokens(&job->plan) / chunk * chunk;
-    // Of a recipe that thins the state between two chunks is not in the session alone, and depends on what was read back.
-    bool resumable = sl_recipe_evicts(&job->plan.recipe) && !sl_recipe_thins(&job->plan.recipe);
-    if (resumable && session->n_tokens == boundary && boundary > job->n_reused) {
-        sl_archive_put(job->prefill->archive, job, session, true);
-    }
-}
-
-/*
- * What the session has taken from the arena is no longer a promise: count it once. After a step, not before it: pages
- * that the step took and eviction has given back are promised all along, so nobody else is granted them in between.
- */
-static void settle_promise(struct sl_prefill_job *job, size_t taken_bytes) {
-    size_t promised = job->memory_bytes > taken_bytes ? job->memory_bytes - taken_bytes : 0;
-    sl_ledger_settle(job->prefill->node.ledger, &job->promised_bytes, promised);
-}
-
-static enum sl_status step(struct sl_prefill_job *job, bool *done_out, struct sl_error *err) {
-    struct sl_session *session = sl_reader_session(job->reader);
-    job->started_ns = job->started_ns == 0 ? sl_now_ns() : job->started_ns;
-    archive_boundary(job, session);
-    enum sl_status status = sl_reader_step(job->reader, done_out, err);
-    if (status == SL_OK && job->offload) {
-        status = sl_offload_step(job->offload, session, err);
-    }
-    if (status == SL_OK) {
-        settle_promise(job, session->taken_bytes + (job->offload ? sl_offload_arena_bytes(job->offload) : 0));
-        report(job, session);
-    } else if (err->status == SL_OK) {
-        sl_fail(err, status, "job %s: %s", job->id, sl_status_text(status));
-    }
-    return status;
-}
 
 // ---- opening and ending --------------------------------------------------------------------------------------------
 
@@ -114,7 +59,7 @@ static void forget(struct sl_prefill_job *job) {
 // Hand the job back to its handler, who may be gone when this returns.
 static void end_job(struct sl_prefill_job *job, enum sl_status status, const struct sl_error *err) {
     struct sl_session *session = job->session;
-    settle_promise(job, job->memory_bytes); // it takes no more
+    sl_prefill_reconcile(job, job->memory_bytes); // it takes no more
     if (job->reader) {
         sl_reader_get_stats(job->reader, &job->stats);
         sl_reader_get_errors(job->reader, &job->errors);
@@ -194,14 +139,13 @@ static enum sl_status open_job(struct stepper *stepper, struct sl_prefill_job *j
         return SL_AGAIN;
     }
     struct sl_error err = {0};
-    struct sl_reader_config config = {.sequence = {.plan = &job->plan,
-                                                   .runtime = &node->runtime,
-                                                   .arena = node->arena,
-                                                   .estimate_errors = job->estimate_errors,
-                                                   .resumed = job->session,
-                                                   .offload = job->offload,
-                                                   .outbound = &job->outbound},
-                                      .tokens = job->tokens};
+    struct sl_reader_config config = {.plan = &job->plan,
+                                      .runtime = &node->runtime,
+                                      .arena = node->arena,
+                                      .tokens = job->tokens,
+                                      .estimate_errors = job->estimate_errors,
+                                      .resumed = job->session,
+                                      .attends_elsewhere = job->offload != NULL};
     enum sl_status status = sl_reader_create(&config, &job->reader, &err);
     if (status == SL_OK && job->offload) {
         status = sl_offload_begin(job->offload, sl_reader_session(job->reader), &err);
@@ -301,66 +245,188 @@ static bool take_inbox(struct stepper *stepper) {
 
 // ---- turns ---------------------------------------------------------------------------------------------------------
 
+// A cancelled job whose chunk is under way ends with the pass, which computes nothing more for it alone.
 static void drop_cancelled(struct stepper *stepper) {
     for (int i = stepper->n_open - 1; i >= 0; i--) {
         struct sl_prefill_job *job = stepper->open[i];
-        if (atomic_load(&job->cancelled)) {
-            struct sl_error err = {0};
-            sl_fail(&err, SL_ERR_CANCELLED, "job %s was cancelled after %lld of %lld tokens", job->id,
-                    (long long)sl_reader_session(job->reader)->n_tokens, (long long)job->plan.n_prompt);
+        if (!atomic_load(&job->cancelled)) {
+            continue;
+        }
+        struct sl_error err = {0};
+        sl_fail(&err, SL_ERR_CANCELLED, "job %s was cancelled after %lld of %lld tokens", job->id,
+                (long long)sl_reader_session(job->reader)->n_tokens, (long long)job->plan.n_prompt);
+        if (job->pass) {
+            sl_reader_fail(job->reader, SL_ERR_CANCELLED, &err);
+        } else {
             end_open(stepper, i, SL_ERR_CANCELLED, &err);
         }
     }
 }
 
-static double step_work(const struct stepper *stepper) {
-    double alone = stepper->rate * ALONE_NS;
-    return stepper->n_open == 1 && alone > STEP_WORK ? alone : STEP_WORK;
+static int index_of(const struct stepper *stepper, const struct sl_prefill_job *job) {
+    int i = 0;
+    while (stepper->open[i] != job) {
+        i++;
+    }
+    return i;
 }
 
-// The job whose step is next, or -1; *work_out: of that step.
-static int choose(struct stepper *stepper, double *work_out) {
-    struct sl_schedule_job jobs[MAX_OPEN];
-    double work = step_work(stepper);
-    for (int i = 0; i < stepper->n_open; i++) {
-        const struct sl_prefill_job *job = stepper->open[i];
-        int64_t begin = sl_reader_session(job->reader)->n_tokens, slots = job->plan.max_slots;
-        int64_t rows = sl_schedule_tokens(work, begin, slots, stepper->half) / STEP_ROWS * STEP_ROWS;
-        int64_t least = job->offload && begin >= SL_ATTEND_SPLIT ? READ_BACK_ROWS : STEP_ROWS;
-        sl_reader_limit_step(job->reader, rows > least ? rows : least);
-        int64_t end = begin + sl_reader_next_tokens(job->reader);
-        jobs[i] = (struct sl_schedule_job){.ticket = job->ticket,
-                                           .left = sl_schedule_work(begin, job->plan.n_prompt, slots, stepper->half),
-                                           .next = sl_schedule_work(begin, end, slots, stepper->half)};
+// A recipe that evicts can be resumed only from a state between two chunks: keep the last one that others can use.
+static void archive_boundary(struct sl_prefill_job *job) {
+    const struct sl_session *session = sl_reader_session(job->reader);
+    int64_t chunk = job->plan.recipe.chunk_tokens, boundary = sl_reader_shared_tokens(&job->plan) / chunk * chunk;
+    // With a recipe that thins, the session does not hold all of the state, and the state depends on what was read back.
+    bool resumable = sl_recipe_evicts(&job->plan.recipe) && !sl_recipe_thins(&job->plan.recipe);
+    if (resumable && session->n_tokens == boundary && boundary > job->n_reused) {
+        sl_archive_put(job->prefill->archive, job, session, true);
     }
-    int chosen = sl_schedule_next(&stepper->schedule, jobs, stepper->n_open);
-    *work_out = chosen >= 0 ? jobs[chosen].next : 0;
-    return chosen;
 }
 
-static void count(struct stepper *stepper, int64_t n_tokens, double work, int64_t step_ns) {
-    if (work > 0 && step_ns > 0) {
-        double rate = work / (double)step_ns;
-        stepper->rate = stepper->rate > 0 ? (3 * stepper->rate + rate) / 4 : rate;
+static void end_chunk(struct stepper *stepper, struct sl_prefill_job *job) {
+    struct sl_error err = {0};
+    job->pass = NULL;
+    enum sl_status status = sl_prefill_end_chunk(job, &err);
+    if (status != SL_OK || sl_reader_is_done(job->reader)) {
+        end_open(stepper, index_of(stepper, job), status, &err);
     }
+}
+
+static void end_pass(struct stepper *stepper, struct sl_prefill_pass *pass) {
+    struct sl_error err = {0};
+    enum sl_status status = sl_prefill_pass_end(pass, &err);
+    int64_t n_tokens = 0;
+    for (int i = 0; i < pass->n; i++) {
+        sl_reader_fail(pass->jobs[i]->reader, status, &err);
+        n_tokens += pass->reading.inputs[i].n_tokens;
+        end_chunk(stepper, pass->jobs[i]);
+    }
+    pass->n = 0;
     sl_rate_count(&stepper->prefill->tokens_rate, n_tokens);
 }
 
+static bool passes_full(const struct stepper *stepper) {
+    bool full = true;
+    for (int i = 0; i < stepper->most_passes; i++) {
+        full = full && stepper->passes[i].n > 0;
+    }
+    return full;
+}
+
+// What the schedule knows of an open job: its next step is a layer of a pass under way, or a chunk.
+static struct sl_schedule_job describe(const struct stepper *stepper, const struct sl_prefill_job *job) {
+    int64_t begin = sl_reader_session(job->reader)->n_tokens, slots = job->plan.max_slots;
+    int64_t end = begin + sl_reader_next_tokens(job->reader);
+    double chunk = sl_schedule_work(begin, end, slots, stepper->half);
+    int n_layers = stepper->prefill->node.runtime.config->n_layers;
+    return (struct sl_schedule_job){.ticket = job->ticket,
+                                    .left = sl_schedule_work(begin, job->plan.n_prompt, slots, stepper->half),
+                                    .next = job->pass ? chunk / n_layers : chunk};
+}
+
+// Returns the job whose turn it is, or NULL. While no pass can begin, only jobs with a pass under way have turns.
+static struct sl_prefill_job *choose(struct stepper *stepper) {
+    struct sl_schedule_job jobs[MAX_OPEN];
+    int open[MAX_OPEN], n = 0;
+    bool full = passes_full(stepper);
+    for (int i = 0; i < stepper->n_open; i++) {
+        if (stepper->open[i]->pass || !full) {
+            jobs[n] = describe(stepper, stepper->open[i]);
+            open[n++] = i;
+        }
+    }
+    int chosen = sl_schedule_next(&stepper->schedule, jobs, n);
+    return chosen >= 0 ? stepper->open[open[chosen]] : NULL;
+}
+
+// Adds jobs with the shortest next chunks to a pass as long as the rows of all are at most `rows`. Returns how many there are.
+static int fill(const struct stepper *stepper, struct sl_prefill_job **jobs, int64_t rows) {
+    int n = 1;
+    int64_t used = sl_reader_next_tokens(jobs[0]->reader);
+    while (n < SL_READING_MAX_PROMPTS) {
+        struct sl_prefill_job *best = NULL;
+        for (int i = 0; i < stepper->n_open; i++) {
+            struct sl_prefill_job *job = stepper->open[i];
+            bool waits = !job->pass && sl_reader_next_tokens(job->reader) > 0;
+            for (int k = 0; k < n; k++) {
+                waits = waits && jobs[k] != job;
+            }
+            if (waits && (!best || sl_reader_next_tokens(job->reader) < sl_reader_next_tokens(best->reader))) {
+                best = job;
+            }
+        }
+        int64_t more = best ? sl_reader_next_tokens(best->reader) : 0;
+        if (!best || used + more > rows) {
+            break;
+        }
+        used += more;
+        jobs[n++] = best;
+    }
+    return n;
+}
+
+// Returns a free pass that has activations, which are made when first needed. NULL: there is none.
+static struct sl_prefill_pass *free_pass(struct stepper *stepper) {
+    struct sl_engine *engine = stepper->prefill->node.runtime.engine;
+    for (int i = 0; i < stepper->most_passes; i++) {
+        if (stepper->passes[i].n > 0) {
+            continue;
+        }
+        struct sl_error err = {0};
+        if (!stepper->activations[i] && sl_activations_create(engine, sl_activations_rows(stepper->activations[0]),
+                                                              &stepper->activations[i], &err) != SL_OK) {
+            sl_log_warn("prefill", "at most %d chunks are read by turns: %s", i, err.text);
+            stepper->most_passes = i;
+            return NULL;
+        }
+        return &stepper->passes[i];
+    }
+    return NULL;
+}
+
+// Begins a pass over `first` and what else fills the device. NULL: the pass could not begin, which ends its jobs, or there is
+// no memory for its activations, and the passes under way go on.
+static struct sl_prefill_pass *begin_pass(struct stepper *stepper, struct sl_prefill_job *first) {
+    struct sl_prefill_job *jobs[SL_READING_MAX_PROMPTS] = {first};
+    struct sl_prefill_pass *pass = free_pass(stepper);
+    if (!pass) {
+        return NULL;
+    }
+    struct sl_activations *activations = stepper->activations[pass - stepper->passes];
+    int64_t rows = sl_activations_rows(activations), full = stepper->prefill->node.runtime.device->ops->full_rows;
+    int n = fill(stepper, jobs, full < rows ? full : rows);
+    for (int i = 0; i < n; i++) {
+        jobs[i]->started_ns = jobs[i]->started_ns == 0 ? sl_now_ns() : jobs[i]->started_ns;
+        archive_boundary(jobs[i]);
+        jobs[i]->pass = pass;
+    }
+    struct sl_error err = {0};
+    enum sl_status status = sl_prefill_pass_begin(pass, activations, jobs, n, &err);
+    if (status != SL_OK) {
+        for (int i = 0; i < n; i++) {
+            sl_reader_fail(jobs[i]->reader, status, &err);
+            end_chunk(stepper, jobs[i]);
+        }
+        pass->n = 0;
+        return NULL;
+    }
+    return pass;
+}
+
 static void take_turn(struct stepper *stepper) {
-    double work;
-    int i = choose(stepper, &work);
-    if (i < 0) {
+    struct sl_prefill_job *job = choose(stepper);
+    if (!job) {
         return;
     }
-    struct sl_prefill_job *job = stepper->open[i];
-    const struct sl_session *session = sl_reader_session(job->reader);
-    int64_t before = session->n_tokens, begin_ns = sl_now_ns();
-    struct sl_error err = {0};
-    bool done = false;
-    enum sl_status status = step(job, &done, &err);
-    count(stepper, session->n_tokens - before, status == SL_OK ? work : 0, sl_now_ns() - begin_ns);
-    if (status != SL_OK || done) {
-        end_open(stepper, i, status, &err);
+    if (!job->pass && sl_reader_next_tokens(job->reader) == 0) { // resumed complete
+        struct sl_error err = {0};
+        job->started_ns = sl_now_ns();
+        (void)sl_reader_finish(job->reader, &err); // a failure is the reader's status
+        end_chunk(stepper, job);
+        return;
+    }
+    struct sl_prefill_pass *pass = job->pass ? job->pass : begin_pass(stepper, job);
+    if (pass && !sl_prefill_pass_layer(pass)) {
+        end_pass(stepper, pass);
     }
 }
 
@@ -374,7 +440,10 @@ static double half_position(const struct sl_model_config *model) {
 
 void *sl_prefill_engine_main(void *arg) {
     struct sl_prefill *prefill = arg;
-    struct stepper here = {.prefill = prefill, .half = half_position(prefill->node.runtime.config)};
+    struct stepper here = {.prefill = prefill,
+                           .half = half_position(prefill->node.runtime.config),
+                           .activations = {sl_engine_activations(prefill->node.runtime.engine)},
+                           .most_passes = MAX_PASSES};
     struct stepper *stepper = &here;
     sl_team_pin_caller(prefill->node.runtime.team);
     while (take_inbox(stepper)) {
@@ -384,5 +453,8 @@ void *sl_prefill_engine_main(void *arg) {
     }
     clear_line(stepper);
     assert(!stepper->line && stepper->n_open == 0); // every handler has gone
+    for (int i = 1; i < MAX_PASSES; i++) {
+        sl_activations_destroy(&stepper->activations[i]);
+    }
     return NULL;
 }

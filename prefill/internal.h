@@ -73,8 +73,10 @@ struct sl_prefill_job {
     struct sl_prefill_job *next; // in the inbox or in line for memory
     int64_t ticket;              // order of arrival, from 1 on
     struct sl_reader *reader;
-    size_t memory_bytes;   // the most that reading may take from the arena beside a resumed capsule
-    size_t promised_bytes; // of those, what the session does not hold
+    struct sl_prefill_pass *pass; // over its next chunk; NULL: none
+    size_t memory_bytes;          // the most that reading may take from the arena beside a resumed capsule
+    size_t promised_bytes;        // of those, what the session does not hold
+    size_t offload_peak_bytes;    // the most of the session and of the tiles that were read back
 
     atomic_int n_refs;
     atomic_bool cancelled;
@@ -95,6 +97,8 @@ struct sl_prefill_job {
 void sl_prefill_job_unref(struct sl_prefill_job *job); // the struct alone, by the last of handler and engine
 void sl_prefill_join(struct sl_prefill *prefill,
                      struct sl_prefill_job *job); // to the engine, with a reference of its own
+// The session holds taken_bytes of memory_bytes: the ledger no longer promises these.
+void sl_prefill_reconcile(struct sl_prefill_job *job, size_t taken_bytes);
 void sl_prefill_wake(struct sl_prefill *prefill); // memory has come back
 enum sl_status sl_prefill_send_progress(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t n_done,
                                         int64_t n_reused, size_t resident_bytes);

@@ -15,9 +15,9 @@
 #include "job/job_recipe.h"
 #include "kvcache/capsule.h"
 #include "runner/local_internal.h"
-#include "runner/reader.h"
-#include "runner/step.h"
+#include "runner/reading.h"
 #include "runner/turn.h"
+#include "runner/writing.h"
 #include "runtime/transfer.h"
 
 struct sl_conversation {
@@ -27,7 +27,7 @@ struct sl_conversation {
     int rope_set;              // by all tokens that may come: reach, or those of the first turn
     int32_t *tokens;           // prompts and answers so far, [n_tokens] of cap_tokens
     int64_t n_tokens, cap_tokens;
-    struct sl_sequence sequence; // writing; zeros before the first turn
+    struct sl_writer writer; // writing; zeros before the first turn
     bool broken;
 };
 
@@ -59,14 +59,14 @@ void sl_conversation_close(struct sl_conversation **conversation) {
     if (!c) {
         return;
     }
-    sl_sequence_close(&c->sequence);
+    sl_writer_close(&c->writer);
     free(c->tokens);
     free(c);
     *conversation = NULL;
 }
 
 const struct sl_session *sl_conversation_session(const struct sl_conversation *conversation) {
-    return conversation->sequence.session;
+    return conversation->writer.session;
 }
 
 // ---- what is new ---------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ static enum sl_status check(const struct sl_conversation *c, const struct sl_loc
         return sl_fail(err, SL_ERR_INVALID, "prompt: empty");
     }
     int64_t end = c->n_tokens - replaced(c, request) + request->n_prompt + request->max_new_tokens;
-    if (c->sequence.session && sl_model_rope_set(sl_local_model(c->local), end) > c->rope_set) {
+    if (c->writer.session && sl_model_rope_set(sl_local_model(c->local), end) > c->rope_set) {
         return sl_fail(err, SL_ERR_INVALID,
                        "%lld tokens with this turn: the model rotates keys of so long a context otherwise than it has "
                        "rotated those of this conversation; begin a new one with all of the text",
@@ -127,25 +127,23 @@ static enum sl_status add_prompt(struct sl_conversation *c, const struct sl_loca
 // Rows of decode: n tokens behind the session's. choice: of the token behind them, or NULL.
 static enum sl_status step(struct sl_conversation *c, const int32_t *tokens, int n, struct sl_choice *choice,
                            struct sl_error *err) {
-    struct sl_sequence *sequence = &c->sequence;
-    sl_sequence_feed(sequence, tokens, n, choice);
-    enum sl_status status = sl_step(&c->local->runtime, &sequence, 1, err);
-    return status == SL_OK ? sl_sequence_status(sequence, err) : status;
+    sl_writer_feed(&c->writer, tokens, n, choice);
+    return sl_writing_step(&c->local->runtime, &c->writer, err);
 }
 
 static enum sl_status tell_progress(const struct sl_conversation *c, const struct sl_local_request *request,
                                     int64_t end) {
-    return request->progress_fn ? request->progress_fn(request->arg, c->sequence.session->n_tokens, end) : SL_OK;
+    return request->progress_fn ? request->progress_fn(request->arg, c->writer.session->n_tokens, end) : SL_OK;
 }
 
 // A later turn's tokens up to `end` through the steps of decode. Retrieval looks at one query at a time.
 static enum sl_status read_by_steps(struct sl_conversation *c, const struct sl_local_request *request, int64_t end,
                                     struct sl_error *err) {
-    int64_t most = c->sequence.retrieval.retriever ? 1 : c->recipe.chunk_tokens;
+    int64_t most = c->writer.retrieval.retriever ? 1 : c->recipe.chunk_tokens;
     enum sl_status status = SL_OK;
-    while (status == SL_OK && c->sequence.session->n_tokens < end) {
-        int64_t n = end - c->sequence.session->n_tokens;
-        status = step(c, c->tokens + c->sequence.session->n_tokens, (int)(n < most ? n : most), NULL, err);
+    while (status == SL_OK && c->writer.session->n_tokens < end) {
+        int64_t n = end - c->writer.session->n_tokens;
+        status = step(c, c->tokens + c->writer.session->n_tokens, (int)(n < most ? n : most), NULL, err);
         if (status == SL_OK) {
             status = tell_progress(c, request, end);
         }
@@ -159,39 +157,39 @@ static enum sl_status read_by_steps(struct sl_conversation *c, const struct sl_l
 static enum sl_status begin_at_trunk(struct sl_conversation *c, const struct sl_local_request *request, int64_t end,
                                      const struct sl_plan *plan, struct sl_error *err) {
     const struct sl_local *local = c->local;
-    return local->trunks && !c->sequence.session && !request->estimate_errors
+    return local->trunks && !c->writer.session && !request->estimate_errors
                ? sl_trunks_resume(local->trunks, plan, c->tokens, c->max_tokens - end, local->runtime.arena,
-                                  &c->sequence.session, err)
+                                  &c->writer.session, err)
                : SL_OK;
 }
 
 // Before a step: what has been read is kept for others when the step goes beyond what they have in common.
 static void keep_trunk(const struct sl_conversation *c, const struct sl_plan *plan, const struct sl_reader *reader) {
-    int64_t done = c->sequence.session->n_tokens, shared = sl_reader_shared_tokens(plan);
+    int64_t done = c->writer.session->n_tokens, shared = sl_reader_shared_tokens(plan);
     if (c->local->trunks && sl_plan_reads_whole(plan) && done <= shared &&
         done + sl_reader_next_tokens(reader) > shared) {
-        sl_trunks_keep(c->local->trunks, plan, c->tokens, c->sequence.session);
+        sl_trunks_keep(c->local->trunks, plan, c->tokens, c->writer.session);
     }
 }
 
 static enum sl_status read_by_chunks(struct sl_conversation *c, const struct sl_local_request *request, int64_t end,
                                      const struct sl_plan *plan, struct sl_local_result *result, struct sl_error *err) {
     struct sl_reader *reader;
-    struct sl_reader_config config = {.sequence = {.plan = plan,
-                                                   .runtime = &c->local->runtime,
-                                                   .arena = c->local->runtime.arena,
-                                                   .extra_slots = c->max_tokens - end,
-                                                   .estimate_errors = request->estimate_errors,
-                                                   .resumed = c->sequence.session},
+    struct sl_reader_config config = {.plan = plan,
+                                      .runtime = &c->local->runtime,
+                                      .arena = c->local->runtime.arena,
+                                      .extra_slots = c->max_tokens - end,
+                                      .estimate_errors = request->estimate_errors,
+                                      .resumed = c->writer.session,
                                       .tokens = c->tokens};
     enum sl_status status = sl_reader_create(&config, &reader, err);
     if (status != SL_OK) {
         return status;
     }
-    c->sequence.session = sl_reader_session(reader);
+    c->writer.session = sl_reader_session(reader);
     for (bool done = false; status == SL_OK && !done;) {
         keep_trunk(c, plan, reader);
-        status = sl_reader_step(reader, &done, err);
+        status = sl_reading_step(reader, &done, err);
         if (status == SL_OK) {
             status = tell_progress(c, request, end);
         }
@@ -203,7 +201,7 @@ static enum sl_status read_by_chunks(struct sl_conversation *c, const struct sl_
     if (request->estimate_errors) {
         sl_reader_get_errors(reader, &result->errors);
     }
-    c->sequence.session = sl_reader_take_session(reader); // also after a failure: it is ours to destroy
+    c->writer.session = sl_reader_take_session(reader); // also after a failure: it is ours to destroy
     sl_reader_destroy(&reader);
     return status;
 }
@@ -214,7 +212,7 @@ static enum sl_status read_by_chunks(struct sl_conversation *c, const struct sl_
 static enum sl_status show_session(const struct sl_conversation *c, const struct sl_local_request *request,
                                    struct sl_error *err) {
     struct sl_mirror mirror;
-    enum sl_status status = sl_mirror_open(&c->local->runtime, c->sequence.session, &mirror, err);
+    enum sl_status status = sl_mirror_open(&c->local->runtime, c->writer.session, &mirror, err);
     if (status == SL_OK) {
         status = request->prefilled_fn(request->arg, mirror.session, &c->recipe, c->tokens, err);
         sl_mirror_close(&mirror);
@@ -225,41 +223,41 @@ static enum sl_status show_session(const struct sl_conversation *c, const struct
 // All but the last token of what is new.
 static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_local_request *request,
                                   struct sl_local_result *result, struct sl_error *err) {
-    int64_t end = c->n_tokens - 1, begin = c->sequence.session ? c->sequence.session->n_tokens : 0;
-    bool first = !c->sequence.session;
+    int64_t end = c->n_tokens - 1, begin = c->writer.session ? c->writer.session->n_tokens : 0;
+    bool first = !c->writer.session;
     struct sl_plan plan;
     if (first) {
         c->rope_set = sl_model_rope_set(sl_local_model(c->local),
                                         c->reach > 0 ? c->reach : c->n_tokens + request->max_new_tokens);
     }
     enum sl_status status =
-        sl_turn_plan(&c->recipe, sl_local_model(c->local), end, c->rope_set, c->sequence.session, &plan, err);
+        sl_turn_plan(&c->recipe, sl_local_model(c->local), end, c->rope_set, c->writer.session, &plan, err);
     if (status == SL_OK && first && end == 0) {
-        status = sl_plan_create_session(&plan, c->max_tokens, c->local->runtime.arena, &c->sequence.session, err);
-    } else if (status == SL_OK && sl_sequence_one_by_one(&c->sequence)) {
+        status = sl_plan_create_session(&plan, c->max_tokens, c->local->runtime.arena, &c->writer.session, err);
+    } else if (status == SL_OK && sl_writer_one_by_one(&c->writer)) {
         status = read_by_steps(c, request, end, err);
     } else if (status == SL_OK && begin < end) {
         status = begin_at_trunk(c, request, end, &plan, err);
-        begin = c->sequence.session ? c->sequence.session->n_tokens : 0;
+        begin = c->writer.session ? c->writer.session->n_tokens : 0;
         status = status == SL_OK ? read_by_chunks(c, request, end, &plan, result, err) : status;
     }
     if (status == SL_OK && first) {
-        status = sl_sequence_begin_writing(&c->sequence, &c->local->runtime,
-                                           &(struct sl_writing){.plan = &plan,
-                                                                .n_read = c->sequence.session->n_tokens,
-                                                                .estimate_errors = request->estimate_errors},
-                                           err);
+        status = sl_writer_open(&c->writer, &c->local->runtime,
+                                &(struct sl_writer_config){.plan = &plan,
+                                                           .n_read = c->writer.session->n_tokens,
+                                                           .estimate_errors = request->estimate_errors},
+                                err);
     }
     if (status != SL_OK) {
         return status;
     }
     struct sl_session_stats stats;
-    sl_session_get_stats(c->sequence.session, &stats);
-    struct sl_kv_geometry g = c->sequence.session->geometry;
+    sl_session_get_stats(c->writer.session, &stats);
+    struct sl_kv_geometry g = c->writer.session->geometry;
     result->n_tokens = end + 1;
     result->n_read = end + 1 - begin;
     result->slots_per_head = stats.n_slots_mean;
-    result->capsule_bytes = sl_capsule_body_bytes(c->sequence.session);
+    result->capsule_bytes = sl_capsule_body_bytes(c->writer.session);
     result->full_bytes = (size_t)result->n_tokens * (size_t)g.n_layers * (size_t)g.n_kv_heads * (size_t)g.head_dim * 2 *
                          sizeof(uint16_t);
     return request->prefilled_fn ? show_session(c, request, err) : SL_OK;
@@ -304,25 +302,25 @@ static enum sl_status write_answer(struct sl_conversation *c, const struct sl_lo
 // What the steps of this turn have done, and what is held in the end.
 static void measure(const struct sl_conversation *c, const struct sl_compress_stats *before,
                     const struct sl_retriever_stats *retrieved_before, struct sl_local_result *result) {
-    if (c->sequence.retrieval.retriever) {
+    if (c->writer.retrieval.retriever) {
         struct sl_retriever_stats now;
-        sl_retriever_get_stats(c->sequence.retrieval.retriever, &now);
+        sl_retriever_get_stats(c->writer.retrieval.retriever, &now);
         result->offloads = true;
         result->retrieval = sl_retriever_stats_since(&now, retrieved_before);
     }
-    if (c->sequence.compressor) {
+    if (c->writer.compressor) {
         struct sl_compress_stats after;
-        sl_compressor_get_stats(c->sequence.compressor, &after);
+        sl_compressor_get_stats(c->writer.compressor, &after);
         result->slots_evicted += after.slots_evicted - before->slots_evicted;
         result->slots_merged += after.slots_merged - before->slots_merged;
         struct sl_error_statistics errors;
-        sl_error_statistics_read(c->sequence.compressor, &errors);
+        sl_error_statistics_read(c->writer.compressor, &errors);
         sl_error_statistics_add_steps(&result->errors, &errors);
     }
     struct sl_session_stats stats;
-    sl_session_get_stats(c->sequence.session, &stats);
+    sl_session_get_stats(c->writer.session, &stats);
     result->decode_resident_bytes = stats.resident_bytes;
-    sl_slot_statistics_measure(c->sequence.session, &result->slots);
+    sl_slot_statistics_measure(c->writer.session, &result->slots);
 }
 
 static enum sl_status run_turn(struct sl_conversation *c, const struct sl_local_request *request,
@@ -331,12 +329,12 @@ static enum sl_status run_turn(struct sl_conversation *c, const struct sl_local_
     struct sl_compress_stats before = {0};
     struct sl_retriever_stats retrieved_before = {0};
     enum sl_status status = SL_OK;
-    if (c->sequence.retrieval.retriever) {
-        sl_retriever_get_stats(c->sequence.retrieval.retriever, &retrieved_before);
+    if (c->writer.retrieval.retriever) {
+        sl_retriever_get_stats(c->writer.retrieval.retriever, &retrieved_before);
     }
-    if (c->sequence.compressor) {
-        sl_compressor_get_stats(c->sequence.compressor, &before);
-        status = sl_sequence_estimate(&c->sequence, request->estimate_errors, err);
+    if (c->writer.compressor) {
+        sl_compressor_get_stats(c->writer.compressor, &before);
+        status = sl_writer_estimate(&c->writer, request->estimate_errors, err);
     }
     result->errors.n_layers = request->estimate_errors ? sl_local_model(c->local)->n_layers : 0; // zeros, to add to
     sl_arena_reset_high_water(c->local->runtime.arena);

@@ -59,6 +59,7 @@ struct sl_mark {
 struct sl_device_ops {
     const char *name; // "cpu", "cuda"
     bool one_memory;  // the host may touch device memory: nothing needs to be copied
+    int full_rows;    // rows of prompts in one pass that keep the device busy; more at once gain little
     void (*close)(struct sl_device *device);
     struct sl_stream *(*stream)(struct sl_device *device, enum sl_stream_kind kind);
     size_t (*room)(struct sl_device *device);

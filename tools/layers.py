@@ -60,7 +60,7 @@ ROWS = {
     "offload/prefill": "base proto/* kvcache fabric tensor runtime node compress/plan offload/annex offload/remote",
     # What a job means, the same for those who run it and for the coordinator, which has no data plane.
     "job": "base proto/* kvcache text/* model compress/* offload/retriever",
-    "runner": "base kvcache text/tokenizer model runtime compress/* node offload/retriever offload/prefill job",
+    "runner": "base kvcache text/tokenizer model runtime compress/* offload/retriever job",
     "prefill": "base proto/* kvcache rpc compress/* node offload/prefill job runner",
     "decode": "base trace proto/* kvcache runtime compress/* node offload/remote job runner",
     "kvstore/memory": "base kvcache node offload/annex",

@@ -23,7 +23,7 @@
 #include "lab/eval_model.h"
 #include "lab/result.h"
 #include "options/config.h"
-#include "runner/reader.h"
+#include "runner/reading.h"
 
 #define MAX_RUNS   31
 #define MAX_CASES  128
@@ -124,8 +124,7 @@ static enum sl_status plan_cases(struct bench *b, struct sl_error *err) {
 
 static enum sl_status read_prompt(struct bench *b, const struct sl_plan *plan, double *ms_out, struct sl_error *err) {
     const struct sl_eval_model *m = &b->model;
-    struct sl_reader_config config = {.sequence = {.plan = plan, .runtime = &m->runtime, .arena = m->arena},
-                                      .tokens = b->tokens};
+    struct sl_reader_config config = {.plan = plan, .runtime = &m->runtime, .arena = m->arena, .tokens = b->tokens};
     struct sl_reader *reader;
     int64_t began_ns = sl_now_ns();
     enum sl_status status = sl_reader_create(&config, &reader, err);
@@ -133,7 +132,7 @@ static enum sl_status read_prompt(struct bench *b, const struct sl_plan *plan, d
         return status;
     }
     for (bool done = false; status == SL_OK && !done;) {
-        status = sl_reader_step(reader, &done, err);
+        status = sl_reading_step(reader, &done, err);
     }
     *ms_out = (double)(sl_now_ns() - began_ns) / SL_NS_PER_MS;
     sl_reader_destroy(&reader);

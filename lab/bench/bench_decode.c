@@ -22,7 +22,7 @@
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
 #include "options/config.h"
-#include "runner/step.h"
+#include "runner/writing.h"
 #include "tensor/cpu/tiers.h"
 
 #define MAX_LENGTHS  8
@@ -71,7 +71,7 @@ struct bench {
 struct remote {
     struct sl_plan plan;
     struct sl_arena *arena;
-    struct sl_sequence sequence;
+    struct sl_writer writer;
     int64_t n_lost;
 };
 
@@ -98,7 +98,7 @@ static enum sl_status make_plan(const struct bench *b, const char *text, int64_t
 
 // Random rows in the layers that stay here, packed as their recipe says.
 static enum sl_status fill_resident(struct bench *b, struct remote *r, struct sl_error *err) {
-    struct sl_session *session = r->sequence.session;
+    struct sl_session *session = r->writer.session;
     struct sl_compressor *compressor;
     enum sl_status status = sl_compressor_create(&r->plan, b->rig.config.ops, b->rig.runtime.stream, &compressor, err);
     if (status != SL_OK) {
@@ -124,7 +124,7 @@ static enum sl_status open_remote(struct bench *b, struct remote *r, struct sl_e
                         ? 0
                         : (size_t)plan->geometry.n_kv_heads * (sl_pages_for(plan->n_prompt) + 1) * plan->work[l].bytes;
     }
-    struct sl_session **session = &r->sequence.session;
+    struct sl_session **session = &r->writer.session;
     enum sl_status status =
         sl_arena_create_mapped(sl_plan_decode_bytes(plan, n_new) + unpacked + (1 << 22), &r->arena, err);
     if (status == SL_OK) {
@@ -135,20 +135,20 @@ static enum sl_status open_remote(struct bench *b, struct remote *r, struct sl_e
         status = fill_resident(b, r, err);
     }
     if (status == SL_OK) {
-        status = sl_store_rig_source(&b->store, plan, &r->sequence.retrieval.source, err);
+        status = sl_store_rig_source(&b->store, plan, &r->writer.retrieval.source, err);
     }
-    struct sl_writing writing = {.plan = plan,
-                                 .n_read = plan->n_prompt,
-                                 .is_remote = true,
-                                 .deadline_ms = DEADLINE_MS,
-                                 .lost_ms = 3 * DEADLINE_MS,
-                                 .on_fallback = on_fallback,
-                                 .arg = r};
-    return status == SL_OK ? sl_sequence_begin_writing(&r->sequence, &b->rig.runtime, &writing, err) : status;
+    struct sl_writer_config writing = {.plan = plan,
+                                       .n_read = plan->n_prompt,
+                                       .is_remote = true,
+                                       .deadline_ms = DEADLINE_MS,
+                                       .lost_ms = 3 * DEADLINE_MS,
+                                       .on_fallback = on_fallback,
+                                       .arg = r};
+    return status == SL_OK ? sl_writer_open(&r->writer, &b->rig.runtime, &writing, err) : status;
 }
 
 static void close_remote(struct remote *r) {
-    sl_sequence_close(&r->sequence);
+    sl_writer_close(&r->writer);
     sl_arena_destroy(&r->arena);
     free(r);
 }
@@ -156,14 +156,12 @@ static void close_remote(struct remote *r) {
 // --- steps -----------------------------------------------------------------------------------------------------------
 
 static enum sl_status run_steps(struct bench *b, struct remote *r, int64_t n_steps, struct sl_error *err) {
-    struct sl_sequence *sequence = &r->sequence;
     int32_t token = 1;
     enum sl_status status = SL_OK;
     for (int64_t i = 0; i < n_steps && status == SL_OK; i++) {
-        sl_sequence_feed(sequence, &token, 1, NULL);
-        sequence->input.logits = b->rig.logits;
-        status = sl_step(&b->rig.runtime, &sequence, 1, err);
-        status = status == SL_OK ? sl_sequence_status(sequence, err) : status;
+        sl_writer_feed(&r->writer, &token, 1, NULL);
+        r->writer.input.logits = b->rig.logits;
+        status = sl_writing_step(&b->rig.runtime, &r->writer, err);
         status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
     }
     return status;
@@ -189,8 +187,8 @@ static void print_remote(const struct bench *b, const struct remote *r, const ch
     bool longest = n == b->lengths[b->n_lengths - 1];
     struct sl_session_stats session;
     struct sl_retriever_stats stats;
-    sl_session_get_stats(r->sequence.session, &session);
-    sl_retriever_get_stats(r->sequence.retrieval.retriever, &stats);
+    sl_session_get_stats(r->writer.session, &session);
+    sl_retriever_get_stats(r->writer.retrieval.retriever, &stats);
     print(b, "ms/token", recipe, n, ms, "ms", b->full_ms, 0);
     print(b, "resident", recipe, n, (double)(session.resident_bytes + stats.hot_cache_bytes) / (1 << 20), "MiB",
           b->full_bytes / (1 << 20), longest ? AIM_RESIDENT : 0);

@@ -22,7 +22,8 @@
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
 #include "options/config.h"
-#include "runner/reader.h"
+#include "runner/reading.h"
+#include "runtime/transfer.h"
 #include "tensor/cuda/emulated/driver.h"
 
 struct options {
@@ -101,15 +102,15 @@ static enum sl_status ship(struct bench *b, const struct sl_session *session, st
 }
 
 static enum sl_status read_prompt(struct bench *b, struct sl_error *err) {
-    struct sl_reader_config config = {.sequence = {.plan = b->plan, .runtime = &b->runtime, .arena = b->runtime.arena},
-                                      .tokens = b->tokens};
+    struct sl_reader_config config = {
+        .plan = b->plan, .runtime = &b->runtime, .arena = b->runtime.arena, .tokens = b->tokens};
     struct sl_reader *reader;
     enum sl_status status = sl_reader_create(&config, &reader, err);
     if (status != SL_OK) {
         return status;
     }
     for (bool done = false; status == SL_OK && !done;) {
-        status = sl_reader_step(reader, &done, err);
+        status = sl_reading_step(reader, &done, err);
     }
     b->held = sl_reader_peak_bytes(reader);
     status = status == SL_OK ? ship(b, sl_reader_session(reader), err) : status;

@@ -103,8 +103,8 @@ static void add_rows(struct rows *r, int layer, const struct sl_attend *attend) 
 // One query row of all layers.
 static enum sl_status read_row(struct rows *r, struct sl_input *input, struct sl_error *err) {
     struct sl_pass pass;
-    enum sl_status status =
-        sl_pass_begin(r->m->runtime.engine, input, 1, (struct sl_pass_wants){.lse = true}, &pass, err);
+    enum sl_status status = sl_pass_begin(sl_engine_activations(r->m->runtime.engine), input, 1,
+                                          (struct sl_pass_wants){.lse = true}, &pass, err);
     for (int layer = 0; layer < r->m->runtime.config->n_layers && status == SL_OK; layer++) {
         status = sl_pass_attend(&pass, layer, err);
         if (status == SL_OK) {

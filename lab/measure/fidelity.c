@@ -9,8 +9,8 @@
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
 #include "kvcache/capsule.h"
-#include "runner/reader.h"
-#include "runner/step.h"
+#include "runner/reading.h"
+#include "runner/writing.h"
 
 #define CHUNK 512 // prompt tokens a call, over the full cache
 #define ROWS  32  // continuation tokens a call, where the recipe has no steps
@@ -32,10 +32,10 @@ struct sl_fidelity {
 
 // --- the recipe's side of a step ---------------------------------------------------------------------------------
 
-// `sequence`, whose session was compressed, goes on as decode would.
+// `writer` goes on from its compressed session as decode does.
 static enum sl_status begin_writing(const struct sl_eval_model *m, const struct sl_plan *plan, int64_t n_read,
-                                    struct sl_sequence *sequence, struct sl_error *err) {
-    return sl_sequence_begin_writing(sequence, &m->runtime, &(struct sl_writing){.plan = plan, .n_read = n_read}, err);
+                                    struct sl_writer *writer, struct sl_error *err) {
+    return sl_writer_open(writer, &m->runtime, &(struct sl_writer_config){.plan = plan, .n_read = n_read}, err);
 }
 
 // --- reading the continuation --------------------------------------------------------------------------------------
@@ -101,7 +101,8 @@ static enum sl_status read_continuation_full(struct sl_fidelity *f, struct sl_er
                                  .tokens = c->tokens + c->n_read + i,
                                  .n_tokens = count_rows(f, i, ROWS),
                                  .all_logits = f->logits};
-        status = sl_pass_begin(c->model->runtime.engine, &input, 1, (struct sl_pass_wants){.lse = true}, &pass, err);
+        status = sl_pass_begin(sl_engine_activations(c->model->runtime.engine), &input, 1,
+                               (struct sl_pass_wants){.lse = true}, &pass, err);
         for (int layer = 0; layer < c->model->runtime.config->n_layers && status == SL_OK; layer++) {
             status = sl_pass_attend(&pass, layer, err);
             if (status == SL_OK) {
@@ -193,9 +194,11 @@ double sl_fidelity_full_nll(const struct sl_fidelity *fidelity) {
 static enum sl_status read_prompt(struct sl_fidelity *f, const struct sl_plan *plan, struct sl_session **session_out,
                                   struct sl_error *err) {
     const struct sl_fidelity_config *c = &f->config;
-    struct sl_reader_config config = {
-        .sequence = {.plan = plan, .runtime = &c->model->runtime, .arena = c->model->arena, .extra_slots = c->n_new},
-        .tokens = c->tokens};
+    struct sl_reader_config config = {.plan = plan,
+                                      .runtime = &c->model->runtime,
+                                      .arena = c->model->arena,
+                                      .extra_slots = c->n_new,
+                                      .tokens = c->tokens};
     struct sl_reader *reader;
     enum sl_status status = sl_reader_create(&config, &reader, err);
     if (status != SL_OK) {
@@ -203,7 +206,7 @@ static enum sl_status read_prompt(struct sl_fidelity *f, const struct sl_plan *p
     }
     for (bool done = false; status == SL_OK && !done;) {
         int64_t before = sl_reader_session(reader)->n_tokens;
-        status = sl_reader_step(reader, &done, err);
+        status = sl_reading_step(reader, &done, err);
         status = status == SL_OK ? advance(f, sl_reader_session(reader)->n_tokens - before) : status;
     }
     if (status == SL_OK) {
@@ -267,10 +270,10 @@ static void measure_overlap(struct sl_fidelity *f, const struct sl_session *sess
 
 // --- attention, side by side -----------------------------------------------------------------------------------------
 
-// The recipe's sequence, which attends and evicts beside the full cache: it sees the same queries, keys and values.
+// The recipe's writer, which attends and evicts beside the full cache: it sees the same queries, keys and values.
 struct shadow {
     struct sl_fidelity *fidelity;
-    struct sl_sequence sequence;
+    struct sl_writer writer;
     struct sl_recall recall;
     double difference[SL_MAX_LAYERS], reference[SL_MAX_LAYERS]; // sums of squares
 };
@@ -279,7 +282,7 @@ struct shadow {
 static enum sl_status append_same(struct shadow *s, int layer, const struct sl_attend *attend, struct sl_kv *kv,
                                   struct sl_attend *beside_out, struct sl_error *err) {
     const struct sl_runtime *runtime = &s->fidelity->config.model->runtime;
-    struct sl_session *session = s->sequence.session;
+    struct sl_session *session = s->writer.session;
     enum sl_status status = sl_session_reserve(session, layer, attend->m);
     if (status != SL_OK) {
         return sl_fail(err, status, "no room in the compressed cache for %d more tokens (layer %d)", attend->m, layer);
@@ -304,9 +307,9 @@ static enum sl_status attend_beside(struct shadow *s, int layer, const struct sl
         return status;
     }
     beside.out = f->out;
-    beside.lse = s->sequence.wants.lse ? f->lse : NULL;
-    if (s->sequence.retrieval.retriever != NULL) {
-        status = sl_retriever_attend(s->sequence.retrieval.retriever, layer, &beside, err);
+    beside.lse = s->writer.wants.lse ? f->lse : NULL;
+    if (s->writer.retrieval.retriever != NULL) {
+        status = sl_retriever_attend(s->writer.retrieval.retriever, layer, &beside, err);
     } else {
         m->runtime.ops->attend(m->runtime.stream, &beside, 1);
     }
@@ -321,8 +324,8 @@ static enum sl_status attend_beside(struct shadow *s, int layer, const struct sl
         s->difference[layer] += difference * difference;
         s->reference[layer] += (double)attend->out[i] * (double)attend->out[i];
     }
-    if (status == SL_OK && s->sequence.compressor != NULL) {
-        status = sl_compressor_step(s->sequence.compressor, s->sequence.session, layer, &beside, err);
+    if (status == SL_OK && s->writer.compressor != NULL) {
+        status = sl_compressor_step(s->writer.compressor, s->writer.session, layer, &beside, err);
     }
     return status;
 }
@@ -332,10 +335,11 @@ static enum sl_status read_beside(struct shadow *s, struct sl_session *full, int
     struct sl_fidelity *f = s->fidelity;
     const struct sl_fidelity_config *c = &f->config;
     struct sl_input input = {.session = full, .tokens = c->tokens + c->n_read + i, .n_tokens = n};
-    struct sl_pass_wants wants = s->sequence.wants;
+    struct sl_pass_wants wants = s->writer.wants;
     wants.lse = s->recall.annex != NULL;
     struct sl_pass pass;
-    enum sl_status status = sl_pass_begin(c->model->runtime.engine, &input, 1, wants, &pass, err);
+    enum sl_status status =
+        sl_pass_begin(sl_engine_activations(c->model->runtime.engine), &input, 1, wants, &pass, err);
     for (int layer = 0; layer < c->model->runtime.config->n_layers && status == SL_OK; layer++) {
         status = sl_pass_attend(&pass, layer, err);
         status = status == SL_OK ? attend_beside(s, layer, pass.attends, err) : status;
@@ -345,7 +349,7 @@ static enum sl_status read_beside(struct shadow *s, struct sl_session *full, int
     }
     status = status == SL_OK ? sl_pass_end(&pass, err) : status;
     if (status == SL_OK) {
-        s->sequence.session->n_tokens += n;
+        s->writer.session->n_tokens += n;
         status = advance(f, n);
     }
     return status;
@@ -354,13 +358,13 @@ static enum sl_status read_beside(struct shadow *s, struct sl_session *full, int
 // The continuation over the full cache that rotates keys as the recipe does, which is where it was before afterwards.
 static enum sl_status read_continuation_beside(struct shadow *s, struct sl_error *err) {
     struct sl_fidelity *f = s->fidelity;
-    struct sl_session **full = &f->full[s->sequence.session->positions];
+    struct sl_session **full = &f->full[s->writer.session->positions];
     enum sl_status status = SL_OK;
     if (*full == NULL) {
         f->total += f->config.n_read;
-        status = read_prompt_full(f, s->sequence.session->positions, err);
+        status = read_prompt_full(f, s->writer.session->positions, err);
     }
-    int most = sl_sequence_one_by_one(&s->sequence) ? 1 : ROWS;
+    int most = sl_writer_one_by_one(&s->writer) ? 1 : ROWS;
     for (int64_t i = 0; i < f->config.n_new && status == SL_OK; i += most) {
         status = read_beside(s, *full, i, count_rows(f, i, most), err);
     }
@@ -394,17 +398,17 @@ static enum sl_status measure_error(struct sl_fidelity *f, const struct sl_plan 
     }
     const struct sl_eval_model *m = f->config.model;
     s->fidelity = f;
-    s->sequence.session = session;
-    enum sl_status status = begin_writing(m, plan, f->config.n_read, &s->sequence, err);
+    s->writer.session = session;
+    enum sl_status status = begin_writing(m, plan, f->config.n_read, &s->writer, err);
     if (status == SL_OK) {
-        status = sl_recall_open(plan, m->runtime.ops, s->sequence.retrieval.annex, f->config.n_read, &s->recall, err);
+        status = sl_recall_open(plan, m->runtime.ops, s->writer.retrieval.annex, f->config.n_read, &s->recall, err);
     }
     status = status == SL_OK ? read_continuation_beside(s, err) : status;
     if (status == SL_OK) {
         take_errors(s, plan->geometry.n_layers, result);
     }
     sl_recall_close(&s->recall);
-    sl_sequence_close(&s->sequence);
+    sl_writer_close(&s->writer);
     free(s);
     return status;
 }
@@ -413,24 +417,23 @@ static enum sl_status measure_error(struct sl_fidelity *f, const struct sl_plan 
 static enum sl_status measure_nll(struct sl_fidelity *f, const struct sl_plan *plan, struct sl_session *session,
                                   struct sl_fidelity_result *result, struct sl_error *err) {
     const struct sl_fidelity_config *c = &f->config;
-    struct sl_sequence sequence = {.session = session}, *one = &sequence;
-    enum sl_status status = begin_writing(c->model, plan, c->n_read, &sequence, err);
-    int most = sl_sequence_one_by_one(&sequence) ? 1 : ROWS;
+    struct sl_writer writer = {.session = session};
+    enum sl_status status = begin_writing(c->model, plan, c->n_read, &writer, err);
+    int most = sl_writer_one_by_one(&writer) ? 1 : ROWS;
     double nll = 0;
     for (int64_t i = 0; i < c->n_new && status == SL_OK; i += most) {
         const int32_t *tokens = c->tokens + c->n_read + i;
         int n = count_rows(f, i, most);
-        sl_sequence_feed(&sequence, tokens, n, NULL);
-        sequence.input.all_logits = f->logits;
-        status = sl_step(&c->model->runtime, &one, 1, err);
-        status = status == SL_OK ? sl_sequence_status(&sequence, err) : status;
+        sl_writer_feed(&writer, tokens, n, NULL);
+        writer.input.all_logits = f->logits;
+        status = sl_writing_step(&c->model->runtime, &writer, err);
         if (status == SL_OK) {
             nll += add_nll(f, tokens, n);
             status = advance(f, n);
         }
     }
     result->nll = nll / (double)c->n_new;
-    sl_sequence_close(&sequence);
+    sl_writer_close(&writer);
     return status;
 }
 

@@ -6,7 +6,8 @@
 
 #include "compress/plan/plan.h"
 #include "lab/measure/fidelity.h"
-#include "runner/step.h"
+#include "runner/reading.h"
+#include "runner/writing.h"
 
 // --- which recipes stream --------------------------------------------------------------------------------------------
 
@@ -55,8 +56,11 @@ static enum sl_status check(const struct sl_recipe *recipe, int chunk, struct sl
 
 struct stream {
     const struct sl_perplexity_config *config;
-    struct sl_sequence sequence; // where the recipe evicts at steps alone it writes, otherwise it reads without end
-    float *logits;               // [chunk][n_vocab]
+    // Where the recipe evicts at steps alone, the writer takes the text; otherwise the reader does, without end.
+    struct sl_reader *reader;
+    struct sl_writer writer;
+    struct sl_session *session; // of either
+    float *logits;              // [chunk][n_vocab]
 };
 
 static enum sl_status stream_open(struct stream *s, const struct sl_recipe *recipe, struct sl_error *err) {
@@ -76,32 +80,41 @@ static enum sl_status stream_open(struct stream *s, const struct sl_recipe *reci
         status = sl_plan_make_local(&streaming, &geometry, c->n_tokens, rope_set, plan, err);
     }
     if (status == SL_OK && !writes) {
-        struct sl_sequence_config config = {.plan = plan, .runtime = &m->runtime, .arena = m->arena};
-        status = sl_sequence_open(&config, &s->sequence, err);
+        struct sl_reader_config config = {.plan = plan, .runtime = &m->runtime, .arena = m->arena, .tokens = c->tokens};
+        status = sl_reader_create(&config, &s->reader, err);
     } else if (status == SL_OK) {
-        status = sl_plan_create_session(plan, 0, m->arena, &s->sequence.session, err);
+        status = sl_plan_create_session(plan, 0, m->arena, &s->writer.session, err);
         if (status == SL_OK) {
-            status = sl_sequence_begin_writing(&s->sequence, &m->runtime, &(struct sl_writing){.plan = plan}, err);
+            status = sl_writer_open(&s->writer, &m->runtime, &(struct sl_writer_config){.plan = plan}, err);
         }
+    }
+    if (status == SL_OK) {
+        s->session = s->reader ? sl_reader_session(s->reader) : s->writer.session;
     }
     free(plan);
     return status;
 }
 
 static void stream_close(struct stream *s) {
-    sl_sequence_close(&s->sequence);
+    sl_reader_destroy(&s->reader);
+    sl_writer_close(&s->writer);
     free(s->logits);
 }
 
 static enum sl_status read_chunk(struct stream *s, int n, double *nll_out, struct sl_error *err) {
     const struct sl_perplexity_config *c = s->config;
-    struct sl_sequence *sequence = &s->sequence;
     int64_t n_vocab = c->model->runtime.config->n_vocab;
-    const int32_t *tokens = c->tokens + sequence->session->n_tokens;
-    sl_sequence_feed(sequence, tokens, n, NULL);
-    sequence->input.all_logits = s->logits;
-    enum sl_status status = sl_step(&c->model->runtime, &sequence, 1, err);
-    status = status == SL_OK ? sl_sequence_status(sequence, err) : status;
+    const int32_t *tokens = c->tokens + s->session->n_tokens;
+    enum sl_status status;
+    if (s->reader) {
+        bool done;
+        sl_reader_feed(s->reader, n, s->logits);
+        status = sl_reading_step(s->reader, &done, err);
+    } else {
+        sl_writer_feed(&s->writer, tokens, n, NULL);
+        s->writer.input.all_logits = s->logits;
+        status = sl_writing_step(&c->model->runtime, &s->writer, err);
+    }
     for (int r = 0; r < n && status == SL_OK; r++) {
         nll_out[r] = sl_negative_log_likelihood(s->logits + r * n_vocab, n_vocab, tokens[r + 1]);
     }
@@ -120,7 +133,7 @@ enum sl_status sl_perplexity_measure(const struct sl_perplexity_config *config, 
         most = stats.n_slots_max + n > most ? stats.n_slots_max + n : most;
         status = read_chunk(&s, n, nll_out + i, err);
         if (status == SL_OK) {
-            sl_session_get_stats(s.sequence.session, &stats);
+            sl_session_get_stats(s.session, &stats);
             status = config->progress_fn ? config->progress_fn(config->arg, i + n, config->n_tokens) : SL_OK;
         }
     }

@@ -179,7 +179,8 @@ static enum sl_status create_session(const struct sl_teacher *teacher, int64_t n
 static enum sl_status read_chunk(const struct sl_teacher *teacher, struct sl_input *input, struct reading *reading,
                                  struct sl_error *err) {
     struct sl_pass pass;
-    enum sl_status status = sl_pass_begin(teacher->engine, input, 1, (struct sl_pass_wants){0}, &pass, err);
+    enum sl_status status =
+        sl_pass_begin(sl_engine_activations(teacher->engine), input, 1, (struct sl_pass_wants){0}, &pass, err);
     for (int layer = 0; layer < reading->example->n_layers && status == SL_OK; layer++) {
         sl_pass_project(&pass, layer);
         if (reading->n_read < reading->example->n_tokens) {

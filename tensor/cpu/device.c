@@ -120,6 +120,7 @@ static bool wait_until(const struct sl_mark *mark, int64_t until_ns) {
 static const struct sl_device_ops cpu_ops = {
     .name = "cpu",
     .one_memory = true,
+    .full_rows = 256,
     .close = close_device,
     .stream = stream_of,
     .room = room,

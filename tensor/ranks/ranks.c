@@ -237,6 +237,7 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
     ranks->device_ops = device_ops;
     ranks->device_ops.name = config->devices[0]->ops->name;
     ranks->device_ops.one_memory = !ranks->apart;
+    ranks->device_ops.full_rows = config->devices[0]->ops->full_rows;
     ranks->device.ops = &ranks->device_ops;
     ranks->each = config->ops;
     ranks->n = config->n;

@@ -52,7 +52,7 @@ bool sl_node_stands_still(const struct sl_node *node) {
     return atomic_load(&node->stands_still);
 }
 
-// The engines come by here between steps: others may run.
+// The engines call this between steps, and sl_schedule_next() between layers: other threads may run.
 enum sl_status sl_node_check_device(struct sl_node *node, enum sl_status status, struct sl_error *err) {
     (void)node, (void)err;
     fuzz_pass();

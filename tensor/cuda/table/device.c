@@ -232,6 +232,7 @@ static bool wait_until(const struct sl_mark *mark, int64_t until_ns) {
 
 static const struct sl_device_ops gpu_ops = {
     .name = "cuda",
+    .full_rows = 2048,
     .close = close_device,
     .stream = stream_of,
     .room = room,

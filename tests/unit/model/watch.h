@@ -20,7 +20,7 @@ static inline enum sl_status watch_forward(struct sl_engine *engine, struct sl_i
     if (watch == NULL) {
         return sl_engine_forward(engine, inputs, n_inputs, err);
     }
-    enum sl_status status = sl_pass_begin(engine, inputs, n_inputs, watch->wants, &pass, err);
+    enum sl_status status = sl_pass_begin(sl_engine_activations(engine), inputs, n_inputs, watch->wants, &pass, err);
     for (int layer = 0; status == SL_OK && layer < inputs[0].session->geometry.n_layers; layer++) {
         sl_pass_project(&pass, layer);
         status = sl_pass_append(&pass, err);

@@ -12,8 +12,7 @@
 
 #include "job/job_recipe.h"
 #include "kvcache/capsule.h"
-#include "node/outbound.h"
-#include "runner/reader.h"
+#include "runner/reading.h"
 #include "tests/unit/capsule_body.h"
 
 #define MAX_TOKENS  640
@@ -65,32 +64,23 @@ static void note_layer(struct reading *reading, const struct sl_session *session
     reading->n_early += session->n_tokens == before; // the forward pass counts the chunk when it is through
 }
 
-// Who takes the layers, in the place of a ship.
-struct taker {
-    struct sl_outbound outbound;
-    struct reading *reading; // NULL: refuse layer 3
-    int last;
-};
-
-enum sl_status sl_outbound_flush(struct sl_outbound *outbound, const struct sl_runtime *runtime, bool all,
+// Reads the next chunk, and takes layers as they become final, as a worker that ships them does.
+static enum sl_status read_chunk(struct fixture *f, struct sl_reader *reader, struct reading *out,
                                  struct sl_error *err) {
-    (void)outbound;
-    (void)runtime;
-    (void)all;
-    (void)err;
-    return SL_OK;
-}
-
-enum sl_status sl_outbound_layer(struct sl_outbound *outbound, const struct sl_runtime *runtime,
-                                 const struct sl_session *session, int layer, struct sl_error *err) {
-    (void)runtime;
-    (void)err;
-    struct taker *taker = (struct taker *)outbound;
-    taker->last = layer;
-    if (taker->reading) {
-        note_layer(taker->reading, session, layer);
+    struct sl_reading reading;
+    enum sl_status status =
+        sl_reading_begin(&reading, &f->runtime, sl_engine_activations(f->runtime.engine), &reader, 1, err);
+    int layer;
+    while (status == SL_OK && sl_reading_layer(&reading)) {
+        while ((layer = sl_reader_take_final(reader)) >= 0) {
+            note_layer(out, sl_reader_session(reader), layer);
+        }
     }
-    return taker->reading || layer != 3 ? SL_OK : SL_ERR_PEER_LOST;
+    status = status == SL_OK ? sl_reading_end(&reading, err) : status;
+    while (status == SL_OK && (layer = sl_reader_take_final(reader)) >= 0) {
+        note_layer(out, sl_reader_session(reader), layer);
+    }
+    return status == SL_OK ? sl_reader_status(reader, err) : status;
 }
 
 static struct reading read_prompt(struct fixture *f, const char *text, int64_t n_prompt) {
@@ -104,14 +94,12 @@ static struct reading read_prompt(struct fixture *f, const char *text, int64_t n
         sl_plan_make_local(&recipe, &geometry, n_prompt, 0, plan, &err) != SL_OK) {
         fail_msg("%s: %s", text, err.text);
     }
-    struct sl_reader_config reader_config = {.sequence = {.plan = plan, .runtime = &f->runtime, .arena = f->arena},
-                                             .tokens = f->tokens};
-    struct taker taker = {.reading = &reading};
+    struct sl_reader_config reader_config = {
+        .plan = plan, .runtime = &f->runtime, .arena = f->arena, .tokens = f->tokens};
     struct sl_reader *reader;
-    reader_config.sequence.outbound = &taker.outbound;
     assert_int_equal(sl_reader_create(&reader_config, &reader, &err), SL_OK);
-    for (bool done = false; !done;) {
-        if (sl_reader_step(reader, &done, &err) != SL_OK) {
+    while (!sl_reader_is_done(reader)) {
+        if (read_chunk(f, reader, &reading, &err) != SL_OK) {
             fail_msg("%s: %s", text, err.text);
         }
         reading.ends[reading.n_ends++] = sl_reader_session(reader)->n_tokens;
@@ -164,79 +152,176 @@ static void test_reader_hands_on_layers_as_they_become_final(void **state) {
     assert_int_equal(reading.n_early, 2);
 }
 
-// Steps of at most `most` tokens: how many there were, and the pages that came of it.
-static uint8_t *read_in_steps(struct fixture *f, const char *text, int64_t n_prompt, int64_t most, int *n_steps_out,
-                              size_t *bytes_out) {
+// ---- several prompts ------------------------------------------------------------------------------------------------
+
+// With an arena of its own, so that what is left over in its pages depends on nothing else.
+struct prompt {
+    struct sl_arena *arena;
+    struct sl_plan *plan;
+    struct sl_reader *reader;
+    const char *recipe;
+    int64_t n_prompt;
+};
+
+static void open_prompt(struct fixture *f, struct prompt *prompt, const char *recipe_text, int64_t n_prompt) {
     struct sl_recipe recipe;
     struct sl_kv_geometry geometry = sl_model_geometry(f->runtime.config);
-    struct sl_plan *plan = malloc(sizeof *plan);
-    assert_int_equal(sl_job_recipe(text, f->runtime.config, &recipe, NULL), SL_OK);
-    assert_int_equal(sl_plan_make_local(&recipe, &geometry, n_prompt, 0, plan, NULL), SL_OK);
-    struct sl_reader_config config = {.sequence = {.plan = plan, .runtime = &f->runtime, .arena = f->arena},
-                                      .tokens = f->tokens};
-    struct sl_reader *reader;
-    assert_int_equal(sl_reader_create(&config, &reader, NULL), SL_OK);
-    sl_reader_limit_step(reader, most);
-    struct sl_session *session = sl_reader_session(reader);
-    struct sl_error err = {0};
-    *n_steps_out = 0;
-    for (bool done = false; !done; ++*n_steps_out) {
-        int64_t next = sl_reader_next_tokens(reader), before = session->n_tokens;
-        assert_int_equal(sl_reader_step(reader, &done, &err), SL_OK);
-        assert_int_equal(session->n_tokens - before, next);
-    }
-    assert_int_equal(sl_reader_next_tokens(reader), 0);
-    *bytes_out = sl_capsule_body_bytes(session);
+    *prompt = (struct prompt){.plan = malloc(sizeof *prompt->plan), .recipe = recipe_text, .n_prompt = n_prompt};
+    assert_int_equal(sl_job_recipe(recipe_text, f->runtime.config, &recipe, NULL), SL_OK);
+    assert_int_equal(sl_plan_make_local(&recipe, &geometry, n_prompt, 0, prompt->plan, NULL), SL_OK);
+    assert_int_equal(sl_arena_create_mapped(ARENA_BYTES, &prompt->arena, NULL), SL_OK);
+    // Prompts of other lengths are other texts.
+    struct sl_reader_config config = {
+        .plan = prompt->plan, .runtime = &f->runtime, .arena = prompt->arena, .tokens = f->tokens + (MAX_TOKENS - n_prompt)};
+    assert_int_equal(sl_reader_create(&config, &prompt->reader, NULL), SL_OK);
+}
+
+static void close_prompt(struct prompt *prompt) {
+    sl_reader_destroy(&prompt->reader);
+    sl_arena_destroy(&prompt->arena);
+    free(prompt->plan);
+}
+
+static uint8_t *body_of(struct sl_reader *reader, size_t *bytes_out) {
+    *bytes_out = sl_capsule_body_bytes(sl_reader_session(reader));
     uint8_t *body = malloc(*bytes_out);
-    copy_body(session, body);
-    sl_reader_destroy(&reader);
-    free(plan);
+    copy_body(sl_reader_session(reader), body);
     return body;
 }
 
-static void test_reader_limits_steps_where_it_makes_no_difference(void **state) {
+// The prompt has the bits that it has when it is read alone.
+static void assert_same_as_alone(struct fixture *f, const struct prompt *prompt) {
+    struct prompt alone;
+    struct sl_error err = {0};
+    size_t alone_bytes, bytes;
+    open_prompt(f, &alone, prompt->recipe, prompt->n_prompt);
+    for (bool done = false; !done;) {
+        assert_int_equal(sl_reading_step(alone.reader, &done, &err), SL_OK);
+    }
+    uint8_t *expected = body_of(alone.reader, &alone_bytes), *body = body_of(prompt->reader, &bytes);
+    assert_int_equal(bytes, alone_bytes);
+    assert_memory_equal(body, expected, bytes);
+    free(expected);
+    free(body);
+    close_prompt(&alone);
+}
+
+static const struct {
+    const char *recipe;
+    int64_t n_prompt;
+} several[] = {{"full,chunk=128", 448},
+               {"full,format=int4,chunk=128", 100},
+               {"h2o,budget=96,chunk=128", 300},
+               {"snapkv,budget=128,chunk=128", 513},
+               {"d2o,budget=128,chunk=128", 200}};
+enum { N_SEVERAL = sizeof several / sizeof *several };
+
+static void test_reading_of_several_prompts_has_the_bits_of_each_alone(void **state) {
     struct fixture *f = *state;
-    static const struct {
-        const char *recipe;
-        int n_chunks, n_steps;
-    } cases[] = {{"full,chunk=256", 2, 10}, {"full,format=int4,chunk=256", 2, 10}, {"h2o,budget=96,chunk=256", 2, 2}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        int n_chunks, n_steps;
-        size_t whole_bytes, bytes;
-        uint8_t *whole = read_in_steps(f, cases[i].recipe, 448, 0, &n_chunks, &whole_bytes);
-        uint8_t *body = read_in_steps(f, cases[i].recipe, 448, 48, &n_steps, &bytes);
-        assert_int_equal(n_chunks, cases[i].n_chunks);
-        assert_int_equal(n_steps, cases[i].n_steps); // 5 * 48 + 16, 4 * 48; chunks that evict stay whole
-        assert_int_equal(bytes, whole_bytes);
-        assert_memory_equal(body, whole, bytes);
-        free(whole);
-        free(body);
+    struct prompt prompts[N_SEVERAL];
+    struct sl_error err = {0};
+    for (int i = 0; i < N_SEVERAL; i++) {
+        open_prompt(f, &prompts[i], several[i].recipe, several[i].n_prompt);
+    }
+    int n_passes = 0;
+    for (;; n_passes++) { // one pass over a chunk of everything that is left
+        struct sl_reader *readers[N_SEVERAL];
+        struct sl_reading reading;
+        int n = 0;
+        for (int i = 0; i < N_SEVERAL; i++) {
+            if (!sl_reader_is_done(prompts[i].reader)) {
+                readers[n++] = prompts[i].reader;
+            }
+        }
+        if (n == 0) {
+            break;
+        }
+        assert_int_equal(
+            sl_reading_begin(&reading, &f->runtime, sl_engine_activations(f->runtime.engine), readers, n, &err), SL_OK);
+        while (sl_reading_layer(&reading)) {
+        }
+        assert_int_equal(sl_reading_end(&reading, &err), SL_OK);
+    }
+    assert_int_equal(n_passes, 5); // chunks of the prompt of 513 tokens, the others beside them
+    for (int i = 0; i < N_SEVERAL; i++) {
+        assert_same_as_alone(f, &prompts[i]);
+        close_prompt(&prompts[i]);
     }
 }
 
-static void test_reader_ends_with_the_status_of_whoever_takes_the_layers(void **state) {
+// A pass stands still after any layer while another one runs from its first layer to its last.
+static void test_reading_stands_still_while_another_pass_runs(void **state) {
     struct fixture *f = *state;
-    static const char *const recipes[] = {"full", "d2o,budget=128"};
-    for (size_t r = 0; r < 2; r++) {
-        struct sl_recipe recipe;
-        struct sl_kv_geometry geometry = sl_model_geometry(f->runtime.config);
-        struct sl_plan *plan = malloc(sizeof *plan);
-        struct sl_error err = {0};
-        assert_int_equal(sl_job_recipe(recipes[r], f->runtime.config, &recipe, &err), SL_OK);
-        assert_int_equal(sl_plan_make_local(&recipe, &geometry, 200, 0, plan, &err), SL_OK);
-        struct sl_reader_config config = {.sequence = {.plan = plan, .runtime = &f->runtime, .arena = f->arena},
-                                          .tokens = f->tokens};
-        struct taker taker = {.last = -1};
-        struct sl_reader *reader;
-        config.sequence.outbound = &taker.outbound;
-        assert_int_equal(sl_reader_create(&config, &reader, &err), SL_OK);
-        bool done = false;
-        assert_int_equal(sl_reader_step(reader, &done, &err), SL_ERR_PEER_LOST);
-        assert_int_equal(taker.last, 3);
-        assert_false(done);
-        sl_reader_destroy(&reader);
-        free(plan);
+    struct sl_activations *beside;
+    struct sl_error err = {0};
+    assert_int_equal(sl_activations_create(f->runtime.engine, 320, &beside, &err), SL_OK);
+    for (int stop = 1; stop < f->runtime.config->n_layers; stop += 2) {
+        struct prompt outer, inner;
+        struct sl_reading reading;
+        open_prompt(f, &outer, "h2o,budget=96,chunk=512", 400);
+        open_prompt(f, &inner, "full,format=int8,chunk=512", 300);
+        assert_int_equal(sl_reading_begin(&reading, &f->runtime, beside, &inner.reader, 1, &err), SL_OK);
+        struct sl_reading first;
+        assert_int_equal(
+            sl_reading_begin(&first, &f->runtime, sl_engine_activations(f->runtime.engine), &outer.reader, 1, &err),
+            SL_OK);
+        for (int layer = 0; layer < stop; layer++) {
+            assert_true(sl_reading_layer(&first));
+        }
+        while (sl_reading_layer(&reading)) {
+        }
+        assert_int_equal(sl_reading_end(&reading, &err), SL_OK);
+        while (sl_reading_layer(&first)) {
+        }
+        assert_int_equal(sl_reading_end(&first, &err), SL_OK);
+        assert_same_as_alone(f, &outer);
+        assert_same_as_alone(f, &inner);
+        close_prompt(&outer);
+        close_prompt(&inner);
     }
+    sl_activations_destroy(&beside);
+}
+
+static void test_reading_goes_on_when_one_of_its_prompts_fails(void **state) {
+    struct fixture *f = *state;
+    struct prompt prompts[2];
+    struct sl_reading reading;
+    struct sl_error err = {0}, lost = {0};
+    open_prompt(f, &prompts[0], "full", 200);
+    open_prompt(f, &prompts[1], "d2o,budget=128", 300);
+    struct sl_reader *readers[] = {prompts[0].reader, prompts[1].reader};
+    assert_int_equal(
+        sl_reading_begin(&reading, &f->runtime, sl_engine_activations(f->runtime.engine), readers, 2, &err), SL_OK);
+    assert_true(sl_reading_layer(&reading));
+    sl_fail(&lost, SL_ERR_PEER_LOST, "the receiver is gone");
+    sl_reader_fail(prompts[0].reader, SL_ERR_PEER_LOST, &lost);
+    while (sl_reading_layer(&reading)) {
+    }
+    assert_int_equal(sl_reading_end(&reading, &err), SL_OK);
+    assert_int_equal(sl_reader_status(prompts[0].reader, &err), SL_ERR_PEER_LOST);
+    assert_string_equal(err.text, lost.text);
+    assert_false(sl_reader_is_done(prompts[0].reader));
+    assert_same_as_alone(f, &prompts[1]);
+    close_prompt(&prompts[0]);
+    close_prompt(&prompts[1]);
+}
+
+static void test_reading_ends_early_when_all_of_its_prompts_fail(void **state) {
+    struct fixture *f = *state;
+    struct prompt prompt;
+    struct sl_reading reading;
+    struct sl_error err = {0}, lost = {0};
+    open_prompt(f, &prompt, "full", 200);
+    assert_int_equal(
+        sl_reading_begin(&reading, &f->runtime, sl_engine_activations(f->runtime.engine), &prompt.reader, 1, &err),
+        SL_OK);
+    assert_true(sl_reading_layer(&reading));
+    sl_fail(&lost, SL_ERR_PEER_LOST, "the receiver is gone");
+    sl_reader_fail(prompt.reader, SL_ERR_PEER_LOST, &lost);
+    assert_false(sl_reading_layer(&reading));
+    assert_int_equal(sl_reading_end(&reading, &err), SL_OK);
+    assert_int_equal(sl_reader_status(prompt.reader, NULL), SL_ERR_PEER_LOST);
+    close_prompt(&prompt);
 }
 
 static void test_job_recipe_puts_the_models_layers_in_place(void **state) {
@@ -277,8 +362,7 @@ static void test_reader_refuses_offloaded_layers_without_a_place_for_them(void *
     struct sl_reader *reader;
     assert_int_equal(sl_job_recipe("place=offload/2-", f->runtime.config, &recipe, &err), SL_OK);
     assert_int_equal(sl_plan_make(&recipe, &geometry, 200, 0, plan, &err), SL_OK);
-    struct sl_reader_config config = {.sequence = {.plan = plan, .runtime = &f->runtime, .arena = f->arena},
-                                      .tokens = f->tokens};
+    struct sl_reader_config config = {.plan = plan, .runtime = &f->runtime, .arena = f->arena, .tokens = f->tokens};
     assert_int_equal(sl_reader_create(&config, &reader, &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "nowhere to put them"));
     free(plan);
@@ -289,8 +373,10 @@ int main(void) {
         cmocka_unit_test(test_reader_cuts_at_chunks_and_where_the_tail_begins),
         cmocka_unit_test(test_reader_never_cuts_the_window_that_decides),
         cmocka_unit_test(test_reader_hands_on_layers_as_they_become_final),
-        cmocka_unit_test(test_reader_limits_steps_where_it_makes_no_difference),
-        cmocka_unit_test(test_reader_ends_with_the_status_of_whoever_takes_the_layers),
+        cmocka_unit_test(test_reading_of_several_prompts_has_the_bits_of_each_alone),
+        cmocka_unit_test(test_reading_stands_still_while_another_pass_runs),
+        cmocka_unit_test(test_reading_goes_on_when_one_of_its_prompts_fails),
+        cmocka_unit_test(test_reading_ends_early_when_all_of_its_prompts_fail),
         cmocka_unit_test(test_reader_refuses_offloaded_layers_without_a_place_for_them),
         cmocka_unit_test(test_job_recipe_puts_the_models_layers_in_place),
     };

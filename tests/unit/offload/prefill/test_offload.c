@@ -16,8 +16,8 @@
 #include "fake_store.h"
 #include "job/job_recipe.h"
 #include "offload/prefill/offload.h"
-#include "runner/reader.h"
 #include "tests/unit/capsule_body.h"
+#include "tests/unit/offload/prefill/read_chunk.h"
 #include "tests/unit/shallow_model.h"
 
 #define MAX_TOKENS  8500 // two splits and some: two tiles to read back at the end
@@ -39,6 +39,7 @@ struct job {
     Sluice__V1__StoreShare shares[4], *pointers[4];
     struct sl_offload *offload;
     struct sl_reader *reader;
+    size_t peak_bytes;
 };
 
 struct fixture {
@@ -72,30 +73,25 @@ static struct sl_plan make_plan(struct fixture *f, bool local, int64_t n_prompt)
     return make_plan_of(f, RECIPE, local, n_prompt);
 }
 
-// Step by step until at least `end` tokens have been read.
-static enum sl_status read_until(struct sl_reader *reader, struct sl_offload *offload, int64_t end,
-                                 struct sl_error *err) {
+// Chunk by chunk until at least `end` tokens have been read.
+static enum sl_status read_until(struct fixture *f, struct job *job, int64_t end, struct sl_error *err) {
     enum sl_status status = SL_OK;
-    struct sl_session *session = sl_reader_session(reader);
-    for (bool done = false; status == SL_OK && !done && session->n_tokens < end;) {
-        status = sl_reader_step(reader, &done, err);
-        if (status == SL_OK && offload) {
-            status = sl_offload_step(offload, session, err);
-        }
+    struct sl_session *session = sl_reader_session(job->reader);
+    while (status == SL_OK && !sl_reader_is_done(job->reader) && session->n_tokens < end) {
+        status = read_chunk(&f->runtime, job->reader, job->offload, job->plan, &job->peak_bytes, err);
     }
     return status;
 }
 
 // The prompt, read with all layers held here.
 static struct sl_session *read_here(struct fixture *f, const struct sl_plan *plan) {
-    struct sl_reader_config config = {.sequence = {.plan = plan, .runtime = &f->runtime, .arena = f->arena},
-                                      .tokens = f->tokens};
-    struct sl_reader *reader;
+    struct sl_reader_config config = {.plan = plan, .runtime = &f->runtime, .arena = f->arena, .tokens = f->tokens};
+    struct job job = {.plan = (struct sl_plan *)plan};
     struct sl_error err = {0};
-    assert_int_equal(sl_reader_create(&config, &reader, &err), SL_OK);
-    assert_int_equal(read_until(reader, NULL, plan->n_prompt, &err), SL_OK);
-    struct sl_session *session = sl_reader_take_session(reader);
-    sl_reader_destroy(&reader);
+    assert_int_equal(sl_reader_create(&config, &job.reader, &err), SL_OK);
+    assert_int_equal(read_until(f, &job, plan->n_prompt, &err), SL_OK);
+    struct sl_session *session = sl_reader_take_session(job.reader);
+    sl_reader_destroy(&job.reader);
     return session;
 }
 
@@ -202,11 +198,11 @@ static enum sl_status open_job(struct fixture *f, struct job *job, struct sl_pla
                                        .n_stores = n_shares};
     enum sl_status status = sl_offload_open(&config, &job->offload, err);
     if (status == SL_OK) {
-        struct sl_reader_config reader_config = {.sequence = {.plan = plan,
-                                                              .runtime = &f->runtime,
-                                                              .arena = f->node.arena,
-                                                              .resumed = resumed,
-                                                              .offload = job->offload},
+        struct sl_reader_config reader_config = {.plan = plan,
+                                                 .runtime = &f->runtime,
+                                                 .arena = f->node.arena,
+                                                 .resumed = resumed,
+                                                 .attends_elsewhere = true,
                                                  .tokens = f->tokens};
         assert_int_equal(sl_reader_create(&reader_config, &job->reader, err), SL_OK);
         status = sl_offload_begin(job->offload, sl_reader_session(job->reader), err);
@@ -298,16 +294,15 @@ static void test_offload_reads_with_the_bits_of_layers_held_here(void **state) {
     struct sl_error err = {0};
     assert_int_equal(open_job(f, job, &f->plan, shares, 1, NULL, &err), SL_OK);
     assert_int_equal(sl_offload_n_stored(job->offload), 0);
-    sl_reader_limit_step(job->reader, 96); // steps that end anywhere
     int64_t most_held = 0;
-    for (int64_t end = 96; end < MAX_TOKENS + 96; end += 96) {
-        assert_int_equal(read_until(job->reader, job->offload, end, &err), SL_OK);
+    for (int64_t end = 512; end < MAX_TOKENS + 512; end += 512) {
+        assert_int_equal(read_until(f, job, end, &err), SL_OK);
         int64_t held = sl_reader_session(job->reader)->layers[offloaded[0]].heads[0].n_slots;
         most_held = held > most_held ? held : most_held;
     }
     assert_true(most_held <= sl_plan_held_slots(&f->plan));
     assert_int_equal(sl_reader_session(job->reader)->layers[offloaded[1]].heads[1].n_slots, MAX_TOKENS - 8192);
-    assert_true(sl_reader_peak_bytes(job->reader) <= f->plan.prefill_peak_bytes);
+    assert_true(job->peak_bytes <= f->plan.prefill_peak_bytes);
 
     Sluice__V1__AnnexShare **annex;
     size_t n_annex;
@@ -346,7 +341,7 @@ static void test_offload_is_divided_between_stores(void **state) {
     struct job *job = &f->job;
     struct sl_error err = {0};
     assert_int_equal(open_job(f, job, &plan, shares, 2, NULL, &err), SL_OK);
-    assert_int_equal(read_until(job->reader, job->offload, ONE_SPLIT, &err), SL_OK);
+    assert_int_equal(read_until(f, job, ONE_SPLIT, &err), SL_OK);
     Sluice__V1__AnnexShare **annex;
     size_t n_annex;
     assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
@@ -364,9 +359,9 @@ static void test_offload_reads_from_the_replica_that_lives(void **state) {
     struct job *job = &f->job;
     struct sl_error err = {0};
     assert_int_equal(open_job(f, job, &f->plan, shares, 2, NULL, &err), SL_OK);
-    assert_int_equal(read_until(job->reader, job->offload, 2048, &err), SL_OK);
+    assert_int_equal(read_until(f, job, 2048, &err), SL_OK);
     fake_store_close_window(&f->stores[0]); // before anything is read back
-    assert_int_equal(read_until(job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
+    assert_int_equal(read_until(f, job, MAX_TOKENS, &err), SL_OK);
     finish_well(job, sl_reader_session(job->reader));
     assert_same_bits(f, job, shares, 2);
     struct sl_offload_stats stats;
@@ -384,7 +379,7 @@ static void test_offload_goes_on_from_what_is_stored(void **state) {
     struct job *job = &f->job;
     struct sl_error err = {0};
     assert_int_equal(open_job(f, job, &shorter, shares, 1, NULL, &err), SL_OK);
-    assert_int_equal(read_until(job->reader, job->offload, SHORTER, &err), SL_OK);
+    assert_int_equal(read_until(f, job, SHORTER, &err), SL_OK);
     finish_well(job, sl_reader_session(job->reader));
     struct sl_session *session = sl_reader_take_session(job->reader);
     close_job(job);
@@ -404,7 +399,7 @@ static void test_offload_goes_on_from_what_is_stored(void **state) {
     assert_int_equal(sl_offload_n_stored(job->offload), FULL);
     assert_int_equal(sl_offload_begins_at(job->offload, 4321), 4288);
     assert_int_equal(resumed->layers[offloaded[1]].heads[1].n_slots, FULL - SL_ATTEND_SPLIT);
-    assert_int_equal(read_until(job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
+    assert_int_equal(read_until(f, job, MAX_TOKENS, &err), SL_OK);
     finish_well(job, sl_reader_session(job->reader));
     assert_same_bits(f, job, shares, 1);
     struct sl_offload_stats stats;
@@ -424,7 +419,7 @@ static void test_offload_does_not_ship_what_is_stored(void **state) {
     for (int round = 0; round < 2; round++) {
         struct sl_plan longer = make_plan(f, false, 2000);
         assert_int_equal(open_job(f, job, round == 0 ? &shorter : &longer, shares, 1, NULL, &err), SL_OK);
-        assert_int_equal(read_until(job->reader, job->offload, 2000, &err), SL_OK);
+        assert_int_equal(read_until(f, job, 2000, &err), SL_OK);
         finish_well(job, sl_reader_session(job->reader));
         assert_same_bits(f, job, shares, 1);
         struct sl_offload_stats stats;
@@ -444,7 +439,7 @@ static void test_offload_waits_for_what_stores_build(void **state) {
     struct sl_error err = {0};
     f->stores[1].one_at_a_time = true;
     assert_int_equal(open_job(f, job, &plan, shares, 2, NULL, &err), SL_OK);
-    assert_int_equal(read_until(job->reader, job->offload, ONE_SPLIT, &err), SL_OK);
+    assert_int_equal(read_until(f, job, ONE_SPLIT, &err), SL_OK);
     pthread_mutex_lock(&f->stores[0].mutex);
     f->stores[0].n_unready = 6; // for three leases together
     pthread_mutex_unlock(&f->stores[0].mutex);
@@ -475,15 +470,14 @@ static void test_offload_ships_what_a_budget_leaves(void **state) {
         assert_int_equal(whole->layers[l].heads[1].n_slots, thinned ? N_SLOTS : MAX_TOKENS);
     }
     assert_int_equal(open_job(f, job, &plan, shares, 2, NULL, &err), SL_OK);
-    sl_reader_limit_step(job->reader, 96); // chunks stay whole all the same
     int64_t most_held = 0;
     for (int64_t end = 512; end < MAX_TOKENS + 512; end += 512) {
-        assert_int_equal(read_until(job->reader, job->offload, end, &err), SL_OK);
+        assert_int_equal(read_until(f, job, end, &err), SL_OK);
         int64_t held = sl_reader_session(job->reader)->layers[offloaded[1]].heads[0].n_slots;
         most_held = held > most_held ? held : most_held;
     }
     assert_true(most_held < N_SLOTS && most_held <= sl_plan_held_slots(&plan));
-    assert_true(sl_reader_peak_bytes(job->reader) <= plan.prefill_peak_bytes);
+    assert_true(job->peak_bytes <= plan.prefill_peak_bytes);
     finish_well(job, sl_reader_session(job->reader));
     assert_same_bits_as(f, whole, job, shares, 2);
     struct sl_offload_stats stats;
@@ -505,7 +499,7 @@ static void test_offload_ships_what_a_budget_leaves(void **state) {
 
     // The capsule is gone: read again, which finds the same slots.
     assert_int_equal(open_job(f, job, &plan, shares, 2, NULL, &err), SL_OK);
-    assert_int_equal(read_until(job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
+    assert_int_equal(read_until(f, job, MAX_TOKENS, &err), SL_OK);
     finish_well(job, sl_reader_session(job->reader));
     assert_same_bits_as(f, whole, job, shares, 2);
     close_job(job);
@@ -521,9 +515,9 @@ static void test_offload_names_the_store_that_is_lost(void **state) {
     char address[64];
     snprintf(address, sizeof address, "%s", job->shares[1].address);
     job->shares[1].address = address; // outlives the store
-    assert_int_equal(read_until(job->reader, job->offload, 1024, &err), SL_OK);
+    assert_int_equal(read_until(f, job, 1024, &err), SL_OK);
     fake_store_stop(&f->stores[1]);
-    enum sl_status status = read_until(job->reader, job->offload, MAX_TOKENS, &err);
+    enum sl_status status = read_until(f, job, MAX_TOKENS, &err);
     if ((status != SL_ERR_PEER_LOST && status != SL_ERR_PEER_STALE) || strstr(err.text, address) == NULL) {
         fail_msg("%s: %s", sl_status_text(status), err.text); // stale: it was closing its grants just then
     }

@@ -15,8 +15,8 @@
 #include "fake_store.h"
 #include "job/job_recipe.h"
 #include "offload/prefill/offload.h"
-#include "runner/reader.h"
 #include "runtime/transfer.h"
+#include "tests/unit/offload/prefill/read_chunk.h"
 
 #define MODEL       "tests/golden/llama/gqa" // of three layers with two KV heads
 #define N_SHORT     200
@@ -94,24 +94,20 @@ static int teardown(void **state) {
 
 // Read a prompt from what was resumed on; without an offload all layers stay here.
 static struct sl_session *read_all(struct fixture *f, const struct sl_plan *plan, struct sl_session *resumed) {
-    struct sl_reader_config config = {.sequence = {.plan = plan,
-                                                   .runtime = &f->runtime,
-                                                   .arena = f->node.arena,
-                                                   .resumed = resumed,
-                                                   .offload = f->offload},
+    struct sl_reader_config config = {.plan = plan,
+                                      .runtime = &f->runtime,
+                                      .arena = f->node.arena,
+                                      .resumed = resumed,
+                                      .attends_elsewhere = f->offload != NULL,
                                       .tokens = f->tokens};
     struct sl_reader *reader;
     struct sl_error err = {0};
-    bool done = false;
     enum sl_status status = sl_reader_create(&config, &reader, &err);
     if (status == SL_OK && f->offload) {
         status = sl_offload_begin(f->offload, sl_reader_session(reader), &err);
     }
-    while (status == SL_OK && !done) {
-        status = sl_reader_step(reader, &done, &err);
-        if (status == SL_OK && f->offload) {
-            status = sl_offload_step(f->offload, sl_reader_session(reader), &err);
-        }
+    while (status == SL_OK && !sl_reader_is_done(reader)) {
+        status = read_chunk(&f->runtime, reader, f->offload, plan, NULL, &err);
     }
     if (status != SL_OK) {
         fail_msg("%s", err.text);

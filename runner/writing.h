@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: one forward pass over the next tokens of many answers, as a loop that its caller writes:
+ *
+ *     sl_writing_begin(&writing, runtime, activations, writers, n, err)
+ *     while (sl_writing_layer(&writing)) {
+ *         ...              run another pass
+ *     }
+ *     sl_writing_end(&writing, err)
+ *
+ * sl_writing_layer() computes a layer: keys and values join the sessions, retrievers ask for offloaded slots before anything
+ * waits, every row attends, recipes evict, then the output projection and the MLP. sl_writing_end() computes logits and chooses
+ * tokens.
+ *
+ * Design and failure: as runner/reading.h.
+ */
+#pragma once
+
+#include "runner/writer.h"
+
+#define SL_WRITING_MAX_ANSWERS 256
+
+struct sl_writing {
+    const struct sl_runtime *runtime;
+    struct sl_writer *writers[SL_WRITING_MAX_ANSWERS]; // [n]
+    struct sl_input inputs[SL_WRITING_MAX_ANSWERS];
+    int n;
+    struct sl_pass pass;
+    int next_layer;
+    enum sl_status status;
+    struct sl_error err;
+};
+
+// The writing must not move until it ends. Every writer has been fed. Statuses of sl_pass_begin(); nothing has happened then.
+enum sl_status sl_writing_begin(struct sl_writing *writing, const struct sl_runtime *runtime,
+                                struct sl_activations *activations, struct sl_writer *const *writers, int n,
+                                struct sl_error *err);
+// Returns false when no layer is left, and when the pass or all of its writers have failed.
+bool sl_writing_layer(struct sl_writing *writing);
+// Statuses of sl_pass_append() and sl_pass_end(): of every writer.
+enum sl_status sl_writing_end(struct sl_writing *writing, struct sl_error *err);
+
+// The whole loop for one writer and a caller that does nothing between layers. The status is the pass's or the writer's.
+enum sl_status sl_writing_step(const struct sl_runtime *runtime, struct sl_writer *writer, struct sl_error *err);
