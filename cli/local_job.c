@@ -27,6 +27,7 @@ struct job {
     int64_t sequence;
     int64_t deadline_ns;
     char recipe[SL_RECIPE_TEXT_BYTES]; // canonical
+    uint64_t seed;                     // of all its turns
 };
 
 // Events point to what they tell, so a caller fills `what` and `case` and the rest happens here.
@@ -153,14 +154,19 @@ static enum sl_status encode_turn(struct sl_local *local, const struct sl_reques
     return status;
 }
 
-// What the conversation is asked, of a request.
+static bool is_chat(const Sluice__V1__GenerateRequest *request) {
+    return request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
+}
+
+// Makes the request that the conversation takes; job->seed has been chosen.
 static struct sl_local_request local_request(const struct sl_local *local, const Sluice__V1__GenerateRequest *message,
                                              const int32_t *ids, size_t n_ids, struct job *job) {
-    return (struct sl_local_request){
+    struct sl_local_request request = {
         .prompt = ids,
         .n_prompt = (int64_t)n_ids,
         .sampling = sl_job_sampling(message->sampling, sl_local_model(local)),
-        .max_new_tokens = message->max_new_tokens,
+        .max_new_tokens = message->max_new_tokens, // 0 where the message has none
+        .is_chat = is_chat(message),
         .ignore_eos = message->ignore_eos,
         .estimate_errors = message->estimate_errors,
         .stops = (const char *const *)message->stop,
@@ -169,6 +175,8 @@ static struct sl_local_request local_request(const struct sl_local *local, const
         .token_fn = on_token,
         .arg = job,
     };
+    request.sampling.seed = job->seed;
+    return request;
 }
 
 // A turn, from its tokens to its last event; result_out->text is the caller's to free.
@@ -228,7 +236,8 @@ static enum sl_status run_turns(struct sl_local *local, const struct sl_request 
         return status;
     }
     sl_recipe_format(&recipe, job->recipe, sizeof job->recipe);
-    status = run_turn(local, conversation, request, request->prompt, true, job, err);
+    status = sl_job_choose_seed(request->message.sampling, NULL, &job->seed, err);
+    status = status == SL_OK ? run_turn(local, conversation, request, request->prompt, true, job, err) : status;
     for (int i = 0; status == SL_OK && i < request->n_turns; i++) {
         status = run_question(local, conversation, request, request->turns[i], job, err);
     }
@@ -293,6 +302,7 @@ struct sl_local_talk {
     size_t n_before;                        // of a chat: messages that its last answer was to
     char *before;                           // of a text: all of it, with its last answer
     bool ended_by_token;                    // the last answer, which the model did itself
+    uint64_t seed;                          // of the last turn: one that goes on from it keeps it
 };
 
 enum sl_status sl_local_talk_open(const struct sl_local_config *config, struct sl_local_talk **talk_out,
@@ -335,10 +345,6 @@ void sl_local_talk_close(struct sl_local_talk **talk) {
 
 bool sl_local_talk_takes_chats(const struct sl_local_talk *talk) {
     return talk->chat_template != NULL;
-}
-
-static bool is_chat(const Sluice__V1__GenerateRequest *request) {
-    return request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
 }
 
 // What is new, if the request goes on with the conversation. SL_ERR_PRECONDITION: it does not.
@@ -408,6 +414,7 @@ enum sl_status sl_local_talk_turn(struct sl_local_talk *talk, const Sluice__V1__
     }
     strcpy(job.recipe, talk->recipe);
     status = encode_new(talk, request, &ids, &n_ids, err);
+    const uint64_t *known = status == SL_OK ? &talk->seed : NULL;
     if (status == SL_ERR_PRECONDITION) {
         sl_local_talk_forget(talk);
         status = encode_all(talk, request, &ids, &n_ids, err);
@@ -415,6 +422,10 @@ enum sl_status sl_local_talk_turn(struct sl_local_talk *talk, const Sluice__V1__
             status == SL_OK ? sl_conversation_open(talk->local, talk->recipe, 0, &talk->conversation, err) : status;
     }
     if (status == SL_OK) {
+        status = sl_job_choose_seed(request->sampling, known, &job.seed, err);
+    }
+    if (status == SL_OK) {
+        talk->seed = job.seed;
         struct sl_local_request turn = local_request(talk->local, request, ids, n_ids, &job);
         turn.may_cut = true;
         turn.replaces_last = talk->ended_by_token;

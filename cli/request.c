@@ -195,7 +195,10 @@ static enum sl_status set_sampling(struct sl_request *request, const struct sl_r
         sampling->repetition_penalty_present_case = SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY;
         sampling->repetition_penalty = (float)config->repetition_penalty;
     }
-    sampling->seed = (uint64_t)config->seed;
+    if (config->has_seed) {
+        sampling->seed_present_case = SLUICE__V1__SAMPLING__SEED_PRESENT_SEED;
+        sampling->seed = (uint64_t)config->seed;
+    }
     request->message.sampling = sampling;
     return SL_OK;
 }
@@ -220,8 +223,11 @@ enum sl_status sl_request_set_options(struct sl_request *request, const struct s
         return status;
     }
     request->message.recipe = (char *)recipe;
-    request->message.max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
-    request->message.max_new_tokens = (int32_t)config->max_new;
+    if (config->has_max_new) {
+        request->message.max_new_tokens_present_case =
+            SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
+        request->message.max_new_tokens = (int32_t)config->max_new;
+    }
     if (config->stop) {
         request->stops[0] = (char *)config->stop;
         request->message.stop = request->stops;

@@ -16,6 +16,7 @@ struct sl_request_config {
     double ship_at_most, temperature, top_p, repetition_penalty;
     bool chat, raw, ignore_eos, estimate_errors;
     bool has_temperature, has_top_k, has_top_p, has_repetition_penalty; // given: they win over the model's own
+    bool has_seed, has_max_new;
 };
 
 // How tokens are drawn, likewise; also of `sluice chat`.
@@ -34,7 +35,9 @@ struct sl_request_config {
                       "auto: what is left out of these is as the model's own generation settings say; none: it is "    \
                       "not",                                                                                           \
                       SL_FIELD(type, request.generation_config)),                                                      \
-        SL_OPTION_ROW("seed", 0, SL_OPTION_INT, "0", "N", "of the sampling", SL_FIELD(type, request.seed))
+        SL_OPTION_ROW("seed", 0, SL_OPTION_INT, NULL, "N",                                                             \
+                      "of the sampling; without: drawn for each request and shown", SL_FIELD(type, request.seed),      \
+                      SL_GIVEN(type, request.has_seed))
 
 // Rows for the member `request` of the command's config struct `type`.
 #define SL_REQUEST_OPTIONS(type)                                                                                       \
@@ -58,8 +61,9 @@ struct sl_request_config {
                       SL_FIELD(type, request.raw)),                                                                    \
         SL_OPTION_ROW("system", 0, SL_OPTION_STRING, NULL, "TEXT", "of a chat: the system message before the prompt",  \
                       SL_FIELD(type, request.system)),                                                                 \
-        SL_OPTION_ROW("max-new-tokens", 'n', SL_OPTION_INT, "128", "N", "tokens to generate at most",                  \
-                      SL_FIELD(type, request.max_new), 1, 1 << 20),                                                    \
+        SL_OPTION_ROW("max-new-tokens", 'n', SL_OPTION_INT, NULL, "N",                                                 \
+                      "tokens to generate at most; without: a chat goes on to its answer's end, a text for 128",       \
+                      SL_FIELD(type, request.max_new), 1, 1 << 20, SL_GIVEN(type, request.has_max_new)),               \
         SL_OPTION_ROW("stop", 0, SL_OPTION_STRING, NULL, "TEXT", "end the answer before this text",                    \
                       SL_FIELD(type, request.stop)),                                                                   \
         SL_SAMPLING_OPTIONS(type),                                                                                     \

@@ -139,6 +139,9 @@ static enum sl_status submit_and_reply(struct sl_coordinator *coordinator, struc
     Sluice__V1__SubmitReply reply = SLUICE__V1__SUBMIT_REPLY__INIT;
     reply.job_id = job->id;
     reply.recipe = job->spec.recipe;
+    Sluice__V1__Accepted accepted;
+    sl_job_accepted(job, &accepted);
+    reply.accepted = &accepted;
     status = sl_rpc_call_send(call, &reply.base);
     sl_job_unref(&job);
     return status;

@@ -61,7 +61,8 @@ static enum sl_status check_goes_on(struct sl_coordinator *coordinator, const Sl
         Sluice__V1__Sampling sampling = sl_job_sampling_message(&drawn);
         Sluice__V1__GenerateRequest request = *accepted->request;
         request.sampling = &sampling;
-        status = sl_request_check(&coordinator->rules, &request, &salt, SL_NO_DEADLINE, spec, err);
+        const struct sl_request_setting setting = {.salt = salt, .call_deadline_ns = SL_NO_DEADLINE};
+        status = sl_request_check(&coordinator->rules, &request, &setting, spec, err);
     }
     return status;
 }

@@ -286,8 +286,8 @@ static int64_t count_resumed(const struct sl_run *run) {
         return 0;
     }
     bool may_end = job->n_output == job->spec.max_new_tokens || job->spec.n_stop > 0;
-    for (int i = 0; i < run->context->model->n_eos && !job->spec.ignore_eos; i++) {
-        may_end |= job->output[job->n_output - 1] == run->context->model->eos_ids[i];
+    for (int i = 0; i < run->context->model->ends.n && !job->spec.ignore_eos; i++) {
+        may_end |= job->output[job->n_output - 1] == run->context->model->ends.ids[i];
     }
     return job->n_output - may_end;
 }

@@ -172,10 +172,18 @@ static enum sl_status specify(struct sl_coordinator *coordinator, const struct s
         asked.tokens = &ids;
     }
     if (status == SL_OK) {
-        status = sl_request_check(&coordinator->rules, &asked, &salt, call_deadline_ns, spec_out, err);
+        const struct sl_request_setting setting = {.salt = salt,
+                                                   .call_deadline_ns = call_deadline_ns,
+                                                   .is_chat = request->prompt_case ==
+                                                              SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT,
+                                                   .seed = turn.has_seed ? &turn.seed : NULL,
+                                                   .arena_bytes = sl_admission_largest_decode(coordinator->admission)};
+        status = sl_request_check(&coordinator->rules, &asked, &setting, spec_out, err);
     }
     free(tokens);
     if (status == SL_OK && turn.id[0] != '\0') {
+        turn.has_seed = true;
+        turn.seed = spec_out->sampling.seed;
         spec_out->turn = turn;
         status = sl_conversations_plan_turn(&coordinator->rules, spec_out, err);
         if (status != SL_OK) {

@@ -2,6 +2,10 @@
 // Purpose: see job_request.h.
 #include "job/job_request.h"
 
+#include <errno.h>
+#include <string.h>
+#include <sys/random.h>
+
 enum sl_status sl_job_check_ids(const struct sl_model_config *model, const char *field, const Sluice__V1__TokenIds *ids,
                                 struct sl_error *err) {
     for (size_t i = 0; ids != NULL && i < ids->n_ids; i++) {
@@ -25,7 +29,27 @@ enum sl_status sl_job_read_salt(const ProtobufCBinaryData *field, struct sl_hash
 #define TEMPERATURE SLUICE__V1__SAMPLING__TEMPERATURE_PRESENT_TEMPERATURE
 #define TOP_K       SLUICE__V1__SAMPLING__TOP_K_PRESENT_TOP_K
 #define TOP_P       SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P
+#define SEED        SLUICE__V1__SAMPLING__SEED_PRESENT_SEED
+#define SEED_BITS   53 // of a drawn seed: a JSON number of 64 bits loses its end in many readers
 #define PENALTY     SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY
+
+bool sl_job_names_seed(const Sluice__V1__Sampling *message) {
+    return message != NULL && message->seed_present_case == SEED;
+}
+
+enum sl_status sl_job_choose_seed(const Sluice__V1__Sampling *message, const uint64_t *known, uint64_t *seed_out,
+                                  struct sl_error *err) {
+    uint64_t drawn;
+    if (sl_job_names_seed(message) || known != NULL) {
+        *seed_out = sl_job_names_seed(message) ? message->seed : *known;
+        return SL_OK;
+    }
+    if (getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn) {
+        return sl_fail(err, SL_ERR_IO, "no random number for a seed: %s", strerror(errno));
+    }
+    *seed_out = drawn >> (64 - SEED_BITS);
+    return SL_OK;
+}
 
 struct sl_sampling sl_job_sampling(const Sluice__V1__Sampling *message, const struct sl_model_config *model) {
     static const Sluice__V1__Sampling empty = SLUICE__V1__SAMPLING__INIT;
@@ -37,7 +61,7 @@ struct sl_sampling sl_job_sampling(const Sluice__V1__Sampling *message, const st
         .top_k = own->top_k,
         .top_p = own->top_p > 0 ? own->top_p : 1,
         .repetition_penalty = own->repetition_penalty > 0 ? own->repetition_penalty : 1,
-        .seed = message->seed,
+        .seed = sl_job_names_seed(message) ? message->seed : 0,
         .n_logprobs = message->logprobs,
     };
     if (message->temperature_present_case == TEMPERATURE) {
@@ -65,6 +89,7 @@ Sluice__V1__Sampling sl_job_sampling_message(const struct sl_sampling *sampling)
     message.top_p = sampling->top_p;
     message.repetition_penalty_present_case = PENALTY;
     message.repetition_penalty = sampling->repetition_penalty;
+    message.seed_present_case = SEED;
     message.seed = sampling->seed;
     message.logprobs = sampling->n_logprobs;
     return message;

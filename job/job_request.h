@@ -14,10 +14,24 @@ enum sl_status sl_job_check_ids(const struct sl_model_config *model, const char 
 // The salt of a prompt's prefix hashes; zeros if there is none. SL_ERR_INVALID: it has another length.
 enum sl_status sl_job_read_salt(const ProtobufCBinaryData *field, struct sl_hash128 *salt_out, struct sl_error *err);
 
-// Absent fields, and an absent message (NULL), are as the model says; what it does not say, and where `model` is NULL, as
-// inference.proto says. Nothing of the message is checked.
+/*
+ * Returns the sampling of a message. Absent fields, and an absent message (NULL), are as the model says; what it does not
+ * say, and where `model` is NULL, as inference.proto says. An absent seed is 0: sl_job_choose_seed() draws one where a
+ * job begins. Checks nothing of the message.
+ */
 struct sl_sampling sl_job_sampling(const Sluice__V1__Sampling *message, const struct sl_model_config *model);
-// The reverse.
+// Returns whether the caller named a seed; 0 is one.
+bool sl_job_names_seed(const Sluice__V1__Sampling *message);
+
+/*
+ * Chooses the seed of a job: the one that the message names, else *known (the seed that an earlier attempt or turn was
+ * told; NULL: there is none), else a random one. Random seeds are below 2^53, so that every JSON reader repeats them
+ * exactly. SL_ERR_IO: the system has no random numbers.
+ */
+enum sl_status sl_job_choose_seed(const Sluice__V1__Sampling *message, const uint64_t *known, uint64_t *seed_out,
+                                  struct sl_error *err);
+
+// The reverse of sl_job_sampling(): all fields are present.
 Sluice__V1__Sampling sl_job_sampling_message(const struct sl_sampling *sampling);
 // What the model says.
 Sluice__V1__Sampling sl_job_model_sampling(const struct sl_model_config *model);

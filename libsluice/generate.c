@@ -3,7 +3,7 @@
  * Purpose: an answer from its request to its end, whatever happens to coordinators meanwhile.
  *
  * Design: whoever has the request needs no coordinator to keep its job: it is submitted again to the one that leads, with the key of the
- *         first time, the recipe that it got then, and the tokens that have come. Tokens are told by their index: one that has been told
+ *         first time, the recipe, seed and budget that it got then, and the tokens that have come. Tokens are told by their index: one that has been told
  *         is dropped, and must be the same.
  *
  *             submit -> follow -> Finished                                  done
@@ -103,6 +103,9 @@ static enum sl_status submit_again(struct generation *generation, struct sl_foll
     generation->request.resumption = resumption;
     resumption->delivered = &generation->delivered;
     resumption->recipe = generation->job.recipe ? generation->job.recipe : (char *)"";
+    resumption->seed_present_case = generation->job.has_seed ? SLUICE__V1__RESUMPTION__SEED_PRESENT_SEED : 0;
+    resumption->seed = generation->job.seed;
+    resumption->max_new_tokens = generation->job.max_new_tokens;
     resumption->elapsed_ms = (sl_now_ns() - generation->began_ns) / SL_NS_PER_MS;
     struct sl_submitted job;
     enum sl_status status =

@@ -44,6 +44,9 @@ struct sl_submitted {
     char job_id[SL_JOB_ID_BYTES];
     int coordinator;
     char *recipe; // malloc'd, or NULL: not told
+    bool has_seed;
+    uint64_t seed;
+    int32_t max_new_tokens; // 0: not told
 };
 
 // A key for a request that has none.

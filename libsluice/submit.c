@@ -113,6 +113,13 @@ static enum sl_status submit_once(struct sl_client *client, const Sluice__V1__Ge
     } else {
         memcpy(submitted.job_id, reply->job_id, n + 1);
         submitted.recipe = strdup(reply->recipe);
+        const Sluice__V1__Accepted *accepted = reply->accepted;
+        if (accepted) { // an older coordinator does not tell it
+            submitted.has_seed =
+                accepted->sampling && accepted->sampling->seed_present_case == SLUICE__V1__SAMPLING__SEED_PRESENT_SEED;
+            submitted.seed = submitted.has_seed ? accepted->sampling->seed : 0;
+            submitted.max_new_tokens = accepted->max_new_tokens;
+        }
         *submitted_out = submitted;
     }
     sluice__v1__submit_reply__free_unpacked(reply, NULL);

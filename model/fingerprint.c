@@ -102,7 +102,7 @@ static uint64_t hash_config(const struct sl_model_config *c, uint64_t chain) {
         c->tied_embeddings,
         (int)c->dtype,
         c->bos_id,
-        c->n_eos,
+        c->n_listed_ends,
         c->rope.kind == SL_ROPE_LLAMA3,
         llama3->original_max_positions,
     };
@@ -110,8 +110,9 @@ static uint64_t hash_config(const struct sl_model_config *c, uint64_t chain) {
     for (size_t i = 0; i < sizeof integers / sizeof integers[0]; i++) {
         chain = hash_u64((uint64_t)integers[i], chain);
     }
-    for (int i = 0; i < c->n_eos; i++) {
-        chain = hash_u64((uint64_t)c->eos_ids[i], chain);
+    // Ends that the tokenizer alone knows change no KV: capsules that stores have stay of use.
+    for (int i = 0; i < c->n_listed_ends; i++) {
+        chain = hash_u64((uint64_t)c->ends.ids[i], chain);
     }
     chain = hash_f64(c->rope_theta, chain);
     chain = hash_f64((double)c->norm_eps, chain);

@@ -11,10 +11,9 @@
 #include <stdint.h>
 
 #include "kvcache/session.h"
+#include "model/generation/ends.h"
 #include "model/generation/generation.h"
 #include "tensor/ops.h"
-
-#define SL_MAX_EOS 8
 
 // How the frequencies of RoPE are stretched for contexts longer than those of the first training (model/rope.c).
 enum sl_rope_kind { SL_ROPE_DEFAULT, SL_ROPE_LINEAR, SL_ROPE_LLAMA3, SL_ROPE_YARN, SL_ROPE_LONGROPE };
@@ -48,9 +47,9 @@ struct sl_model_config {
     int64_t window;                             // sliding-window attention of window_layers; 0: none
     uint64_t window_layers[SL_MAX_LAYERS / 64]; // bit l % 64 of word l / 64
     enum sl_dtype dtype;
-    int32_t bos_id; // -1: none
-    int32_t eos_ids[SL_MAX_EOS];
-    int n_eos;
+    int32_t bos_id;            // -1: none
+    struct sl_model_ends ends; // tokens that end an answer: model/generation/ends.h
+    int n_listed_ends;         // the first of them: those that generation_config.json lists, or else config.json
     struct sl_model_sampling sampling; // of requests that do not say; no part of the fingerprint
     // retaining_heads.safetensors beside the model (Locret): rows of W1; 0: there is none
     int retaining_hidden;
@@ -59,7 +58,7 @@ struct sl_model_config {
     uint64_t dense_layers[SL_MAX_LAYERS / 64]; // as window_layers
 };
 
-// config.json and generation_config.json alone; what a coordinator needs. SL_ERR_UNSUPPORTED names what we do not run.
+// Reads the documents alone, no weights: what a coordinator needs. SL_ERR_UNSUPPORTED names what we do not run.
 enum sl_status sl_model_config_load(const char *model_dir, struct sl_model_config *config_out, struct sl_error *err);
 
 // Stable over machines: configuration, tokenizer, tensor directory (names, shapes, types, sizes, sampled bytes) and the

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "model/gguf/document.h"
+#include "model/gguf/special_tokens.h"
 #include "model/model_internal.h"
 
 #define MAX_DIMENSION (1 << 20) // of hidden, intermediate: keeps every product of two of them inside int64_t
@@ -402,7 +403,8 @@ static void read_rope(struct reader *r, struct sl_model_config *c) {
 
 // --- the rest ------------------------------------------------------------------------------------------------------
 
-// bos_token_id and eos_token_id; the latter an integer or a list. Keys that the file lacks leave *c as it was.
+// Reads bos_token_id and eos_token_id, the latter an integer or a list, whose ids go in front of those that c has from
+// another file. Keys that the file lacks leave *c as it was.
 static void read_special_ids(struct reader *r, struct sl_model_config *c) {
     c->bos_id = (int32_t)get_int(r, "bos_token_id", c->bos_id, 0, c->n_vocab - 1);
     const json_t *eos = json_object_get(r->object, "eos_token_id");
@@ -410,11 +412,12 @@ static void read_special_ids(struct reader *r, struct sl_model_config *c) {
         return;
     }
     size_t n = json_is_array(eos) ? json_array_size(eos) : 1;
-    if (n > SL_MAX_EOS) {
+    if (n > SL_MAX_LISTED_EOS) {
         r->status = sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: %zu eos_token_ids, at most %d are supported", r->file, n,
-                            SL_MAX_EOS);
+                            SL_MAX_LISTED_EOS);
         return;
     }
+    struct sl_model_ends ends = {.n = 0};
     for (size_t i = 0; i < n; i++) {
         const json_t *id = json_is_array(eos) ? json_array_get(eos, i) : eos;
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= c->n_vocab) {
@@ -422,12 +425,15 @@ static void read_special_ids(struct reader *r, struct sl_model_config *c) {
                                 c->n_vocab);
             return;
         }
-        c->eos_ids[i] = (int32_t)json_integer_value(id);
+        sl_model_ends_add(&ends, json_integer_value(id));
     }
-    c->n_eos = (int)n;
+    c->n_listed_ends = ends.n;
+    for (int i = 0; i < c->ends.n; i++) {
+        sl_model_ends_add(&ends, c->ends.ids[i]);
+    }
+    c->ends = ends;
 }
 
-// What generation stops at is said here when this file exists: chat models have more than one end.
 static void read_generation(struct reader *r, struct sl_model_config *c) {
     read_special_ids(r, c);
     if (r->status == SL_OK) {
@@ -492,6 +498,18 @@ static enum sl_status read_optional(const char *model_dir, const char *file,
     return r.status;
 }
 
+// Adds the ends of answers that the tokenizer knows.
+static enum sl_status complete_ends(const char *model_dir, struct sl_model_config *c, struct sl_error *err) {
+    json_t *specials = NULL;
+    int64_t eos_id = -1;
+    enum sl_status status = sl_model_special_tokens(model_dir, &specials, &eos_id, err);
+    if (status == SL_OK) {
+        sl_model_ends_complete(&c->ends, eos_id, specials, c->n_vocab);
+        json_decref(specials);
+    }
+    return status;
+}
+
 enum sl_status sl_model_config_load(const char *model_dir, struct sl_model_config *config_out, struct sl_error *err) {
     json_t *root = NULL;
     struct sl_error why;
@@ -519,6 +537,9 @@ enum sl_status sl_model_config_load(const char *model_dir, struct sl_model_confi
     status = read_optional(model_dir, "generation_config.json", read_generation, &config, err);
     if (status == SL_OK) {
         status = read_optional(model_dir, "sluice_profile.json", read_profile, &config, err);
+    }
+    if (status == SL_OK) {
+        status = complete_ends(model_dir, &config, err);
     }
     struct sl_safetensors *heads = NULL;
     if (status == SL_OK) {

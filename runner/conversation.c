@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "job/job_budget.h"
 #include "job/job_recipe.h"
 #include "kvcache/capsule.h"
 #include "runner/local_internal.h"
@@ -102,6 +103,29 @@ static enum sl_status check(const struct sl_conversation *c, const struct sl_loc
                        (long long)c->max_tokens);
     }
     return SL_OK;
+}
+
+// A budget that the caller left out becomes what fits: one answer is written at a time, so it may take the whole arena.
+static enum sl_status choose_budget(const struct sl_conversation *c, struct sl_local_request *request,
+                                    struct sl_error *err) {
+    if (request->max_new_tokens != 0 || request->n_prompt < 1) {
+        return SL_OK;
+    }
+    struct sl_arena_stats arena;
+    sl_arena_get_stats(c->local->runtime.arena, &arena);
+    const struct sl_job_budget asked = {.model = sl_local_model(c->local),
+                                        .recipe = &c->recipe,
+                                        .n_tokens = c->n_tokens - replaced(c, request) + request->n_prompt,
+                                        .rope_set = c->writer.session ? &c->rope_set : NULL,
+                                        .is_chat = request->is_chat,
+                                        .in_one_process = true,
+                                        .arena_bytes = (int64_t)arena.capacity_bytes,
+                                        .share = 1};
+    int64_t n = 0;
+    enum sl_status status = sl_job_budget(&asked, &n, err);
+    int64_t left = c->max_tokens - asked.n_tokens;
+    request->max_new_tokens = left > 0 && left < n ? left : n;
+    return status;
 }
 
 // Room for the turn's prompt and answer behind what there is; the prompt is put there.
@@ -353,10 +377,15 @@ static enum sl_status run_turn(struct sl_conversation *c, const struct sl_local_
     return status;
 }
 
-enum sl_status sl_conversation_turn(struct sl_conversation *c, const struct sl_local_request *request,
+enum sl_status sl_conversation_turn(struct sl_conversation *c, const struct sl_local_request *caller_request,
                                     struct sl_local_result *result_out, struct sl_error *err) {
     int64_t began_ns = sl_now_ns(), n_before = c->n_tokens;
-    enum sl_status status = check(c, request, err);
+    struct sl_local_request asked = *caller_request;
+    const struct sl_local_request *request = &asked;
+    enum sl_status status = choose_budget(c, &asked, err);
+    if (status == SL_OK) {
+        status = check(c, request, err);
+    }
     if (status == SL_OK) {
         status = add_prompt(c, request, err);
     }

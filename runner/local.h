@@ -41,7 +41,8 @@ struct sl_local_request {
     const int32_t *prompt; // [n_prompt], at least 1; of a later turn: what is new
     int64_t n_prompt;
     struct sl_sampling sampling;
-    int64_t max_new_tokens;
+    int64_t max_new_tokens; // 0: what fits (job/job_budget.h); sl_local_generate() needs a number
+    bool is_chat;           // of 0: on to the answer's end
     bool ignore_eos;
     bool estimate_errors; // see struct sl_local_result
     const char *const *stops;

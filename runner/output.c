@@ -18,51 +18,80 @@ struct sl_output {
     int32_t said; // the next token, whatever is chosen; -1: what is chosen
     char *text;   // everything decoded; [0, shown) has been handed out, the rest is held back
     size_t n_text, cap_text, n_shown;
+    // Where stop strings are looked for, with stops alone: text[shown..] with special tokens spelled out.
+    char *spelled;
+    unsigned char *is_hidden; // of each byte of it: a special token's, which is no part of the text
+    size_t n_spelled;
 };
 
 static bool is_end_token(const struct sl_output *output, int32_t id) {
-    for (int i = 0; i < output->config.model->n_eos; i++) {
-        if (output->config.model->eos_ids[i] == id) {
+    for (int i = 0; i < output->config.model->ends.n; i++) {
+        if (output->config.model->ends.ids[i] == id) {
             return true;
         }
     }
     return false;
 }
 
+static void spell(struct sl_output *output, const char *bytes, size_t n, bool is_hidden) {
+    if (output->spelled) {
+        memcpy(output->spelled + output->n_spelled, bytes, n);
+        memset(output->is_hidden + output->n_spelled, is_hidden, n);
+        output->n_spelled += n;
+    }
+}
+
+// Spells out a special token for stop strings; other tokens are in the text.
+static void spell_special(struct sl_output *output, int32_t id) {
+    size_t n = 0;
+    const char *bytes = sl_tokenizer_is_special(output->config.tokenizer, id)
+                            ? sl_tokenizer_token_bytes(output->config.tokenizer, id, &n)
+                            : NULL;
+    if (bytes) {
+        spell(output, bytes, n, true);
+    }
+}
+
 // Decode one more token onto output->text.
 static void push_text(struct sl_output *output, int32_t id) {
-    output->n_text +=
+    size_t n =
         sl_detokenizer_push(&output->detokenizer, id, output->text + output->n_text, output->cap_text - output->n_text);
+    spell(output, output->text + output->n_text, n, false);
+    output->n_text += n;
     output->text[output->n_text] = 0;
+    spell_special(output, id);
 }
 
-// Where the earliest stop string begins in the text that has not been shown, or n_text.
-static size_t find_stop(const struct sl_output *output) {
-    size_t earliest = output->n_text;
+// Finds the earliest stop string. *text_out: the bytes of the text before it.
+static bool find_stop(const struct sl_output *output, size_t *text_out) {
+    size_t earliest = SIZE_MAX;
     for (size_t s = 0; s < output->config.n_stops; s++) {
-        char *at = memmem(output->text + output->n_shown, output->n_text - output->n_shown, output->stops[s],
-                          output->stop_bytes[s]);
-        if (at && (size_t)(at - output->text) < earliest) {
-            earliest = (size_t)(at - output->text);
+        char *at = memmem(output->spelled, output->n_spelled, output->stops[s], output->stop_bytes[s]);
+        if (at && (size_t)(at - output->spelled) < earliest) {
+            earliest = (size_t)(at - output->spelled);
         }
     }
-    return earliest;
+    if (earliest == SIZE_MAX) {
+        return false;
+    }
+    *text_out = output->n_shown;
+    for (size_t i = 0; i < earliest; i++) {
+        *text_out += !output->is_hidden[i];
+    }
+    return true;
 }
 
-// How much of the text can be shown although a stop string may still be forming at its end.
-static size_t safe_to_show(const struct sl_output *output) {
-    size_t safe = output->n_text;
+// Returns whether a stop string may be forming at the end.
+static bool may_stop(const struct sl_output *output) {
     for (size_t s = 0; s < output->config.n_stops; s++) {
-        size_t unseen = output->n_text - output->n_shown;
-        size_t longest = output->stop_bytes[s] - 1 < unseen ? output->stop_bytes[s] - 1 : unseen;
-        for (size_t n = longest; n > 0; n--) {
-            if (memcmp(output->text + output->n_text - n, output->stops[s], n) == 0) {
-                safe = output->n_text - n < safe ? output->n_text - n : safe;
-                break;
+        size_t longest = output->stop_bytes[s] - 1;
+        for (size_t n = longest < output->n_spelled ? longest : output->n_spelled; n > 0; n--) {
+            if (memcmp(output->spelled + output->n_spelled - n, output->stops[s], n) == 0) {
+                return true;
             }
         }
     }
-    return safe;
+    return false;
 }
 
 /*
@@ -71,10 +100,11 @@ static size_t safe_to_show(const struct sl_output *output) {
  */
 static const char *reveal(struct sl_output *output, bool final) {
     const char *text = output->text + output->n_shown;
-    if (!final && safe_to_show(output) < output->n_text) {
+    if (!final && may_stop(output)) {
         return "";
     }
     output->n_shown = output->n_text;
+    output->n_spelled = 0;
     return text;
 }
 
@@ -115,6 +145,11 @@ enum sl_status sl_output_create(const struct sl_output_config *config, struct sl
     output->history =
         malloc(sizeof(int32_t) * (size_t)(config->n_prompt + config->max_new_tokens + config->n_resumed + 1));
     bool copied = output->text && output->history;
+    if (config->n_stops > 0) {
+        output->spelled = malloc(output->cap_text);
+        output->is_hidden = malloc(output->cap_text);
+        copied = copied && output->spelled && output->is_hidden;
+    }
     for (size_t s = 0; copied && s < config->n_stops; s++) {
         output->stops[s] = strdup(config->stops[s]);
         output->stop_bytes[s] = strlen(config->stops[s]);
@@ -151,6 +186,8 @@ void sl_output_destroy(struct sl_output **output_inout) {
     sl_sampler_destroy(&output->sampler);
     free(output->history);
     free(output->text);
+    free(output->spelled);
+    free(output->is_hidden);
     free(output);
     *output_inout = NULL;
 }
@@ -177,14 +214,17 @@ enum sl_status sl_output_next(struct sl_output *output, struct sl_output_token *
         output->said = -1;
     }
     bool ends = !output->config.ignore_eos && is_end_token(output, written.token.id);
-    if (!ends) {
+    if (ends) {
+        spell_special(output, written.token.id);
+    } else {
         push_text(output, written.token.id);
     }
     output->history[output->n_history++] = written.token.id;
     output->n_output++;
 
-    size_t stop_at = find_stop(output);
-    if (stop_at < output->n_text) {
+    size_t stop_at = 0;
+    // A stop that an end token alone makes up cuts nothing off: the token has ended the answer.
+    if (find_stop(output, &stop_at) && (!ends || stop_at < output->n_text)) {
         output->n_text = stop_at;
         written.stop = SL_STOP_STRING;
     } else if (ends || output->n_output >= output->config.max_new_tokens) {

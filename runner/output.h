@@ -4,7 +4,8 @@
  *          in a decode worker and in `sluice run --local`.
  *
  * Design: text that might be the beginning of a stop string is held back until it is clear that it is not, so a stop
- *         string never shows, not even in part.
+ *         string never shows, not even in part. Stop strings match special tokens by their spelling ("<|im_end|>"),
+ *         although the text does not have them.
  * Threads: one at a time per output processor.
  */
 #pragma once

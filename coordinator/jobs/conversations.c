@@ -332,8 +332,9 @@ enum sl_status sl_conversations_begin_turn(struct sl_conversations *c, const str
             turn = point->turn;
             if (point == &before.last) {
                 turn.earlier = before.early.turn.copy;
-            } else { // the turn behind it has taken its session
+            } else { // the turn after it has taken its session; it is asked again for another answer: another seed
                 turn.lease_id[0] = turn.worker[0] = '\0';
+                turn.has_seed = false;
             }
             status = join(&before, point->n_tokens, ids, n_ids, tokens_out, n_tokens_out, err);
         }

@@ -93,22 +93,6 @@ enum sl_status sl_job_make(const char *id, struct sl_job_spec *spec, struct sl_j
     return SL_OK;
 }
 
-enum sl_status sl_job_create(const char *id, struct sl_job_spec *spec, struct sl_job **job_out, struct sl_error *err) {
-    struct sl_job *job;
-    enum sl_status status = sl_job_make(id, spec, &job, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    if (sl_job_move(job, QUEUED, "") != SL_OK) {
-        *spec = job->spec; // the caller's again
-        memset(&job->spec, 0, sizeof job->spec);
-        sl_job_unref(&job);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job's events");
-    }
-    *job_out = job;
-    return SL_OK;
-}
-
 struct sl_job *sl_job_ref(struct sl_job *job) {
     atomic_fetch_add_explicit(&job->refs, 1, memory_order_relaxed);
     return job;
@@ -156,7 +140,16 @@ static enum sl_status tell(struct sl_job *job, enum sl_event_kind kind, Sluice__
     return status;
 }
 
-enum sl_status sl_job_move(struct sl_job *job, Sluice__V1__JobState state, const char *detail) {
+void sl_job_accepted(const struct sl_job *job, Sluice__V1__Accepted *accepted_out) {
+    sluice__v1__accepted__init(accepted_out);
+    accepted_out->recipe = (char *)job->spec.recipe;
+    accepted_out->sampling = (Sluice__V1__Sampling *)&job->sampling;
+    accepted_out->max_new_tokens = job->spec.max_new_tokens;
+}
+
+// As sl_job_move(); accepted: what the first event tells, else NULL.
+static enum sl_status move(struct sl_job *job, Sluice__V1__JobState state, const char *detail,
+                           Sluice__V1__Accepted *accepted) {
     pthread_mutex_lock(&job->mutex);
     Sluice__V1__JobState from = job->state;
     bool legal = sl_job_is_edge(from, state);
@@ -170,11 +163,34 @@ enum sl_status sl_job_move(struct sl_job *job, Sluice__V1__JobState state, const
     Sluice__V1__StateChange change = SLUICE__V1__STATE_CHANGE__INIT;
     change.state = state;
     change.detail = (char *)detail;
+    change.accepted = accepted;
     Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
     event.what_case = SLUICE__V1__EVENT__WHAT_STATE;
     event.state = &change;
     sl_log_info("job", "job=%s state=%s %s", job->id, sluice__v1__job_state__descriptor.values[state].name, detail);
     return tell(job, SL_EVENT_FACT, &event);
+}
+
+enum sl_status sl_job_move(struct sl_job *job, Sluice__V1__JobState state, const char *detail) {
+    return move(job, state, detail, NULL);
+}
+
+enum sl_status sl_job_create(const char *id, struct sl_job_spec *spec, struct sl_job **job_out, struct sl_error *err) {
+    struct sl_job *job;
+    enum sl_status status = sl_job_make(id, spec, &job, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    Sluice__V1__Accepted accepted;
+    sl_job_accepted(job, &accepted);
+    if (move(job, QUEUED, "", &accepted) != SL_OK) {
+        *spec = job->spec; // the caller's again
+        memset(&job->spec, 0, sizeof job->spec);
+        sl_job_unref(&job);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job's events");
+    }
+    *job_out = job;
+    return SL_OK;
 }
 
 void sl_job_finish(struct sl_job *job, Sluice__V1__JobState state, const Sluice__V1__Finished *finished) {

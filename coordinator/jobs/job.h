@@ -72,7 +72,8 @@ struct sl_job_turn {
     char recipe[SL_RECIPE_TEXT_BYTES];
     int rope_set;
     // What the request says: see conversations.c.
-    bool is_chat;
+    bool is_chat, has_seed;
+    uint64_t seed; // that the turn was drawn with: the next one keeps it
     size_t n_said, n_answer;
     uint64_t said;
     uint64_t n_ended; // conversations, when the turn began
@@ -157,6 +158,9 @@ void sl_job_cancel(struct sl_job *job);
 enum sl_status sl_job_interrupted(struct sl_job *job, struct sl_error *err);
 
 bool sl_job_is_edge(Sluice__V1__JobState from, Sluice__V1__JobState to); // of the diagram
+
+// Writes what the job runs with; *accepted_out points into the job. The first event has it, and the reply to Submit.
+void sl_job_accepted(const struct sl_job *job, Sluice__V1__Accepted *accepted_out);
 
 // Runner: enter `state` and tell the watchers why. SL_ERR_PRECONDITION: not an edge of the diagram, nothing happened.
 enum sl_status sl_job_move(struct sl_job *job, Sluice__V1__JobState state, const char *detail);

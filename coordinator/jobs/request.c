@@ -7,12 +7,14 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "job/job_budget.h"
 #include "job/job_chat.h"
 #include "job/job_recipe.h"
 #include "job/job_request.h"
 #include "kvcache/capsule.h"
 
-#define DEFAULT_NEW_TOKENS 128
+// A chat that names no budget takes a quarter of the arena that its prompt leaves free: so many are written at once.
+#define BUDGET_SHARE 4
 // More keys would find longer prefixes of very long prompts, at a cost for every prompt.
 #define MAX_PREFIX_KEYS 512
 
@@ -89,11 +91,46 @@ static enum sl_status check_prompt(const struct sl_request_rules *rules, const S
     }
 }
 
+// The field of the prompt, as clients know it.
+static const char *prompt_field(const Sluice__V1__GenerateRequest *request, bool is_chat) {
+    return is_chat ? "chat" : request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS ? "tokens" : "text";
+}
+
+// A budget that the client left out becomes what fits.
+static enum sl_status choose_budget(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
+                                    const struct sl_request_setting *setting, const struct sl_recipe *recipe,
+                                    struct sl_job_spec *spec, struct sl_error *err) {
+    const Sluice__V1__Resumption *resumption = request->resumption;
+    const struct sl_job_budget asked = {.model = rules->model,
+                                        .recipe = recipe,
+                                        .n_tokens = spec->n_tokens,
+                                        .is_chat = setting->is_chat,
+                                        .arena_bytes = setting->arena_bytes,
+                                        .share = BUDGET_SHARE,
+                                        .known = resumption != NULL ? resumption->max_new_tokens : 0};
+    int64_t n = 0;
+    enum sl_status status = sl_job_budget(&asked, &n, err);
+    if (status != SL_OK) {
+        sl_error_prefix(err, prompt_field(request, setting->is_chat));
+        return status;
+    }
+    // The other coordinator's workers were larger: the client keeps what it has.
+    int64_t n_delivered =
+        resumption != NULL && resumption->delivered != NULL ? (int64_t)resumption->delivered->n_ids : 0;
+    spec->max_new_tokens = (int32_t)(n > n_delivered ? n : n_delivered);
+    return SL_OK;
+}
+
 static enum sl_status check_length(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
+                                   const struct sl_request_setting *setting, const struct sl_recipe *recipe,
                                    struct sl_job_spec *spec, struct sl_error *err) {
-    spec->max_new_tokens = DEFAULT_NEW_TOKENS;
     if (request->max_new_tokens_present_case == SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS) {
         spec->max_new_tokens = request->max_new_tokens;
+    } else {
+        enum sl_status status = choose_budget(rules, request, setting, recipe, spec, err);
+        if (status != SL_OK) {
+            return status;
+        }
     }
     if (spec->max_new_tokens < 1) {
         return sl_fail(err, SL_ERR_INVALID, "max_new_tokens: is %d, must be at least 1", spec->max_new_tokens);
@@ -107,14 +144,19 @@ static enum sl_status check_length(const struct sl_request_rules *rules, const S
     return SL_OK;
 }
 
-static enum sl_status check_sampling(const struct sl_request_rules *rules, const Sluice__V1__Sampling *sampling,
-                                     struct sl_job_spec *spec, struct sl_error *err) {
-    spec->sampling = sl_job_sampling(sampling, rules->model);
+static enum sl_status check_sampling(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
+                                     const struct sl_request_setting *setting, struct sl_job_spec *spec,
+                                     struct sl_error *err) {
+    const Sluice__V1__Resumption *resumption = request->resumption;
+    bool was_told = resumption != NULL && resumption->seed_present_case == SLUICE__V1__RESUMPTION__SEED_PRESENT_SEED;
+    spec->sampling = sl_job_sampling(request->sampling, rules->model);
     enum sl_status status = sl_sampling_check(&spec->sampling, err);
     if (status != SL_OK) {
         sl_error_prefix(err, "sampling");
+        return status;
     }
-    return status;
+    return sl_job_choose_seed(request->sampling, was_told ? &resumption->seed : setting->seed, &spec->sampling.seed,
+                              err);
 }
 
 static enum sl_status check_stops(const Sluice__V1__GenerateRequest *request, struct sl_job_spec *spec,
@@ -165,6 +207,10 @@ static enum sl_status check_key(const char *key, struct sl_job_spec *spec, struc
 static enum sl_status check_resumption(const struct sl_request_rules *rules, const Sluice__V1__Resumption *resumption,
                                        struct sl_job_spec *spec, struct sl_error *err) {
     size_t n = resumption->delivered != NULL ? resumption->delivered->n_ids : 0;
+    if (resumption->max_new_tokens < 0) {
+        return sl_fail(err, SL_ERR_INVALID, "resumption.max_new_tokens: is %d, must be 0 or more",
+                       resumption->max_new_tokens);
+    }
     if (n > (size_t)spec->max_new_tokens) {
         return sl_fail(err, SL_ERR_INVALID, "resumption.delivered: %zu tokens, at most %d are asked for", n,
                        spec->max_new_tokens);
@@ -206,19 +252,22 @@ static enum sl_status check_deadline(const struct sl_request_rules *rules, const
     return SL_OK;
 }
 
-// The recipe, what the job needs under it, and the keys by which a part of its capsule may be found.
-static enum sl_status check_recipe(const struct sl_request_rules *rules, const char *text, struct sl_job_spec *spec,
-                                   struct sl_error *err) {
-    struct sl_recipe recipe;
-    enum sl_status status = sl_job_recipe(text[0] != '\0' ? text : rules->default_recipe, rules->model, &recipe, err);
+static enum sl_status check_recipe(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
+                                   struct sl_recipe *recipe_out, struct sl_error *err) {
+    bool was_told = request->resumption != NULL && request->resumption->recipe[0] != '\0';
+    const char *text = was_told ? request->resumption->recipe : request->recipe;
+    return sl_job_recipe(text[0] != '\0' ? text : rules->default_recipe, rules->model, recipe_out, err);
+}
+
+// Fills in what the job needs under its recipe, and the keys by which a part of its capsule may be found.
+static enum sl_status plan(const struct sl_request_rules *rules, const struct sl_recipe *recipe,
+                           struct sl_job_spec *spec, struct sl_error *err) {
     struct sl_kv_geometry geometry = sl_model_geometry(rules->model);
-    if (status == SL_OK) {
-        status = sl_demand_make(&recipe, &geometry, spec->n_tokens, spec->max_new_tokens, &spec->demand, err);
-    }
+    enum sl_status status = sl_demand_make(recipe, &geometry, spec->n_tokens, spec->max_new_tokens, &spec->demand, err);
     if (status != SL_OK) {
         return status;
     }
-    sl_recipe_format(&recipe, spec->recipe, sizeof(spec->recipe)); // with layers: what every worker is told
+    sl_recipe_format(recipe, spec->recipe, sizeof(spec->recipe)); // with layers: what every worker is told
     // K and V, two bytes an element.
     spec->full_bytes = spec->n_tokens * geometry.n_layers * geometry.n_kv_heads * geometry.head_dim * 2 * 2;
 
@@ -233,7 +282,7 @@ static enum sl_status check_recipe(const struct sl_request_rules *rules, const c
     spec->n_keys = sl_prefix_keys(&spec->salt, spec->tokens, spec->n_tokens, hashes, max_keys);
     // A cache made by one recipe, or for another length of context, is of no use to others.
     int rope_set = sl_model_rope_set(rules->model, spec->n_tokens + spec->max_new_tokens);
-    uint64_t fingerprint = sl_model_set_fingerprint(sl_recipe_fingerprint(&recipe), rope_set);
+    uint64_t fingerprint = sl_model_set_fingerprint(sl_recipe_fingerprint(recipe), rope_set);
     for (int64_t i = 0; i < spec->n_keys; i++) {
         spec->keys[i] = sl_hash128_short(&hashes[i]) ^ fingerprint;
     }
@@ -242,21 +291,22 @@ static enum sl_status check_recipe(const struct sl_request_rules *rules, const c
 }
 
 enum sl_status sl_request_check(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
-                                const struct sl_hash128 *salt, int64_t call_deadline_ns, struct sl_job_spec *spec_out,
+                                const struct sl_request_setting *setting, struct sl_job_spec *spec_out,
                                 struct sl_error *err) {
+    struct sl_recipe recipe;
     struct sl_job_spec spec = {.submitted_ns = sl_now_ns(),
                                .ignore_eos = request->ignore_eos,
                                .estimate_errors = request->estimate_errors,
-                               .salt = *salt};
+                               .salt = setting->salt};
     enum sl_status status = check_label(request->label, &spec, err);
     if (status == SL_OK) {
         status = check_key(request->idempotency_key, &spec, err);
     }
     if (status == SL_OK) {
-        status = check_deadline(rules, request, call_deadline_ns, &spec, err);
+        status = check_deadline(rules, request, setting->call_deadline_ns, &spec, err);
     }
     if (status == SL_OK) {
-        status = check_sampling(rules, request->sampling, &spec, err);
+        status = check_sampling(rules, request, setting, &spec, err);
     }
     if (status == SL_OK) {
         status = check_stops(request, &spec, err);
@@ -265,14 +315,16 @@ enum sl_status sl_request_check(const struct sl_request_rules *rules, const Slui
         status = check_prompt(rules, request, &spec, err);
     }
     if (status == SL_OK) {
-        status = check_length(rules, request, &spec, err);
+        status = check_recipe(rules, request, &recipe, err);
+    }
+    if (status == SL_OK) {
+        status = check_length(rules, request, setting, &recipe, &spec, err);
     }
     if (status == SL_OK && request->resumption != NULL) {
         status = check_resumption(rules, request->resumption, &spec, err);
     }
-    bool has_recipe = request->resumption != NULL && request->resumption->recipe[0] != '\0';
     if (status == SL_OK) {
-        status = check_recipe(rules, has_recipe ? request->resumption->recipe : request->recipe, &spec, err);
+        status = plan(rules, &recipe, &spec, err);
     }
     if (status != SL_OK) {
         sl_job_spec_cleanup(&spec);

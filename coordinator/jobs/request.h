@@ -20,10 +20,18 @@ struct sl_request_rules {
     int64_t max_deadline_ms;
 };
 
+// What the coordinator knows beside the request.
+struct sl_request_setting {
+    struct sl_hash128 salt;   // the tenant's (trust/tenant_salt.h)
+    int64_t call_deadline_ns; // of a Generate call, or SL_NO_DEADLINE
+    bool is_chat;             // the client sent messages, whatever the prompt is here
+    const uint64_t *seed;     // of the turn that this one goes on from; NULL: there is none
+    int64_t arena_bytes;      // of the largest decode worker; 0: none is known
+};
+
 /*
- * SL_ERR_INVALID: err begins with the name of the field. call_deadline_ns is that of a Generate call, or
- * SL_NO_DEADLINE. salt: the tenant's (trust/tenant_salt.h). *spec_out is freed by sl_job_spec_cleanup() or taken over by sl_job_create().
+ * SL_ERR_INVALID: err begins with the name of the field. SL_ERR_IO: no seed could be drawn. *spec_out is freed by sl_job_spec_cleanup() or taken over by sl_job_create().
  */
 enum sl_status sl_request_check(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
-                                const struct sl_hash128 *salt, int64_t call_deadline_ns, struct sl_job_spec *spec_out,
+                                const struct sl_request_setting *setting, struct sl_job_spec *spec_out,
                                 struct sl_error *err);

@@ -244,6 +244,14 @@ static enum sl_status check_fits_ever(struct sl_admission *admission, const stru
     return status;
 }
 
+int64_t sl_admission_largest_decode(struct sl_admission *admission) {
+    struct sl_worker_set set;
+    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__DECODE, &set);
+    int64_t largest = sl_route_largest(set.views, set.n);
+    sl_worker_set_release(&set);
+    return largest;
+}
+
 // Called under the lock.
 static void enter(struct sl_admission *admission, struct sl_place *place) {
     place->ticket = ++admission->next_ticket;

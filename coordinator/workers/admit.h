@@ -105,6 +105,9 @@ static inline void sl_avoid_add(struct sl_avoid *avoid, const struct sl_worker *
 enum sl_status sl_admission_enter(struct sl_admission *admission, const struct sl_demand *demand,
                                   struct sl_place *place, struct sl_error *err);
 
+// Returns the bytes of the largest arena among decode workers that take jobs; 0: there is none.
+int64_t sl_admission_largest_decode(struct sl_admission *admission);
+
 // A job that was in the line before this process was: it comes in whatever the line holds.
 void sl_admission_enter_again(struct sl_admission *admission, struct sl_place *place);
 

@@ -115,6 +115,8 @@ void sl_refuse_status(struct sl_refusal *refusal, enum sl_status status, const c
     for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++) {
         if (strcmp(refusal->param, renamed[i].ours) == 0) {
             snprintf(refusal->param, sizeof refusal->param, "%s", renamed[i].openais);
+            snprintf(refusal->text, sizeof refusal->text, "%s%s", renamed[i].openais, text + n);
+            break;
         }
     }
 }

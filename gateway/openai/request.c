@@ -249,6 +249,7 @@ static enum sl_status take_top_k(const struct taking *taking) {
 static enum sl_status take_seed(const struct taking *taking) {
     int64_t seed = 0;
     enum sl_status status = take_integer(taking, INT64_MIN, INT64_MAX, &seed);
+    taking->request->sampling.seed_present_case = SLUICE__V1__SAMPLING__SEED_PRESENT_SEED;
     taking->request->sampling.seed = status == SL_OK ? (uint64_t)seed : 0;
     return status;
 }

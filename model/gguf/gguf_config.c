@@ -331,18 +331,6 @@ enum sl_status sl_gguf_config(const struct sl_gguf *gguf, json_t **root_out, str
 
 // --- where answers end -----------------------------------------------------------------------------------------------
 
-// Tokens that end an answer whatever the file says: some have the end of a text for the end of a turn.
-static bool ends_answers(struct sl_gguf_text token) {
-    static const char *const names[] = {"<|im_end|>",    "<|eot_id|>",      "<|eom_id|>",   "<|end|>",
-                                        "<|endoftext|>", "<|end_of_text|>", "<end_of_turn>"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (sl_gguf_text_is(token, names[i])) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static void add_end(json_t *ends, int64_t id, bool *ok) {
     size_t i;
     const json_t *known;
@@ -402,24 +390,12 @@ static enum sl_status put_sampling(const struct sl_gguf *gguf, json_t *root, boo
 enum sl_status sl_gguf_generation(const struct sl_gguf *gguf, json_t **root_out, struct sl_error *err) {
     static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                        "tokenizer.ggml.eom_token_id"};
-    const struct sl_gguf_value *tokens = sl_gguf_value(gguf, "tokenizer.ggml.tokens");
-    const struct sl_gguf_value *types = sl_gguf_value(gguf, "tokenizer.ggml.token_type");
     json_t *root = json_object(), *ends = json_array();
     bool ok = root != NULL && ends != NULL;
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         int64_t id = sl_gguf_integer(gguf, keys[i], -1);
         if (id >= 0) {
             add_end(ends, id, &ok);
-        }
-    }
-    const unsigned char *at = tokens != NULL ? tokens->data : NULL;
-    bool has_tokens = tokens != NULL && tokens->is_array && tokens->kind == SL_GGUF_STRING;
-    for (uint64_t i = 0; has_tokens && i < tokens->n; i++) {
-        int64_t type = 0;
-        bool is_control =
-            types != NULL && types->is_array && i < types->n && sl_gguf_as_integer(types, i, &type) && type == 3;
-        if (ends_answers(sl_gguf_next_text(&at)) && is_control && json_array_size(ends) < 8) {
-            add_end(ends, (int64_t)i, &ok);
         }
     }
     int64_t begin = sl_gguf_integer(gguf, "tokenizer.ggml.bos_token_id", -1);

@@ -89,6 +89,24 @@ def test_a_killed_leader_is_followed_and_answers_go_on():
             cluster.wait_ready()
 
 
+def test_a_drawn_seed_is_kept_by_the_next_leader():
+    """The seed that the first coordinator drew."""
+    with chatting_model() as model, Etcd() as etcd, SeveralCoordinators(etcd, n=2, model=model) as cluster:
+        options = ("--ignore-eos", "--temperature", "0.9", "--deadline", "10m")
+        answers = [Answer(cluster, PROMPT, *options, "-n", "700"), Answer(cluster, PROMPT, *options, "--raw", "-n", "700")]
+        for answer in answers:
+            answer.wait_for_tokens(30)
+        cluster.kill(cluster.leader())
+        for answer in answers:
+            answer.end()
+            seed = answer.events[-1]["finished"]["statistics"]["sampling"]["seed"]
+            first = next(e["state"]["accepted"] for e in answer.events if "state" in e)
+            assert first["sampling"]["seed"] == seed, (first, seed)
+            assert len({e["job_id"] for e in answer.events}) == 2, "it went on at the next leader"
+            raw = ["--raw"] if answer is answers[1] else []
+            assert_same(Answer(cluster, PROMPT, *options, *raw, "-n", "700", "--seed", seed), answer)
+
+
 def test_a_leader_that_wakes_up_is_refused():
     with Etcd() as etcd, SeveralCoordinators(etcd, n=2) as cluster:
         wanted = undisturbed(cluster, SAMPLED)

@@ -101,6 +101,23 @@ def test_jobs_go_on_when_the_coordinator_was_killed():
         assert cluster.get(long_ago).state == State.Value("DONE")
 
 
+def test_a_drawn_seed_outlives_the_coordinator():
+    request = inference.GenerateRequest(text=PROMPT, max_new_tokens=600, ignore_eos=True, sampling=inference.Sampling(temperature=0.9))
+    with Restarting() as cluster:
+        job = cluster.submit(request)
+        for event in cluster.watch(job):
+            if event.HasField("token") and event.token.index == 60:
+                break
+        cluster.down()
+        cluster.up()
+        events = read_on(cluster, job, 0)
+        used = events[-1].finished.statistics.sampling
+        assert events[0].state.accepted.sampling == used and used.HasField("seed"), (events[0], used)
+        assert "started again" in " ".join(e.state.detail for e in events if e.HasField("state"))
+        request.sampling.seed = used.seed
+        assert_whole(events, cluster.answer(request)[1])
+
+
 def test_jobs_go_on_when_the_coordinator_was_asked_to_end():
     with Restarting(["--grace", "200ms"]) as cluster:
         _, wanted = cluster.answer(inference.GenerateRequest(**JOB))

@@ -26,9 +26,9 @@ static void check_dimensions(const struct sl_model_config *c) {
     require(c->rotary_dim >= 8 && c->rotary_dim <= c->head_dim && c->rotary_dim % 8 == 0);
     require(c->hidden >= 1 && c->intermediate >= 1 && c->n_vocab >= 1 && c->max_positions >= 1);
     require(c->norm_eps > 0.0f && isfinite(c->norm_eps) && c->activation != SL_ACT_NONE && c->window >= 0);
-    require(c->bos_id >= -1 && c->bos_id < c->n_vocab && c->n_eos >= 0 && c->n_eos <= SL_MAX_EOS);
-    for (int i = 0; i < c->n_eos; i++) {
-        require(c->eos_ids[i] >= 0 && c->eos_ids[i] < c->n_vocab);
+    require(c->bos_id >= -1 && c->bos_id < c->n_vocab && c->ends.n >= c->n_listed_ends && c->ends.n <= SL_MAX_EOS);
+    for (int i = 0; i < c->ends.n; i++) {
+        require(c->ends.ids[i] >= 0 && c->ends.ids[i] < c->n_vocab);
     }
     const struct sl_model_sampling *s = &c->sampling;
     require(s->temperature >= 0 && s->temperature <= 100 && s->top_k >= 0 && s->top_p >= 0 && s->top_p <= 1);

@@ -110,9 +110,9 @@ static void check_spec(const struct sl_job_spec *spec) {
 
 static void check_request(const Sluice__V1__GenerateRequest *request) {
     struct sl_job_spec spec;
-    const struct sl_hash128 salt = {{0}};
+    const struct sl_request_setting setting = {.call_deadline_ns = SL_NO_DEADLINE};
     struct sl_error err = {0};
-    enum sl_status status = sl_request_check(&rules, request, &salt, SL_NO_DEADLINE, &spec, &err);
+    enum sl_status status = sl_request_check(&rules, request, &setting, &spec, &err);
     if (status == SL_OK) {
         check_spec(&spec);
         sl_job_spec_cleanup(&spec);

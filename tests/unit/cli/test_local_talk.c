@@ -46,6 +46,7 @@ struct seen {
     bool began;
     Sluice__V1__Finished__Reason reason;
     int64_t n_reused;
+    uint64_t seed;
 };
 
 static void on_event(void *arg, const Sluice__V1__Event *event) {
@@ -54,6 +55,7 @@ static void on_event(void *arg, const Sluice__V1__Event *event) {
     if (event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED) {
         seen->reason = event->finished->reason;
         seen->n_reused = event->finished->statistics->n_reused_tokens;
+        seen->seed = event->finished->statistics->sampling->seed;
     }
 }
 
@@ -74,7 +76,8 @@ static struct seen ask(struct sl_local_talk *talk, const char *const *said, size
     chat.messages = list;
     chat.n_messages = n;
     struct sl_request request;
-    struct sl_request_config config = {.recipe = "full", .max_new = 4, .generation_config = "auto"};
+    struct sl_request_config config = {
+        .recipe = "full", .max_new = 4, .has_max_new = true, .generation_config = "auto"};
     struct sl_error err = {0};
     assert_int_equal(sl_request_set_options(&request, &config, &err), SL_OK);
     request.message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
@@ -101,9 +104,12 @@ static void test_local_talk_goes_on_behind_a_question_that_was_left_out(void **s
     assert_true(sl_local_talk_takes_chats(talk));
     const char *said[] = {"What is a lantern?", "A light.", "And a sluice?", "A gate.", "And water?"};
     assert_int_equal(ask(talk, said, 1, true).reason, SLUICE__V1__FINISHED__REASON__CANCELLED_BY_CLIENT);
-    assert_int_equal(ask(talk, &said[2], 1, false).n_reused, 0);
-    assert_true(ask(talk, &said[2], 3, true).n_reused > 0);
-    assert_int_equal(ask(talk, &said[2], 1, false).n_reused, 0); // fewer than before
+    struct seen first = ask(talk, &said[2], 1, false), next = ask(talk, &said[2], 3, true),
+                again = ask(talk, &said[2], 1, false);
+    assert_int_equal(first.n_reused, 0);
+    assert_true(next.n_reused > 0);
+    assert_int_equal(again.n_reused, 0); // fewer than before
+    assert_true(next.seed == first.seed && again.seed != first.seed);
     sl_local_talk_close(&talk);
     temp_folder_destroy(&model);
 }

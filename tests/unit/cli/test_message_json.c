@@ -111,7 +111,7 @@ static void test_json_is_one_line(void **state) {
     FILE *file = open_memstream(&text, &bytes);
     assert_true(sl_message_print_json(&change.base, file));
     fclose(file);
-    assert_string_equal(text, "{\"state\":\"SHIPPING\",\"detail\":\"line\\nbreak\"}\n");
+    assert_string_equal(text, "{\"state\":\"SHIPPING\",\"detail\":\"line\\nbreak\",\"accepted\":null}\n");
     free(text);
 }
 

@@ -54,6 +54,7 @@ static void test_request_joins_document_and_question(void **state) {
     config.recipe = "h2o,budget=64";
     config.stop = "END";
     config.max_new = 9;
+    config.has_max_new = config.has_seed = true;
     config.top_p = 0.5;
     config.has_top_p = true;
     config.seed = 77;
@@ -76,6 +77,7 @@ static void test_request_joins_document_and_question(void **state) {
     assert_int_equal(seen->deadline_ms, 1000);
     assert_true(seen->sampling->top_p == 0.5f);
     assert_int_equal(seen->sampling->temperature_present_case, 0); // the model's own
+    assert_int_equal(seen->sampling->seed_present_case, SLUICE__V1__SAMPLING__SEED_PRESENT_SEED);
     assert_int_equal(seen->sampling->seed, 77);
     sluice__v1__generate_request__free_unpacked(seen, NULL);
     free(bytes);
@@ -91,6 +93,8 @@ static void test_request_can_do_without_the_models_sampling(void **state) {
     config.prompt = "the document";
     config.generation_config = "none";
     assert_int_equal(sl_request_init(&request, &config, &err), SL_OK);
+    assert_int_equal(request.message.max_new_tokens_present_case, 0); // what fits
+    assert_int_equal(request.sampling.seed_present_case, 0);          // drawn
     assert_int_equal(request.sampling.temperature_present_case, SLUICE__V1__SAMPLING__TEMPERATURE_PRESENT_TEMPERATURE);
     assert_int_equal(request.sampling.top_k_present_case, SLUICE__V1__SAMPLING__TOP_K_PRESENT_TOP_K);
     assert_int_equal(request.sampling.top_p_present_case, SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P);

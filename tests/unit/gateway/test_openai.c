@@ -42,6 +42,7 @@ static void test_a_completion_is_a_request(void **state) {
     assert_string_equal(message->stop[1], "yz");
     assert_int_equal(message->max_new_tokens, 7);
     assert_true(message->sampling->seed == UINT64_MAX);
+    assert_int_equal(message->sampling->seed_present_case, SLUICE__V1__SAMPLING__SEED_PRESENT_SEED);
     assert_int_equal(message->sampling->top_k, 0); // others' word for off
     assert_true(message->sampling->top_p == 0.5f);
     assert_int_equal(message->sampling->temperature_present_case,

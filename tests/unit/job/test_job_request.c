@@ -27,6 +27,24 @@ static void test_sampling_survives_its_message(void **state) {
     assert_int_equal(read.n_logprobs, all.n_logprobs);
 }
 
+static void test_seed_is_drawn_where_nobody_names_one(void **state) {
+    (void)state;
+    Sluice__V1__Sampling message = SLUICE__V1__SAMPLING__INIT;
+    uint64_t a, b;
+    const uint64_t known = 9;
+    assert_int_equal(sl_job_choose_seed(NULL, NULL, &a, NULL), SL_OK);
+    assert_int_equal(sl_job_choose_seed(&message, NULL, &b, NULL), SL_OK);
+    assert_true(a != b && (a | b) < UINT64_C(1) << 53);
+    assert_int_equal(sl_job_choose_seed(&message, &known, &a, NULL), SL_OK);
+    assert_int_equal(a, 9);
+    assert_false(sl_job_names_seed(NULL) || sl_job_names_seed(&message));
+    const struct sl_sampling zero = {.seed = 0};
+    message = sl_job_sampling_message(&zero); // which says all
+    assert_true(sl_job_names_seed(&message));
+    assert_int_equal(sl_job_choose_seed(&message, &known, &a, NULL), SL_OK);
+    assert_int_equal(a, 0);
+}
+
 static void test_absent_sampling_is_greedy(void **state) {
     (void)state;
     const Sluice__V1__Sampling empty = SLUICE__V1__SAMPLING__INIT;
@@ -87,6 +105,7 @@ static void test_ids_are_of_the_vocabulary(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sampling_survives_its_message),
+        cmocka_unit_test(test_seed_is_drawn_where_nobody_names_one),
         cmocka_unit_test(test_absent_sampling_is_greedy),
         cmocka_unit_test(test_absent_sampling_is_the_models),
         cmocka_unit_test(test_ids_are_of_the_vocabulary),

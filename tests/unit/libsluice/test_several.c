@@ -37,6 +37,8 @@ struct node {
     int n_submitted, n_delivered, n_watched, n_cancelled;
     char key[64], recipe[64];
     int64_t elapsed_ms;
+    uint64_t seed; // that a resumption says; 0: none
+    int32_t max_new_tokens;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -70,6 +72,9 @@ static enum sl_status handle_submit(void *service, struct sl_rpc_call *call, con
         const Sluice__V1__Resumption *resumption = request->resumption;
         node->n_delivered = resumption && resumption->delivered ? (int)resumption->delivered->n_ids : 0;
         node->elapsed_ms = resumption ? resumption->elapsed_ms : -1;
+        bool has_seed = resumption && resumption->seed_present_case == SLUICE__V1__RESUMPTION__SEED_PRESENT_SEED;
+        node->seed = has_seed ? resumption->seed : 0;
+        node->max_new_tokens = resumption ? resumption->max_new_tokens : 0;
         snprintf(node->recipe, sizeof node->recipe, "%s", resumption ? resumption->recipe : "");
         for (int i = 0; i < node->n_delivered; i++) {
             assert_int_equal(resumption->delivered->ids[i], FIRST_ID + i);
@@ -84,6 +89,13 @@ static enum sl_status handle_submit(void *service, struct sl_rpc_call *call, con
     Sluice__V1__SubmitReply reply = SLUICE__V1__SUBMIT_REPLY__INIT;
     reply.job_id = id;
     reply.recipe = (char *)"full,format=int4";
+    Sluice__V1__Accepted accepted = SLUICE__V1__ACCEPTED__INIT; // the request named neither
+    Sluice__V1__Sampling sampling = SLUICE__V1__SAMPLING__INIT;
+    sampling.seed_present_case = SLUICE__V1__SAMPLING__SEED_PRESENT_SEED;
+    sampling.seed = 4711;
+    accepted.sampling = &sampling;
+    accepted.max_new_tokens = 77;
+    reply.accepted = &accepted;
     return sl_rpc_call_send(call, &reply.base);
 }
 
@@ -255,6 +267,7 @@ static void check_that_it_goes_on(enum breaking breaking) {
     assert_int_equal(nodes[1].n_submitted, 1);
     assert_int_equal(nodes[1].n_delivered, BREAK_AT);
     assert_string_equal(nodes[1].recipe, "full,format=int4");
+    assert_true(nodes[1].seed == 4711 && nodes[1].max_new_tokens == 77);
     assert_string_equal(nodes[1].key, nodes[0].key);
     assert_true(nodes[1].elapsed_ms >= 0 && nodes[1].elapsed_ms < 30000);
     assert_int_equal(nodes[0].n_watched, 1); // its job is not asked for again

@@ -59,8 +59,9 @@ static void test_config_of_the_demo_model(void **state) {
     assert_true(c.tied_embeddings);
     assert_int_equal(c.dtype, SL_BF16);
     assert_int_equal(c.bos_id, 2045);
-    assert_int_equal(c.n_eos, 1);
-    assert_int_equal(c.eos_ids[0], 2045);
+    assert_int_equal(c.ends.n, 2); // of the documents, and <|im_end|>
+    assert_true(c.ends.ids[0] == 2045 && c.ends.ids[1] == 2047);
+    assert_int_equal(c.n_listed_ends, 1);
     assert_int_equal(c.rope.kind, SL_ROPE_DEFAULT);
     assert_true(c.sampling.has_temperature && c.sampling.temperature == 0); // its file says do_sample false
 }
@@ -78,22 +79,22 @@ static void test_config_implies_what_is_not_given(void **state) {
     assert_false(c.tied_embeddings);
     assert_int_equal(c.dtype, SL_F32);
     assert_int_equal(c.bos_id, -1);
-    assert_int_equal(c.n_eos, 0);
+    assert_int_equal(c.ends.n, 0);
 }
 
-static void test_config_generation_file_overrides_special_ids(void **state) {
+static void test_config_generation_file_adds_special_ids(void **state) {
     struct sl_model_config c;
     struct sl_error err = {0};
     (void)state;
     const char *config = "{" REQUIRED ", \"bos_token_id\": 1, \"eos_token_id\": 2}";
     assert_int_equal(load(config, "{\"eos_token_id\": [7, 9]}", &c, &err), SL_OK);
     assert_int_equal(c.bos_id, 1);
-    assert_int_equal(c.n_eos, 2);
-    assert_int_equal(c.eos_ids[0], 7);
-    assert_int_equal(c.eos_ids[1], 9);
+    assert_int_equal(c.ends.n, 3); // of both
+    assert_true(c.ends.ids[0] == 7 && c.ends.ids[1] == 9 && c.ends.ids[2] == 2);
+    assert_int_equal(c.n_listed_ends, 2);
     assert_int_equal(load(config, "{\"do_sample\": true, \"bos_token_id\": null}", &c, &err), SL_OK);
-    assert_int_equal(c.n_eos, 1);
-    assert_int_equal(c.eos_ids[0], 2);
+    assert_int_equal(c.ends.n, 1);
+    assert_int_equal(c.ends.ids[0], 2);
     assert_int_equal(load(config, "{\"eos_token_id\": [300]}", &c, &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "generation_config.json"));
     assert_int_equal(load(config, "{\"eos_token_id\": ", &c, &err), SL_ERR_INVALID);
@@ -546,7 +547,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config_of_the_demo_model),
         cmocka_unit_test(test_config_implies_what_is_not_given),
-        cmocka_unit_test(test_config_generation_file_overrides_special_ids),
+        cmocka_unit_test(test_config_generation_file_adds_special_ids),
         cmocka_unit_test(test_config_takes_the_models_sampling),
         cmocka_unit_test(test_config_names_sampling_that_is_not_done),
         cmocka_unit_test(test_config_refuses_sampling_out_of_bounds),

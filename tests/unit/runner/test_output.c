@@ -95,6 +95,66 @@ static void test_output_stop_string_never_shows_not_even_in_part(void **state) {
     sl_output_destroy(&output);
 }
 
+#define IM_END 2047 // "<|im_end|>"
+
+// Special tokens are no part of the text, but stop strings see them.
+static void test_output_stop_string_matches_special_tokens(void **state) {
+    struct fixture *fixture = *state;
+    static const struct {
+        const char *stop, *before; // the special token comes after `before`
+        const char *shown;
+        enum sl_stop_reason reason; // where the token ends no answer (ignore_eos),
+        enum sl_stop_reason ending; // and where it does
+    } cases[] = {
+        {"<|im_end|>", "the text", "the text", SL_STOP_STRING, SL_STOP_TOKEN},
+        {" text<|im_end|>", "the text", "the", SL_STOP_STRING, SL_STOP_STRING},
+        {"<|im_", "the text", "the text", SL_STOP_STRING, SL_STOP_TOKEN},
+        {"<|im_end|>\n", "the text", "the text", SL_STOP_NONE, SL_STOP_TOKEN},
+        {"text<|im_start|>", "the text", "the text", SL_STOP_NONE, SL_STOP_TOKEN},
+    };
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        bool ignores = i % 2 == 0;
+        struct sl_output_config config = config_of(fixture, 100);
+        config.stops = &cases[i / 2].stop;
+        config.n_stops = 1;
+        config.ignore_eos = ignores;
+        struct sl_output *output;
+        assert_int_equal(sl_output_create(&config, &output, NULL), SL_OK);
+        char shown[1000] = "";
+        assert_int_equal(write_text(fixture, output, cases[i / 2].before, shown), SL_STOP_NONE);
+        struct sl_output_token written = force(fixture, output, IM_END);
+        strcat(shown, written.text);
+        assert_int_equal(written.stop, ignores ? cases[i / 2].reason : cases[i / 2].ending);
+        if (written.stop == SL_STOP_NONE) { // "\n" completes one of them; the other was none
+            strcat(shown, force(fixture, output, 5).text);
+            assert_non_null(strstr(shown, cases[i / 2].shown));
+        } else {
+            assert_string_equal(shown, cases[i / 2].shown);
+        }
+        sl_output_destroy(&output);
+    }
+}
+
+static void test_output_stop_string_goes_on_after_a_special_token(void **state) {
+    struct fixture *fixture = *state;
+    const char *stop = "a<|im_end|>b";
+    struct sl_output_config config = config_of(fixture, 100);
+    config.stops = &stop;
+    config.n_stops = 1;
+    config.ignore_eos = true;
+    for (int ends = 0; ends < 2; ends++) {
+        struct sl_output *output;
+        assert_int_equal(sl_output_create(&config, &output, NULL), SL_OK);
+        char shown[1000] = "";
+        assert_int_equal(write_text(fixture, output, "za", shown), SL_STOP_NONE);
+        assert_string_equal(force(fixture, output, IM_END).text, "");
+        assert_null(strchr(shown, 'a')); // held back
+        assert_int_equal(write_text(fixture, output, ends ? "b" : "c", shown), ends ? SL_STOP_STRING : SL_STOP_NONE);
+        assert_string_equal(shown, ends ? "z" : "zac");
+        sl_output_destroy(&output);
+    }
+}
+
 static void test_output_shows_what_was_held_back_when_it_ends(void **state) {
     struct fixture *fixture = *state;
     const char *stops[] = {"END OF"};
@@ -106,7 +166,7 @@ static void test_output_shows_what_was_held_back_when_it_ends(void **state) {
     char shown[1000] = "";
     assert_int_equal(write_text(fixture, output, "the E", shown), SL_STOP_NONE);
     assert_null(strchr(shown, 'E'));
-    struct sl_output_token written = force(fixture, output, fixture->model.eos_ids[0]);
+    struct sl_output_token written = force(fixture, output, fixture->model.ends.ids[0]);
     assert_int_equal(written.stop, SL_STOP_TOKEN);
     strcat(shown, written.text);
     assert_string_equal(shown, "the E");
@@ -119,7 +179,7 @@ static void test_output_length_and_ignored_end(void **state) {
     config.ignore_eos = true;
     struct sl_output *output;
     assert_int_equal(sl_output_create(&config, &output, NULL), SL_OK);
-    assert_int_equal(force(fixture, output, fixture->model.eos_ids[0]).stop, SL_STOP_NONE);
+    assert_int_equal(force(fixture, output, fixture->model.ends.ids[0]).stop, SL_STOP_NONE);
     assert_int_equal(force(fixture, output, 5).stop, SL_STOP_NONE);
     assert_int_equal(force(fixture, output, 6).stop, SL_STOP_LENGTH);
     sl_output_destroy(&output);
@@ -179,7 +239,7 @@ static void test_output_says_again_what_was_said(void **state) {
     assert_int_equal(force(fixture, output, 9).token.id, 9);
     sl_output_destroy(&output);
 
-    config.said = fixture->model.eos_ids;
+    config.said = fixture->model.ends.ids;
     assert_int_equal(sl_output_create(&config, &output, NULL), SL_OK);
     assert_int_equal(choose(fixture, output, 9).stop, SL_STOP_TOKEN);
     sl_output_destroy(&output);
@@ -208,6 +268,8 @@ static void test_output_refuses_bad_parameters_by_name(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_output_stop_string_never_shows_not_even_in_part, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_output_stop_string_matches_special_tokens, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_output_stop_string_goes_on_after_a_special_token, setup, teardown),
         cmocka_unit_test_setup_teardown(test_output_shows_what_was_held_back_when_it_ends, setup, teardown),
         cmocka_unit_test_setup_teardown(test_output_length_and_ignored_end, setup, teardown),
         cmocka_unit_test_setup_teardown(test_output_resumed_goes_on_exactly_where_it_was, setup, teardown),

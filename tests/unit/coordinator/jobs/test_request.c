@@ -20,7 +20,7 @@
 static struct sl_tokenizer *tokenizer;
 static struct sl_model_config model;
 static struct sl_request_rules rules;
-static const struct sl_hash128 salt = {{1, 2, 3}};
+static const struct sl_request_setting setting = {.salt = {{1, 2, 3}}, .call_deadline_ns = SL_NO_DEADLINE};
 
 static int load(void **state) {
     (void)state;
@@ -51,7 +51,7 @@ static Sluice__V1__GenerateRequest good_request(void) {
 static void refused(const Sluice__V1__GenerateRequest *request, const char *field) {
     struct sl_job_spec spec;
     struct sl_error err = {0};
-    assert_int_equal(sl_request_check(&rules, request, &salt, SL_NO_DEADLINE, &spec, &err), SL_ERR_INVALID);
+    assert_int_equal(sl_request_check(&rules, request, &setting, &spec, &err), SL_ERR_INVALID);
     if (strncmp(err.text, field, strlen(field)) != 0) {
         fail_msg("the text should begin with '%s': %s", field, err.text);
     }
@@ -70,7 +70,7 @@ static void test_request_goes_on(void **state) {
     request.max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
     request.max_new_tokens = 3;
     int64_t now_ns = sl_now_ns();
-    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &spec, &err), SL_OK); // nothing yet
+    assert_int_equal(sl_request_check(&rules, &request, &setting, &spec, &err), SL_OK); // nothing yet
     assert_int_equal(spec.n_delivered, 0);
     sl_job_spec_cleanup(&spec);
     resumption.delivered = &delivered;
@@ -78,7 +78,7 @@ static void test_request_goes_on(void **state) {
     delivered.n_ids = 3;
     resumption.recipe = (char *)"full,format=int4";
     resumption.elapsed_ms = 4000;
-    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &spec, &err), SL_OK);
+    assert_int_equal(sl_request_check(&rules, &request, &setting, &spec, &err), SL_OK);
     assert_true(spec.n_delivered == 3 && spec.delivered[2] == 9);
     assert_string_equal(spec.recipe, "full,format=int4");
     assert_true(spec.deadline_ns >= now_ns + 1000 * SL_NS_PER_MS &&
@@ -86,7 +86,7 @@ static void test_request_goes_on(void **state) {
     assert_true(spec.submitted_ns <= sl_now_ns() - 4000 * SL_NS_PER_MS);
     sl_job_spec_cleanup(&spec);
     resumption.elapsed_ms = 6000; // its time is over
-    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &spec, &err), SL_OK);
+    assert_int_equal(sl_request_check(&rules, &request, &setting, &spec, &err), SL_OK);
     assert_true(spec.deadline_ns <= sl_now_ns());
     sl_job_spec_cleanup(&spec);
     resumption.elapsed_ms = -1;
@@ -103,7 +103,7 @@ static void test_request_goes_on(void **state) {
     refused(&request, "resumption.delivered");
     ids[1] = 8;
     resumption.recipe = (char *)"nonsense";
-    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &spec, &err), SL_ERR_INVALID);
+    assert_int_equal(sl_request_check(&rules, &request, &setting, &spec, &err), SL_ERR_INVALID);
 }
 
 static void test_request_defaults(void **state) {
@@ -112,7 +112,7 @@ static void test_request_defaults(void **state) {
     struct sl_job_spec spec;
     struct sl_error err;
     int64_t now_ns = sl_now_ns();
-    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &spec, &err), SL_OK);
+    assert_int_equal(sl_request_check(&rules, &request, &setting, &spec, &err), SL_OK);
     assert_true(spec.n_tokens >= 3);
     assert_int_equal(spec.max_new_tokens, 128);
     assert_true(spec.sampling.top_p == 1 && spec.sampling.repetition_penalty == 1 && spec.sampling.temperature == 0);
@@ -123,15 +123,16 @@ static void test_request_defaults(void **state) {
     sl_job_spec_cleanup(&spec);
     assert_false(spec.ignore_eos || spec.estimate_errors);
     request.ignore_eos = true;
-    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &spec, &err), SL_OK);
+    assert_int_equal(sl_request_check(&rules, &request, &setting, &spec, &err), SL_OK);
     assert_true(spec.ignore_eos && !spec.estimate_errors);
     sl_job_spec_cleanup(&spec);
     request.estimate_errors = true;
-    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &spec, &err), SL_OK);
+    assert_int_equal(sl_request_check(&rules, &request, &setting, &spec, &err), SL_OK);
     assert_true(spec.estimate_errors);
     sl_job_spec_cleanup(&spec);
     // The call's own deadline counts when it is earlier.
-    assert_int_equal(sl_request_check(&rules, &request, &salt, now_ns + 7, &spec, &err), SL_OK);
+    const struct sl_request_setting at_once = {.salt = setting.salt, .call_deadline_ns = now_ns + 7};
+    assert_int_equal(sl_request_check(&rules, &request, &at_once, &spec, &err), SL_OK);
     assert_int_equal(spec.deadline_ns, now_ns + 7);
     sl_job_spec_cleanup(&spec);
 }
@@ -158,7 +159,7 @@ static void test_request_bad_prompts(void **state) {
     values[2] = 3;
     struct sl_job_spec spec;
     struct sl_error err;
-    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &spec, &err), SL_OK);
+    assert_int_equal(sl_request_check(&rules, &request, &setting, &spec, &err), SL_OK);
     assert_int_equal(spec.n_tokens, 3); // as they are: no begin token
     assert_memory_equal(spec.tokens, values, sizeof(values));
     sl_job_spec_cleanup(&spec);
@@ -196,7 +197,7 @@ static void test_request_renders_a_chat(void **state) {
     size_t n_expected = 0;
     static const char text[] = "<|im_start|>system Be brief.<|im_start|>user Hello<|im_end|>";
     assert_int_equal(sl_tokenizer_encode(tokenizer, text, strlen(text), false, &expected, &n_expected, &err), SL_OK);
-    if (sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &spec, &err) != SL_OK) {
+    if (sl_request_check(&rules, &request, &setting, &spec, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
     assert_int_equal(spec.n_tokens, n_expected);
@@ -243,6 +244,115 @@ static void test_request_bad_lengths(void **state) {
     refused(&request, "max_new_tokens:");
 }
 
+// Returns the budget that a request without one gets for n_tokens of a prompt.
+static int32_t budget(int64_t n_tokens, bool is_chat, int64_t arena_bytes, const Sluice__V1__Resumption *resumption) {
+    Sluice__V1__GenerateRequest request = SLUICE__V1__GENERATE_REQUEST__INIT;
+    Sluice__V1__TokenIds ids = SLUICE__V1__TOKEN_IDS__INIT;
+    ids.n_ids = (size_t)n_tokens;
+    ids.ids = calloc(ids.n_ids, sizeof *ids.ids);
+    request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
+    request.tokens = &ids;
+    request.resumption = (Sluice__V1__Resumption *)resumption;
+    const struct sl_request_setting of_it = {
+        .call_deadline_ns = SL_NO_DEADLINE, .is_chat = is_chat, .arena_bytes = arena_bytes};
+    struct sl_job_spec spec;
+    struct sl_error err = {0};
+    if (sl_request_check(&rules, &request, &of_it, &spec, &err) != SL_OK) {
+        fail_msg("%lld tokens: %s", (long long)n_tokens, err.text);
+    }
+    int32_t n = spec.max_new_tokens;
+    assert_true(n == 1 || n == spec.n_delivered || arena_bytes == 0 || spec.demand.decode_bytes <= arena_bytes);
+    sl_job_spec_cleanup(&spec);
+    free(ids.ids);
+    return n;
+}
+
+// A number that the client did not name is no reason to refuse it.
+static void test_request_without_a_budget_gets_what_fits(void **state) {
+    (void)state;
+    const int64_t most = model.max_positions, large = INT64_C(1) << 40;
+    assert_int_equal(budget(100, false, 0, NULL), 128);
+    assert_int_equal(budget(most - 92, false, large, NULL), 92);
+    assert_int_equal(budget(most - 1, false, large, NULL), 1);
+    assert_int_equal(budget(100, true, 0, NULL), 128);            // no worker has told yet what fits
+    assert_int_equal(budget(100, true, large, NULL), most - 100); // to the end of the context
+    assert_int_equal(budget(most - 92, true, large, NULL), 92);
+
+    // 8 layers of 2 heads of 64 in f16: 4 KiB a token. A chat takes a quarter of what its prompt leaves free.
+    const int64_t token_bytes = 4096, arena = 4096 * token_bytes;
+    int32_t quarter = budget(100, true, arena, NULL);
+    assert_true(quarter > 850 && quarter <= 1024);
+    assert_true(budget(3000, true, arena, NULL) < quarter);
+    assert_int_equal(budget(3800, true, arena, NULL), 128); // a quarter of that is less
+    assert_int_equal(budget(100, false, arena, NULL), 128);
+    int32_t all = budget(4030, false, arena, NULL); // nor does memory refuse it
+    assert_true(all > 0 && all < 128);
+    assert_int_equal(budget(4030, true, arena, NULL), all);
+    assert_int_equal(budget(5000, true, arena, NULL), 1); // admission says that the prompt does not fit
+
+    // Another coordinator has promised more: the job keeps that, as far as it fits here.
+    Sluice__V1__Resumption resumption = SLUICE__V1__RESUMPTION__INIT;
+    resumption.max_new_tokens = 2000;
+    assert_int_equal(budget(100, true, arena, &resumption), 2000);
+    assert_int_equal(budget(100, false, arena, &resumption), 2000);
+    all = budget(3000, true, arena, &resumption);
+    assert_true(all > 800 && all <= 1096);
+    int32_t ids[2000] = {0};
+    Sluice__V1__TokenIds delivered = SLUICE__V1__TOKEN_IDS__INIT;
+    delivered.ids = ids;
+    delivered.n_ids = 1500;
+    resumption.delivered = &delivered; // the client has them
+    assert_int_equal(budget(3000, true, arena, &resumption), 1500);
+
+    Sluice__V1__GenerateRequest request = good_request();
+    Sluice__V1__TokenIds whole = SLUICE__V1__TOKEN_IDS__INIT;
+    whole.n_ids = (size_t)most;
+    whole.ids = calloc(whole.n_ids, sizeof *whole.ids);
+    request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
+    request.tokens = &whole;
+    refused(&request, "tokens: 32768 prompt tokens leave no room");
+    free(whole.ids);
+    request = good_request();
+    request.resumption = &resumption;
+    resumption.delivered = NULL;
+    resumption.max_new_tokens = -1;
+    refused(&request, "resumption.max_new_tokens");
+}
+
+static uint64_t seed_of(const struct sl_request_setting *of_it, const Sluice__V1__Sampling *sampling,
+                        const Sluice__V1__Resumption *resumption) {
+    Sluice__V1__GenerateRequest request = good_request();
+    request.sampling = (Sluice__V1__Sampling *)sampling;
+    request.resumption = (Sluice__V1__Resumption *)resumption;
+    struct sl_job_spec spec;
+    assert_int_equal(sl_request_check(&rules, &request, of_it, &spec, NULL), SL_OK);
+    sl_job_spec_cleanup(&spec);
+    return spec.sampling.seed;
+}
+
+static void test_request_without_a_seed_gets_another_each_time(void **state) {
+    (void)state;
+    Sluice__V1__Sampling sampling = SLUICE__V1__SAMPLING__INIT;
+    Sluice__V1__Resumption resumption = SLUICE__V1__RESUMPTION__INIT;
+    const uint64_t a = seed_of(&setting, NULL, NULL), b = seed_of(&setting, &sampling, NULL),
+                   c = seed_of(&setting, &sampling, &resumption); // whose coordinator did not tell it
+    assert_true(a != b && b != c && a != c);                      // but for once in 2^52 runs
+    assert_true((a | b | c) < UINT64_C(1) << 53);
+
+    const uint64_t last = 5;
+    struct sl_request_setting turn = setting;
+    turn.seed = &last; // of the turn before
+    assert_int_equal(seed_of(&turn, &sampling, NULL), 5);
+    resumption.seed_present_case = SLUICE__V1__RESUMPTION__SEED_PRESENT_SEED;
+    resumption.seed = 0;
+    assert_int_equal(seed_of(&turn, &sampling, &resumption), 0); // of the job itself
+    sampling.seed_present_case = SLUICE__V1__SAMPLING__SEED_PRESENT_SEED;
+    resumption.seed = 6;
+    assert_int_equal(seed_of(&setting, &sampling, NULL), 0); // 0 is a seed
+    sampling.seed = UINT64_MAX;
+    assert_true(seed_of(&turn, &sampling, &resumption) == UINT64_MAX);
+}
+
 // What the request leaves out is the model's, and what it says is its own.
 static void test_request_takes_the_models_sampling(void **state) {
     (void)state;
@@ -256,7 +366,7 @@ static void test_request_takes_the_models_sampling(void **state) {
     for (int said = 0; said < 2; said++) {
         struct sl_job_spec spec;
         struct sl_error err;
-        assert_int_equal(sl_request_check(&of_it, &request, &salt, SL_NO_DEADLINE, &spec, &err), SL_OK);
+        assert_int_equal(sl_request_check(&of_it, &request, &setting, &spec, &err), SL_OK);
         assert_true(spec.sampling.temperature == (said ? 0 : 0.5F) && spec.sampling.top_k == 20);
         sl_job_spec_cleanup(&spec);
         sampling.temperature_present_case = SLUICE__V1__SAMPLING__TEMPERATURE_PRESENT_TEMPERATURE;
@@ -265,7 +375,7 @@ static void test_request_takes_the_models_sampling(void **state) {
     sampling.usual_temperature = -1; // which counts where the model says nothing
     drawing.sampling.has_temperature = false;
     struct sl_job_spec spec;
-    assert_int_equal(sl_request_check(&of_it, &request, &salt, SL_NO_DEADLINE, &spec, NULL), SL_ERR_INVALID);
+    assert_int_equal(sl_request_check(&of_it, &request, &setting, &spec, NULL), SL_ERR_INVALID);
 }
 
 static void test_request_bad_sampling(void **state) {
@@ -344,9 +454,9 @@ static void test_request_keys_depend_on_the_recipe(void **state) {
     request.tokens = &ids;
     struct sl_job_spec a, b;
     struct sl_error err;
-    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &a, &err), SL_OK);
+    assert_int_equal(sl_request_check(&rules, &request, &setting, &a, &err), SL_OK);
     request.recipe = "full,format=int8";
-    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &b, &err), SL_OK);
+    assert_int_equal(sl_request_check(&rules, &request, &setting, &b, &err), SL_OK);
     assert_int_equal(a.n_keys, 4);
     assert_int_equal(b.n_keys, 4);
     for (int i = 0; i < 4; i++) {
@@ -358,7 +468,7 @@ static void test_request_keys_depend_on_the_recipe(void **state) {
 
 static void test_request_keys_depend_on_the_tenant(void **state) {
     (void)state;
-    static const struct sl_hash128 other = {{1, 2, 4}};
+    static const struct sl_request_setting others = {.salt = {{1, 2, 4}}, .call_deadline_ns = SL_NO_DEADLINE};
     int32_t values[300] = {0};
     Sluice__V1__TokenIds ids = SLUICE__V1__TOKEN_IDS__INIT;
     ids.ids = values;
@@ -368,10 +478,10 @@ static void test_request_keys_depend_on_the_tenant(void **state) {
     request.tokens = &ids;
     struct sl_job_spec a, b;
     struct sl_error err;
-    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &a, &err), SL_OK);
-    assert_int_equal(sl_request_check(&rules, &request, &other, SL_NO_DEADLINE, &b, &err), SL_OK);
-    assert_memory_equal(&a.salt, &salt, sizeof salt);
-    assert_memory_equal(&b.salt, &other, sizeof other);
+    assert_int_equal(sl_request_check(&rules, &request, &setting, &a, &err), SL_OK);
+    assert_int_equal(sl_request_check(&rules, &request, &others, &b, &err), SL_OK);
+    assert_memory_equal(&a.salt, &setting.salt, sizeof a.salt);
+    assert_memory_equal(&b.salt, &others.salt, sizeof b.salt);
     assert_int_equal(a.n_keys, 4);
     for (int i = 0; i < 4; i++) {
         assert_true(a.keys[i] != b.keys[i]);
@@ -387,6 +497,8 @@ int main(void) {
         cmocka_unit_test(test_request_bad_prompts),
         cmocka_unit_test(test_request_renders_a_chat),
         cmocka_unit_test(test_request_bad_lengths),
+        cmocka_unit_test(test_request_without_a_budget_gets_what_fits),
+        cmocka_unit_test(test_request_without_a_seed_gets_another_each_time),
         cmocka_unit_test(test_request_takes_the_models_sampling),
         cmocka_unit_test(test_request_bad_sampling),
         cmocka_unit_test(test_request_bad_stops_labels_deadlines_recipes),

@@ -343,8 +343,20 @@ static void test_metadata_say_windows_stretches_and_ends(void **state) {
                "S tokenizer.ggml.tokens a|b|c|d|<|im_end\n" EMBEDDING);
     assert_int_equal(load_config(path, &config, &err), SL_OK);
     assert_int_equal(config.bos_id, 1);
-    assert_int_equal(config.n_eos, 2);
-    assert_true(config.eos_ids[0] == 2 && config.eos_ids[1] == 3);
+    assert_int_equal(config.ends.n, 2);
+    assert_true(config.ends.ids[0] == 2 && config.ends.ids[1] == 3);
+    // A known end of turns is one beside the file's own where it is a control token (3), and none as a word (1).
+    for (int type = 1; type <= 3; type += 2) {
+        char text[1000];
+        snprintf(text, sizeof text,
+                 LLAMA "u tokenizer.ggml.eos_token_id 0\nS tokenizer.ggml.tokens a|b|<end_of_turn>\n"
+                       "i tokenizer.ggml.token_type 1,1,%d\n" EMBEDDING,
+                 type);
+        write_file(&folder, "x.gguf", text);
+        assert_int_equal(load_config(path, &config, &err), SL_OK);
+        assert_int_equal(config.ends.n, type == 3 ? 2 : 1);
+        assert_true(config.ends.ids[0] == 0 && (type == 1 || config.ends.ids[1] == 2));
+    }
     temp_folder_destroy(&folder);
 }
 
