@@ -190,10 +190,13 @@ static void start_ops(grpc_op ops[N_START_OPS], grpc_byte_buffer *request, struc
 
 static enum sl_status take_reply(const struct sl_rpc_method *method, grpc_byte_buffer *bytes,
                                  ProtobufCMessage **reply_out, struct sl_error *err) {
-    ProtobufCMessage *reply = bytes ? sl_rpc_message_unpack(bytes, method->reply, NULL) : NULL;
-    if (!reply) {
-        return sl_fail(err, SL_ERR_PEER_CORRUPT, "%s: the reply is %s%s", method->path, bytes ? "not a " : "missing",
-                       bytes ? method->reply->name : "");
+    ProtobufCMessage *reply = NULL;
+    struct sl_error why;
+    if (!bytes) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "%s: the reply is missing", method->path);
+    }
+    if (sl_rpc_message_unpack(bytes, "the reply", method->reply, NULL, &reply, &why) != SL_OK) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "%s: %s", method->path, why.text);
     }
     if (reply_out) {
         *reply_out = reply;

@@ -36,10 +36,12 @@ struct sl_rpc_account;
 
 // A message as bytes, in one allocation; NULL when there is no memory. Free with grpc_byte_buffer_destroy().
 grpc_byte_buffer *sl_rpc_message_pack(const ProtobufCMessage *message);
-// The reverse; NULL when the bytes are not a message of this type, or `account` (NULL: nobody counts) has no room for it, as it then
-// says. The buffer stays the caller's.
-ProtobufCMessage *sl_rpc_message_unpack(grpc_byte_buffer *bytes, const ProtobufCMessageDescriptor *type,
-                                        struct sl_rpc_account *account);
+// Unpacks a message that came over the network; every one of them passes here. `what` names it in err: "the request". SL_ERR_INVALID:
+// it is not of this type, or a string of it has a zero byte (rpc_wire.h). SL_ERR_EXHAUSTED: there is no memory. Where `account` (may be
+// NULL) has no room, sl_rpc_account_complain() says so instead. The buffer stays the caller's.
+enum sl_status sl_rpc_message_unpack(grpc_byte_buffer *bytes, const char *what, const ProtobufCMessageDescriptor *type,
+                                     struct sl_rpc_account *account, ProtobufCMessage **message_out,
+                                     struct sl_error *err);
 
 gpr_timespec sl_rpc_deadline_to_timespec(int64_t deadline_ns);
 int64_t sl_rpc_deadline_from_timespec(gpr_timespec deadline);

@@ -60,15 +60,18 @@ static enum sl_status run_handler(struct sl_rpc_call *call, struct sl_error *err
     const struct sl_rpc_method *method = call->bound->method;
     ProtobufCMessage *request = NULL;
     if (method->kind != SL_RPC_BIDI) {
-        request = call->payload ? sl_rpc_message_unpack(call->payload, method->request, &call->account) : NULL;
+        const enum sl_status unpacked =
+            call->payload
+                ? sl_rpc_message_unpack(call->payload, "the request", method->request, &call->account, &request, err)
+                : sl_fail(err, SL_ERR_INVALID, "%s: the request is missing", method->path);
         grpc_byte_buffer_destroy(call->payload);
         call->payload = NULL;
         const enum sl_status over = sl_rpc_account_complain(&call->account, method->path, err);
         if (over != SL_OK) {
             return over;
         }
-        if (!request) {
-            return sl_fail(err, SL_ERR_INVALID, "%s: the request is not a %s", method->path, method->request->name);
+        if (unpacked != SL_OK) {
+            return unpacked;
         }
     }
     const enum sl_status status = call->bound->handler(call->bound->context, call, request, err);
