@@ -74,6 +74,18 @@ enum sl_status sl_rpc_address_diagnose(const struct sl_rpc_address *address, str
 enum sl_status sl_rpc_address_may_listen(const struct sl_rpc_address *address, bool has_credentials, bool insecure,
                                          struct sl_error *err);
 
+// Returns where this host reaches what listens at `address`: a number, the loopback for a wildcard. SL_ERR_INVALID.
+enum sl_status sl_rpc_address_near(const struct sl_rpc_address *address, struct sl_rpc_address *near_out,
+                                   struct sl_error *err);
+
+// ---- rpc_accept.c: connections of a server -------------------------------------------------------------------------
+
+// Guards the port of a server from before it accepts until its gRPC has ended. SL_ERR_EXHAUSTED: too many servers.
+enum sl_status sl_rpc_accept_guard(int port, struct sl_error *err);
+void sl_rpc_accept_release(int port);
+// Counts connections of a guarded port since the process started; 0 for another port.
+void sl_rpc_accept_counts(int port, uint64_t *n_accepted_out, uint64_t *n_refused_out);
+
 // ---- rpc_credentials.c ---------------------------------------------------------------------------------------------
 
 // For channels to servers of these roles; NULL: no memory. The caller's.
@@ -123,6 +135,13 @@ void sl_rpc_account_close(struct sl_rpc_account *account);               // and 
 // SL_OK while nothing was refused; else the refusal. what: "/sluice.v1.Inference/Submit".
 enum sl_status sl_rpc_account_complain(const struct sl_rpc_account *account, const char *what, struct sl_error *err);
 ProtobufCAllocator sl_rpc_account_allocator(struct sl_rpc_account *account); // account outlives it
+
+// ---- rpc_client.c: calls to other processes ------------------------------------------------------------------------
+
+// As sl_rpc_channel_create(), with a connection of its own, which ends with the channel: gRPC lets a process's channels to the same
+// address share one.
+enum sl_status sl_rpc_channel_create_alone(const char *address, const struct sl_rpc_credentials *credentials,
+                                           unsigned roles, struct sl_rpc_channel **channel_out, struct sl_error *err);
 
 // ---- rpc_trace.c: trace context ------------------------------------------------------------------------------------
 
