@@ -231,7 +231,10 @@ static enum sl_status start_server(struct sl_coordinator *coordinator, struct sl
         .send_ms = coordinator->config.reader_ms,
         .request_bytes = coordinator->config.request_bytes,
     };
-    return sl_rpc_server_start(&config, &coordinator->server, err);
+    status = sl_rpc_server_start(&config, &coordinator->server, err);
+    return status == SL_OK ? sl_rpc_selfcheck_start(sl_rpc_server_address(coordinator->server),
+                                                    coordinator->credentials, &coordinator->selfcheck, err)
+                           : status;
 }
 
 enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
@@ -363,6 +366,7 @@ static void drain(struct sl_coordinator *coordinator) {
 
 void sl_coordinator_run(struct sl_coordinator *coordinator) {
     drain(coordinator);
+    sl_rpc_selfcheck_stop(coordinator->selfcheck);
     sl_rpc_server_stop(&coordinator->server, SERVER_GRACE_MS);
     pthread_mutex_lock(&coordinator->mutex);
     coordinator->served = true;
@@ -387,6 +391,7 @@ void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {
         pthread_join(coordinator->sweeper, NULL);
     }
     sl_admin_close(&coordinator->admin); // before what it tells of
+    sl_rpc_selfcheck_destroy(&coordinator->selfcheck);
     sl_rpc_standard_cleanup(&coordinator->standard);
     sl_election_destroy(&coordinator->election);
     sl_coordinator_forget_restored(coordinator);

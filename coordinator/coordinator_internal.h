@@ -17,6 +17,7 @@
 #include "coordinator/workers/affinity.h"
 #include "coordinator/workers/registry.h"
 #include "model/model.h"
+#include "rpc/rpc_selfcheck.h"
 #include "rpc/rpc_standard.h"
 #include "text/tokenizer/tokenizer.h"
 #include "trust/tenant_salt.h"
@@ -46,7 +47,8 @@ struct sl_coordinator {
     struct sl_election *election;     // NULL: alone
     struct sl_rpc_standard standard;  // beside the coordinator's own services
     struct sl_rpc_server *server;
-    atomic_int n_watchers; // handlers that may stay for long
+    struct sl_rpc_selfcheck *selfcheck; // of the server, for the admin port
+    atomic_int n_watchers;              // handlers that may stay for long
     struct sl_job_figures figures;
     _Atomic int64_t swept_ns; // when the sweeper last came by
 

@@ -16,6 +16,16 @@ static bool is_swept(void *arg, char why[SL_WHY_BYTES]) {
     return still_ms < coordinator->config.stall_ms;
 }
 
+static bool port_answers(void *arg, char why[SL_WHY_BYTES]) {
+    const struct sl_coordinator *coordinator = arg;
+    return sl_rpc_selfcheck_answers(coordinator->selfcheck, why, SL_WHY_BYTES);
+}
+
+static bool port_has_room(void *arg, char why[SL_WHY_BYTES]) {
+    const struct sl_coordinator *coordinator = arg;
+    return sl_rpc_selfcheck_has_room(coordinator->selfcheck, why, SL_WHY_BYTES);
+}
+
 static bool takes_jobs(void *arg, char why[SL_WHY_BYTES]) {
     struct sl_coordinator *coordinator = arg;
     pthread_mutex_lock(&coordinator->mutex);
@@ -121,6 +131,8 @@ static void write_metrics(void *arg, FILE *page) {
 
 void sl_coordinator_add_probes(struct sl_coordinator *coordinator) {
     const struct sl_admin_check checks[] = {{SL_PROBE_LIVE, "sweeper", is_swept, coordinator},
+                                            {SL_PROBE_LIVE, "port", port_answers, coordinator},
+                                            {SL_PROBE_NOTICE, "connections", port_has_room, coordinator},
                                             {SL_PROBE_READY, "serving", takes_jobs, coordinator}};
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
         sl_admin_add_check(coordinator->admin, &checks[i]);

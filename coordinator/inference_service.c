@@ -151,11 +151,10 @@ static enum sl_status submit_and_reply(struct sl_coordinator *coordinator, struc
 static enum sl_status receive_parts(struct sl_rpc_call *call, struct sl_request_parts *parts, struct sl_error *err) {
     for (;;) {
         ProtobufCMessage *message;
-        enum sl_status status = sl_rpc_call_receive(call, &sluice__v1__generate_request__descriptor, &message);
+        struct sl_error why;
+        enum sl_status status = sl_rpc_call_receive(call, &sluice__v1__generate_request__descriptor, &message, &why);
         if (status != SL_OK) {
-            return status == SL_ERR_NOT_FOUND
-                       ? SL_OK
-                       : sl_fail(err, status, "a part of the request: %s", sl_status_text(status));
+            return status == SL_ERR_NOT_FOUND ? SL_OK : sl_fail(err, status, "a part of the request: %s", why.text);
         }
         Sluice__V1__GenerateRequest *part = (Sluice__V1__GenerateRequest *)message;
         size_t added;

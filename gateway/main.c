@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: sluice-gateway: options, signals, and gateway.h between them.
+#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "gateway/gateway.h"
@@ -47,7 +48,8 @@ static const struct sl_option options[] = {
      SL_FIELD(options, gateway.jwt_audience)},
     {"jwt-tenant", 0, SL_OPTION_STRING, "tenant", "CLAIM", "of a token, that names its tenant",
      SL_FIELD(options, gateway.jwt_tenant)},
-    {"max-connections", 0, SL_OPTION_INT, "4096", "N", "of HTTP clients", SL_FIELD(options, gateway.max_connections), 1,
+    {"max-connections", 0, SL_OPTION_INT, "4096", "N",
+     "of HTTP clients; at most three quarters of the descriptor limit", SL_FIELD(options, gateway.max_connections), 1,
      1000000},
     {"max-requests", 0, SL_OPTION_INT, "256", "N", "answers under way; more are refused with 429",
      SL_FIELD(options, gateway.max_requests), 1, 10000},
@@ -111,15 +113,6 @@ static enum sl_status stop(struct stopper *stopper, int64_t grace_ms, struct sl_
     return status;
 }
 
-// A connection is a file: as many as the system lets us have. With fewer than --max-connections, others wait in the kernel.
-static void allow_files(void) {
-    struct rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-        files.rlim_cur = files.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &files);
-    }
-}
-
 static enum sl_status serve(const struct options *chosen, struct sl_error *err) {
     struct stopper stopper = {.gateway = NULL};
     sigemptyset(&stopper.signals);
@@ -127,7 +120,6 @@ static enum sl_status serve(const struct options *chosen, struct sl_error *err) 
     sigaddset(&stopper.signals, SIGINT);
     pthread_sigmask(SIG_BLOCK, &stopper.signals, NULL); // before any thread exists, so that all inherit it
     signal(SIGPIPE, SIG_IGN);
-    allow_files();
 
     sl_rpc_init();
     const struct sl_otlp_config spans = {
@@ -151,6 +143,18 @@ static enum sl_status serve(const struct options *chosen, struct sl_error *err) 
     return status;
 }
 
+// Leaves descriptors for the admin port and for calls to coordinators, whatever --max-connections says.
+static void bound_connections(struct sl_gateway_config *gateway) {
+    const int most = sl_descriptors_for_clients();
+    if (gateway->max_connections > most) {
+        sl_log_warn("gateway",
+                    "--max-connections %" PRId64 ": %d are accepted, three quarters of the limit of %d "
+                    "descriptors (ulimit -n)",
+                    gateway->max_connections, most, sl_descriptors_limit());
+        gateway->max_connections = most;
+    }
+}
+
 int main(int argc, char **argv) {
     struct options chosen;
     memset(&chosen, 0, sizeof chosen);
@@ -164,5 +168,6 @@ int main(int argc, char **argv) {
     }
     chosen.gateway.admin_listen = chosen.common.admin_listen;
     sl_log_set_process("gateway");
+    bound_connections(&chosen.gateway);
     return sl_program_end(&program, serve(&chosen, &err), &err);
 }

@@ -449,6 +449,8 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
                                     .arg = &serving};
     node->service_name = service->rpc->service->name;
     status = start_watch(node, err);
+    status =
+        status == SL_OK ? sl_rpc_selfcheck_start(node->rpc_address, node->credentials, &node->selfcheck, err) : status;
     status = status == SL_OK ? sl_agent_create(&agent, &node->agent, err) : status;
     if (status == SL_OK) {
         sl_node_add_probes(node, service);
@@ -468,8 +470,10 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
             announce_drain(node);
         }
     }
+    sl_rpc_selfcheck_stop(node->selfcheck);
     sl_rpc_server_stop(&node->server, status == SL_OK ? node->config.grace_ms : 0);
-    sl_admin_close(&node->admin);   // which asks agent and service
+    sl_admin_close(&node->admin); // which asks agent, service and self-check
+    sl_rpc_selfcheck_destroy(&node->selfcheck);
     sl_agent_destroy(&node->agent); // last: a worker that no longer beats is lost, and its jobs with it
     return status;
 }

@@ -22,6 +22,7 @@
 #include "options/config.h"
 #include "options/program.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
+#include "rpc/rpc_selfcheck.h"
 #include "rpc/rpc_standard.h"
 #include "runtime/runtime.h"
 #include "text/tokenizer/tokenizer.h"
@@ -128,7 +129,8 @@ struct sl_node {
     struct sl_inbound *inbound;
     struct sl_rpc_standard standard; // beside the service
     struct sl_rpc_server *server;
-    struct sl_fence fence; // whose orders the service takes
+    struct sl_rpc_selfcheck *selfcheck; // of the server, for the admin port
+    struct sl_fence fence;              // whose orders the service takes
     struct sl_agent *agent;
     struct sl_watch *watch; // of the pulses
     atomic_bool stands_still;

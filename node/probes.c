@@ -35,6 +35,16 @@ static bool device_works(void *arg, char why[SL_WHY_BYTES]) {
     return !node->runtime.device || !sl_device_has_failed(node->runtime.device);
 }
 
+static bool port_answers(void *arg, char why[SL_WHY_BYTES]) {
+    const struct sl_node *node = arg;
+    return sl_rpc_selfcheck_answers(node->selfcheck, why, SL_WHY_BYTES);
+}
+
+static bool port_has_room(void *arg, char why[SL_WHY_BYTES]) {
+    const struct sl_node *node = arg;
+    return sl_rpc_selfcheck_has_room(node->selfcheck, why, SL_WHY_BYTES);
+}
+
 static bool is_registered(void *arg, char why[SL_WHY_BYTES]) {
     struct sl_node *node = arg;
     return sl_agent_takes_jobs(node->agent, why, SL_WHY_BYTES);
@@ -93,9 +103,10 @@ static void write_metrics(void *arg, FILE *page) {
 void sl_node_add_probes(struct sl_node *node, const struct sl_node_service *service) {
     // To be started again would not help who lacks a spared thread, and would cost it what its memory has.
     const struct sl_admin_check checks[] = {
-        {SL_PROBE_LIVE, "threads", threads_move, node}, {SL_PROBE_NOTICE, "spared", spared_move, node},
-        {SL_PROBE_LIVE, "device", device_works, node},  {SL_PROBE_READY, "registered", is_registered, node},
-        {SL_PROBE_READY, "stopping", goes_on, node},    {SL_PROBE_READY, "threads", threads_move, node}};
+        {SL_PROBE_LIVE, "threads", threads_move, node},        {SL_PROBE_NOTICE, "spared", spared_move, node},
+        {SL_PROBE_LIVE, "device", device_works, node},         {SL_PROBE_LIVE, "port", port_answers, node},
+        {SL_PROBE_NOTICE, "connections", port_has_room, node}, {SL_PROBE_READY, "registered", is_registered, node},
+        {SL_PROBE_READY, "stopping", goes_on, node},           {SL_PROBE_READY, "threads", threads_move, node}};
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
         sl_admin_add_check(node->admin, &checks[i]);
     }

@@ -7,6 +7,8 @@
  *         handler on a thread of a bounded pool, so a handler may block as long as it watches sl_rpc_call_cancelled()
  *         or a deadline. Over the bound a call is refused with RESOURCE_EXHAUSTED at once. Unknown methods get
  *         UNIMPLEMENTED. Health and reflection are services like others (rpc/rpc_standard.h).
+ *         A C string cannot hold a zero byte, so messages from the network whose strings have one are refused: a server
+ *         answers INVALID_ARGUMENT with the field's name, a client's call ends with SL_ERR_PEER_CORRUPT.
  * Threads: a server handles calls concurrently. A channel may be used by many threads, a stream by one at a time
  *          (sl_rpc_stream_cancel() by any).
  */
@@ -105,10 +107,10 @@ void sl_rpc_server_stop(struct sl_rpc_server **server, int64_t grace_ms);
 // deadline has passed. SL_ERR_INTERNAL: not the method's reply (logged). The message stays the caller's.
 enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage *message);
 // Next message of a bidirectional call: SL_OK with a message to free with protobuf_c_message_free_unpacked(),
-// SL_ERR_NOT_FOUND when the client has half-closed, SL_ERR_INVALID when it sent something else, SL_ERR_EXHAUSTED when requests
-// take all memory that is for them, SL_ERR_CANCELLED. The message is freed before the next one is received.
+// SL_ERR_NOT_FOUND when the client has half-closed, SL_ERR_INVALID when it sent something else or a string with a zero byte,
+// SL_ERR_EXHAUSTED when requests take all memory that is for them, SL_ERR_CANCELLED. The message is freed before the next one is received.
 enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMessageDescriptor *type,
-                                   ProtobufCMessage **message_out);
+                                   ProtobufCMessage **message_out, struct sl_error *err);
 // Who calls: one of the roles that the handler is for. Lives as long as the call.
 const struct sl_identity *sl_rpc_call_identity(const struct sl_rpc_call *call);
 // Count what a handler keeps of its client's, until it returns, as memory of its request. SL_ERR_EXHAUSTED: there is none left.

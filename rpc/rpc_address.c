@@ -103,6 +103,33 @@ enum sl_status sl_rpc_address_may_listen(const struct sl_rpc_address *address, b
     return status;
 }
 
+enum sl_status sl_rpc_address_near(const struct sl_rpc_address *address, struct sl_rpc_address *near_out,
+                                   struct sl_error *err) {
+    char text[sizeof address->host + 16];
+    struct addrinfo *found;
+    enum sl_status status = resolve(address, text, sizeof text, &found, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    const bool is_v6 = found->ai_family == AF_INET6;
+    const bool is_wildcard =
+        is_v6 ? IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)(const void *)found->ai_addr)->sin6_addr)
+              : ((const struct sockaddr_in *)(const void *)found->ai_addr)->sin_addr.s_addr == htonl(INADDR_ANY);
+    struct sl_rpc_address near = {.port = address->port, .bracketed = is_v6 && !is_wildcard};
+    int failure = 0;
+    if (is_wildcard) { // gRPC listens there for both families
+        snprintf(near.host, sizeof near.host, "127.0.0.1");
+    } else {
+        failure = getnameinfo(found->ai_addr, found->ai_addrlen, near.host, sizeof near.host, NULL, 0, NI_NUMERICHOST);
+    }
+    freeaddrinfo(found);
+    if (failure) {
+        return sl_fail(err, SL_ERR_INVALID, "cannot reach %s: %s", text, gai_strerror(failure));
+    }
+    *near_out = near;
+    return SL_OK;
+}
+
 enum sl_status sl_rpc_address_diagnose(const struct sl_rpc_address *address, struct sl_error *err) {
     char text[sizeof address->host + 16];
     struct addrinfo *found;

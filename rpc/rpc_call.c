@@ -208,27 +208,23 @@ enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage
 }
 
 enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMessageDescriptor *type,
-                                   ProtobufCMessage **message_out) {
+                                   ProtobufCMessage **message_out, struct sl_error *err) {
     assert(call->bound->method->kind == SL_RPC_BIDI);
     grpc_byte_buffer *bytes = NULL;
     const grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &bytes};
     const enum sl_status status = sl_rpc_batch_run(call->call, &op, 1, call->deadline_ns);
     if (status != SL_OK) {
-        return status;
+        return sl_fail(err, status, "%s", sl_status_text(status));
     }
     if (!bytes) { // the client has half-closed, or the call failed under us (gone, deadline, message over the limit)
         const bool failed = sl_rpc_call_cancelled(call) || grpc_call_failed_before_recv_message(call->call);
-        return failed ? SL_ERR_CANCELLED : SL_ERR_NOT_FOUND;
+        return failed ? sl_fail(err, SL_ERR_CANCELLED, "%s", sl_status_text(SL_ERR_CANCELLED)) : SL_ERR_NOT_FOUND;
     }
     sl_rpc_account_begin(&call->account, grpc_byte_buffer_length(bytes));
-    ProtobufCMessage *message = sl_rpc_message_unpack(bytes, type, &call->account);
+    const enum sl_status unpacked = sl_rpc_message_unpack(bytes, "the message", type, &call->account, message_out, err);
     grpc_byte_buffer_destroy(bytes);
-    if (!message) {
-        return sl_rpc_account_complain(&call->account, "", NULL) == SL_ERR_EXHAUSTED ? SL_ERR_EXHAUSTED
-                                                                                     : SL_ERR_INVALID;
-    }
-    *message_out = message;
-    return SL_OK;
+    const enum sl_status over = sl_rpc_account_complain(&call->account, "the message", err);
+    return over != SL_OK ? over : unpacked;
 }
 
 enum sl_status sl_rpc_call_hold(struct sl_rpc_call *call, size_t bytes, struct sl_error *err) {

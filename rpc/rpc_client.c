@@ -44,14 +44,10 @@ struct sl_rpc_channel {
     atomic_llong tried_again_ns; // when gRPC was last told to forget its backoff
 };
 
-enum sl_status sl_rpc_channel_create(const char *address, const struct sl_rpc_credentials *credentials, unsigned roles,
-                                     struct sl_rpc_channel **channel_out, struct sl_error *err) {
-    return sl_rpc_channel_create_bounded(address, credentials, roles, MAX_REPLY_BYTES, channel_out, err);
-}
-
-enum sl_status sl_rpc_channel_create_bounded(const char *address, const struct sl_rpc_credentials *credentials,
-                                             unsigned roles, int max_reply_bytes, struct sl_rpc_channel **channel_out,
-                                             struct sl_error *err) {
+// shares: connections, with the process's other channels to the same address.
+static enum sl_status create_channel(const char *address, const struct sl_rpc_credentials *credentials, unsigned roles,
+                                     int max_reply_bytes, bool shares, struct sl_rpc_channel **channel_out,
+                                     struct sl_error *err) {
     struct sl_rpc_address parsed;
     const enum sl_status status = sl_rpc_address_parse(address, &parsed, err);
     if (status != SL_OK) {
@@ -78,6 +74,7 @@ enum sl_status sl_rpc_channel_create_bounded(const char *address, const struct s
         sl_rpc_setting(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, BACKOFF_MAX_MS),
         sl_rpc_setting(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, RESOLVE_AGAIN_MS),
         sl_rpc_setting(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+        sl_rpc_setting(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, !shares),
         // We try again ourselves; and gRPC's own way ends the process where a server's last words have no status.
         sl_rpc_setting(GRPC_ARG_ENABLE_RETRIES, 0),
     };
@@ -89,6 +86,22 @@ enum sl_status sl_rpc_channel_create_bounded(const char *address, const struct s
     grpc_channel_credentials_release(theirs);
     *channel_out = channel;
     return SL_OK;
+}
+
+enum sl_status sl_rpc_channel_create(const char *address, const struct sl_rpc_credentials *credentials, unsigned roles,
+                                     struct sl_rpc_channel **channel_out, struct sl_error *err) {
+    return create_channel(address, credentials, roles, MAX_REPLY_BYTES, true, channel_out, err);
+}
+
+enum sl_status sl_rpc_channel_create_bounded(const char *address, const struct sl_rpc_credentials *credentials,
+                                             unsigned roles, int max_reply_bytes, struct sl_rpc_channel **channel_out,
+                                             struct sl_error *err) {
+    return create_channel(address, credentials, roles, max_reply_bytes, true, channel_out, err);
+}
+
+enum sl_status sl_rpc_channel_create_alone(const char *address, const struct sl_rpc_credentials *credentials,
+                                           unsigned roles, struct sl_rpc_channel **channel_out, struct sl_error *err) {
+    return create_channel(address, credentials, roles, MAX_REPLY_BYTES, false, channel_out, err);
 }
 
 void sl_rpc_channel_destroy(struct sl_rpc_channel **channel) {
@@ -190,10 +203,13 @@ static void start_ops(grpc_op ops[N_START_OPS], grpc_byte_buffer *request, struc
 
 static enum sl_status take_reply(const struct sl_rpc_method *method, grpc_byte_buffer *bytes,
                                  ProtobufCMessage **reply_out, struct sl_error *err) {
-    ProtobufCMessage *reply = bytes ? sl_rpc_message_unpack(bytes, method->reply, NULL) : NULL;
-    if (!reply) {
-        return sl_fail(err, SL_ERR_PEER_CORRUPT, "%s: the reply is %s%s", method->path, bytes ? "not a " : "missing",
-                       bytes ? method->reply->name : "");
+    ProtobufCMessage *reply = NULL;
+    struct sl_error why;
+    if (!bytes) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "%s: the reply is missing", method->path);
+    }
+    if (sl_rpc_message_unpack(bytes, "the reply", method->reply, NULL, &reply, &why) != SL_OK) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "%s: %s", method->path, why.text);
     }
     if (reply_out) {
         *reply_out = reply;

@@ -27,6 +27,7 @@
 #include "base/thread.h"
 #include "rpc/rpc_internal.h"
 #include "rpc/rpc_tsan.h"
+#include "rpc/rpc_wire.h"
 
 enum { MIN_POLLERS = 2, MAX_POLLERS = 4 };
 
@@ -174,25 +175,34 @@ grpc_byte_buffer *sl_rpc_message_pack(const ProtobufCMessage *message) {
     return bytes;
 }
 
-ProtobufCMessage *sl_rpc_message_unpack(grpc_byte_buffer *bytes, const ProtobufCMessageDescriptor *type,
-                                        struct sl_rpc_account *account) {
+enum sl_status sl_rpc_message_unpack(grpc_byte_buffer *bytes, const char *what, const ProtobufCMessageDescriptor *type,
+                                     struct sl_rpc_account *account, ProtobufCMessage **message_out,
+                                     struct sl_error *err) {
     ProtobufCAllocator allocator;
     if (account) {
         allocator = sl_rpc_account_allocator(account);
         if (!sl_rpc_account_take(account, grpc_byte_buffer_length(bytes))) { // in one piece, once more
-            return NULL;
+            return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %s", what);
         }
     }
     grpc_byte_buffer_reader reader;
-    if (!grpc_byte_buffer_reader_init(&reader, bytes)) { // compressed, and does not decompress
-        return NULL;
+    if (!grpc_byte_buffer_reader_init(&reader, bytes)) {
+        return sl_fail(err, SL_ERR_INVALID, "%s is compressed, and does not decompress", what);
     }
     grpc_slice slice = grpc_byte_buffer_reader_readall(&reader);
     grpc_byte_buffer_reader_destroy(&reader);
-    ProtobufCMessage *message = protobuf_c_message_unpack(type, account ? &allocator : NULL, GRPC_SLICE_LENGTH(slice),
-                                                          GRPC_SLICE_START_PTR(slice));
+    const struct sl_rpc_span span = {GRPC_SLICE_START_PTR(slice), GRPC_SLICE_LENGTH(slice)};
+    enum sl_status status = sl_rpc_strings_check(type, span, err);
+    if (status == SL_OK) {
+        ProtobufCMessage *message = protobuf_c_message_unpack(type, account ? &allocator : NULL, span.bytes, span.data);
+        if (message) {
+            *message_out = message;
+        } else {
+            status = sl_fail(err, SL_ERR_INVALID, "%s is not a %s", what, type->name);
+        }
+    }
     grpc_slice_unref(slice); // unpacking has copied
-    return message;
+    return status;
 }
 
 // ---- deadlines: differences are exchanged, so that it does not matter which monotonic clock gRPC reads ------------

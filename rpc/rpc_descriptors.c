@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a walk over descriptor.proto's wire format, as far as reflection needs it.
+ * Purpose: answers questions about a descriptor set from its bytes, as far as reflection needs it.
  *
  * Design: the six message types of interest differ only in which field holds what, so one table describes them, and one
  *         recursive function follows a dotted name through it. Nothing is allocated; every read is bounded by its span.
@@ -12,86 +12,15 @@
 
 enum { MAX_DEPTH = 32 };
 
-// ---- the wire format -----------------------------------------------------------------------------------------------
-
-struct field {
-    uint64_t number;
-    struct sl_rpc_span value; // of length-delimited fields; empty for others
-};
-
-static bool read_varint(struct sl_rpc_span *at, uint64_t *value_out) {
-    uint64_t value = 0;
-    for (int shift = 0; shift < 64 && at->bytes; shift += 7) {
-        const uint8_t byte = *at->data++;
-        at->bytes--;
-        value |= (uint64_t)(byte & 0x7f) << shift;
-        if (!(byte & 0x80)) {
-            *value_out = value;
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool skip(struct sl_rpc_span *at, uint64_t bytes) {
-    if (bytes > at->bytes) {
-        return false;
-    }
-    at->data += bytes;
-    at->bytes -= (size_t)bytes;
-    return true;
-}
-
-// The next field of a message; false at its end and at bytes that make no sense (then *bad is set).
-static bool next_field(struct sl_rpc_span *at, struct field *field_out, bool *bad) {
-    if (at->bytes == 0) {
-        return false;
-    }
-    uint64_t key, number;
-    *bad = true;
-    if (!read_varint(at, &key)) {
-        return false;
-    }
-    struct field field = {.number = key >> 3};
-    switch (key & 7) {
-    case 0: // varint
-        if (!read_varint(at, &number)) {
-            return false;
-        }
-        break;
-    case 1: // 64 bits
-    case 5: // 32 bits
-        if (!skip(at, (key & 7) == 1 ? 8 : 4)) {
-            return false;
-        }
-        break;
-    case 2: // length-delimited
-        if (!read_varint(at, &number)) {
-            return false;
-        }
-        field.value.data = at->data;
-        if (!skip(at, number)) {
-            return false;
-        }
-        field.value.bytes = (size_t)number;
-        break;
-    default: // groups do not occur in descriptors
-        return false;
-    }
-    *bad = false;
-    *field_out = field;
-    return true;
-}
-
 static bool same(struct sl_rpc_span a, struct sl_rpc_span b) {
     return a.bytes == b.bytes && (a.bytes == 0 || memcmp(a.data, b.data, a.bytes) == 0);
 }
 
 // The first length-delimited field of this number; empty if there is none.
 static struct sl_rpc_span find_field(struct sl_rpc_span message, uint64_t number) {
-    struct field field;
+    struct sl_rpc_field field;
     bool bad = false;
-    while (next_field(&message, &field, &bad)) {
+    while (sl_rpc_next_field(&message, &field, &bad)) {
         if (field.number == number) {
             return field.value;
         }
@@ -133,9 +62,9 @@ static bool child_defines(struct sl_rpc_span child, enum kind kind, struct sl_rp
 }
 
 static bool defines(struct sl_rpc_span descriptor, enum kind kind, struct sl_rpc_span path, int depth) {
-    struct field field;
+    struct sl_rpc_field field;
     bool bad = false;
-    while (depth < MAX_DEPTH && next_field(&descriptor, &field, &bad)) {
+    while (depth < MAX_DEPTH && sl_rpc_next_field(&descriptor, &field, &bad)) {
         const enum kind child = field.number <= MAX_FIELD ? children[kind][field.number] : FILE_KIND;
         if (child != FILE_KIND && child_defines(field.value, child, path, depth)) {
             return true;
@@ -149,10 +78,10 @@ static bool defines(struct sl_rpc_span descriptor, enum kind kind, struct sl_rpc
 enum sl_status sl_rpc_files_parse(const uint8_t *set, size_t bytes, struct sl_rpc_files *files_out,
                                   struct sl_error *err) {
     struct sl_rpc_span at = {set, bytes};
-    struct field field;
+    struct sl_rpc_field field;
     bool bad = false;
     size_t n_files = 0;
-    while (next_field(&at, &field, &bad)) {
+    while (sl_rpc_next_field(&at, &field, &bad)) {
         if (field.number != 1) {
             continue;
         }
@@ -160,8 +89,8 @@ enum sl_status sl_rpc_files_parse(const uint8_t *set, size_t bytes, struct sl_rp
             return sl_fail(err, SL_ERR_INVALID, "the descriptor set has more than %d files", SL_RPC_MAX_FILES);
         }
         struct sl_rpc_span inside = field.value;
-        struct field unused;
-        while (next_field(&inside, &unused, &bad)) {
+        struct sl_rpc_field unused;
+        while (sl_rpc_next_field(&inside, &unused, &bad)) {
         }
         files_out->file[n_files] = field.value;
         files_out->name[n_files] = find_field(field.value, NAME_FIELD);
@@ -212,9 +141,9 @@ size_t sl_rpc_files_closure(const struct sl_rpc_files *files, size_t file, size_
     indices[n_found++] = file;
     for (size_t done = 0; done < n_found; done++) { // breadth first: indices is also the queue
         struct sl_rpc_span at = files->file[indices[done]];
-        struct field field;
+        struct sl_rpc_field field;
         bool bad = false;
-        while (next_field(&at, &field, &bad)) {
+        while (sl_rpc_next_field(&at, &field, &bad)) {
             const size_t import =
                 field.number == DEPENDENCY_FIELD ? sl_rpc_files_named(files, field.value) : files->n_files;
             if (import < files->n_files && !seen[import]) {

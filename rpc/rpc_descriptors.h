@@ -7,11 +7,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-
-struct sl_rpc_span { // bytes inside the set
-    const uint8_t *data;
-    size_t bytes;
-};
+#include "rpc/rpc_wire.h"
 
 enum { SL_RPC_MAX_FILES = 128 };
 

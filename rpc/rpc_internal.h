@@ -36,10 +36,12 @@ struct sl_rpc_account;
 
 // A message as bytes, in one allocation; NULL when there is no memory. Free with grpc_byte_buffer_destroy().
 grpc_byte_buffer *sl_rpc_message_pack(const ProtobufCMessage *message);
-// The reverse; NULL when the bytes are not a message of this type, or `account` (NULL: nobody counts) has no room for it, as it then
-// says. The buffer stays the caller's.
-ProtobufCMessage *sl_rpc_message_unpack(grpc_byte_buffer *bytes, const ProtobufCMessageDescriptor *type,
-                                        struct sl_rpc_account *account);
+// Unpacks a message that came over the network; every one of them passes here. `what` names it in err: "the request". SL_ERR_INVALID:
+// it is not of this type, or a string of it has a zero byte (rpc_wire.h). SL_ERR_EXHAUSTED: there is no memory. Where `account` (may be
+// NULL) has no room, sl_rpc_account_complain() says so instead. The buffer stays the caller's.
+enum sl_status sl_rpc_message_unpack(grpc_byte_buffer *bytes, const char *what, const ProtobufCMessageDescriptor *type,
+                                     struct sl_rpc_account *account, ProtobufCMessage **message_out,
+                                     struct sl_error *err);
 
 gpr_timespec sl_rpc_deadline_to_timespec(int64_t deadline_ns);
 int64_t sl_rpc_deadline_from_timespec(gpr_timespec deadline);
@@ -71,6 +73,18 @@ enum sl_status sl_rpc_address_diagnose(const struct sl_rpc_address *address, str
 // What names that address and no other host can reach: see trust/tls_files.h.
 enum sl_status sl_rpc_address_may_listen(const struct sl_rpc_address *address, bool has_credentials, bool insecure,
                                          struct sl_error *err);
+
+// Returns where this host reaches what listens at `address`: a number, the loopback for a wildcard. SL_ERR_INVALID.
+enum sl_status sl_rpc_address_near(const struct sl_rpc_address *address, struct sl_rpc_address *near_out,
+                                   struct sl_error *err);
+
+// ---- rpc_accept.c: connections of a server -------------------------------------------------------------------------
+
+// Guards the port of a server from before it accepts until its gRPC has ended. SL_ERR_EXHAUSTED: too many servers.
+enum sl_status sl_rpc_accept_guard(int port, struct sl_error *err);
+void sl_rpc_accept_release(int port);
+// Counts connections of a guarded port since the process started; 0 for another port.
+void sl_rpc_accept_counts(int port, uint64_t *n_accepted_out, uint64_t *n_refused_out);
 
 // ---- rpc_credentials.c ---------------------------------------------------------------------------------------------
 
@@ -121,6 +135,13 @@ void sl_rpc_account_close(struct sl_rpc_account *account);               // and 
 // SL_OK while nothing was refused; else the refusal. what: "/sluice.v1.Inference/Submit".
 enum sl_status sl_rpc_account_complain(const struct sl_rpc_account *account, const char *what, struct sl_error *err);
 ProtobufCAllocator sl_rpc_account_allocator(struct sl_rpc_account *account); // account outlives it
+
+// ---- rpc_client.c: calls to other processes ------------------------------------------------------------------------
+
+// As sl_rpc_channel_create(), with a connection of its own, which ends with the channel: gRPC lets a process's channels to the same
+// address share one.
+enum sl_status sl_rpc_channel_create_alone(const char *address, const struct sl_rpc_credentials *credentials,
+                                           unsigned roles, struct sl_rpc_channel **channel_out, struct sl_error *err);
 
 // ---- rpc_trace.c: trace context ------------------------------------------------------------------------------------
 

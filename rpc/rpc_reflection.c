@@ -159,12 +159,12 @@ static enum sl_status reflect(void *context, struct sl_rpc_call *call, const Pro
     for (;;) {
         ProtobufCMessage *request;
         enum sl_status status =
-            sl_rpc_call_receive(call, &grpc__reflection__v1__server_reflection_request__descriptor, &request);
+            sl_rpc_call_receive(call, &grpc__reflection__v1__server_reflection_request__descriptor, &request, err);
         if (status == SL_ERR_NOT_FOUND) {
             return SL_OK; // the client has no more questions
         }
         if (status != SL_OK) {
-            return sl_fail(err, status, "server reflection: %s", sl_status_text(status));
+            return status;
         }
         status = answer(context, call, (Request *)request);
         protobuf_c_message_free_unpacked(request, NULL);

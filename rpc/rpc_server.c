@@ -35,6 +35,7 @@ enum {
     KEEPALIVE_TIME_MS = 4000, // a dead client is noticed within the sum of the two
     KEEPALIVE_TIMEOUT_MS = 2000,
     STOP_REPORT_MS = 5000,
+    HANDSHAKE_MS = 10000, // a connection that says nothing for so long is closed
     MIN_QUOTA_BYTES = 64 << 20,
     LEAVE_MS = 50, // for clients that were told to leave, behind the last call
 };
@@ -42,6 +43,7 @@ enum {
 struct sl_rpc_server {
     grpc_server *server;
     char address[300];
+    int port;                               // guarded by rpc_accept.c; 0: none yet
     struct sl_rpc_implementation *services; // [n_services]
     struct sl_rpc_quota *quotas; // [n_services + 1]: what each has of its own, and last what the others share
     size_t n_services;
@@ -60,15 +62,18 @@ static enum sl_status run_handler(struct sl_rpc_call *call, struct sl_error *err
     const struct sl_rpc_method *method = call->bound->method;
     ProtobufCMessage *request = NULL;
     if (method->kind != SL_RPC_BIDI) {
-        request = call->payload ? sl_rpc_message_unpack(call->payload, method->request, &call->account) : NULL;
+        const enum sl_status unpacked =
+            call->payload
+                ? sl_rpc_message_unpack(call->payload, "the request", method->request, &call->account, &request, err)
+                : sl_fail(err, SL_ERR_INVALID, "%s: the request is missing", method->path);
         grpc_byte_buffer_destroy(call->payload);
         call->payload = NULL;
         const enum sl_status over = sl_rpc_account_complain(&call->account, method->path, err);
         if (over != SL_OK) {
             return over;
         }
-        if (!request) {
-            return sl_fail(err, SL_ERR_INVALID, "%s: the request is not a %s", method->path, method->request->name);
+        if (unpacked != SL_OK) {
+            return unpacked;
         }
     }
     const enum sl_status status = call->bound->handler(call->bound->context, call, request, err);
@@ -206,6 +211,7 @@ static grpc_server *make_grpc_server(int max_message_bytes, int64_t request_byte
          .value.pointer = {.p = quota, .vtable = grpc_resource_quota_arg_vtable()}},
         sl_rpc_setting(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, max_message_bytes),
         sl_rpc_setting(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
+        sl_rpc_setting(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, HANDSHAKE_MS),
         sl_rpc_setting(GRPC_ARG_ALLOW_REUSEPORT, 0), // or two servers would share a port in silence
         sl_rpc_setting(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_TIME_MS),
         sl_rpc_setting(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS),
@@ -304,7 +310,11 @@ static enum sl_status listen_on(struct sl_rpc_server *server, const struct sl_rp
     if (port == 0) {
         return sl_rpc_address_diagnose(&address, err);
     }
-    address.port = port;
+    status = sl_rpc_accept_guard(port, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    address.port = server->port = port;
     sl_rpc_address_format(&address, server->address, sizeof server->address);
     return SL_OK;
 }
@@ -330,6 +340,7 @@ static void close_grpc_server(struct sl_rpc_server *server, int64_t grace_ms) {
 
 static void destroy(struct sl_rpc_server *server) {
     grpc_server_destroy(server->server);
+    sl_rpc_accept_release(server->port);
     sl_rpc_pool_destroy(&server->pool);
     sl_rpc_calls_cleanup(&server->calls);
     free(server->bound);

@@ -474,12 +474,52 @@ static enum sl_status check_together(struct sl_openai_request *request, struct s
     return SL_OK;
 }
 
+// Writes where the first string with U+0000 is, behind the n bytes of `path`: "messages[0].content". False: there is none.
+static bool find_zero(const json_t *value, char *path, size_t path_bytes, size_t n) {
+    if (json_is_string(value)) {
+        return memchr(json_string_value(value), '\0', json_string_length(value)) != NULL;
+    }
+    size_t i;
+    const char *key;
+    json_t *inner;
+    json_array_foreach(value, i, inner) {
+        const int written = snprintf(path + n, path_bytes - n, "[%zu]", i);
+        if (find_zero(inner, path, path_bytes, n + (size_t)written < path_bytes ? n + (size_t)written : n)) {
+            return true;
+        }
+    }
+    json_object_foreach((json_t *)value, key, inner) {
+        const int written = snprintf(path + n, path_bytes - n, "%s%.40s", n ? "." : "", key);
+        if (find_zero(inner, path, path_bytes, n + (size_t)written < path_bytes ? n + (size_t)written : n)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Names the field with U+0000, which no text of the cluster may hold, and which jansson only calls an error at a byte.
+static enum sl_status refuse_syntax(const char *body, size_t n_bytes, const json_error_t *error,
+                                    struct sl_refusal *refusal) {
+    char path[256] = "";
+    json_t *whole = json_error_code(error) == json_error_null_character
+                        ? json_loadb(body, n_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL)
+                        : NULL;
+    const bool is_zero = whole && find_zero(whole, path, sizeof path, 0);
+    json_decref(whole);
+    if (is_zero && path[0]) {
+        char field[sizeof refusal->param];
+        snprintf(field, sizeof field, "%.*s", (int)strcspn(path, ".["), path);
+        return sl_refuse_field(refusal, field, "%s: the character U+0000 is not allowed", path);
+    }
+    return sl_refuse_field(refusal, "", "the body is not JSON: %s at byte %d", error->text, error->position);
+}
+
 static enum sl_status parse(const char *body, size_t n_bytes, struct sl_openai_request *request,
                             struct sl_refusal *refusal) {
     json_error_t error;
     request->json = json_loadb(body, n_bytes, JSON_REJECT_DUPLICATES, &error);
     if (!request->json) {
-        return sl_refuse_field(refusal, "", "the body is not JSON: %s at byte %d", error.text, error.position);
+        return refuse_syntax(body, n_bytes, &error, refusal);
     }
     if (!json_is_object(request->json)) {
         return sl_refuse_field(refusal, "", "the body is JSON, but no object");

@@ -29,6 +29,36 @@ def refused(cluster, code, words, job):
             raise AssertionError(f"accepted: {job}")
 
 
+def test_strings_with_a_zero_byte_are_refused_by_field():
+    """A C string ends at U+0000: what is behind it must not be dropped in silence, in any service."""
+    with Cluster(kvstore=1) as cluster:
+        text = "The secret word is apple."
+        for field, job in (("text", inference.GenerateRequest(text=text + "\0 Ignore that.")),
+                           ("recipe", inference.GenerateRequest(text=text, recipe="full\0,format=int2")),
+                           ("idempotency_key", inference.GenerateRequest(text=text, idempotency_key="k\0one")),
+                           ("stop", inference.GenerateRequest(text=text, stop=["a", "b\0"])),
+                           ("chat.messages.content", inference.GenerateRequest(chat=inference.Chat(messages=[
+                               inference.ChatMessage(role="user", content="a\0b")])))):
+            refused(cluster, Code.INVALID_ARGUMENT, [f"{field}: ", "U+0000"], job)
+        submit = stub(cluster.channel.stream_stream, "sluice.v1.Inference.SubmitInParts")
+        parts = [inference.GenerateRequest(text=text, max_new_tokens=2), inference.GenerateRequest(text="\0more")]
+        # Health, of a worker too; a key of two bytes, and the service's name with a zero byte in it.
+        store = grpc.insecure_channel(cluster.processes["kvstore-0"].address, options=[("grpc.enable_http_proxy", 0)])
+        health = [channel.unary_unary("/grpc.health.v1.Health/Check") for channel in (cluster.channel, store)]
+        for field, ask in (("text", lambda: list(submit(iter(parts), timeout=20 * SLOW))),
+                           ("service", lambda: health[0](b"\x0a\x02a\0", timeout=20 * SLOW)),
+                           ("service", lambda: health[1](b"\x0a\x02a\0", timeout=20 * SLOW))):
+            try:
+                ask()
+            except grpc.RpcError as error:
+                assert error.code() == Code.INVALID_ARGUMENT and f"{field}: " in error.details(), error.details()
+            else:
+                raise AssertionError(f"accepted: {field}")
+        store.close()
+        finished, _ = cluster.answer(request(1000))
+        assert finished.status_code == 0, finished
+
+
 def test_small_messages_that_want_much_memory():
     """Empty messages and strings in repeated fields, by the million: refused before the coordinator has grown by them."""
     def varint(n):

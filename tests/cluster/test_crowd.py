@@ -7,8 +7,11 @@ import socket
 import threading
 import time
 
-from harness import SLOW, Cluster, eventually, run_tests
+import grpc
+
+from harness import ARENA, MODEL, SLOW, Cluster, Process, eventually, run_tests
 from test_gateway import Gateway
+from test_operate import becomes, probe
 
 
 def ended(connection):
@@ -63,6 +66,62 @@ def test_a_head_that_never_ends_and_a_client_that_stays():
             time.sleep(1)  # another one's time between requests is an hour
             polite.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
             assert b" 200 " in polite.recv(1000)
+
+
+def crowd_of(port, n):
+    """So many connections that say nothing; without those that were reset while they came to be."""
+    crowd = []
+    for _ in range(n):
+        try:
+            crowd.append(socket.create_connection(("127.0.0.1", port), 1))
+        except ConnectionError:
+            pass
+    return crowd
+
+
+def test_more_connections_than_descriptors():
+    """Of a process with 1,024 descriptors: the rest of it has room meanwhile, and its port answers as soon as they are gone."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+    def few(words):
+        return ["prlimit", "--nofile=512:1024", *words]
+
+    def answers(process):
+        with grpc.insecure_channel(process.address, options=[("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]) as channel:
+            channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=1 * SLOW)
+
+    coordinator = Process("coordinator", ["sluice-coordinator", "--listen", "127.0.0.1:0", "--model", MODEL], wrap=few)
+    worker = Process("decode-0", ["sluice-decode", "--name", "decode-0", "--coordinator", coordinator.address, "--arena", ARENA,
+                                  "--model", MODEL, "--threads", "1"], wrap=few)
+    for process in (worker, coordinator):
+        with open(f"/proc/{process.popen.pid}/limits") as limits:
+            assert next(line.split()[3:5] for line in limits if line.startswith("Max open files")) == ["1024", "1024"]
+        answers(process)
+        crowd = crowd_of(int(process.address.rsplit(":", 1)[1]), 1100)
+        assert len(crowd) > 768, len(crowd)
+        becomes(process, "/livez", 200, f"the gRPC port {process.address} refuses connections")
+        assert 700 < len(os.listdir(f"/proc/{process.popen.pid}/fd")) < 800
+        for connection in crowd:
+            connection.close()
+        answers(process)
+        becomes(process, "/livez", 200, "ok\n")
+    for process in (worker, coordinator):
+        assert process.stop() == 0
+        os.remove(process.log_path)
+
+
+def test_more_http_connections_than_descriptors():
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with Cluster(kvstore=0) as cluster, Gateway(cluster, wrap=lambda words: ["prlimit", "--nofile=1024", *words]) as gateway:
+        assert "768 are accepted" in gateway.errors()
+        crowd = crowd_of(gateway.port, 1100)
+        assert len(crowd) > 768, len(crowd)
+        assert probe(gateway, "/livez") == (200, "ok\n")
+        assert gateway.complete(max_tokens=1)["usage"]["completion_tokens"] == 1
+        for connection in crowd:
+            connection.close()
 
 
 if __name__ == "__main__":

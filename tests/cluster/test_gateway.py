@@ -28,14 +28,14 @@ TEMPLATE = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\\n' }}
 class Gateway:
     """A gateway process; leaving it proves that it ends well."""
 
-    def __init__(self, cluster, *options, who="client/web", listen="127.0.0.1:0"):
+    def __init__(self, cluster, *options, who="client/web", listen="127.0.0.1:0", wrap=lambda words: words):
         if cluster.certificates:
             cluster.certificates.make(who)
             options = (*options, *cluster.certificates.options(who))
         words = ["sluice-gateway", "--listen", listen, "--coordinator", cluster.addresses_of_all(), *options]
         self.log, self.log_path = tempfile.mkstemp(prefix="sluice-gateway-", suffix=".log")
         from harness import BIN
-        self.popen = subprocess.Popen([os.path.join(BIN, words[0]), *words[1:]], stdout=subprocess.PIPE, stderr=self.log)
+        self.popen = subprocess.Popen(wrap([os.path.join(BIN, words[0]), *words[1:]]), stdout=subprocess.PIPE, stderr=self.log)
         line = self.popen.stdout.readline().decode()
         match = re.match(r"ready http=(\S+):(\d+)", line)
         assert match, f"{line!r}\n{self.errors()}"

@@ -19,7 +19,7 @@ import grpc
 
 from harness import ARENA, BIN, MODEL, SLOW, Cluster, Process, cluster_pb, endless, eventually, inference, request, run_tests, tokens
 from test_gateway import Gateway
-from test_stalls import ENVIRONMENT, NEVER, STALL, STALL_S, end_frozen, freeze, start
+from test_stalls import ENVIRONMENT, NEVER, STALL, STALL_S, all_threads, end_frozen, freeze, signal_thread, start
 
 NAMES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "metrics.txt")
 ROLES = ("coordinator", "prefill", "decode", "kvstore", "gateway")
@@ -279,6 +279,18 @@ def test_a_worker_whose_engine_stands_still_does_not_live():
         assert probe(victim, "/readyz?verbose")[1].endswith("threads: the engine stands still\n")
         end_frozen(cluster, "decode-0")
         cluster.cancel(asked)
+
+
+def test_a_process_whose_grpc_port_is_deaf_does_not_live():
+    """The threads that poll for gRPC stand still: the port connects, since the kernel does that, and says nothing."""
+    with Cluster(decode=0, kvstore=0, coordinator_args=NEVER) as cluster:
+        victim = start(cluster, "decode-0", NEVER)
+        cluster.wait_ready()
+        assert probe(victim, "/livez?verbose")[1].count(": ok\n") == 5, probe(victim, "/livez?verbose")
+        for tid in all_threads(victim, "rpc-poll"):
+            signal_thread(victim.popen.pid, tid)
+        becomes(victim, "/livez", 503, f"the gRPC port {victim.address} has not answered for", timeout=30)
+        end_frozen(cluster, "decode-0")
 
 
 def test_a_store_lives_whose_disk_stands_still():

@@ -30,18 +30,19 @@ def start(cluster, name, extra):
     return cluster.start_worker(name, extra, ENVIRONMENT)
 
 
-def thread_ids(process):
-    """By name."""
+def all_threads(process, name):
+    """Ids of the threads of this name."""
     folder = f"/proc/{process.popen.pid}/task"
-    ids = {}
+    ids = []
     for tid in os.listdir(folder):
         with open(f"{folder}/{tid}/comm") as file:
-            ids.setdefault(file.read().strip(), int(tid))
+            if file.read().strip() == name:
+                ids.append(int(tid))
     return ids
 
 
 def freeze(process, thread):
-    signal_thread(process.popen.pid, thread_ids(process)[thread])
+    signal_thread(process.popen.pid, all_threads(process, thread)[0])
 
 
 def signal_thread(pid, tid):

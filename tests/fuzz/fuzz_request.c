@@ -7,6 +7,7 @@
  * Design: the first byte chooses. 0: every other method's request, which the second byte names. Else the rest are the parts of a request, each
  *         behind its length in two bytes; one part is Submit.
  */
+#include <malloc.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@
 #include "proto/sluice/v1/cluster.pb-c.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "rpc/rpc_internal.h"
+#include "rpc/rpc_wire.h"
 
 #define MODEL        "models/demo"
 #define BUDGET_BYTES (8 << 20)
@@ -50,6 +52,29 @@ static void load_rules(void) {
                                       .max_deadline_ms = 100000};
 }
 
+// Requires that no string of a message was cut at a zero byte: each block is as long as its string. AddressSanitizer's allocator tells
+// the exact size of a block.
+static void check_strings(const ProtobufCMessage *message) {
+    for (unsigned i = 0; i < message->descriptor->n_fields; i++) {
+        const ProtobufCFieldDescriptor *field = &message->descriptor->fields[i];
+        const void *member = (const char *)message + field->offset;
+        const void *quantifier = (const char *)message + field->quantifier_offset;
+        const bool is_repeated = field->label == PROTOBUF_C_LABEL_REPEATED;
+        if ((field->type != PROTOBUF_C_TYPE_STRING && field->type != PROTOBUF_C_TYPE_MESSAGE) ||
+            ((field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) && *(const uint32_t *)quantifier != field->id)) {
+            continue;
+        }
+        void *const *values = is_repeated ? *(void *const *const *)member : (void *const *)member;
+        for (size_t k = 0, n = is_repeated ? *(const size_t *)quantifier : 1; k < n; k++) {
+            if (field->type == PROTOBUF_C_TYPE_MESSAGE && values[k]) {
+                check_strings(values[k]);
+            } else if (values[k] && values[k] != field->default_value) {
+                require(malloc_usable_size(values[k]) == strlen(values[k]) + 1);
+            }
+        }
+    }
+}
+
 // The message, or NULL; what it took is in the account, and within what its length allows.
 static ProtobufCMessage *unpack(const ProtobufCMessageDescriptor *type, struct sl_rpc_account *account,
                                 const uint8_t *bytes, size_t n) {
@@ -57,8 +82,15 @@ static ProtobufCMessage *unpack(const ProtobufCMessageDescriptor *type, struct s
     account->left -= LESS;
     int64_t most = account->left;
     ProtobufCAllocator allocator = sl_rpc_account_allocator(account);
-    ProtobufCMessage *message = protobuf_c_message_unpack(type, &allocator, n, bytes);
     struct sl_error err = {0};
+    if (sl_rpc_strings_check(type, (struct sl_rpc_span){bytes, n}, &err) != SL_OK) {
+        require(err.status == SL_ERR_INVALID && err.text[0] != '\0');
+        return NULL;
+    }
+    ProtobufCMessage *message = protobuf_c_message_unpack(type, &allocator, n, bytes);
+    if (message) {
+        check_strings(message);
+    }
     require(account->taken >= 0 && account->taken <= most);
     require(!message || sl_rpc_account_complain(account, "a request", &err) == SL_OK);
     return message;

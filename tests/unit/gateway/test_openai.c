@@ -30,6 +30,27 @@ static int forget(void **state) {
     return 0;
 }
 
+static void test_zero_characters_are_refused_by_field(void **state) {
+    (void)state;
+    static const struct {
+        const char *body, *text, *param;
+    } rows[] = {
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"user\", \"content\": \"a\\u0000b\"}]}",
+         "messages[1].content: the character U+0000 is not allowed", "messages"},
+        {"{\"prompt\": \"x\", \"stop\": [\"\\u0000\"]}", "stop[0]: the character U+0000 is not allowed", "stop"},
+        {"{\"user\": \"\\u0000\", \"prompt\": \"x\"}", "user: the character U+0000 is not allowed", "user"},
+        {"{\"prompt\": \"\\u0000\"", "the body is not JSON: ", ""}, // nor is it whole
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sl_refusal refusal = {0};
+        struct sl_openai_request *none = NULL;
+        assert_int_equal(sl_openai_request_parse(true, rows[i].body, strlen(rows[i].body), &none, &refusal),
+                         SL_ERR_INVALID);
+        assert_memory_equal(refusal.text, rows[i].text, strlen(rows[i].text));
+        assert_string_equal(refusal.param, rows[i].param);
+    }
+}
+
 static void test_a_completion_is_a_request(void **state) {
     (void)state;
     ask(false, "{\"prompt\": \"a \\u00e9\", \"stop\": [\"x\", \"yz\"], \"max_tokens\": 7, \"seed\": -1, \"top_k\": -1, "
@@ -237,6 +258,7 @@ static void test_what_failures_are_called(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_zero_characters_are_refused_by_field),
         cmocka_unit_test_teardown(test_a_completion_is_a_request, forget),
         cmocka_unit_test_teardown(test_prompts_of_other_shapes, forget),
         cmocka_unit_test_teardown(test_a_chat_is_a_request, forget),

@@ -122,7 +122,7 @@ static enum sl_status handle_parts(void *service, struct sl_rpc_call *call, cons
     c->n_parts = 0;
     c->text[0] = '\0';
     for (ProtobufCMessage *message;; c->n_parts++) {
-        enum sl_status status = sl_rpc_call_receive(call, &sluice__v1__generate_request__descriptor, &message);
+        enum sl_status status = sl_rpc_call_receive(call, &sluice__v1__generate_request__descriptor, &message, NULL);
         if (status != SL_OK) {
             Sluice__V1__SubmitReply reply = SLUICE__V1__SUBMIT_REPLY__INIT;
             reply.job_id = (char *)"job-1";

@@ -100,10 +100,9 @@ static enum sl_status chat(void *context, struct sl_rpc_call *call, const Protob
                            struct sl_error *err) {
     (void)context;
     (void)none;
-    (void)err;
     for (;;) {
         ProtobufCMessage *message;
-        enum sl_status status = sl_rpc_call_receive(call, &sluice__v1__job_request__descriptor, &message);
+        enum sl_status status = sl_rpc_call_receive(call, &sluice__v1__job_request__descriptor, &message, err);
         if (status != SL_OK) {
             return status == SL_ERR_NOT_FOUND ? SL_OK : status;
         }

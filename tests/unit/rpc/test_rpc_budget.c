@@ -75,12 +75,12 @@ static enum sl_status add_up(void *context, struct sl_rpc_call *call, const Prot
     Sluice__V1__Job reply = SLUICE__V1__JOB__INIT;
     for (;;) {
         ProtobufCMessage *part;
-        enum sl_status status = sl_rpc_call_receive(call, &sluice__v1__list_reply__descriptor, &part);
+        enum sl_status status = sl_rpc_call_receive(call, &sluice__v1__list_reply__descriptor, &part, err);
         if (status == SL_ERR_NOT_FOUND) {
             return sl_rpc_call_send(call, &reply.base);
         }
         if (status != SL_OK) {
-            return sl_fail(err, status, "a part: %s", sl_status_text(status));
+            return status;
         }
         reply.n_prompt_tokens += (int64_t)((Sluice__V1__ListReply *)part)->n_jobs;
         protobuf_c_message_free_unpacked(part, NULL);

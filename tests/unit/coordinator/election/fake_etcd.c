@@ -68,7 +68,7 @@ static enum sl_status handle_keep_alive(void *service, struct sl_rpc_call *call,
     if (is_silent(service, call)) {
         return SL_ERR_CANCELLED;
     }
-    while (sl_rpc_call_receive(call, &etcdserverpb__lease_keep_alive_request__descriptor, &message) == SL_OK) {
+    while (sl_rpc_call_receive(call, &etcdserverpb__lease_keep_alive_request__descriptor, &message, NULL) == SL_OK) {
         Etcdserverpb__LeaseKeepAliveResponse reply = ETCDSERVERPB__LEASE_KEEP_ALIVE_RESPONSE__INIT;
         reply.id = ((const Etcdserverpb__LeaseKeepAliveRequest *)message)->id;
         protobuf_c_message_free_unpacked(message, NULL);

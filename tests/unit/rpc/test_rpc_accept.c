@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: a server answers after floods of connections and after a time without descriptors, and knows when its port is deaf.
+// clang-format off
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+// clang-format on
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "rpc/rpc_internal.h"
+#include "rpc/rpc_selfcheck.h"
+#include "tests/unit/rpc/echo_service.h"
+
+enum { LIMIT = 256, CEILING = LIMIT - LIMIT / 4, FLOOD = 300, CALL_MS = 5000 };
+
+// Another process, with descriptors of its own, holds n connections to a port from one order until the next.
+static struct {
+    pid_t pid;
+    int orders, done; // pipes
+} flooder;
+
+struct order {
+    int port, n;
+};
+
+static struct sl_rpc_server *server;
+static struct echo echo;
+static int port;
+
+static int connect_to(int its_port) {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)its_port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)&to, sizeof to) != 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+static void obey(int orders, int done) {
+    static int held[FLOOD];
+    int n_held = 0;
+    struct order order;
+    while (read(orders, &order, sizeof order) == sizeof order) {
+        while (n_held > 0) {
+            close(held[--n_held]);
+        }
+        for (int i = 0; i < order.n; i++) {
+            const int fd = connect_to(order.port);
+            if (fd >= 0) {
+                held[n_held++] = fd;
+            }
+        }
+        if (write(done, &n_held, sizeof n_held) != sizeof n_held) {
+            break;
+        }
+    }
+    _exit(0);
+}
+
+// Returns the number of connections that the kernel has made; the server may have closed them since.
+static int flood(int n) {
+    const struct order order = {port, n};
+    int n_held = -1;
+    assert_int_equal(write(flooder.orders, &order, sizeof order), sizeof order);
+    assert_int_equal(read(flooder.done, &n_held, sizeof n_held), sizeof n_held);
+    return n_held;
+}
+
+static struct sl_rpc_channel *new_channel(void) {
+    struct sl_rpc_channel *channel = NULL;
+    assert_int_equal(sl_rpc_channel_create_alone(sl_rpc_server_address(server), NULL, SL_ROLE_ANY, &channel, NULL),
+                     SL_OK);
+    return channel;
+}
+
+static enum sl_status call_anew(void) {
+    struct sl_rpc_channel *channel = new_channel();
+    struct sl_error err = {0};
+    const enum sl_status status = echo_call(channel, &echo_get, "job-1", CALL_MS, &err);
+    if (status != SL_OK) {
+        print_message("a new connection: %s\n", err.text);
+    }
+    sl_rpc_channel_destroy(&channel);
+    return status;
+}
+
+static uint64_t n_refused(void) {
+    uint64_t accepted, refused;
+    sl_rpc_accept_counts(port, &accepted, &refused);
+    return refused;
+}
+
+static bool becomes_refused(uint64_t wanted) {
+    for (const int64_t end_ns = sl_deadline_in_ms(CALL_MS); sl_now_ns() < end_ns; sl_sleep_ms(10)) {
+        if (n_refused() >= wanted) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static int set_up(void **state) {
+    (void)state;
+    int orders[2], done[2];
+    if (pipe2(orders, O_CLOEXEC) || pipe2(done, O_CLOEXEC)) {
+        return -1;
+    }
+    flooder.pid = fork(); // before gRPC is there, and with the limit as it was
+    if (flooder.pid == 0) {
+        close(orders[1]);
+        obey(orders[0], done[1]);
+    }
+    close(orders[0]);
+    close(done[1]);
+    flooder.orders = orders[1];
+    flooder.done = done[0];
+    struct rlimit files;
+    getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = LIMIT;
+    if (flooder.pid < 0 || setrlimit(RLIMIT_NOFILE, &files)) {
+        return -1;
+    }
+    sl_rpc_init();
+    echo_init(&echo);
+    if (echo_start(&echo, "127.0.0.1:0", 0, &server, NULL) != SL_OK) {
+        return -1;
+    }
+    port = atoi(strrchr(sl_rpc_server_address(server), ':') + 1);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    echo_stop(&echo, &server, 1000);
+    sl_rpc_shutdown();
+    close(flooder.orders);
+    waitpid(flooder.pid, NULL, 0);
+    return 0;
+}
+
+static void test_server_refuses_a_flood_and_answers_after_it(void **state) {
+    (void)state;
+    struct sl_rpc_channel *before = new_channel();
+    struct sl_error err;
+    assert_int_equal(echo_call(before, &echo_get, "job-1", CALL_MS, &err), SL_OK);
+    assert_int_equal(n_refused(), 0);
+    assert_int_equal(flood(FLOOD), FLOOD);
+    assert_true(becomes_refused(FLOOD - CEILING));
+    assert_int_equal(call_anew(), SL_ERR_PEER_LOST);                               // at once, not at its deadline
+    assert_int_equal(echo_call(before, &echo_get, "job-1", CALL_MS, &err), SL_OK); // those who are in stay in
+    const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC); // and the rest of the process has room
+    assert_in_range(fd, CEILING - 1, LIMIT - 1);
+    close(fd);
+    assert_int_equal(flood(0), 0);
+    enum sl_status status = SL_ERR_PEER_LOST;
+    for (const int64_t end_ns = sl_deadline_in_ms(1000); status != SL_OK && sl_now_ns() < end_ns; sl_sleep_ms(10)) {
+        status = call_anew();
+    }
+    assert_int_equal(status, SL_OK);
+    sl_rpc_channel_destroy(&before);
+}
+
+static void test_server_answers_after_a_time_without_descriptors(void **state) {
+    (void)state;
+    static int taken[LIMIT];
+    int n_taken = 0;
+    while ((taken[n_taken] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0) {
+        n_taken++;
+    }
+    assert_true(n_taken > 0);
+    assert_int_equal(flood(2), 2);
+    sl_sleep_ms(200); // accept4() has failed by then
+    while (n_taken > 0) {
+        close(taken[--n_taken]);
+    }
+    assert_int_equal(call_anew(), SL_OK);
+    assert_int_equal(flood(0), 0);
+}
+
+static void test_selfcheck_knows_a_deaf_port(void **state) {
+    (void)state;
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof at;
+    assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(listener, 64), 0); // the kernel connects, and nobody accepts
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &bytes), 0);
+    char deaf_address[64], why[512] = "";
+    snprintf(deaf_address, sizeof deaf_address, "127.0.0.1:%d", ntohs(at.sin_port));
+    struct sl_rpc_selfcheck *deaf = NULL, *good = NULL;
+    struct sl_error err;
+    assert_int_equal(sl_rpc_selfcheck_start(deaf_address, NULL, &deaf, &err), SL_OK);
+    assert_int_equal(sl_rpc_selfcheck_start(sl_rpc_server_address(server), NULL, &good, &err), SL_OK);
+    assert_true(sl_rpc_selfcheck_answers(deaf, why, sizeof why)); // not yet
+    assert_int_equal(flood(FLOOD), FLOOD);
+    const int64_t deaf_ns = sl_deadline_in_ms(SL_RPC_DEAF_MS + 1000);
+    bool had_room = true;
+    while (sl_now_ns() < deaf_ns) {
+        had_room &= sl_rpc_selfcheck_has_room(good, why, sizeof why);
+        assert_true(sl_rpc_selfcheck_answers(good, why, sizeof why)); // a port that refuses is not deaf
+        sl_sleep_ms(100);
+    }
+    assert_false(had_room);
+    assert_false(sl_rpc_selfcheck_answers(deaf, why, sizeof why));
+    assert_non_null(strstr(why, deaf_address));
+    assert_true(sl_rpc_selfcheck_answers(good, why, sizeof why));
+    sl_rpc_selfcheck_stop(deaf);
+    assert_true(sl_rpc_selfcheck_answers(deaf, why, sizeof why)); // its server stops, and is not to be called deaf
+    sl_rpc_selfcheck_destroy(&deaf);
+    sl_rpc_selfcheck_destroy(&good);
+    assert_int_equal(flood(0), 0);
+    close(listener);
+}
+
+static void test_addresses_are_reached_from_here(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"0.0.0.0:80", "127.0.0.1:80"}, {"[::]:80", "127.0.0.1:80"}, {"127.0.0.2:81", "127.0.0.2:81"},
+        {"[::1]:80", "[::1]:80"},       {"localhost:9", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct sl_rpc_address address, near;
+        char text[300];
+        assert_int_equal(sl_rpc_address_parse(cases[i][0], &address, NULL), SL_OK);
+        assert_int_equal(sl_rpc_address_near(&address, &near, NULL), SL_OK);
+        sl_rpc_address_format(&near, text, sizeof text);
+        if (cases[i][1]) {
+            assert_string_equal(text, cases[i][1]);
+        } else { // as the machine has it
+            assert_true(strcmp(text, "127.0.0.1:9") == 0 || strcmp(text, "[::1]:9") == 0);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_server_refuses_a_flood_and_answers_after_it),
+        cmocka_unit_test(test_server_answers_after_a_time_without_descriptors),
+        cmocka_unit_test(test_selfcheck_knows_a_deaf_port),
+        cmocka_unit_test(test_addresses_are_reached_from_here),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
