@@ -1,19 +1,19 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""docs/quality.md: what every recipe costs models/demo in answers, with its pictures in docs/quality/.
+"""Writes docs/quality.md and docs/quality-tables.md: the score of models/demo under every recipe, with pictures in docs/quality/.
 
-    make quality                     an hour and a half on two cores; answers that were given are not asked again
-    tools/quality.py --samples 1     a tenth of the questions: a look, written to build/quality/look.md
-    tools/quality.py --rows h2o,...  these recipes alone, their rows put into the page in place of those that it has
+    make quality                     takes an hour and a half on two cores; a second run asks only the questions without an answer
+    tools/quality.py --samples 1     asks a tenth of the questions and writes their tables to build/quality/look.md
+    tools/quality.py --rows h2o,...  measures these recipes alone and replaces their rows in docs/quality-tables.md
 
-Everything is measured by `sluice`; this only runs it, on all processors, and makes one page of what it says. Answers are
-kept in build/quality, for as many processes as there were; the sections about errors and running text take minutes and
-are measured anew. What stands between the marks WRITTEN and END in docs/quality.md is somebody's reading of the
-tables and is taken over as it is.
+`sluice` measures everything. This script runs it on all processors and collects its tables in docs/quality-tables.md.
+The script keeps the answers in build/quality, in one file for each process. It measures attention errors and running text
+again each time, which takes minutes. docs/quality.md explains the tables: people write the text between the marks WRITTEN
+and END, and the script copies that text unchanged.
 
-Rows that are measured alone are beside others that were measured before: that goes only where the full cache, which is asked again,
-answers as the page says, and where nothing else on the page was made of them; running text is measured anew as a whole. What cannot be
-brought up to date is said on the page: the pictures.
+--rows puts new rows next to older ones. The script does so only if the full cache, which it measures again, scores as the
+page says, and if no claim or summary on the page uses the rows. It measures all of the running text again. It does not
+draw the pictures again, and the page says so.
 """
 import argparse
 import collections
@@ -27,14 +27,15 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build/bin")) / "sluice"
-MODEL, PLAN, WORK, PAGE, PICTURES = (pathlib.Path(p) for p in (
-    "models/demo", "lab/eval/papers/demo.json", "build/quality", "docs/quality.md", "docs/quality"))
-TEXTS = ["GPL-3", "Apache-2.0", "MPL-1.1", "GFDL-1.3"]  # of /usr/share/common-licenses
+MODEL, PLAN, WORK, PAGE, TABLES, PICTURES = (pathlib.Path(p) for p in (
+    "models/demo", "lab/eval/papers/demo.json", "build/quality", "docs/quality.md", "docs/quality-tables.md", "docs/quality"))
+TEXTS = ["GPL-3", "Apache-2.0", "MPL-1.1", "GFDL-1.3"]  # in /usr/share/common-licenses
 WRITTEN, END = "<!-- WRITTEN: by hand, kept -->", "<!-- END -->"
+NOTE = "Rows measured alone, after the others:"
 
 
 def run(*arguments, **options):
-    """The standard output of a `sluice` command, whose progress goes to the terminal."""
+    """Returns the standard output of a `sluice` command. Its progress goes to the terminal."""
     command = [str(SLUICE), *map(str, arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, **options)
     if done.returncode != 0:
@@ -47,13 +48,13 @@ def shown(*arguments):
 
 
 def ask(name, parts, *arguments):
-    """Questions in `parts` processes, a thread each; the file of all answers."""
+    """Asks the questions in `parts` processes of one thread each. Returns the file with all answers."""
     files = [WORK / f"{name}-{i + 1}-of-{parts}.jsonl" for i in range(parts)]
     commands = [[str(SLUICE), "eval", "suites", *map(str, arguments), "--threads", "1", "--part", f"{i + 1}/{parts}",
                  "--out", str(files[i])] for i in range(parts)]
     logs = [ROOT / file.with_suffix(".log") for file in files]
     running = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=open(log, "w") if i > 0 else None)
-               for i, (command, log) in enumerate(zip(commands, logs))]  # the first one's progress is for the terminal
+               for i, (command, log) in enumerate(zip(commands, logs))]  # the first process shows its progress on the terminal
     while any(process.poll() is None for process in running) and not any(process.poll() for process in running):
         time.sleep(0.2)
     failed = next((i for i, process in enumerate(running) if process.poll()), None)
@@ -61,9 +62,9 @@ def ask(name, parts, *arguments):
         for process in running:
             process.terminate()
             process.wait()
-        why = f"; {logs[failed]} says why" if failed > 0 else ""
+        why = f"; see {logs[failed]}" if failed > 0 else ""
         sys.exit(f"quality: `{' '.join(commands[failed])}` failed with exit code {running[failed].returncode}{why}. "
-                 "The answers so far are kept.")
+                 "The answers so far are in build/quality.")
     whole = WORK / f"{name}.jsonl"
     with open(ROOT / whole, "wb") as out:
         for file in files:
@@ -72,7 +73,7 @@ def ask(name, parts, *arguments):
 
 
 def section(path, level=2):
-    """A page that sluice wrote, one level deeper, without its title."""
+    """Returns a page that sluice wrote, without its title and with headings one level deeper."""
     lines = (ROOT / path).read_text().split("\n")
     return "\n".join("#" * (level - 1) + line if line.startswith("#") else line for line in lines[1:]).strip()
 
@@ -83,7 +84,7 @@ def table(head, rows):
 
 
 def running_text(name):
-    """A licence as running text, which is what the demo model knows."""
+    """Writes a license as running text, which the demo model was trained on. Returns the file."""
     words = pathlib.Path("/usr/share/common-licenses", name).read_text(errors="replace").split()
     path = WORK / f"{name}.txt"
     (ROOT / path).write_text(" ".join(words))
@@ -99,12 +100,10 @@ def suites(arguments):
     return "\n\n".join([
         "## Every preset, the papers' own settings, and combinations",
         shown("eval", "suites", "--model", MODEL, "--plan", PLAN),
-        "![score by bytes shipped](quality/suites-pareto.png)",
-        section(page),
-        "Scores by recipe, and by recipe and task: [bars](quality/suites-bars.png), [tasks](quality/suites-tasks.png)."])
+        section(page)])
 
 
-# Locret's claim about numbers, at its own settings in proportion: a tenth of the slots, read in chunks.
+# Tests Locret's claim about numbers with the paper's settings scaled down: a tenth of the slots, prompts read in chunks.
 BUDGET = "budget=0.1,chunk=256"
 HEADS = [("locret, trained heads", MODEL, f"locret,{BUDGET},scope=stabilizers:128+tail:32"),
          ("locret, untrained heads", WORK / "untrained", f"locret,{BUDGET},scope=stabilizers:128+tail:32"),
@@ -131,8 +130,8 @@ def heads(arguments):
                 rows.append([recipes.get(row["recipe"], row["name"]), *(f"{100 * c['score']:.1f}" for c in row["cells"]),
                              f"{100 * row['shipped']:.1f}%"])
     return "\n\n".join([
-        "## Retaining heads: numbers, a tenth of the slots, read in chunks",
-        f"{commands[0]}, and the same with heads as they are before training ({shown(*train)}).",
+        "## Retaining heads: the task `number`, a tenth of the slots, prompts read in chunks",
+        f"{commands[0]}. The last row uses untrained heads, which this command writes: {shown(*train)}.",
         table(["recipe", "4096 tokens", "8192 tokens", "shipped"], rows)])
 
 
@@ -141,7 +140,7 @@ VALUES = {"": "", "+CAOTE": ",value=caote", "+FastCAOTE": ",value=fastcaote"}
 
 
 def caote(arguments):
-    """Of texts and layers: the error of the attention output over what follows the prompt, X beside X+CAOTE."""
+    """Returns a table of the attention output's error after the prompt, for X and X+CAOTE: means over texts and layers."""
     del arguments
     errors, budgets = collections.defaultdict(list), ("0.1", "0.2", "0.5")
     recipes = {f"{base}{value},budget={b},when=chunk,chunk=128": (x + v, b)
@@ -161,9 +160,10 @@ def caote(arguments):
                                   " (more)") for b in budgets)])
     return "\n\n".join([
         "## CAOTE: error of the attention output",
-        "CAOTE's own settings: nothing protected, evicted behind every 128 tokens. Relative error over the 128 tokens behind a "
-        f"prompt of 2,048, mean over layers and over {len(TEXTS)} texts ({', '.join(TEXTS)} as running text): "
-        "`sluice eval fidelity`. Beside: whether it is less or more than without.",
+        "`sluice eval fidelity` prints the relative error of the attention output for the 128 tokens after a prompt of 2,048. "
+        f"The table has means over layers and over {len(TEXTS)} texts ({', '.join(TEXTS)} as running text). "
+        "Settings are those of CAOTE's paper: no slot is protected, and the recipe evicts after every 128 tokens. "
+        "\"Less\" and \"more\" compare with the same method without CAOTE.",
         table(["recipe", *(f"budget={b}" for b in budgets)], rows)])
 
 
@@ -172,13 +172,13 @@ def above_full(name, m):
 
 
 def stream(*arguments):
-    """What `sluice eval perplexity` measured, by recipe."""
+    """Returns the measurements of `sluice eval perplexity`, by recipe."""
     lines = run("eval", "perplexity", "--model", MODEL, *arguments, "--json").splitlines()
     return {m["case"]: m for m in map(json.loads, lines) if "perplexity" in m}
 
 
 def one_by_one(arguments):
-    """What CAOTE's formula is exact for: behind every token one slot goes."""
+    """Returns a table of evictions of one slot after each token, where CAOTE's formula is exact."""
     del arguments
     recipes = {f"{base}{value},budget=256,when=chunk": x + v for x, base in PAIRS.items() if x != "SnapKV"
                for v, value in VALUES.items()}
@@ -187,8 +187,9 @@ def one_by_one(arguments):
     measured = stream(*texts, *what)
     return "\n\n".join([
         "## CAOTE: one slot at a time",
-        f"What its formula is exact for: {' and '.join(TEXTS[:2])}, 2,048 tokens of each, 256 slots, one evicted behind every token. "
-        "Nats a token above the full cache's: `sluice eval perplexity --chunk 1`.",
+        "`sluice eval perplexity --chunk 1` prints nats per token above the full cache (row full: perplexity). "
+        f"It reads 2,048 tokens each of {' and '.join(TEXTS[:2])} with 256 slots and evicts one slot after each token. "
+        "CAOTE's formula is exact for this case.",
         table(["recipe", "256 slots"], [[recipes.get(c, c), above_full(c, m)] for c, m in measured.items()])])
 
 
@@ -205,32 +206,33 @@ def perplexity(arguments):
             rows.setdefault(name, [""] * len(budgets))[i] = above_full(name, m)
     return "\n\n".join([
         "## Running text that streams through the cache",
-        f"{len(TEXTS)} texts, up to 4,096 tokens of each, each predicted from so many slots and its own chunk of 32: nats a token above "
-        "the full cache's, with the 95% interval of a paired bootstrap (full: perplexity): `sluice eval perplexity`. Presets that "
-        "do not stream are left out. As in CAOTE's paper: nothing protected, each head for itself.",
+        "`sluice eval perplexity` prints nats per token above the full cache, with the 95% interval of a paired bootstrap (row full: "
+        f"perplexity). It reads up to 4,096 tokens of each of {len(TEXTS)} texts and predicts each token from the kept slots and "
+        "the token's own chunk of 32. "
+        "Presets that cannot stream are absent. \"As in CAOTE's paper\": no slot is protected, and each head chooses its own slots.",
         table(["recipe", *(f"{b} slots" for b in budgets)], [[name, *cells] for name, cells in rows.items()])])
 
 
-# ---- some rows of a page that is there --------------------------------------------------------------------------------
+# ---- replacing rows of an existing page -------------------------------------------------------------------------------
 
 def cells_of(line):
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
 def exchange(text, lines, n_keys):
-    """The table rows `lines` in the place of those of the page with the same first cells, and "full" as it stands there."""
+    """Replaces the rows of `text` that have the same first cells as `lines`. Exits if the row "full" differs from the page."""
     rows = text.split("\n")
     places = {}
     for i, row in enumerate(rows):
         if row.startswith("| "):
-            places.setdefault(tuple(cells_of(row)[:n_keys]), i)  # a table of claims may follow
+            places.setdefault(tuple(cells_of(row)[:n_keys]), i)  # keep the first match: the table of claims comes later
     for line in lines:
         key = tuple(cells_of(line)[:n_keys])
         if key not in places:
-            sys.exit(f"quality: {PAGE} has no row {' '.join(key)}")
+            sys.exit(f"quality: {TABLES} has no row {' '.join(key)}")
         if key[0] == "full" and rows[places[key]] != line:
-            sys.exit(f"quality: the full cache does not do as {PAGE} says, which was made elsewhere: measure everything\n"
-                     f"  there  {rows[places[key]]}\n  now    {line}")
+            sys.exit(f"quality: the full cache scores differently than {TABLES} says; run `make quality` to measure every row\n"
+                     f"  page  {rows[places[key]]}\n  now   {line}")
         rows[places[key]] = line
     return "\n".join(rows)
 
@@ -239,8 +241,11 @@ def suites_rows(text, names, arguments):
     plan = json.loads((ROOT / PLAN).read_text())
     plan["recipes"] = [recipe for recipe in plan["recipes"] if recipe["name"] in names]
     claimed = {side for claim in plan.pop("claims") for side in (claim["better"], claim["worse"])} & names
-    if claimed or {recipe["name"] for recipe in plan["recipes"]} != names:
-        sys.exit(f"quality: {', '.join(sorted(claimed or names))}: claims are made of it, or {PLAN} does not have it; measure everything")
+    if claimed:
+        sys.exit(f"quality: claims use {', '.join(sorted(claimed))}; run `make quality` to measure every row")
+    unknown = names - {recipe["name"] for recipe in plan["recipes"]}
+    if unknown:
+        sys.exit(f"quality: {PLAN} has no recipe {', '.join(sorted(unknown))}")
     filtered, page = WORK / "rows.json", WORK / "rows.md"
     (ROOT / filtered).write_text(json.dumps(plan, indent=1))
     what = ("--model", MODEL, "--plan", filtered)
@@ -249,57 +254,72 @@ def suites_rows(text, names, arguments):
     best = [float(cells_of(row)[3]) for row in text[text.index("### The best recipe"):].split("\n") if row.count("%") > 1]
     mean = max(float(cells_of(line)[-3]) for line in lines if not line.startswith("| full "))
     if mean >= min(best):
-        sys.exit(f"quality: a row with {mean} points may be among the best for its bytes; measure everything")
+        sys.exit(f"quality: a row with {mean} points may be among the best for its bytes; run `make quality` to measure every row")
     return exchange(text, lines, 2)
 
 
 def some_rows(arguments):
     names = set(arguments.rows.split(","))
-    head, rest = (ROOT / PAGE).read_text().split(END)
-    sections = rest.split("\n## ")
+    sections = (ROOT / TABLES).read_text().split("\n## ")
     for i, text in enumerate(sections):
         if text.startswith("Every preset"):
-            title, command, picture, others = suites_rows(text, names, arguments).split("\n\n", 3)
-            said = f"Measured alone, later than the other rows: {', '.join(sorted(names))}. The pictures show what stood there before."
-            if others.startswith("Measured alone"):
+            title, command, others = suites_rows(text, names, arguments).split("\n\n", 2)
+            note = f"{NOTE} {', '.join(sorted(names))}. The pictures show the scores before that."
+            if others.startswith(NOTE):
                 others = others.split("\n\n", 1)[1]
-            sections[i] = "\n\n".join([title, command, picture, said, others])
+            sections[i] = "\n\n".join([title, command, note, others])
         elif text.startswith("Running text"):
-            sections[i] = perplexity(arguments).removeprefix("## ")  # in minutes, so all of it
-    (ROOT / PAGE).write_text(head + END + "\n## ".join(sections).rstrip("\n") + "\n")
-    print(f"written: {PAGE}")
+            sections[i] = perplexity(arguments).removeprefix("## ")  # takes minutes, so measure all rows
+    (ROOT / TABLES).write_text("\n## ".join(sections).rstrip("\n") + "\n")
+    print(f"wrote {TABLES}")
 
 
-def written():
-    """What somebody wrote into the page; the marks alone where there is none."""
+def prose():
+    """Returns docs/quality.md: an opening, the pictures, and the text that is between the marks now."""
     page = ROOT / PAGE
     text = page.read_text() if page.exists() else ""
-    if WRITTEN not in text:
-        return f"{WRITTEN}\n{END}"
-    return text[text.index(WRITTEN):text.index(END) + len(END)]
+    kept = text[text.index(WRITTEN):text.index(END) + len(END)] if WRITTEN in text else f"{WRITTEN}\n{END}"
+    return "\n\n".join([
+        "# What recipes cost in answers",
+        "For operators who choose a recipe, and for developers who compare eviction methods. After this page you can choose a "
+        "recipe for a given number of shipped bytes, and you know what its answers lose.",
+        "models/demo answers questions with known answers under every recipe. `make quality` asks them and writes this page and "
+        "[quality-tables.md](quality-tables.md), which names the command that prints each table. docs/EVALUATION.md describes the "
+        "questions and the scoring, docs/RECIPES.md the recipes.",
+        "![score by bytes shipped](quality/suites-pareto.png)",
+        "Two more pictures: scores by [recipe](quality/suites-bars.png) and by [recipe and task](quality/suites-tasks.png). "
+        "The pictures show the last full run; quality-tables.md lists rows that are newer.",
+        kept]) + "\n"
+
+
+def tables(sections):
+    """Returns docs/quality-tables.md."""
+    return "\n\n".join([
+        "# What recipes cost in answers: the tables",
+        "Appendix to [quality.md](quality.md), for readers who want the score of one recipe, task and length. "
+        "`make quality` writes this page. Each section names the command that prints its figures.",
+        *sections]) + "\n"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=0, help="questions of a task and length; 0: as the plan says")
+    parser.add_argument("--samples", type=int, default=0, help="questions per task and length; 0: as in the plan")
     parser.add_argument("--parts", type=int, default=os.cpu_count(), help="processes")
-    parser.add_argument("--rows", metavar="NAME,...", help="of the plan's recipes: these alone")
+    parser.add_argument("--rows", metavar="NAME,...", help="measure only these recipes of the plan")
     arguments = parser.parse_args()
     if not os.access(SLUICE, os.X_OK):
-        sys.exit(f"quality: {SLUICE} is not there; `make build` makes it, or SLUICE_BIN says where it is")
+        sys.exit(f"quality: {SLUICE} does not exist; run `make build`, or set SLUICE_BIN to its folder")
     for folder in (WORK, PICTURES):
         (ROOT / folder).mkdir(parents=True, exist_ok=True)
     if arguments.rows:
         return some_rows(arguments)
     sections = [make(arguments) for make in (heads, caote, one_by_one, perplexity, suites)]
-    page = "\n\n".join([
-        "# What recipes cost in answers",
-        "models/demo answers questions whose answers are known, under every recipe. Made by `make quality`; "
-        "docs/EVALUATION.md says what is asked and how it is counted, docs/RECIPES.md what the recipes are.",
-        written(), sections[-1], *sections[:-1]])
-    where = PAGE if not arguments.samples else WORK / "look.md"
-    (ROOT / where).write_text(page + "\n")
-    print(f"written: {where}")
+    pages = [(WORK / "look.md", tables([sections[-1], *sections[:-1]]))]
+    if not arguments.samples:
+        pages = [(TABLES, pages[0][1]), (PAGE, prose())]
+    for where, page in pages:
+        (ROOT / where).write_text(page)
+        print(f"wrote {where}")
 
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ static const struct sl_task_kind passkey = {.write = sl_write_passkey, .haystack
 static const struct sl_task_kind number = {.write = sl_write_number, .haystack = SL_HAYSTACK_NOISE};
 static const struct sl_task_kind kv = {.write = sl_write_kv, .min_size = 4};
 
-// To add one: a row here, a kind above, where that is not enough a writer, and its form in docs/EVALUATION.md. The tests
-// go through the table. Metrics are those of the benchmark that has the task, RULER or InfiniteBench.
+// To add one: add a row here, a kind above, a writer if no existing one fits, and its form in docs/EVALUATION_TASKS.md. The tests
+// run every row. A task uses the metric of its benchmark, RULER or InfiniteBench.
 static const struct sl_task tasks[] = {
     {"niah-noise", "the number of one key, in four sentences repeated", "contains-all", 24, 1, true, 40, &niah_noise},
     {"niah-essay", "the number of one key, in running text", "contains-all", 24, 1, true, 40, &niah_essay},

@@ -104,7 +104,7 @@ static inline int count_text(const char *text, const char *part) {
     return n;
 }
 
-// What a model that is right writes behind the prompt: docs/EVALUATION.md. malloc'd.
+// Returns a correct model's answer to the prompt (docs/EVALUATION_TASKS.md), allocated with malloc.
 static inline char *answer_text(const struct sl_task *task, const struct sl_sample *sample) {
     char *text = NULL;
     size_t n_bytes = 0;

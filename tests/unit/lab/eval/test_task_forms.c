@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: prompts are exactly what docs/EVALUATION.md says: the question at the end, every fact as often as it should
- *          stand there, and the answers are what the context, read back, gives.
+ * Purpose: tests that prompts are exactly as docs/EVALUATION_TASKS.md describes: the question is at the end, each fact
+ *          appears the right number of times, and the answers follow from the context.
  */
 #include <setjmp.h>
 #include <stdarg.h>
