@@ -9,6 +9,7 @@
 #include "base/pulse.h"
 #include "model/forward.h"
 #include "runtime/device_choice.h"
+#include "runtime/loading.h"
 #include "text/tokenizer/tokenizer.h"
 
 struct sl_runtime_config {
@@ -25,6 +26,8 @@ struct sl_runtime_config {
     bool pin;       // give each thread a processor of its own
     int max_rows;   // of the engine; 0: none
     bool tokenizer; // load it too
+    sl_loading_fn loading_fn; // reports how far the model is loaded; NULL: the log alone
+    void *loading_arg;
 };
 
 struct sl_transfer;
