@@ -64,6 +64,7 @@ static enum sl_status open_model(struct sl_node *node, int max_rows, struct sl_e
                                             .pin = node->config.pin,
                                             .max_rows = max_rows,
                                             .tokenizer = true,
+                                            .stall_ms = node->config.stall_ms,
                                             .loading_fn = report};
         status = sl_runtime_open(&runtime, &node->runtime, err);
     }
@@ -118,6 +119,9 @@ static enum sl_status open_direct(struct sl_node *node, bool arrives, struct sl_
                                     .one_device = sl_runtime_ranks(&node->runtime) == 1,
                                     .network_reaches = reaches,
                                     .ordinary = reaches && sl_device_network_view(device, arena) != arena};
+    char ucx[32];
+    means.ucx = ucx;
+    means.ucx_is_new = sl_fabric_ucx_puts_from_devices(ucx, sizeof ucx);
     if (means.wanted && !means.ordinary) {
         means.ucx_knows_cuda = sl_fabric_knows_cuda(node->fabric);
         means.has_rdma = sl_fabric_has_rdma(node->fabric);

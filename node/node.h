@@ -73,7 +73,8 @@ struct sl_node_config {
         SL_OPTION_ROW(                                                                                                 \
             "stall-after", 0, SL_OPTION_DURATION, "30s", "TIME",                                                       \
             "a thread that has work and gets nothing done for so long stands still: health says so, jobs go "          \
-            "on elsewhere; after twice the time this process ends",                                                    \
+            "on elsewhere; after twice the time this process ends. It ends, too, when a device has work and gets "     \
+            "nothing done for so long",                                                                                \
             SL_FIELD(sl_node_config, stall_ms), 1000, 86400000),                                                       \
         SL_OPTION_ROW("inject", 0, SL_OPTION_STRING, "", "FAULT", "fault injection for tests (fabric/fabric.h)",       \
                       SL_FIELD(sl_node_config, inject)),                                                               \

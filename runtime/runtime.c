@@ -158,6 +158,7 @@ static enum sl_status open_device(const struct sl_runtime_config *config, const 
     }
     if (status == SL_OK) {
         r->stream = sl_device_stream(r->device, SL_STREAM_COMPUTE);
+        sl_device_limit_waits(r->device, config->stall_ms > 0 ? config->stall_ms : SL_DEVICE_STILL_MS);
     }
     return status;
 }

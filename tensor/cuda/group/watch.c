@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "tensor/cuda/launching.h"
+#include "tensor/device.h"
 
 #define CONNECT_MS                                                                                                     \
     60000 // finding out how devices reach each other takes seconds; a rank that fails meanwhile ends it at once
@@ -114,7 +115,11 @@ static enum sl_status make_room(struct gpu_watch *w, struct sl_error *err) {
     while (w->n_queued - w->n_done == GPU_WATCHED) {
         struct gpu_event *end = oldest(w)->end;
         pthread_mutex_unlock(&w->lock);
-        enum sl_status status = w->driver->event_wait(end, err);
+        bool ended = w->driver->event_wait_until(end, sl_deadline_in_ms(SL_DEVICE_STILL_MS));
+        enum sl_status status =
+            ended ? w->driver->event_wait(end, err)
+                  : sl_fail(err, SL_ERR_INTERNAL, "rank %d of %d: its device has not begun a sum for %d s",
+                            w->meeting->rank, w->meeting->size, SL_DEVICE_STILL_MS / 1000);
         pthread_mutex_lock(&w->lock);
         if (status != SL_OK) {
             sl_meeting_abandon(w->meeting);
