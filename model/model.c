@@ -390,6 +390,21 @@ static size_t vector_floats(const struct sl_model_config *c) {
     return (size_t)c->n_layers * layer + norm_vectors * vector_stride(c->hidden);
 }
 
+// A device may have to try how it multiplies best: now, and not in the first request. Retaining heads are multiplied otherwise.
+static enum sl_status prepare_products(const struct sl_model *model, struct sl_stream *stream, struct sl_error *err) {
+    if (model->ops->prepare == NULL) {
+        return SL_OK;
+    }
+    for (int l = 0; l < model->config.n_layers; l++) {
+        const struct sl_model_layer *layer = &model->layers[l];
+        const struct sl_matrix *matrices[] = {&layer->qkv, &layer->o, &layer->up, &layer->down};
+        for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
+            model->ops->prepare(stream, matrices[i]);
+        }
+    }
+    return sl_stream_wait(stream, err);
+}
+
 // Where the device has memory of its own, vectors are gathered in a block that both sides touch and go up as one.
 static enum sl_status load_all(struct sl_model *model, const char *model_dir, enum sl_weight_format weights,
                                struct sl_stream *stream, struct sl_model_progress *progress, struct sl_error *err) {
@@ -411,6 +426,7 @@ static enum sl_status load_all(struct sl_model *model, const char *model_dir, en
         status = status == SL_OK ? copied : status;
         sl_device_free(model->device, SL_MEMORY_SHARED, vectors);
     }
+    status = status == SL_OK ? prepare_products(model, stream, err) : status;
     if (status == SL_OK && loader.notes[0] != '\0') {
         sl_log_info("engine", "%s: %s", model_dir, loader.notes);
     }

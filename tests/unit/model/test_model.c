@@ -483,9 +483,28 @@ static void test_forward_calls_the_hook_after_every_layer(void **state) {
     fixture_destroy(&f);
 }
 
+static int n_prepared;
+
+static void count_prepared(struct sl_stream *stream, const struct sl_matrix *w) {
+    (void)stream;
+    n_prepared += w->packed != NULL;
+}
+
+// Before anybody can ask it anything: every matrix that prompts are multiplied by, once it is packed.
+static void test_model_prepares_its_products(void **state) {
+    (void)state;
+    struct sl_model *model;
+    struct sl_ops ops = *ops_of("auto");
+    ops.prepare = count_prepared;
+    assert_int_equal(sl_model_load("models/demo", &ops, SL_WEIGHT_INT8, sl_cpu_caller(), NULL, &model, NULL), SL_OK);
+    assert_int_equal(n_prepared, 4 * sl_model_get_config(model)->n_layers);
+    sl_model_destroy(&model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_model_load_and_destroy),
+        cmocka_unit_test(test_model_prepares_its_products),
         cmocka_unit_test(test_model_load_names_the_tensor_that_is_wrong),
         cmocka_unit_test(test_rope_llama3_stretches_only_long_waves),
         cmocka_unit_test(test_rope_linear_divides_and_longrope_has_two_sets),
