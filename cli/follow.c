@@ -17,9 +17,8 @@ static void hide_progress(struct sl_follow *follow) {
     }
 }
 
-static void show_progress(struct sl_follow *follow, const Sluice__V1__Event *event) {
-    bool changed = sl_progress_update(&follow->progress, event);
-    if (!changed || follow->width == 0 || follow->quiet || follow->answer_shown) {
+static void draw_progress(struct sl_follow *follow) {
+    if (follow->width == 0 || follow->quiet || follow->json || follow->answer_shown) {
         return;
     }
     bool complete = follow->progress.total > 0 && follow->progress.done >= follow->progress.total;
@@ -29,6 +28,19 @@ static void show_progress(struct sl_follow *follow, const Sluice__V1__Event *eve
         follow->progress_shown = true;
         follow->drawn_ns = now_ns;
     }
+}
+
+static void show_progress(struct sl_follow *follow, const Sluice__V1__Event *event) {
+    if (sl_progress_update(&follow->progress, event)) {
+        draw_progress(follow);
+    }
+}
+
+void sl_follow_loading(void *arg, size_t done_bytes, size_t total_bytes) {
+    struct sl_follow *follow = arg;
+    follow->progress = (struct sl_progress){
+        .phase = "loading", .done = (int64_t)done_bytes, .total = (int64_t)total_bytes, .bytes = true};
+    draw_progress(follow);
 }
 
 static void show_token(struct sl_follow *follow, const Sluice__V1__Token *token) {

@@ -12,7 +12,15 @@ if(NVCC)
   set(CUDA_RUNTIME ${CUDART_STATIC} rt dl pthread)
   # Compiled against and never linked; where the header is not, the plugin does without.
   find_file(CUBLASLT_HEADER cublasLt.h PATHS ${CUDA_INCLUDE} NO_DEFAULT_PATH)
-  find_file(CUBLASLT_LIBRARY libcublasLt.so.13 PATHS ${CUDA_HOME}/lib64 ${CUDA_HOME}/lib NO_DEFAULT_PATH) # for a test
+  set(version "")
+  if(CUDA_INCLUDE)
+    file(STRINGS ${CUDA_INCLUDE}/cuda_runtime_api.h version REGEX "^#define CUDART_VERSION ")
+  endif()
+  string(REGEX MATCH "[0-9]+" version "${version}")
+  if(version)
+    math(EXPR version "${version} / 1000") # 13; of 12 the plugin runs with older drivers
+  endif()
+  find_file(CUBLASLT_LIBRARY libcublasLt.so.${version} PATHS ${CUDA_HOME}/lib64 ${CUDA_HOME}/lib NO_DEFAULT_PATH) # for a test
   find_file(NCCL_HEADER nccl.h PATHS ${CUDA_INCLUDE} NO_DEFAULT_PATH) # what we declare of NCCL is held to it
   find_file(NCCL_LIBRARY libnccl.so.2 PATHS ${CUDA_HOME}/lib64 ${CUDA_HOME}/lib) # for a test
   # A toolkit without its runtime, or one that does not take this compiler of C++, is none.

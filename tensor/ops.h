@@ -350,6 +350,10 @@ struct sl_ops {
     // The same of a matrix that only embed() reads: nothing to do where the device reaches the parts.
     enum sl_status (*pack_rows)(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
 
+    // Finds out how rows of prompts (sl_matmul.reading) are multiplied by matrices like w, which is packed; else the first such product
+    // does, and its request waits. Waits; a failure of the device comes with the next wait. NULL: there is nothing to find out.
+    void (*prepare)(struct sl_stream *stream, const struct sl_matrix *w);
+
     // --- dense -----------------------------------------------------------------------------------------------------
     // Bytes of sl_matmul.scratch for up to m rows of a matrix that is packed; 0: none is needed.
     size_t (*matmul_scratch)(const struct sl_matrix *w, int64_t m);

@@ -209,6 +209,24 @@ static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
     return scratch_of_rank(split, m) * (size_t)split->ranks->n;
 }
 
+struct prepare_call {
+    struct sl_ranks_call call;
+    const struct split *split;
+};
+
+static void prepare_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    const struct sl_matrix *part = &((const struct prepare_call *)call)->split->parts[rank];
+    if (part->n > 0) {
+        call->ranks->each->prepare(stream, part);
+    }
+}
+
+static void prepare(struct sl_stream *stream, const struct sl_matrix *w) {
+    struct sl_ranks *ranks = sl_ranks_of(stream);
+    struct prepare_call c = {{ranks, ranks->n, prepare_part}, w->packed};
+    SL_RANKS_RUN(c);
+}
+
 struct matmul_call {
     struct sl_ranks_call call;
     const struct split *split;
@@ -378,6 +396,7 @@ static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const f
 void sl_ranks_fill_dense(struct sl_ops *ops) {
     ops->pack = pack;
     ops->pack_rows = pack_rows;
+    ops->prepare = ops->prepare != NULL ? prepare : NULL;
     ops->unpack = unpack;
     ops->matmul_scratch = matmul_scratch;
     ops->arranges = NULL; // among themselves alone

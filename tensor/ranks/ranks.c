@@ -179,6 +179,12 @@ static bool wait_until(const struct sl_mark *mark, int64_t until_ns) {
     return sl_ranks_is_lost(sl_ranks_of(mark->stream)) || sl_mark_wait_until(&of_first, until_ns);
 }
 
+static void limit_waits(struct sl_device *device, int64_t still_ms) {
+    for (int r = 0; r < of(device)->n; r++) {
+        sl_device_limit_waits(of(device)->devices[r], still_ms);
+    }
+}
+
 // All but what the devices themselves are.
 static const struct sl_device_ops device_ops = {
     .close = close_ranks,
@@ -201,6 +207,7 @@ static const struct sl_device_ops device_ops = {
     .reached = is_reached,
     .wait = wait_for,
     .wait_until = wait_until,
+    .limit_waits = limit_waits,
 };
 
 // --- life --------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ DEMO = os.path.join(ROOT, "models", "demo")
 GEOMETRIES = {  # layers, heads, KV heads, head_dim, hidden, intermediate
     "narrow": (8, 1, 1, 64, 64, 128),
     "135m": (30, 9, 3, 64, 576, 1536),
+    "wide": (6, 32, 8, 64, 2048, 8192),
     "1b": (16, 32, 8, 64, 2048, 8192),
 }
 RETAINING = 1024
@@ -32,8 +33,8 @@ def _bf16(count, scale_exponent):
     return b"".join(pieces)
 
 
-def _write(path, tensors):
-    """tensors: (name, shape, scale exponent; None: ones)."""
+def _write(path, tensors, zeros=False):
+    """tensors: (name, shape, scale exponent; None: ones). zeros: a hole in their place, which takes no room on the disk."""
     header, offset = {}, 0
     for name, shape, _ in tensors:
         n_bytes = 2
@@ -45,6 +46,9 @@ def _write(path, tensors):
     text += b" " * (-len(text) % 64)
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
+        if zeros:
+            file.truncate(8 + len(text) + offset)
+            return
         for name, shape, scale in tensors:
             count = 1
             for n in shape:
@@ -57,7 +61,7 @@ def _scale(inputs):
     return -(max(inputs, 2).bit_length() // 2) - 1
 
 
-def make(geometry, folder):
+def make(geometry, folder, zeros=False):
     layers, heads, kv_heads, d, hidden, inner = GEOMETRIES[geometry]
     with open(os.path.join(DEMO, "config.json")) as file:
         config = json.load(file)
@@ -83,6 +87,6 @@ def make(geometry, folder):
         retaining += [(f"layers.{l}.w1", (RETAINING, (heads + 2 * kv_heads) * d), _scale((heads + 2 * kv_heads) * d)),
                       (f"layers.{l}.w2", (kv_heads, RETAINING), _scale(RETAINING))]
     tensors.append(("model.norm.weight", (hidden,), None))
-    _write(os.path.join(folder, "model.safetensors"), tensors)
-    _write(os.path.join(folder, "retaining_heads.safetensors"), retaining)
+    _write(os.path.join(folder, "model.safetensors"), tensors, zeros)
+    _write(os.path.join(folder, "retaining_heads.safetensors"), retaining, zeros)
     return folder

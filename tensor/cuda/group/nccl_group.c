@@ -154,7 +154,9 @@ static void close_parts(struct end *e) {
         struct part *part = &e->commons->parts[r];
         for (int s = 0; s < 2; s++) {
             if (part->slots[s] != NULL) {
-                e->driver->free(part->slots[s]);
+                if (!sl_gpu_hangs(sl_gpu_stream(e->stream))) {
+                    e->driver->free(part->slots[s]);
+                }
                 part->slots[s] = NULL;
             }
             if (part->written[s] != NULL) {

@@ -10,9 +10,10 @@
 
 #define CONNECT_MS                                                                                                     \
     60000 // finding out how devices reach each other takes seconds; a rank that fails meanwhile ends it at once
-#define LOOK_MS 50
-#define EAGER   1000 // looks at what NCCL does for us before we sleep between them
-#define NAP_US  50
+#define BEGIN_MS 60000 // until the device has come to a sum that was queued
+#define LOOK_MS  50
+#define EAGER    1000 // looks at what NCCL does for us before we sleep between them
+#define NAP_US   50
 
 // --- the thread --------------------------------------------------------------------------------------------------------
 
@@ -114,7 +115,11 @@ static enum sl_status make_room(struct gpu_watch *w, struct sl_error *err) {
     while (w->n_queued - w->n_done == GPU_WATCHED) {
         struct gpu_event *end = oldest(w)->end;
         pthread_mutex_unlock(&w->lock);
-        enum sl_status status = w->driver->event_wait(end, err);
+        bool ended = w->driver->event_wait_until(end, sl_deadline_in_ms(BEGIN_MS));
+        enum sl_status status =
+            ended ? w->driver->event_wait(end, err)
+                  : sl_fail(err, SL_ERR_INTERNAL, "rank %d of %d: its device has not begun a sum for %d s",
+                            w->meeting->rank, w->meeting->size, BEGIN_MS / 1000);
         pthread_mutex_lock(&w->lock);
         if (status != SL_OK) {
             sl_meeting_abandon(w->meeting);

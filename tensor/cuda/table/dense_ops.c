@@ -125,6 +125,10 @@ static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const st
     }
 }
 
+static void prepare(struct sl_stream *stream, const struct sl_matrix *w) {
+    sl_gpu_library_prepare(sl_gpu_stream(stream), on_device(w));
+}
+
 static void embed(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
     sl_gpu_embed(sl_gpu_stream(stream)->queue, on_device(table), ids, m, out);
 }
@@ -170,6 +174,7 @@ void sl_gpu_dense_fill(struct sl_ops *ops) {
     ops->pack = pack;
     ops->unpack = unpack;
     ops->pack_rows = pack_rows;
+    ops->prepare = prepare;
     ops->matmul_scratch = matmul_scratch;
     ops->matmul = matmul;
     ops->embed = embed;
