@@ -39,7 +39,7 @@ ROWS = {
     "tensor/ranks": "base tensor tensor/group",
     "tensor/cuda/emu": "tensor",
     "tensor/cuda": "kvcache tensor tensor/cuda/emu",
-    "tensor/cuda/dense": "tensor/cuda",
+    "tensor/cuda/dense": "tensor tensor/cuda",
     "tensor/cuda/attention": "tensor/cuda",
     "tensor/cuda/evict": "tensor/cuda",
     "tensor/cuda/retrieve": "tensor/cuda",

@@ -29,8 +29,9 @@ enum sl_status sl_cell_parse(const char *text, struct sl_cell *cell_out, struct 
 
 struct sl_rig_config {
     const char *model_dir;
-    const char *device;      // what --device says
-    const char *host_reader; // of struct sl_runtime_config
+    const struct sl_model_config *geometry; // a random model of this shape in the place of model_dir; NULL: none
+    const char *device;                     // what --device says
+    const char *host_reader;                // of struct sl_runtime_config
     enum sl_weight_format weights;
     const struct sl_ops *ops;
     struct sl_team *team;
@@ -49,13 +50,25 @@ struct sl_rig {
     struct sl_cell cell;
     struct sl_arena *arena; // of the cell's KV cache
     void *device_memory;    // that it is in, where the device has its own
+    size_t room,
+        least_room; // of a device with memory of its own: free bytes without a model, and since sl_rig_open_arena() the fewest
     struct sl_session *sessions[SL_CELL_MAX_BATCH];
     int32_t *tokens; // [max(cell.n, SL_CELL_MAX_BATCH)]
 };
 
-// Load the model. What config points to must outlive the rig. After a failure, too, the rig is to be closed.
+// Load the model. A random one is computed by the device where it can (drawn.h), else written to a file that is removed. What config points to must outlive the rig. After a failure, too, the rig is to be closed.
 enum sl_status sl_rig_open(const struct sl_rig_config *config, struct sl_rig *rig_out, struct sl_error *err);
 void sl_rig_close(struct sl_rig *rig);
+
+// Makes rig->tokens for rig->cell, as sl_rig_open_cell() does.
+enum sl_status sl_rig_make_tokens(struct sl_rig *rig, struct sl_error *err);
+
+// Opens rig->arena with `bytes` in the device's memory; sl_rig_close_cell() closes it. SL_ERR_EXHAUSTED: names rig->cell.
+enum sl_status sl_rig_open_arena(struct sl_rig *rig, size_t bytes, struct sl_error *err);
+
+// Looks at the device's free memory; sl_rig_most_bytes() returns how much was in use at most when this was called, 0 for processors.
+void sl_rig_look_at_memory(struct sl_rig *rig);
+size_t sl_rig_most_bytes(const struct sl_rig *rig);
 
 // Make the cell's sessions. SL_ERR_RANGE: the model was made for fewer positions. After a failure, too, it is to be closed.
 enum sl_status sl_rig_open_cell(struct sl_rig *rig, const struct sl_cell *cell, struct sl_error *err);
