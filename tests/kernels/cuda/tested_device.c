@@ -259,6 +259,11 @@ static void read_positions(const struct sl_kv *kv, int64_t *positions_out) {
 // --- the table -------------------------------------------------------------------------------------------------------
 
 static struct sl_ops table;
+static size_t image_bytes = (size_t)48 << 20;
+
+void tested_room(size_t bytes) {
+    image_bytes = bytes;
+}
 
 static void close_device(void) {
     bool all = call_has_seen_all_orders();
@@ -283,7 +288,7 @@ static void open_device(void) {
         abort();
     }
     here.stream = sl_device_stream(here.device, SL_STREAM_COMPUTE);
-    image_open(here.device);
+    image_open(here.device, image_bytes);
     table = (struct sl_ops){.name = here.ops->name,
                             .host = here.ops->host,
                             .pack = pack,
