@@ -105,7 +105,7 @@ enum sl_status sl_recipe_cell_fill(struct sl_rig *rig, const struct sl_plan *pla
     for (int l = 0; l < plan->geometry.n_layers && status == SL_OK; l++) {
         if (!sl_plan_is_offloaded(plan, l)) {
             int64_t n_slots = sl_plan_layer_slots(plan, l, 0);
-            status = sl_rig_fill_layer(&rig->runtime, *session_out, l, n_slots, err);
+            status = sl_rig_fill_layer(rig, *session_out, l, n_slots, err);
             status = status == SL_OK ? sl_compressor_finish_layer(compressor, *session_out, l, err) : status;
         }
     }

@@ -497,7 +497,8 @@ static bool is_large(void) {
     return true;
 }
 
-int main(void) {
+// --small: small sizes on any device, for tools under which it is slow.
+int main(int argc, char **argv) {
     static const char *const plain[] = {"avx512", "avx2", "reference"};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention),
@@ -510,7 +511,7 @@ int main(void) {
         cmocka_unit_test(test_pick),
     };
     struct sl_error err;
-    bool large = is_large();
+    bool large = is_large() && !(argc > 1 && strcmp(argv[1], "--small") == 0);
     for (size_t i = 0; i < 3 && expected == NULL; i++) {
         if (sl_ops_select(plain[i], &expected, &err) != SL_OK) {
             expected = NULL;

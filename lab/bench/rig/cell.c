@@ -44,29 +44,30 @@ static int64_t slots_needed(const struct sl_rig *rig) {
     return rig->cell.prefill ? rig->cell.n : rig->cell.n + steps;
 }
 
-// What goes into every layer: rows[n_rows][heads][head_dim] again and again, at positions[n_slots].
-struct filling {
-    int64_t n_slots, n_rows;
-    float *rows;
-    int64_t *positions;
-};
-
-static void close_filling(const struct sl_runtime *r, struct filling *f) {
-    sl_device_free(r->device, SL_MEMORY_SHARED, f->rows);
-    sl_device_free(r->device, SL_MEMORY_SHARED, f->positions);
+static void close_filling(struct sl_rig *rig) {
+    if (rig->filling.rows != NULL) {
+        sl_device_free(rig->runtime.device, SL_MEMORY_SHARED, rig->filling.rows);
+        sl_device_free(rig->runtime.device, SL_MEMORY_SHARED, rig->filling.positions);
+    }
+    rig->filling = (struct sl_rig_filling){0};
 }
 
-static enum sl_status open_filling(const struct sl_runtime *r, const struct sl_kv_geometry *geometry, int64_t n_slots,
-                                   struct filling *f, struct sl_error *err) {
-    f->n_slots = n_slots;
-    f->n_rows = n_slots < FILL_ROWS ? n_slots : FILL_ROWS;
-    size_t n = (size_t)f->n_rows * (size_t)geometry->n_kv_heads * (size_t)geometry->head_dim;
-    f->rows = sl_device_alloc(r->device, SL_MEMORY_SHARED, n * sizeof *f->rows);
-    f->positions = sl_device_alloc(r->device, SL_MEMORY_SHARED, (size_t)n_slots * sizeof *f->positions);
-    if (n_slots > 0 && (f->rows == NULL || f->positions == NULL)) {
-        close_filling(r, f);
+// For so many slots at least. It stays until the cell is closed: thousands of layers are filled from it.
+static enum sl_status open_filling(struct sl_rig *rig, const struct sl_kv_geometry *geometry, int64_t n_slots,
+                                   struct sl_error *err) {
+    struct sl_rig_filling *f = &rig->filling;
+    if (n_slots <= f->n_slots) {
+        return SL_OK;
+    }
+    close_filling(rig);
+    size_t n = FILL_ROWS * (size_t)geometry->n_kv_heads * (size_t)geometry->head_dim;
+    f->rows = sl_device_alloc(rig->runtime.device, SL_MEMORY_SHARED, n * sizeof *f->rows);
+    f->positions = sl_device_alloc(rig->runtime.device, SL_MEMORY_SHARED, (size_t)n_slots * sizeof *f->positions);
+    if (f->rows == NULL || f->positions == NULL) {
+        close_filling(rig);
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
+    f->n_slots = n_slots;
     // Uniform with variance 1, as keys and values behind a norm are.
     uint64_t random = 1;
     for (size_t i = 0; i < n; i++) {
@@ -79,22 +80,22 @@ static enum sl_status open_filling(const struct sl_runtime *r, const struct sl_k
 }
 
 // Writes slots [first, first + m) of all heads of a layer, which has pages for them.
-static enum sl_status fill_slots(const struct sl_runtime *r, const struct sl_session *session, int layer,
-                                 const struct filling *f, int64_t first, struct sl_error *err) {
+static enum sl_status fill_slots(const struct sl_rig *rig, const struct sl_session *session, int layer, int64_t first,
+                                 int m, struct sl_error *err) {
+    const struct sl_runtime *r = &rig->runtime;
     const struct sl_layer *cache = &session->layers[layer];
     int n = session->geometry.n_kv_heads, d = session->geometry.head_dim;
-    int m = (int)(f->n_slots - first < f->n_rows ? f->n_slots - first : f->n_rows);
     struct sl_kv kv[MOST_HEADS];
     for (int h = 0; h < n; h++) {
         kv[h] = (struct sl_kv){cache->heads[h].pages, 0, (uint32_t)(first + m), &cache->work, &cache->packed};
     }
-    struct sl_attend call = {.k = f->rows,
-                             .v = f->rows,
+    struct sl_attend call = {.k = rig->filling.rows,
+                             .v = rig->filling.rows,
                              .m = m,
                              .n_heads = n,
                              .head_dim = d,
                              .heads = {.kv = kv, .n = n},
-                             .positions = f->positions + first};
+                             .positions = rig->filling.positions + first};
     enum sl_status status = r->ops->publish(r->stream, &call.heads, err);
     if (status == SL_OK) {
         r->ops->append(r->stream, &call, 1);
@@ -102,29 +103,24 @@ static enum sl_status fill_slots(const struct sl_runtime *r, const struct sl_ses
     return status;
 }
 
-enum sl_status sl_rig_fill_layer(const struct sl_runtime *runtime, struct sl_session *session, int layer,
-                                 int64_t n_slots, struct sl_error *err) {
+enum sl_status sl_rig_fill_layer(struct sl_rig *rig, struct sl_session *session, int layer, int64_t n_slots,
+                                 struct sl_error *err) {
     const struct sl_kv_geometry *geometry = &session->geometry;
-    struct filling filling;
     if (geometry->n_kv_heads > MOST_HEADS) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%d KV heads: at most %d are filled", geometry->n_kv_heads, MOST_HEADS);
     }
     if (sl_session_reserve(session, layer, (int)n_slots) != SL_OK) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no room for layer %d in its own arena", layer);
     }
-    enum sl_status status = open_filling(runtime, geometry, n_slots, &filling, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    for (int64_t first = 0; first < n_slots && status == SL_OK; first += filling.n_rows) {
-        status = fill_slots(runtime, session, layer, &filling, first, err);
+    enum sl_status status = open_filling(rig, geometry, n_slots, err);
+    for (int64_t first = 0; first < n_slots && status == SL_OK; first += FILL_ROWS) {
+        int64_t left = n_slots - first;
+        status = fill_slots(rig, session, layer, first, (int)(left < FILL_ROWS ? left : FILL_ROWS), err);
     }
     for (int h = 0; h < geometry->n_kv_heads && status == SL_OK; h++) {
         sl_session_set_slots(session, layer, h, (uint32_t)n_slots);
     }
-    status = status == SL_OK ? sl_stream_wait(runtime->stream, err) : status;
-    close_filling(runtime, &filling);
-    return status;
+    return status == SL_OK ? sl_stream_wait(rig->runtime.stream, err) : status;
 }
 
 enum sl_status sl_rig_open_arena(struct sl_rig *rig, size_t bytes, struct sl_error *err) {
@@ -166,7 +162,7 @@ static enum sl_status make_sessions(struct sl_rig *rig, struct sl_error *err) {
         status = sl_session_create_plain(&geometry, SL_KV_F16, SL_POSITION_ORIGINAL, slots_needed(rig), rig->arena,
                                          &rig->sessions[s], err);
         for (int l = 0; l < geometry.n_layers && status == SL_OK && !rig->cell.prefill; l++) {
-            status = sl_rig_fill_layer(&rig->runtime, rig->sessions[s], l, rig->cell.n, err);
+            status = sl_rig_fill_layer(rig, rig->sessions[s], l, rig->cell.n, err);
         }
         if (status == SL_OK && !rig->cell.prefill) {
             rig->sessions[s]->n_tokens = rig->cell.n;
@@ -204,6 +200,7 @@ void sl_rig_close_cell(struct sl_rig *rig) {
         sl_session_destroy(&rig->sessions[s]);
     }
     sl_arena_destroy(&rig->arena);
+    close_filling(rig);
     if (rig->runtime.device != NULL) {
         sl_device_free(rig->runtime.device, SL_MEMORY_DEVICE, rig->device_memory);
     }

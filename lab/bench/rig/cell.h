@@ -42,6 +42,13 @@ struct sl_rig_config {
     struct sl_signals *signals; // a run ends with SL_ERR_CANCELLED when one has come; NULL: nobody asks
 };
 
+// What layers are filled with: rows[2048][heads][head_dim] again and again, at positions[n_slots]. Shared memory.
+struct sl_rig_filling {
+    int64_t n_slots;
+    float *rows;
+    int64_t *positions;
+};
+
 // A loaded model and, between opening and closing one, the sessions of a cell. Only what is documented is for reading.
 struct sl_rig {
     struct sl_rig_config config;
@@ -53,6 +60,7 @@ struct sl_rig {
     size_t room,
         least_room; // of a device with memory of its own: free bytes without a model, and since sl_rig_open_arena() the fewest
     struct sl_session *sessions[SL_CELL_MAX_BATCH];
+    struct sl_rig_filling filling;
     int32_t *tokens; // [max(cell.n, SL_CELL_MAX_BATCH)]
 };
 
@@ -74,9 +82,9 @@ size_t sl_rig_most_bytes(const struct sl_rig *rig);
 enum sl_status sl_rig_open_cell(struct sl_rig *rig, const struct sl_cell *cell, struct sl_error *err);
 void sl_rig_close_cell(struct sl_rig *rig);
 
-// Slots [0, n_slots) of every head of a layer that is empty, made of random rows. SL_ERR_EXHAUSTED: no room in its arena.
-enum sl_status sl_rig_fill_layer(const struct sl_runtime *runtime, struct sl_session *session, int layer,
-                                 int64_t n_slots, struct sl_error *err);
+// Writes random rows into slots [0, n_slots) of every head of a layer that is empty. SL_ERR_EXHAUSTED: no room in its arena.
+enum sl_status sl_rig_fill_layer(struct sl_rig *rig, struct sl_session *session, int layer, int64_t n_slots,
+                                 struct sl_error *err);
 
 // A little of the cell, so that its first run is like the others.
 enum sl_status sl_rig_warm_up(struct sl_rig *rig, struct sl_error *err);

@@ -74,7 +74,8 @@ static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
 static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
     struct sl_matmul to = *args;
     to.x = rows_of(args->x, args->m, args->x_stride, w->k, READ);
-    to.y = rows_of(args->y, args->m, args->y_stride, sl_matrix_outputs(w), WRITTEN);
+    int64_t columns = args->n_columns > 0 ? args->n_columns : sl_matrix_outputs(w);
+    to.y = rows_of(args->y, args->m, args->y_stride, columns, WRITTEN);
     CALL(matmul, matrix_of(w), &to);
 }
 
