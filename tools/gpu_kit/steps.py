@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import sys
 import time
 
 from visit import KIT
@@ -86,7 +85,7 @@ def opens(visit):
 def torch_peers(visit, what, *more):
     if visit.small and not os.environ.get("KIT_TORCH"):
         return []
-    code, text = visit.run(f"torch-{what}", [os.environ.get("KIT_TORCH") or sys.executable, os.path.join(KIT, "peers.py"), what, *more])
+    code, text = visit.run(f"torch-{what}", [visit.torch, os.path.join(KIT, "peers.py"), what, *more])
     found = json_lines(text)
     if code != 0 or not found:
         visit.row(f"torch, {what}", "skipped" if code == 3 else "failed", last_line(re.sub(r"\n# .*", "", text)))
@@ -317,7 +316,7 @@ def model(visit):
     steps = [word for n in ([2] if small else [1, 16, 64]) for word in ("--cell", f"decode:{128 if small else 8192}x{n}")]
     depth = ["--tokens", 1024, "--steps", 4] if small else ["--tokens", 131072, "--steps", 24]
     runs = [
-        ("prefill-full", [*common, *prompts, "--recipe", "full,chunk=64" if small else "full,chunk=2048"], 45),
+        ("prefill-full", [*common, *prompts, "--recipe", "full,chunk=64" if small else "full,chunk=2048"], 60),
         ("decode", [*common, "--tokens", 2 if small else 16, *steps, "--recipe", "full", "--recipe", "full,format=int8", "--recipe",
                     "full,format=int4"], 45),
         ("prefill-h2o", [*common, *prompts, "--recipe", "h2o,budget=0.25,chunk=64" if small else "h2o,budget=0.25,chunk=2048"], 45),

@@ -8,6 +8,7 @@ What commands print, and the state from which `from STEP` goes on, lie in work/ 
 import argparse
 import concurrent.futures
 import glob
+import io
 import json
 import os
 import shutil
@@ -23,10 +24,24 @@ WORK = os.path.join(KIT, "work")
 MOST_TEXT = 1 << 20  # of one command's output in results.tgz
 
 
-def cublaslt_folder():
-    """Where the toolkit's libcublasLt is that the loader does not find by itself: beside PyTorch, or in /usr/local/cuda."""
-    patterns = ["/usr/local/cuda/lib64", "/usr/local/cuda/targets/*/lib"]
-    patterns += [os.path.join(path, "nvidia", "*", "lib") for path in sys.path if path]
+def find_torch():
+    """A Python that has PyTorch, and the folder of its packages; this one and None where there is none."""
+    says = "import importlib.util as u, os; s = u.find_spec('torch'); print(os.path.dirname(os.path.dirname(s.origin)) if s else '')"
+    pythons = [os.environ.get("KIT_TORCH"), sys.executable, shutil.which("python3"), shutil.which("python")]
+    pythons += sorted(glob.glob("/opt/*/bin/python3") + glob.glob("/usr/local/bin/python3*") + glob.glob("/venv/bin/python3"))
+    for python in dict.fromkeys(filter(None, pythons)):
+        try:
+            found = subprocess.run([python, "-c", says], capture_output=True, text=True, timeout=20, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if found.returncode == 0 and found.stdout.strip():
+            return python, found.stdout.strip()
+    return sys.executable, None
+
+
+def cublaslt_folder(packages):
+    """Where the toolkit's libcublasLt is that the loader does not find by itself: in /usr/local/cuda, or beside PyTorch."""
+    patterns = ["/usr/local/cuda/lib64", "/usr/local/cuda/targets/*/lib"] + ([os.path.join(packages, "nvidia", "*", "lib")] if packages else [])
     folders = [folder for pattern in patterns for folder in sorted(glob.glob(pattern))]
     return next((folder for folder in folders if os.path.exists(os.path.join(folder, "libcublasLt.so.13"))), None)
 
@@ -48,7 +63,8 @@ class Visit:
         self.table = ()  # of steps.py
         self.write = lambda visit: ""  # the report's text
         os.makedirs(out, exist_ok=True)
-        self.cublaslt = cublaslt_folder()
+        self.torch, packages = find_torch()
+        self.cublaslt = cublaslt_folder(packages)
         libraries = [os.environ["KIT_LIBRARIES"], os.environ.get("LD_LIBRARY_PATH"), self.cublaslt]
         self.libraries = ":".join(library for library in libraries if library)
         self.loader = os.environ.get("KIT_LOADER")
@@ -145,9 +161,12 @@ class Visit:
     def pack(self, path):
         with tarfile.open(path, "w:gz", compresslevel=1) as tar:
             for name in sorted(os.listdir(WORK)):
-                full = os.path.join(WORK, name)
-                if name.endswith((".txt", ".json")) and os.path.getsize(full) <= MOST_TEXT:
-                    tar.add(full, f"results/{name}")
+                if name.endswith((".txt", ".json")):
+                    with open(os.path.join(WORK, name), "rb") as file:
+                        data = file.read()[-MOST_TEXT:]  # the end says how it ended
+                    member = tarfile.TarInfo(f"results/{name}")
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
 
     def load(self):
         """The state of an earlier call, of this kit or from results.tgz in the folder of results."""
