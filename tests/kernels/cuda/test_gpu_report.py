@@ -13,7 +13,7 @@ import tempfile
 
 SOURCE = sys.argv[1]
 sys.path.insert(0, os.path.join(SOURCE, "tools", "gpu_kit"))
-os.environ.update(KIT_LIBRARIES="/nowhere", KIT_TORCH="/bin/false", DEVICE="cuda")
+os.environ.update(KIT_LIBRARIES="/nowhere", KIT_TORCH="/bin/false", DEVICE="cuda", LD_LIBRARY_PATH="/driver/folder")
 import report  # noqa: E402
 import steps  # noqa: E402
 import visit as visits  # noqa: E402
@@ -60,6 +60,8 @@ def main():
                 file.write(data)
         visit = visits.Visit(480, folder)
         visit.table, visit.write = steps.STEPS, report.text
+        assert visit.libraries.split(":")[:2] == ["/nowhere", "/driver/folder"], visit.libraries  # the driver's folder is not lost
+        assert f"LD_LIBRARY_PATH={visit.libraries}" in visit.sluice("run"), visit.sluice("run")
         assert sum(step.seconds for step in steps.STEPS) < 480, "estimates are longer than a visit"
 
         play(visit, KERNELS + cells() + [{"bench": "decode", "case": case, "value": value, "unit": "x"} for case, value in STORE])
