@@ -83,7 +83,7 @@ static void print_rate(const struct bench *b, const char *recipe, double seconds
     sl_bench_print(&result, b->options.json);
 }
 
-// Of a device with memory of its own: the most that was in use, weights among it. What CUDA itself keeps is not in it.
+// Prints the most memory of the device that was in use, weights included, without what CUDA itself keeps. Processors have no such line.
 static void print_memory(const struct bench *b, const char *recipe) {
     char name[192];
     snprintf(name, sizeof name, "memory of %s%s%s", b->rig.cell.name, recipe != NULL ? " " : "",

@@ -145,7 +145,7 @@ static void print(const struct bench *b, const char *what, const char *recipe, i
     sl_bench_print(&result, b->options.json);
 }
 
-// Of a device with memory of its own: the most that was in use, weights among it.
+// Prints the most memory of the device that was in use, weights included. Processors have no such line.
 static void print_memory(const struct bench *b, const char *recipe, int64_t n_tokens) {
     if (sl_rig_most_bytes(&b->rig) > 0) {
         print(b, "memory", recipe, n_tokens, (double)sl_rig_most_bytes(&b->rig) / 1e9, "GB", 0, 0);

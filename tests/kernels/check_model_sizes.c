@@ -198,7 +198,7 @@ static void test_attention(void **state) {
     close_world(&w);
 }
 
-// Of each format: the device's pages are the tier's, and attention over them is.
+// Compares packed pages of each format byte by byte, and attention over them.
 static void test_packed_pages(void **state) {
     static const struct {
         const char *name;
@@ -398,7 +398,7 @@ struct product {
     bool reading;
 };
 
-// Of x that bf16 has, so that rounding it is no difference.
+// Multiplies x that bf16 represents exactly: a device rounds it, the tier does not.
 static void check_product(const struct product *p, struct sl_matrix w) {
     w.format = p->format;
     w.gated = p->gated;

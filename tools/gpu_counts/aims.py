@@ -18,6 +18,7 @@ BANDWIDTH, PRODUCTS = 4.3e12, 480e12  # of a copy, and of our product of 4,096 b
 LAYERS, HEADS, KV_HEADS, D, E, F, V = 32, 32, 8, 128, 4096, 14336, 128256
 MATRICES = LAYERS * (E * (HEADS + 2 * KV_HEADS) * D + HEADS * D * E + 3 * E * F)  # weights of products, but the head's
 HEAD = V * E
+LOCRET_GB = 16.82  # sluice bench memory --geometry 8b --tokens 131072 --recipe locret
 ROTATED = 1280 / 1692  # cycles of a page in attention, and where its keys are rotated by their slots
 
 
@@ -83,7 +84,7 @@ def print_json(n, cases, slots):
         "locret_of_full": seconds["locret"] / seconds["full"],
         "tailorkv_of_floor": one / one_floor,
         "int4_of_bandwidth": batch_floor / batch,
-        "locret_gb": 16.82,
+        "locret_gb": LOCRET_GB,
     }, indent=1))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch takes for the same shapes as `sluice bench kernels`, and the card's ceilings. One JSON object a line; exit code 3: no PyTorch.
+"""Measures PyTorch at the same shapes as `sluice bench kernels`, and the card's ceilings. One JSON object a line; exit code 3: no PyTorch.
 
     peers.py peaks                       a copy in GB/s, a bf16 product in TFLOP/s (cuBLASLt)
     peers.py floors "ROWS SLOTS" ...     flash attention and products of Llama-3-8B's shapes, in us

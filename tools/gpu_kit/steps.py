@@ -114,9 +114,10 @@ def recipe_of(preset):
 
 
 def answer(visit, preset, device, path):
-    return visit.run(f"{preset}-{device}", visit.sluice("run", "--local", "--quiet", "--model", DEMO, "--device", device, "--arena", "512M" if not visit.small else "24M",
-                                                         "--recipe", recipe_of(preset), "--prompt-file", path, "--question", QUESTION,
-                                                         "--max-new-tokens", 3 if visit.small else 16, "--ignore-eos"), 60 if not visit.small else None)
+    return visit.run(f"{preset}-{device}", visit.sluice(
+        "run", "--local", "--quiet", "--model", DEMO, "--device", device, "--arena", "24M" if visit.small else "512M", "--recipe",
+        recipe_of(preset), "--prompt-file", path, "--question", QUESTION, "--max-new-tokens", 3 if visit.small else 16, "--ignore-eos"),
+        None if visit.small else 60)
 
 
 def chunks_agree(visit, gemm):
@@ -256,7 +257,8 @@ def floors(visit):
         options = TINY if visit.small else ["--rows", rows, "--slots", slots, "--seconds", 0.4, "--runs", 25]
         code, got, text = results_of(visit, f"size-{size}", visit.sluice("bench", "kernels", "--device", visit.device, "--json", *options))
         floor_rows(visit, size, got, peers)
-        visit.facts["gaps"] = {case: result["value"] * (1 - result["ratio"]) for case, result in got.items() if "ratio" in result} or visit.facts.get("gaps", {})
+        lost = {case: result["value"] * (1 - result["ratio"]) for case, result in got.items() if "ratio" in result}
+        visit.facts["gaps"] = lost or visit.facts.get("gaps", {})
         if "matmul down, bf16" in got:
             visit.facts["products"] = got["matmul down, bf16"]["ratio"] * got["matmul down, bf16"]["reference_value"] * 1e12
         n += len([result for result in got.values() if "aim" in result])
@@ -450,7 +452,8 @@ def profile(visit):
     for case in worst[:2] if visit.small else worst:
         kernel = next((kernel for name, kernel in KERNEL_OF if case.startswith(name)), case.split(",")[0].split(" ")[0])
         code, text = visit.run(f"ncu-{case}", [tool, "--target-processes", "all", "--csv", "--set", "basic", "--section", "WarpStateStats",
-                                               "--section", "MemoryWorkloadAnalysis", "--kernel-name", f"regex:{kernel}", "--launch-skip", "1", "--launch-count", "1",
+                                               "--section", "MemoryWorkloadAnalysis", "--kernel-name", f"regex:{kernel}",
+                                               "--launch-skip", "1", "--launch-count", "1",
                                                *visit.sluice("bench", "kernels", "--device", visit.device, "--only", case, *options)])
         found = dict(re.findall(r'"((?:Compute \(SM\)|Memory|DRAM) Throughput|Duration|Registers Per Thread|Achieved Occupancy)","[^"]*","([^"]*)"', text))
         done += bool(found)

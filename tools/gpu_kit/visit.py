@@ -40,7 +40,7 @@ def find_torch():
 
 
 def cublaslt_folder(packages):
-    """Where the toolkit's libcublasLt is that the loader does not find by itself: in /usr/local/cuda, or beside PyTorch."""
+    """Returns the folder of libcublasLt.so.13 in /usr/local/cuda or beside PyTorch, where the loader would not look; None: neither has it."""
     patterns = ["/usr/local/cuda/lib64", "/usr/local/cuda/targets/*/lib"] + ([os.path.join(packages, "nvidia", "*", "lib")] if packages else [])
     folders = [folder for pattern in patterns for folder in sorted(glob.glob(pattern))]
     return next((folder for folder in folders if os.path.exists(os.path.join(folder, "libcublasLt.so.13"))), None)

@@ -68,7 +68,7 @@ static enum sl_status open_filling(struct sl_rig *rig, const struct sl_kv_geomet
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
     f->n_slots = n_slots;
-    // Uniform with variance 1, as keys and values behind a norm are.
+    // Uniform with variance 1, as keys and values after a norm are.
     uint64_t random = 1;
     for (size_t i = 0; i < n; i++) {
         f->rows[i] = ((float)(sl_random_mmix(&random) >> 40) * 0x1p-24f - 0.5f) * 3.4641016f;

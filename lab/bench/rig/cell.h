@@ -42,7 +42,7 @@ struct sl_rig_config {
     struct sl_signals *signals; // a run ends with SL_ERR_CANCELLED when one has come; NULL: nobody asks
 };
 
-// What layers are filled with: rows[2048][heads][head_dim] again and again, at positions[n_slots]. Shared memory.
+// Random keys and values that fill layers: rows[2048][heads][head_dim] again and again, at positions[n_slots]. Shared memory.
 struct sl_rig_filling {
     int64_t n_slots;
     float *rows;

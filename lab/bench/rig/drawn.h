@@ -14,5 +14,5 @@
 // The next model that is loaded through sl_drawn_instead() is this one: its retaining heads, which come last, are packed from their file.
 void sl_drawn_begin(const struct sl_model_config *config);
 
-// As struct sl_runtime_config.instead: `ops` with other entries for packing. NULL: the device has no ops->draw.
+// Returns `ops` with other entries for packing, for struct sl_runtime_config.instead. NULL: the device has no ops->draw.
 const struct sl_ops *sl_drawn_instead(const struct sl_ops *ops);

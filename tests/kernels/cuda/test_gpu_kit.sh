@@ -73,7 +73,7 @@ grep -q "^| kernels | .* passed | 2 programs" "$OUT/report.md" || die "the step 
 [ -z "$(find "$OUT" -size +16M)" ] || die "a file is too large"
 tar -tzf "$OUT/results.tgz" | grep -q "^results/model-decode.txt$" || die "results.tgz lacks what a command printed"
 
-for device in abacus cuda; do # of cuda this kit has no plugin
+for device in abacus cuda; do # this kit has no plugin for cuda
     code=0
     DEVICE=$device "$here/packed/gpu-kit.sh" all >"$here/said" 2>&1 || code=$?
     [ $code -eq 3 ] || die "$device: ended with $code"

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the kit's report makes of what benches print on a GPU: rows, aims reached and missed, the operations that ncu looks at; and that estimates
-fit a visit. The benches are played by their output.
+"""Tests the report of the kit with the output that benches print on a GPU: rows, aims reached and missed, the operations that ncu looks at. Tests
+also that the estimates fit a visit.
 
     test_gpu_report.py SOURCE_FOLDER
 """

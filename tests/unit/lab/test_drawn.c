@@ -75,7 +75,7 @@ static void test_drawn_model_is_the_written_one(void **state) {
     check(true);
 }
 
-// Of a model that is written, numbers must differ: constants hide what an index gets wrong.
+// Checks that weights of a written model differ: constants would hide a wrong index.
 static void test_drawn_weights_differ(void **state) {
     struct sl_model_config config = small(false);
     struct temp_folder folder = temp_folder_create();
