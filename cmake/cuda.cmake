@@ -53,12 +53,12 @@ endif()
 set(CUDA_KERNELS
   attention/append attention/attend attention/attend_packed attention/attend_tensor attention/collect attention/digest attention/quantize attention/stats
   attention/stats_tensor
-  dense/around dense/few_rows dense/many_rows dense/matmul dense/pick dense/ranks dense/rows dense/some_rows dense/wgmma
+  dense/around dense/draw dense/few_rows dense/many_rows dense/matmul dense/pick dense/ranks dense/rows dense/some_rows dense/wgmma
   evict/choose evict/estimate evict/gather evict/merge evict/nearest_tensor evict/scores evict/select evict/value_change
   retrieve/rows retrieve/scan)
 # Those of which launch.h says exact: a product and a sum are not fused, as they are not on the processors.
 set(CUDA_EXACT
-  attention/append attention/quantize dense/ranks dense/rows evict/choose evict/gather evict/scores evict/select retrieve/rows
+  attention/append attention/quantize dense/draw dense/ranks dense/rows evict/choose evict/gather evict/scores evict/select retrieve/rows
   retrieve/scan)
 
 # sl_plugin(NAME target FOLDER dir [KEEP] ARCHITECTURES 80-real 80-virtual ...)

@@ -34,7 +34,7 @@ static const char *const of_commands[] = {
     "data", "decode", "decode-arena", "depths", "detach", "drift", "dtype", "essay", "estimate-errors", "every",
     "ffn", "first-bytes", "from", "geometry", "grammar", "group", "head-dim", "headroom", "heads", "hidden",
     "hidden-size", "host", "http-port", "ignore-eos", "in-threads", "in-time", "index-url", "interval", "json",
-    "keep-going", "keep-models", "kv-heads", "kvstore", "label", "lengths", "limit", "link", "list", "local",
+    "keep-going", "keep-models", "kv-heads", "kvstore", "label", "layers", "lengths", "limit", "link", "list", "local",
     "logits", "long-tokens", "lr", "markdown", "max-new-tokens", "max-prompt-tokens", "max-tokens", "memory",
     "models", "no-gateway", "no-history", "once", "only", "out", "paced", "part", "plan", "png", "port", "prefill", "prefill-arena",
     "processes", "prompt", "prompt-file", "prompt-tokens", "prompts", "question", "quick", "quiet", "rate",

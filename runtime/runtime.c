@@ -157,6 +157,8 @@ static enum sl_status open_device(const struct sl_runtime_config *config, const 
                     config->device, config->host_reader);
     }
     if (status == SL_OK) {
+        const struct sl_ops *instead = config->instead != NULL ? config->instead(r->ops) : NULL;
+        r->ops = instead != NULL ? instead : r->ops;
         r->stream = sl_device_stream(r->device, SL_STREAM_COMPUTE);
         sl_device_limit_waits(r->device, config->stall_ms > 0 ? config->stall_ms : SL_DEVICE_STILL_MS);
     }

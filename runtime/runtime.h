@@ -19,6 +19,8 @@ struct sl_runtime_config {
     const char *device;       // as --device says (device_choice.h); NULL: cpu
     // Who reads tensors as the host does ("a worker"): auto is cpu then, and a device with memory of its own is refused. Or NULL.
     const char *host_reader;
+    // Returns a table that takes the place of the device's, made of it, or NULL to keep it: a bench that times or replaces entries. Or NULL.
+    const struct sl_ops *(*instead)(const struct sl_ops *ops);
     enum sl_weight_format weights;
     struct sl_team *team; // somebody else's, or NULL: made here, as the following say
     int ranks;        // devices that compute the model together (tensor/ranks/ranks.h): they share the threads. 0: one

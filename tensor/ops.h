@@ -349,6 +349,10 @@ struct sl_ops {
     void (*unpack)(struct sl_matrix *matrix);
     // The same of a matrix that only embed() reads: nothing to do where the device reaches the parts.
     enum sl_status (*pack_rows)(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
+    // For benches: prepares matrix->packed as pack() does (as pack_rows() where is_rows), of random numbers (tensor/drawn.h) in the place of
+    // the parts: element i of the rows is number first + i. The matrix is bf16 and stays so. NULL: the host makes the parts.
+    enum sl_status (*draw)(struct sl_stream *stream, struct sl_matrix *matrix, bool is_rows, uint64_t first,
+                           struct sl_error *err);
 
     // Finds out how rows of prompts (sl_matmul.reading) are multiplied by matrices like w, which is packed; else the first such product
     // does, and its request waits. Waits; a failure of the device comes with the next wait. NULL: there is nothing to find out.

@@ -39,7 +39,7 @@ ROWS = {
     "tensor/ranks": "base tensor tensor/group",
     "tensor/cuda/emu": "tensor",
     "tensor/cuda": "kvcache tensor tensor/cuda/emu",
-    "tensor/cuda/dense": "tensor/cuda",
+    "tensor/cuda/dense": "tensor tensor/cuda",
     "tensor/cuda/attention": "tensor/cuda",
     "tensor/cuda/evict": "tensor/cuda",
     "tensor/cuda/retrieve": "tensor/cuda",
@@ -91,7 +91,7 @@ ROWS = {
     "lab/train": "base options text/tokenizer tensor model cli lab lab/eval/tasks",
     "lab/bench/rig": "base proto/* fabric tensor model runtime compress/plan rpc node offload/annex offload/retriever offload/remote job cli lab",
     "lab/plan": "base kvcache compress/recipe compress/plan job cli lab lab/bench/rig",
-    "lab/bench": "base options kvcache tensor/cpu tensor/cuda/emulated tensor/group model runtime compress/* fabric job runner cli lab lab/bench/rig",
+    "lab/bench": "base options kvcache tensor tensor/cpu tensor/cuda/emulated tensor/group model runtime compress/* fabric job runner cli lab lab/bench/rig",
     "sluice": "base options cli cli/* lab/*",  # alone links the tool's commands and the laboratory's
     "tests/*": "*",
 }

@@ -91,6 +91,10 @@ void sl_gpu_finish_rows(struct gpu_queue *queue, const struct gpu_matrix *w, con
 void sl_gpu_matmul_wgmma(struct gpu_queue *queue, const struct gpu_matrix *w, const void *x,
                          const struct gpu_product *args);
 
+// Writes random weights (tensor/drawn.h) for w, which is stored bf16, into weights_out[w->n][w->pitch]: element i of its rows is number
+// first + i. Exact.
+void sl_gpu_draw(struct gpu_queue *queue, const struct gpu_matrix *w, uint64_t first, void *weights_out);
+
 // asked: device, [m]. Candidates are exact; lse and rest are sums in f64.
 size_t sl_gpu_pick_work(int64_t m);
 void sl_gpu_pick(struct gpu_queue *queue, const float *logits, int64_t n_vocab, const struct gpu_pick *asked, int64_t m,
