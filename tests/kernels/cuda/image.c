@@ -29,13 +29,13 @@ static struct {
 void image_open(struct sl_device *device) {
     image.device = device;
     image.here = sl_device_alloc(device, SL_MEMORY_SHARED, MOST_BYTES);
-    image.there = sl_device_alloc(device, SL_MEMORY_DEVICE, MOST_BYTES);
+    image.there = sl_device_alloc(device, SL_MEMORY_REPLICATED, MOST_BYTES); // ranks: as a model has activations
     assert_true(image.here != NULL && image.there != NULL);
 }
 
 void image_close(void) {
     sl_device_free(image.device, SL_MEMORY_SHARED, image.here);
-    sl_device_free(image.device, SL_MEMORY_DEVICE, image.there);
+    sl_device_free(image.device, SL_MEMORY_REPLICATED, image.there);
 }
 
 static void *name(const void *at, size_t bytes, bool written) {
