@@ -114,7 +114,7 @@ function(sl_plugin)
     OUTPUT_NAME sluice_cuda LIBRARY_OUTPUT_DIRECTORY ${A_FOLDER} LINKER_LANGUAGE CXX)
   target_link_options(${A_NAME} PRIVATE LINKER:--exclude-libs,ALL LINKER:--as-needed LINKER:--no-undefined
     -static-libgcc -static-libstdc++)
-  target_link_libraries(${A_NAME} PRIVATE ${A_NAME}_kernels sl_tensor_group sl_tensor sl_base ${CUDA_RUNTIME})
+  target_link_libraries(${A_NAME} PRIVATE ${A_NAME}_kernels sl_tensor sl_base ${CUDA_RUNTIME})
 endfunction()
 
 # sl_gpu_check(NAME target SOURCES check.c ...): a program over the kernels as they are in sluice_cuda, for a machine with a device.

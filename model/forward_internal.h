@@ -12,8 +12,9 @@ struct sl_engine {
     const struct sl_model *model;
     struct sl_stream *stream;
     int max_rows;
-    size_t n_bytes;           // of the following three
-    void *scratch;            // one block of the device behind the tensors
+    size_t n_bytes;           // of the following four
+    void *replicated;         // one block of replicated memory: x to up, cosines and sines
+    void *scratch;            // one of the device behind the other tensors
     void *shared;             // one of shared memory behind what is given
     void *described;          // one of the host behind calls and kv
     float *x;                 // [m][E] the residual stream
@@ -47,9 +48,9 @@ static inline int64_t sl_qkv_dim(const struct sl_model_config *c) {
     return ((int64_t)c->n_heads + 2 * (int64_t)c->n_kv_heads) * c->head_dim;
 }
 
-// y = x W^T, packed rows on either side.
+// Computes y = x W^T, packed rows on either side. then: as sl_matmul.then.
 void sl_engine_multiply(struct sl_engine *engine, const struct sl_matrix *w, const float *x, int64_t m, float *y,
-                        bool accumulate);
+                        bool accumulate, const struct sl_matrix *then);
 
 // forward_logits.c: norm and head for the rows whose logits are wanted, each brought to whoever wants it.
 enum sl_status sl_pass_logits(struct sl_pass *pass, struct sl_error *err);

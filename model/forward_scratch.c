@@ -30,7 +30,8 @@ static size_t product_bytes(const struct sl_model *model, int64_t m) {
     return bytes;
 }
 
-static size_t lay_out(struct sl_engine *e, char *base) {
+// What products, norms and attention hand to each other: all ranks read it.
+static size_t lay_out_replicated(struct sl_engine *e, char *base) {
     const struct sl_model_config *c = &e->model->config;
     size_t m = (size_t)e->max_rows, used = 0;
     size_t q_dim = (size_t)c->n_heads * (size_t)c->head_dim, angles = (size_t)c->rotary_dim / 2;
@@ -40,10 +41,16 @@ static size_t lay_out(struct sl_engine *e, char *base) {
     e->a = carve(base, &used, m * q_dim, sizeof(float));
     size_t up = larger(larger((size_t)c->intermediate, (size_t)c->retaining_hidden), q_dim);
     e->up = e->hidden = e->next_q = carve(base, &used, m * up, sizeof(float));
-    e->scores = carve(base, &used, m * (size_t)c->n_kv_heads, sizeof(float));
-    e->lse = carve(base, &used, m * (size_t)c->n_heads, sizeof(float));
     e->cosines = carve(base, &used, m * angles, sizeof(float));
     e->sines = carve(base, &used, m * angles, sizeof(float));
+    return used;
+}
+
+static size_t lay_out(struct sl_engine *e, char *base) {
+    const struct sl_model_config *c = &e->model->config;
+    size_t m = (size_t)e->max_rows, used = 0;
+    e->scores = carve(base, &used, m * (size_t)c->n_kv_heads, sizeof(float));
+    e->lse = carve(base, &used, m * (size_t)c->n_heads, sizeof(float));
     e->logits = carve(base, &used, (m < SL_LOGIT_ROWS ? m : SL_LOGIT_ROWS) * (size_t)c->n_vocab, sizeof(float));
     e->products = carve(base, &used, product_bytes(e->model, e->max_rows), 1);
     return used;
@@ -84,17 +91,20 @@ enum sl_status sl_engine_create(const struct sl_model *model, struct sl_stream *
     e->model = model;
     e->stream = stream;
     e->max_rows = max_rows;
-    size_t bytes = lay_out(e, NULL);
+    size_t bytes = lay_out(e, NULL), replicated_bytes = lay_out_replicated(e, NULL);
     e->scratch = sl_device_alloc(stream->device, SL_MEMORY_DEVICE, bytes);
+    e->replicated = sl_device_alloc(stream->device, SL_MEMORY_REPLICATED, replicated_bytes);
     size_t shared_bytes = lay_out_shared(e, NULL), described_bytes = lay_out_described(e, NULL);
     e->shared = sl_device_alloc(stream->device, SL_MEMORY_SHARED, shared_bytes);
     e->described = aligned_alloc(64, described_bytes);
-    e->n_bytes = bytes + shared_bytes + described_bytes;
-    if (e->scratch == NULL || e->shared == NULL || e->described == NULL) {
+    e->n_bytes = bytes + replicated_bytes + shared_bytes + described_bytes;
+    if (e->scratch == NULL || e->replicated == NULL || e->shared == NULL || e->described == NULL) {
         sl_engine_destroy(&e);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of activations; use smaller chunks", bytes);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of activations; use smaller chunks",
+                       bytes + replicated_bytes);
     }
     lay_out(e, e->scratch);
+    lay_out_replicated(e, e->replicated);
     lay_out_shared(e, e->shared);
     lay_out_described(e, e->described);
     *engine_out = e;
@@ -105,6 +115,7 @@ void sl_engine_destroy(struct sl_engine **engine) {
     struct sl_engine *e = *engine;
     if (e != NULL) {
         sl_device_free(e->stream->device, SL_MEMORY_DEVICE, e->scratch);
+        sl_device_free(e->stream->device, SL_MEMORY_REPLICATED, e->replicated);
         sl_device_free(e->stream->device, SL_MEMORY_SHARED, e->shared);
         free(e->described);
         free(e);
@@ -125,7 +136,7 @@ const struct sl_ops *sl_engine_ops(const struct sl_engine *engine) {
 }
 
 void sl_engine_multiply(struct sl_engine *e, const struct sl_matrix *w, const float *x, int64_t m, float *y,
-                        bool accumulate) {
+                        bool accumulate, const struct sl_matrix *then) {
     struct sl_matmul args = {.x = x,
                              .x_stride = w->k,
                              .m = m,
@@ -133,6 +144,7 @@ void sl_engine_multiply(struct sl_engine *e, const struct sl_matrix *w, const fl
                              .y_stride = sl_matrix_outputs(w),
                              .accumulate = accumulate,
                              .reading = e->reading,
+                             .then = then,
                              .scratch = e->products};
     e->model->ops->matmul(e->stream, w, &args);
 }

@@ -437,7 +437,7 @@ static enum sl_status allocate(struct sl_model *model, struct sl_error *err) {
     const struct sl_model_config *c = &model->config;
     model->inv_freq = calloc(SL_MAX_ROPE_SETS * (size_t)c->rotary_dim / 2, sizeof *model->inv_freq);
     model->layers = calloc((size_t)c->n_layers, sizeof *model->layers);
-    model->vectors = sl_device_alloc(model->device, SL_MEMORY_DEVICE, vector_floats(c) * sizeof(float));
+    model->vectors = sl_device_alloc(model->device, SL_MEMORY_REPLICATED, vector_floats(c) * sizeof(float));
     if (model->inv_freq == NULL || model->layers == NULL || model->vectors == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for a model of %d layers", c->n_layers);
     }
@@ -499,7 +499,7 @@ void sl_model_destroy(struct sl_model **model) {
     sl_tensors_close(&m->tensors);
     sl_safetensors_close(&m->retaining_tensors);
     free(m->layers);
-    sl_device_free(m->device, SL_MEMORY_DEVICE, m->vectors);
+    sl_device_free(m->device, SL_MEMORY_REPLICATED, m->vectors);
     free(m->inv_freq);
     free(m);
     *model = NULL;

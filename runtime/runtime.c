@@ -42,7 +42,7 @@ struct opener {
     enum sl_status (*open)(const struct opener *opener, int rank, struct sl_team *team, struct sl_device **device_out,
                            struct sl_error *err);
     const struct sl_ops *ops;       // of each
-    const struct sl_plugin *plugin; // of cuda
+    const struct sl_plugin *plugin; // of cuda; NULL: of another
     int first;                      // device
 };
 
@@ -52,7 +52,8 @@ static enum sl_status open_all(const struct opener *opener, int n, struct sl_run
         r->ops = status == SL_OK ? opener->ops : r->ops;
         return status;
     }
-    struct sl_ranks_config ranks = {.n = n, .ops = opener->ops};
+    struct sl_ranks_config ranks = {
+        .n = n, .ops = opener->ops, .group = opener->plugin != NULL ? opener->plugin->group : NULL};
     enum sl_status status = SL_OK;
     for (int i = 0; i < n && status == SL_OK; i++) {
         ranks.teams[i] = i == 0 ? r->team : r->others[i];

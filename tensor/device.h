@@ -12,7 +12,8 @@
  *         reads what an operation wrote only behind a wait. docs/DESIGN.md lists the places where it does.
  *
  * Memory: device memory is touched by work in streams alone. Shared memory is the host's and both touch it: the host behind
- *         a wait. Where the device has one memory the two are the same. Device memory is given back to the compute
+ *         a wait. Where the device has one memory the two are the same. Replicated memory is device memory; a device that is several
+ *         ranks with memory of their own has a copy of it on each (tensor/ranks). Device memory is given back to the compute
  *         stream: what is queued there may still touch it, and only later work gets it. Shared memory is given back behind
  *         a wait.
  * Failures: an operation has no status. What goes wrong in a device comes back from the next wait, and for good: nothing that is
@@ -35,6 +36,7 @@
 
 enum sl_memory {
     SL_MEMORY_DEVICE,
+    SL_MEMORY_REPLICATED,
     SL_MEMORY_SHARED,
 };
 

@@ -29,14 +29,13 @@ ROWS = {
     "text/tokenizer": "base model/gguf",
     "text/chat": "base model/gguf text/tokenizer",
     "tensor": "base kvcache",
-    "tensor/group": "base tensor",
     "tensor/cpu": "base tensor tensor/cpu/*",  # tiers.c chooses among those below
     "tensor/cpu/simd": "tensor",
     "tensor/cpu/dense": "tensor tensor/cpu/simd",
     "tensor/cpu/attention": "base tensor tensor/cpu/simd",
     "tensor/cpu/evict": "base kvcache tensor tensor/cpu/attention",
     "tensor/cpu/retrieve": "tensor tensor/cpu/simd tensor/cpu/attention",
-    "tensor/ranks": "base tensor tensor/group",
+    "tensor/ranks": "base tensor",
     "tensor/cuda/emu": "tensor",
     "tensor/cuda": "kvcache tensor tensor/cuda/emu",
     "tensor/cuda/dense": "tensor tensor/cuda",
@@ -44,7 +43,7 @@ ROWS = {
     "tensor/cuda/evict": "tensor/cuda",
     "tensor/cuda/retrieve": "tensor/cuda",
     "tensor/cuda/table": "base tensor tensor/cuda tensor/cuda/attention tensor/cuda/dense tensor/cuda/evict tensor/cuda/retrieve",
-    "tensor/cuda/group": "base tensor/group tensor/cuda tensor/cuda/dense tensor/cuda/table",
+    "tensor/cuda/group": "base tensor tensor/cuda tensor/cuda/table",
     "tensor/cuda/emulated": "base tensor/cuda/emu tensor/cuda/table",
     "tensor/cuda/plugin": "base tensor tensor/cuda tensor/cuda/dense tensor/cuda/group tensor/cuda/table",
     "model": "base kvcache tensor model/gguf model/generation",
@@ -91,7 +90,7 @@ ROWS = {
     "lab/train": "base options text/tokenizer tensor model cli lab lab/eval/tasks",
     "lab/bench/rig": "base proto/* fabric tensor model runtime compress/plan rpc node offload/annex offload/retriever offload/remote job cli lab",
     "lab/plan": "base kvcache compress/recipe compress/plan job cli lab lab/bench/rig",
-    "lab/bench": "base options kvcache tensor tensor/cpu tensor/cuda/emulated tensor/group model runtime compress/* fabric job runner cli lab lab/bench/rig",
+    "lab/bench": "base options kvcache tensor tensor/cpu tensor/cuda/emulated tensor/ranks model runtime compress/* fabric job runner cli lab lab/bench/rig",
     "sluice": "base options cli cli/* lab/*",  # alone links the tool's commands and the laboratory's
     "tests/*": "*",
 }

@@ -64,6 +64,7 @@ static enum sl_status take_packed(struct sl_device *device, enum sl_memory memor
     packed->matrix.bias = matrix->bias;
     packed->matrix.up_bias = matrix->up_bias > 0 ? matrix->up_bias : matrix->n / 2;
     packed->matrix.first_id = matrix->first_id;
+    matrix->rounds_x = packed->matrix.kind != GPU_WEIGHT_F32 && packed->matrix.kind != GPU_WEIGHT_F16;
     matrix->packed = packed;
     matrix->packed_bytes = packed->matrix.bytes;
     return SL_OK;
@@ -199,6 +200,33 @@ static void pick(struct sl_stream *stream, const float *logits, int64_t n_vocab,
     }
 }
 
+// --- between ranks -------------------------------------------------------------------------------------------------------
+
+static struct gpu_columns columns_of(const struct sl_columns *columns) {
+    struct gpu_columns of = {.x = columns->x,
+                             .stride = columns->stride,
+                             .m = columns->m,
+                             .n_parts = columns->n_parts,
+                             .bf16 = columns->bf16,
+                             .parts = columns->parts,
+                             .part_bytes = columns->part_bytes};
+    _Static_assert(GPU_MAX_PARTS == SL_MAX_RANKS, "a part a rank");
+    for (int i = 0; i <= columns->n_parts; i++) {
+        of.bounds[i] = (uint32_t)columns->bounds[i];
+    }
+    return of;
+}
+
+static void put_columns(struct sl_stream *stream, const struct sl_columns *columns, int rank) {
+    struct gpu_columns of = columns_of(columns);
+    sl_gpu_put_columns(sl_gpu_stream(stream)->queue, &of, rank);
+}
+
+static void take_columns(struct sl_stream *stream, const struct sl_columns *columns, int rank) {
+    struct gpu_columns of = columns_of(columns);
+    sl_gpu_take_columns(sl_gpu_stream(stream)->queue, &of, rank);
+}
+
 void sl_gpu_dense_fill(struct sl_ops *ops) {
     ops->widened = SL_BF16;
     ops->pack = pack;
@@ -213,4 +241,6 @@ void sl_gpu_dense_fill(struct sl_ops *ops) {
     ops->angles = angles;
     ops->rotate = rotate;
     ops->pick = pick;
+    ops->put_columns = put_columns;
+    ops->take_columns = take_columns;
 }

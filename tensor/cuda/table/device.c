@@ -105,7 +105,7 @@ static void *alloc_block(struct sl_device *device, enum sl_memory memory, size_t
     if (bytes == 0) {
         return NULL;
     }
-    return memory == SL_MEMORY_DEVICE ? driver->alloc(bytes) : driver->alloc_shared(bytes);
+    return memory == SL_MEMORY_SHARED ? driver->alloc_shared(bytes) : driver->alloc(bytes);
 }
 
 // A block of the device goes back behind everything that is queued: whoever frees need not wait.

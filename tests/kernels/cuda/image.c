@@ -30,13 +30,13 @@ void image_open(struct sl_device *device, size_t most_bytes) {
     image.device = device;
     image.most = most_bytes;
     image.here = sl_device_alloc(device, SL_MEMORY_SHARED, most_bytes);
-    image.there = sl_device_alloc(device, SL_MEMORY_DEVICE, most_bytes);
+    image.there = sl_device_alloc(device, SL_MEMORY_REPLICATED, most_bytes); // as a model's activations on ranks
     assert_true(image.here != NULL && image.there != NULL);
 }
 
 void image_close(void) {
     sl_device_free(image.device, SL_MEMORY_SHARED, image.here);
-    sl_device_free(image.device, SL_MEMORY_DEVICE, image.there);
+    sl_device_free(image.device, SL_MEMORY_REPLICATED, image.there);
 }
 
 static void *name(const void *at, size_t bytes, bool written) {
