@@ -26,7 +26,7 @@ struct entry {
     enum state state;
     bool dropped;
     enum sl_not_kept why;
-    int64_t pressed_ns; // until then it may hold memory; 0: nobody needs it
+    int64_t pressed_ns; // until then it may hold memory; 0: no job asks for it
 };
 
 struct sl_archive {
@@ -157,7 +157,8 @@ static bool take_block_bytes(struct sl_archive *archive, size_t bytes) {
     return fits;
 }
 
-// A recipe that evicts at the end alone, and adds nothing to scores, leaves pages of the body as they are until its last chunk.
+// Returns the first token at which pages change: where a recipe evicts at the end alone and adds up no scores, the body's
+// last chunk is the first to change them.
 static int64_t unchanged_until(const struct sl_plan *plan, int64_t n_tokens) {
     bool at_end = !(plan->recipe.when & SL_WHEN_CHUNK);
     return at_end && sl_plan_can_truncate(plan, n_tokens) ? sl_plan_body_tokens(plan) : n_tokens + 1;

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: copies of capsules on their way to the kvstore, in the background, so that neither the engine nor the client waits for a
- *          store.
+ * Purpose: sends copies of capsules to the kvstore in the background, so that neither the engine nor the client waits.
  *
- * Design: a thread sends one copy after the other from where its bytes lie (prefill/copy.h). A finished session is the archive's from then
- *         on. A state between two chunks is sent from the session's pages while the prompt is read on: before a step
- *         that would change them the job waits, at most HOLD_MS, and other jobs are read meanwhile. A small state is copied instead.
- *         A store that is slow or gone costs the copy, not the job.
+ * Design: one thread sends one copy after the other from where its bytes lie (prefill/copy.h). The archive owns a
+ *         finished session from the end of its job on. A state between two chunks is sent from the session's pages
+ *         while the prompt is read on: before a step that would change them the job waits, at most HOLD_MS, and other
+ *         jobs are read meanwhile. A small state is copied instead. A store that is slow or gone costs the copy, not
+ *         the job.
  *
  *     WAITING --thread--> RESERVING --the store has room--> SENDING --> gone
  *        |                    |                                |
  *        +------ dropped: its memory goes back at once         +-- dropped: its memory goes back when the ship has ended
  *
- *         Memory that copies hold is in use until they are gone. A job that finds no memory presses: copies have HOLD_MS more, and are
- *         dropped then.
+ *         Copies use their memory until they are gone. A job that finds no memory presses: copies have HOLD_MS more,
+ *         and are dropped then.
  * Threads: any number; one lock.
  */
 #pragma once
@@ -44,19 +44,20 @@ enum sl_not_kept {
 enum sl_status sl_archive_create(struct sl_prefill *prefill, struct sl_archive **archive_out, struct sl_error *err);
 void sl_archive_destroy(struct sl_archive **archive); // drops what is left. Accepts NULL, nulls
 
-// Takes in a state between two chunks, on the engine's thread. Afterwards no step of the job may reach job->let_go_tokens, where that is not 0,
-// before sl_archive_let_go().
+// Takes in a state between two chunks, on the engine's thread. Where job->let_go_tokens is not 0 afterwards, no step of
+// the job may reach it before sl_archive_let_go() has returned true.
 void sl_archive_put_boundary(struct sl_archive *archive, struct sl_prefill_job *job, const struct sl_session *session);
 // Returns true when no copy reads the job's pages. On the engine's thread; the first call begins the job's HOLD_MS.
 bool sl_archive_let_go(struct sl_archive *archive, struct sl_prefill_job *job);
 
 // Decides whether the job's finished session will be kept, and says so in job->kept. On the handler's thread.
 void sl_archive_prepare(struct sl_archive *archive, struct sl_prefill_job *job);
-// Ends the archive's use of the job: what was prepared is sent from now on where `arrived`, and is dropped otherwise. Afterwards no copy
-// reads what is left in the job; waits for a ship that does (SL_DRAIN_NS at most).
+// Ends the archive's use of the job: sends what was prepared where `arrived`, and drops it otherwise. Afterwards no copy
+// reads the job's pages; this waits for a ship that does (SL_DRAIN_NS at most).
 void sl_archive_end_job(struct sl_archive *archive, struct sl_prefill_job *job, bool arrived);
 
-// Asks for the memory that copies hold. False: they hold none. True: try again; it comes back within HOLD_MS, or with the ship that reads it.
+// Asks for the memory that copies hold. False: they hold none. True: it comes back within HOLD_MS, or with the ship that
+// reads it, and the caller tries again.
 bool sl_archive_press(struct sl_archive *archive);
 
 void sl_archive_write_metrics(struct sl_archive *archive, FILE *page);

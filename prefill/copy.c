@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What travels to a store. See copy.h.
+// Copies of a prompt's KV for a store. See copy.h.
 #include "prefill/copy.h"
 
 #include <stdio.h>
@@ -50,8 +50,8 @@ static struct sl_hash128 hash_at(const struct sl_prefill_job *job, bool boundary
 }
 
 /*
- * Lists the prefixes under which a copy that can be truncated is found: every block, or every chunk of a recipe that evicts, since
- * its chunks begin at multiples of their size. A long copy gets fewer.
+ * Lists the prefixes under which a copy that can be truncated is found: every block, or every chunk of a recipe that
+ * evicts, whose chunks begin at multiples of their size. A long copy gets fewer.
  */
 static enum sl_status list_prefixes(struct sl_copy *copy, const struct sl_prefill_job *job, bool boundary) {
     int64_t n_blocks = copy->n_tokens / SL_PREFIX_BLOCK;

@@ -105,9 +105,9 @@ static enum sl_status step(struct sl_prefill_job *job, bool *done_out, struct sl
 // ---- opening and ending --------------------------------------------------------------------------------------------
 
 /*
- * Returns what reading does not take from the arena, of the peak that is planned, because the capsule that the session was resumed from
- * has it: the pages that stay what they are. Pages that are packed later stay in the capsule's block, and their packed ones come beside them;
- * so do those of a recipe that evicts at the end alone. Where chunks evict, all pages may be taken anew.
+ * Returns how much of the planned peak reading does not take from the arena, because it lies in the block of the capsule
+ * that the session was resumed from: the pages that stay as they are. Where a recipe evicts at the end alone, so do all
+ * pages until then, and packed pages come beside them. Where chunks evict, all pages may be taken anew.
  */
 static size_t kept_span_bytes(const struct sl_plan *plan, const struct sl_session *session) {
     size_t bytes = 0, packed_later = 0;

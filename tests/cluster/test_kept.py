@@ -17,7 +17,7 @@ SLUICE = os.path.join(BIN, "sluice")
 
 
 def figures(process):
-    """Of one process: {(name, labels): value}."""
+    """Returns what one process says of itself: {"name{labels}": value}."""
     with urllib.request.urlopen(f"http://{process.admin}/metrics", timeout=10) as page:
         lines = page.read().decode().splitlines()
     return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line and not line.startswith("#")}
@@ -28,14 +28,14 @@ def not_kept(cluster, reason):
 
 
 def settled(cluster):
-    """No copy is on its way: a session stays in the arena until its own has ended, and the store's lease until it can be found. Of the
-    processes themselves: heartbeats come later."""
+    """True when no copy is on its way: a session stays in the arena until its copy has ended, and the store's lease until the copy can be
+    found. This asks the processes themselves, because heartbeats come later."""
     used = figures(cluster.processes["prefill-0"])['sluice_arena_bytes{state="used"}']
     return used == 0 and figures(cluster.processes["kvstore-0"])["sluice_leases"] == 0
 
 
 def ids(n, seed=0, alike=0):
-    """n token ids of which the first `alike` are the same for every seed."""
+    """Returns n token ids. The first `alike` are the same for every seed."""
     return [2045] + [(i * 37 + i * i * 11 + (seed * 7919 if i >= alike else 0)) % 2000 for i in range(n - 1)]
 
 
