@@ -26,6 +26,7 @@
 #define ALONE_NS       (40 * SL_NS_PER_MS)
 #define STEP_ROWS      32
 #define READ_BACK_ROWS 256
+#define COPY_WAIT_MS   5
 #define LINE_WAIT_MS   50 // between looks for memory that comes back without a word, as an ended lease does
 
 struct stepper {
@@ -53,13 +54,27 @@ static void report(struct sl_prefill_job *job, const struct sl_session *session)
 }
 
 // A recipe that evicts can be resumed only from a state between two chunks: keep the last one that others can use.
-static void archive_boundary(struct sl_prefill_job *job, const struct sl_session *session) {
+static void archive_boundary(struct sl_prefill_job *job) {
+    const struct sl_session *session = sl_reader_session(job->reader);
     int64_t chunk = job->plan.recipe.chunk_tokens, boundary = sl_reader_shared_tokens(&job->plan) / chunk * chunk;
     // Of a recipe that thins the state between two chunks is not in the session alone, and depends on what was read back.
     bool resumable = sl_recipe_evicts(&job->plan.recipe) && !sl_recipe_thins(&job->plan.recipe);
-    if (resumable && session->n_tokens == boundary && boundary > job->n_reused) {
-        sl_archive_put(job->prefill->archive, job, session, true);
+    if (resumable && session->n_tokens == boundary && boundary > job->n_reused && !job->boundary_put) {
+        job->boundary_put = true;
+        sl_archive_put_boundary(job->prefill->archive, job, session);
     }
+}
+
+// True while the job's next step would change pages that a copy is being sent from.
+static bool must_wait(struct sl_prefill_job *job) {
+    archive_boundary(job);
+    int64_t end = sl_reader_session(job->reader)->n_tokens + sl_reader_next_tokens(job->reader);
+    if (job->let_go_tokens == 0 || end < job->let_go_tokens) {
+        return false;
+    }
+    bool waits = !sl_archive_let_go(job->prefill->archive, job);
+    job->let_go_tokens = waits ? job->let_go_tokens : 0;
+    return waits;
 }
 
 /*
@@ -74,7 +89,6 @@ static void settle_promise(struct sl_prefill_job *job, size_t taken_bytes) {
 static enum sl_status step(struct sl_prefill_job *job, bool *done_out, struct sl_error *err) {
     struct sl_session *session = sl_reader_session(job->reader);
     job->started_ns = job->started_ns == 0 ? sl_now_ns() : job->started_ns;
-    archive_boundary(job, session);
     enum sl_status status = sl_reader_step(job->reader, done_out, err);
     if (status == SL_OK && job->offload) {
         status = sl_offload_step(job->offload, session, err);
@@ -90,19 +104,29 @@ static enum sl_status step(struct sl_prefill_job *job, bool *done_out, struct sl
 
 // ---- opening and ending --------------------------------------------------------------------------------------------
 
-// Of a capsule that a session was resumed from: the pages that stay what they are. Reading takes nothing in their
-// place.
+/*
+ * Returns how much of the planned peak reading does not take from the arena, because it lies in the block of the capsule
+ * that the session was resumed from: the pages that stay as they are. Where a recipe evicts at the end alone, so do all
+ * pages until then, and packed pages come beside them. Where chunks evict, all pages may be taken anew.
+ */
 static size_t kept_span_bytes(const struct sl_plan *plan, const struct sl_session *session) {
-    size_t bytes = 0;
-    for (int l = 0; session && !sl_recipe_evicts(&plan->recipe) && l < session->geometry.n_layers; l++) {
+    size_t bytes = 0, packed_later = 0;
+    bool evicts = sl_recipe_evicts(&plan->recipe);
+    if (!session || (evicts && plan->recipe.when & SL_WHEN_CHUNK)) {
+        return 0;
+    }
+    for (int l = 0; l < session->geometry.n_layers; l++) {
         const struct sl_layer *layer = &session->layers[l];
         bool packs = sl_kv_format_is_quantized(layer->packed.format);
         for (int h = 0; h < session->geometry.n_kv_heads; h++) {
-            size_t n_pages = packs ? layer->heads[h].n_packed : layer->heads[h].n_pages;
-            bytes += n_pages * layer->packed.bytes;
+            const struct sl_head *head = &layer->heads[h];
+            bytes += head->n_packed * layer->packed.bytes;
+            bytes += packs && !evicts ? 0 : (head->n_pages - head->n_packed) * layer->work.bytes;
         }
+        packed_later += evicts && packs;
     }
-    return bytes;
+    size_t beside = packed_later > 0 ? plan->capsule_bytes : 0;
+    return bytes > beside ? bytes - beside : 0;
 }
 
 // The engine's thread has nothing more to do for the job.
@@ -268,7 +292,9 @@ static void open_line(struct stepper *stepper) {
         }
         stepper->line = next;
     }
-    if (stepper->line && stepper->n_open == 0 && n_jobs <= n_waiting) { // nobody is left who would give memory back
+    bool comes_back = stepper->line && stepper->n_open < MAX_OPEN && sl_archive_press(stepper->prefill->archive);
+    if (stepper->line && stepper->n_open == 0 && n_jobs <= n_waiting &&
+        !comes_back) { // no job is left that would give memory back
         give_up_resumed(stepper);
     }
 }
@@ -318,24 +344,38 @@ static double step_work(const struct stepper *stepper) {
     return stepper->n_open == 1 && alone > STEP_WORK ? alone : STEP_WORK;
 }
 
-// The job whose step is next, or -1; *work_out: of that step.
+// Returns the job whose step is next, or -1: none is open, or all wait for copies. *work_out: of that step.
 static int choose(struct stepper *stepper, double *work_out) {
     struct sl_schedule_job jobs[MAX_OPEN];
+    int which[MAX_OPEN], n = 0;
     double work = step_work(stepper);
     for (int i = 0; i < stepper->n_open; i++) {
-        const struct sl_prefill_job *job = stepper->open[i];
+        struct sl_prefill_job *job = stepper->open[i];
         int64_t begin = sl_reader_session(job->reader)->n_tokens, slots = job->plan.max_slots;
         int64_t rows = sl_schedule_tokens(work, begin, slots, stepper->half) / STEP_ROWS * STEP_ROWS;
         int64_t least = job->offload && begin >= SL_ATTEND_SPLIT ? READ_BACK_ROWS : STEP_ROWS;
         sl_reader_limit_step(job->reader, rows > least ? rows : least);
+        if (must_wait(job)) {
+            continue;
+        }
         int64_t end = begin + sl_reader_next_tokens(job->reader);
-        jobs[i] = (struct sl_schedule_job){.ticket = job->ticket,
-                                           .left = sl_schedule_work(begin, job->plan.n_prompt, slots, stepper->half),
-                                           .next = sl_schedule_work(begin, end, slots, stepper->half)};
+        which[n] = i;
+        jobs[n++] = (struct sl_schedule_job){.ticket = job->ticket,
+                                             .left = sl_schedule_work(begin, job->plan.n_prompt, slots, stepper->half),
+                                             .next = sl_schedule_work(begin, end, slots, stepper->half)};
     }
-    int chosen = sl_schedule_next(&stepper->schedule, jobs, stepper->n_open);
+    int chosen = sl_schedule_next(&stepper->schedule, jobs, n);
     *work_out = chosen >= 0 ? jobs[chosen].next : 0;
-    return chosen;
+    return chosen >= 0 ? which[chosen] : -1;
+}
+
+// Waits for a copy to end, for a new job, or for a moment.
+static void wait_for_copies(struct sl_prefill *prefill) {
+    pthread_mutex_lock(&prefill->mutex);
+    if (!prefill->inbox && !prefill->stopping) {
+        sl_cond_wait_until(&prefill->wake, &prefill->mutex, sl_deadline_in_ms(COPY_WAIT_MS));
+    }
+    pthread_mutex_unlock(&prefill->mutex);
 }
 
 static void count(struct stepper *stepper, int64_t n_tokens, double work, int64_t step_ns) {
@@ -350,6 +390,9 @@ static void take_turn(struct stepper *stepper) {
     double work;
     int i = choose(stepper, &work);
     if (i < 0) {
+        if (stepper->n_open > 0) {
+            wait_for_copies(stepper->prefill);
+        }
         return;
     }
     struct sl_prefill_job *job = stepper->open[i];

@@ -16,7 +16,7 @@ ROWS = {
     "options": "base",
     "trust": "base options",
     "admin": "base trust",
-    "proto": "",
+    "proto": "proto/*",
     "kvcache": "base proto/*",
     "fabric/link": "base trust",
     "fabric/core": "base fabric/link",

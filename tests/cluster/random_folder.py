@@ -11,8 +11,9 @@ DEMO = os.path.join(ROOT, "models", "demo")
 
 GEOMETRIES = {  # layers, heads, KV heads, head_dim, hidden, intermediate
     "narrow": (8, 1, 1, 64, 64, 128),
+    "wide": (8, 16, 16, 128, 128, 128),  # few tokens fill an arena
     "135m": (30, 9, 3, 64, 576, 1536),
-    "wide": (6, 32, 8, 64, 2048, 8192),
+    "large": (6, 32, 8, 64, 2048, 8192),  # some gigabytes of weights
     "1b": (16, 32, 8, 64, 2048, 8192),
 }
 RETAINING = 1024
@@ -61,12 +62,12 @@ def _scale(inputs):
     return -(max(inputs, 2).bit_length() // 2) - 1
 
 
-def make(geometry, folder, zeros=False):
+def make(geometry, folder, positions=131072, zeros=False):
     layers, heads, kv_heads, d, hidden, inner = GEOMETRIES[geometry]
     with open(os.path.join(DEMO, "config.json")) as file:
         config = json.load(file)
     config.update(num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=d,
-                  hidden_size=hidden, intermediate_size=inner, max_position_embeddings=131072, tie_word_embeddings=True)
+                  hidden_size=hidden, intermediate_size=inner, max_position_embeddings=positions, tie_word_embeddings=True)
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "config.json"), "w") as file:
         json.dump(config, file)

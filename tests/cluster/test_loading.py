@@ -24,7 +24,7 @@ LIMIT = 8 * SLOW  # of --ready-timeout, in seconds
 def place():
     """A folder with a model of 0.8 GB, and an environment in which `sluice down` finds the test's clusters alone."""
     with tempfile.TemporaryDirectory(prefix="sluice-loading-") as folder:
-        yield random_folder.make("wide", os.path.join(folder, "model"), zeros=True), {**os.environ, "XDG_RUNTIME_DIR": folder}
+        yield random_folder.make("large", os.path.join(folder, "model"), zeros=True), {**os.environ, "XDG_RUNTIME_DIR": folder}
 
 
 class Up:
