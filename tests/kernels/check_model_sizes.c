@@ -4,10 +4,10 @@
  *          processors. The other checks go through small and odd shapes; indices that overflow, grids that are too large and splits that
  *          never end show at these.
  *
- * Design: what is expected comes from a tier that sums f32 and rounds nothing. Outputs begin as NaN (take()), so an element that is left out is
+ * Design: a tier that sums f32 and rounds nothing says what is expected. Outputs begin as NaN (poisoned()), so an element that is left out is
  *         an error. Queries are four times as long as keys, so that a few slots have most of the weight: a mean over 128k random
- *         values would be near zero whatever was computed. Errors are the root of the mean square over that of what is expected, and are
- *         printed. Emulated devices, and processors among themselves, have small sizes; emulated ones get every call in all orders of threads.
+ *         values would be near zero whatever was computed. Errors are printed. Emulated devices, and processors among themselves, have
+ *         small sizes; emulated devices get every call in all orders of threads.
  */
 #include <math.h>
 #include <stdio.h>
@@ -35,21 +35,25 @@ static void *poisoned(size_t bytes) {
     return block;
 }
 
+// The root of the mean square of the errors is held to `tolerance` of that of what is expected, and every error to 50 times as much.
 static void assert_near(const char *what, const float *got, const float *want, size_t n, double tolerance) {
-    double errors = 0, all = 0;
+    double errors = 0, all = 0, most = 0;
+    size_t worst = 0;
     for (size_t i = 0; i < n; i++) {
-        double error = (double)got[i] - (double)want[i];
+        double error = fabs((double)got[i] - (double)want[i]);
         if (!isfinite(got[i])) {
             fail_msg("%s: element %zu of %zu is %g, expected %g", what, i, n, (double)got[i], (double)want[i]);
         }
+        worst = error > most ? i : worst;
+        most = error > most ? error : most;
         errors += error * error;
         all += (double)want[i] * (double)want[i];
     }
-    double off = sqrt(errors / (all > 0 ? all : 1));
-    printf("%-28s off by %.1e of at most %.0e\n", what, off, tolerance);
-    if (!(off <= tolerance) || !(all > 0)) {
-        fail_msg("%s: off by %g of the root of the mean square %g, at most %g", what, off, sqrt(all / (double)n),
-                 tolerance);
+    double scale = sqrt(all / (double)n), off = sqrt(errors / (double)n) / scale;
+    printf("%-28s off by %.1e of at most %.0e, element %zu by %.1e\n", what, off, tolerance, worst, most / scale);
+    if (!(off <= tolerance) || !(most <= 50 * tolerance * scale) || !(all > 0)) {
+        fail_msg("%s: off by %g of %g, at most %g; element %zu is %g, expected %g", what, off, scale, tolerance, worst,
+                 (double)got[worst], (double)want[worst]);
     }
 }
 
@@ -182,7 +186,7 @@ static void check_attend(const char *name, struct world *w, const char *what, in
         ops->attend(stream, &call, 1);
     }
     snprintf(text, sizeof text, "attend %s, %d rows", what, m);
-    assert_near(text, w->out[1], w->out[0], n_out, 1e-2);
+    assert_near(text, w->out[1], w->out[0], n_out, 4e-3);
     snprintf(text, sizeof text, "lse %s, %d rows", what, m);
     assert_near(text, w->lse[1], w->lse[0], n_lse, 1e-3);
 }
@@ -328,7 +332,7 @@ static void test_select_and_gather(void **state) {
             }
         }
         assert_same("select", keep[1], keep[0], n * sizeof **keep);
-        assert_near("attend_slots", w.out[1], w.out[0], n_out, 1e-2);
+        assert_near("attend_slots", w.out[1], w.out[0], n_out, 4e-3);
         for (int h = 0; h < size.kv_heads; h++) { // whole pages that are kept; what lies after them is of no meaning
             size_t at = (size_t)h * w.n_pages * w.work.bytes, whole = kept[h] / SL_PAGE_SLOTS * w.work.bytes;
             assert_same("gather", w.pages + at, (char *)after + at, whole);
@@ -431,7 +435,7 @@ static void check_product(const struct product *p, struct sl_matrix w) {
         }
         snprintf(text, sizeof text, "matmul %s, %lld rows%s", p->name, (long long)p->m,
                  p->reading ? " of a prompt" : "");
-        assert_near(text, y[1], y[0], (size_t)(p->m * columns), 1e-5);
+        assert_near(text, y[1], y[0], (size_t)(p->m * columns), 2e-4);
     }
     free(x), free(y[0]), free(y[1]);
 }
