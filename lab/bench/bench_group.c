@@ -207,7 +207,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
         status = measure_sizes(b, n, err);
     }
     sl_gpu_emulator_only_counts();
-    status = status == SL_OK ? sl_synthetic_create_empty(geometry, 0, dir, sizeof dir, err) : status;
+    status = status == SL_OK ? sl_synthetic_create_empty(geometry, dir, sizeof dir, err) : status;
     if (status != SL_OK) {
         return status;
     }
