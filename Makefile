@@ -48,9 +48,9 @@ gpu: build       ## libsluice_cuda.so, the plugin for NVIDIA GPUs, beside the pr
 	@cmake --build build -j $(JOBS)
 	@/usr/bin/python3 tests/kernels/cuda/test_disassembly.py build/sluice_cuda sm_80 sm_89 sm_90a || [ $$? -eq 77 ]
 
-gpu-kit: gpu     ## a folder for a machine with an NVIDIA driver and nothing else: build/gpu-kit, see docs/GPU.md
+gpu-kit: gpu     ## a file for a visit to a machine with a GPU: build/gpu-kit.tar.xz, and gpu-kit.sh to run it, see docs/GPU.md
 	@cmake --build build -j $(JOBS) --target gpu_checks
-	@tools/gpu_kit/make.sh build build/gpu-kit
+	@tools/gpu_kit/make.sh build build
 
 image: build     ## an image with all programs: build/image (deploy/image/build.sh --help)
 	@deploy/image/build.sh

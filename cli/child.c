@@ -11,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+
 #define MAX_POLLED 256
 
 // Runs in the child; only functions that are safe between fork and exec.
@@ -71,16 +73,33 @@ enum sl_status sl_child_start(struct sl_child *child, const char *name, char *co
         close_fd(&fds[1][0]);
         return status;
     }
-    *child = (struct sl_child){.pid = pid, .running = true, .out.fd = fds[0][0], .err.fd = fds[1][0]};
+    *child = (struct sl_child){
+        .pid = pid, .running = true, .out.fd = fds[0][0], .err.fd = fds[1][0], .moved_ns = sl_now_ns()};
     snprintf(child->name, sizeof child->name, "%s", name);
     fcntl(child->out.fd, F_SETFL, O_NONBLOCK);
     fcntl(child->err.fd, F_SETFL, O_NONBLOCK);
     return SL_OK;
 }
 
+static bool take_loading(struct sl_child *child, const char *line, size_t n) {
+    char text[80];
+    long long done, total;
+    snprintf(text, sizeof text, "%.*s", (int)n, line);
+    if (sscanf(text, "loading done=%lld total=%lld", &done, &total) != 2 || done < 0 || total <= 0) {
+        return false;
+    }
+    child->done_bytes = done < total ? done : total;
+    child->total_bytes = total;
+    child->moved_ns = sl_now_ns();
+    return true;
+}
+
 static void pass_line(struct sl_child *child, bool is_out, const char *line, size_t n, FILE *file) {
     if (is_out && n >= 6 && memcmp(line, "ready ", 6) == 0) {
         snprintf(child->ready, sizeof child->ready, "%.*s", (int)n, line);
+        child->moved_ns = sl_now_ns();
+    } else if (is_out && take_loading(child, line, n)) {
+        return;
     } else if (!is_out && n > 0 && line[0] == '{') { // of JSON, which names its process
         fprintf(file, "%.*s\n", (int)n, line);
     } else {
@@ -119,7 +138,7 @@ static void drain_output(struct sl_child *child, struct sl_child_output *output,
     }
 }
 
-void sl_children_pump(struct sl_child *children, size_t n, int timeout_ms, FILE *file) {
+bool sl_children_wait(const struct sl_child *children, size_t n, int timeout_ms) {
     struct pollfd polled[MAX_POLLED];
     nfds_t n_polled = 0;
     for (size_t i = 0; i < n && n_polled + 2 <= MAX_POLLED; i++) {
@@ -127,7 +146,11 @@ void sl_children_pump(struct sl_child *children, size_t n, int timeout_ms, FILE 
         polled[n_polled++] = (struct pollfd){.fd = children[i].out.fd, .events = POLLIN};
         polled[n_polled++] = (struct pollfd){.fd = children[i].err.fd, .events = POLLIN};
     }
-    poll(polled, n_polled, timeout_ms);
+    return poll(polled, n_polled, timeout_ms) > 0;
+}
+
+void sl_children_pump(struct sl_child *children, size_t n, int timeout_ms, FILE *file) {
+    (void)sl_children_wait(children, n, timeout_ms); // a child that has ended says so without output
     for (size_t i = 0; i < n; i++) {
         struct sl_child *child = &children[i];
         // First its end, then its output: what it wrote before it died is then complete.

@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <sys/types.h>
 
@@ -25,7 +26,10 @@ struct sl_child {
     char name[32];
     pid_t pid;
     struct sl_child_output out, err;
-    char ready[256]; // its line "ready rpc=HOST:PORT ...", "" until it came
+    char ready[256];                 // its line "ready rpc=HOST:PORT ...", "" until it came
+    int64_t done_bytes, total_bytes; // of its last line "loading done=BYTES total=BYTES"; total 0: none came
+    int64_t
+        moved_ns; // when it was started, or the last line of these two kinds came: a child writes them when it gets on
     bool running;
     int wait_status; // when it no longer runs
 };
@@ -35,9 +39,12 @@ enum sl_status sl_child_start(struct sl_child *child, const char *name, char *co
 
 /*
  * Wait up to timeout_ms for output of any of n children and pass it on to `file`, each line behind the child's name;
- * the ready line is kept instead. Then see which have ended.
+ * lines of loading and of being ready are kept instead. Then see which have ended.
  */
 void sl_children_pump(struct sl_child *children, size_t n, int timeout_ms, FILE *file);
+
+// Waits up to timeout_ms for output of any of n children. False: there is none.
+bool sl_children_wait(const struct sl_child *children, size_t n, int timeout_ms);
 
 // Value of a word of the ready line: "rpc" -> "127.0.0.1:7600". False: not there, or too long.
 bool sl_child_ready_value(const struct sl_child *child, const char *key, char *buf, size_t buf_bytes);

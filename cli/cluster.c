@@ -97,31 +97,39 @@ enum sl_status sl_cluster_pump(struct sl_cluster *cluster, int timeout_ms, struc
 }
 
 // One step of waiting for something of the cluster: SL_OK means go on.
-static enum sl_status wait_step(struct sl_cluster *cluster, struct sl_signals *signals, const char *what,
-                                struct sl_error *err) {
+static enum sl_status wait_step(struct sl_cluster *cluster, struct sl_signals *signals, struct sl_error *err) {
     if (signals && sl_signals_received(signals) > 0) {
         return sl_fail(err, SL_ERR_CANCELLED, "interrupted while the cluster came up");
     }
-    if (sl_deadline_left_ms(cluster->ready_deadline_ns) == 0) {
-        return sl_fail(err, SL_ERR_DEADLINE, "%s within %lld ms", what, (long long)cluster->config.ready_ms);
+    if (sl_children_wait(cluster->children, cluster->n_children, STEP_MS) && cluster->file_is_terminal) {
+        sl_cluster_hide_loading(cluster);
     }
-    return sl_cluster_pump(cluster, STEP_MS, err);
+    enum sl_status status = sl_cluster_pump(cluster, 0, err);
+    if (status == SL_OK) {
+        sl_cluster_show_loading(cluster);
+    }
+    return status;
 }
 
-// Wait for the ready lines of children [first, n_children).
+// Waits for the ready lines of children [first, n_children).
 static enum sl_status wait_for_lines(struct sl_cluster *cluster, size_t first, struct sl_signals *signals,
                                      struct sl_error *err) {
-    for (size_t i = first; i < cluster->n_children; i++) {
-        char what[64];
-        snprintf(what, sizeof what, "%s was not ready", cluster->children[i].name);
-        while (cluster->children[i].ready[0] == '\0') {
-            enum sl_status status = wait_step(cluster, signals, what, err);
-            if (status != SL_OK) {
-                return status;
+    enum sl_status status = SL_OK;
+    char why[192];
+    for (size_t i = first; i < cluster->n_children && status == SL_OK;) {
+        if (cluster->children[i].ready[0]) {
+            i++;
+            continue;
+        }
+        status = wait_step(cluster, signals, err);
+        for (size_t j = i; j < cluster->n_children && status == SL_OK; j++) {
+            if (sl_cluster_is_late(cluster, j, why, sizeof why)) {
+                status = sl_fail(err, SL_ERR_DEADLINE, "%s", why);
             }
         }
     }
-    return SL_OK;
+    sl_cluster_hide_loading(cluster);
+    return status;
 }
 
 static enum sl_status start_etcd(struct sl_cluster *cluster, struct sl_error *err) {
@@ -235,7 +243,7 @@ enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct s
     cluster->config = *config;
     choose_arena(cluster);
     cluster->file = file;
-    cluster->ready_deadline_ns = sl_deadline_in_ms(config->ready_ms);
+    cluster->file_is_terminal = isatty(fileno(file));
     cluster->n_allocated =
         (size_t)(3 + config->n_coordinators + config->n_prefill + config->n_decode + config->n_kvstore);
     cluster->children = calloc(cluster->n_allocated, sizeof *cluster->children);
@@ -281,6 +289,7 @@ static size_t count_ready(const Sluice__V1__WorkersReply *reply) {
 enum sl_status sl_cluster_wait_ready(struct sl_cluster *cluster, struct sl_client *client, struct sl_signals *signals,
                                      struct sl_error *err) {
     size_t n_workers = cluster->n_children - cluster->n_first - cluster->config.has_gateway;
+    int64_t deadline_ns = sl_deadline_in_ms(cluster->config.ready_ms);
     for (;;) {
         Sluice__V1__WorkersReply *reply;
         struct sl_error why;
@@ -292,9 +301,11 @@ enum sl_status sl_cluster_wait_ready(struct sl_cluster *cluster, struct sl_clien
         if (n_ready == n_workers) {
             return SL_OK;
         }
-        char what[64];
-        snprintf(what, sizeof what, "only %zu of %zu workers were ready", n_ready, n_workers);
-        enum sl_status status = wait_step(cluster, signals, what, err);
+        if (sl_deadline_left_ms(deadline_ns) == 0) {
+            return sl_fail(err, SL_ERR_DEADLINE, "only %zu of %zu workers reached the coordinator within %lld ms",
+                           n_ready, n_workers, (long long)cluster->config.ready_ms);
+        }
+        enum sl_status status = wait_step(cluster, signals, err);
         if (status != SL_OK) {
             return status;
         }

@@ -19,9 +19,11 @@
 
 struct sl_cluster_config {
     const char *model, *weights, *device, *host, *transport, *arena, *workers_log;
-    int64_t n_prefill, n_decode, n_kvstore, ready_ms;
-    int64_t ranks; // of every worker with a model; 0: one
-    int64_t port;  // of the coordinator, and the next ones of further ones; 0 picks free ones
+    int64_t n_prefill, n_decode, n_kvstore;
+    int64_t ready_ms; // longest time without progress of a process that starts
+    bool quiet;       // no progress on standard error
+    int64_t ranks;    // of every worker with a model; 0: one
+    int64_t port;     // of the coordinator, and the next ones of further ones; 0 picks free ones
     bool has_gateway;
     int64_t http_port;             // of the gateway, likewise
     const char *generation_config; // of the coordinator; NULL: its default
@@ -58,12 +60,15 @@ struct sl_cluster_config {
         SL_OPTION_ROW("tls", 0, SL_OPTION_STRING, NULL, "DIR",                                                         \
                       "make certificates there, and let only them in (tools/test-ca.sh, docs/SECURITY.md)",            \
                       SL_FIELD(type, cluster.tls)),                                                                    \
-        SL_OPTION_ROW("ready-timeout", 0, SL_OPTION_DURATION, "60s", "TIME", "for the cluster to come up",             \
+        SL_OPTION_ROW("ready-timeout", 0, SL_OPTION_DURATION, "60s", "TIME",                                           \
+                      "longest time in which a process that starts makes no progress; a model that is being loaded "   \
+                      "makes progress",                                                                                \
                       SL_FIELD(type, cluster.ready_ms), 100, 3600000)
 
 struct sl_cluster;
 
-// All processes are up and have said so. Output of theirs goes to `file`. A signal ends the attempt: SL_ERR_CANCELLED.
+// Starts all processes and waits for their ready lines. Passes their output to `file`, and shows on standard error how far models are
+// loaded. SL_ERR_CANCELLED: a signal came. SL_ERR_DEADLINE names a process that made no progress for ready_ms.
 enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct sl_signals *signals, FILE *file,
                                 struct sl_cluster **cluster_out, struct sl_error *err);
 
@@ -85,7 +90,8 @@ enum sl_status sl_cluster_pump(struct sl_cluster *cluster, int timeout_ms, struc
 enum sl_status sl_cluster_look_after(struct sl_cluster *cluster, int timeout_ms, bool *changed_out,
                                      struct sl_error *err);
 
-// Wait until the coordinator counts every worker as ready, pumping meanwhile.
+// Waits until the coordinator counts every worker as ready, and passes on output meanwhile. SL_ERR_DEADLINE: not within ready_ms of
+// the last ready line.
 enum sl_status sl_cluster_wait_ready(struct sl_cluster *cluster, struct sl_client *client, struct sl_signals *signals,
                                      struct sl_error *err);
 

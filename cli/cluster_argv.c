@@ -147,6 +147,9 @@ enum sl_status sl_argv_of_worker(const struct sl_cluster_origin *of, const char 
     sl_argv_add_option(words, "--model", has_model ? config->model : NULL);
     sl_argv_add_option(words, "--weights", has_model ? config->weights : NULL);
     sl_argv_add_option(words, "--device", has_model ? config->device : NULL);
+    if (has_model) {
+        sl_argv_add(words, "--report-loading");
+    }
     sl_argv_add_option(words, "--ranks", has_model && config->ranks > 1 ? ranks : NULL);
     sl_argv_add_option(words, "--disk", disk ? folder : NULL);
     sl_argv_add_option(words, "--disk-bytes", disk ? disk_bytes : NULL);

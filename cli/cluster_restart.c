@@ -51,14 +51,12 @@ static enum sl_status restart(struct sl_cluster *cluster, size_t i, struct sl_er
 
 // One that hangs before it is ready would never be started again.
 static void end_late(struct sl_cluster *cluster, size_t i) {
-    const struct sl_child *child = &cluster->children[i];
-    bool is_late = i >= cluster->n_first && child->running && !child->ready[0] &&
-                   sl_now_ns() - cluster->started_ns[i] > cluster->config.ready_ms * SL_NS_PER_MS;
-    if (is_late) {
-        fprintf(stderr, "sluice: %s was not ready within %lld ms, killing it\n", child->name,
-                (long long)cluster->config.ready_ms);
+    struct sl_child *child = &cluster->children[i];
+    char why[192];
+    if (i >= cluster->n_first && sl_cluster_is_late(cluster, i, why, sizeof why)) {
+        fprintf(stderr, "sluice: %s: killing it\n", why);
         sl_child_signal(child, SIGKILL);
-        cluster->started_ns[i] = sl_now_ns(); // once is enough
+        child->moved_ns = sl_now_ns(); // once is enough
     }
 }
 

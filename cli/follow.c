@@ -6,6 +6,7 @@
 
 #include "cli/message_json.h"
 #include "compress/recipe/recipe.h"
+#include "proto/kept.h"
 #include "rpc/rpc.h"
 
 #define REDRAW_NS (40 * SL_NS_PER_MS)
@@ -17,9 +18,8 @@ static void hide_progress(struct sl_follow *follow) {
     }
 }
 
-static void show_progress(struct sl_follow *follow, const Sluice__V1__Event *event) {
-    bool changed = sl_progress_update(&follow->progress, event);
-    if (!changed || follow->width == 0 || follow->quiet || follow->answer_shown) {
+static void draw_progress(struct sl_follow *follow) {
+    if (follow->width == 0 || follow->quiet || follow->json || follow->answer_shown) {
         return;
     }
     bool complete = follow->progress.total > 0 && follow->progress.done >= follow->progress.total;
@@ -29,6 +29,19 @@ static void show_progress(struct sl_follow *follow, const Sluice__V1__Event *eve
         follow->progress_shown = true;
         follow->drawn_ns = now_ns;
     }
+}
+
+static void show_progress(struct sl_follow *follow, const Sluice__V1__Event *event) {
+    if (sl_progress_update(&follow->progress, event)) {
+        draw_progress(follow);
+    }
+}
+
+void sl_follow_loading(void *arg, size_t done_bytes, size_t total_bytes) {
+    struct sl_follow *follow = arg;
+    follow->progress = (struct sl_progress){
+        .phase = "loading", .done = (int64_t)done_bytes, .total = (int64_t)total_bytes, .bytes = true};
+    draw_progress(follow);
 }
 
 static void show_token(struct sl_follow *follow, const Sluice__V1__Token *token) {
@@ -298,6 +311,27 @@ static void print_prompt(const Sluice__V1__Statistics *s, FILE *file) {
     fprintf(file, "%s%s\n", s->transport[0] ? ", by " : "", s->transport);
 }
 
+// Prints what becomes of the copies for later jobs, as far as it was known.
+static void print_kept(const Sluice__V1__Statistics *s, FILE *file) {
+    const struct {
+        const char *of, *word;
+    } copies[] = {{"the prompt", sl_kept_word(s->kept)}, {"its beginning", sl_kept_word(s->kept_state)}};
+    const char *separator = "kept         ";
+    for (size_t i = 0; i < sizeof copies / sizeof copies[0]; i++) {
+        const char *word = copies[i].word;
+        if (word) {
+            bool there = strcmp(word, "stored") == 0, comes = strcmp(word, "pending") == 0;
+            fprintf(file, "%s%s: %s%s", separator, copies[i].of,
+                    there   ? "in a store"
+                    : comes ? "on its way to a store"
+                            : "no, ",
+                    there || comes ? "" : word);
+            separator = "; ";
+        }
+    }
+    fputs(separator[0] == ';' ? "\n" : "", file);
+}
+
 // Nothing of an answer of the likeliest tokens.
 static void print_sampling(const Sluice__V1__Sampling *s, FILE *file) {
     const char *separator = "sampling     ";
@@ -342,6 +376,7 @@ void sl_statistics_print(const Sluice__V1__Statistics *s, FILE *file) {
         print_sampling(s->sampling, file);
     }
     print_prompt(s, file);
+    print_kept(s, file);
     print_slots(s, file);
     print_layers(s, file);
     if (s->errors) {

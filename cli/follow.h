@@ -34,6 +34,9 @@ struct sl_follow {
 // Fill the callbacks of a watch.
 void sl_follow_attach(struct sl_follow *follow, struct sl_watch *watch);
 
+// Shows how far a model is loaded (sl_loading_fn; arg: the sl_follow). The thread of the other callbacks waits meanwhile.
+void sl_follow_loading(void *follow, size_t done_bytes, size_t total_bytes);
+
 // Put the terminal in order after the watch has returned `status`, complain if need be, and return the exit code.
 int sl_follow_end(struct sl_follow *follow, enum sl_status status, const struct sl_error *err);
 

@@ -12,7 +12,15 @@ if(NVCC)
   set(CUDA_RUNTIME ${CUDART_STATIC} rt dl pthread)
   # Compiled against and never linked; where the header is not, the plugin does without.
   find_file(CUBLASLT_HEADER cublasLt.h PATHS ${CUDA_INCLUDE} NO_DEFAULT_PATH)
-  find_file(CUBLASLT_LIBRARY libcublasLt.so.13 PATHS ${CUDA_HOME}/lib64 ${CUDA_HOME}/lib NO_DEFAULT_PATH) # for a test
+  set(version "")
+  if(CUDA_INCLUDE)
+    file(STRINGS ${CUDA_INCLUDE}/cuda_runtime_api.h version REGEX "^#define CUDART_VERSION ")
+  endif()
+  string(REGEX MATCH "[0-9]+" version "${version}")
+  if(version)
+    math(EXPR version "${version} / 1000") # 13; of 12 the plugin runs with older drivers
+  endif()
+  find_file(CUBLASLT_LIBRARY libcublasLt.so.${version} PATHS ${CUDA_HOME}/lib64 ${CUDA_HOME}/lib NO_DEFAULT_PATH) # for a test
   find_file(NCCL_HEADER nccl.h PATHS ${CUDA_INCLUDE} NO_DEFAULT_PATH) # what we declare of NCCL is held to it
   find_file(NCCL_LIBRARY libnccl.so.2 PATHS ${CUDA_HOME}/lib64 ${CUDA_HOME}/lib) # for a test
   # A toolkit without its runtime, or one that does not take this compiler of C++, is none.
@@ -45,12 +53,12 @@ endif()
 set(CUDA_KERNELS
   attention/append attention/attend attention/attend_packed attention/attend_tensor attention/collect attention/digest attention/quantize attention/stats
   attention/stats_tensor
-  dense/around dense/few_rows dense/many_rows dense/matmul dense/pick dense/ranks dense/rows dense/some_rows dense/wgmma
+  dense/around dense/draw dense/few_rows dense/many_rows dense/matmul dense/pick dense/ranks dense/rows dense/some_rows dense/wgmma
   evict/choose evict/estimate evict/gather evict/merge evict/nearest_tensor evict/scores evict/select evict/value_change
   retrieve/rows retrieve/scan)
 # Those of which launch.h says exact: a product and a sum are not fused, as they are not on the processors.
 set(CUDA_EXACT
-  attention/append attention/quantize dense/ranks dense/rows evict/choose evict/gather evict/scores evict/select retrieve/rows
+  attention/append attention/quantize dense/draw dense/ranks dense/rows evict/choose evict/gather evict/scores evict/select retrieve/rows
   retrieve/scan)
 
 # sl_plugin(NAME target FOLDER dir [KEEP] ARCHITECTURES 80-real 80-virtual ...)
@@ -106,7 +114,7 @@ function(sl_plugin)
     OUTPUT_NAME sluice_cuda LIBRARY_OUTPUT_DIRECTORY ${A_FOLDER} LINKER_LANGUAGE CXX)
   target_link_options(${A_NAME} PRIVATE LINKER:--exclude-libs,ALL LINKER:--as-needed LINKER:--no-undefined
     -static-libgcc -static-libstdc++)
-  target_link_libraries(${A_NAME} PRIVATE ${A_NAME}_kernels sl_tensor_group sl_tensor sl_base ${CUDA_RUNTIME})
+  target_link_libraries(${A_NAME} PRIVATE ${A_NAME}_kernels sl_tensor sl_base ${CUDA_RUNTIME})
 endfunction()
 
 # sl_gpu_check(NAME target SOURCES check.c ...): a program over the kernels as they are in sluice_cuda, for a machine with a device.

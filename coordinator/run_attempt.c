@@ -206,7 +206,7 @@ static enum sl_status prefill(struct sl_run *run, struct sl_error *err) {
     const struct sl_job_spec *spec = &run->job->spec;
     char store[SL_ADDRESS_BYTES];
     uint64_t first_key = spec->n_keys > 0 ? spec->keys[0] : 0;
-    sl_registry_store_address(run->context->registry, first_key, store);
+    int64_t store_bytes = sl_registry_store_address(run->context->registry, first_key, store);
     Sluice__V1__TokenIds tokens = token_ids(spec->tokens, spec->demand.n_prefill_tokens);
     Sluice__V1__PrefillRequest request = SLUICE__V1__PREFILL_REQUEST__INIT;
     request.job_id = run->job->id;
@@ -214,6 +214,7 @@ static enum sl_status prefill(struct sl_run *run, struct sl_error *err) {
     request.recipe = (char *)spec->recipe;
     request.destination = run->grant;
     request.kvstore_address = store;
+    request.kvstore_bytes = store_bytes;
     request.estimate_errors = spec->estimate_errors;
     request.n_positions = spec->n_tokens + spec->max_new_tokens;
     request.salt = salt_of(spec);

@@ -97,6 +97,8 @@ void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job
         statistics->slots_per_head = known->slots_per_head;
         statistics->slots_evicted = known->slots_evicted;
         statistics->slots_merged = known->slots_merged;
+        statistics->kept = known->kept;
+        statistics->kept_state = known->kept_state;
         if (known->prefill_peak_bytes > statistics->prefill_peak_bytes) {
             statistics->prefill_peak_bytes = known->prefill_peak_bytes;
         }

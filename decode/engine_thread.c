@@ -136,20 +136,12 @@ static int share_rows(struct stepper *stepper) {
 }
 
 static enum sl_status step(struct stepper *stepper, struct sl_error *err) {
-    const struct sl_runtime *runtime = &stepper->decode->node.runtime;
     struct sl_writer *writers[MAX_ACTIVE];
-    struct sl_writing writing;
     int64_t begin_ns = sl_now_ns();
     for (int i = 0; i < stepper->n_active; i++) {
         writers[i] = &stepper->active[i]->writer;
     }
-    enum sl_status status =
-        sl_writing_begin(&writing, runtime, sl_engine_activations(runtime->engine), writers, stepper->n_active, err);
-    if (status == SL_OK) {
-        while (sl_writing_layer(&writing)) {
-        }
-        status = sl_writing_end(&writing, err);
-    }
+    enum sl_status status = sl_writing_pass(&stepper->decode->node.runtime, writers, stepper->n_active, err);
     stepper->step_ns = sl_now_ns() - begin_ns;
     return status;
 }

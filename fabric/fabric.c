@@ -155,6 +155,10 @@ bool sl_fabric_knows_cuda(const struct sl_fabric *fabric) {
     return sl_ucx_knows_cuda(fabric);
 }
 
+bool sl_fabric_ucx_puts_from_devices(char *version_out, size_t bytes) {
+    return sl_ucx_puts_from_devices(version_out, bytes);
+}
+
 enum sl_status sl_fabric_region_create(struct sl_fabric *fabric, size_t bytes, unsigned kinds, void **base_out,
                                        struct sl_error *err) {
     return sl_region_create(fabric, bytes, (kinds & SL_REGION_LOCKED) != 0, (kinds & SL_REGION_HUGE_PAGES) != 0,

@@ -67,9 +67,12 @@ uint64_t sl_fabric_epoch(const struct sl_fabric *fabric);
 // Of the progress thread, which always has work: its turns. Lives as long as the fabric.
 struct sl_pulse *sl_fabric_pulse(struct sl_fabric *fabric);
 
-// Whether RDMA would carry what is sent, and whether UCX here could put from memory of a GPU at all: knows it, and is 1.16 or newer. Takes a while: for start-up.
+// Returns whether RDMA would carry what is sent, and whether UCX here could put from memory of a GPU: knows it, and is 1.16 or newer. Takes a
+// while: for start-up.
 bool sl_fabric_has_rdma(const struct sl_fabric *fabric);
 bool sl_fabric_knows_cuda(const struct sl_fabric *fabric);
+// Returns whether UCX here is 1.16 or newer, and writes its version, "1.13.1".
+bool sl_fabric_ucx_puts_from_devices(char *version_out, size_t bytes);
 
 /*
  * Allocate and register `bytes` of memory for the fabric's transports (shared-memory segments where peers on this host

@@ -10,8 +10,9 @@
 #include "node/send.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
-#define MAX_LOOKUP_KEYS 8192
-#define SHIP_MS         30000
+#define MAX_LOOKUP_KEYS   8192
+#define SHIP_MS           30000 // and what the bytes take on a slow network:
+#define SHIP_BYTES_PER_MS 50000
 
 enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
                                        struct sl_error *err) {
@@ -206,7 +207,8 @@ enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, co
                        sl_lease_name(request->lease_id).text);
     }
     atomic_fetch_add(&kvstore->n_jobs, 1);
-    int64_t limit = sl_deadline_in_ms(SHIP_MS), deadline = sl_rpc_call_deadline_ns(call);
+    int64_t limit = sl_deadline_in_ms(SHIP_MS + (int64_t)(stored->capsule.body_bytes / SHIP_BYTES_PER_MS));
+    int64_t deadline = sl_rpc_call_deadline_ns(call);
     struct sl_send send = {.destination = request->destination,
                            .body = stored->capsule.body,
                            .body_bytes = stored->capsule.body_bytes,

@@ -203,6 +203,7 @@ static struct sl_attend describe(const struct sl_pass *pass, const struct sl_inp
         .window = e->model->layers[pass->layer].window,
         .positions = pass->activations->given[pass->activations->turn].positions + row,
         .out = e->a + row * q_dim,
+        .then = &e->model->layers[pass->layer].o,
         .lse = pass->wants.lse ? e->lse + row * c->n_heads : NULL,
         .importance = pass->wants.importance ? e->scores + row * c->n_kv_heads : NULL,
         .next_q = predicts(pass) ? e->next_q + row * q_dim : NULL,
@@ -253,7 +254,7 @@ void sl_pass_project(struct sl_pass *pass, int layer) {
     int64_t hidden = e->model->config.hidden, m = pass->n_rows;
     pass->layer = layer;
     e->model->ops->norm(e->stream, &weights->attention_norm, pass->activations->x, hidden, m, 1, e->h, hidden);
-    sl_engine_multiply(e, &weights->qkv, e->h, m, e->qkv, false, pass->wants.reading);
+    sl_engine_multiply(e, &weights->qkv, e->h, m, e->qkv, false, pass->wants.reading, NULL);
     normalize_heads(e, weights, m);
     if (pass->wants.importance) {
         sl_retaining_score(e->model, layer, e->stream, e->qkv, m, e->hidden, e->products, e->scores);
@@ -309,12 +310,12 @@ void sl_pass_finish(struct sl_pass *pass) {
     int64_t hidden = e->model->config.hidden, m = pass->n_rows;
     float *x = pass->activations->x;
     bool reading = pass->wants.reading;
-    sl_engine_multiply(e, &weights->o, e->a, m, x, true, reading);
+    sl_engine_multiply(e, &weights->o, e->a, m, x, true, reading, NULL);
     if (weights->mlp_norm.weight != NULL) {
         e->model->ops->norm(e->stream, &weights->mlp_norm, x, hidden, m, 1, e->h, hidden);
     }
-    sl_engine_multiply(e, &weights->up, e->h, m, e->up, false, reading);
-    sl_engine_multiply(e, &weights->down, e->up, m, x, true, reading);
+    sl_engine_multiply(e, &weights->up, e->h, m, e->up, false, reading, &weights->down);
+    sl_engine_multiply(e, &weights->down, e->up, m, x, true, reading, NULL);
 }
 
 enum sl_status sl_pass_end(struct sl_pass *pass, struct sl_error *err) {

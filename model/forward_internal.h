@@ -12,8 +12,9 @@ struct sl_engine {
     const struct sl_model *model;
     struct sl_stream *stream;
     int max_rows;
-    size_t n_bytes;             // of the following three, and of the engine's own activations
-    void *scratch;              // one block of the device behind the tensors
+    size_t n_bytes;             // of the following four, and of the engine's own activations
+    void *replicated;           // one block of replicated memory: h to up
+    void *scratch;              // one of the device behind the other tensors
     void *shared;               // one of shared memory behind what is given
     void *described;            // one of the host behind calls and kv
     float *h;                   // [m][E] after a norm
@@ -56,9 +57,9 @@ static inline int64_t sl_qkv_dim(const struct sl_model_config *c) {
     return ((int64_t)c->n_heads + 2 * (int64_t)c->n_kv_heads) * c->head_dim;
 }
 
-// y = x W^T, or y += x W^T, packed rows on either side. reading: see struct sl_matmul.
+// Computes y = x W^T, or y += x W^T, packed rows on either side. reading, then: as in struct sl_matmul.
 void sl_engine_multiply(struct sl_engine *engine, const struct sl_matrix *w, const float *x, int64_t m, float *y,
-                        bool accumulate, bool reading);
+                        bool accumulate, bool reading, const struct sl_matrix *then);
 
 // forward_logits.c: norm and head for the rows whose logits are wanted, each brought to whoever wants it.
 enum sl_status sl_pass_logits(struct sl_pass *pass, struct sl_error *err);

@@ -30,7 +30,8 @@ static size_t product_bytes(const struct sl_model *model, int64_t m) {
     return bytes;
 }
 
-static size_t lay_out(struct sl_engine *e, char *base) {
+// What products, norms and attention hand to each other: all ranks read it.
+static size_t lay_out_replicated(struct sl_engine *e, char *base) {
     const struct sl_model_config *c = &e->model->config;
     size_t m = (size_t)e->max_rows, used = 0;
     size_t q_dim = (size_t)c->n_heads * (size_t)c->head_dim;
@@ -39,6 +40,12 @@ static size_t lay_out(struct sl_engine *e, char *base) {
     e->a = carve(base, &used, m * q_dim, sizeof(float));
     size_t up = larger(larger((size_t)c->intermediate, (size_t)c->retaining_hidden), q_dim);
     e->up = e->hidden = e->next_q = carve(base, &used, m * up, sizeof(float));
+    return used;
+}
+
+static size_t lay_out(struct sl_engine *e, char *base) {
+    const struct sl_model_config *c = &e->model->config;
+    size_t m = (size_t)e->max_rows, used = 0;
     e->scores = carve(base, &used, m * (size_t)c->n_kv_heads, sizeof(float));
     e->lse = carve(base, &used, m * (size_t)c->n_heads, sizeof(float));
     e->logits = carve(base, &used, (m < SL_LOGIT_ROWS ? m : SL_LOGIT_ROWS) * (size_t)c->n_vocab, sizeof(float));
@@ -97,7 +104,7 @@ enum sl_status sl_activations_create(struct sl_engine *engine, int max_rows, str
     a->engine = engine;
     a->max_rows = max_rows;
     size_t bytes = lay_out_tensors(a, NULL), shared_bytes = lay_out_given(a, NULL);
-    a->tensors = sl_device_alloc(device, SL_MEMORY_DEVICE, bytes);
+    a->tensors = sl_device_alloc(device, SL_MEMORY_REPLICATED, bytes);
     a->shared = sl_device_alloc(device, SL_MEMORY_SHARED, shared_bytes);
     a->n_bytes = bytes + shared_bytes;
     if (a->tensors == NULL || a->shared == NULL) {
@@ -113,7 +120,7 @@ enum sl_status sl_activations_create(struct sl_engine *engine, int max_rows, str
 void sl_activations_destroy(struct sl_activations **activations) {
     struct sl_activations *a = *activations;
     if (a != NULL) {
-        sl_device_free(a->engine->stream->device, SL_MEMORY_DEVICE, a->tensors);
+        sl_device_free(a->engine->stream->device, SL_MEMORY_REPLICATED, a->tensors);
         sl_device_free(a->engine->stream->device, SL_MEMORY_SHARED, a->shared);
         free(a);
         *activations = NULL;
@@ -140,17 +147,21 @@ enum sl_status sl_engine_create(const struct sl_model *model, struct sl_stream *
     e->model = model;
     e->stream = stream;
     e->max_rows = max_rows;
-    size_t bytes = lay_out(e, NULL);
+    size_t bytes = lay_out(e, NULL), replicated_bytes = lay_out_replicated(e, NULL);
     e->scratch = sl_device_alloc(stream->device, SL_MEMORY_DEVICE, bytes);
+    e->replicated = sl_device_alloc(stream->device, SL_MEMORY_REPLICATED, replicated_bytes);
     size_t shared_bytes = lay_out_shared(e, NULL), described_bytes = lay_out_described(e, NULL);
     e->shared = sl_device_alloc(stream->device, SL_MEMORY_SHARED, shared_bytes);
     e->described = aligned_alloc(64, described_bytes);
-    e->n_bytes = bytes + shared_bytes + described_bytes;
-    if (e->scratch == NULL || (e->shared == NULL && shared_bytes > 0) || e->described == NULL) {
+    e->n_bytes = bytes + replicated_bytes + shared_bytes + described_bytes;
+    if (e->scratch == NULL || e->replicated == NULL || (e->shared == NULL && shared_bytes > 0) ||
+        e->described == NULL) {
         sl_engine_destroy(&e);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of activations; use smaller chunks", bytes);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of activations; use smaller chunks",
+                       bytes + replicated_bytes);
     }
     lay_out(e, e->scratch);
+    lay_out_replicated(e, e->replicated);
     lay_out_shared(e, e->shared);
     lay_out_described(e, e->described);
     enum sl_status status = sl_activations_create(e, max_rows, &e->own, err);
@@ -168,6 +179,7 @@ void sl_engine_destroy(struct sl_engine **engine) {
     if (e != NULL) {
         sl_activations_destroy(&e->own);
         sl_device_free(e->stream->device, SL_MEMORY_DEVICE, e->scratch);
+        sl_device_free(e->stream->device, SL_MEMORY_REPLICATED, e->replicated);
         sl_device_free(e->stream->device, SL_MEMORY_SHARED, e->shared);
         free(e->described);
         free(e);
@@ -188,7 +200,7 @@ const struct sl_ops *sl_engine_ops(const struct sl_engine *engine) {
 }
 
 void sl_engine_multiply(struct sl_engine *e, const struct sl_matrix *w, const float *x, int64_t m, float *y,
-                        bool accumulate, bool reading) {
+                        bool accumulate, bool reading, const struct sl_matrix *then) {
     struct sl_matmul args = {.x = x,
                              .x_stride = w->k,
                              .m = m,
@@ -196,6 +208,7 @@ void sl_engine_multiply(struct sl_engine *e, const struct sl_matrix *w, const fl
                              .y_stride = sl_matrix_outputs(w),
                              .accumulate = accumulate,
                              .reading = reading,
+                             .then = then,
                              .scratch = e->products};
     e->model->ops->matmul(e->stream, w, &args);
 }

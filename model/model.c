@@ -28,10 +28,17 @@ struct loader {
     struct sl_stream *stream;
     enum sl_weight_format weights; // of the layers' matrices and the head
     struct sl_error *err;
-    int layer;                    // whose tensors are being loaded; -1: those beside the layers
-    float *vectors, *next_vector; // as model->vectors, where the host writes them
-    char notes[256];              // "Q4_1 as bf16, Q8_0 as int8"
+    int layer;                          // whose tensors are being loaded; -1: those beside the layers
+    float *vectors, *next_vector;       // as model->vectors, where the host writes them
+    char notes[256];                    // "Q4_1 as bf16, Q8_0 as int8"
+    struct sl_model_progress *progress; // may be NULL
 };
+
+static void advance(const struct loader *l, size_t bytes) {
+    if (l->progress != NULL) {
+        atomic_fetch_add(&l->progress->done_bytes, bytes);
+    }
+}
 
 // The full name of a tensor of the layer at hand, or of one beside the layers.
 static const char *tensor_name(const struct loader *l, const char *name, const char *suffix, char out[MAX_NAME]) {
@@ -69,6 +76,7 @@ static enum sl_status copy_vector(struct loader *l, const char *name, const char
     sl_tensors_release(l->model->tensors, &source, &rows);
     l->model->weight_bytes += source.bytes;
     l->model->memory_bytes += (size_t)n * sizeof(float);
+    advance(l, source.bytes);
     return SL_OK;
 }
 
@@ -205,6 +213,9 @@ static enum sl_status pack_matrix(struct loader *l, const struct sl_source *sour
     if (status == SL_OK) {
         count_memory(l->model, matrix);
     }
+    for (int i = 0; i < n && status == SL_OK; i++) {
+        advance(l, sources[i].bytes);
+    }
     return status;
 }
 
@@ -300,8 +311,12 @@ static enum sl_status load_embedding(struct loader *l, struct sl_source sources_
         l->weights = asked;
         model->embed.format = SL_WEIGHT_STORED;
         model->weight_bytes += sources_out[0].bytes;
+        status = model->ops->pack_rows(l->stream, &model->embed, l->err);
     }
-    return status == SL_OK ? model->ops->pack_rows(l->stream, &model->embed, l->err) : status;
+    if (status == SL_OK && !model->config.tied_embeddings) { // tied ones take their time when the head is packed
+        advance(l, sources_out[0].bytes);
+    }
+    return status;
 }
 
 // The embedding's rows as they are looked up, unless quantizing would round anew what was rounded for that.
@@ -317,6 +332,7 @@ static enum sl_status load_tied_head(struct loader *l, const struct sl_source *e
     enum sl_status status = l->model->ops->pack(l->stream, head, l->err);
     if (status == SL_OK) {
         count_memory(l->model, head);
+        advance(l, embed->bytes);
     }
     return status;
 }
@@ -374,9 +390,24 @@ static size_t vector_floats(const struct sl_model_config *c) {
     return (size_t)c->n_layers * layer + norm_vectors * vector_stride(c->hidden);
 }
 
+// A device may have to try how it multiplies best: now, and not in the first request. Retaining heads are multiplied otherwise.
+static enum sl_status prepare_products(const struct sl_model *model, struct sl_stream *stream, struct sl_error *err) {
+    if (model->ops->prepare == NULL) {
+        return SL_OK;
+    }
+    for (int l = 0; l < model->config.n_layers; l++) {
+        const struct sl_model_layer *layer = &model->layers[l];
+        const struct sl_matrix *matrices[] = {&layer->qkv, &layer->o, &layer->up, &layer->down};
+        for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
+            model->ops->prepare(stream, matrices[i]);
+        }
+    }
+    return sl_stream_wait(stream, err);
+}
+
 // Where the device has memory of its own, vectors are gathered in a block that both sides touch and go up as one.
 static enum sl_status load_all(struct sl_model *model, const char *model_dir, enum sl_weight_format weights,
-                               struct sl_stream *stream, struct sl_error *err) {
+                               struct sl_stream *stream, struct sl_model_progress *progress, struct sl_error *err) {
     size_t bytes = vector_floats(&model->config) * sizeof(float);
     bool one = model->device->ops->one_memory;
     float *vectors = one ? model->vectors : sl_device_alloc(model->device, SL_MEMORY_SHARED, bytes);
@@ -384,7 +415,10 @@ static enum sl_status load_all(struct sl_model *model, const char *model_dir, en
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of norms", bytes);
     }
     sl_tensors_will_read(model->tensors);
-    struct loader loader = {model, model->config.family, stream, weights, err, -1, vectors, vectors, ""};
+    struct loader loader = {model, model->config.family, stream, weights, err, -1, vectors, vectors, "", progress};
+    if (progress != NULL) {
+        atomic_store(&progress->total_bytes, sl_tensors_bytes(model->tensors));
+    }
     enum sl_status status = load_tensors(&loader);
     if (!one) {
         sl_stream_copy(stream, model->vectors, vectors, bytes);
@@ -392,6 +426,7 @@ static enum sl_status load_all(struct sl_model *model, const char *model_dir, en
         status = status == SL_OK ? copied : status;
         sl_device_free(model->device, SL_MEMORY_SHARED, vectors);
     }
+    status = status == SL_OK ? prepare_products(model, stream, err) : status;
     if (status == SL_OK && loader.notes[0] != '\0') {
         sl_log_info("engine", "%s: %s", model_dir, loader.notes);
     }
@@ -402,7 +437,7 @@ static enum sl_status allocate(struct sl_model *model, struct sl_error *err) {
     const struct sl_model_config *c = &model->config;
     model->inv_freq = calloc(SL_MAX_ROPE_SETS * (size_t)c->rotary_dim / 2, sizeof *model->inv_freq);
     model->layers = calloc((size_t)c->n_layers, sizeof *model->layers);
-    model->vectors = sl_device_alloc(model->device, SL_MEMORY_DEVICE, vector_floats(c) * sizeof(float));
+    model->vectors = sl_device_alloc(model->device, SL_MEMORY_REPLICATED, vector_floats(c) * sizeof(float));
     if (model->inv_freq == NULL || model->layers == NULL || model->vectors == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for a model of %d layers", c->n_layers);
     }
@@ -415,7 +450,8 @@ static enum sl_status allocate(struct sl_model *model, struct sl_error *err) {
 }
 
 enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, enum sl_weight_format weights,
-                             struct sl_stream *stream, struct sl_model **model_out, struct sl_error *err) {
+                             struct sl_stream *stream, struct sl_model_progress *progress, struct sl_model **model_out,
+                             struct sl_error *err) {
     int64_t begin_ns = sl_now_ns();
     struct sl_model *model = calloc(1, sizeof *model);
     if (model == NULL) {
@@ -431,7 +467,7 @@ enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, en
         status = allocate(model, err);
     }
     if (status == SL_OK) {
-        status = load_all(model, model_dir, weights, stream, err);
+        status = load_all(model, model_dir, weights, stream, progress, err);
     }
     if (status != SL_OK) {
         sl_model_destroy(&model);
@@ -463,7 +499,7 @@ void sl_model_destroy(struct sl_model **model) {
     sl_tensors_close(&m->tensors);
     sl_safetensors_close(&m->retaining_tensors);
     free(m->layers);
-    sl_device_free(m->device, SL_MEMORY_DEVICE, m->vectors);
+    sl_device_free(m->device, SL_MEMORY_REPLICATED, m->vectors);
     free(m->inv_freq);
     free(m);
     *model = NULL;

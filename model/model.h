@@ -8,6 +8,7 @@
  */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 #include "kvcache/session.h"
@@ -83,14 +84,20 @@ uint64_t sl_model_set_fingerprint(uint64_t fingerprint, int rope_set);
 
 struct sl_model;
 
+// Counts how much of a model's weights is loaded, in bytes of the file. Another thread may read it meanwhile.
+struct sl_model_progress {
+    _Atomic size_t done_bytes, total_bytes; // total 0: the file is not open yet
+};
+
 /*
  * Map and check every tensor, then pack the matrices for `ops`; `weights` tells whether those of the layers and the
  * head are quantized on the way (tensor/ops.h). A missing or truncated file, a missing tensor or one of a wrong shape
  * or type is refused with its name and what was expected. The device of `stream` has the weights, and must outlive the
- * model.
+ * model. `progress` may be NULL; it is zeros when the call begins.
  */
 enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, enum sl_weight_format weights,
-                             struct sl_stream *stream, struct sl_model **model_out, struct sl_error *err);
+                             struct sl_stream *stream, struct sl_model_progress *progress, struct sl_model **model_out,
+                             struct sl_error *err);
 void sl_model_destroy(struct sl_model **model);
 
 const struct sl_model_config *sl_model_get_config(const struct sl_model *model);

@@ -274,6 +274,7 @@ void sl_retaining_score(const struct sl_model *model, int layer, struct sl_strea
                                  .y = hidden,
                                  .y_stride = c->retaining_hidden,
                                  .accumulate = i > 0,
+                                 .then = i == 2 ? &heads->w2 : NULL,
                                  .scratch = scratch};
         model->ops->matmul(stream, blocks[i], &part);
         qkv += blocks[i]->k;

@@ -27,6 +27,7 @@ struct mapping {
     char *name; // file name inside the model folder
     unsigned char *base;
     size_t bytes;
+    bool is_hole; // most of it takes no room on the disk: there is nothing to read ahead
 };
 
 struct sl_safetensors {
@@ -98,7 +99,7 @@ static enum sl_status map_file(const char *model_dir, const char *name, struct m
         goto err_close;
     }
     close(fd);
-    *map_out = (struct mapping){copy, base, (size_t)st.st_size};
+    *map_out = (struct mapping){copy, base, (size_t)st.st_size, st.st_blocks < st.st_size / 1024};
     return SL_OK;
 err_close:
     close(fd);
@@ -426,7 +427,9 @@ enum sl_status sl_safetensors_find(const struct sl_safetensors *tensors, const c
 
 void sl_safetensors_will_read(const struct sl_safetensors *tensors) {
     for (size_t i = 0; i < tensors->n_maps; i++) {
-        (void)madvise(tensors->maps[i].base, tensors->maps[i].bytes, MADV_WILLNEED); // advice: failing is harmless
+        if (!tensors->maps[i].is_hole) {
+            (void)madvise(tensors->maps[i].base, tensors->maps[i].bytes, MADV_WILLNEED); // advice: failing is harmless
+        }
     }
 }
 

@@ -125,6 +125,22 @@ void sl_tensors_will_read(const struct sl_tensors *t) {
     (void)madvise((void *)base, bytes, MADV_WILLNEED); // advice: failing is harmless
 }
 
+size_t sl_tensors_bytes(const struct sl_tensors *t) {
+    size_t n, bytes = 0;
+    if (t->safetensors != NULL) {
+        const struct sl_tensor *tensors = sl_safetensors_list(t->safetensors, &n);
+        for (size_t i = 0; i < n; i++) {
+            bytes += tensors[i].bytes;
+        }
+        return bytes;
+    }
+    const struct sl_gguf_tensor *tensors = sl_gguf_tensors(t->gguf, &n);
+    for (size_t i = 0; i < n; i++) {
+        bytes += tensors[i].bytes;
+    }
+    return bytes;
+}
+
 // --- finding ---------------------------------------------------------------------------------------------------------
 
 static const struct sl_block_type *type_of(enum sl_dtype dtype) {

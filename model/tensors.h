@@ -29,6 +29,7 @@ enum sl_status sl_tensors_open(const char *model, const struct sl_model_config *
                                struct sl_error *err);
 void sl_tensors_close(struct sl_tensors **tensors);
 void sl_tensors_will_read(const struct sl_tensors *tensors); // soon, all of it
+size_t sl_tensors_bytes(const struct sl_tensors *tensors);   // of all tensors, as stored
 
 // As sl_safetensors_find().
 enum sl_status sl_tensors_find(const struct sl_tensors *tensors, const char *name, int n_dims, int64_t rows,

@@ -63,7 +63,8 @@ static enum sl_status take(struct sl_direct *direct, struct sl_fabric *fabric, s
 
 void sl_direct_open(struct sl_direct *direct, struct sl_fabric *fabric, struct sl_device *device, size_t bytes,
                     bool arrives, const struct sl_direct_means *means) {
-    const char *reason = sl_staged_reason(means);
+    char text[128];
+    const char *reason = sl_staged_reason(means, text, sizeof text);
     struct sl_error err = {0};
     *direct = (struct sl_direct){.device = device};
     bytes = bytes / SL_ARENA_UNIT * SL_ARENA_UNIT;

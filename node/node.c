@@ -36,6 +36,13 @@ static enum sl_status check_direct(const struct sl_node *node, struct sl_error *
                : sl_fail(err, SL_ERR_INVALID, "--gpudirect %s: auto or off", said);
 }
 
+// A line of --report-loading, which cli/child.c reads.
+static void report_loading(void *arg, size_t done_bytes, size_t total_bytes) {
+    (void)arg;
+    printf("loading done=%zu total=%zu\n", done_bytes, total_bytes);
+    fflush(stdout);
+}
+
 static enum sl_status open_model(struct sl_node *node, int max_rows, struct sl_error *err) {
     const char *dir = node->config.model;
     if (check_direct(node, err) != SL_OK) {
@@ -45,6 +52,7 @@ static enum sl_status open_model(struct sl_node *node, int max_rows, struct sl_e
         return sl_fail(err, SL_ERR_INVALID, "no model: give --model DIR (a Hugging Face model folder, or a GGUF file)");
     }
     enum sl_weight_format weights;
+    sl_loading_fn report = node->config.report_loading ? report_loading : NULL;
     enum sl_status status = sl_weight_format_parse(node->config.weights, &weights, err);
     if (status == SL_OK) {
         struct sl_runtime_config runtime = {.model_dir = dir,
@@ -55,7 +63,9 @@ static enum sl_status open_model(struct sl_node *node, int max_rows, struct sl_e
                                             .threads = (int)node->config.threads,
                                             .pin = node->config.pin,
                                             .max_rows = max_rows,
-                                            .tokenizer = true};
+                                            .tokenizer = true,
+                                            .stall_ms = node->config.stall_ms,
+                                            .loading_fn = report};
         status = sl_runtime_open(&runtime, &node->runtime, err);
     }
     if (status == SL_OK) {
@@ -109,6 +119,9 @@ static enum sl_status open_direct(struct sl_node *node, bool arrives, struct sl_
                                     .one_device = sl_runtime_ranks(&node->runtime) == 1,
                                     .network_reaches = reaches,
                                     .ordinary = reaches && sl_device_network_view(device, arena) != arena};
+    char ucx[32];
+    means.ucx = ucx;
+    means.ucx_is_new = sl_fabric_ucx_puts_from_devices(ucx, sizeof ucx);
     if (means.wanted && !means.ordinary) {
         means.ucx_knows_cuda = sl_fabric_knows_cuda(node->fabric);
         means.has_rdma = sl_fabric_has_rdma(node->fabric);

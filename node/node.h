@@ -37,7 +37,7 @@ struct sl_node_config {
     int64_t arena_bytes;
     int64_t beside_bytes; // that the service takes beside them; set by it, not by an option
     int64_t staging_bytes, threads, ranks, lease_ms, max_jobs, grace_ms, stall_ms;
-    bool lock_memory, huge_pages, pin, insecure;
+    bool lock_memory, huge_pages, pin, insecure, report_loading;
 };
 
 // `type` begins with struct sl_node_config. default_name: "prefill-0"; default_jobs as text.
@@ -74,7 +74,8 @@ struct sl_node_config {
         SL_OPTION_ROW(                                                                                                 \
             "stall-after", 0, SL_OPTION_DURATION, "30s", "TIME",                                                       \
             "a thread that has work and gets nothing done for so long stands still: health says so, jobs go "          \
-            "on elsewhere; after twice the time this process ends",                                                    \
+            "on elsewhere; after twice the time this process ends. It ends, too, when a device has work and gets "     \
+            "nothing done for so long",                                                                                \
             SL_FIELD(sl_node_config, stall_ms), 1000, 86400000),                                                       \
         SL_OPTION_ROW("inject", 0, SL_OPTION_STRING, "", "FAULT", "fault injection for tests (fabric/fabric.h)",       \
                       SL_FIELD(sl_node_config, inject)),                                                               \
@@ -94,6 +95,10 @@ struct sl_node_config {
         SL_OPTION_ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",                                              \
                       "of the weights in memory: stored, int8 or int4; the same for the whole cluster",                \
                       SL_FIELD(sl_node_config, weights)),                                                              \
+        SL_OPTION_ROW("report-loading", 0, SL_OPTION_FLAG, NULL, NULL,                                                 \
+                      "write lines `loading done=BYTES total=BYTES` to standard output while the model is loaded, "    \
+                      "one each time that it is further than before; `sluice up` asks for them",                       \
+                      SL_FIELD(sl_node_config, report_loading)),                                                       \
         SL_DEVICE_OPTION(sl_node_config, device), SL_RANKS_OPTION(sl_node_config, ranks),                              \
         SL_OPTION_ROW("tier", 0, SL_OPTION_STRING, "auto", "NAME", "instruction set of the engine",                    \
                       SL_FIELD(sl_node_config, tier)),                                                                 \

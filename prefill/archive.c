@@ -1,237 +1,401 @@
 // SPDX-License-Identifier: Apache-2.0
-/*
- * Copies of capsules on their way to the kvstore, in the background, so that neither the engine nor the client waits for a
- * store. The copies are outside the arena: jobs were admitted to all of that. (Those from a device with memory of its own
- * are in staging memory, and a finished capsule is there already.) They are bounded by number and by bytes, and a store that is
- * slow or gone costs the copy, not the job.
- */
-#include <stdio.h>
+// The queue of copies and its thread. See archive.h.
+#include "prefill/archive.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/queue.h"
+#include "base/metrics.h"
 #include "base/thread.h"
-#include "node/send.h"
-#include "prefill/internal.h"
-#include "proto/methods.h"
+#include "prefill/copy.h"
+#include "proto/kept.h"
 
-#define MAX_QUEUED   32
-#define MAX_SHARE    4 // a quarter of the arena's size, or of staging memory's where copies lie there
-#define MAX_PREFIXES 1024
-#define PUT_MS       15000
-#define CALL_MS      2000
+#define MAX_QUEUED  32
+#define BLOCK_SHARE 4     // copies into blocks are outside the arena, and in all at most a quarter of it
+#define HOLD_MS     500   // that a copy has when others need what it holds
+#define AVOID_MS    10000 // that no copy goes to a store which was lost
+
+enum state { WAITING, RESERVING, SENDING };
+
+struct entry {
+    struct entry *next;
+    struct sl_copy *copy;
+    struct sl_prefill_job *reads; // whose session's pages it is sent from; NULL: its own
+    enum state state;
+    bool dropped;
+    enum sl_not_kept why;
+    int64_t pressed_ns; // until then it may hold memory; 0: no job asks for it
+};
 
 struct sl_archive {
     struct sl_prefill *prefill;
-    struct sl_queue *queue;
     pthread_t thread;
-    atomic_bool stopping;
-    _Atomic int64_t n_bytes; // queued or being sent
+    _Atomic int64_t n_not_kept[SL_N_NOT_KEPT];
+    atomic_flag told[SL_N_NOT_KEPT];
+    pthread_mutex_t mutex; // over what follows
+    pthread_cond_t changed;
+    struct entry *first, **end, *current; // those that wait; the one that the thread has
+    int n_queued;                         // of both, and those that are prepared
+    size_t block_bytes;                   // of copies in blocks from malloc
+    bool stopping;
+    char avoided[128];
+    int64_t avoid_until_ns;
 };
 
-struct entry {
-    char store_address[128];
-    struct sl_capsule_id id;
-    int64_t n_tokens;
-    uint8_t *header;
-    size_t header_bytes;
-    void *body;
-    size_t body_bytes;
-    struct sl_arena *staging;    // whose block the body is; NULL: malloc's
-    struct sl_hash128 *prefixes; // of capsules that can be truncated
-    size_t n_prefixes;
-    int64_t prefix_tokens;
+// ---- what is not kept ----------------------------------------------------------------------------------------------
+
+static const struct {
+    Sluice__V1__Kept said;
+    const char *text;
+} reasons[SL_N_NOT_KEPT] = {
+    [SL_NOT_KEPT_BUSY] = {SLUICE__V1__KEPT__KEPT_NOT_BUSY, "too many copies wait for the store"},
+    [SL_NOT_KEPT_MEMORY] = {SLUICE__V1__KEPT__KEPT_NOT_MEMORY, "there is no memory for a copy"},
+    [SL_NOT_KEPT_TOO_LARGE] = {SLUICE__V1__KEPT__KEPT_NOT_TOO_LARGE, "the store's --arena is smaller"},
+    [SL_NOT_KEPT_REFUSED] = {SLUICE__V1__KEPT__KEPT_NOT_REFUSED, "the store has no room"},
+    [SL_NOT_KEPT_UNREACHABLE] = {SLUICE__V1__KEPT__KEPT_NOT_UNREACHABLE, "the store is lost or slow"},
+    [SL_NOT_KEPT_LATE] = {SLUICE__V1__KEPT__KEPT_NOT_LATE, "the prompt was read on before the copy had left"},
+    [SL_NOT_KEPT_PRESSURE] = {SLUICE__V1__KEPT__KEPT_NOT_PRESSURE, "another job needed the memory"},
+    [SL_NOT_KEPT_STOPPING] = {SLUICE__V1__KEPT__KEPT_NOT_STOPPING, "this worker stops"},
 };
 
-static void entry_free(struct sl_archive *archive, struct entry *entry) {
-    atomic_fetch_sub(&archive->n_bytes, (int64_t)entry->body_bytes);
-    if (entry->staging) {
-        sl_arena_free(entry->staging, entry->body);
+// Counts a copy that is left out, and logs the first one of every reason.
+static void count(struct sl_archive *archive, enum sl_not_kept why, int64_t n_tokens, const char *detail) {
+    atomic_fetch_add(&archive->n_not_kept[why], 1);
+    if (why == SL_NOT_KEPT_STOPPING || atomic_flag_test_and_set(&archive->told[why])) {
+        sl_log_debug("archive", "tokens=%lld not_kept=%s %s", (long long)n_tokens, sl_kept_word(reasons[why].said),
+                     detail);
     } else {
-        free(entry->body);
+        sl_log_warn("archive",
+                    "tokens=%lld not_kept=%s: %s, so later jobs read them again%s%s (said once; "
+                    "sluice_capsules_not_kept_total counts)",
+                    (long long)n_tokens, sl_kept_word(reasons[why].said), reasons[why].text, detail[0] ? ": " : "",
+                    detail);
     }
-    free(entry->header);
-    free(entry->prefixes);
-    free(entry);
 }
 
-// ---- copying (engine's or handler's thread) -----------------------------------------------------------------------
-
-// Every block boundary of a capsule that can be truncated is a prefix under which it can be found; long ones get fewer.
-static enum sl_status list_prefixes(struct entry *entry, const struct sl_prefill_job *job) {
-    int64_t n_blocks = entry->n_tokens / SL_PREFIX_BLOCK;
-    int64_t stride = (n_blocks + MAX_PREFIXES - 1) / MAX_PREFIXES;
-    if (n_blocks == 0) {
-        return SL_OK;
+void sl_archive_write_metrics(struct sl_archive *archive, FILE *page) {
+    static const char name[] = "sluice_capsules_not_kept_total";
+    sl_metrics_declare(page, SL_COUNTER, name, "Copies for later jobs that did not reach the store.");
+    for (int i = 0; i < SL_N_NOT_KEPT; i++) {
+        sl_metrics_sample(page, name, (double)atomic_load(&archive->n_not_kept[i]), "reason",
+                          sl_kept_word(reasons[i].said), NULL);
     }
-    entry->prefixes = malloc(sizeof *entry->prefixes * (size_t)n_blocks);
-    if (!entry->prefixes) {
-        return SL_ERR_EXHAUSTED;
-    }
-    n_blocks = sl_prefix_keys(&job->salt, job->tokens, entry->n_tokens, entry->prefixes, n_blocks);
-    for (int64_t i = stride - 1; i < n_blocks; i += stride) {
-        entry->prefixes[entry->n_prefixes++] = entry->prefixes[i];
-    }
-    entry->prefix_tokens = stride * SL_PREFIX_BLOCK;
-    return SL_OK;
 }
 
-// Memory for the body. Of a finished capsule from a device it is what was shipped.
-static enum sl_status take_body(struct sl_node *node, struct entry *entry, struct sl_outbound *outbound,
-                                bool boundary) {
-    if (!sl_node_stages(node)) {
-        entry->body = malloc(entry->body_bytes);
-        return entry->body ? SL_OK : SL_ERR_EXHAUSTED;
+// ---- entries -------------------------------------------------------------------------------------------------------
+
+// Lock held. A copy that no ship reads gives its memory back; one that is being sent ends with its ship.
+static void drop(struct sl_archive *archive, struct entry *entry, enum sl_not_kept why) {
+    if (entry->dropped) {
+        return;
     }
-    entry->staging = node->staging;
-    if (boundary) {
-        return sl_ledger_take_block(node->staging_ledger, "archive", entry->body_bytes, 0, &entry->body, NULL);
+    entry->dropped = true;
+    entry->why = why;
+    if (entry->state != SENDING) {
+        sl_copy_release_body(entry->copy);
+        entry->reads = NULL;
+        pthread_cond_broadcast(&archive->changed);
     }
-    entry->body = sl_outbound_take_body(outbound, &node->runtime);
-    return entry->body || entry->body_bytes == 0 ? SL_OK : SL_ERR_INTERNAL;
 }
 
-// The session's pages and header into the entry.
-static enum sl_status copy_session(struct sl_archive *archive, struct entry *entry, struct sl_outbound *outbound,
-                                   const struct sl_session *session, bool boundary) {
-    struct sl_node *node = &archive->prefill->node;
-    entry->body_bytes = sl_capsule_body_bytes(session);
-    int64_t n_bytes = atomic_fetch_add(&archive->n_bytes, (int64_t)entry->body_bytes) + (int64_t)entry->body_bytes;
-    bool staged = sl_node_stages(node);
-    if (n_bytes > (staged ? node->config.staging_bytes : node->config.arena_bytes) / MAX_SHARE) {
-        return SL_AGAIN;
+// Lock held: the copy that reads the job's pages.
+static struct entry *find(struct sl_archive *archive, const struct sl_prefill_job *job) {
+    struct entry *entry = archive->current;
+    if (!entry || entry->reads != job) {
+        for (entry = archive->first; entry && entry->reads != job; entry = entry->next) {
+        }
     }
-    enum sl_status status = take_body(node, entry, outbound, boundary);
-    if (status == SL_OK && (boundary || !entry->staging)) {
-        status = sl_transfer_body_out(&node->runtime, session, entry->body, NULL);
-    }
-    return status == SL_OK ? sl_capsule_write_header(session, &entry->id, &entry->header, &entry->header_bytes, NULL)
-                           : status;
+    return entry;
 }
 
-void sl_archive_put(struct sl_archive *archive, struct sl_prefill_job *job, const struct sl_session *session,
-                    bool boundary) {
+// Lock held.
+static void push(struct sl_archive *archive, struct entry *entry) {
+    *archive->end = entry;
+    archive->end = &entry->next;
+    pthread_cond_broadcast(&archive->changed);
+}
+
+/*
+ * Takes a place in the queue for a copy of so many bytes. SL_N_NOT_KEPT: it has one. Otherwise why not.
+ */
+static enum sl_not_kept enter(struct sl_archive *archive, const struct sl_prefill_job *job, size_t bytes) {
+    enum sl_not_kept why = SL_N_NOT_KEPT;
+    pthread_mutex_lock(&archive->mutex);
+    if (archive->stopping) {
+        why = SL_NOT_KEPT_STOPPING;
+    } else if (job->store_bytes > 0 && bytes > (size_t)job->store_bytes) {
+        why = SL_NOT_KEPT_TOO_LARGE;
+    } else if (sl_now_ns() < archive->avoid_until_ns && strcmp(archive->avoided, job->store_address) == 0) {
+        why = SL_NOT_KEPT_UNREACHABLE;
+    } else if (archive->n_queued == MAX_QUEUED) {
+        why = SL_NOT_KEPT_BUSY;
+    } else {
+        archive->n_queued++;
+    }
+    pthread_mutex_unlock(&archive->mutex);
+    return why;
+}
+
+static void leave(struct sl_archive *archive, size_t block_bytes) {
+    pthread_mutex_lock(&archive->mutex);
+    archive->n_queued--;
+    archive->block_bytes -= block_bytes;
+    pthread_mutex_unlock(&archive->mutex);
+}
+
+// ---- states between two chunks (engine's thread) -------------------------------------------------------------------
+
+// Takes a part of what blocks may take. False: too much of it is taken.
+static bool take_block_bytes(struct sl_archive *archive, size_t bytes) {
+    pthread_mutex_lock(&archive->mutex);
+    size_t most = (size_t)archive->prefill->node.config.arena_bytes / BLOCK_SHARE;
+    bool fits = bytes <= most && archive->block_bytes <= most - bytes;
+    archive->block_bytes += fits ? bytes : 0;
+    pthread_mutex_unlock(&archive->mutex);
+    return fits;
+}
+
+// Returns the first token at which pages change: where a recipe evicts at the end alone and adds up no scores, the body's
+// last chunk is the first to change them.
+static int64_t unchanged_until(const struct sl_plan *plan, int64_t n_tokens) {
+    bool at_end = !(plan->recipe.when & SL_WHEN_CHUNK);
+    return at_end && sl_plan_can_truncate(plan, n_tokens) ? sl_plan_body_tokens(plan) : n_tokens + 1;
+}
+
+static enum sl_not_kept put_boundary(struct sl_archive *archive, struct sl_prefill_job *job,
+                                     const struct sl_session *session) {
+    size_t bytes = sl_capsule_body_bytes(session);
+    enum sl_not_kept why = enter(archive, job, bytes);
+    if (why != SL_N_NOT_KEPT) {
+        return why;
+    }
+    int64_t until = unchanged_until(&job->plan, session->n_tokens);
+    bool stages = sl_node_stages(&archive->prefill->node);
+    bool in_block = !stages && until <= session->n_tokens + 1 && take_block_bytes(archive, bytes);
+    struct entry *entry = calloc(1, sizeof *entry);
+    enum sl_copy_from from = stages || in_block ? SL_COPY_FROM_BLOCK : SL_COPY_FROM_PAGES;
+    enum sl_status status = entry ? sl_copy_of_boundary(job, session, from, &entry->copy) : SL_ERR_EXHAUSTED;
+    if (status != SL_OK) {
+        free(entry);
+        leave(archive, in_block ? bytes : 0);
+        return SL_NOT_KEPT_MEMORY;
+    }
+    entry->copy->block_bytes = in_block ? bytes : 0;
+    pthread_mutex_lock(&archive->mutex);
+    if (from == SL_COPY_FROM_PAGES) {
+        entry->reads = job;
+        job->let_go_tokens = until;
+        job->let_go_ns = 0;
+    }
+    push(archive, entry);
+    pthread_mutex_unlock(&archive->mutex);
+    return SL_N_NOT_KEPT;
+}
+
+void sl_archive_put_boundary(struct sl_archive *archive, struct sl_prefill_job *job, const struct sl_session *session) {
     if (!job->store_address[0] || session->n_tokens == 0) {
         return;
     }
-    struct entry *entry = calloc(1, sizeof *entry);
-    if (!entry) {
+    atomic_store(&job->kept_state, SLUICE__V1__KEPT__KEPT_PENDING); // before a copy that is quick says better
+    enum sl_not_kept why = put_boundary(archive, job, session);
+    if (why != SL_N_NOT_KEPT) {
+        count(archive, why, session->n_tokens, "");
+        atomic_store(&job->kept_state, reasons[why].said);
+    }
+}
+
+bool sl_archive_let_go(struct sl_archive *archive, struct sl_prefill_job *job) {
+    pthread_mutex_lock(&archive->mutex);
+    struct entry *entry = find(archive, job);
+    if (entry && job->let_go_ns == 0) {
+        job->let_go_ns = sl_deadline_in_ms(HOLD_MS);
+    }
+    if (entry && sl_now_ns() >= job->let_go_ns) {
+        drop(archive, entry, SL_NOT_KEPT_LATE);
+        entry = find(archive, job);
+        atomic_store(&job->kept_state, SLUICE__V1__KEPT__KEPT_NOT_LATE);
+    }
+    pthread_mutex_unlock(&archive->mutex);
+    return entry == NULL;
+}
+
+// ---- finished sessions (handler's thread) --------------------------------------------------------------------------
+
+void sl_archive_prepare(struct sl_archive *archive, struct sl_prefill_job *job) {
+    if (!job->store_address[0] || job->session->n_tokens == 0) {
         return;
     }
-    snprintf(entry->store_address, sizeof entry->store_address, "%s", job->store_address);
-    entry->id = job->capsule;
-    entry->n_tokens = session->n_tokens;
-    struct sl_hash128 hash = sl_prefix_hash(&job->salt, job->tokens, session->n_tokens);
-    entry->id.prefix_hash = boundary ? sl_store_boundary_hash(&job->plan, &hash) : hash;
-    enum sl_status status = copy_session(archive, entry, &job->outbound, session, boundary);
-    if (status == SL_OK && !sl_recipe_evicts(&job->plan.recipe)) {
-        status = list_prefixes(entry, job);
+    enum sl_not_kept why = enter(archive, job, sl_capsule_body_bytes(job->session));
+    if (why == SL_N_NOT_KEPT && sl_copy_of_finished(job, &job->copy) != SL_OK) {
+        leave(archive, 0);
+        why = SL_NOT_KEPT_MEMORY;
     }
-    if (status == SL_OK) {
-        status = sl_queue_try_push(archive->queue, entry);
+    if (why != SL_N_NOT_KEPT) {
+        count(archive, why, job->session->n_tokens, "");
     }
-    if (status != SL_OK) {
-        sl_log_debug("archive", "job=%s tokens=%lld not kept: %s", job->id, (long long)session->n_tokens,
-                     sl_status_text(status));
-        entry_free(archive, entry);
-    }
+    job->kept = why == SL_N_NOT_KEPT ? SLUICE__V1__KEPT__KEPT_PENDING : reasons[why].said;
 }
 
-// ---- shipping (own thread) ----------------------------------------------------------------------------------------
-
-static enum sl_status reserve(struct sl_rpc_channel *channel, const struct entry *entry, Sluice__V1__Grant **grant_out,
-                              struct sl_error *err) {
-    Sluice__V1__StoreKey key = SLUICE__V1__STORE_KEY__INIT;
-    key.model_fingerprint = entry->id.model_fingerprint;
-    key.recipe_fingerprint = entry->id.recipe_fingerprint;
-    struct sl_hash128 hash = entry->id.prefix_hash;
-    key.prefix_hash = (ProtobufCBinaryData){sizeof hash, hash.bytes};
-    key.n_tokens = entry->n_tokens;
-    Sluice__V1__StoreReserveRequest request = SLUICE__V1__STORE_RESERVE_REQUEST__INIT;
-    request.key = &key;
-    request.capsule_bytes = (int64_t)entry->body_bytes;
-    request.prefixes.data = (uint8_t *)entry->prefixes;
-    request.prefixes.len = entry->n_prefixes * sizeof *entry->prefixes;
-    request.prefix_tokens = entry->prefix_tokens;
-    return sl_rpc_unary(channel, &sl_method_store_reserve, &request.base, sl_deadline_in_ms(CALL_MS), NULL,
-                        (ProtobufCMessage **)grant_out, err);
+void sl_archive_end_job(struct sl_archive *archive, struct sl_prefill_job *job, bool arrived) {
+    pthread_mutex_lock(&archive->mutex);
+    for (struct entry *entry; (entry = find(archive, job)) != NULL;) {
+        drop(archive, entry, SL_NOT_KEPT_LATE);
+        if (find(archive, job)) {
+            pthread_cond_wait(&archive->changed, &archive->mutex); // its ship sees it within 50 ms, and ends
+        }
+    }
+    pthread_mutex_unlock(&archive->mutex);
+    if (!job->copy) {
+        return;
+    }
+    struct entry *entry = arrived ? calloc(1, sizeof *entry) : NULL;
+    if (!entry || sl_copy_take_session(job->copy, job) != SL_OK) {
+        free(entry);
+        if (arrived) {
+            count(archive, SL_NOT_KEPT_MEMORY, job->copy->n_tokens, "");
+        }
+        sl_copy_destroy(&job->copy);
+        leave(archive, 0);
+        return;
+    }
+    entry->copy = job->copy;
+    job->copy = NULL;
+    pthread_mutex_lock(&archive->mutex);
+    push(archive, entry);
+    pthread_mutex_unlock(&archive->mutex);
 }
 
-// What keeps a put going: the worker is not stopping, and the store's lease is renewed in time.
-struct put_watch {
-    struct sl_archive *archive;
-    struct sl_rpc_channel *channel;
-    const Sluice__V1__Grant *grant;
-    int64_t renew_ns;
-};
+// ---- pressure ------------------------------------------------------------------------------------------------------
 
-static bool keep_putting(void *arg) {
-    struct put_watch *watch = arg;
-    if (sl_now_ns() >= watch->renew_ns) {
-        Sluice__V1__RenewRequest request = SLUICE__V1__RENEW_REQUEST__INIT;
-        request.lease_id = watch->grant->lease_id;
-        // A renewal that fails is seen as the end of the ship.
-        sl_rpc_unary(watch->channel, &sl_method_store_renew, &request.base, sl_deadline_in_ms(CALL_MS), NULL, NULL,
-                     NULL);
-        watch->renew_ns = sl_deadline_in_ms(watch->grant->lease_ms / 3);
+// Lock held. False: the copy holds nothing that others could use.
+static bool press(struct sl_archive *archive, struct entry *entry, int64_t now_ns) {
+    if (!entry || !sl_copy_holds_memory(entry->copy)) {
+        return false;
     }
-    return !atomic_load(&watch->archive->stopping);
+    if (entry->pressed_ns == 0) {
+        entry->pressed_ns = sl_deadline_in_ms(HOLD_MS);
+    } else if (now_ns >= entry->pressed_ns) {
+        drop(archive, entry, SL_NOT_KEPT_PRESSURE);
+    }
+    return true;
 }
 
-static enum sl_status put_over(struct sl_archive *archive, const struct entry *entry, struct sl_rpc_channel *channel,
-                               struct sl_error *err) {
-    Sluice__V1__Grant *grant = NULL;
-    enum sl_status status = reserve(channel, entry, &grant, err);
-    if (status == SL_ERR_EXISTS) {
-        return SL_OK; // somebody else has stored it
+bool sl_archive_press(struct sl_archive *archive) {
+    int64_t now_ns = sl_now_ns();
+    pthread_mutex_lock(&archive->mutex);
+    bool held = press(archive, archive->current, now_ns);
+    for (struct entry *entry = archive->first; entry; entry = entry->next) {
+        held = press(archive, entry, now_ns) || held;
     }
-    if (status != SL_OK) {
-        return status;
+    pthread_mutex_unlock(&archive->mutex);
+    return held;
+}
+
+// ---- sending (own thread) ------------------------------------------------------------------------------------------
+
+static bool on_grant(void *arg) {
+    struct sl_archive *archive = arg;
+    pthread_mutex_lock(&archive->mutex);
+    bool go_on = !archive->current->dropped && !archive->stopping;
+    archive->current->state = go_on ? SENDING : RESERVING;
+    pthread_mutex_unlock(&archive->mutex);
+    return go_on;
+}
+
+static bool go_on(void *arg) {
+    struct sl_archive *archive = arg;
+    pthread_mutex_lock(&archive->mutex);
+    bool go_on = !archive->current->dropped && !archive->stopping;
+    pthread_mutex_unlock(&archive->mutex);
+    return go_on;
+}
+
+// Lock held. Why the copy is not in the store; SL_N_NOT_KEPT: it is.
+static enum sl_not_kept judge(struct sl_archive *archive, const struct entry *entry, enum sl_status status) {
+    if (status == SL_OK || status == SL_ERR_EXISTS) {
+        return SL_N_NOT_KEPT;
     }
-    struct put_watch watch = {archive, channel, grant, sl_deadline_in_ms(grant->lease_ms / 3)};
-    struct sl_send send = {.destination = grant,
-                           .body = entry->body,
-                           .body_bytes = entry->body_bytes,
-                           .header = entry->header,
-                           .header_bytes = entry->header_bytes,
-                           .deadline_ns = sl_deadline_in_ms(PUT_MS),
-                           .go_on = keep_putting,
-                           .arg = &watch};
-    status = sl_send_capsule(archive->prefill->node.fabric, &send, err);
-    if (status != SL_OK) {
-        sl_store_release(archive->prefill->store, entry->store_address, grant->lease_id);
+    if (entry->dropped) {
+        return entry->why;
     }
-    protobuf_c_message_free_unpacked(&grant->base, NULL);
+    if (archive->stopping) {
+        return SL_NOT_KEPT_STOPPING;
+    }
+    if (status == SL_ERR_EXHAUSTED || status == SL_ERR_INVALID) {
+        return SL_NOT_KEPT_REFUSED;
+    }
+    strcpy(archive->avoided, entry->copy->store_address);
+    archive->avoid_until_ns = sl_deadline_in_ms(AVOID_MS);
+    return SL_NOT_KEPT_UNREACHABLE;
+}
+
+// Lock held, and is held again on return.
+static enum sl_status send_copy(struct sl_archive *archive, struct entry *entry, struct sl_error *err) {
+    bool avoided = sl_now_ns() < archive->avoid_until_ns && strcmp(archive->avoided, entry->copy->store_address) == 0;
+    if (entry->dropped || avoided) {
+        entry->why = entry->dropped ? entry->why : SL_NOT_KEPT_UNREACHABLE;
+        entry->dropped = true;
+        return SL_ERR_CANCELLED;
+    }
+    entry->state = RESERVING;
+    pthread_mutex_unlock(&archive->mutex);
+    struct sl_copy_watch watch = {on_grant, go_on, archive};
+    enum sl_status status = sl_copy_send(entry->copy, archive->prefill, &watch, err);
+    pthread_mutex_lock(&archive->mutex);
     return status;
 }
 
-static enum sl_status put(struct sl_archive *archive, const struct entry *entry, struct sl_error *err) {
-    struct sl_store_channels *channels = sl_store_client_channels(archive->prefill->store);
-    struct sl_rpc_channel *channel;
-    enum sl_status status = sl_store_channels_take(channels, entry->store_address, &channel, err);
-    if (status == SL_OK) {
-        status = put_over(archive, entry, channel, err);
-        sl_store_channels_give(channels, channel);
+// Lock held, and is held again on return: the copy has been sent, or given up.
+static void end(struct sl_archive *archive, struct entry *entry, enum sl_status status, const struct sl_error *err) {
+    enum sl_not_kept why = judge(archive, entry, status);
+    if (entry->reads) {
+        atomic_store(&entry->reads->kept_state,
+                     why == SL_N_NOT_KEPT ? SLUICE__V1__KEPT__KEPT_STORED : (int)reasons[why].said);
     }
-    return status;
+    sl_copy_release_body(entry->copy); // before others may look for what copies hold
+    archive->current = NULL;
+    archive->n_queued--;
+    archive->block_bytes -= entry->copy->block_bytes;
+    pthread_cond_broadcast(&archive->changed);
+    pthread_mutex_unlock(&archive->mutex);
+    if (why != SL_N_NOT_KEPT) {
+        count(archive, why, entry->copy->n_tokens, err->text);
+    }
+    sl_copy_destroy(&entry->copy);
+    free(entry);
+    sl_prefill_wake(archive->prefill); // memory has come back, or a job may go on
+    pthread_mutex_lock(&archive->mutex);
 }
 
 static void *archive_main(void *arg) {
     struct sl_archive *archive = arg;
-    void *item;
-    while (sl_queue_pop(archive->queue, SL_NO_DEADLINE, &item) == SL_OK) {
-        struct entry *entry = item;
-        struct sl_error err = {0};
-        enum sl_status status = atomic_load(&archive->stopping) ? SL_ERR_CANCELLED : put(archive, entry, &err);
-        if (status != SL_OK) {
-            sl_log_debug("archive", "tokens=%lld not stored: %s", (long long)entry->n_tokens, err.text);
+    pthread_mutex_lock(&archive->mutex);
+    for (;;) {
+        struct entry *entry = archive->first;
+        if (!entry && archive->stopping) {
+            break;
         }
-        entry_free(archive, entry);
+        if (!entry) {
+            pthread_cond_wait(&archive->changed, &archive->mutex);
+            continue;
+        }
+        archive->first = entry->next;
+        archive->end = archive->first ? archive->end : &archive->first;
+        archive->current = entry;
+        if (archive->stopping) {
+            drop(archive, entry, SL_NOT_KEPT_STOPPING);
+        }
+        struct sl_error err = {0};
+        enum sl_status status = send_copy(archive, entry, &err);
+        end(archive, entry, status, &err);
     }
+    pthread_mutex_unlock(&archive->mutex);
     return NULL;
 }
+
+// ---- life ----------------------------------------------------------------------------------------------------------
 
 enum sl_status sl_archive_create(struct sl_prefill *prefill, struct sl_archive **archive_out, struct sl_error *err) {
     struct sl_archive *archive = calloc(1, sizeof *archive);
@@ -239,12 +403,16 @@ enum sl_status sl_archive_create(struct sl_prefill *prefill, struct sl_archive *
         return sl_fail(err, SL_ERR_EXHAUSTED, "archive: out of memory");
     }
     archive->prefill = prefill;
-    enum sl_status status = sl_queue_create(MAX_QUEUED, &archive->queue, err);
-    if (status == SL_OK) {
-        status = sl_thread_start("archive", archive_main, archive, &archive->thread, err);
+    archive->end = &archive->first;
+    pthread_mutex_init(&archive->mutex, NULL);
+    sl_cond_init(&archive->changed);
+    for (int i = 0; i < SL_N_NOT_KEPT; i++) {
+        atomic_flag_clear(&archive->told[i]);
     }
+    enum sl_status status = sl_thread_start("archive", archive_main, archive, &archive->thread, err);
     if (status != SL_OK) {
-        sl_queue_destroy(&archive->queue);
+        pthread_cond_destroy(&archive->changed);
+        pthread_mutex_destroy(&archive->mutex);
         free(archive);
         return status;
     }
@@ -252,14 +420,18 @@ enum sl_status sl_archive_create(struct sl_prefill *prefill, struct sl_archive *
     return SL_OK;
 }
 
-void sl_archive_destroy(struct sl_archive **archive) {
-    if (!*archive) {
+void sl_archive_destroy(struct sl_archive **archive_inout) {
+    struct sl_archive *archive = *archive_inout;
+    if (!archive) {
         return;
     }
-    atomic_store(&(*archive)->stopping, true);
-    sl_queue_close((*archive)->queue);
-    pthread_join((*archive)->thread, NULL); // bounded: at most the put that runs
-    sl_queue_destroy(&(*archive)->queue);
-    free(*archive);
-    *archive = NULL;
+    pthread_mutex_lock(&archive->mutex);
+    archive->stopping = true;
+    pthread_cond_broadcast(&archive->changed);
+    pthread_mutex_unlock(&archive->mutex);
+    pthread_join(archive->thread, NULL); // bounded: the ship that runs sees it
+    pthread_cond_destroy(&archive->changed);
+    pthread_mutex_destroy(&archive->mutex);
+    free(archive);
+    *archive_inout = NULL;
 }

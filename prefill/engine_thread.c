@@ -18,6 +18,7 @@
 
 #define MAX_OPEN     64 // beyond it jobs stay in line
 #define MAX_PASSES   3  // so that a short prompt is let in while two long ones are read
+#define COPY_WAIT_MS 5
 #define LINE_WAIT_MS 50 // between polls for memory that comes back without a signal, as an ended lease does
 
 struct stepper {
@@ -35,19 +36,29 @@ struct stepper {
 
 // ---- opening and ending --------------------------------------------------------------------------------------------
 
-// Of a capsule that a session was resumed from: the pages that stay what they are. Reading takes nothing in their
-// place.
+/*
+ * Returns how much of the planned peak reading does not take from the arena, because it lies in the block of the capsule
+ * that the session was resumed from: the pages that stay as they are. Where a recipe evicts at the end alone, so do all
+ * pages until then, and packed pages come beside them. Where chunks evict, all pages may be taken anew.
+ */
 static size_t kept_span_bytes(const struct sl_plan *plan, const struct sl_session *session) {
-    size_t bytes = 0;
-    for (int l = 0; session && !sl_recipe_evicts(&plan->recipe) && l < session->geometry.n_layers; l++) {
+    size_t bytes = 0, packed_later = 0;
+    bool evicts = sl_recipe_evicts(&plan->recipe);
+    if (!session || (evicts && plan->recipe.when & SL_WHEN_CHUNK)) {
+        return 0;
+    }
+    for (int l = 0; l < session->geometry.n_layers; l++) {
         const struct sl_layer *layer = &session->layers[l];
         bool packs = sl_kv_format_is_quantized(layer->packed.format);
         for (int h = 0; h < session->geometry.n_kv_heads; h++) {
-            size_t n_pages = packs ? layer->heads[h].n_packed : layer->heads[h].n_pages;
-            bytes += n_pages * layer->packed.bytes;
+            const struct sl_head *head = &layer->heads[h];
+            bytes += head->n_packed * layer->packed.bytes;
+            bytes += packs && !evicts ? 0 : (head->n_pages - head->n_packed) * layer->work.bytes;
         }
+        packed_later += evicts && packs;
     }
-    return bytes;
+    size_t beside = packed_later > 0 ? plan->capsule_bytes : 0;
+    return bytes > beside ? bytes - beside : 0;
 }
 
 // The engine's thread has nothing more to do for the job.
@@ -212,7 +223,9 @@ static void open_line(struct stepper *stepper) {
         }
         stepper->line = next;
     }
-    if (stepper->line && stepper->n_open == 0 && n_jobs <= n_waiting) { // nobody is left who would give memory back
+    bool comes_back = stepper->line && stepper->n_open < MAX_OPEN && sl_archive_press(stepper->prefill->archive);
+    if (stepper->line && stepper->n_open == 0 && n_jobs <= n_waiting &&
+        !comes_back) { // no job is left that would give memory back
         give_up_resumed(stepper);
     }
 }
@@ -277,9 +290,31 @@ static void archive_boundary(struct sl_prefill_job *job) {
     int64_t chunk = job->plan.recipe.chunk_tokens, boundary = sl_reader_shared_tokens(&job->plan) / chunk * chunk;
     // With a recipe that thins, the session does not hold all of the state, and the state depends on what was read back.
     bool resumable = sl_recipe_evicts(&job->plan.recipe) && !sl_recipe_thins(&job->plan.recipe);
-    if (resumable && session->n_tokens == boundary && boundary > job->n_reused) {
-        sl_archive_put(job->prefill->archive, job, session, true);
+    if (resumable && session->n_tokens == boundary && boundary > job->n_reused && !job->boundary_put) {
+        job->boundary_put = true;
+        sl_archive_put_boundary(job->prefill->archive, job, session);
     }
+}
+
+// Returns true while the job's next pass would change pages that a copy is being sent from.
+static bool must_wait(struct sl_prefill_job *job) {
+    archive_boundary(job);
+    int64_t end = sl_reader_session(job->reader)->n_tokens + sl_reader_next_tokens(job->reader);
+    if (job->let_go_tokens == 0 || end < job->let_go_tokens) {
+        return false;
+    }
+    bool waits = !sl_archive_let_go(job->prefill->archive, job);
+    job->let_go_tokens = waits ? job->let_go_tokens : 0;
+    return waits;
+}
+
+// Waits for a copy to end, for a new job, or for a moment.
+static void wait_for_copies(struct sl_prefill *prefill) {
+    pthread_mutex_lock(&prefill->mutex);
+    if (!prefill->inbox && !prefill->stopping) {
+        sl_cond_wait_until(&prefill->wake, &prefill->mutex, sl_deadline_in_ms(COPY_WAIT_MS));
+    }
+    pthread_mutex_unlock(&prefill->mutex);
 }
 
 static void end_chunk(struct stepper *stepper, struct sl_prefill_job *job) {
@@ -323,13 +358,14 @@ static struct sl_schedule_job describe(const struct stepper *stepper, const stru
                                     .next = job->pass ? chunk / n_layers : chunk};
 }
 
-// Returns the job whose turn it is, or NULL. While no pass can begin, only jobs with a pass under way have turns.
+// Returns the job whose turn it is. NULL: none is open, or all wait for copies. While no pass can begin, only jobs with a pass
+// under way have turns.
 static struct sl_prefill_job *choose(struct stepper *stepper) {
     struct sl_schedule_job jobs[MAX_OPEN];
     int open[MAX_OPEN], n = 0;
     bool full = passes_full(stepper);
     for (int i = 0; i < stepper->n_open; i++) {
-        if (stepper->open[i]->pass || !full) {
+        if (stepper->open[i]->pass || (!full && !must_wait(stepper->open[i]))) {
             jobs[n] = describe(stepper, stepper->open[i]);
             open[n++] = i;
         }
@@ -350,7 +386,8 @@ static int fill(const struct stepper *stepper, struct sl_prefill_job **jobs, int
             for (int k = 0; k < n; k++) {
                 waits = waits && jobs[k] != job;
             }
-            if (waits && (!best || sl_reader_next_tokens(job->reader) < sl_reader_next_tokens(best->reader))) {
+            if (waits && !must_wait(job) &&
+                (!best || sl_reader_next_tokens(job->reader) < sl_reader_next_tokens(best->reader))) {
                 best = job;
             }
         }
@@ -396,7 +433,6 @@ static struct sl_prefill_pass *begin_pass(struct stepper *stepper, struct sl_pre
     int n = fill(stepper, jobs, full < rows ? full : rows);
     for (int i = 0; i < n; i++) {
         jobs[i]->started_ns = jobs[i]->started_ns == 0 ? sl_now_ns() : jobs[i]->started_ns;
-        archive_boundary(jobs[i]);
         jobs[i]->pass = pass;
     }
     struct sl_error err = {0};
@@ -415,6 +451,9 @@ static struct sl_prefill_pass *begin_pass(struct stepper *stepper, struct sl_pre
 static void take_turn(struct stepper *stepper) {
     struct sl_prefill_job *job = choose(stepper);
     if (!job) {
+        if (stepper->n_open > 0) {
+            wait_for_copies(stepper->prefill);
+        }
         return;
     }
     if (!job->pass && sl_reader_next_tokens(job->reader) == 0) { // resumed complete

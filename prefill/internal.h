@@ -12,11 +12,12 @@
 #include "kvcache/capsule.h"
 #include "node/outbound.h"
 #include "offload/prefill/offload.h"
+#include "prefill/archive.h"
 #include "prefill/prefill.h"
 #include "prefill/store.h"
 #include "runner/reader.h"
 
-struct sl_archive;
+struct sl_copy;
 
 // Why a capsule did not arrive, as metrics name it.
 enum sl_ship_failure {
@@ -61,6 +62,7 @@ struct sl_prefill_job {
     struct sl_plan plan;
     struct sl_capsule_id capsule;
     const char *store_address; // "" for none
+    int64_t store_bytes;       // that this store can hold at most; 0: not known
     bool estimate_errors;
     struct sl_outbound outbound; // the capsule, to whoever decodes
     bool shipped_by_store;
@@ -68,6 +70,9 @@ struct sl_prefill_job {
     Sluice__V1__AnnexShare **shares; // [n_shares] for whoever decodes
     size_t n_shares;
     int64_t capsule_bytes; // as shipped, header included
+    struct sl_copy *copy;  // for the store, once sl_archive_prepare() has decided; NULL: none
+    Sluice__V1__Kept kept; // what becomes of it
+    atomic_int kept_state; // likewise, of the state between two chunks; any thread
 
     // The engine's thread alone, from the inbox to READ:
     struct sl_prefill_job *next; // in the inbox or in line for memory
@@ -77,6 +82,9 @@ struct sl_prefill_job {
     size_t memory_bytes;          // the most that reading may take from the arena beside a resumed capsule
     size_t promised_bytes;        // of those, what the session does not hold
     size_t offload_peak_bytes;    // the most of the session and of the tiles that were read back
+    bool boundary_put;            // the state between two chunks has been offered to the archive
+    int64_t let_go_tokens;        // no pass reads so many tokens while a copy is sent from the pages; 0: any may
+    int64_t let_go_ns;            // until then such a pass waits; 0: it does not wait yet. The archive's
 
     atomic_int n_refs;
     atomic_bool cancelled;
@@ -116,14 +124,3 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
  */
 enum sl_status sl_prefill_reuse(struct sl_prefill_job *job, const Sluice__V1__PrefillRequest *request,
                                 struct sl_rpc_call *call, struct sl_error *err);
-
-/*
- * archive.c: copies of capsules on their way to the kvstore, in the background.
- * put copies the session's pages and returns. `boundary`: the session is between two chunks, not finished, and this is the
- * engine's thread. When too
- * much is queued already, the copy is left out (logged at debug).
- */
-enum sl_status sl_archive_create(struct sl_prefill *prefill, struct sl_archive **archive_out, struct sl_error *err);
-void sl_archive_destroy(struct sl_archive **archive); // what is still queued is dropped
-void sl_archive_put(struct sl_archive *archive, struct sl_prefill_job *job, const struct sl_session *session,
-                    bool boundary);

@@ -25,6 +25,7 @@ static void write_metrics(void *arg, FILE *page) {
     for (int i = 0; i < SL_N_SHIP_FAILURES; i++) {
         sl_metrics_sample(page, name, (double)atomic_load(&prefill->n_ship_failures[i]), "reason", reasons[i], NULL);
     }
+    sl_archive_write_metrics(prefill->archive, page);
 }
 
 static enum sl_status serve(struct sl_prefill *prefill, struct sl_error *err) {

@@ -9,8 +9,12 @@
  *
  * A recipe that thins its offloaded layers finds the whole or nothing.
  */
+#include "base/clock.h"
 #include "base/log.h"
 #include "prefill/internal.h"
+
+#define PRESS_MS 1000 // that a stored prefix waits for memory which copies hold
+#define POLL_MS  10
 
 struct reuse_watch {
     struct sl_prefill_job *job;
@@ -34,6 +38,7 @@ static enum sl_status reuse_whole(struct sl_prefill_job *job, const struct sl_st
     if (status == SL_OK) {
         job->n_reused = match->n_tokens;
         job->shipped_by_store = true;
+        job->kept = SLUICE__V1__KEPT__KEPT_STORED;
     } else if (status != SL_ERR_NOT_FOUND) {
         return sl_fail(err, status == SL_ERR_CANCELLED ? status : SL_ERR_PEER_STALE,
                        "kvstore %.80s could not ship to the decode worker: %.240s", store->address, why.text);
@@ -48,6 +53,20 @@ static enum sl_status reuse_whole(struct sl_prefill_job *job, const struct sl_st
 static void cut_to_annexes(const struct sl_prefill_job *job, struct sl_store_match *match) {
     if (job->offload && !(match->n_tokens == job->plan.n_prompt && sl_offload_is_stored(job->offload))) {
         match->n_tokens = sl_offload_begins_at(job->offload, match->n_tokens);
+    }
+}
+
+// Fetches the match into the arena. What copies of earlier jobs hold of that is asked for.
+static enum sl_status resume(struct sl_prefill_job *job, const struct sl_store_job *store,
+                             const struct sl_store_match *match, struct sl_error *err) {
+    int64_t until_ns = sl_deadline_in_ms(PRESS_MS);
+    for (;;) {
+        enum sl_status status = sl_store_resume(store, match, &job->session, err);
+        if (status != SL_ERR_EXHAUSTED || !sl_archive_press(job->prefill->archive) || sl_now_ns() >= until_ns ||
+            !store->alive(store->arg)) {
+            return status;
+        }
+        sl_sleep_ms(POLL_MS);
     }
 }
 
@@ -77,7 +96,7 @@ enum sl_status sl_prefill_reuse(struct sl_prefill_job *job, const Sluice__V1__Pr
             return status;
         }
         if (sl_store_match_pays(&store, &match)) {
-            status = sl_store_resume(&store, &match, &job->session, &why);
+            status = resume(job, &store, &match, &why);
             job->n_reused = status == SL_OK ? match.n_tokens : 0;
         }
         sl_store_release(store.client, store.address, match.lease_id);

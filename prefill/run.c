@@ -52,6 +52,7 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
     job->tokens = request->tokens->ids;
     job->estimate_errors = request->estimate_errors;
     job->store_address = request->kvstore_address ? request->kvstore_address : "";
+    job->store_bytes = request->kvstore_bytes;
     const struct sl_model_config *model = prefill->node.runtime.config;
     struct sl_recipe recipe;
     status = sl_job_recipe(request->recipe, model, &recipe, err);
@@ -253,6 +254,8 @@ static enum sl_status send_done(struct sl_rpc_call *call, struct sl_prefill_job 
         sl_session_get_stats(job->session, &stats);
         statistics.slots_per_head = stats.n_slots_mean;
     }
+    statistics.kept = job->kept;
+    statistics.kept_state = (Sluice__V1__Kept)atomic_load(&job->kept_state);
     sl_error_statistics_attach(&job->errors, &statistics);
     Sluice__V1__Retrieval retrieval = SLUICE__V1__RETRIEVAL__INIT;
     if (job->offload) {
@@ -354,9 +357,9 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
     if (status != SL_OK) {
         return status;
     }
-    status = send_done(call, job, sl_now_ns());
-    sl_archive_put(job->prefill->archive, job, job->session, false); // nobody waits for the copy
-    return status;
+    int64_t shipped_ns = sl_now_ns();
+    sl_archive_prepare(job->prefill->archive, job);
+    return send_done(call, job, shipped_ns);
 }
 
 static void log_offload(const struct sl_prefill_job *job) {
@@ -412,9 +415,10 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
 
     sl_rpc_call_on_cancel(call, NULL, NULL);
     sl_ship_close(&job->outbound.ship); // before the pages that they may still be reading
+    sl_offload_close(&job->offload);
+    sl_archive_end_job(prefill->archive, job, status == SL_OK); // takes the session, or what was staged of it
     sl_outbound_close(&job->outbound);
     sl_annex_shares_free(&job->shares, job->n_shares);
-    sl_offload_close(&job->offload);
     sl_session_destroy(&job->session);
     atomic_fetch_sub(&prefill->n_jobs, 1);
     sl_prefill_wake(prefill);

@@ -56,10 +56,13 @@ struct sl_store_channels *sl_store_client_channels(struct sl_store_client *clien
     return client->channels;
 }
 
-struct sl_hash128 sl_store_boundary_hash(const struct sl_plan *plan, const struct sl_hash128 *prefix_hash) {
-    const int64_t slots[2] = {plan->budget_slots, plan->recent_slots};
-    struct sl_hash128 hash = sl_salted_hash(prefix_hash, slots, sizeof slots); // who knows the one may know the other
-    return sl_salted_hash(&hash, plan->layer_budget, sizeof *plan->layer_budget * (size_t)plan->geometry.n_layers);
+struct sl_hash128 sl_store_boundary_hash(const struct sl_plan *plan, int64_t n_tokens,
+                                         const struct sl_hash128 *prefix_hash) {
+    int64_t budgets[SL_MAX_LAYERS];
+    for (int l = 0; l < plan->geometry.n_layers; l++) {
+        budgets[l] = sl_plan_evicts_within(plan, l, n_tokens) ? plan->layer_budget[l] : -1; // -1: nothing has gone
+    }
+    return sl_salted_hash(prefix_hash, budgets, sizeof *budgets * (size_t)plan->geometry.n_layers);
 }
 
 /*
@@ -124,7 +127,7 @@ static size_t make_keys(const struct sl_store_job *job, Sluice__V1__PrefixKey *k
     int64_t last = evicts ? sl_reader_shared_tokens(job->plan) : n_tokens - 1;
     for (int64_t at = last / step * step; at > 0 && n < MAX_KEYS; at -= step) {
         const struct sl_hash128 *hash = &hashes[at / SL_PREFIX_BLOCK - 1];
-        hashes_out[n] = evicts ? sl_store_boundary_hash(job->plan, hash) : *hash;
+        hashes_out[n] = evicts ? sl_store_boundary_hash(job->plan, at, hash) : *hash;
         put_key(&keys[n], &hashes_out[n], at);
         n++;
     }
@@ -230,10 +233,10 @@ static enum sl_status open_match(const struct sl_store_job *job, const struct sl
                                  struct sl_session **session_out, struct sl_error *err) {
     struct sl_capsule_id id = *job->id;
     id.prefix_hash = sl_prefix_hash(job->salt, job->tokens, match->n_tokens);
-    if (sl_recipe_evicts(&job->plan->recipe)) {
-        id.prefix_hash = sl_store_boundary_hash(job->plan, &id.prefix_hash);
-    } else if (match->capsule_tokens > match->n_tokens) {
+    if (match->capsule_tokens > match->n_tokens) {
         id.prefix_hash = (struct sl_hash128){{0}}; // of tokens that we do not know; the shelf answers for its prefixes
+    } else if (sl_recipe_evicts(&job->plan->recipe)) {
+        id.prefix_hash = sl_store_boundary_hash(job->plan, match->n_tokens, &id.prefix_hash);
     }
     struct sl_session *session;
     enum sl_status status = sl_node_adopt(job->client->node, capsule, promised_inout, &job->plan->geometry, &id,

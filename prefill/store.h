@@ -20,11 +20,13 @@ void sl_store_client_destroy(struct sl_store_client **client);
 struct sl_store_channels *sl_store_client_channels(struct sl_store_client *client); // the client's
 
 /*
- * The key under which the state between two chunks is stored. Only a prompt with the same budget in slots goes through the same
- * state (a ratio's depends on the prompt's length), and a finished capsule of the same tokens is something else: it has
- * been evicted to its end and quantized. So it is not the plain hash of the prefix.
+ * Returns the key of the state between two chunks after n_tokens. It depends on the budgets of the layers that have
+ * evicted by then (sl_plan_evicts_within()); a share is another budget for another length of the prompt. Before that,
+ * and where a recipe evicts at the end alone, every prompt with the same beginning goes through the same state. A
+ * finished capsule of these tokens has been evicted to its end and quantized, so the key is not the prefix's plain hash.
  */
-struct sl_hash128 sl_store_boundary_hash(const struct sl_plan *plan, const struct sl_hash128 *prefix_hash);
+struct sl_hash128 sl_store_boundary_hash(const struct sl_plan *plan, int64_t n_tokens,
+                                         const struct sl_hash128 *prefix_hash);
 
 // A job's view of its store. `alive` is called at least every 250 ms while a call is waited for; false gives it up.
 struct sl_store_job {

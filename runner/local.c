@@ -17,7 +17,9 @@ enum sl_status sl_local_open(const struct sl_local_config *config, struct sl_loc
                                         .ranks = config->ranks,
                                         .threads = config->threads,
                                         .max_rows = local->max_chunk_tokens,
-                                        .tokenizer = true};
+                                        .tokenizer = true,
+                                        .loading_fn = config->loading_fn,
+                                        .loading_arg = config->loading_arg};
     enum sl_status status = sl_runtime_open(&runtime, &local->runtime, err);
     if (status == SL_OK) {
         size_t usual = sl_runtime_usual_arena_bytes(&local->runtime);

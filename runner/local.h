@@ -13,6 +13,7 @@
 #include "job/retrieval_statistics.h"
 #include "job/slot_statistics.h"
 #include "runner/output.h"
+#include "runtime/loading.h"
 
 struct sl_local; // a loaded model with its engine and arena
 
@@ -28,6 +29,8 @@ struct sl_local_config {
     // For the same prompt under many recipes: so much memory for what those have in common that evict at its end, or
     // nothing. Jobs give the same bits as without, sooner. 0: none.
     size_t trunk_bytes;
+    sl_loading_fn loading_fn; // of runtime/loading.h: reports how far the model is loaded; may be NULL
+    void *loading_arg;
 };
 
 enum sl_status sl_local_open(const struct sl_local_config *config, struct sl_local **local_out, struct sl_error *err);

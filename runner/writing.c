@@ -124,15 +124,20 @@ enum sl_status sl_writing_end(struct sl_writing *writing, struct sl_error *err) 
     return sl_stream_let_go_after(writing->runtime->stream, status, err);
 }
 
-enum sl_status sl_writing_step(const struct sl_runtime *runtime, struct sl_writer *writer, struct sl_error *err) {
+enum sl_status sl_writing_pass(const struct sl_runtime *runtime, struct sl_writer *const *writers, int n,
+                               struct sl_error *err) {
     struct sl_writing writing;
     enum sl_status status =
-        sl_writing_begin(&writing, runtime, sl_engine_activations(runtime->engine), &writer, 1, err);
+        sl_writing_begin(&writing, runtime, sl_engine_activations(runtime->engine), writers, n, err);
     if (status != SL_OK) {
         return status;
     }
     while (sl_writing_layer(&writing)) {
     }
-    status = sl_writing_end(&writing, err);
+    return sl_writing_end(&writing, err);
+}
+
+enum sl_status sl_writing_step(const struct sl_runtime *runtime, struct sl_writer *writer, struct sl_error *err) {
+    enum sl_status status = sl_writing_pass(runtime, &writer, 1, err);
     return status == SL_OK ? sl_writer_status(writer, err) : status;
 }

@@ -40,5 +40,9 @@ bool sl_writing_layer(struct sl_writing *writing);
 // Statuses of sl_pass_append() and sl_pass_end(): of every writer.
 enum sl_status sl_writing_end(struct sl_writing *writing, struct sl_error *err);
 
-// The whole loop for one writer and a caller that does nothing between layers. The status is the pass's or the writer's.
+// The whole loop for a caller that does nothing between layers, with the engine's own activations. Statuses of
+// sl_writing_begin() and sl_writing_end().
+enum sl_status sl_writing_pass(const struct sl_runtime *runtime, struct sl_writer *const *writers, int n,
+                               struct sl_error *err);
+// The same for one writer. The status is the pass's or the writer's.
 enum sl_status sl_writing_step(const struct sl_runtime *runtime, struct sl_writer *writer, struct sl_error *err);

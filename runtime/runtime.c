@@ -42,7 +42,7 @@ struct opener {
     enum sl_status (*open)(const struct opener *opener, int rank, struct sl_team *team, struct sl_device **device_out,
                            struct sl_error *err);
     const struct sl_ops *ops;       // of each
-    const struct sl_plugin *plugin; // of cuda
+    const struct sl_plugin *plugin; // of cuda; NULL: of another
     int first;                      // device
 };
 
@@ -52,7 +52,8 @@ static enum sl_status open_all(const struct opener *opener, int n, struct sl_run
         r->ops = status == SL_OK ? opener->ops : r->ops;
         return status;
     }
-    struct sl_ranks_config ranks = {.n = n, .ops = opener->ops};
+    struct sl_ranks_config ranks = {
+        .n = n, .ops = opener->ops, .group = opener->plugin != NULL ? opener->plugin->group : NULL};
     enum sl_status status = SL_OK;
     for (int i = 0; i < n && status == SL_OK; i++) {
         ranks.teams[i] = i == 0 ? r->team : r->others[i];
@@ -157,16 +158,36 @@ static enum sl_status open_device(const struct sl_runtime_config *config, const 
                     config->device, config->host_reader);
     }
     if (status == SL_OK) {
+        const struct sl_ops *instead = config->instead != NULL ? config->instead(r->ops) : NULL;
+        r->ops = instead != NULL ? instead : r->ops;
         r->stream = sl_device_stream(r->device, SL_STREAM_COMPUTE);
+        sl_device_limit_waits(r->device, config->stall_ms > 0 ? config->stall_ms : SL_DEVICE_STILL_MS);
     }
     return status;
 }
 
-static enum sl_status open_model(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
+static enum sl_status load_model(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
+    struct sl_team *teams[SL_MAX_RANKS];
+    for (int i = 0; i < SL_MAX_RANKS; i++) {
+        teams[i] = i == 0 ? r->team : r->others[i];
+    }
+    const struct sl_loading_config reports = {config->model_dir, teams, SL_MAX_RANKS, config->loading_fn,
+                                              config->loading_arg};
+    struct sl_loading loading;
+    enum sl_status status = sl_loading_begin(&loading, &reports, err);
+    if (status != SL_OK) {
+        return status;
+    }
     // Weights are packed by the team, each share where the member runs that will read it.
     sl_team_pin_caller(r->team);
-    enum sl_status status = sl_model_load(config->model_dir, r->ops, config->weights, r->stream, &r->model, err);
+    status = sl_model_load(config->model_dir, r->ops, config->weights, r->stream, &loading.progress, &r->model, err);
     sl_team_release_caller(r->team);
+    sl_loading_end(&loading);
+    return status;
+}
+
+static enum sl_status open_model(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
+    enum sl_status status = load_model(config, r, err);
     for (int i = 0; status == SL_OK && sl_runtime_ranks(r) > 1 && i < sl_runtime_ranks(r); i++) {
         sl_log_info("runtime", "rank=%d of=%d weights=%zu", i, sl_runtime_ranks(r),
                     sl_ranks_weight_bytes(r->device, i));

@@ -9,6 +9,7 @@
 #include "base/pulse.h"
 #include "model/forward.h"
 #include "runtime/device_choice.h"
+#include "runtime/loading.h"
 #include "text/tokenizer/tokenizer.h"
 
 struct sl_runtime_config {
@@ -18,13 +19,18 @@ struct sl_runtime_config {
     const char *device;       // as --device says (device_choice.h); NULL: cpu
     // Who reads tensors as the host does ("a worker"): auto is cpu then, and a device with memory of its own is refused. Or NULL.
     const char *host_reader;
+    // Returns a table that takes the place of the device's, made of it, or NULL to keep it: a bench that times or replaces entries. Or NULL.
+    const struct sl_ops *(*instead)(const struct sl_ops *ops);
     enum sl_weight_format weights;
     struct sl_team *team; // somebody else's, or NULL: made here, as the following say
-    int ranks;      // devices that compute the model together (tensor/ranks/ranks.h): they share the threads. 0: one
-    int threads;    // 0: one for each processor that this process may use
-    bool pin;       // give each thread a processor of its own
-    int max_rows;   // of the engine; 0: none
-    bool tokenizer; // load it too
+    int ranks;        // devices that compute the model together (tensor/ranks/ranks.h): they share the threads. 0: one
+    int threads;      // 0: one for each processor that this process may use
+    bool pin;         // give each thread a processor of its own
+    int max_rows;     // of the engine; 0: none
+    bool tokenizer;   // load it too
+    int64_t stall_ms; // a device that gets nothing done for so long has failed; 0: SL_DEVICE_STILL_MS
+    sl_loading_fn loading_fn; // reports how far the model is loaded; NULL: the log alone
+    void *loading_arg;
 };
 
 struct sl_transfer;

@@ -12,12 +12,15 @@
  *         reads what an operation wrote only behind a wait. docs/DESIGN.md lists the places where it does.
  *
  * Memory: device memory is touched by work in streams alone. Shared memory is the host's and both touch it: the host behind
- *         a wait. Where the device has one memory the two are the same. Device memory is given back to the compute
+ *         a wait. Where the device has one memory the two are the same. Replicated memory is device memory; a device that is several
+ *         ranks with memory of their own has a copy of it on each (tensor/ranks). Device memory is given back to the compute
  *         stream: what is queued there may still touch it, and only later work gets it. Shared memory is given back behind
  *         a wait.
  * Failures: an operation has no status. What goes wrong in a device comes back from the next wait, and for good: nothing that is
  *         queued afterwards is done. An operation for which the host finds no room (of scratch, of lists) is left out: waits say
  *         so until whoever holds the stream lets go and is told.
+ *         A device that has work and gets nothing done for the time of sl_device_limit_waits() hangs: it counts as failed, no wait waits for
+ *         it any more, and its memory stays until the process ends, because to free it would wait, too.
  * Threads: a device may be used by many. Operations are queued in a stream by one at a time: where several threads do, each holds
  *         the stream meanwhile. Copies and marks by any thread; whoever copies into memory that was just given back comes after
  *         a mark of the stream that may still touch it.
@@ -33,6 +36,7 @@
 
 enum sl_memory {
     SL_MEMORY_DEVICE,
+    SL_MEMORY_REPLICATED,
     SL_MEMORY_SHARED,
 };
 
@@ -81,6 +85,7 @@ struct sl_device_ops {
     bool (*reached)(const struct sl_mark *mark);
     enum sl_status (*wait)(const struct sl_mark *mark, struct sl_error *err);
     bool (*wait_until)(const struct sl_mark *mark, int64_t until_ns);
+    void (*limit_waits)(struct sl_device *device, int64_t still_ms);
 };
 
 // A filling's own device begins with it.
@@ -175,6 +180,14 @@ static inline bool sl_device_has_failed(const struct sl_device *device) {
     return device->ops->has_failed(device);
 }
 
+#define SL_DEVICE_STILL_MS 60000
+
+// Waits give up when the device has got nothing done for still_ms; without the call for SL_DEVICE_STILL_MS. Processors do their work in
+// the caller, and have no limit. Any thread.
+static inline void sl_device_limit_waits(struct sl_device *device, int64_t still_ms) {
+    device->ops->limit_waits(device, still_ms);
+}
+
 // Another number than before where the device has got something done since; of processors always the same. Never waits.
 static inline uint64_t sl_device_progress(const struct sl_device *device) {
     return device->ops->progress(device);
@@ -200,7 +213,7 @@ static inline bool sl_mark_reached(const struct sl_mark *mark) {
     return mark->stream == NULL || mark->stream->device->ops->reached(mark);
 }
 
-// The host waits until the mark is reached. SL_ERR_INTERNAL: work before it has failed, and every wait will from now on.
+// Waits until the mark is reached. SL_ERR_INTERNAL: work before it has failed, or the device hangs, and every wait will fail from now on.
 static inline enum sl_status sl_mark_wait(const struct sl_mark *mark, struct sl_error *err) {
     return mark->stream == NULL ? SL_OK : mark->stream->device->ops->wait(mark, err);
 }

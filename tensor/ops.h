@@ -104,6 +104,7 @@ struct sl_matrix {
     size_t packed_bytes;
     bool packed_reads_parts; // what is packed leads to the parts, at least in places
     bool in_two_terms;       // of tier amx2, which sets it: tensor/cpu/dense/amx_dense.c
+    bool rounds_x; // pack() of a device with memory of its own sets it: products read nothing of x but its bf16
     // Of a rank's share (tensor/ranks):
     int64_t whole_n; // n of what it is a share of, which may say how sums over k are cut; 0: it is the whole
     // And where the device has memory of its own:
@@ -135,6 +136,9 @@ struct sl_matmul {
     int64_t n_columns; // compute only the first n_columns of y, not of a gated matrix; 0: all
     bool accumulate;   // y = act(y + x W^T + bias); not with a gated matrix
     bool reading;      // rows of prompts, many as a rule: a device may have another way for all of these
+    // Where y is replicated memory: the matrix whose products alone read y, as their x. Ranks then exchange y as that matrix
+    // reads it, perhaps rounded. NULL: any operation may read y.
+    const struct sl_matrix *then;
     bool
         arranged; // scratch has been written by ops->arrange, every part of it; calls at the same time may share it then
     void *scratch; // ops->matmul_scratch() bytes, aligned to 64; else not shared between calls at the same time
@@ -164,6 +168,22 @@ struct sl_rope {
     int rotary_dim;         // <= head_dim, a multiple of 8
     const double *inv_freq; // [rotary_dim / 2]
     double scale;           // multiplies cos and sin (1 but for long-context scalings)
+};
+
+// --- what ranks exchange ---------------------------------------------------------------------------------------------
+
+#define SL_MAX_RANKS 16
+
+// Columns of x that ranks have computed: rank r those in [bounds[r], bounds[r + 1]). Its part is [m][bounds[r + 1] - bounds[r]] without
+// gaps, at parts + r * part_bytes, as f32, or rounded to bf16.
+struct sl_columns {
+    float *x; // [m][bounds[n_parts]]
+    int64_t stride, m;
+    int n_parts;
+    int64_t bounds[SL_MAX_RANKS + 1];
+    bool bf16;
+    void *parts;
+    size_t part_bytes;
 };
 
 // --- attention -------------------------------------------------------------------------------------------------------
@@ -199,11 +219,12 @@ struct sl_attend {
     struct sl_kv_heads heads; // [Hk]
     // slot positions: rotate key j by j and query r by its slot; NULL: keys are rotated already
     const struct sl_rope *rope;
-    int64_t window;           // 0: none. Not with rope
-    const int64_t *positions; // [m] of the rows; needed with a window, and by append where pages keep positions
-    float *out;               // [m][H][d]; of attend and attend_slots
-    int64_t out_stride;       // of out, and of before->out; 0: packed
-    float *lse;               // [H][m]; may be NULL in attend and attend_slots, required by fold and window_sums
+    int64_t window;               // 0: none. Not with rope
+    const int64_t *positions;     // [m] of the rows; needed with a window, and by append where pages keep positions
+    float *out;                   // [m][H][d]; of attend and attend_slots
+    int64_t out_stride;           // of out, and of before->out; 0: packed
+    float *lse;                   // [H][m]; may be NULL in attend and attend_slots, required by fold and window_sums
+    const struct sl_matrix *then; // of out: as sl_matmul.then
     // of attend: slots that are not in `heads` and come before them; NULL: none. Without rope and window
     const struct sl_softmax *before;
     // What the forward pass has at hand for a hook that asked for it (model/model.h); not used by any op.
@@ -349,6 +370,14 @@ struct sl_ops {
     void (*unpack)(struct sl_matrix *matrix);
     // The same of a matrix that only embed() reads: nothing to do where the device reaches the parts.
     enum sl_status (*pack_rows)(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
+    // For benches: prepares matrix->packed as pack() does (as pack_rows() where is_rows), of random numbers (tensor/drawn.h) in the place of
+    // the parts: element i of the rows is number first + i. The matrix is bf16 and stays so. NULL: the host makes the parts.
+    enum sl_status (*draw)(struct sl_stream *stream, struct sl_matrix *matrix, bool is_rows, uint64_t first,
+                           struct sl_error *err);
+
+    // Finds out how rows of prompts (sl_matmul.reading) are multiplied by matrices like w, which is packed; else the first such product
+    // does, and its request waits. Waits; a failure of the device comes with the next wait. NULL: there is nothing to find out.
+    void (*prepare)(struct sl_stream *stream, const struct sl_matrix *w);
 
     // --- dense -----------------------------------------------------------------------------------------------------
     // Bytes of sl_matmul.scratch for up to m rows of a matrix that is packed; 0: none is needed.
@@ -377,6 +406,12 @@ struct sl_ops {
     // Into shared memory: picked_out[r] of logits[r][n_vocab], r < m, as asked[r] says, which is the host's.
     void (*pick)(struct sl_stream *stream, const float *logits, int64_t n_vocab, const struct sl_pick *asked, int64_t m,
                  struct sl_picked *picked_out);
+
+    // --- between ranks: of devices with memory of their own; else NULL -----------------------------------------------
+    // Writes the part of one rank from its columns of x.
+    void (*put_columns)(struct sl_stream *stream, const struct sl_columns *columns, int rank);
+    // Writes the columns of all ranks but this one into x from their parts.
+    void (*take_columns)(struct sl_stream *stream, const struct sl_columns *columns, int rank);
 
     // --- KV pages --------------------------------------------------------------------------------------------------
     // Page lists and counts as they are now become known to the device: sets published. Every other operation on heads wants

@@ -14,7 +14,7 @@
 #include "tensor/device.h"
 #include "tensor/ops.h"
 
-#define SL_PLUGIN_REVISION 5
+#define SL_PLUGIN_REVISION 6
 #define SL_PLUGIN_ABI      (SL_PLUGIN_REVISION * 100000u + (uint32_t)(sizeof(struct sl_ops) + sizeof(struct sl_device_ops)))
 
 struct sl_group_ops;
@@ -28,7 +28,7 @@ struct sl_plugin {
     // the memory of those which are open; says which. SL_ERR_EXHAUSTED.
     enum sl_status (*open)(int index, struct sl_team *team, struct sl_device **device_out, struct sl_error *err);
     void (*describe)(int index, char *text, size_t bytes); // a device that was opened, for a person
-    const struct sl_group_ops *group;                      // of ranks with its devices (tensor/group/group.h)
+    const struct sl_group_ops *group;                      // how its devices gather as ranks (tensor/group.h)
 };
 
 #define SL_PLUGIN_GETTER "sl_plugin_get" // of this type

@@ -65,6 +65,20 @@ static const struct sl_program program = {
 
 // ---- who answers ----------------------------------------------------------------------------------------------------
 
+static int progress_width(const struct sl_chat_config *config) {
+    return config->quiet || config->tool.json ? 0 : sl_terminal_width(STDERR_FILENO);
+}
+
+static void show_loading(void *arg, size_t done_bytes, size_t total_bytes) {
+    const struct sl_chat *chat = arg;
+    struct sl_progress progress = {
+        .phase = "loading", .done = (int64_t)done_bytes, .total = (int64_t)total_bytes, .bytes = true};
+    int width = progress_width(chat->config);
+    if (width > 0) {
+        sl_progress_draw(&progress, width, stderr);
+    }
+}
+
 static enum sl_status open_local(struct sl_chat *chat, struct sl_error *err) {
     const struct sl_chat_config *config = chat->config;
     enum sl_weight_format weights;
@@ -76,8 +90,13 @@ static enum sl_status open_local(struct sl_chat *chat, struct sl_error *err) {
                                         .device = config->device,
                                         .weights = weights,
                                         .arena_bytes = arena_bytes,
-                                        .threads = (int)config->threads};
+                                        .threads = (int)config->threads,
+                                        .loading_fn = show_loading,
+                                        .loading_arg = chat};
         status = sl_local_talk_open(&local, &chat->local, err);
+        if (progress_width(config) > 0) {
+            sl_progress_clear(stderr);
+        }
     }
     chat->as_text = status == SL_OK && !sl_local_talk_takes_chats(chat->local);
     return status;

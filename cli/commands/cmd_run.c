@@ -127,6 +127,7 @@ static int run_own_cluster(struct run_config *config, struct sl_request *request
     config->cluster.host = "127.0.0.1";
     config->cluster.port = 0;
     config->cluster.workers_log = config->tool.log;
+    config->cluster.quiet = config->quiet || config->tool.json;
     struct sl_cluster *cluster = NULL;
     struct sl_error err;
     if (sl_cluster_start(&config->cluster, follow->signals, stderr, &cluster, &err) != SL_OK) {
@@ -155,7 +156,9 @@ static int run_local(const struct run_config *config, struct sl_request *request
                                         .weights = weights,
                                         .ranks = (int)config->cluster.ranks,
                                         .arena_bytes = arena_bytes,
-                                        .threads = (int)config->threads};
+                                        .threads = (int)config->threads,
+                                        .loading_fn = sl_follow_loading,
+                                        .loading_arg = follow};
         status = sl_local_job(&local, request, config->capsule_path, &watch, &err);
     }
     return sl_follow_end(follow, status, &err);

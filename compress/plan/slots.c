@@ -83,6 +83,20 @@ int64_t sl_plan_layer_slots(const struct sl_plan *plan, int layer, int64_t n_new
     return slots;
 }
 
+bool sl_plan_evicts_within(const struct sl_plan *plan, int layer, int64_t n_tokens) {
+    bool at_chunks = plan->recipe.when & SL_WHEN_CHUNK;
+    return at_chunks && sl_recipe_layer_evicts(&plan->recipe, layer) && n_tokens > plan->layer_budget[layer];
+}
+
+bool sl_plan_can_truncate(const struct sl_plan *plan, int64_t n_tokens) {
+    bool can = !sl_recipe_thins(&plan->recipe) &&
+               (!sl_recipe_evicts(&plan->recipe) || sl_score_get_traits(plan->recipe.score)->n_states == 0);
+    for (int l = 0; can && l < plan->geometry.n_layers; l++) {
+        can = !sl_plan_evicts_within(plan, l, n_tokens);
+    }
+    return can;
+}
+
 int64_t sl_plan_between_slots(const struct sl_plan *plan, int layer) {
     if (sl_plan_is_offloaded(plan, layer)) {
         return sl_plan_held_slots(plan);

@@ -485,12 +485,14 @@ void sl_worker_set_release(struct sl_worker_set *set) {
     set->n = 0;
 }
 
-void sl_registry_store_address(struct sl_registry *registry, uint64_t key, char address_out[SL_ADDRESS_BYTES]) {
+int64_t sl_registry_store_address(struct sl_registry *registry, uint64_t key, char address_out[SL_ADDRESS_BYTES]) {
     struct sl_worker_set stores;
     sl_registry_snapshot(registry, SLUICE__V1__WORKER_ROLE__KVSTORE, &stores);
     int i = sl_route_store(stores.views, stores.n, key);
+    int64_t arena_bytes = i < 0 ? 0 : stores.workers[i]->arena_bytes;
     strcpy(address_out, i < 0 ? "" : stores.workers[i]->rpc_address);
     sl_worker_set_release(&stores);
+    return arena_bytes;
 }
 
 static void report_one(const struct sl_worker *worker, int64_t now_ns, struct sl_worker_report *report) {

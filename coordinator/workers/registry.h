@@ -95,9 +95,9 @@ const char *sl_worker_address(const struct sl_worker *worker);
 struct sl_rpc_channel *sl_worker_channel(struct sl_worker *worker);
 uint64_t sl_worker_name_hash(const char *name); // how the affinity index knows it
 
-// gRPC address of the store that keeps prompts beginning with `key`; "" when there is none.
+// Writes the gRPC address of the store that keeps prompts beginning with `key`; "" when there is none. Returns what it can hold, in bytes.
 #define SL_ADDRESS_BYTES 128
-void sl_registry_store_address(struct sl_registry *registry, uint64_t key, char address_out[SL_ADDRESS_BYTES]);
+int64_t sl_registry_store_address(struct sl_registry *registry, uint64_t key, char address_out[SL_ADDRESS_BYTES]);
 
 // ---- what operators see -----------------------------------------------------------------------------------------
 

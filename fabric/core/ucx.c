@@ -161,12 +161,19 @@ static enum sl_status start_context(struct sl_fabric *fabric, ucp_context_h *con
                         context_out, err);
 }
 
+// By the protocols of before 1.16, short puts read their memory with the processor.
+bool sl_ucx_puts_from_devices(char *version_out, size_t bytes) {
+    unsigned major = 0, minor = 0, release = 0;
+    ucp_get_version(&major, &minor, &release);
+    snprintf(version_out, bytes, "%u.%u.%u", major, minor, release);
+    return major > 1 || minor >= 16;
+}
+
 // Asked of a context with all transports: those of CUDA are no use without what we list, but UCX has them or has not.
 bool sl_ucx_knows_cuda(const struct sl_fabric *fabric) {
     ucp_context_h probe = NULL;
-    unsigned major = 0, minor = 0, release = 0;
-    ucp_get_version(&major, &minor, &release);
-    if (major == 1 && minor < 16) { // by its protocols of before, short puts read their memory with the processor
+    char version[32];
+    if (!sl_ucx_puts_from_devices(version, sizeof version)) {
         return false;
     }
     pthread_once(&once, tame);

@@ -23,7 +23,9 @@ struct sl_ucx_events {
 // Nothing for transport tcp. events must stay.
 enum sl_status sl_ucx_start(struct sl_fabric *fabric, const struct sl_ucx_events *events, struct sl_error *err);
 bool sl_ucx_knows_cuda(const struct sl_fabric *fabric); // by whatever transport; for any thread
-void sl_ucx_stop(struct sl_fabric *fabric);             // also one that has not started completely
+// Returns whether this UCX puts from a device's memory without the processor, as 1.16 and newer do; writes its version.
+bool sl_ucx_puts_from_devices(char *version_out, size_t bytes);
+void sl_ucx_stop(struct sl_fabric *fabric); // also one that has not started completely
 bool sl_ucx_progress(struct sl_ucx *ucx);
 int sl_ucx_arm(struct sl_ucx *ucx); // the descriptor that tells of news from now on; -1: there is news already
 // Of the worker, for HELLO; there until sl_ucx_stop().

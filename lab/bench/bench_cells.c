@@ -4,7 +4,8 @@
  *
  * Design: a short run of every cell to warm up is not measured. With --paced a cell says when it is ready and every run
  *         waits for a line on standard input, so that of two programs only one works; the end of standard input ends the
- *         bench.
+ *         bench. Under a --recipe cells go through the workers' reader and steps instead (recipe_cell.h): each cell under each recipe.
+ *         A cell for which the device has no room is named and passed over; the bench fails at its end.
  */
 #include <inttypes.h>
 #include <jansson.h>
@@ -12,7 +13,7 @@
 
 #include "cli/message_json.h"
 #include "lab/bench/bench.h"
-#include "lab/bench/rig/cell.h"
+#include "lab/bench/recipe_cell.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
 #include "options/config.h"
@@ -22,19 +23,25 @@
 
 struct options {
     const char *model, *geometry, *weights, *tier, *device, *logits;
-    struct sl_option_list cells;
-    int64_t threads, runs, chunk, tokens;
+    struct sl_option_list cells, recipes;
+    int64_t threads, runs, chunk, tokens, layers, retaining;
     bool paced, json;
 };
 
 static const struct sl_option option_table[] = {
     {"model", 'm', SL_OPTION_MODEL, "demo", "MODEL", "model folder, GGUF file, or a name of `sluice models`",
      SL_FIELD(options, model)},
-    {"geometry", 0, SL_OPTION_STRING, NULL, "NAME", "a random model instead: 135m, 1b or 8b (4 of its layers)",
+    {"geometry", 0, SL_OPTION_STRING, NULL, "NAME", "a random model instead: " SL_GEOMETRY_HELP,
      SL_FIELD(options, geometry)},
+    {"layers", 0, SL_OPTION_INT, "0", "N", "with --geometry: so many layers", SL_FIELD(options, layers), 0,
+     SL_MAX_LAYERS},
+    {"retaining-heads", 0, SL_OPTION_INT, "0", "N", "with --geometry: rows of its retaining heads; 0: none",
+     SL_FIELD(options, retaining), 0, 65536},
     {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "stored, int8 or int4", SL_FIELD(options, weights)},
     {"cell", 0, SL_OPTION_LIST, NULL, "CELL", "prefill:TOKENS or decode:DEPTHxBATCH; may be given several times",
      SL_FIELD(options, cells)},
+    {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
+     "compress by this recipe; may be given several times. None: plain sessions in f16", SL_FIELD(options, recipes)},
     {"runs", 0, SL_OPTION_INT, "5", "N", "runs of every cell", SL_FIELD(options, runs), 1, MAX_RUNS},
     {"tokens", 0, SL_OPTION_INT, "16", "N", "steps of a decode run", SL_FIELD(options, tokens), 1, 4096},
     {"chunk", 0, SL_OPTION_INT, "512", "N", "tokens of a prompt that are read at once", SL_FIELD(options, chunk),
@@ -54,6 +61,7 @@ struct bench {
     struct options options;
     struct sl_cell cells[SL_MAX_OPTION_LIST];
     enum sl_weight_format weights;
+    struct sl_model_config geometry; // of --geometry
     struct sl_team *team;
     struct sl_rig rig;
 };
@@ -67,12 +75,24 @@ static bool wait_for_line(void) {
     return c == '\n';
 }
 
-static void print_rate(const struct bench *b, double seconds) {
-    struct sl_bench_result result = {.bench = "cells",
-                                     .test = b->rig.cell.name,
-                                     .value = (double)sl_rig_tokens(&b->rig) / seconds,
-                                     .unit = "tokens/s"};
+static void print_rate(const struct bench *b, const char *recipe, double seconds) {
+    char name[192];
+    snprintf(name, sizeof name, "%s%s%s", b->rig.cell.name, recipe != NULL ? " " : "", recipe != NULL ? recipe : "");
+    struct sl_bench_result result = {
+        .bench = "cells", .test = name, .value = (double)sl_rig_tokens(&b->rig) / seconds, .unit = "tokens/s"};
     sl_bench_print(&result, b->options.json);
+}
+
+// Prints the most memory of the device that was in use, weights included, without what CUDA itself keeps. Processors have no such line.
+static void print_memory(const struct bench *b, const char *recipe) {
+    char name[192];
+    snprintf(name, sizeof name, "memory of %s%s%s", b->rig.cell.name, recipe != NULL ? " " : "",
+             recipe != NULL ? recipe : "");
+    struct sl_bench_result result = {
+        .bench = "cells", .test = name, .value = (double)sl_rig_most_bytes(&b->rig) / 1e9, .unit = "GB"};
+    if (result.value > 0.0) {
+        sl_bench_print(&result, b->options.json);
+    }
 }
 
 static enum sl_status measure_cell(struct bench *b, struct sl_error *err) {
@@ -90,11 +110,12 @@ static enum sl_status measure_cell(struct bench *b, struct sl_error *err) {
         }
         status = sl_rig_run(&b->rig, &seconds[run], err);
         if (status == SL_OK && b->options.paced) {
-            print_rate(b, seconds[run]);
+            print_rate(b, NULL, seconds[run]);
         }
     }
     if (status == SL_OK && !b->options.paced) {
-        print_rate(b, sl_bench_median(seconds, (size_t)b->options.runs));
+        print_rate(b, NULL, sl_bench_median(seconds, (size_t)b->options.runs));
+        print_memory(b, NULL);
     }
     return status;
 }
@@ -137,19 +158,18 @@ static enum sl_status open_rig(struct bench *b, struct sl_error *err) {
         status = sl_team_create((int)options->threads, &b->team, err);
         config.team = b->team;
     }
-    char folder[SL_SYNTHETIC_PATH_BYTES] = "";
+    for (int i = 0; i < options->recipes.n && status == SL_OK; i++) {
+        int64_t chunk = 0;
+        status = sl_recipe_chunk(options->recipes.items[i], &chunk, err);
+        config.chunk = chunk > config.chunk ? (int)chunk : config.chunk;
+    }
     if (status == SL_OK && options->geometry != NULL) {
-        const struct sl_model_config *geometry = sl_synthetic_find(options->geometry);
-        status = geometry == NULL ? sl_fail(err, SL_ERR_INVALID, "--geometry %s: unknown", options->geometry)
-                                  : sl_synthetic_create(geometry, NULL, folder, sizeof folder, err);
-        config.model_dir = folder;
+        status = sl_synthetic_config(options->geometry, options->layers, &b->geometry, err);
+        b->geometry.retaining_hidden = (int)options->retaining;
+        config.geometry = &b->geometry;
         b->options.model = options->geometry; // its name from here on
     }
-    status = status == SL_OK ? sl_rig_open(&config, &b->rig, err) : status;
-    if (folder[0] != '\0') {
-        sl_synthetic_remove(folder); // its mapping keeps what is needed
-    }
-    return status;
+    return status == SL_OK ? sl_rig_open(&config, &b->rig, err) : status;
 }
 
 static enum sl_status check(void *bench, struct sl_error *err) {
@@ -158,31 +178,68 @@ static enum sl_status check(void *bench, struct sl_error *err) {
         return sl_fail(err, SL_ERR_INVALID, "no --cell given");
     }
     enum sl_status status = sl_weight_format_parse(b->options.weights, &b->weights, err);
+    if (status == SL_OK && b->options.recipes.n > 0 && (b->options.paced || b->options.logits != NULL)) {
+        status = sl_fail(err, SL_ERR_INVALID, "--recipe goes with neither --paced nor --logits");
+    }
     for (int i = 0; i < b->options.cells.n && status == SL_OK; i++) {
         status = sl_cell_parse(b->options.cells.items[i], &b->cells[i], err);
     }
     return status;
 }
 
+static enum sl_status measure_plain(struct bench *b, const struct sl_cell *cell, struct sl_error *err) {
+    enum sl_status status = sl_rig_open_cell(&b->rig, cell, err);
+    if (status == SL_OK) {
+        status = measure_cell(b, err);
+    }
+    if (status == SL_OK && cell->prefill && b->options.logits != NULL) {
+        status = save_logits(b, err);
+    }
+    sl_rig_close_cell(&b->rig);
+    return status;
+}
+
+static enum sl_status measure_recipe(struct bench *b, const struct sl_cell *cell, const char *recipe,
+                                     struct sl_error *err) {
+    double seconds[MAX_RUNS];
+    enum sl_status status = sl_recipe_cell_run(&b->rig, recipe, cell, b->options.runs, seconds, err);
+    if (status == SL_OK) {
+        print_rate(b, recipe, sl_bench_median(seconds, (size_t)b->options.runs));
+        print_memory(b, recipe);
+    }
+    return status;
+}
+
+// A cell without room is said on standard error, and the others go on; *worst is then what the bench ends with.
+static enum sl_status pass_over(enum sl_status status, const char *recipe, struct sl_error *err,
+                                enum sl_status *worst_inout) {
+    if (status != SL_ERR_EXHAUSTED) {
+        return status;
+    }
+    fprintf(stderr, "bench: %s%s%s\n", recipe != NULL ? recipe : "", recipe != NULL ? ": " : "", err->text);
+    *worst_inout = status;
+    return SL_OK;
+}
+
 static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
-    enum sl_status status = open_rig(b, err);
+    enum sl_status worst = SL_OK, status = open_rig(b, err);
     if (status == SL_OK) {
         print_header(b);
     }
     for (int i = 0; i < b->options.cells.n && status == SL_OK && !feof(stdin); i++) {
-        status = sl_rig_open_cell(&b->rig, &b->cells[i], err);
-        if (status == SL_OK) {
-            status = measure_cell(b, err);
+        const struct sl_option_list *recipes = &b->options.recipes;
+        if (recipes->n == 0) {
+            status = pass_over(measure_plain(b, &b->cells[i], err), NULL, err, &worst);
         }
-        if (status == SL_OK && b->cells[i].prefill && b->options.logits != NULL) {
-            status = save_logits(b, err);
+        for (int r = 0; r < recipes->n && status == SL_OK; r++) {
+            const char *recipe = recipes->items[r];
+            status = pass_over(measure_recipe(b, &b->cells[i], recipe, err), recipe, err, &worst);
         }
-        sl_rig_close_cell(&b->rig);
     }
     sl_rig_close(&b->rig);
     sl_team_destroy(&b->team);
-    return status;
+    return status == SL_OK ? worst : status;
 }
 
 const struct sl_bench sl_bench_cells = {

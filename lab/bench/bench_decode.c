@@ -14,10 +14,9 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
 #include "lab/bench/bench.h"
-#include "lab/bench/rig/cell.h"
+#include "lab/bench/recipe_cell.h"
 #include "lab/bench/rig/store_rig.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
@@ -33,13 +32,15 @@
 struct options {
     const char *geometry, *model, *keep, *tokens, *transport, *tier, *device;
     struct sl_option_list recipes;
-    int64_t threads, steps;
+    int64_t threads, steps, layers;
     bool json;
 };
 
 static const struct sl_option option_table[] = {
-    {"geometry", 0, SL_OPTION_STRING, "1b", "NAME", "of the random model: 135m, 1b or 8b (4 of its layers)",
+    {"geometry", 0, SL_OPTION_STRING, "1b", "NAME", "of the random model: " SL_GEOMETRY_HELP,
      SL_FIELD(options, geometry)},
+    {"layers", 0, SL_OPTION_INT, "0", "N", "of the random model; 0: as many as that has", SL_FIELD(options, layers), 0,
+     SL_MAX_LAYERS},
     {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "a model folder instead", SL_FIELD(options, model)},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
      "beside full; may be given several times [tailorkv; tailorkv-near,ahead=0; tailorkv-near]",
@@ -62,6 +63,7 @@ struct bench {
     int n_lengths;
     struct sl_signals signals;
     struct sl_team *team;
+    struct sl_model_config geometry; // of the random model
     struct sl_rig rig;
     struct sl_store_rig store;
     double full_ms, full_bytes; // of the length at hand
@@ -70,7 +72,6 @@ struct bench {
 // A session whose offloaded layers are in the store.
 struct remote {
     struct sl_plan plan;
-    struct sl_arena *arena;
     struct sl_writer writer;
     int64_t n_lost;
 };
@@ -84,55 +85,15 @@ static void on_fallback(void *arg, int layer, const char *why) {
     r->n_lost++;
 }
 
-static enum sl_status make_plan(const struct bench *b, const char *text, int64_t n_tokens, struct sl_plan *plan,
-                                struct sl_error *err) {
-    struct sl_kv_geometry geometry = sl_model_geometry(b->rig.runtime.config);
-    struct sl_recipe recipe;
-    enum sl_status status = sl_recipe_parse(text, &recipe, err);
-    if (status == SL_OK) {
-        status = sl_recipe_resolve(&recipe, NULL, geometry.n_layers, err);
-    }
-    int rope_set = sl_model_rope_set(b->rig.runtime.config, n_tokens);
-    return status == SL_OK ? sl_plan_make(&recipe, &geometry, n_tokens, rope_set, plan, err) : status;
-}
-
-// Random rows in the layers that stay here, packed as their recipe says.
-static enum sl_status fill_resident(struct bench *b, struct remote *r, struct sl_error *err) {
-    struct sl_session *session = r->writer.session;
-    struct sl_compressor *compressor;
-    enum sl_status status = sl_compressor_create(&r->plan, b->rig.config.ops, b->rig.runtime.stream, &compressor, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    for (int l = 0; l < session->geometry.n_layers && status == SL_OK; l++) {
-        if (!sl_plan_is_offloaded(&r->plan, l)) {
-            status = sl_rig_fill_layer(&b->rig.runtime, session, l, r->plan.n_prompt, err);
-            status = status == SL_OK ? sl_compressor_finish_layer(compressor, session, l, err) : status;
-        }
-    }
-    sl_compressor_destroy(&compressor);
-    return status;
-}
-
 static enum sl_status open_remote(struct bench *b, struct remote *r, struct sl_error *err) {
     const struct sl_plan *plan = &r->plan;
     int64_t n_new = b->options.steps + WARM_UP;
-    // The resident layers are there in f16 before they are packed.
-    size_t unpacked = 0;
-    for (int l = 0; l < plan->geometry.n_layers; l++) {
-        unpacked += sl_plan_is_offloaded(plan, l)
-                        ? 0
-                        : (size_t)plan->geometry.n_kv_heads * (sl_pages_for(plan->n_prompt) + 1) * plan->work[l].bytes;
-    }
-    struct sl_session **session = &r->writer.session;
-    enum sl_status status =
-        sl_arena_create_mapped(sl_plan_decode_bytes(plan, n_new) + unpacked + (1 << 22), &r->arena, err);
+    // A resident layer is there in f16 before it is packed.
+    size_t bytes = sl_plan_decode_bytes(plan, n_new) + 2 * sl_recipe_cell_unpacked_bytes(plan) + (1 << 22);
+    b->rig.cell = (struct sl_cell){.n = plan->n_prompt, .batch = 1};
+    enum sl_status status = sl_rig_open_arena(&b->rig, bytes / SL_ARENA_UNIT * SL_ARENA_UNIT, err);
     if (status == SL_OK) {
-        status = sl_plan_create_session(plan, n_new, r->arena, session, err);
-    }
-    if (status == SL_OK) {
-        (*session)->n_tokens = plan->n_prompt;
-        status = fill_resident(b, r, err);
+        status = sl_recipe_cell_fill(&b->rig, plan, n_new, &r->writer.session, err);
     }
     if (status == SL_OK) {
         status = sl_store_rig_source(&b->store, plan, &r->writer.retrieval.source, err);
@@ -147,9 +108,9 @@ static enum sl_status open_remote(struct bench *b, struct remote *r, struct sl_e
     return status == SL_OK ? sl_writer_open(&r->writer, &b->rig.runtime, &writing, err) : status;
 }
 
-static void close_remote(struct remote *r) {
+static void close_remote(struct bench *b, struct remote *r) {
     sl_writer_close(&r->writer);
-    sl_arena_destroy(&r->arena);
+    sl_rig_close_cell(&b->rig);
     free(r);
 }
 
@@ -182,6 +143,13 @@ static void print(const struct bench *b, const char *what, const char *recipe, i
     sl_bench_print(&result, b->options.json);
 }
 
+// Prints the most memory of the device that was in use, weights included. Processors have no such line.
+static void print_memory(const struct bench *b, const char *recipe, int64_t n_tokens) {
+    if (sl_rig_most_bytes(&b->rig) > 0) {
+        print(b, "memory", recipe, n_tokens, (double)sl_rig_most_bytes(&b->rig) / 1e9, "GB", 0, 0);
+    }
+}
+
 static void print_remote(const struct bench *b, const struct remote *r, const char *recipe, double ms) {
     int64_t n = r->plan.n_prompt;
     bool longest = n == b->lengths[b->n_lengths - 1];
@@ -194,6 +162,7 @@ static void print_remote(const struct bench *b, const struct remote *r, const ch
           b->full_bytes / (1 << 20), longest ? AIM_RESIDENT : 0);
     print(b, "received", recipe, n, (double)stats.bytes_received / (double)stats.n_steps, "bytes/step", 0, 0);
     print(b, "waited", recipe, n, (double)stats.wait_ns / 1e6 / (double)stats.n_steps, "ms/token", 0, 0);
+    print_memory(b, recipe, n);
     print(b, "hidden", recipe, n,
           stats.round_ns > 0 ? 100.0 * (1.0 - (double)stats.wait_ns / (double)stats.round_ns) : 0.0, "%", 0, 0);
 }
@@ -204,12 +173,13 @@ static enum sl_status measure_remote(struct bench *b, const char *recipe, int64_
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
     sl_bench_progress("%s at %" PRId64 " tokens", recipe, n_tokens);
-    enum sl_status status = make_plan(b, recipe, n_tokens, &r->plan, err);
+    enum sl_status status = sl_recipe_cell_plan(&b->rig, recipe, n_tokens, &r->plan, err);
     status = status == SL_OK ? open_remote(b, r, err) : status;
     status = status == SL_OK ? run_steps(b, r, WARM_UP, err) : status;
     int64_t begin_ns = sl_now_ns();
     status = status == SL_OK ? run_steps(b, r, b->options.steps, err) : status;
     double ms = (double)(sl_now_ns() - begin_ns) / 1e6 / (double)b->options.steps;
+    sl_rig_look_at_memory(&b->rig);
     if (status == SL_OK && r->n_lost > 0) {
         status =
             sl_fail(err, SL_ERR_DEADLINE, "%" PRId64 " layers were not answered within %d ms", r->n_lost, DEADLINE_MS);
@@ -217,7 +187,7 @@ static enum sl_status measure_remote(struct bench *b, const char *recipe, int64_
     if (status == SL_OK) {
         print_remote(b, r, recipe, ms);
     }
-    close_remote(r);
+    close_remote(b, r);
     return status;
 }
 
@@ -240,6 +210,7 @@ static enum sl_status measure_full(struct bench *b, int64_t n_tokens, struct sl_
         b->full_bytes = (double)stats.resident_bytes;
         print(b, "ms/token", "full", n_tokens, b->full_ms, "ms", 0, 0);
         print(b, "resident", "full", n_tokens, b->full_bytes / (1 << 20), "MiB", 0, 0);
+        print_memory(b, "full", n_tokens);
     }
     sl_rig_close_cell(&b->rig);
     return status;
@@ -251,7 +222,7 @@ static enum sl_status fill_store(struct bench *b, const char *recipe, int64_t n_
     if (plan == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    enum sl_status status = make_plan(b, recipe, n_tokens, plan, err);
+    enum sl_status status = sl_recipe_cell_plan(&b->rig, recipe, n_tokens, plan, err);
     if (status == SL_OK) {
         struct sl_lanes lanes;
         sl_lanes_init(&lanes, &plan->recipe.offload, &plan->geometry);
@@ -300,45 +271,28 @@ static enum sl_status check(void *bench, struct sl_error *err) {
     return status;
 }
 
-static enum sl_status open_rig(struct bench *b, char *folder, size_t folder_bytes, struct sl_error *err) {
-    struct sl_rig_config config = {.chunk = SL_CELL_MAX_BATCH, .n_steps = b->options.steps, .signals = &b->signals};
-    const char *dir = b->options.model;
+static enum sl_status open_rig(struct bench *b, struct sl_error *err) {
+    struct sl_rig_config config = {.model_dir = b->options.model,
+                                   .geometry = b->options.model == NULL ? &b->geometry : NULL,
+                                   .device = b->options.device,
+                                   .chunk = SL_CELL_MAX_BATCH,
+                                   .n_steps = b->options.steps,
+                                   .signals = &b->signals};
     enum sl_status status = sl_ops_select(b->options.tier, &config.ops, err);
-    if (status == SL_OK && dir == NULL) {
-        const struct sl_model_config *geometry = sl_synthetic_find(b->options.geometry);
-        status = geometry == NULL ? sl_fail(err, SL_ERR_INVALID, "--geometry %s: unknown", b->options.geometry)
-                                  : sl_synthetic_create(geometry, &b->signals, folder, folder_bytes, err);
-        dir = folder;
-    }
     if (status == SL_OK) {
         status = sl_team_create((int)b->options.threads, &b->team, err);
     }
     config.team = b->team;
-    config.model_dir = dir;
-    config.device = b->options.device;
-    config.host_reader = "this bench";
-    status = status == SL_OK ? sl_rig_open(&config, &b->rig, err) : status;
-    if (folder[0] != '\0') {
-        sl_synthetic_remove(folder); // its mapping keeps what is needed
-    }
-    return status;
+    return status == SL_OK ? sl_rig_open(&config, &b->rig, err) : status;
 }
 
 static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
-    char folder[SL_SYNTHETIC_PATH_BYTES] = "";
-    // All lanes of the longest prompt, pages and key indexes, and a segment that is arriving.
-    const struct sl_model_config *geometry = sl_synthetic_find(b->options.geometry);
-    struct sl_model_config config;
-    enum sl_status status = SL_OK;
-    if (b->options.model != NULL) {
-        status = sl_model_config_load(b->options.model, &config, err);
-        geometry = &config;
-    }
-    if (status == SL_OK && geometry == NULL) {
-        return sl_fail(err, SL_ERR_INVALID, "--geometry %s: there are 135m, 1b and 8b", b->options.geometry);
-    }
-    if (status == SL_OK) {
+    const struct sl_model_config *geometry = &b->geometry;
+    enum sl_status status = b->options.model != NULL
+                                ? sl_model_config_load(b->options.model, &b->geometry, err)
+                                : sl_synthetic_config(b->options.geometry, b->options.layers, &b->geometry, err);
+    if (status == SL_OK) { // all lanes of the longest prompt, pages and key indexes, and a segment that is arriving
         int64_t numbers = b->lengths[b->n_lengths - 1] * geometry->n_layers * geometry->n_kv_heads * geometry->head_dim;
         char arena[32];
         snprintf(arena, sizeof arena, "%" PRId64 "M", (numbers * 7 >> 20) + 512);
@@ -347,7 +301,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     if (status == SL_OK) {
         sl_rpc_init();
         status = sl_store_rig_connect(&b->store, b->options.transport, err);
-        status = status == SL_OK ? open_rig(b, folder, sizeof folder, err) : status;
+        status = status == SL_OK ? open_rig(b, err) : status;
         for (int i = 0; i < b->n_lengths && status == SL_OK; i++) {
             status = measure_length(b, b->lengths[i], err);
         }

@@ -46,7 +46,7 @@ struct options {
 
 static const struct sl_option option_table[] = {
     {"models", 0, SL_OPTION_STRING, "135m,1b,8b", "LIST",
-     "random models: 135m, 1b, 8b (4 of its layers), separated by commas; or none", SL_FIELD(options, models)},
+     "random models: " SL_GEOMETRY_HELP ", separated by commas; or none", SL_FIELD(options, models)},
     {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL", "measure this model folder, too", SL_FIELD(options, model)},
     {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "stored, int8 or int4", SL_FIELD(options, weights)},
     {"keep-models", 0, SL_OPTION_STRING, NULL, "DIR", "keep the random models there, and use those that are there",
@@ -532,7 +532,7 @@ static enum sl_status parse_models(const char *list, unsigned *geometries_out, s
             i++;
         }
         if (i == SL_N_GEOMETRIES) {
-            return sl_fail(err, SL_ERR_INVALID, "--models %s: expected a list of 135m, 1b and 8b, or none", list);
+            return sl_fail(err, SL_ERR_INVALID, "--models %s: expected a list of %s; or none", list, SL_GEOMETRY_HELP);
         }
         chosen |= 1u << i;
         if (name[length] == '\0') {

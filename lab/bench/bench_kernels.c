@@ -21,6 +21,7 @@
 #include "lab/bench/rig/kernel_world.h"
 #include "lab/result.h"
 #include "options/config.h"
+#include "tensor/drawn.h"
 
 #define BATCH_SECONDS 2e-3
 #define MAX_BATCH     100 // page lists are forgotten some operations later
@@ -410,15 +411,17 @@ static void free_weights(struct bench *b, void *stored) {
     free(stored);
 }
 
-// A matrix of [n][k] bf16 weights of one value, as b->weights, until free_weights().
+// Makes a matrix of [n][k] random bf16 weights (a GPU is faster with constant ones), as b->weights, until free_weights().
 static enum sl_status make_weights(struct bench *b, int64_t n, int64_t k, bool gated, enum sl_weight_format format,
                                    void **stored_out, struct sl_error *err) {
-    size_t bytes = (size_t)n * (size_t)k * 2;
-    void *stored = malloc(bytes);
-    if (stored == NULL) {
+    bool draws = b->runtime.ops->draw != NULL && format == SL_WEIGHT_STORED;
+    uint16_t *stored = draws ? NULL : malloc((size_t)n * (size_t)k * sizeof *stored);
+    if (!draws && stored == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    memset(stored, 0x3f, bytes); // 0.7 or so
+    for (int64_t i = 0; i < n * k && !draws; i++) {
+        stored[i] = sl_drawn_weight((uint64_t)i);
+    }
     b->weights = (struct sl_matrix){.n = n,
                                     .k = k,
                                     .dtype = SL_BF16,
@@ -426,7 +429,8 @@ static enum sl_status make_weights(struct bench *b, int64_t n, int64_t k, bool g
                                     .parts = {{stored, n}},
                                     .activation = gated ? SL_ACT_SILU : SL_ACT_NONE,
                                     .gated = gated};
-    enum sl_status status = b->runtime.ops->pack(b->runtime.stream, &b->weights, err);
+    enum sl_status status = draws ? b->runtime.ops->draw(b->runtime.stream, &b->weights, false, 0, err)
+                                  : b->runtime.ops->pack(b->runtime.stream, &b->weights, err);
     size_t scratch = b->runtime.ops->matmul_scratch(&b->weights, b->options.rows);
     if (status == SL_OK && scratch > 0) {
         b->scratch = sl_device_alloc(b->runtime.device, SL_MEMORY_DEVICE, scratch);

@@ -169,13 +169,11 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     if (b->options.geometry == NULL) {
         return run_model(b, b->options.model, err);
     }
-    const struct sl_model_config *found = sl_synthetic_find(b->options.geometry);
-    if (found == NULL) {
-        return sl_fail(err, SL_ERR_INVALID, "--geometry %s: unknown", b->options.geometry);
-    }
-    struct sl_model_config config = *found;
-    config.n_layers = sl_synthetic_all_layers(b->options.geometry);
-    enum sl_status status = sl_synthetic_create_empty(&config, (int)b->options.retaining, dir, sizeof dir, err);
+    struct sl_model_config config;
+    enum sl_status status =
+        sl_synthetic_config(b->options.geometry, sl_synthetic_all_layers(b->options.geometry), &config, err);
+    config.retaining_hidden = (int)b->options.retaining;
+    status = status == SL_OK ? sl_synthetic_create_empty(&config, dir, sizeof dir, err) : status;
     if (status == SL_OK) {
         status = run_model(b, dir, err);
         sl_synthetic_remove(dir);

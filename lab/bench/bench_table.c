@@ -18,7 +18,7 @@ static const struct {
     {"cells", &sl_bench_cells, "single cells of prefill and decode; what lab/bench/peers compares with others"},
     {"kernels", &sl_bench_kernels, "every operation of a device against its memory or its arithmetic"},
     {"memory", &sl_bench_memory, "the most that a prompt takes of a device's memory, without a device"},
-    {"group", &sl_bench_group, "what ranks of one model pay to meet and to add up, against a copy"},
+    {"group", &sl_bench_group, "what it costs ranks of one model to have each other's activations"},
     {"compress", &sl_bench_compress, "prefill under each recipe against prefill with the full cache"},
     {"ship", &sl_bench_ship, "capsules between two processes against ucx_perftest"},
     {"retrieve", &sl_bench_retrieve, "offloaded layers: the scan, latency over each transport, bytes a step"},

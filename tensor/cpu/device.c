@@ -117,6 +117,11 @@ static bool wait_until(const struct sl_mark *mark, int64_t until_ns) {
     return true;
 }
 
+static void limit_waits(struct sl_device *device, int64_t still_ms) {
+    (void)device;
+    (void)still_ms;
+}
+
 static const struct sl_device_ops cpu_ops = {
     .name = "cpu",
     .one_memory = true,
@@ -141,6 +146,7 @@ static const struct sl_device_ops cpu_ops = {
     .reached = is_reached,
     .wait = wait_for,
     .wait_until = wait_until,
+    .limit_waits = limit_waits,
 };
 
 enum sl_status sl_cpu_device_open(struct sl_team *team, struct sl_device **device_out, struct sl_error *err) {

@@ -167,6 +167,8 @@ GPU_DEVICE uint32_t pack_bf16(float lo, float hi) {
  * thread has called fence_proxy_async() behind it (and, for others, a barrier).
  */
 #if defined(__CUDACC__)
+// Statements that read or write memory say so ("memory"), or the compiler may move loads and stores across them
+// (tests/kernels/cuda/test_asm.py).
 #define GPU_MMA(name, type)                                                                                            \
     GPU_DEVICE void name(float(&d)[4], const uint32_t(&a)[4], const uint32_t(&b)[2]) {                                 \
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                                            \
@@ -179,12 +181,14 @@ GPU_MMA(mma_f16, "f16")
 GPU_DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row)));
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
 }
 GPU_DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row)));
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
 }
 GPU_DEVICE uint32_t transpose_8x8(uint32_t x) {
     uint32_t y;
@@ -202,26 +206,31 @@ GPU_DEVICE uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) {
 }
 GPU_DEVICE void cp_async16(void *to, const void *from) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from));
+                 "l"(from)
+                 : "memory");
 }
 // Words that are read once, one behind another at a multiple of their size: the first level's cache keeps none of them.
 GPU_DEVICE void read_once(const uint32_t *from, uint32_t (&to)[4]) {
     asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "l"(from));
+                 : "l"(from)
+                 : "memory");
 }
 GPU_DEVICE void read_once(const uint32_t *from, uint32_t (&to)[2]) {
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0,%1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "l"(from));
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0,%1}, [%2];"
+                 : "=r"(to[0]), "=r"(to[1])
+                 : "l"(from)
+                 : "memory");
 }
 GPU_DEVICE void read_once(const uint32_t *from, uint32_t (&to)[1]) {
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.u32 %0, [%1];" : "=r"(to[0]) : "l"(from));
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.u32 %0, [%1];" : "=r"(to[0]) : "l"(from) : "memory");
 }
 // The compiler forgets how a pointer came about, so it adds to it and does not compute it anew.
 GPU_DEVICE float *settled(float *p) {
     asm volatile("" : "+l"(p));
     return p;
 }
-// A line of 128 bytes into the second level's cache.
+// Brings a line of 128 bytes into the second level's cache. No memory clobber: it is a hint, and no value depends on it.
 GPU_DEVICE void prefetch(const void *line) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
 }
@@ -251,7 +260,8 @@ GPU_DEVICE void wgmma_m64n256k16_bf16(float (&d)[128], uint64_t a, uint64_t b) {
                  "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, "
                  "%128, %129, 1, 1, 1, 0, 0;"
                  : GPU_REGISTERS_128(d)
-                 : "l"(a), "l"(b));
+                 : "l"(a), "l"(b)
+                 : "memory");
 }
 GPU_DEVICE void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");

@@ -12,18 +12,26 @@
 // The calls of a step that go to a rank at a time: a stack's worth.
 #define MOST_CALLS 24
 
-// Query heads [first, first + n) of a call, which are all of some KV heads or several of one.
-static struct sl_attend part_of(const struct sl_attend *a, int first, int n, int group) {
+static int group_of(const struct sl_attend *a) {
+    return a->n_heads / a->heads.n;
+}
+
+// Query heads [first, first + n) of a call, which are all of some KV heads or several of one, as a rank has them.
+static struct sl_attend part_of(const struct sl_ranks *ranks, int rank, const struct sl_attend *a,
+                                struct sl_share heads) {
     struct sl_attend part = *a;
-    int kv_first = first / group, n_kv = n < group ? 1 : n / group, d = a->head_dim;
-    part.q = a->q + (int64_t)first * d;
+    int group = group_of(a), first = (int)heads.first, n = (int)heads.n, d = a->head_dim;
+    int kv_first = first / group, n_kv = n < group ? 1 : n / group;
+    const float *k = sl_ranks_here(ranks, rank, a->k), *v = sl_ranks_here(ranks, rank, a->v);
+    float *out = sl_ranks_here(ranks, rank, a->out);
+    part.q = (const float *)sl_ranks_here(ranks, rank, a->q) + (int64_t)first * d;
     part.q_stride = sl_attend_q_stride(a);
     part.kv_stride = a->kv_stride != 0 ? a->kv_stride : (int64_t)a->heads.n * d;
-    part.k = a->k != NULL ? a->k + (int64_t)kv_first * d : NULL;
-    part.v = a->v != NULL ? a->v + (int64_t)kv_first * d : NULL;
+    part.k = k != NULL ? k + (int64_t)kv_first * d : NULL;
+    part.v = v != NULL ? v + (int64_t)kv_first * d : NULL;
     part.n_heads = n;
-    part.heads = sl_kv_heads_part(a->heads, kv_first, n_kv);
-    part.out = a->out != NULL ? a->out + (int64_t)first * d : NULL;
+    part.heads = sl_ranks_heads(ranks, rank, sl_kv_heads_part(a->heads, kv_first, n_kv));
+    part.out = out != NULL ? out + (int64_t)first * d : NULL;
     part.out_stride = sl_attend_out_stride(a);
     part.lse = a->lse != NULL ? a->lse + (int64_t)first * a->m : NULL;
     return part;
@@ -32,10 +40,6 @@ static struct sl_attend part_of(const struct sl_attend *a, int first, int n, int
 static struct sl_softmax softmax_part(const struct sl_attend *a, const struct sl_softmax *x, int first) {
     return (struct sl_softmax){x->out + (int64_t)first * a->head_dim, x->max + (int64_t)first * a->m,
                                x->sum + (int64_t)first * a->m};
-}
-
-static int group_of(const struct sl_attend *a) {
-    return a->n_heads / a->heads.n;
 }
 
 // Query heads from `first` on that are one call: of a KV head that `end` or `first` cuts, or of whole ones.
@@ -53,7 +57,8 @@ struct attend_call {
     struct sl_ranks_call call;
     const struct sl_attend *calls;
     int n_calls;
-    int64_t n_heads; // of attend: query heads of all calls; 0: those of each call are divided
+    int64_t n_heads;           // of attend: query heads of all calls; 0: those of each call are divided
+    struct sl_columns columns; // of out, to gather: of the first calls
 };
 
 // The query heads of a call that are a rank's. before: of all calls before it.
@@ -85,8 +90,7 @@ static void attend_part(const struct sl_ranks_call *call, int rank, struct sl_st
                 n = 0;
             }
             int taken = heads_from(at, end, group);
-            parts[n] = part_of(a, at, taken, group);
-            parts[n].heads = sl_ranks_heads(call->ranks, rank, parts[n].heads);
+            parts[n] = part_of(call->ranks, rank, a, (struct sl_share){at, taken});
             if (a->before != NULL) {
                 before[n] = softmax_part(a, a->before, at);
                 parts[n].before = &before[n];
@@ -97,9 +101,57 @@ static void attend_part(const struct sl_ranks_call *call, int rank, struct sl_st
     if (n > 0) {
         each->attend(stream, parts, n);
     }
+    sl_ranks_gather_part(call, rank, stream, &c->columns);
+}
+
+// Returns the columns that ranks wrote of `out`, for the calls from *next on whose rows follow each other; *next becomes the first call
+// after them. Heads are divided as n_shares shares. Where out is not replicated there is nothing to gather.
+static struct sl_columns columns_of(const struct sl_ranks *ranks, const struct sl_attend *calls, int n_calls,
+                                    int n_shares, int *next) {
+    const struct sl_attend *a = &calls[*next];
+    struct sl_columns columns = {.stride = sl_attend_out_stride(a), .n_parts = ranks->n};
+    int64_t share_columns = (int64_t)(a->n_heads / n_shares) * a->head_dim;
+    if (!sl_ranks_is_replicated(ranks, a->out)) {
+        *next = n_calls;
+        return columns;
+    }
+    columns.x = a->out;
+    columns.bf16 = a->then != NULL && a->then->rounds_x;
+    for (int r = 0; r < ranks->n; r++) {
+        struct sl_share share = sl_share_of(n_shares, r, ranks->n);
+        columns.bounds[r + 1] = (share.first + share.n) * share_columns;
+    }
+    for (; *next < n_calls && calls[*next].out == columns.x + columns.m * columns.stride; ++*next) {
+        columns.m += calls[*next].m;
+    }
+    return columns;
+}
+
+struct gather_call {
+    struct sl_ranks_call call;
+    struct sl_columns columns;
+};
+
+static void gather_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    sl_ranks_gather_part(call, rank, stream, &((const struct gather_call *)call)->columns);
+}
+
+// What the call itself has not gathered: the rest of its columns, and those of further rows.
+static void gather_rest(struct sl_ranks *ranks, const struct sl_columns *first, const struct sl_attend *calls,
+                        int n_calls, int next) {
+    sl_ranks_gather_rest(ranks, first);
+    while (next < n_calls) {
+        struct gather_call c = {{ranks, ranks->n, gather_part},
+                                columns_of(ranks, calls, n_calls, calls[next].n_heads, &next)};
+        SL_RANKS_RUN(c);
+        sl_ranks_gather_rest(ranks, &c.columns);
+    }
 }
 
 static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
+    if (n_calls == 0) {
+        return;
+    }
     size_t work = 0;
     int64_t n_heads = 0;
     bool apart = sl_ranks_of(stream)->apart, divide = true; // the KV heads of every call
@@ -109,8 +161,13 @@ static void attend(struct sl_stream *stream, const struct sl_attend *calls, int 
         n_heads += a->n_heads;
         divide = divide && (apart || a->heads.n % sl_ranks_of(stream)->n == 0);
     }
-    struct attend_call c = {sl_ranks_call(stream, work, attend_part), calls, n_calls, divide ? 0 : n_heads};
+    struct sl_ranks *ranks = sl_ranks_of(stream);
+    int next = 0;
+    struct attend_call c = {sl_ranks_call(stream, work, attend_part), calls, n_calls, divide ? 0 : n_heads,
+                            columns_of(ranks, calls, n_calls, calls[0].n_heads, &next)};
+    c.call.n = c.columns.x != NULL ? ranks->n : c.call.n; // a replica is every rank's
     SL_RANKS_RUN(c);
+    gather_rest(ranks, &c.columns, calls, n_calls, next);
 }
 
 struct before_call {
@@ -125,8 +182,7 @@ static void before_part(const struct sl_ranks_call *call, int rank, struct sl_st
     struct sl_share share = sl_share_of(c->args->n_heads, rank, call->n);
     for (int at = (int)share.first, end = at + (int)share.n; at < end;) {
         int taken = heads_from(at, end, group);
-        struct sl_attend part = part_of(c->args, at, taken, group);
-        part.heads = sl_ranks_heads(call->ranks, rank, part.heads);
+        struct sl_attend part = part_of(call->ranks, rank, c->args, (struct sl_share){at, taken});
         struct sl_softmax before = softmax_part(c->args, c->before, at);
         call->ranks->each->attend_before(stream, &part, &before);
         at += taken;
@@ -149,8 +205,7 @@ static bool kv_part(const struct sl_ranks_call *call, int rank, const struct sl_
         return false;
     }
     *first_out = (int)share.first;
-    *part_out = part_of(a, (int)share.first * group, (int)share.n * group, group);
-    part_out->heads = sl_ranks_heads(call->ranks, rank, part_out->heads);
+    *part_out = part_of(call->ranks, rank, a, (struct sl_share){share.first * group, share.n * group});
     return true;
 }
 
@@ -172,7 +227,7 @@ static void append(struct sl_stream *stream, const struct sl_attend *calls, int 
     for (int i = 0; i < n_calls; i++) {
         work += 2 * (size_t)calls[i].m * (size_t)calls[i].heads.n * (size_t)calls[i].head_dim;
     }
-    struct attend_call c = {sl_ranks_call(stream, work, append_part), calls, n_calls, 0};
+    struct attend_call c = {sl_ranks_call(stream, work, append_part), calls, n_calls, 0, {0}};
     SL_RANKS_RUN(c);
 }
 
@@ -218,6 +273,7 @@ struct slots_call {
     const struct sl_attend *args;
     struct sl_lists slots;
     struct sl_counts n;
+    struct sl_columns columns; // of out, to gather
 };
 
 static void slots_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
@@ -227,12 +283,17 @@ static void slots_part(const struct sl_ranks_call *call, int rank, struct sl_str
     if (kv_part(call, rank, c->args, &part, &first)) {
         call->ranks->each->attend_slots(stream, &part, sl_lists_from(c->slots, first), sl_counts_from(c->n, first));
     }
+    sl_ranks_gather_part(call, rank, stream, &c->columns);
 }
 
 static void attend_slots(struct sl_stream *stream, const struct sl_attend *args, struct sl_lists slots,
                          struct sl_counts n) {
-    struct slots_call c = {sl_ranks_call(stream, SIZE_MAX, slots_part), args, slots, n};
+    struct sl_ranks *ranks = sl_ranks_of(stream);
+    int next = 0;
+    struct slots_call c = {sl_ranks_call(stream, SIZE_MAX, slots_part), args, slots, n,
+                           columns_of(ranks, args, 1, args->heads.n, &next)};
     SL_RANKS_RUN(c);
+    sl_ranks_gather_rest(ranks, &c.columns);
 }
 
 void sl_ranks_fill_attention(struct sl_ops *ops) {

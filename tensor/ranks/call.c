@@ -8,10 +8,30 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "tensor/ranks/internal.h"
 
 #define LOOK_MS 50
+
+// The group's kernels wait for each other on the devices, without a deadline: abort() ends them.
+void sl_ranks_lose(struct sl_ranks *ranks, int rank, const struct sl_error *why) {
+    pthread_mutex_lock(&ranks->word);
+    bool is_first = !sl_ranks_is_lost(ranks);
+    if (is_first) {
+        ranks->why = *why;
+        atomic_store(&ranks->lost, rank);
+    }
+    pthread_mutex_unlock(&ranks->word);
+    if (is_first && ranks->group != NULL) {
+        ranks->group->ops->abort(ranks->group);
+    }
+}
+
+static void lose_still(struct sl_ranks *ranks, int rank) {
+    struct sl_error why;
+    sl_fail(&why, SL_ERR_INTERNAL, "rank %d of %d has got nothing done for %.1f s", rank, ranks->n,
+            (double)ranks->vigil.still_ms / 1e3);
+    sl_ranks_lose(ranks, rank, &why);
+}
 
 static void run_rank(void *arg, int64_t begin, int64_t end, int member) {
     const struct sl_ranks_call *call = arg;
@@ -20,6 +40,7 @@ static void run_rank(void *arg, int64_t begin, int64_t end, int member) {
     (void)begin;
     (void)end;
     struct sl_ranks_marks *marks = &ranks->marks[ranks->n_calls % SL_RANKS_AHEAD];
+    marks->came[member] = (struct sl_mark){0};
     if (member > 0) {
         sl_stream_after(stream, &marks->begun);
     }
@@ -40,12 +61,14 @@ void sl_ranks_run(const struct sl_ranks_call *call, size_t bytes) {
     }
     pthread_mutex_lock(&ranks->turn);
     struct sl_ranks_marks *marks = &ranks->marks[ranks->n_calls % SL_RANKS_AHEAD];
-    if (sl_ranks_wait(ranks, &marks->begun, NULL) == SL_OK) {
+    // That the oldest call but one has begun says that the oldest is done: its marks are needed until then, to name a rank.
+    struct sl_mark *oldest_done = &ranks->marks[(ranks->n_calls + 1) % SL_RANKS_AHEAD].begun;
+    if (sl_ranks_wait(ranks, oldest_done, NULL) == SL_OK) {
         struct sl_stream *first = sl_ranks_compute(ranks, 0);
         memcpy(ranks->called, call, bytes);
         marks->begun = sl_stream_mark(first);
         if (sl_team_run_each(ranks->crew, run_rank, ranks->called, &ranks->vigil, &lost) != SL_OK) {
-            atomic_store(&ranks->lost, lost);
+            lose_still(ranks, lost);
         }
         for (int r = 1; r < ranks->n && !sl_ranks_is_lost(ranks); r++) {
             sl_stream_after(first, &marks->done[r]);
@@ -64,6 +87,11 @@ static int find_still(const struct sl_ranks *ranks) {
         const struct sl_ranks_marks *marks = &ranks->marks[i % SL_RANKS_AHEAD];
         if (!sl_mark_reached(&marks->begun)) {
             return 0;
+        }
+        for (int r = 0; r < ranks->n; r++) { // before the others, which wait for it in a gather
+            if (!sl_mark_reached(&marks->came[r])) {
+                return r;
+            }
         }
         for (int r = 1; r < ranks->n; r++) {
             if (!sl_mark_reached(&marks->done[r])) {
@@ -84,45 +112,17 @@ enum sl_status sl_ranks_wait(struct sl_ranks *ranks, const struct sl_mark *mark,
         looks = now == seen ? looks + 1 : 0;
         seen = now;
         if (looks * LOOK_MS >= ranks->vigil.still_ms) {
-            atomic_store(&ranks->lost, find_still(ranks));
+            lose_still(ranks, find_still(ranks));
         }
     }
     return sl_ranks_check(ranks, err);
 }
 
-const void *sl_ranks_bring(struct sl_ranks *ranks, int rank, struct sl_stream *stream, const void *x, size_t bytes) {
-    struct sl_ranks_block *block = &ranks->brought[rank];
-    if (!ranks->apart || rank == 0) {
-        return x;
-    }
-    size_t *refused = &ranks->refused_bytes[rank];
-    if (bytes > block->bytes && (*refused == 0 || bytes < *refused)) {
-        size_t grown = bytes + bytes / 4; // layers differ: not a wait and another block for each of them
-        void *at = sl_device_alloc(ranks->devices[rank], SL_MEMORY_DEVICE, grown);
-        if (at != NULL) {
-            sl_device_free(ranks->devices[rank], SL_MEMORY_DEVICE, block->at);
-            *block = (struct sl_ranks_block){at, grown};
-        } else {
-            if (*refused == 0) {
-                sl_log_warn("ranks",
-                            "rank=%d of=%d no_room=%zu: it reads activations where rank 0 has them, which is slow",
-                            rank, ranks->n, grown);
-            }
-            *refused = bytes;
-        }
-    }
-    if (bytes > block->bytes) {
-        return x;
-    }
-    sl_stream_copy(stream, block->at, x, bytes);
-    return block->at;
-}
-
 enum sl_status sl_ranks_check(const struct sl_ranks *ranks, struct sl_error *err) {
-    int lost = atomic_load(&ranks->lost);
-    return lost < 0 ? SL_OK
-                    : sl_fail(err, SL_ERR_INTERNAL, "rank %d of %d has got nothing done for %.1f s", lost, ranks->n,
-                              (double)ranks->vigil.still_ms / 1e3);
+    if (!sl_ranks_is_lost(ranks)) {
+        return SL_OK;
+    }
+    return sl_fail(err, SL_ERR_INTERNAL, "%s", ranks->why.text);
 }
 
 enum sl_status sl_ranks_say_whose(int rank, int n, enum sl_status status, const struct sl_error *why,

@@ -4,9 +4,11 @@
  *
  * Design: a rank packs its share of a matrix's outputs: rows of W, of a gated one the same rows of gate and of up. Its product
  *         is as many columns of y, which lie between those of the others. Shares are whole UNITs of rows, so that the panels
- *         of the tiers are as full as in one piece. Where each rank has memory of its own, it brings x there first: it is read
- *         once for every tile of outputs. An embedding is divided by rows, too.
- *         What is done row by row is divided by rows where memory is one, and there is one for each. Else rank 0 has both ends of it.
+ *         of the tiers are as full as in one piece. An embedding is divided by rows, too.
+ *         What is done row by row is divided by rows where memory is one, and there is one for each. Where each rank has memory of its
+ *         own and the activations are replicated, every rank reads and writes its own replica: products gather their
+ *         columns (gather.c), and what is done row by row is done by every rank for all rows. Activations that are not replicated
+ *         are rank 0's.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -52,7 +54,8 @@ static void add_rows(const struct sl_matrix *w, int64_t first, int64_t n, struct
 }
 
 // A rank's share of W, not yet packed.
-static struct sl_matrix part_of(const struct sl_matrix *w, struct sl_share outputs, float *bias) {
+static struct sl_matrix part_of(const struct sl_ranks *ranks, int rank, const struct sl_matrix *w,
+                                struct sl_share outputs, float *bias) {
     struct sl_matrix part = {
         .k = w->k, .dtype = w->dtype, .format = w->format, .activation = w->activation, .gated = w->gated};
     int n_parts = 0;
@@ -66,7 +69,7 @@ static struct sl_matrix part_of(const struct sl_matrix *w, struct sl_share outpu
         part.bias = memcpy(bias, w->bias + outputs.first, (size_t)outputs.n * sizeof *bias);
         memcpy(bias + outputs.n, w->bias + w->n / 2 + outputs.first, (size_t)outputs.n * sizeof *bias);
     } else if (w->bias != NULL) {
-        part.bias = w->bias + outputs.first;
+        part.bias = (const float *)sl_ranks_here(ranks, rank, w->bias) + outputs.first;
         part.up_bias = w->gated ? w->n / 2 : 0;
     }
     part.first_id = outputs.first;
@@ -132,7 +135,8 @@ static struct split *make_split(struct sl_ranks *ranks, const struct sl_matrix *
     split->ranks = ranks;
     for (int r = 0; r < ranks->n; r++) {
         split->outputs[r] = outputs_of(matrix, r, ranks->n);
-        split->parts[r] = part_of(matrix, split->outputs[r], copies ? split->bias + 2 * split->outputs[r].first : NULL);
+        split->parts[r] =
+            part_of(ranks, r, matrix, split->outputs[r], copies ? split->bias + 2 * split->outputs[r].first : NULL);
     }
     return split;
 }
@@ -150,6 +154,7 @@ static enum sl_status take_packed(const struct packed *packed, struct split *spl
         atomic_fetch_add(&ranks->weight_bytes[r], held_bytes(&split->parts[r]));
         matrix->packed_bytes += held_bytes(&split->parts[r]);
         matrix->packed_reads_parts |= split->parts[r].n > 0 && sl_matrix_reads_parts(&split->parts[r]);
+        matrix->rounds_x |= split->parts[r].rounds_x;
     }
     if (status != SL_OK) {
         unpack(matrix);
@@ -209,11 +214,30 @@ static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
     return scratch_of_rank(split, m) * (size_t)split->ranks->n;
 }
 
+struct prepare_call {
+    struct sl_ranks_call call;
+    const struct split *split;
+};
+
+static void prepare_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    const struct sl_matrix *part = &((const struct prepare_call *)call)->split->parts[rank];
+    if (part->n > 0) {
+        call->ranks->each->prepare(stream, part);
+    }
+}
+
+static void prepare(struct sl_stream *stream, const struct sl_matrix *w) {
+    struct sl_ranks *ranks = sl_ranks_of(stream);
+    struct prepare_call c = {{ranks, ranks->n, prepare_part}, w->packed};
+    SL_RANKS_RUN(c);
+}
+
 struct matmul_call {
     struct sl_ranks_call call;
     const struct split *split;
     struct sl_matmul args;
-    size_t scratch_bytes; // of a rank
+    size_t scratch_bytes;      // of a rank
+    struct sl_columns columns; // of y, to gather
 };
 
 static void multiply_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
@@ -221,15 +245,32 @@ static void multiply_part(const struct sl_ranks_call *call, int rank, struct sl_
     struct sl_share share = c->split->outputs[rank];
     struct sl_matmul args = c->args;
     int64_t wanted = args.n_columns > 0 ? args.n_columns - share.first : share.n;
-    if (share.n == 0 || wanted <= 0) {
-        return;
+    if (share.n > 0 && wanted > 0) {
+        args.x = sl_ranks_here(call->ranks, rank, args.x);
+        args.y = (float *)sl_ranks_here(call->ranks, rank, args.y) + share.first;
+        args.n_columns = wanted < share.n ? wanted : 0;
+        args.scratch = c->scratch_bytes > 0 ? (char *)args.scratch + (size_t)rank * c->scratch_bytes : args.scratch;
+        call->ranks->each->matmul(stream, &c->split->parts[rank], &args);
+        if (c->columns.x == NULL) {
+            sl_ranks_count_straight(call->ranks, rank, (size_t)(args.m * (wanted < share.n ? wanted : share.n)));
+        }
     }
-    args.x = sl_ranks_bring(call->ranks, rank, stream, args.x,
-                            (size_t)((args.m - 1) * args.x_stride + c->split->parts[rank].k) * sizeof *args.x);
-    args.y += share.first;
-    args.n_columns = wanted < share.n ? wanted : 0;
-    args.scratch = c->scratch_bytes > 0 ? (char *)args.scratch + (size_t)rank * c->scratch_bytes : args.scratch;
-    call->ranks->each->matmul(stream, &c->split->parts[rank], &args);
+    sl_ranks_gather_part(call, rank, stream, &c->columns);
+}
+
+// The columns of y that each rank computes, where all ranks are to have them.
+static struct sl_columns columns_of(const struct split *split, const struct sl_matmul *args) {
+    struct sl_columns columns = {.stride = args->y_stride, .m = args->m, .n_parts = split->ranks->n};
+    if (!sl_ranks_is_replicated(split->ranks, args->y)) {
+        return columns;
+    }
+    columns.x = args->y;
+    columns.bf16 = args->then != NULL && args->then->rounds_x;
+    for (int r = 0; r < columns.n_parts; r++) {
+        int64_t end = split->outputs[r].first + split->outputs[r].n;
+        columns.bounds[r + 1] = args->n_columns > 0 && end > args->n_columns ? args->n_columns : end;
+    }
+    return columns;
 }
 
 static void arrange_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
@@ -241,7 +282,8 @@ static void arrange_part(const struct sl_ranks_call *call, int rank, struct sl_s
 static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
     const struct split *split = w->packed;
     struct sl_ranks *ranks = sl_ranks_of(stream);
-    struct matmul_call c = {{ranks, ranks->n, multiply_part}, split, *args, scratch_of_rank(split, args->m)};
+    struct matmul_call c = {
+        {ranks, ranks->n, multiply_part}, split, *args, scratch_of_rank(split, args->m), columns_of(split, args)};
     const struct sl_matrix *any = &split->parts[0];
     if (args->m >= ARRANGED_ROWS && any->n > 0 && ranks->each->arranges != NULL && ranks->each->arranges(any)) {
         struct matmul_call first = c;
@@ -251,6 +293,7 @@ static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const st
         c.scratch_bytes = 0;
     }
     SL_RANKS_RUN(c);
+    sl_ranks_gather_rest(ranks, &c.columns);
 }
 
 // --- row by row ----------------------------------------------------------------------------------------------------------
@@ -261,13 +304,18 @@ struct rows {
     int64_t m;
 };
 
+// Of a rank: all rows, where it has memory of its own.
 static struct sl_share rows_of(const struct sl_ranks_call *call, int rank) {
-    return sl_share_of(((const struct rows *)call)->m, rank, call->n);
+    int64_t m = ((const struct rows *)call)->m;
+    return call->ranks->apart ? (struct sl_share){0, m} : sl_share_of(m, rank, call->n);
 }
 
-static struct sl_ranks_call rows_call(struct sl_stream *stream, size_t work,
+// out: what is written. Where ranks have memory of their own, all write their replicas of it, or rank 0 alone writes it.
+static struct sl_ranks_call rows_call(struct sl_stream *stream, size_t work, const void *out,
                                       void (*run)(const struct sl_ranks_call *, int, struct sl_stream *)) {
-    return sl_ranks_call(stream, sl_ranks_of(stream)->apart ? 0 : work, run);
+    struct sl_ranks *ranks = sl_ranks_of(stream);
+    return ranks->apart ? (struct sl_ranks_call){ranks, sl_ranks_is_replicated(ranks, out) ? ranks->n : 1, run}
+                        : sl_ranks_call(stream, work, run);
 }
 
 struct embed_call {
@@ -277,12 +325,14 @@ struct embed_call {
     float *out;
 };
 
-// The rows whose ids are in the rank's share of the table.
+// A rank reaches all shares of the table (they are in shared memory): each writes the rows whose ids it has.
 static void look_up_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
     const struct embed_call *c = (const struct embed_call *)call;
-    const struct sl_matrix *part = &((const struct split *)c->table->packed)->parts[rank];
-    if (part->n > 0) {
-        call->ranks->each->embed(stream, part, c->ids, c->rows.m, c->out);
+    const struct sl_matrix *parts = ((const struct split *)c->table->packed)->parts;
+    for (int r = 0; r < call->ranks->n; r++) {
+        if (parts[r].n > 0) {
+            call->ranks->each->embed(stream, &parts[r], c->ids, c->rows.m, sl_ranks_here(call->ranks, rank, c->out));
+        }
     }
 }
 
@@ -294,10 +344,8 @@ static void embed_part(const struct sl_ranks_call *call, int rank, struct sl_str
 
 static void embed(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
     struct sl_ranks *ranks = sl_ranks_of(stream);
-    struct embed_call c = {{sl_ranks_call(stream, (size_t)(m * table->k), embed_part), m}, table, ids, out};
-    if (ranks->apart) {
-        c.rows.call = (struct sl_ranks_call){ranks, ranks->n, look_up_part};
-    }
+    struct embed_call c = {
+        {rows_call(stream, (size_t)(m * table->k), out, ranks->apart ? look_up_part : embed_part), m}, table, ids, out};
     SL_RANKS_RUN(c);
 }
 
@@ -314,14 +362,25 @@ struct norm_call {
 static void norm_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
     const struct norm_call *c = (const struct norm_call *)call;
     struct sl_share share = rows_of(call, rank);
-    call->ranks->each->norm(stream, c->norm, c->x + share.first * c->x_stride, c->x_stride, share.n, c->n_groups,
-                            c->out + share.first * c->out_stride, c->out_stride);
+    const struct sl_ranks *ranks = call->ranks;
+    struct sl_norm norm = *c->norm;
+    norm.weight = sl_ranks_here(ranks, rank, norm.weight);
+    norm.bias = sl_ranks_here(ranks, rank, norm.bias);
+    const float *x = sl_ranks_here(ranks, rank, c->x);
+    float *out = sl_ranks_here(ranks, rank, c->out);
+    ranks->each->norm(stream, &norm, x + share.first * c->x_stride, c->x_stride, share.n, c->n_groups,
+                      out + share.first * c->out_stride, c->out_stride);
 }
 
 static void norm(struct sl_stream *stream, const struct sl_norm *of, const float *x, int64_t x_stride, int64_t m,
                  int n_groups, float *out, int64_t out_stride) {
-    struct norm_call c = {
-        {rows_call(stream, (size_t)(m * n_groups * of->n), norm_part), m}, of, x, x_stride, n_groups, out, out_stride};
+    struct norm_call c = {{rows_call(stream, (size_t)(m * n_groups * of->n), out, norm_part), m},
+                          of,
+                          x,
+                          x_stride,
+                          n_groups,
+                          out,
+                          out_stride};
     SL_RANKS_RUN(c);
 }
 
@@ -336,13 +395,14 @@ static void angles_part(const struct sl_ranks_call *call, int rank, struct sl_st
     const struct angles_call *c = (const struct angles_call *)call;
     struct sl_share share = rows_of(call, rank);
     int64_t at = share.first * (c->rope->rotary_dim / 2);
-    call->ranks->each->angles(stream, c->rope, c->positions + share.first, share.n, c->cosines + at, c->sines + at);
+    float *cosines = sl_ranks_here(call->ranks, rank, c->cosines), *sines = sl_ranks_here(call->ranks, rank, c->sines);
+    call->ranks->each->angles(stream, c->rope, c->positions + share.first, share.n, cosines + at, sines + at);
 }
 
 static void angles(struct sl_stream *stream, const struct sl_rope *rope, const int64_t *positions, int64_t m,
                    float *cosines, float *sines) {
     size_t work = (size_t)(m * rope->rotary_dim) * 16; // a cosine takes as long as so many other numbers
-    struct angles_call c = {{rows_call(stream, work, angles_part), m}, rope, positions, cosines, sines};
+    struct angles_call c = {{rows_call(stream, work, cosines, angles_part), m}, rope, positions, cosines, sines};
     SL_RANKS_RUN(c);
 }
 
@@ -359,13 +419,16 @@ static void rotate_part(const struct sl_ranks_call *call, int rank, struct sl_st
     const struct rotate_call *c = (const struct rotate_call *)call;
     struct sl_share share = rows_of(call, rank);
     int64_t at = share.first * (c->rope->rotary_dim / 2);
-    call->ranks->each->rotate(stream, c->rope, c->cosines + at, c->sines + at, c->x + share.first * c->stride,
-                              c->stride, share.n, c->n_heads);
+    const float *cosines = sl_ranks_here(call->ranks, rank, c->cosines);
+    const float *sines = sl_ranks_here(call->ranks, rank, c->sines);
+    float *x = sl_ranks_here(call->ranks, rank, c->x);
+    call->ranks->each->rotate(stream, c->rope, cosines + at, sines + at, x + share.first * c->stride, c->stride,
+                              share.n, c->n_heads);
 }
 
 static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
                    float *x, int64_t stride, int64_t m, int n_heads) {
-    struct rotate_call c = {{rows_call(stream, (size_t)(m * n_heads * rope->rotary_dim), rotate_part), m},
+    struct rotate_call c = {{rows_call(stream, (size_t)(m * n_heads * rope->rotary_dim), x, rotate_part), m},
                             rope,
                             cosines,
                             sines,
@@ -378,6 +441,7 @@ static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const f
 void sl_ranks_fill_dense(struct sl_ops *ops) {
     ops->pack = pack;
     ops->pack_rows = pack_rows;
+    ops->prepare = ops->prepare != NULL ? prepare : NULL;
     ops->unpack = unpack;
     ops->matmul_scratch = matmul_scratch;
     ops->arranges = NULL; // among themselves alone

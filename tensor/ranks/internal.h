@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "base/team.h"
+#include "tensor/group.h"
 #include "tensor/ranks/ranks.h"
 
 #define SL_RANKS_CALL_BYTES 512
@@ -20,11 +21,13 @@ struct sl_ranks_published {
     enum sl_status status[SL_MAX_RANKS];
 };
 
-// A block of a rank's memory that grows.
-struct sl_ranks_block {
-    void *at;
+// A block of replicated memory.
+struct sl_ranks_replica {
+    char *at[SL_MAX_RANKS];
     size_t bytes;
+    char *_Atomic first; // at[0], once the block may be looked up; NULL: there is none
 };
+#define SL_RANKS_REPLICAS 16
 
 struct sl_ranks {
     struct sl_device device;
@@ -42,15 +45,21 @@ struct sl_ranks {
     _Alignas(64) char called[SL_RANKS_CALL_BYTES]; // the call: it stays where a rank is lost, which may come back to it
     struct sl_ranks_marks {
         struct sl_mark begun, done[SL_MAX_RANKS]; // of a call: in rank 0's stream, and in the others'
-    } marks[SL_RANKS_AHEAD];                      // of the last calls
+        struct sl_mark came[SL_MAX_RANKS]; // of every rank: what it computes before the call's gather by the group
+    } marks[SL_RANKS_AHEAD];               // of the last calls
     uint64_t n_calls;
     struct sl_ranks_published *published; // [SL_RANKS_PUBLISHED]; NULL where memory is one
     uint64_t n_published;
     struct sl_error errors[SL_MAX_RANKS]; // of what was published last
-    struct sl_ranks_block brought[SL_MAX_RANKS];
-    size_t refused_bytes[SL_MAX_RANKS]; // of those: what there was no room for; 0: there always was
-    atomic_int lost;                    // rank; -1: none
+    struct sl_group *group;               // by which ranks gather; NULL: by copies
+    struct sl_ranks_replica replicas[SL_RANKS_REPLICAS];
+    void *exchange[SL_MAX_RANKS]; // of each rank: exchange_bytes for the parts of a gather
+    size_t exchange_bytes;
+    atomic_int lost;      // rank; -1: none
+    struct sl_error why;  // where lost is not -1
+    pthread_mutex_t word; // over both
     atomic_size_t weight_bytes[SL_MAX_RANKS];
+    _Atomic uint64_t sent[SL_MAX_RANKS], received[SL_MAX_RANKS]; // activations, to and from other ranks' memory
 };
 
 // A call of an operation: a struct of its own begins with it.
@@ -88,9 +97,26 @@ static inline struct sl_kv_heads sl_ranks_heads(const struct sl_ranks *ranks, in
     return heads;
 }
 
-// x of rank 0's memory, in the rank's own from here on in its stream, until it brings something else. x itself where it lies there
-// already, or where there is no room for it, which is said once, and remembered.
-const void *sl_ranks_bring(struct sl_ranks *ranks, int rank, struct sl_stream *stream, const void *x, size_t bytes);
+// Notes that a rank is lost, unless another one is, with the reason, and ends what ranks gather.
+void sl_ranks_lose(struct sl_ranks *ranks, int rank, const struct sl_error *why);
+
+// gather.c. Returns what `at` of rank 0's memory is on a rank: its replica where memory is replicated, else `at`; NULL is NULL.
+void *sl_ranks_here(const struct sl_ranks *ranks, int rank, const void *at);
+bool sl_ranks_is_replicated(const struct sl_ranks *ranks, const void *at);
+
+// Allocates replicated memory, and returns its address on rank 0. NULL: no room; the log says on which rank. Not while operations are queued.
+void *sl_ranks_replicate(struct sl_ranks *ranks, size_t bytes);
+// Returns false where there is no replica at this address.
+bool sl_ranks_free_replica(struct sl_ranks *ranks, const void *at);
+
+// Every rank's replica gets the columns of all others. columns: x is rank 0's address, or NULL: nothing to gather; parts are not
+// the caller's to set. The first within a call of all ranks, after its work; the second after the call.
+void sl_ranks_gather_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream,
+                          const struct sl_columns *columns);
+void sl_ranks_gather_rest(struct sl_ranks *ranks, const struct sl_columns *columns);
+
+// Notes that a rank has written so many numbers straight into rank 0's memory.
+void sl_ranks_count_straight(struct sl_ranks *ranks, int rank, size_t n);
 
 // A call of so many bytes by call->n ranks; rank 0 alone is whoever calls. Nothing is done where a rank is lost. What ranks
 // find out they write where pointers of the call lead.

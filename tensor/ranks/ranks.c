@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "tensor/ranks/internal.h"
 
 static uint64_t progress(void *arg, int rank) {
@@ -28,12 +29,16 @@ static void close_ranks(struct sl_device *device) {
         return;
     }
     for (int r = 0; r < ranks->n; r++) {
-        sl_device_free(ranks->devices[r], SL_MEMORY_DEVICE, ranks->brought[r].at);
+        sl_device_free(ranks->devices[r], SL_MEMORY_DEVICE, ranks->exchange[r]); // after a wait for its streams
+    }
+    if (ranks->group != NULL) {
+        ranks->group->ops->close(ranks->group);
     }
     for (int r = 0; r < ranks->n; r++) {
         sl_device_close(&ranks->devices[r]);
     }
     pthread_mutex_destroy(&ranks->turn);
+    pthread_mutex_destroy(&ranks->word);
     free(ranks->published);
     free(ranks);
 }
@@ -67,14 +72,22 @@ static enum sl_status network_flush(struct sl_device *device, void *block, const
 }
 
 static void *alloc_block(struct sl_device *device, enum sl_memory memory, size_t bytes) {
-    return sl_device_alloc(of(device)->devices[0], memory, bytes);
+    struct sl_ranks *ranks = of(device);
+    return memory == SL_MEMORY_REPLICATED && ranks->apart ? sl_ranks_replicate(ranks, bytes)
+                                                          : sl_device_alloc(ranks->devices[0], memory, bytes);
 }
 
+// Rank 0's device waits for its streams, and these for other ranks, without a deadline: so the wait that has one comes before.
 static void free_block(struct sl_device *device, enum sl_memory memory, void *block) {
     struct sl_ranks *ranks = of(device);
-    if (!sl_ranks_is_lost(ranks)) {
-        sl_device_free(ranks->devices[0], memory, block);
+    if (ranks->apart && memory != SL_MEMORY_SHARED) {
+        struct sl_mark mark = sl_stream_mark(sl_ranks_compute(ranks, 0));
+        (void)sl_ranks_wait(ranks, &mark, NULL);
     }
+    if (sl_ranks_is_lost(ranks) || (memory == SL_MEMORY_REPLICATED && sl_ranks_free_replica(ranks, block))) {
+        return;
+    }
+    sl_device_free(ranks->devices[0], memory, block);
 }
 
 static enum sl_status share_block(struct sl_device *device, void *base, size_t bytes, struct sl_error *err) {
@@ -138,8 +151,10 @@ static struct sl_mark mark_of(const struct sl_mark *mark) {
 }
 
 static void copy_block(struct sl_stream *stream, void *to, const void *from, size_t bytes) {
-    if (!sl_ranks_is_lost(sl_ranks_of(stream))) {
-        sl_stream_copy(first_of(stream), to, from, bytes);
+    const struct sl_ranks *ranks = sl_ranks_of(stream);
+    int n = sl_ranks_is_lost(ranks) ? 0 : sl_ranks_is_replicated(ranks, to) ? ranks->n : 1;
+    for (int r = 0; r < n; r++) { // to all replicas
+        sl_stream_copy(first_of(stream), sl_ranks_here(ranks, r, to), from, bytes);
     }
 }
 
@@ -179,6 +194,12 @@ static bool wait_until(const struct sl_mark *mark, int64_t until_ns) {
     return sl_ranks_is_lost(sl_ranks_of(mark->stream)) || sl_mark_wait_until(&of_first, until_ns);
 }
 
+static void limit_waits(struct sl_device *device, int64_t still_ms) {
+    for (int r = 0; r < of(device)->n; r++) {
+        sl_device_limit_waits(of(device)->devices[r], still_ms);
+    }
+}
+
 // All but what the devices themselves are.
 static const struct sl_device_ops device_ops = {
     .close = close_ranks,
@@ -201,6 +222,7 @@ static const struct sl_device_ops device_ops = {
     .reached = is_reached,
     .wait = wait_for,
     .wait_until = wait_until,
+    .limit_waits = limit_waits,
 };
 
 // --- life --------------------------------------------------------------------------------------------------------------
@@ -213,6 +235,53 @@ static void take_place(const struct sl_ranks_call *call, int rank, struct sl_str
         pthread_setname_np(pthread_self(), name);
         sl_team_pin_caller(call->ranks->teams[rank]);
     }
+}
+
+struct join_call {
+    struct sl_ranks_call call;
+    struct joined {
+        enum sl_status status;
+        struct sl_error err;
+    } * joined; // [ranks]
+};
+
+static void join_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    struct joined *joined = &((const struct join_call *)call)->joined[rank];
+    joined->status = call->ranks->group->ops->join(call->ranks->group, rank, stream, &joined->err);
+}
+
+// Opens the group by which ranks gather. Where its library is not installed they copy, which the log says.
+static enum sl_status open_group(struct sl_ranks *ranks, const struct sl_group_ops *ops, struct sl_error *err) {
+    struct sl_error why;
+    struct joined joined[SL_MAX_RANKS];
+    if (ops == NULL || !ranks->apart || ranks->n == 1) {
+        return SL_OK;
+    }
+    enum sl_status status = ops->open(ranks->n, ranks->vigil.still_ms, &ranks->group, &why);
+    if (status == SL_ERR_UNSUPPORTED) {
+        sl_log_warn("ranks", "gathers=copies not=%s reason=\"%s\"", ops->name, why.text);
+        return SL_OK;
+    }
+    if (status != SL_OK) {
+        return sl_fail(err, status, "%s", why.text);
+    }
+    struct join_call c = {{ranks, ranks->n, join_part}, joined};
+    SL_RANKS_RUN(c);
+    status = sl_ranks_check(ranks, err);
+    for (int r = 0; r < ranks->n && status == SL_OK; r++) {
+        status = sl_ranks_say_whose(r, ranks->n, joined[r].status, &joined[r].err, err);
+    }
+    return status;
+}
+
+static void free_ranks(struct sl_ranks *ranks) {
+    sl_team_destroy(&ranks->crew);
+    if (ranks->group != NULL) {
+        ranks->group->ops->abort(ranks->group);
+        ranks->group->ops->close(ranks->group);
+    }
+    free(ranks->published);
+    free(ranks);
 }
 
 enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_device **device_out,
@@ -230,8 +299,7 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
     enum sl_status status = !ranks->apart || ranks->published != NULL ? sl_team_create(config->n, &ranks->crew, err)
                                                                       : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     if (status != SL_OK) {
-        free(ranks->published);
-        free(ranks);
+        free_ranks(ranks);
         return status;
     }
     ranks->device_ops = device_ops;
@@ -243,6 +311,7 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
     ranks->n = config->n;
     ranks->vigil = (struct sl_team_vigil){config->still_ms > 0 ? config->still_ms : SL_RANK_STILL_MS, progress, ranks};
     pthread_mutex_init(&ranks->turn, NULL);
+    pthread_mutex_init(&ranks->word, NULL);
     atomic_store(&ranks->lost, -1);
     for (int r = 0; r < config->n; r++) {
         ranks->devices[r] = config->devices[r];
@@ -258,6 +327,13 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
     sl_ranks_fill_first(&ranks->ops);
     struct sl_ranks_call places = {ranks, ranks->n, take_place};
     SL_RANKS_RUN(places);
+    status = open_group(ranks, config->group, err);
+    if (status != SL_OK) {
+        if (!sl_ranks_is_lost(ranks)) { // else a thread may come back to it
+            free_ranks(ranks);
+        }
+        return status;
+    }
     *device_out = &ranks->device;
     *ops_out = &ranks->ops;
     return SL_OK;
@@ -281,6 +357,11 @@ void sl_ranks_meet(struct sl_stream *stream) {
     struct sl_ranks *ranks = sl_ranks_of(stream);
     struct sl_ranks_call call = {ranks, ranks->n, do_nothing};
     SL_RANKS_RUN(call);
+}
+
+struct sl_ranks_traffic sl_ranks_traffic(const struct sl_device *device, int rank) {
+    const struct sl_ranks *ranks = of(device);
+    return (struct sl_ranks_traffic){atomic_load(&ranks->sent[rank]), atomic_load(&ranks->received[rank])};
 }
 
 size_t sl_ranks_weight_bytes(const struct sl_device *device, int rank) {

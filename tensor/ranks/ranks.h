@@ -11,13 +11,13 @@
  *             weights            rows of every matrix: a rank packs its own from the file, and no other ever reads them
  *             attention          query heads, each where its KV head is, as far as they can be divided evenly
  *             slots, pages       KV heads, while they are made, chosen and moved
- *             rows               of norms, angles and the embedding, where memory is one
+ *             rows               of norms, angles and the embedding, where memory is one; else every rank computes all of them
  *             what compares heads, and what is small: rank 0
  *
  *         All ranks reach all memory by the same addresses. Teams of processors have one memory, each on a NUMA node of its own where that is
- *         asked for. Other devices have their own: weights and pages lie where they are used, activations with rank 0, and whoever
- *         reads much of them brings them nearer first. Nothing is summed over ranks: the bits are those of one rank, however many
- *         there are.
+ *         asked for. Other devices have their own: weights and pages lie where they are used, and every rank has a replica of the
+ *         activations that products, norms and attention hand to each other; ranks gather the columns that the others computed (gather.c).
+ *         Nothing is summed over ranks: the bits are those of one rank, however many there are.
  *
  * Failures: a rank whose thread or device stands still for SL_RANK_STILL_MS, or whose device fails, is lost, and the device with it: waits say which, and
  *         the process should end (tensor/device.h). The thread may come back, so whoever is told ends the process
@@ -25,16 +25,18 @@
  */
 #pragma once
 
-#include "tensor/group/group.h"
 #include "tensor/ops.h"
 
 #define SL_RANK_STILL_MS 5000
+
+struct sl_group_ops;
 
 struct sl_ranks_config {
     int n;
     struct sl_device *devices[SL_MAX_RANKS]; // alike, each with a team of its own; closed with the ranks
     struct sl_team *teams[SL_MAX_RANKS];     // theirs; not owned
     const struct sl_ops *ops;                // of all of them
+    const struct sl_group_ops *group;        // how devices with memory of their own gather; NULL: by copies
     int64_t still_ms;                        // 0: SL_RANK_STILL_MS
 };
 
@@ -54,6 +56,12 @@ void sl_ranks_meet(struct sl_stream *stream);
 // A status that a rank gave, with its text, as of that rank: what `status` is.
 enum sl_status sl_ranks_say_whose(int rank, int n, enum sl_status status, const struct sl_error *why,
                                   struct sl_error *err);
+
+// Returns how many bytes of activations a rank has sent to the memory of others, and received from it.
+struct sl_ranks_traffic {
+    uint64_t sent, received;
+};
+struct sl_ranks_traffic sl_ranks_traffic(const struct sl_device *device, int rank);
 
 // Bytes of packed weights that a rank of the device holds.
 size_t sl_ranks_weight_bytes(const struct sl_device *device, int rank);

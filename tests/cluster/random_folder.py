@@ -11,7 +11,9 @@ DEMO = os.path.join(ROOT, "models", "demo")
 
 GEOMETRIES = {  # layers, heads, KV heads, head_dim, hidden, intermediate
     "narrow": (8, 1, 1, 64, 64, 128),
+    "wide": (8, 16, 16, 128, 128, 128),  # few tokens fill an arena
     "135m": (30, 9, 3, 64, 576, 1536),
+    "large": (6, 32, 8, 64, 2048, 8192),  # some gigabytes of weights
     "1b": (16, 32, 8, 64, 2048, 8192),
 }
 RETAINING = 1024
@@ -32,8 +34,8 @@ def _bf16(count, scale_exponent):
     return b"".join(pieces)
 
 
-def _write(path, tensors):
-    """tensors: (name, shape, scale exponent; None: ones)."""
+def _write(path, tensors, zeros=False):
+    """tensors: (name, shape, scale exponent; None: ones). zeros: a hole in their place, which takes no room on the disk."""
     header, offset = {}, 0
     for name, shape, _ in tensors:
         n_bytes = 2
@@ -45,6 +47,9 @@ def _write(path, tensors):
     text += b" " * (-len(text) % 64)
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
+        if zeros:
+            file.truncate(8 + len(text) + offset)
+            return
         for name, shape, scale in tensors:
             count = 1
             for n in shape:
@@ -57,12 +62,12 @@ def _scale(inputs):
     return -(max(inputs, 2).bit_length() // 2) - 1
 
 
-def make(geometry, folder):
+def make(geometry, folder, positions=131072, zeros=False):
     layers, heads, kv_heads, d, hidden, inner = GEOMETRIES[geometry]
     with open(os.path.join(DEMO, "config.json")) as file:
         config = json.load(file)
     config.update(num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=d,
-                  hidden_size=hidden, intermediate_size=inner, max_position_embeddings=131072, tie_word_embeddings=True)
+                  hidden_size=hidden, intermediate_size=inner, max_position_embeddings=positions, tie_word_embeddings=True)
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "config.json"), "w") as file:
         json.dump(config, file)
@@ -83,6 +88,6 @@ def make(geometry, folder):
         retaining += [(f"layers.{l}.w1", (RETAINING, (heads + 2 * kv_heads) * d), _scale((heads + 2 * kv_heads) * d)),
                       (f"layers.{l}.w2", (kv_heads, RETAINING), _scale(RETAINING))]
     tensors.append(("model.norm.weight", (hidden,), None))
-    _write(os.path.join(folder, "model.safetensors"), tensors)
-    _write(os.path.join(folder, "retaining_heads.safetensors"), retaining)
+    _write(os.path.join(folder, "model.safetensors"), tensors, zeros)
+    _write(os.path.join(folder, "retaining_heads.safetensors"), retaining, zeros)
     return folder

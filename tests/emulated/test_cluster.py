@@ -95,20 +95,25 @@ def test_who_has_too_little_staging_memory_is_passed_over():
         assert "decode: job=" not in cluster.processes["decode-0"].errors(), cluster.processes["decode-0"].errors()
 
 
-def fail_on(role, kernel, *options, says=""):
+def fail_on(role, kernel, *options, says="", how="SLUICE_EMULATED_FAULT", fails="the emulated kernel "):
     """The device goes wrong at that kernel: its worker says where and ends, and the job goes on with another."""
     recipe = "h2o," + SMALL
-    os.environ["SLUICE_EMULATED_FAULT"] = str(kernel)
+    os.environ[how] = str(kernel)
     with Cluster(kvstore=1, worker_args={role: ON_DEVICE + list(options)}, coordinator_args=["--worker-wait", "30s"]) as cluster:
-        del os.environ["SLUICE_EMULATED_FAULT"]
+        del os.environ[how]
         events = cluster.generate(job(recipe), timeout=120)
         worker = cluster.processes[f"{role}-0"]
         assert worker.popen.wait(60 * SLOW) == 1, worker.errors()
-        assert "the device has failed: the emulated kernel " in worker.errors() and says in worker.errors(), worker.errors()
+        assert f"the device has failed: {fails}" in worker.errors() and says in worker.errors(), worker.errors()
         worker.killed = True  # by itself: that was looked at
         cluster.worker_args = {}
         cluster.start_worker(f"{role}-1")
         assert tokens(list(events)) == expected(recipe)
+
+
+def test_a_device_that_hangs_ends_its_worker():
+    """A kernel that never ends: after --stall-after its worker says so, and ends in order."""
+    fail_on("decode", "200@0", "--stall-after", "3s", how="SLUICE_EMULATED_STALL", fails="device 0 (emulated) hangs: it has work and got nothing done for 3.0 s")
 
 
 @contextlib.contextmanager

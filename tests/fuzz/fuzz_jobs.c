@@ -427,7 +427,8 @@ static void open_runtime(struct sl_runtime *runtime, int max_rows) {
     fuzz_require(sl_ops_select(NULL, &runtime->ops, &err) == SL_OK);
     fuzz_require(sl_cpu_device_open(NULL, &runtime->device, &err) == SL_OK);
     runtime->stream = sl_device_stream(runtime->device, SL_STREAM_COMPUTE);
-    fuzz_require(sl_model_load(MODEL, runtime->ops, SL_WEIGHT_STORED, runtime->stream, &runtime->model, &err) == SL_OK);
+    fuzz_require(sl_model_load(MODEL, runtime->ops, SL_WEIGHT_STORED, runtime->stream, NULL, &runtime->model, &err) ==
+                 SL_OK);
     runtime->config = sl_model_get_config(runtime->model);
     fuzz_require(runtime->config->max_positions == POSITIONS && runtime->config->n_vocab == VOCABULARY);
     fuzz_require(sl_tokenizer_load(TOKENIZER, &runtime->tokenizer, &err) == SL_OK);

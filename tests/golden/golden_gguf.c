@@ -172,7 +172,7 @@ static double weight_error(const char *model, enum sl_weight_format format) {
     struct sl_error err = {0};
     double error = -1.0;
     assert_int_equal(sl_ops_select("reference", &ops, &err), SL_OK);
-    assert_int_equal(sl_model_load(model, ops, SL_WEIGHT_STORED, sl_cpu_caller(), &loaded, &err), SL_OK);
+    assert_int_equal(sl_model_load(model, ops, SL_WEIGHT_STORED, sl_cpu_caller(), NULL, &loaded, &err), SL_OK);
     assert_int_equal(sl_model_weight_error(loaded, format, NULL, &error, &err), SL_OK);
     sl_model_destroy(&loaded);
     return error;
@@ -196,7 +196,7 @@ static struct sl_model *load_reference(const char *path, enum sl_weight_format f
     struct sl_model *model = NULL;
     struct sl_error err = {0};
     assert_int_equal(sl_ops_select("reference", &ops, &err), SL_OK);
-    if (sl_model_load(path, ops, format, sl_cpu_caller(), &model, &err) != SL_OK) {
+    if (sl_model_load(path, ops, format, sl_cpu_caller(), NULL, &model, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
     return model;

@@ -68,7 +68,7 @@ static struct fixture fixture_create(const char *folder, const char *tier) {
     const struct sl_ops *ops;
     f.stream = test_stream_open(2);
     assert_int_equal(sl_ops_select(tier, &ops, &err), SL_OK);
-    if (sl_model_load(folder, ops, SL_WEIGHT_STORED, f.stream, &f.model, &err) != SL_OK) {
+    if (sl_model_load(folder, ops, SL_WEIGHT_STORED, f.stream, NULL, &f.model, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
     assert_int_equal(sl_engine_create(f.model, f.stream, MAX_ROWS, &f.engine, &err), SL_OK);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "tensor/ops.h"
 
@@ -28,6 +29,9 @@ bool is_device(const char *name);
 
 // A device that is emulated, a hundred times as slow: checks leave out what is large, and repeat less.
 bool is_emulated(const char *name);
+
+// Bytes that a call of a device may name in all, where that is more than 48 MB. Before the first tier().
+void tested_room(size_t bytes);
 
 // What a device promises where no operation says more (tensor/cuda/attention/launch.h): sums in an order of their own.
 static inline double within(const char *name, double tolerance) {

@@ -4,17 +4,21 @@
 what is aimed at. Nothing here was measured.
 
     aims.py             prints the table of docs/GPU.md
+    aims.py --json      prints what the report of the kit (tools/gpu_kit) compares with what it has measured
 
 Launches and what waits for them are not in it, nor is the fabric.
 """
+import json
 import os
 import re
+import sys
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 BANDWIDTH, PRODUCTS = 4.3e12, 480e12  # of a copy, and of our product of 4,096 by 4,096 (docs/GPU.md)
 LAYERS, HEADS, KV_HEADS, D, E, F, V = 32, 32, 8, 128, 4096, 14336, 128256
 MATRICES = LAYERS * (E * (HEADS + 2 * KV_HEADS) * D + HEADS * D * E + 3 * E * F)  # weights of products, but the head's
 HEAD = V * E
+LOCRET_GB = 16.82  # sluice bench memory --geometry 8b --tokens 131072 --recipe locret
 ROTATED = 1280 / 1692  # cycles of a page in attention, and where its keys are rotated by their slots
 
 
@@ -65,13 +69,35 @@ def decode(sequences, slots, layers, page_bytes, case, rows):
     return weights_of(rows) + pages / (BANDWIDTH * P[case]), floor, pages / (BANDWIDTH * P[case]), pages / BANDWIDTH
 
 
+def print_json(n, cases, slots):
+    """Predictions, and the operations and bytes from which the report computes its floors."""
+    seconds = {name: sum(parts.values()) for name, parts, _ in cases}
+    operations, rate = 2 * MATRICES * n + 4 * HEADS * D * LAYERS * slots, PRODUCTS * P["matmul down, bf16"]
+    batch, batch_floor, *_ = decode(64, 8192, LAYERS, 9216, "attend, a step, int4", "64 rows")
+    one, one_floor, *_ = decode(1, n, 1, 2 * 64 * D * 2 // 8 + 1024, "attend, a step, int2", "1 row")
+    print(json.dumps({
+        "prefill_flop": operations,
+        "weight_bytes": 2 * (MATRICES + HEAD),
+        "int4_page_bytes": 64 * 8192 / 64 * KV_HEADS * LAYERS * 9216,
+        "full_of_products": operations / rate / seconds["full"],
+        "h2o_of_full": seconds["h2o,budget=0.25,chunk=2048"] / seconds["full"],
+        "locret_of_full": seconds["locret"] / seconds["full"],
+        "tailorkv_of_floor": one / one_floor,
+        "int4_of_bandwidth": batch_floor / batch,
+        "locret_gb": LOCRET_GB,
+    }, indent=1))
+
+
 def main():
     n = 131072
     whole = prefill(n, chunk=2048)
-    cases = [("full", whole, None), ("h2o,budget=0.2", prefill(n, n // 5, 512, folds=True), 0.6),
+    cases = [("full", whole, None), ("h2o,budget=0.25,chunk=2048", prefill(n, n // 4, 2048, folds=True), 1.0), ("h2o,budget=0.2", prefill(n, n // 5, 512, folds=True), 0.6),
              ("h2o,budget=0.2,chunk=2048", prefill(n, n // 5, 2048, folds=True), 0.6),
              ("locret", prefill(n, 6000, 3072, rotated=True), 0.6)]
     slots, _ = seen(n, 0, 2048)
+    if "--json" in sys.argv[1:]:
+        print_json(n, cases, slots)
+        return
     operations, rate = 2 * MATRICES * n + 4 * HEADS * D * LAYERS * slots, PRODUCTS * P["matmul down, bf16"]
     print(f"prefill of 128k, full: {operations / 1e15:.1f} PFLOP, {operations / rate:.1f} s at the {rate / 1e12:.0f} TFLOP/s of its products: "
           f"{operations / rate / sum(whole.values()):.2f} of that (aim 0.6)")

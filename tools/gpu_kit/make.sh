@@ -1,33 +1,44 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# A folder that runs on a machine with an NVIDIA driver and nothing else: the tool, the plugin, the checks of its kernels, the demo
-# model, and the libraries that they need. run.sh in it says what to do there.
+# Packs what a machine with an NVIDIA driver needs to check and measure Sluice: programs, the plugin, the checks of its kernels, the demo
+# model, and the libraries that they need. OUT_FOLDER gets gpu-kit.tar.xz, and gpu-kit.sh, which unpacks it and runs run.sh of it.
 #
-#   make.sh BUILD_FOLDER KIT_FOLDER
+#   make.sh BUILD_FOLDER OUT_FOLDER
+#   make.sh --emulated BUILD_FOLDER OUT_FOLDER    without the plugin and its checks, with two checks on the emulated device: for a test
 set -e
 root=$(cd "$(dirname "$0")/../.." && pwd)
+emulated=
+[ "$1" = --emulated ] && emulated=yes && shift
 build=$1
-kit=$2
-most_kib=65536
+out=$2
+most_kib=30720 # of the file: what may travel to such a machine, less the tree
 
-rm -rf "$kit"
-mkdir -p "$kit/bin" "$kit/checks" "$kit/lib" "$kit/glibc" "$kit/models"
-cp "$build/bin/sluice" "$build/bin/libsluice_cuda.so" "$kit/bin/"
-cp "$build"/gpu-checks/kernels_cuda_* "$kit/checks/"
-strip "$kit"/bin/* "$kit"/checks/*
-cp -r "$root/models/demo" "$kit/models/"
-cp "$root/tools/gpu_kit/run.sh" "$root/LICENSE" "$kit/"
-git -C "$root" rev-parse HEAD >"$kit/commit" 2>/dev/null || echo unknown >"$kit/commit"
-
-# stands_in LIBRARY: what the tool asks of it, and never calls here, stops. Libraries for downloads and for TLS, and what they bring, are
-# half of what the tool links.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+kit=$work/gpu-kit
+mkdir -p "$out" "$kit/bin" "$kit/checks" "$kit/lib" "$kit/glibc" "$kit/models"
+for program in sluice sluice-coordinator sluice-prefill sluice-decode sluice-kvstore; do
+    cp "$build/bin/$program" "$kit/bin/"
+done
+if [ -n "$emulated" ]; then
+    cp "$build"/tests/bin/kernels_emulated_model_sizes "$build"/tests/bin/kernels_emulated_select "$kit/checks/"
+else
+    cp "$build/bin/libsluice_cuda.so" "$kit/bin/"
+    cp "$build"/gpu-checks/kernels_cuda_* "$kit/checks/"
+fi
+strip "$kit"/bin/* "$kit"/checks/*
+cp -r "$root/models/demo" "$kit/models/"
+cp "$root"/tools/gpu_kit/*.py "$root/tools/gpu_kit/run.sh" "$root/LICENSE" "$kit/"
+python3 "$root/tools/gpu_counts/aims.py" --json >"$kit/aims.json"
+git -C "$root" rev-parse HEAD >"$kit/commit" 2>/dev/null || echo unknown >"$kit/commit"
+
+# stands_in LIBRARY: what the programs ask of it, and never call there, stops. Libraries for downloads and for TLS, and what they bring, are
+# half of what the programs link.
 stands_in() {
-    real=$(ldd "$build/bin/sluice" | awk -v name="$1" '$1 == name { print $3 }')
+    real=$(ldd "$build"/bin/sluice | awk -v name="$1" '$1 == name { print $3 }')
     [ -n "$real" ] || return 0 # the tool was built without it
     nm -D --defined-only "$real" | awk '{ sub(/@.*/, "", $3); print $3 }' | sort -u >"$work/theirs"
-    nm -D --undefined-only "$build/bin/sluice" | awk '{ print $2 }' | sort -u >"$work/asked"
+    nm -D --undefined-only "$build"/bin/sluice "$build"/bin/sluice-* 2>/dev/null | awk 'NF == 2 { print $2 }' | sort -u >"$work/asked"
     # NAME or NAME@VERSION of what is asked for and is this library's
     awk 'NR == FNR { theirs[$1] = 1; next } { split($1, part, "@"); if (part[1] in theirs) print $1 }' "$work/theirs" "$work/asked" >"$work/names"
     sed 's/@.*//; s/.*/void &(void); void &(void) { __builtin_trap(); }/' "$work/names" >"$work/stop.c"
@@ -54,6 +65,13 @@ for name in libpthread.so.0 libdl.so.2 librt.so.1; do
     cp -L "$(dirname "$(ldd "$kit/bin/sluice" | awk '$1 ~ /^libc.so/ { print $3 }')")/$name" "$kit/glibc/"
 done
 
-kib=$(du -sk "$kit" | cut -f1)
-echo "$kit: $((kib / 1024)) MiB of at most $((most_kib / 1024))"
+# Similar files side by side, and a dictionary that reaches from one to the next: the programs share most of their code.
+(cd "$work" && find gpu-kit -type f -print | sed 's|\(.*/\)\(.*\)|\2 \1\2|' | sort | cut -d' ' -f2 |
+    tar --owner=0 --group=0 -cf - -T -) | xz -T1 --lzma2="${KIT_XZ:-preset=9,dict=96MiB}" >"$out/gpu-kit.tar.xz"
+sum=$(sha256sum "$out/gpu-kit.tar.xz" | cut -c1-16)
+sed "s/@SUM@/$sum/" "$root/tools/gpu_kit/unpack.sh" >"$out/gpu-kit.sh"
+chmod 755 "$out/gpu-kit.sh"
+
+kib=$(du -k --apparent-size "$out/gpu-kit.tar.xz" | cut -f1)
+echo "$out/gpu-kit.tar.xz: $((kib / 1024)).$((kib % 1024 * 10 / 1024)) MiB of at most $((most_kib / 1024))"
 [ "$kib" -lt "$most_kib" ]

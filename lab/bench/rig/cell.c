@@ -8,10 +8,13 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "lab/bench/rig/drawn.h"
+#include "lab/bench/rig/synthetic.h"
 #include "lab/random.h"
 
 #define MAX_TOKENS   1000000 // of a prompt or a depth
-#define FILL_ROWS    SL_PAGE_SLOTS
+#define FILL_ROWS    (32 * SL_PAGE_SLOTS)
+#define MOST_HEADS   64  // KV heads of a layer that are filled at once
 #define WARM_UP_READ 512 // tokens of a prompt
 #define WARM_UP_STEP 2   // tokens of an answer
 
@@ -41,56 +44,88 @@ static int64_t slots_needed(const struct sl_rig *rig) {
     return rig->cell.prefill ? rig->cell.n : rig->cell.n + steps;
 }
 
-// Of one head, `n_slots` in steps of FILL_ROWS.
-static enum sl_status fill_head(const struct sl_runtime *r, const struct sl_layer *cache, int head, const float *rows,
-                                int head_dim, int64_t n_slots, struct sl_error *err) {
-    struct sl_kv kv = {cache->heads[head].pages, 0, 0, &cache->work, &cache->packed};
-    enum sl_status status = SL_OK;
-    while (kv.n_slots < n_slots && status == SL_OK) {
-        int64_t left = n_slots - kv.n_slots;
-        struct sl_attend call = {.k = rows, .v = rows, .kv_stride = head_dim, .head_dim = head_dim, .n_heads = 1};
-        call.m = left < FILL_ROWS ? (int)left : FILL_ROWS;
-        call.heads = (struct sl_kv_heads){.kv = &kv, .n = 1};
-        kv.n_slots += (uint32_t)call.m;
-        status = r->ops->publish(r->stream, &call.heads, err);
-        if (status == SL_OK) {
-            r->ops->append(r->stream, &call, 1);
-        }
+static void close_filling(struct sl_rig *rig) {
+    if (rig->filling.rows != NULL) {
+        sl_device_free(rig->runtime.device, SL_MEMORY_SHARED, rig->filling.rows);
+        sl_device_free(rig->runtime.device, SL_MEMORY_SHARED, rig->filling.positions);
+    }
+    rig->filling = (struct sl_rig_filling){0};
+}
+
+// For so many slots at least. It stays until the cell is closed: thousands of layers are filled from it.
+static enum sl_status open_filling(struct sl_rig *rig, const struct sl_kv_geometry *geometry, int64_t n_slots,
+                                   struct sl_error *err) {
+    struct sl_rig_filling *f = &rig->filling;
+    if (n_slots <= f->n_slots) {
+        return SL_OK;
+    }
+    close_filling(rig);
+    size_t n = FILL_ROWS * (size_t)geometry->n_kv_heads * (size_t)geometry->head_dim;
+    f->rows = sl_device_alloc(rig->runtime.device, SL_MEMORY_SHARED, n * sizeof *f->rows);
+    f->positions = sl_device_alloc(rig->runtime.device, SL_MEMORY_SHARED, (size_t)n_slots * sizeof *f->positions);
+    if (f->rows == NULL || f->positions == NULL) {
+        close_filling(rig);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    f->n_slots = n_slots;
+    // Uniform with variance 1, as keys and values after a norm are.
+    uint64_t random = 1;
+    for (size_t i = 0; i < n; i++) {
+        f->rows[i] = ((float)(sl_random_mmix(&random) >> 40) * 0x1p-24f - 0.5f) * 3.4641016f;
+    }
+    for (int64_t j = 0; j < n_slots; j++) {
+        f->positions[j] = j;
+    }
+    return SL_OK;
+}
+
+// Writes slots [first, first + m) of all heads of a layer, which has pages for them.
+static enum sl_status fill_slots(const struct sl_rig *rig, const struct sl_session *session, int layer, int64_t first,
+                                 int m, struct sl_error *err) {
+    const struct sl_runtime *r = &rig->runtime;
+    const struct sl_layer *cache = &session->layers[layer];
+    int n = session->geometry.n_kv_heads, d = session->geometry.head_dim;
+    struct sl_kv kv[MOST_HEADS];
+    for (int h = 0; h < n; h++) {
+        kv[h] = (struct sl_kv){cache->heads[h].pages, 0, (uint32_t)(first + m), &cache->work, &cache->packed};
+    }
+    struct sl_attend call = {.k = rig->filling.rows,
+                             .v = rig->filling.rows,
+                             .m = m,
+                             .n_heads = n,
+                             .head_dim = d,
+                             .heads = {.kv = kv, .n = n},
+                             .positions = rig->filling.positions + first};
+    enum sl_status status = r->ops->publish(r->stream, &call.heads, err);
+    if (status == SL_OK) {
+        r->ops->append(r->stream, &call, 1);
     }
     return status;
 }
 
-enum sl_status sl_rig_fill_layer(const struct sl_runtime *runtime, struct sl_session *session, int layer,
-                                 int64_t n_slots, struct sl_error *err) {
-    int d = session->geometry.head_dim;
-    struct sl_layer *cache = &session->layers[layer];
+enum sl_status sl_rig_fill_layer(struct sl_rig *rig, struct sl_session *session, int layer, int64_t n_slots,
+                                 struct sl_error *err) {
+    const struct sl_kv_geometry *geometry = &session->geometry;
+    if (geometry->n_kv_heads > MOST_HEADS) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%d KV heads: at most %d are filled", geometry->n_kv_heads, MOST_HEADS);
+    }
     if (sl_session_reserve(session, layer, (int)n_slots) != SL_OK) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no room for layer %d in its own arena", layer);
     }
-    // Uniform with variance 1, as keys and values behind a norm are.
-    size_t n = FILL_ROWS * (size_t)d;
-    float *rows = sl_device_alloc(runtime->device, SL_MEMORY_SHARED, n * sizeof *rows);
-    if (rows == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    enum sl_status status = open_filling(rig, geometry, n_slots, err);
+    for (int64_t first = 0; first < n_slots && status == SL_OK; first += FILL_ROWS) {
+        int64_t left = n_slots - first;
+        status = fill_slots(rig, session, layer, first, (int)(left < FILL_ROWS ? left : FILL_ROWS), err);
     }
-    uint64_t random = 1;
-    for (size_t i = 0; i < n; i++) {
-        rows[i] = ((float)(sl_random_mmix(&random) >> 40) * 0x1p-24f - 0.5f) * 3.4641016f;
+    for (int h = 0; h < geometry->n_kv_heads && status == SL_OK; h++) {
+        sl_session_set_slots(session, layer, h, (uint32_t)n_slots);
     }
-    enum sl_status status = SL_OK;
-    for (int h = 0; h < session->geometry.n_kv_heads && status == SL_OK; h++) {
-        status = fill_head(runtime, cache, h, rows, d, n_slots, err);
-        if (status == SL_OK) {
-            sl_session_set_slots(session, layer, h, (uint32_t)n_slots);
-        }
-    }
-    status = status == SL_OK ? sl_stream_wait(runtime->stream, err) : status;
-    sl_device_free(runtime->device, SL_MEMORY_SHARED, rows);
-    return status;
+    return status == SL_OK ? sl_stream_wait(rig->runtime.stream, err) : status;
 }
 
-static enum sl_status open_arena(struct sl_rig *rig, size_t bytes, struct sl_error *err) {
+enum sl_status sl_rig_open_arena(struct sl_rig *rig, size_t bytes, struct sl_error *err) {
     struct sl_device *device = rig->runtime.device;
+    rig->least_room = SIZE_MAX;
     if (device->ops->one_memory) {
         return sl_arena_create_mapped(bytes, &rig->arena, err);
     }
@@ -100,6 +135,15 @@ static enum sl_status open_arena(struct sl_rig *rig, size_t bytes, struct sl_err
     }
     uintptr_t base = ((uintptr_t)rig->device_memory + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
     return sl_arena_create((void *)base, bytes, &rig->arena, err);
+}
+
+void sl_rig_look_at_memory(struct sl_rig *rig) {
+    size_t room = rig->room > 0 ? sl_device_room(rig->runtime.device) : 0;
+    rig->least_room = room < rig->least_room ? room : rig->least_room;
+}
+
+size_t sl_rig_most_bytes(const struct sl_rig *rig) {
+    return rig->room > rig->least_room ? rig->room - rig->least_room : 0;
 }
 
 static enum sl_status make_sessions(struct sl_rig *rig, struct sl_error *err) {
@@ -112,13 +156,13 @@ static enum sl_status make_sessions(struct sl_rig *rig, struct sl_error *err) {
     size_t pages = (size_t)rig->cell.batch * (size_t)geometry.n_layers * (size_t)geometry.n_kv_heads *
                        sl_pages_for(slots_needed(rig)) +
                    1; // one for the arena's rounding
-    status = open_arena(rig, (pages * (page.bytes + SL_ARENA_UNIT) + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT,
-                        err);
+    status = sl_rig_open_arena(
+        rig, (pages * (page.bytes + SL_ARENA_UNIT) + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT, err);
     for (int s = 0; s < rig->cell.batch && status == SL_OK; s++) {
         status = sl_session_create_plain(&geometry, SL_KV_F16, SL_POSITION_ORIGINAL, slots_needed(rig), rig->arena,
                                          &rig->sessions[s], err);
         for (int l = 0; l < geometry.n_layers && status == SL_OK && !rig->cell.prefill; l++) {
-            status = sl_rig_fill_layer(&rig->runtime, rig->sessions[s], l, rig->cell.n, err);
+            status = sl_rig_fill_layer(rig, rig->sessions[s], l, rig->cell.n, err);
         }
         if (status == SL_OK && !rig->cell.prefill) {
             rig->sessions[s]->n_tokens = rig->cell.n;
@@ -127,9 +171,9 @@ static enum sl_status make_sessions(struct sl_rig *rig, struct sl_error *err) {
     return status;
 }
 
-enum sl_status sl_rig_open_cell(struct sl_rig *rig, const struct sl_cell *cell, struct sl_error *err) {
+enum sl_status sl_rig_make_tokens(struct sl_rig *rig, struct sl_error *err) {
     const struct sl_model_config *c = rig->runtime.config;
-    rig->cell = *cell;
+    const struct sl_cell *cell = &rig->cell;
     if (slots_needed(rig) > c->max_positions) {
         return sl_fail(err, SL_ERR_RANGE, "%s: the model was made for %" PRId64 " positions", cell->name,
                        c->max_positions);
@@ -142,7 +186,13 @@ enum sl_status sl_rig_open_cell(struct sl_rig *rig, const struct sl_cell *cell, 
     for (int64_t i = 0; i < n; i++) {
         rig->tokens[i] = (int32_t)((uint64_t)i * 2654435761u % (uint64_t)c->n_vocab);
     }
-    return make_sessions(rig, err);
+    return SL_OK;
+}
+
+enum sl_status sl_rig_open_cell(struct sl_rig *rig, const struct sl_cell *cell, struct sl_error *err) {
+    rig->cell = *cell;
+    enum sl_status status = sl_rig_make_tokens(rig, err);
+    return status == SL_OK ? make_sessions(rig, err) : status;
 }
 
 void sl_rig_close_cell(struct sl_rig *rig) {
@@ -150,6 +200,7 @@ void sl_rig_close_cell(struct sl_rig *rig) {
         sl_session_destroy(&rig->sessions[s]);
     }
     sl_arena_destroy(&rig->arena);
+    close_filling(rig);
     if (rig->runtime.device != NULL) {
         sl_device_free(rig->runtime.device, SL_MEMORY_DEVICE, rig->device_memory);
     }
@@ -215,6 +266,7 @@ static enum sl_status run(struct sl_rig *rig, int64_t n, double *seconds_out, st
     int64_t begin = sl_now_ns();
     enum sl_status status = rig->cell.prefill ? read_prompt(rig, n, err) : write_tokens(rig, n, err);
     *seconds_out = (double)(sl_now_ns() - begin) / 1e9;
+    sl_rig_look_at_memory(rig);
     for (int s = 0; s < rig->cell.batch && status == SL_OK; s++) {
         status = sl_session_truncate(rig->sessions[s], rig->cell.prefill ? 0 : rig->cell.n, err);
     }
@@ -233,20 +285,61 @@ enum sl_status sl_rig_run(struct sl_rig *rig, double *seconds_out, struct sl_err
 
 // --- the model -----------------------------------------------------------------------------------------------------
 
+static void open_config(const struct sl_rig_config *config, struct sl_runtime_config *out) {
+    *out = (struct sl_runtime_config){.model_dir = config->model_dir,
+                                      .ops = config->ops,
+                                      .device = config->device,
+                                      .host_reader = config->host_reader,
+                                      .weights = config->weights,
+                                      .team = config->team,
+                                      .ranks = config->ranks,
+                                      .threads = config->threads,
+                                      .pin = config->pin,
+                                      .max_rows = config->chunk};
+}
+
+// The device without a model: what is free there, and whether it computes random weights.
+static enum sl_status look_at_device(struct sl_rig *rig, struct sl_runtime_config config, bool *draws_out,
+                                     struct sl_error *err) {
+    struct sl_runtime bare;
+    config.model_dir = NULL;
+    config.max_rows = 0;
+    enum sl_status status = sl_runtime_open(&config, &bare, err);
+    if (status == SL_OK) {
+        *draws_out = bare.ops->draw != NULL && config.weights == SL_WEIGHT_STORED;
+        rig->room = bare.device->ops->one_memory ? 0 : sl_device_room(bare.device);
+        sl_runtime_close(&bare);
+    }
+    return status;
+}
+
+static enum sl_status open_random(const struct sl_rig_config *config, struct sl_runtime_config *runtime, bool draws,
+                                  struct sl_runtime *runtime_out, struct sl_error *err) {
+    char folder[SL_SYNTHETIC_PATH_BYTES];
+    enum sl_status status = draws ? sl_synthetic_create_drawn(config->geometry, folder, sizeof folder, err)
+                                  : sl_synthetic_create(config->geometry, config->signals, folder, sizeof folder, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    sl_drawn_begin(config->geometry);
+    runtime->model_dir = folder;
+    runtime->instead = draws ? sl_drawn_instead : NULL;
+    status = sl_runtime_open(runtime, runtime_out, err);
+    sl_synthetic_remove(folder); // its mapping keeps what is needed
+    return status;
+}
+
 enum sl_status sl_rig_open(const struct sl_rig_config *config, struct sl_rig *rig_out, struct sl_error *err) {
     struct sl_rig *rig = rig_out;
     *rig = (struct sl_rig){.config = *config};
-    struct sl_runtime_config runtime = {.model_dir = config->model_dir,
-                                        .ops = config->ops,
-                                        .device = config->device,
-                                        .host_reader = config->host_reader,
-                                        .weights = config->weights,
-                                        .team = config->team,
-                                        .ranks = config->ranks,
-                                        .threads = config->threads,
-                                        .pin = config->pin,
-                                        .max_rows = config->chunk};
-    enum sl_status status = sl_runtime_open(&runtime, &rig->runtime, err);
+    struct sl_runtime_config runtime;
+    open_config(config, &runtime);
+    bool draws = false;
+    enum sl_status status = config->ranks > 1 ? SL_OK : look_at_device(rig, runtime, &draws, err);
+    if (status == SL_OK) {
+        status = config->geometry != NULL ? open_random(config, &runtime, draws, &rig->runtime, err)
+                                          : sl_runtime_open(&runtime, &rig->runtime, err);
+    }
     if (status == SL_OK) {
         rig->logits = calloc((size_t)rig->runtime.config->n_vocab, SL_CELL_MAX_BATCH * sizeof *rig->logits);
         status = rig->logits != NULL ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for logits");

@@ -29,8 +29,9 @@ enum sl_status sl_cell_parse(const char *text, struct sl_cell *cell_out, struct 
 
 struct sl_rig_config {
     const char *model_dir;
-    const char *device;      // what --device says
-    const char *host_reader; // of struct sl_runtime_config
+    const struct sl_model_config *geometry; // a random model of this shape in the place of model_dir; NULL: none
+    const char *device;                     // what --device says
+    const char *host_reader;                // of struct sl_runtime_config
     enum sl_weight_format weights;
     const struct sl_ops *ops;
     struct sl_team *team;
@@ -41,6 +42,13 @@ struct sl_rig_config {
     struct sl_signals *signals; // a run ends with SL_ERR_CANCELLED when one has come; NULL: nobody asks
 };
 
+// Random keys and values that fill layers: rows[2048][heads][head_dim] again and again, at positions[n_slots]. Shared memory.
+struct sl_rig_filling {
+    int64_t n_slots;
+    float *rows;
+    int64_t *positions;
+};
+
 // A loaded model and, between opening and closing one, the sessions of a cell. Only what is documented is for reading.
 struct sl_rig {
     struct sl_rig_config config;
@@ -49,21 +57,34 @@ struct sl_rig {
     struct sl_cell cell;
     struct sl_arena *arena; // of the cell's KV cache
     void *device_memory;    // that it is in, where the device has its own
+    size_t room,
+        least_room; // of a device with memory of its own: free bytes without a model, and since sl_rig_open_arena() the fewest
     struct sl_session *sessions[SL_CELL_MAX_BATCH];
+    struct sl_rig_filling filling;
     int32_t *tokens; // [max(cell.n, SL_CELL_MAX_BATCH)]
 };
 
-// Load the model. What config points to must outlive the rig. After a failure, too, the rig is to be closed.
+// Load the model. A random one is computed by the device where it can (drawn.h), else written to a file that is removed. What config points to must outlive the rig. After a failure, too, the rig is to be closed.
 enum sl_status sl_rig_open(const struct sl_rig_config *config, struct sl_rig *rig_out, struct sl_error *err);
 void sl_rig_close(struct sl_rig *rig);
+
+// Makes rig->tokens for rig->cell, as sl_rig_open_cell() does.
+enum sl_status sl_rig_make_tokens(struct sl_rig *rig, struct sl_error *err);
+
+// Opens rig->arena with `bytes` in the device's memory; sl_rig_close_cell() closes it. SL_ERR_EXHAUSTED: names rig->cell.
+enum sl_status sl_rig_open_arena(struct sl_rig *rig, size_t bytes, struct sl_error *err);
+
+// Looks at the device's free memory; sl_rig_most_bytes() returns how much was in use at most when this was called, 0 for processors.
+void sl_rig_look_at_memory(struct sl_rig *rig);
+size_t sl_rig_most_bytes(const struct sl_rig *rig);
 
 // Make the cell's sessions. SL_ERR_RANGE: the model was made for fewer positions. After a failure, too, it is to be closed.
 enum sl_status sl_rig_open_cell(struct sl_rig *rig, const struct sl_cell *cell, struct sl_error *err);
 void sl_rig_close_cell(struct sl_rig *rig);
 
-// Slots [0, n_slots) of every head of a layer that is empty, made of random rows. SL_ERR_EXHAUSTED: no room in its arena.
-enum sl_status sl_rig_fill_layer(const struct sl_runtime *runtime, struct sl_session *session, int layer,
-                                 int64_t n_slots, struct sl_error *err);
+// Writes random rows into slots [0, n_slots) of every head of a layer that is empty. SL_ERR_EXHAUSTED: no room in its arena.
+enum sl_status sl_rig_fill_layer(struct sl_rig *rig, struct sl_session *session, int layer, int64_t n_slots,
+                                 struct sl_error *err);
 
 // A little of the cell, so that its first run is like the others.
 enum sl_status sl_rig_warm_up(struct sl_rig *rig, struct sl_error *err);

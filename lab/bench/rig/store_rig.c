@@ -129,11 +129,13 @@ void sl_random_halves(uint16_t *out, size_t count, uint64_t seed) {
         numbers[i] = sl_f32_to_f16(x);
     }
     state = seed * 0x9E3779B97F4A7C15u + 1;
-    for (size_t i = 0; i < count; i++) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        out[i] = numbers[state >> 20 & (N_RANDOM - 1)];
+    for (size_t i = 0; i < count; i++) { // four of every state: gigabytes are to be filled
+        if (i % 4 == 0) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+        }
+        out[i] = numbers[state >> (16 + 12 * (i % 4)) & (N_RANDOM - 1)];
     }
 }
 

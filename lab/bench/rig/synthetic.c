@@ -2,10 +2,9 @@
 /*
  * Purpose: writing a random model. See synthetic.h.
  *
- * Design: the tensors are listed twice by the same walk: once for the header, once for the data. Weights are uniform
- *         with standard deviation about 0.02, so that activations stay finite; norms are 1. The numbers come from
- *         LANES generators side by side (xorshift, Marsaglia 2003), written so that the compiler makes vectors of them:
- *         gigabytes are to be written at the speed of the disk.
+ * Design: the tensors are listed twice by the same walk: once for the header, once for the data. Norms are 1. The matrices of a file are
+ *         one sequence of random numbers (tensor/drawn.h), in the order in which a model packs them, so a device that computes its own
+ *         (drawn.h) has the same ones.
  */
 #include "lab/bench/rig/synthetic.h"
 
@@ -20,6 +19,7 @@
 #include <unistd.h>
 
 #include "lab/result.h"
+#include "tensor/drawn.h"
 
 #define GEOMETRY(layers, heads, kv_heads, d, e, f, vocab, theta, tied)                                                 \
     {                                                                                                                  \
@@ -33,6 +33,7 @@ const struct sl_synthetic_geometry sl_synthetic_geometries[SL_N_GEOMETRIES] = {
     {"135m", GEOMETRY(30, 9, 3, 64, 576, 1536, 49152, 1e5, true), 30},    // SmolLM2-135M
     {"1b", GEOMETRY(16, 32, 8, 64, 2048, 8192, 128256, 5e5, true), 16},   // Llama-3.2-1B, without its scaling of rope
     {"8b", GEOMETRY(4, 32, 8, 128, 4096, 14336, 128256, 5e5, false), 32}, // Llama-3-8B, 4 of its 32 layers
+    {"tiny", GEOMETRY(2, 4, 2, 64, 128, 256, 512, 1e4, false), 2},        // no model's: for emulated devices and tests
 };
 
 const struct sl_model_config *sl_synthetic_find(const char *name) {
@@ -53,45 +54,50 @@ int sl_synthetic_all_layers(const char *name) {
     return 0;
 }
 
-#define LANES        16
+enum sl_status sl_synthetic_config(const char *name, int64_t n_layers, struct sl_model_config *config_out,
+                                   struct sl_error *err) {
+    const struct sl_model_config *found = sl_synthetic_find(name);
+    if (found == NULL) {
+        return sl_fail(err, SL_ERR_INVALID, "--geometry %s: unknown; there are %s", name, SL_GEOMETRY_HELP);
+    }
+    if (n_layers < 0 || n_layers > SL_MAX_LAYERS) {
+        return sl_fail(err, SL_ERR_INVALID, "--layers %" PRId64 ": at most %d", n_layers, SL_MAX_LAYERS);
+    }
+    *config_out = *found;
+    config_out->n_layers = n_layers > 0 ? (int)n_layers : found->n_layers;
+    return SL_OK;
+}
+
+#define MODEL_FILE   "model.safetensors"
+#define HEADS_FILE   "retaining_heads.safetensors"
 #define BUFFER_COUNT ((size_t)1 << 19) // weights: 1 MiB
 #define SPARE_BYTES  ((uint64_t)64 << 20)
 
 struct writer {
     FILE *file;
     bool data;       // the second walk
+    bool leaves;     // matrices are holes of the file
     uint64_t offset; // in the data, bytes
     uint64_t total_bytes;
-    uint32_t random[LANES];
+    uint64_t n_drawn; // numbers of matrices so far
     uint16_t *buffer; // [BUFFER_COUNT]
     struct sl_signals *signals;
     bool cancelled;
 };
 
-// count: a multiple of LANES.
-static void random_weights(uint32_t *random, uint16_t *out, size_t count) {
-    for (size_t i = 0; i < count; i += LANES) {
-        for (int lane = 0; lane < LANES; lane++) {
-            uint32_t x = random[lane], bits;
-            x ^= x << 13;
-            x ^= x >> 17;
-            x ^= x << 5;
-            random[lane] = x;
-            float value = (float)(int32_t)x * (0.07f * 0x1p-32f);
-            memcpy(&bits, &value, sizeof bits);
-            out[i + (size_t)lane] = htole16((uint16_t)(bits >> 16));
-        }
-    }
-}
-
 static void put_data(struct writer *w, uint64_t count, bool is_norm) {
+    if (w->leaves && !is_norm) {
+        w->offset += 2 * count;
+        fseeko(w->file, (off_t)(2 * count), SEEK_CUR);
+        return;
+    }
     for (size_t i = 0; is_norm && i < BUFFER_COUNT; i++) {
         w->buffer[i] = htole16(0x3f80); // 1
     }
     while (count > 0 && !w->cancelled) {
         size_t n = count < BUFFER_COUNT ? (size_t)count : BUFFER_COUNT;
-        if (!is_norm) {
-            random_weights(w->random, w->buffer, (n + LANES - 1) / LANES * LANES);
+        for (size_t i = 0; !is_norm && i < n; i++) {
+            w->buffer[i] = htole16(sl_drawn_weight(w->n_drawn++));
         }
         fwrite(w->buffer, sizeof w->buffer[0], n, w->file);
         count -= n;
@@ -102,12 +108,11 @@ static void put_data(struct writer *w, uint64_t count, bool is_norm) {
     }
 }
 
-// One tensor [rows][columns], or [rows] when columns is 0.
+// One tensor [rows][columns], or [rows] when columns is 0, which is a norm.
 static void put_tensor(struct writer *w, const char *name, int64_t rows, int64_t columns) {
     uint64_t count = (uint64_t)rows * (uint64_t)(columns > 0 ? columns : 1);
     if (!w->data) {
-        fprintf(w->file, "%s\"%s.weight\": {\"dtype\": \"BF16\", \"shape\": [%" PRId64, w->offset > 0 ? ", " : "", name,
-                rows);
+        fprintf(w->file, "%s\"%s\": {\"dtype\": \"BF16\", \"shape\": [%" PRId64, w->offset > 0 ? ", " : "", name, rows);
         if (columns > 0) {
             fprintf(w->file, ", %" PRId64, columns);
         }
@@ -120,13 +125,12 @@ static void put_tensor(struct writer *w, const char *name, int64_t rows, int64_t
 
 static void put_retaining_heads(struct writer *w, const struct sl_model_config *c) {
     int64_t columns = (int64_t)(c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
-    for (int i = 0; i < 2 * c->n_layers; i++) {
-        fprintf(w->file, "%s\"layers.%d.w%d\": {\"dtype\": \"BF16\", \"shape\": [%" PRId64 ", %" PRId64 "]",
-                i > 0 ? ", " : "", i / 2, i % 2 + 1, (int64_t)(i % 2 == 0 ? c->retaining_hidden : c->n_kv_heads),
-                i % 2 == 0 ? columns : c->retaining_hidden);
-        uint64_t bytes = 2 * (uint64_t)c->retaining_hidden * (uint64_t)(i % 2 == 0 ? columns : c->n_kv_heads);
-        fprintf(w->file, ", \"data_offsets\": [%" PRIu64 ", %" PRIu64 "]}", w->offset, w->offset + bytes);
-        w->offset += bytes;
+    char name[32];
+    for (int l = 0; l < c->n_layers; l++) {
+        snprintf(name, sizeof name, "layers.%d.w1", l);
+        put_tensor(w, name, c->retaining_hidden, columns);
+        snprintf(name, sizeof name, "layers.%d.w2", l);
+        put_tensor(w, name, c->n_kv_heads, c->retaining_hidden);
     }
 }
 
@@ -135,10 +139,10 @@ static void put_tensors(struct writer *w, const struct sl_model_config *c) {
     char name[96];
 #define PUT(part, rows, columns)                                                                                       \
     do {                                                                                                               \
-        snprintf(name, sizeof name, "model.layers.%d." part, l);                                                       \
+        snprintf(name, sizeof name, "model.layers.%d." part ".weight", l);                                             \
         put_tensor(w, name, rows, columns);                                                                            \
     } while (0)
-    put_tensor(w, "model.embed_tokens", c->n_vocab, c->hidden);
+    put_tensor(w, "model.embed_tokens.weight", c->n_vocab, c->hidden);
     for (int l = 0; l < c->n_layers; l++) {
         PUT("input_layernorm", c->hidden, 0);
         PUT("self_attn.q_proj", q_dim, c->hidden);
@@ -151,9 +155,9 @@ static void put_tensors(struct writer *w, const struct sl_model_config *c) {
         PUT("mlp.down_proj", c->hidden, c->intermediate);
     }
 #undef PUT
-    put_tensor(w, "model.norm", c->hidden, 0);
+    put_tensor(w, "model.norm.weight", c->hidden, 0);
     if (!c->tied_embeddings) {
-        put_tensor(w, "lm_head", c->n_vocab, c->hidden);
+        put_tensor(w, "lm_head.weight", c->n_vocab, c->hidden);
     }
 }
 
@@ -178,8 +182,10 @@ static enum sl_status write_config(const struct sl_model_config *c, const char *
     return SL_OK;
 }
 
-static enum sl_status check_room(const char *dir, uint64_t bytes, struct sl_error *err) {
+static enum sl_status check_room(const char *path, uint64_t bytes, struct sl_error *err) {
+    char dir[PATH_MAX];
     struct statvfs fs;
+    snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(path, '/') - path), path);
     if (statvfs(dir, &fs) != 0) {
         return sl_fail(err, SL_ERR_IO, "%s: %s", dir, strerror(errno));
     }
@@ -215,32 +221,33 @@ static enum sl_status make_header(const struct sl_model_config *c, put_fn put, c
     return SL_OK;
 }
 
-static enum sl_status write_tensors(const struct sl_model_config *c, struct sl_signals *signals, const char *dir,
-                                    struct sl_error *err) {
-    char path[PATH_MAX], *header = NULL;
+// Writes a file of the tensors that `put` lists; where it `leaves` them, matrices are zeros without room on the disk.
+static enum sl_status write_tensors(const struct sl_model_config *c, put_fn put, bool leaves,
+                                    struct sl_signals *signals, const char *path, struct sl_error *err) {
+    char *header = NULL;
     size_t header_bytes = 0;
-    struct writer w = {.data = true, .signals = signals};
-    enum sl_status status = make_header(c, put_tensors, &header, &header_bytes, &w.total_bytes, err);
+    struct writer w = {.data = true, .leaves = leaves, .signals = signals};
+    enum sl_status status = make_header(c, put, &header, &header_bytes, &w.total_bytes, err);
     if (status != SL_OK) {
         return status;
     }
-    status = check_room(dir, w.total_bytes, err);
+    status = leaves ? SL_OK : check_room(path, w.total_bytes, err);
     w.buffer = malloc(BUFFER_COUNT * sizeof *w.buffer);
     if (status == SL_OK && w.buffer == NULL) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    snprintf(path, sizeof path, "%s/model.safetensors", dir);
     w.file = status == SL_OK ? fopen(path, "wb") : NULL;
     if (w.file != NULL) {
-        for (uint32_t lane = 0; lane < LANES; lane++) {
-            w.random[lane] = (lane + 1) * 2654435761u;
-        }
         uint64_t length = htole64(header_bytes);
         fwrite(&length, sizeof length, 1, w.file);
         fwrite(header, 1, header_bytes, w.file);
-        put_tensors(&w, c);
+        put(&w, c);
     }
     bool failed = w.file == NULL || ferror(w.file) != 0;
+    if (!failed && leaves) { // the last one may be a hole
+        failed = fflush(w.file) != 0 ||
+                 ftruncate(fileno(w.file), (off_t)(sizeof(uint64_t) + header_bytes + w.total_bytes)) != 0;
+    }
     failed |= w.file != NULL && fclose(w.file) != 0;
     if (status == SL_OK && failed) {
         status = sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
@@ -254,7 +261,7 @@ static enum sl_status write_tensors(const struct sl_model_config *c, struct sl_s
 }
 
 static void remove_files(const char *dir) {
-    static const char *const names[] = {"config.json", "model.safetensors", "retaining_heads.safetensors"};
+    static const char *const names[] = {"config.json", MODEL_FILE, HEADS_FILE};
     char path[PATH_MAX];
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         snprintf(path, sizeof path, "%s/%s", dir, names[i]);
@@ -262,9 +269,18 @@ static void remove_files(const char *dir) {
     }
 }
 
-enum sl_status sl_synthetic_write(const struct sl_model_config *config, struct sl_signals *signals, const char *dir,
-                                  struct sl_error *err) {
-    enum sl_status status = write_tensors(config, signals, dir, err);
+// How the weights of a model come into its files.
+enum writing { WRITTEN, DRAWN, EMPTY };
+
+static enum sl_status write_files(const struct sl_model_config *config, enum writing how, struct sl_signals *signals,
+                                  const char *dir, struct sl_error *err) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/" MODEL_FILE, dir);
+    enum sl_status status = write_tensors(config, put_tensors, how != WRITTEN, signals, path, err);
+    if (status == SL_OK && config->retaining_hidden > 0) {
+        snprintf(path, sizeof path, "%s/" HEADS_FILE, dir);
+        status = write_tensors(config, put_retaining_heads, how == EMPTY, signals, path, err);
+    }
     if (status == SL_OK) {
         status = write_config(config, dir, err); // last: where it is, the folder is complete
     }
@@ -274,26 +290,9 @@ enum sl_status sl_synthetic_write(const struct sl_model_config *config, struct s
     return status;
 }
 
-// A file of tensors that are a hole in it.
-static enum sl_status write_hole(const struct sl_model_config *c, put_fn put, const char *dir, const char *name,
-                                 struct sl_error *err) {
-    char path[PATH_MAX], *header = NULL;
-    size_t header_bytes = 0;
-    uint64_t data_bytes = 0;
-    enum sl_status status = make_header(c, put, &header, &header_bytes, &data_bytes, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *file = fopen(path, "wb");
-    uint64_t length = htole64(header_bytes);
-    bool there = file != NULL && fwrite(&length, sizeof length, 1, file) == 1 &&
-                 fwrite(header, 1, header_bytes, file) == header_bytes && fflush(file) == 0 &&
-                 ftruncate(fileno(file), (off_t)(sizeof length + header_bytes + data_bytes)) == 0;
-    int why = errno;
-    there &= file != NULL && fclose(file) == 0;
-    free(header);
-    return there ? SL_OK : sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(why));
+enum sl_status sl_synthetic_write(const struct sl_model_config *config, struct sl_signals *signals, const char *dir,
+                                  struct sl_error *err) {
+    return write_files(config, WRITTEN, signals, dir, err);
 }
 
 static enum sl_status make_folder(char *dir, size_t dir_bytes, struct sl_error *err) {
@@ -306,22 +305,16 @@ static enum sl_status make_folder(char *dir, size_t dir_bytes, struct sl_error *
     return SL_OK;
 }
 
-enum sl_status sl_synthetic_create_empty(const struct sl_model_config *config, int retaining_hidden, char *dir_out,
-                                         size_t dir_bytes, struct sl_error *err) {
+static enum sl_status create(const struct sl_model_config *config, enum writing how, struct sl_signals *signals,
+                             char *dir_out, size_t dir_bytes, struct sl_error *err) {
     char dir[SL_SYNTHETIC_PATH_BYTES];
-    struct sl_model_config c = *config;
-    c.retaining_hidden = retaining_hidden;
     enum sl_status status = make_folder(dir, dir_bytes, err);
     if (status != SL_OK) {
         return status;
     }
-    status = write_hole(&c, put_tensors, dir, "model.safetensors", err);
-    if (status == SL_OK && retaining_hidden > 0) {
-        status = write_hole(&c, put_retaining_heads, dir, "retaining_heads.safetensors", err);
-    }
-    status = status == SL_OK ? write_config(&c, dir, err) : status;
+    status = write_files(config, how, signals, dir, err);
     if (status != SL_OK) {
-        sl_synthetic_remove(dir);
+        rmdir(dir);
         return status;
     }
     snprintf(dir_out, dir_bytes, "%s", dir);
@@ -330,18 +323,17 @@ enum sl_status sl_synthetic_create_empty(const struct sl_model_config *config, i
 
 enum sl_status sl_synthetic_create(const struct sl_model_config *config, struct sl_signals *signals, char *dir_out,
                                    size_t dir_bytes, struct sl_error *err) {
-    char dir[SL_SYNTHETIC_PATH_BYTES];
-    enum sl_status status = make_folder(dir, dir_bytes, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = sl_synthetic_write(config, signals, dir, err);
-    if (status != SL_OK) {
-        rmdir(dir);
-        return status;
-    }
-    snprintf(dir_out, dir_bytes, "%s", dir);
-    return SL_OK;
+    return create(config, WRITTEN, signals, dir_out, dir_bytes, err);
+}
+
+enum sl_status sl_synthetic_create_empty(const struct sl_model_config *config, char *dir_out, size_t dir_bytes,
+                                         struct sl_error *err) {
+    return create(config, EMPTY, NULL, dir_out, dir_bytes, err);
+}
+
+enum sl_status sl_synthetic_create_drawn(const struct sl_model_config *config, char *dir_out, size_t dir_bytes,
+                                         struct sl_error *err) {
+    return create(config, DRAWN, NULL, dir_out, dir_bytes, err);
 }
 
 void sl_synthetic_remove(const char *dir) {

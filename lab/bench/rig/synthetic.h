@@ -9,9 +9,10 @@
 #define SL_SYNTHETIC_PATH_BYTES 512
 
 // Those of lab/bench/peers.
-#define SL_N_GEOMETRIES 3
+#define SL_N_GEOMETRIES  4
+#define SL_GEOMETRY_HELP "135m, 1b, 8b (4 of its layers) or tiny"
 struct sl_synthetic_geometry {
-    const char *name; // "135m", "1b", "8b" (4 of its layers)
+    const char *name; // of SL_GEOMETRY_HELP
     struct sl_model_config config;
     int all_layers; // that the model itself has
 };
@@ -19,22 +20,30 @@ extern const struct sl_synthetic_geometry sl_synthetic_geometries[SL_N_GEOMETRIE
 const struct sl_model_config *sl_synthetic_find(const char *name); // NULL: another name
 int sl_synthetic_all_layers(const char *name);                     // 0: another name
 
+// Copies the geometry of that name with so many layers; 0: as many as it has here. SL_ERR_INVALID: another name, or more layers than
+// SL_MAX_LAYERS.
+enum sl_status sl_synthetic_config(const char *name, int64_t n_layers, struct sl_model_config *config_out,
+                                   struct sl_error *err);
+
 /*
- * Write config.json and model.safetensors into a folder that is there. Progress goes to standard error.
- * SL_ERR_EXHAUSTED: not enough room on its disk, checked first. SL_ERR_CANCELLED: `signals` (may be NULL) has received
- * one meanwhile. SL_ERR_IO. After a failure no file of these two is left.
+ * Writes config.json, model.safetensors and, where config->retaining_hidden > 0, retaining_heads.safetensors into a folder that exists.
+ * Progress goes to standard error. SL_ERR_EXHAUSTED: not enough room on its disk, checked first. SL_ERR_CANCELLED: `signals` (may be NULL)
+ * has received one meanwhile. SL_ERR_IO. After a failure none of these files is left.
  */
 enum sl_status sl_synthetic_write(const struct sl_model_config *config, struct sl_signals *signals, const char *dir,
                                   struct sl_error *err);
 
-// The same into a new folder below TMPDIR (or /tmp). Its path goes to dir_out; the caller removes it.
+// Does the same in a new folder below TMPDIR (or /tmp). Its path goes to dir_out; the caller removes it.
 enum sl_status sl_synthetic_create(const struct sl_model_config *config, struct sl_signals *signals, char *dir_out,
                                    size_t dir_bytes, struct sl_error *err);
 
-// The same of zeros that take no room on the disk, for who only asks how large things are; with retaining heads of `retaining_hidden`
-// rows (model/retaining.c), or 0.
-enum sl_status sl_synthetic_create_empty(const struct sl_model_config *config, int retaining_hidden, char *dir_out,
-                                         size_t dir_bytes, struct sl_error *err);
+// Does the same with matrices of zeros that take no room on the disk, for callers that only ask how large things are.
+enum sl_status sl_synthetic_create_empty(const struct sl_model_config *config, char *dir_out, size_t dir_bytes,
+                                         struct sl_error *err);
+
+// Does the same with such matrices for a device that computes its own (drawn.h); retaining heads are written.
+enum sl_status sl_synthetic_create_drawn(const struct sl_model_config *config, char *dir_out, size_t dir_bytes,
+                                         struct sl_error *err);
 
 // Remove these files and the folder. A model that is loaded stays usable: its mapping keeps what it needs.
 void sl_synthetic_remove(const char *dir);

@@ -91,22 +91,32 @@ void sl_gpu_finish_rows(struct gpu_queue *queue, const struct gpu_matrix *w, con
 void sl_gpu_matmul_wgmma(struct gpu_queue *queue, const struct gpu_matrix *w, const void *x,
                          const struct gpu_product *args);
 
+// Writes random weights (tensor/drawn.h) for w, which is stored bf16, into weights_out[w->n][w->pitch]: element i of its rows is number
+// first + i. Exact.
+void sl_gpu_draw(struct gpu_queue *queue, const struct gpu_matrix *w, uint64_t first, void *weights_out);
+
 // asked: device, [m]. Candidates are exact; lse and rest are sums in f64.
 size_t sl_gpu_pick_work(int64_t m);
 void sl_gpu_pick(struct gpu_queue *queue, const float *logits, int64_t n_vocab, const struct gpu_pick *asked, int64_t m,
                  void *work, struct gpu_picked *picked_out);
 
-// --- what ranks have (dense/ranks.cu) --------------------------------------------------------------------------------------------
+// --- what ranks exchange (dense/ranks.cu) ----------------------------------------------------------------------------------------
 
 #define GPU_MAX_PARTS 16 // SL_MAX_RANKS
 
-struct gpu_parts {
-    const float *x[GPU_MAX_PARTS]; // [n] each, device memory of any device that this one reads
-    int n;
+struct gpu_columns { // struct sl_columns
+    float *x;
+    int64_t stride, m;
+    int n_parts;
+    uint32_t bounds[GPU_MAX_PARTS + 1];
+    bool bf16;
+    void *parts;
+    size_t part_bytes;
 };
 
-// out[n] is the sum of the parts in their order, exact; it may be none of them. n < 2^31.
-void sl_gpu_add_parts(struct gpu_queue *queue, const struct gpu_parts *parts, int64_t n, float *out);
+// Exact, but for what bf16 rounds: as products round x.
+void sl_gpu_put_columns(struct gpu_queue *queue, const struct gpu_columns *columns, int rank);
+void sl_gpu_take_columns(struct gpu_queue *queue, const struct gpu_columns *columns, int rank);
 
 #ifdef __cplusplus
 }

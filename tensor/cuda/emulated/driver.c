@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "tensor/cuda/emu/emulator.h"
 
-// For tests of what becomes of a worker: the number of the kernel that goes wrong, of all, or as "40@1" of device 1's, that of device 1's which never ends, the device that has
+// For tests of what becomes of a worker: the number of the kernel that goes wrong, of all, or as "40@1" of device 1's, that of device 1's (of device 0's as "40@0") which never ends, the device that has
 // little memory, how much of it every device has, and bytes that may be pinned at a time, as by ulimit -l.
 #define FAULT      "SLUICE_EMULATED_FAULT"
 #define STALL      "SLUICE_EMULATED_STALL"
@@ -52,8 +52,8 @@ static enum sl_status open_device(int index, struct sl_error *err) {
     if (network_reaches()) {
         sl_emu_open_to_network();
     }
-    const char *stall = getenv(STALL);
-    if (stall != NULL && index == 1) {
+    const char *stall = getenv(STALL), *of_device = stall != NULL ? strchr(stall, '@') : NULL;
+    if (stall != NULL && index == (of_device != NULL ? (int)strtol(of_device + 1, NULL, 10) : 1)) {
         sl_emu_stall_at(index, strtoull(stall, NULL, 10));
     }
     if (getenv(MEMORY) != NULL) {

@@ -5,7 +5,6 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -29,7 +28,7 @@ static bool find_functions(void *library, const char *path, struct nccl_function
         {"ncclCommGetAsyncError", &f->CommGetAsyncError},
         {"ncclCommDestroy", &f->CommDestroy},
         {"ncclCommAbort", &f->CommAbort},
-        {"ncclAllReduce", &f->AllReduce},
+        {"ncclAllGather", &f->AllGather},
         {"ncclGetErrorString", &f->GetErrorString},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
@@ -65,10 +64,6 @@ static bool load(const char *path, struct sl_error *err) {
     }
     nccl.library = library;
     sl_log_info("cuda", "nccl=%d", version);
-    if (getenv("NCCL_ALGO") == NULL || getenv("NCCL_PROTO") == NULL) {
-        sl_log_info("cuda",
-                    "nccl chooses the order of large sums; NCCL_ALGO=Ring NCCL_PROTO=Simple makes it one always");
-    }
     return true;
 }
 

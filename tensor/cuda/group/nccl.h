@@ -13,8 +13,7 @@
 #define NCCL_CONFIG_MAGIC  0xcafebeefu
 
 enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7 }; // of ncclResult_t
-enum { NCCL_FLOAT32 = 7 };                       // of ncclDataType_t
-enum { NCCL_SUM = 0 };                           // of ncclRedOp_t
+enum { NCCL_INT8 = 0 };                          // of ncclDataType_t
 
 struct nccl_comm; // ncclComm_t leads to it
 
@@ -37,7 +36,7 @@ struct nccl_functions {
     int (*CommGetAsyncError)(struct nccl_comm *comm, int *result_out);
     int (*CommDestroy)(struct nccl_comm *comm);
     int (*CommAbort)(struct nccl_comm *comm);
-    int (*AllReduce)(const void *x, void *sum, size_t n, int type, int operation, struct nccl_comm *comm, void *stream);
+    int (*AllGather)(const void *part, void *parts, size_t n, int type, struct nccl_comm *comm, void *stream);
     const char *(*GetErrorString)(int result);
 };
 

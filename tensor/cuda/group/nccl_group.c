@@ -2,258 +2,194 @@
 /*
  * Purpose: see nccl_group.h.
  *
- * Design: ranks are threads of one process, whose devices read each other's memory. A small sum is one kernel a rank: x is copied into a slot of the rank's own, an event
- *         recorded behind that; the threads meet; every queue comes behind the others' events, and adds up all slots in the order of
- *         ranks. No kernel waits for another one: what does not come is a thread, and that has a deadline (tensor/group/meeting.h). A large sum is NCCL's (watch.h), behind
- *         a meeting too.
- *         There are two slots a rank, by turns. Who queues sum k + 2 into a slot has queued, at sum k + 1, a wait for events that lie behind everybody's
- *         kernel of sum k, and has met all who have queued their wait for this slot's event: so both may be used again.
- *         What others reach lies in the hall, and goes with the last who leaves.
+ * Design: every rank has a communicator of the group's own, made without blocking, so that no call of NCCL waits for a thread that
+ *         does not come: a call that is in progress is asked again until it is done, or for still_ms. A gather that is queued runs on the
+ *         rank's compute stream, where its kernel waits for the other ranks' kernels without a deadline. tensor/ranks sees that
+ *         nothing gets done, and aborts the group: ncclCommAbort ends the kernels.
+ * Threads: a rank's lock is held around calls for its communicator, none of which blocks.
  */
 #include "tensor/cuda/group/nccl_group.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
+#include <unistd.h>
 
-#include "tensor/cuda/dense/launch.h"
-#include "tensor/cuda/group/watch.h"
+#include "tensor/cuda/group/nccl.h"
 #include "tensor/cuda/launching.h"
 #include "tensor/cuda/table/device.h"
 
-#define SLOT_BYTES     ((size_t)512 << 10)
-#define SMALL_BYTES(n) (SLOT_BYTES / ((n) > 4 ? 2 : 1)) // sums below it are ours: everybody reads what all have
+#define CONNECT_MS 60000 // finding out how devices reach each other takes seconds
+#define EAGER      1000  // times that NCCL is asked before the thread sleeps in between
+#define NAP_US     50
 
-// Of one rank, for all.
-struct part {
-    char *slots[2]; // [SLOT_BYTES]
-    struct gpu_event *written[2];
-    _Atomic uint64_t n_begun; // see watch.h
+struct end { // of a rank
+    pthread_mutex_t lock;
+    struct nccl_comm *comm; // NULL: none yet, or ended
+    _Atomic uint64_t n_calls;
 };
 
-struct commons { // in the hall, behind the seats
-    _Atomic int n_inside;
-    struct nccl_id id; // rank 0's
-    struct part parts[SL_MAX_RANKS];
-};
-
-struct end {
+struct nccl_group {
     struct sl_group group;
-    struct sl_meeting meeting;
-    struct commons *commons;
-    const struct gpu_driver *driver;
-    struct sl_stream *stream;
-    struct gpu_watch watch;
-    _Atomic uint64_t *n_begun[SL_MAX_RANKS];
-    unsigned turn; // whose slots are next
+    const struct nccl_functions *nccl;
+    struct nccl_id id;
+    int n;
+    int64_t still_ms;
+    atomic_bool aborted;
+    atomic_int lost; // -1: none
+    struct end ends[];
 };
 
-static struct end *end_of(struct sl_group *group) {
-    return (struct end *)group;
+static struct nccl_group *of(struct sl_group *group) {
+    return (struct nccl_group *)group;
 }
 
-// --- collectives -------------------------------------------------------------------------------------------------------
+// --- ending ------------------------------------------------------------------------------------------------------------
 
-// x goes into the own slot, all meet, and from here on the queue may read everybody's. `all`: bytes of the whole collective.
-static enum sl_status exchange(struct end *e, struct gpu_queue *queue, enum sl_purpose what, const void *x,
-                               size_t bytes, size_t all, struct sl_error *err) {
-    struct part *parts = e->commons->parts, *mine = &parts[e->group.rank];
-    unsigned s = e->turn & 1;
-    const struct sl_errand errand = {.what = what, .amount = all};
-    if (sl_meeting_lost(&e->meeting) >= 0) {
-        return sl_meeting_say_lost(&e->meeting, err);
-    }
-    e->driver->copy(queue, mine->slots[s], x, bytes);
-    e->driver->event_record(mine->written[s], queue);
-    enum sl_status status = sl_meeting_come(&e->meeting, &errand, err);
-    for (int r = 0; r < e->group.size && status == SL_OK; r++) {
-        if (r != e->group.rank) {
-            e->driver->event_before(parts[r].written[s], queue);
+static void end_all(struct nccl_group *g, const char *what, int (*how)(struct nccl_comm *)) {
+    for (int r = 0; r < g->n; r++) {
+        pthread_mutex_lock(&g->ends[r].lock);
+        struct nccl_comm *comm = g->ends[r].comm;
+        g->ends[r].comm = NULL;
+        if (comm != NULL) {
+            sl_cuda_launching(what);
+            (void)how(comm); // there is nothing else to be done
         }
+        pthread_mutex_unlock(&g->ends[r].lock);
     }
-    return status;
 }
 
-static enum sl_status sum_small(struct end *e, struct gpu_queue *queue, float *x, int64_t n, struct sl_error *err) {
-    size_t bytes = (size_t)n * sizeof *x;
-    struct gpu_parts parts = {.n = e->group.size};
-    enum sl_status status = exchange(e, queue, SL_PURPOSE_SUM, x, bytes, bytes, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    for (int r = 0; r < e->group.size; r++) {
-        parts.x[r] = (const float *)e->commons->parts[r].slots[e->turn & 1];
-    }
-    sl_gpu_add_parts(queue, &parts, n, x);
-    e->turn++;
-    return SL_OK;
-}
-
-static enum sl_status sum(struct sl_group *group, struct sl_stream *stream, float *x, int64_t n, struct sl_error *err) {
-    struct end *e = end_of(group);
-    struct gpu_queue *queue = sl_gpu_stream(stream)->queue;
-    size_t bytes = (size_t)n * sizeof *x;
-    e->stream = stream;
-    if (n == 0) {
-        return SL_OK;
-    }
-    if (bytes <= SMALL_BYTES(group->size)) {
-        return sum_small(e, queue, x, n, err);
-    }
-    const struct sl_errand errand = {.what = SL_PURPOSE_SUM, .amount = bytes};
-    enum sl_status status = sl_meeting_come(&e->meeting, &errand, err);
-    return status == SL_OK ? sl_gpu_watch_sum(&e->watch, queue, x, n, err) : status;
-}
-
-static enum sl_status gather(struct sl_group *group, struct sl_stream *stream, const void *x, size_t bytes, void *out,
-                             struct sl_error *err) {
-    struct end *e = end_of(group);
-    struct gpu_queue *queue = sl_gpu_stream(stream)->queue;
-    enum sl_status status = SL_OK;
-    e->stream = stream;
-    for (size_t at = 0; at < bytes && status == SL_OK; at += SLOT_BYTES) {
-        size_t n = bytes - at < SLOT_BYTES ? bytes - at : SLOT_BYTES;
-        status = exchange(e, queue, SL_PURPOSE_GATHER, (const char *)x + at, n, bytes, err);
-        for (int r = 0; r < group->size && status == SL_OK; r++) {
-            e->driver->copy(queue, (char *)out + (size_t)r * bytes + at, e->commons->parts[r].slots[e->turn & 1], n);
-        }
-        e->turn++;
-    }
-    return status;
-}
-
-static enum sl_status meet(struct sl_group *group, enum sl_status mine, int *whose_out, struct sl_error *err_inout) {
-    return sl_meeting_meet(&end_of(group)->meeting, mine, whose_out, err_inout);
-}
-
-static void abandon(struct sl_group *group) {
-    sl_meeting_abandon(&end_of(group)->meeting);
+static void abort_group(struct sl_group *group) {
+    struct nccl_group *g = of(group);
+    atomic_store(&g->aborted, true);
+    end_all(g, "ncclCommAbort", g->nccl->CommAbort);
 }
 
 static int lost(const struct sl_group *group) {
-    return sl_meeting_lost(&((const struct end *)group)->meeting);
+    return atomic_load(&((const struct nccl_group *)group)->lost);
 }
 
-// --- joining and leaving -----------------------------------------------------------------------------------------------
+static void close_group(struct sl_group *group) {
+    struct nccl_group *g = of(group);
+    end_all(g, "ncclCommDestroy", g->nccl->CommDestroy);
+    for (int r = 0; r < g->n; r++) {
+        pthread_mutex_destroy(&g->ends[r].lock);
+    }
+    free(g);
+}
 
-static enum sl_status open_part(struct end *e, struct sl_error *err) {
-    struct part *mine = &e->commons->parts[e->group.rank];
-    for (int s = 0; s < 2; s++) {
-        mine->slots[s] = e->driver->alloc(SLOT_BYTES);
-        mine->written[s] = mine->slots[s] != NULL ? e->driver->event_open() : NULL;
-        if (mine->written[s] == NULL) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "rank %d has no room for %zu bytes to add up in", e->group.rank,
-                           2 * SLOT_BYTES);
+// --- what NCCL does ----------------------------------------------------------------------------------------------------
+
+static enum sl_status say_ended(const struct nccl_group *g, const char *what, struct sl_error *err) {
+    int rank = atomic_load(&g->lost);
+    return rank >= 0 ? sl_fail(err, SL_ERR_PEER_LOST, "rank %d of %d has not come to %s", rank, g->n, what)
+                     : sl_fail(err, SL_ERR_PEER_LOST, "%s: the group has ended", what);
+}
+
+// The first rank that has called less often than this one, or this one: its call does not end though all have come.
+static enum sl_status lose(struct nccl_group *g, int rank, const char *what, int64_t wait_ms, struct sl_error *err) {
+    int late = rank, none = -1;
+    for (int r = g->n - 1; r >= 0; r--) {
+        late = atomic_load(&g->ends[r].n_calls) < atomic_load(&g->ends[rank].n_calls) ? r : late;
+    }
+    (void)atomic_compare_exchange_strong(&g->lost, &none, late);
+    return late == rank ? sl_fail(err, SL_ERR_PEER_LOST, "rank %d of %d: %s has not ended for %.1f s", rank, g->n, what,
+                                  (double)wait_ms / 1000)
+                        : sl_fail(err, SL_ERR_PEER_LOST, "rank %d of %d has not come to %s for %.1f s", late, g->n,
+                                  what, (double)wait_ms / 1000);
+}
+
+// Waits until NCCL has done what began with `result`. Naps are counted, not the clock: a process that is stopped as a whole loses no rank.
+static enum sl_status settle(struct nccl_group *g, int rank, const char *what, int result, int64_t wait_ms,
+                             struct sl_error *err) {
+    struct end *end = &g->ends[rank];
+    for (int64_t i = 0; result == NCCL_IN_PROGRESS; i++) {
+        if (atomic_load(&g->aborted)) {
+            return say_ended(g, what, err);
         }
-    }
-    return SL_OK;
-}
-
-// Everybody has waited for its own queue: nobody reads any more.
-static void close_parts(struct end *e) {
-    for (int r = 0; r < SL_MAX_RANKS; r++) {
-        struct part *part = &e->commons->parts[r];
-        for (int s = 0; s < 2; s++) {
-            if (part->slots[s] != NULL) {
-                e->driver->free(part->slots[s]);
-                part->slots[s] = NULL;
-            }
-            if (part->written[s] != NULL) {
-                e->driver->event_close(&part->written[s]);
-            }
+        if ((i - EAGER) * NAP_US > wait_ms * 1000) {
+            return lose(g, rank, what, wait_ms, err);
         }
-    }
-}
-
-// Behind the first meeting. Whatever comes of it, all ranks are told of it at the second.
-static enum sl_status set_up(struct end *e, const struct nccl_functions *nccl, struct sl_error *err) {
-    struct commons *commons = e->commons;
-    enum sl_status status = open_part(e, err);
-    if (status == SL_OK) {
-        status = sl_gpu_watch_init(&e->watch, nccl, e->driver, &e->meeting, e->n_begun, err);
-    }
-    if (status == SL_OK && e->group.rank == 0) {
-        int result = nccl->GetUniqueId(&commons->id);
-        if (result != NCCL_SUCCESS) {
-            status = sl_fail(err, SL_ERR_INTERNAL, "ncclGetUniqueId: NCCL says %d, %s", result,
-                             nccl->GetErrorString(result));
+        if (i >= EAGER) {
+            usleep(NAP_US);
         }
+        pthread_mutex_lock(&end->lock);
+        int asked = end->comm != NULL ? g->nccl->CommGetAsyncError(end->comm, &result) : NCCL_SUCCESS;
+        pthread_mutex_unlock(&end->lock);
+        result = asked == NCCL_SUCCESS ? result : asked;
     }
-    status = sl_meeting_meet(&e->meeting, status, NULL, err);
-    return status == SL_OK ? sl_gpu_watch_connect(&e->watch, &commons->id, err) : status;
+    return result == NCCL_SUCCESS
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INTERNAL, "rank %d of %d: %s: NCCL says %d, %s; NCCL_DEBUG=INFO tells more", rank,
+                         g->n, what, result, g->nccl->GetErrorString(result));
 }
 
-static enum sl_status check(const struct sl_group_config *config, struct sl_error *err) {
-    if (!config->one_process) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "ranks that add up by NCCL are threads of one process");
+static enum sl_status gather(struct sl_group *group, int rank, struct sl_stream *stream, void *parts, size_t bytes,
+                             struct sl_error *err) {
+    static const char what[] = "ncclAllGather";
+    struct nccl_group *g = of(group);
+    struct end *end = &g->ends[rank];
+    struct gpu_queue *queue = sl_gpu_stream(stream)->queue;
+    int result = NCCL_SUCCESS;
+    atomic_fetch_add(&end->n_calls, 1);
+    pthread_mutex_lock(&end->lock);
+    bool is_open = end->comm != NULL;
+    if (is_open) {
+        sl_cuda_launching(what);
+        result = g->nccl->AllGather((char *)parts + (size_t)rank * bytes, parts, bytes, NCCL_INT8, end->comm, queue);
     }
-    if (config->device->ops->one_memory) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "rank %d computes on processors, which NCCL knows nothing of",
-                       config->rank);
-    }
-    return SL_OK;
+    pthread_mutex_unlock(&end->lock);
+    return is_open ? settle(g, rank, what, result, g->still_ms, err) : say_ended(g, what, err);
 }
 
-// What becomes of the hall's parts is for the last one inside, be it that others never came.
-static void step_out(struct end *e) {
-    if (atomic_fetch_sub(&e->commons->n_inside, 1) == 1) {
-        close_parts(e);
-    }
+// --- opening and joining -----------------------------------------------------------------------------------------------
+
+static enum sl_status join(struct sl_group *group, int rank, struct sl_stream *stream, struct sl_error *err) {
+    static const char what[] = "ncclCommInitRank";
+    struct nccl_group *g = of(group);
+    struct end *end = &g->ends[rank];
+    struct nccl_config config = {.size = sizeof config, .magic = NCCL_CONFIG_MAGIC, .version = NCCL_LEAST_VERSION};
+    (void)sl_gpu_stream(stream); // this thread's device from now on
+    atomic_fetch_add(&end->n_calls, 1);
+    pthread_mutex_lock(&end->lock);
+    sl_cuda_launching(what);
+    int result = g->nccl->CommInitRankConfig(&end->comm, g->n, g->id, rank, &config);
+    pthread_mutex_unlock(&end->lock);
+    return settle(g, rank, what, result, CONNECT_MS, err);
 }
 
-static void leave(struct sl_group *group) {
-    struct end *e = end_of(group);
-    (void)sl_stream_wait(e->stream, NULL); // whether it has failed or not, nothing of it runs any more
-    sl_gpu_watch_cleanup(&e->watch);
-    step_out(e);
-    sl_meeting_leave(&e->meeting);
-    free(e);
-}
-
-static enum sl_status join(const struct sl_group_config *config, struct sl_group **group_out, struct sl_error *err) {
-    const struct sl_meeting_config place = {config->hall, config->rank, config->size, config->deadline_ms, NULL};
-    enum sl_status status = sl_meeting_check(&place, err);
-    status = status == SL_OK ? check(config, err) : status;
-    if (status != SL_OK) {
-        return status;
-    }
+static enum sl_status open_group(int n, int64_t still_ms, struct sl_group **group_out, struct sl_error *err) {
     const struct nccl_functions *nccl = sl_nccl_open(NULL, err);
     if (nccl == NULL) {
         return SL_ERR_UNSUPPORTED;
     }
-    struct end *e = calloc(1, sizeof *e);
-    if (e == NULL) {
+    struct nccl_group *g = calloc(1, sizeof *g + (size_t)n * sizeof *g->ends);
+    if (g == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    e->group = (struct sl_group){&sl_group_nccl, config->rank, config->size};
-    e->commons = (struct commons *)((char *)config->hall + sl_meeting_hall_bytes());
-    e->stream = sl_device_stream(config->device, SL_STREAM_COMPUTE);
-    e->driver = sl_gpu_stream(e->stream)->driver;
-    for (int r = 0; r < config->size; r++) {
-        e->n_begun[r] = &e->commons->parts[r].n_begun;
+    g->group.ops = &sl_group_nccl;
+    g->nccl = nccl;
+    g->n = n;
+    g->still_ms = still_ms;
+    atomic_store(&g->lost, -1);
+    int result = nccl->GetUniqueId(&g->id);
+    if (result != NCCL_SUCCESS) {
+        free(g);
+        return sl_fail(err, SL_ERR_INTERNAL, "ncclGetUniqueId: NCCL says %d, %s", result, nccl->GetErrorString(result));
     }
-    atomic_fetch_add(&e->commons->n_inside, 1);
-    status = sl_meeting_join(&e->meeting, &place, err);
-    if (status != SL_OK) {
-        step_out(e);
-        free(e);
-        return status;
+    for (int r = 0; r < n; r++) {
+        pthread_mutex_init(&g->ends[r].lock, NULL);
     }
-    status = set_up(e, nccl, err);
-    if (status != SL_OK) {
-        leave(&e->group);
-        return status;
-    }
-    *group_out = &e->group;
+    *group_out = &g->group;
     return SL_OK;
 }
 
 const struct sl_group_ops sl_group_nccl = {
     .name = "nccl",
+    .open = open_group,
     .join = join,
-    .leave = leave,
-    .sum = sum,
     .gather = gather,
-    .meet = meet,
-    .abandon = abandon,
+    .abort = abort_group,
     .lost = lost,
+    .close = close_group,
 };

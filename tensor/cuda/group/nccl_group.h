@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a group of GPUs of one process (tensor/group/group.h): small sums by a kernel over each other's memory, large ones by NCCL.
+// Purpose: a group of GPUs of one process that gathers by ncclAllGather.
 #pragma once
 
-#include "tensor/group/group.h"
+#include "tensor/group.h"
 
 extern const struct sl_group_ops sl_group_nccl;

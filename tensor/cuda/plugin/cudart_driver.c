@@ -22,6 +22,11 @@
 #define LEAST_CAPABILITY 80 // bf16 tensor cores, cp.async
 #define N_RECENT         4  // names that a failure is told with
 #define MOST_DEVICES     16
+#if CUDART_VERSION >= 13000
+#define LEAST_DRIVER "580" // its release, for people
+#else
+#define LEAST_DRIVER "525"
+#endif
 
 static struct {
     pthread_mutex_t lock; // of opening, and of the first failure
@@ -114,14 +119,40 @@ void sl_cuda_launched(void) {
 
 // --- the device ------------------------------------------------------------------------------------------------------------
 
+// "550.54.14", as the kernel's module says; "" where it says nothing.
+static void read_release(char *text, size_t bytes) {
+    char line[256] = "", digits[32] = "";
+    FILE *file = fopen("/proc/driver/nvidia/version", "r");
+    if (file != NULL) {
+        const char *said = fgets(line, sizeof line, file);
+        const char *module = said != NULL ? strstr(said, "Kernel Module") : NULL;
+        module = module != NULL ? strpbrk(module, "0123456789") : NULL;
+        if (module == NULL || sscanf(module, "%31[0-9.]", digits) != 1) {
+            digits[0] = '\0';
+        }
+        fclose(file);
+    }
+    snprintf(text, bytes, "%s", digits);
+}
+
+// Drivers run programs of every toolkit of their own major version, and of older ones.
+static enum sl_status refuse_driver(int driver, struct sl_error *err) {
+    char release[32];
+    read_release(release, sizeof release);
+    return sl_fail(
+        err, SL_ERR_UNSUPPORTED,
+        "the NVIDIA driver %s%sis for CUDA %d.%d, and this plugin, of CUDA %d.%d, needs driver %s or newer: update the "
+        "driver, or build the plugin with a toolkit of CUDA %d (12.8 or newer)",
+        release, release[0] ? " " : "", driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+        CUDART_VERSION % 1000 / 10, LEAST_DRIVER, driver / 1000);
+}
+
 static enum sl_status find_device(int index, struct sl_error *err) {
     int n = 0, driver = 0, major = 0, minor = 0;
     (void)cudaDriverGetVersion(&driver); // 0: none
     cudaError_t error = cudaGetDeviceCount(&n);
     if (error == cudaErrorInsufficientDriver && driver > 0) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "the NVIDIA driver is for CUDA %d.%d, %d.%d is needed (CUDA says %d)",
-                       driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10,
-                       (int)error);
+        return refuse_driver(driver, err);
     }
     if (error != cudaSuccess) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "no NVIDIA driver (CUDA says %d); nvidia-smi must work", (int)error);
@@ -285,8 +316,10 @@ static void *alloc(size_t bytes) {
 }
 
 static void free_block(void *block) {
-    make_current();
-    check(cudaFree(block), "cudaFree");
+    if (block != NULL) {
+        make_current();
+        check(cudaFree(block), "cudaFree");
+    }
 }
 
 static void *alloc_shared(size_t bytes) {
@@ -300,9 +333,12 @@ static void *alloc_shared(size_t bytes) {
     return check(error, "cudaHostAlloc") ? block : NULL;
 }
 
+// CUDA calls NULL invalid, and the device would count as failed from then on.
 static void free_shared(void *block) {
-    make_current();
-    check(cudaFreeHost(block), "cudaFreeHost");
+    if (block != NULL) {
+        make_current();
+        check(cudaFreeHost(block), "cudaFreeHost");
+    }
 }
 
 static enum sl_status share(void *base, size_t bytes, struct sl_error *err) {

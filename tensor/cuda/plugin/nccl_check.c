@@ -7,8 +7,7 @@
 #define SAME(theirs, ours) _Static_assert((int)(theirs) == (int)(ours), #theirs)
 SAME(ncclSuccess, NCCL_SUCCESS);
 SAME(ncclInProgress, NCCL_IN_PROGRESS);
-SAME(ncclFloat32, NCCL_FLOAT32);
-SAME(ncclSum, NCCL_SUM);
+SAME(ncclInt8, NCCL_INT8);
 _Static_assert(sizeof(ncclUniqueId) == sizeof(struct nccl_id), "ncclUniqueId");
 _Static_assert(offsetof(ncclConfig_t, size) == offsetof(struct nccl_config, size) &&
                    offsetof(ncclConfig_t, magic) == offsetof(struct nccl_config, magic) &&
@@ -27,7 +26,7 @@ _Static_assert(TAKES(ncclCommInitRankConfig, ncclResult_t(ncclComm_t *, int, ncc
 _Static_assert(TAKES(ncclCommGetAsyncError, ncclResult_t(ncclComm_t, ncclResult_t *)), "ncclCommGetAsyncError");
 _Static_assert(TAKES(ncclCommDestroy, ncclResult_t(ncclComm_t)), "ncclCommDestroy");
 _Static_assert(TAKES(ncclCommAbort, ncclResult_t(ncclComm_t)), "ncclCommAbort");
-_Static_assert(TAKES(ncclAllReduce,
-                     ncclResult_t(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t)),
-               "ncclAllReduce");
+_Static_assert(TAKES(ncclAllGather,
+                     ncclResult_t(const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t)),
+               "ncclAllGather");
 _Static_assert(TAKES(ncclGetErrorString, const char *(ncclResult_t)), "ncclGetErrorString");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: weights, products, norms and rotations. See ops.h.
+#include <assert.h>
 #include <stdlib.h>
 
 #include "tensor/cuda/table/library.h"
@@ -40,27 +41,48 @@ static void unpack(struct sl_matrix *matrix) {
     matrix->packed_bytes = 0;
 }
 
-static enum sl_status pack_into(struct sl_stream *stream, enum sl_memory memory, struct sl_matrix *matrix,
-                                struct sl_error *err) {
-    struct sl_device *device = stream->device;
+// Takes memory for a matrix, which kernels find from here on; what it holds is for the caller to write.
+static enum sl_status take_packed(struct sl_device *device, enum sl_memory memory, struct sl_matrix *matrix,
+                                  struct sl_error *err) {
     struct gpu_packed *packed = calloc(1, sizeof *packed);
     if (packed == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
     sl_gpu_matrix_describe(matrix, &packed->matrix);
-    size_t bytes = packed->matrix.bytes;
     packed->device = device;
     packed->memory = memory;
-    packed->block = sl_device_alloc(device, memory, bytes);
+    packed->block = sl_device_alloc(device, memory, packed->matrix.bytes);
+    if (packed->block == NULL) {
+        size_t bytes = packed->matrix.bytes;
+        free(packed);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "the device has no room for %zu bytes of weights%s", bytes,
+                       memory == SL_MEMORY_SHARED ? ", which it would read from the host's memory" : "");
+    }
+    bool is_quantized = matrix->format != SL_WEIGHT_STORED;
+    packed->matrix.weights = packed->block;
+    packed->matrix.scales = is_quantized ? (const uint16_t *)((char *)packed->block + packed->matrix.scales_at) : NULL;
+    packed->matrix.bias = matrix->bias;
+    packed->matrix.up_bias = matrix->up_bias > 0 ? matrix->up_bias : matrix->n / 2;
+    packed->matrix.first_id = matrix->first_id;
+    matrix->rounds_x = packed->matrix.kind != GPU_WEIGHT_F32 && packed->matrix.kind != GPU_WEIGHT_F16;
+    matrix->packed = packed;
+    matrix->packed_bytes = packed->matrix.bytes;
+    return SL_OK;
+}
+
+static enum sl_status pack_into(struct sl_stream *stream, enum sl_memory memory, struct sl_matrix *matrix,
+                                struct sl_error *err) {
+    enum sl_status status = take_packed(stream->device, memory, matrix, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct gpu_packed *packed = matrix->packed;
+    size_t bytes = packed->matrix.bytes;
     bool stays = memory == SL_MEMORY_SHARED;
     struct packing packing = {matrix, &packed->matrix,
-                              stays ? packed->block : sl_device_alloc(device, SL_MEMORY_SHARED, bytes)};
-    matrix->packed = packed;
-    matrix->packed_bytes = bytes;
-    enum sl_status status = SL_OK;
-    if (packed->block == NULL || packing.bytes == NULL) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "the device has no room for %zu bytes of weights%s", bytes,
-                         stays ? ", which it would read from the host's memory" : "");
+                              stays ? packed->block : sl_device_alloc(stream->device, SL_MEMORY_SHARED, bytes)};
+    if (packing.bytes == NULL) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "no room for %zu bytes of weights in the host's memory", bytes);
     } else {
         sl_stream_run(stream, matrix->n, 16, pack_rows_of, &packing);
         if (!stays) {
@@ -69,19 +91,12 @@ static enum sl_status pack_into(struct sl_stream *stream, enum sl_memory memory,
         status = sl_stream_wait(stream, err);
     }
     if (!stays) {
-        sl_device_free(device, SL_MEMORY_SHARED, packing.bytes);
+        sl_device_free(stream->device, SL_MEMORY_SHARED, packing.bytes);
     }
     if (status != SL_OK) {
         unpack(matrix);
-        return status;
     }
-    bool is_quantized = matrix->format != SL_WEIGHT_STORED;
-    packed->matrix.weights = packed->block;
-    packed->matrix.scales = is_quantized ? (const uint16_t *)((char *)packed->block + packed->matrix.scales_at) : NULL;
-    packed->matrix.bias = matrix->bias;
-    packed->matrix.up_bias = matrix->up_bias > 0 ? matrix->up_bias : matrix->n / 2;
-    packed->matrix.first_id = matrix->first_id;
-    return SL_OK;
+    return status;
 }
 
 static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
@@ -91,6 +106,22 @@ static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, s
 // The host's memory, which kernels reach: of a gigabyte of embeddings a step looks up some rows.
 static enum sl_status pack_rows(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
     return pack_into(stream, SL_MEMORY_SHARED, matrix, err);
+}
+
+static enum sl_status draw(struct sl_stream *stream, struct sl_matrix *matrix, bool is_rows, uint64_t first,
+                           struct sl_error *err) {
+    assert(matrix->dtype == SL_BF16 && matrix->format == SL_WEIGHT_STORED);
+    enum sl_memory memory = is_rows ? SL_MEMORY_SHARED : SL_MEMORY_DEVICE;
+    enum sl_status status = take_packed(stream->device, memory, matrix, err);
+    if (status == SL_OK) {
+        struct gpu_packed *packed = matrix->packed;
+        sl_gpu_draw(sl_gpu_stream(stream)->queue, &packed->matrix, first, packed->block);
+        status = sl_stream_wait(stream, err);
+        if (status != SL_OK) {
+            unpack(matrix);
+        }
+    }
+    return status;
 }
 
 static const struct gpu_matrix *on_device(const struct sl_matrix *matrix) {
@@ -123,6 +154,10 @@ static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const st
     if (bytes == 0 || product.work != NULL) {
         sl_gpu_matmul(s->queue, on_device(w), &product);
     }
+}
+
+static void prepare(struct sl_stream *stream, const struct sl_matrix *w) {
+    sl_gpu_library_prepare(sl_gpu_stream(stream), on_device(w));
 }
 
 static void embed(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
@@ -165,11 +200,40 @@ static void pick(struct sl_stream *stream, const float *logits, int64_t n_vocab,
     }
 }
 
+// --- between ranks -------------------------------------------------------------------------------------------------------
+
+static struct gpu_columns columns_of(const struct sl_columns *columns) {
+    struct gpu_columns of = {.x = columns->x,
+                             .stride = columns->stride,
+                             .m = columns->m,
+                             .n_parts = columns->n_parts,
+                             .bf16 = columns->bf16,
+                             .parts = columns->parts,
+                             .part_bytes = columns->part_bytes};
+    _Static_assert(GPU_MAX_PARTS == SL_MAX_RANKS, "a part a rank");
+    for (int i = 0; i <= columns->n_parts; i++) {
+        of.bounds[i] = (uint32_t)columns->bounds[i];
+    }
+    return of;
+}
+
+static void put_columns(struct sl_stream *stream, const struct sl_columns *columns, int rank) {
+    struct gpu_columns of = columns_of(columns);
+    sl_gpu_put_columns(sl_gpu_stream(stream)->queue, &of, rank);
+}
+
+static void take_columns(struct sl_stream *stream, const struct sl_columns *columns, int rank) {
+    struct gpu_columns of = columns_of(columns);
+    sl_gpu_take_columns(sl_gpu_stream(stream)->queue, &of, rank);
+}
+
 void sl_gpu_dense_fill(struct sl_ops *ops) {
     ops->widened = SL_BF16;
     ops->pack = pack;
     ops->unpack = unpack;
     ops->pack_rows = pack_rows;
+    ops->prepare = prepare;
+    ops->draw = draw;
     ops->matmul_scratch = matmul_scratch;
     ops->matmul = matmul;
     ops->embed = embed;
@@ -177,4 +241,6 @@ void sl_gpu_dense_fill(struct sl_ops *ops) {
     ops->angles = angles;
     ops->rotate = rotate;
     ops->pick = pick;
+    ops->put_columns = put_columns;
+    ops->take_columns = take_columns;
 }

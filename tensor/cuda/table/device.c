@@ -6,12 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+
+#define LOOK_MS 50 // between two looks at a device that is waited for
+
 struct gpu_device {
     struct sl_device device;
     const struct gpu_driver *driver;
     int index;
     struct gpu_stream streams[SL_N_STREAMS];
-    atomic_bool failed;
+    atomic_bool failed, hangs; // one that hangs has failed, too
+    _Atomic int64_t still_ms;  // see sl_device_limit_waits()
 };
 
 // The driver, for what it is asked of this device.
@@ -39,8 +44,12 @@ static void close_stream(struct gpu_stream *s) {
     pthread_mutex_destroy(&s->mutex);
 }
 
+// What is queued may still run, and the driver would wait for it: nothing is closed where the device hangs.
 static void close_device(struct sl_device *device) {
     struct gpu_device *gpu = (struct gpu_device *)device;
+    if (atomic_load(&gpu->hangs)) {
+        return;
+    }
     for (int i = 0; i < SL_N_STREAMS; i++) {
         close_stream(&gpu->streams[i]);
     }
@@ -96,20 +105,23 @@ static void *alloc_block(struct sl_device *device, enum sl_memory memory, size_t
     if (bytes == 0) {
         return NULL;
     }
-    return memory == SL_MEMORY_DEVICE ? driver->alloc(bytes) : driver->alloc_shared(bytes);
+    return memory == SL_MEMORY_SHARED ? driver->alloc_shared(bytes) : driver->alloc(bytes);
 }
 
 // A block of the device goes back behind everything that is queued: whoever frees need not wait.
 static void free_block(struct sl_device *device, enum sl_memory memory, void *block) {
     struct gpu_device *gpu = (struct gpu_device *)device;
-    if (memory == SL_MEMORY_SHARED) {
-        gpu->driver->free_shared(block);
-        return;
-    }
-    for (int i = 0; i < SL_N_STREAMS; i++) {
+    for (int i = 0; i < SL_N_STREAMS && memory == SL_MEMORY_DEVICE; i++) {
         (void)sl_stream_wait(&gpu->streams[i].stream, NULL);
     }
-    gpu->driver->free(block);
+    if (atomic_load(&gpu->hangs)) {
+        return; // work may still touch it, and the driver would wait for that
+    }
+    if (memory == SL_MEMORY_DEVICE) {
+        gpu->driver->free(block);
+    } else {
+        gpu->driver->free_shared(block);
+    }
 }
 
 static enum sl_status share_block(struct sl_device *device, void *base, size_t bytes, struct sl_error *err) {
@@ -117,7 +129,14 @@ static enum sl_status share_block(struct sl_device *device, void *base, size_t b
 }
 
 static void unshare_block(struct sl_device *device, void *base) {
-    ((struct gpu_device *)device)->driver->unshare(base);
+    const struct gpu_device *gpu = (struct gpu_device *)device;
+    if (!atomic_load(&gpu->hangs)) {
+        gpu->driver->unshare(base);
+    }
+}
+
+static void limit_waits(struct sl_device *device, int64_t still_ms) {
+    atomic_store(&((struct gpu_device *)device)->still_ms, still_ms);
 }
 
 static void hold(struct sl_stream *stream) {
@@ -206,14 +225,42 @@ static bool is_reached(const struct sl_mark *mark) {
     return mark->number <= atomic_load(&s->n_reached) || s->driver->event_reached(s->events[mark->number % GPU_EVENTS]);
 }
 
+static enum sl_status say_hangs(const struct gpu_device *gpu, struct sl_error *err) {
+    return sl_fail(
+        err, SL_ERR_INTERNAL,
+        "device %d (%s) hangs: it has work and got nothing done for %.1f s. This process has to end; `dmesg` names "
+        "errors of the driver (Xid), and `nvidia-smi --gpu-reset -i %d` may bring the device back",
+        gpu->index, gpu->driver->name, (double)atomic_load(&gpu->still_ms) / 1e3, gpu->index);
+}
+
+// Waits as long as the device gets on. False: it hangs. Looks are counted, and not the clock: a process that was stopped as a whole
+// does not blame the device.
+static bool wait_while_it_moves(struct gpu_device *gpu, struct gpu_event *event) {
+    uint64_t seen = 0;
+    int64_t still_ms = -LOOK_MS; // the first look has nothing to compare with
+    while (!atomic_load(&gpu->hangs) && !gpu->driver->event_wait_until(event, sl_now_ns() + LOOK_MS * SL_NS_PER_MS)) {
+        uint64_t now = progress(&gpu->device);
+        still_ms = now == seen || still_ms < 0 ? still_ms + LOOK_MS : 0;
+        seen = now;
+        if (still_ms >= atomic_load(&gpu->still_ms)) {
+            atomic_store(&gpu->hangs, true);
+        }
+    }
+    return !atomic_load(&gpu->hangs);
+}
+
 // Of mark 0, which is reached from the beginning, it is asked whether the device has failed meanwhile.
 static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err) {
     struct gpu_stream *s = sl_gpu_stream(mark->stream);
+    struct gpu_device *gpu = (struct gpu_device *)mark->stream->device;
     if (mark->number == 0 || mark->number > atomic_load(&s->n_reached)) {
-        enum sl_status status = mark->number == 0 ? s->driver->queue_look(s->queue, err)
-                                                  : s->driver->event_wait(s->events[mark->number % GPU_EVENTS], err);
+        struct gpu_event *event = s->events[mark->number % GPU_EVENTS];
+        bool moves = mark->number == 0 ? !atomic_load(&gpu->hangs) : wait_while_it_moves(gpu, event);
+        enum sl_status status = !moves              ? say_hangs(gpu, err)
+                                : mark->number == 0 ? s->driver->queue_look(s->queue, err)
+                                                    : s->driver->event_wait(event, err); // which is reached
         if (status != SL_OK) {
-            atomic_store(&((struct gpu_device *)mark->stream->device)->failed, true);
+            atomic_store(&gpu->failed, true);
             return status;
         }
         note_at_least(&s->n_reached, mark->number);
@@ -253,6 +300,7 @@ static const struct sl_device_ops gpu_ops = {
     .reached = is_reached,
     .wait = wait_for,
     .wait_until = wait_until,
+    .limit_waits = limit_waits,
 };
 
 enum sl_status sl_gpu_device_open(const struct gpu_driver *driver, int index, struct sl_team *team,
@@ -268,6 +316,7 @@ enum sl_status sl_gpu_device_open(const struct gpu_driver *driver, int index, st
     gpu->device.ops = &gpu_ops;
     gpu->driver = driver;
     gpu->index = index;
+    atomic_store(&gpu->still_ms, SL_DEVICE_STILL_MS);
     for (int i = 0; i < SL_N_STREAMS; i++) {
         gpu->streams[i].driver = driver;
         pthread_mutex_init(&gpu->streams[i].mutex, NULL);
@@ -282,6 +331,10 @@ enum sl_status sl_gpu_device_open(const struct gpu_driver *driver, int index, st
     }
     *device_out = &gpu->device;
     return SL_OK;
+}
+
+bool sl_gpu_hangs(const struct gpu_stream *stream) {
+    return atomic_load(&((const struct gpu_device *)stream->stream.device)->hangs);
 }
 
 // --- what describes a call -----------------------------------------------------------------------------------------------
@@ -331,6 +384,9 @@ void *sl_gpu_describe(struct gpu_stream *s, const void *bytes, size_t n_bytes) {
 void *sl_gpu_grow(struct gpu_stream *s, struct gpu_block *block, size_t bytes) {
     if (bytes > block->bytes) {
         (void)sl_stream_wait(&s->stream, NULL); // what runs may be in it
+        if (sl_gpu_hangs(s)) {
+            return NULL; // the next wait says so
+        }
         s->driver->free(block->at);
         *block = (struct gpu_block){s->driver->alloc(bytes + bytes / 4), bytes + bytes / 4};
         if (block->at == NULL) {

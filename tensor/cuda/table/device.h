@@ -92,6 +92,9 @@ static inline struct gpu_stream *sl_gpu_stream(struct sl_stream *stream) {
 enum sl_status sl_gpu_device_open(const struct gpu_driver *driver, int index, struct sl_team *team,
                                   struct sl_device **device_out, struct sl_error *err);
 
+// Returns whether the device hangs (tensor/device.h): its memory must not be freed then.
+bool sl_gpu_hangs(const struct gpu_stream *stream);
+
 // Room for `bytes` (at most half a ring) of what describes a call: *here_out is the host's, the same place there is what is
 // returned. sl_gpu_describe_end() sends it. NULL: too much, or the device has failed; the next wait says so.
 void *sl_gpu_describe_begin(struct gpu_stream *stream, size_t bytes, void **here_out);

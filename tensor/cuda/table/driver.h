@@ -48,10 +48,10 @@ struct gpu_driver {
     void *(*network_view)(void *block);
     // As sl_device_network_flush().
     enum sl_status (*network_flush)(void *block, const void *seen, size_t bytes, struct sl_error *err);
-    void *(*alloc)(size_t bytes); // device memory; NULL: exhausted
-    void (*free)(void *block);
+    void *(*alloc)(size_t bytes);        // device memory; NULL: exhausted
+    void (*free)(void *block);           // accepts NULL
     void *(*alloc_shared)(size_t bytes); // host memory that kernels reach
-    void (*free_shared)(void *block);
+    void (*free_shared)(void *block);    // accepts NULL
     enum sl_status (*share)(void *base, size_t bytes, struct sl_error *err);
     void (*unshare)(void *base);
     struct gpu_queue *(*queue_open)(void); // NULL: exhausted
@@ -64,7 +64,8 @@ struct gpu_driver {
     void (*event_record)(struct gpu_event *event, struct gpu_queue *queue);
     void (*event_before)(struct gpu_event *event, struct gpu_queue *queue);
     bool (*event_reached)(struct gpu_event *event);
-    // SL_ERR_INTERNAL: the device has failed before the event, and for good; says what CUDA says.
+    // Waits without a limit: of an event that is reached, or that another thread ends. SL_ERR_INTERNAL: the device has failed before the
+    // event, and for good; says what CUDA says.
     enum sl_status (*event_wait)(struct gpu_event *event, struct sl_error *err);
     uint64_t (*progress)(void); // of all devices: as sl_device_progress(); NULL: reached events are all there is to see
     // The same, but for the status, no longer than until sl_now_ns() is `until_ns`. False: it is not reached.

@@ -147,10 +147,8 @@ enum sl_status sl_gpu_library_try(struct gpu_stream *stream, const struct gpu_li
         status = sl_fail(err, SL_ERR_EXHAUSTED, "no room for %zu bytes to try it in", x + own_x + own + 2 * sums);
     }
     (void)sl_stream_wait(&stream->stream, NULL); // what runs may be in them
-    if (block != NULL) {
+    if (!sl_gpu_hangs(stream)) {
         t.driver->free(block);
-    }
-    if (shared != NULL) {
         t.driver->free_shared(shared);
     }
     if (status == SL_OK) {
@@ -183,12 +181,20 @@ static int find_way(struct gpu_stream *s, const struct gpu_library *library, con
     return way;
 }
 
+static const struct gpu_library *library_of(const struct gpu_stream *s, const struct gpu_matrix *w) {
+    return s->driver->library != NULL && w->kind == GPU_WEIGHT_BF16 ? s->driver->library() : NULL;
+}
+
+void sl_gpu_library_prepare(struct gpu_stream *s, const struct gpu_matrix *w) {
+    const struct gpu_library *library = library_of(s, w);
+    if (library != NULL) {
+        (void)find_way(s, library, w);
+    }
+}
+
 bool sl_gpu_library_matmul(struct gpu_stream *s, const struct gpu_matrix *w, const struct gpu_product *args) {
     bool is_whole = args->n_columns <= 0 || args->n_columns == (w->gated ? w->n / 2 : w->n);
-    if (s->driver->library == NULL || w->kind != GPU_WEIGHT_BF16 || !is_whole) {
-        return false;
-    }
-    const struct gpu_library *library = s->driver->library();
+    const struct gpu_library *library = is_whole ? library_of(s, w) : NULL;
     int way = library != NULL ? find_way(s, library, w) : -1;
     if (way < 0) {
         return false;

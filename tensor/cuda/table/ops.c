@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/log.h"
+
 // One driver a process, so one table: the entries for inspection have no stream to find it by.
 static struct {
     struct sl_ops ops;
@@ -43,7 +46,10 @@ static void **bring_pages(const struct sl_kv *kv) {
         abort();
     }
     table.driver->event_record(event, queue);
-    if (table.driver->event_wait(event, NULL) != SL_OK) {
+    if (!table.driver->event_wait_until(event, sl_deadline_in_ms(SL_DEVICE_STILL_MS)) ||
+        table.driver->event_wait(event, NULL) != SL_OK) {
+        sl_log_error("cuda", "pages of the %s device did not come to the host within %d s: this process ends",
+                     table.driver->name, SL_DEVICE_STILL_MS / 1000);
         abort();
     }
     table.driver->event_close(&event);

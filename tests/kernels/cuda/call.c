@@ -12,8 +12,9 @@
 
 #include "tensor/cpu/attention/kv_page.h"
 #include "tests/kernels/cuda/device_under_test.h"
+#include "tests/kernels/tested.h"
 
-enum { MOST_PAGES = 16384, MOST_OPERATIONS = 64 };
+enum { MOST_PAGES = 65536, MOST_OPERATIONS = 64 };
 static const unsigned orders[] = {0, 1, 7};
 enum { N_ORDERS = sizeof orders / sizeof orders[0] };
 
@@ -57,7 +58,7 @@ void call_end(const char *operation) {
 bool call_has_seen_all_orders(void) {
     bool all = true;
     for (int i = 0; i < MOST_OPERATIONS && call.called[i].name != NULL; i++) {
-        if (call.called[i].n < N_ORDERS) {
+        if (call.called[i].n < N_ORDERS && is_emulated(device_under_test)) {
             fprintf(stderr, "%s was called %u times, there are %d orders of threads\n", call.called[i].name,
                     call.called[i].n, N_ORDERS);
             all = false;

@@ -5,7 +5,6 @@
 #include "tensor/cuda/emu/emulator.h"
 #include "tensor/cuda/emulated/driver.h"
 #include "tensor/cuda/table/ops.h"
-#include "tensor/group/shared.h"
 
 const char *const device_under_test = "emulated";
 
@@ -21,8 +20,4 @@ void device_under_test_order(unsigned order) {
 
 size_t device_under_test_used(void) {
     return sl_emu_used();
-}
-
-const struct sl_group_ops *device_under_test_group(void) {
-    return &sl_group_shared;
 }

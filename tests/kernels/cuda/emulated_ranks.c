@@ -5,7 +5,6 @@
 #include "tensor/cuda/emu/emulator.h"
 #include "tensor/cuda/emulated/driver.h"
 #include "tensor/cuda/table/ops.h"
-#include "tensor/group/shared.h"
 #include "tensor/ranks/ranks.h"
 
 #define N_RANKS 2
@@ -33,8 +32,4 @@ size_t device_under_test_used(void) {
         used += sl_emu_used();
     }
     return used;
-}
-
-const struct sl_group_ops *device_under_test_group(void) {
-    return &sl_group_shared;
 }

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-enum { MOST_BYTES = 48 << 20, MOST_PLACES = 8192, ALIGN = 256, PATTERN = 0xa5 };
+enum { MOST_PLACES = 40960, ALIGN = 256, PATTERN = 0xa5 };
 
 struct place {
     char *host;
@@ -21,21 +21,22 @@ struct place {
 static struct {
     struct sl_device *device;
     char *here, *there; // shared and device memory
-    size_t used;
+    size_t used, most;
     struct place places[MOST_PLACES];
     int n_places;
 } image;
 
-void image_open(struct sl_device *device) {
+void image_open(struct sl_device *device, size_t most_bytes) {
     image.device = device;
-    image.here = sl_device_alloc(device, SL_MEMORY_SHARED, MOST_BYTES);
-    image.there = sl_device_alloc(device, SL_MEMORY_DEVICE, MOST_BYTES);
+    image.most = most_bytes;
+    image.here = sl_device_alloc(device, SL_MEMORY_SHARED, most_bytes);
+    image.there = sl_device_alloc(device, SL_MEMORY_REPLICATED, most_bytes); // as a model's activations on ranks
     assert_true(image.here != NULL && image.there != NULL);
 }
 
 void image_close(void) {
     sl_device_free(image.device, SL_MEMORY_SHARED, image.here);
-    sl_device_free(image.device, SL_MEMORY_DEVICE, image.there);
+    sl_device_free(image.device, SL_MEMORY_REPLICATED, image.there);
 }
 
 static void *name(const void *at, size_t bytes, bool written) {
@@ -53,7 +54,7 @@ static void *name(const void *at, size_t bytes, bool written) {
         assert_true(apart || !(written || p->written));
     }
     size_t room = (bytes + ALIGN - 1) / ALIGN * ALIGN + ALIGN;
-    assert_true(image.n_places < MOST_PLACES && image.used + room <= MOST_BYTES);
+    assert_true(image.n_places < MOST_PLACES && image.used + room <= image.most);
     image.places[image.n_places++] = (struct place){host, image.used, bytes, written};
     memcpy(image.here + image.used, host, bytes);
     memset(image.here + image.used + bytes, PATTERN, room - bytes);

@@ -13,7 +13,7 @@
 #include "tensor/device.h"
 
 // One a process.
-void image_open(struct sl_device *device);
+void image_open(struct sl_device *device, size_t most_bytes);
 void image_close(void);
 
 // Where `bytes` at `host` are on the device; NULL stays NULL. A range within one that was named since the last image_down() is part of

@@ -74,7 +74,8 @@ static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
 static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
     struct sl_matmul to = *args;
     to.x = rows_of(args->x, args->m, args->x_stride, w->k, READ);
-    to.y = rows_of(args->y, args->m, args->y_stride, sl_matrix_outputs(w), WRITTEN);
+    int64_t columns = args->n_columns > 0 ? args->n_columns : sl_matrix_outputs(w);
+    to.y = rows_of(args->y, args->m, args->y_stride, columns, WRITTEN);
     CALL(matmul, matrix_of(w), &to);
 }
 
@@ -259,6 +260,11 @@ static void read_positions(const struct sl_kv *kv, int64_t *positions_out) {
 // --- the table -------------------------------------------------------------------------------------------------------
 
 static struct sl_ops table;
+static size_t image_bytes = (size_t)48 << 20;
+
+void tested_room(size_t bytes) {
+    image_bytes = bytes;
+}
 
 static void close_device(void) {
     bool all = call_has_seen_all_orders();
@@ -283,7 +289,7 @@ static void open_device(void) {
         abort();
     }
     here.stream = sl_device_stream(here.device, SL_STREAM_COMPUTE);
-    image_open(here.device);
+    image_open(here.device, image_bytes);
     table = (struct sl_ops){.name = here.ops->name,
                             .host = here.ops->host,
                             .pack = pack,

@@ -75,6 +75,31 @@ static void test_child_ready_line_is_kept(void **state) {
     sl_child_cleanup(&child);
 }
 
+// They count as progress, and are kept out of the log; what only looks like one is passed on.
+static void test_child_loading_lines_are_taken(void **state) {
+    (void)state;
+    struct sl_child child =
+        shell("x", "sleep 0.1; echo loading done=5 total=10; echo loading done=9 total=0; echo loading x");
+    int64_t started_ns = child.moved_ns;
+    assert_true(sl_now_ns() - started_ns < 10 * SL_NS_PER_S);
+    char *text = pump_to_end(&child);
+    assert_null(strstr(text, "done=5"));
+    assert_non_null(strstr(text, "x            | loading done=9 total=0\n"));
+    assert_non_null(strstr(text, "x            | loading x\n"));
+    free(text);
+    assert_int_equal(child.done_bytes, 5);
+    assert_int_equal(child.total_bytes, 10);
+    assert_true(child.moved_ns - started_ns >= 100 * SL_NS_PER_MS);
+    sl_child_cleanup(&child);
+    child = shell("x", "sleep 0.1; echo loading done=11 total=10 >&2; echo loading done=11 total=10"); // at most all
+    text = pump_to_end(&child);
+    assert_string_equal(text,
+                        "x            | loading done=11 total=10\n"); // what stands on standard error is no report
+    free(text);
+    assert_int_equal(child.done_bytes, 10);
+    sl_child_cleanup(&child);
+}
+
 static void test_child_long_output_does_not_block(void **state) {
     (void)state;
     // More than a pipe holds, in one line.
@@ -168,6 +193,7 @@ int main(void) {
         cmocka_unit_test(test_child_lines_carry_its_name),
         cmocka_unit_test(test_child_lines_of_json_stay_as_they_are),
         cmocka_unit_test(test_child_ready_line_is_kept),
+        cmocka_unit_test(test_child_loading_lines_are_taken),
         cmocka_unit_test(test_child_long_output_does_not_block),
         cmocka_unit_test(test_child_end_is_described),
         cmocka_unit_test(test_child_hears_signals_that_its_parent_blocks),

@@ -149,6 +149,31 @@ static void test_follow_shows_what_is_unknown_as_unknown(void **state) {
     }
 }
 
+static void test_follow_says_what_is_kept(void **state) {
+    (void)state;
+    static const struct {
+        Sluice__V1__Kept kept, kept_state;
+        const char *line;
+    } cases[] = {
+        {SLUICE__V1__KEPT__KEPT_PENDING, 0, "kept         the prompt: on its way to a store\n"},
+        {SLUICE__V1__KEPT__KEPT_NOT_TOO_LARGE, SLUICE__V1__KEPT__KEPT_STORED,
+         "kept         the prompt: no, too_large; its beginning: in a store\n"},
+        {SLUICE__V1__KEPT__KEPT_NOT_SAID, 99, NULL}, // of a newer worker
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
+        statistics.kept = cases[i].kept;
+        statistics.kept_state = cases[i].kept_state;
+        char *text;
+        size_t n_bytes;
+        FILE *file = open_memstream(&text, &n_bytes);
+        sl_statistics_print(&statistics, file);
+        fclose(file);
+        assert_true(cases[i].line ? strstr(text, cases[i].line) != NULL : strstr(text, "kept ") == NULL);
+        free(text);
+    }
+}
+
 static void test_follow_says_that_an_answer_is_empty(void **state) {
     (void)state;
     for (int chat = 0; chat < 2; chat++) {
@@ -281,6 +306,7 @@ int main(void) {
         cmocka_unit_test(test_follow_streams_the_answer_and_ends_with_statistics),
         cmocka_unit_test(test_follow_prints_error_estimates_where_there_are_some),
         cmocka_unit_test(test_follow_shows_what_is_unknown_as_unknown),
+        cmocka_unit_test(test_follow_says_what_is_kept),
         cmocka_unit_test(test_follow_says_that_an_answer_is_empty),
         cmocka_unit_test(test_follow_says_why_a_short_capsule_is_larger),
         cmocka_unit_test(test_follow_draws_progress_on_a_terminal_until_the_answer),

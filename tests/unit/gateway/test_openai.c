@@ -212,8 +212,16 @@ static void test_one_object(void **state) {
     char *drawn = sl_openai_whole(&answer, &finished);
     assert_non_null(drawn);
     assert_non_null(strstr(drawn, "\"sampling\":{\"temperature\":0.5,\"top_k\":20,"));
-    free(drawn);
     statistics.sampling = NULL;
+    assert_null(strstr(drawn, "kept")); // nothing is said of copies
+    free(drawn);
+    statistics.kept = SLUICE__V1__KEPT__KEPT_NOT_TOO_LARGE;
+    statistics.kept_state = SLUICE__V1__KEPT__KEPT_STORED;
+    drawn = sl_openai_whole(&answer, &finished);
+    assert_non_null(drawn);
+    assert_non_null(strstr(drawn, "\"kept\":\"too_large\",\"kept_state\":\"stored\""));
+    free(drawn);
+    statistics.kept = statistics.kept_state = SLUICE__V1__KEPT__KEPT_NOT_SAID;
 
     char *none = sl_openai_whole(&answer, &finished); // without any token
     assert_non_null(none);

@@ -37,7 +37,7 @@ static inline struct run_model run_start(const char *folder, const char *tier, e
     struct run_model f = {0};
     struct sl_error err = {0};
     assert_int_equal(sl_ops_select(tier, &f.ops, &err), SL_OK);
-    if (sl_model_load(folder, f.ops, SL_WEIGHT_STORED, sl_cpu_caller(), &f.model, &err) != SL_OK ||
+    if (sl_model_load(folder, f.ops, SL_WEIGHT_STORED, sl_cpu_caller(), NULL, &f.model, &err) != SL_OK ||
         sl_engine_create(f.model, sl_cpu_caller(), RUN_ROWS, &f.engine, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }

@@ -31,8 +31,8 @@ static void test_model_load_and_destroy(void **state) {
     struct sl_error err = {0};
     (void)state;
     for (const char *const *tier = sl_ops_tiers(); *tier != NULL; tier++) {
-        assert_int_equal(sl_model_load("models/demo", ops_of(*tier), SL_WEIGHT_STORED, sl_cpu_caller(), &model, &err),
-                         SL_OK);
+        assert_int_equal(
+            sl_model_load("models/demo", ops_of(*tier), SL_WEIGHT_STORED, sl_cpu_caller(), NULL, &model, &err), SL_OK);
         assert_int_equal(sl_model_get_config(model)->n_layers, 8);
         assert_int_equal(sl_model_get_rope(model, 0)->head_dim, 64);
         assert_true(sl_model_get_rope(model, 0)->inv_freq[0] == 1.0);
@@ -94,7 +94,8 @@ static enum sl_status load_tiny(const char *architecture, const char *leave_out,
     temp_folder_write_text(&folder, "config.json", config);
     temp_folder_write_tensors(&folder, "model.safetensors", header, offset);
     struct sl_model *model = NULL;
-    enum sl_status status = sl_model_load(folder.path, ops_of("auto"), SL_WEIGHT_STORED, sl_cpu_caller(), &model, err);
+    enum sl_status status =
+        sl_model_load(folder.path, ops_of("auto"), SL_WEIGHT_STORED, sl_cpu_caller(), NULL, &model, err);
     assert_true((status == SL_OK) == (model != NULL));
     sl_model_destroy(&model);
     temp_folder_destroy(&folder);
@@ -134,8 +135,9 @@ static void test_model_load_names_the_tensor_that_is_wrong(void **state) {
     assert_int_equal(load_tiny("FalconForCausalLM", "", "", false, &err), SL_ERR_NOT_FOUND);
     assert_non_null(strstr(err.text, "transformer.word_embeddings.weight"));
     struct sl_model *model = NULL;
-    assert_int_equal(sl_model_load("tests/golden", ops_of("auto"), SL_WEIGHT_STORED, sl_cpu_caller(), &model, &err),
-                     SL_ERR_INVALID);
+    assert_int_equal(
+        sl_model_load("tests/golden", ops_of("auto"), SL_WEIGHT_STORED, sl_cpu_caller(), NULL, &model, &err),
+        SL_ERR_INVALID);
     assert_null(model);
 }
 
@@ -274,7 +276,7 @@ static void test_memory_is_of_the_format(void **state) {
         for (int format = SL_WEIGHT_STORED; format <= SL_WEIGHT_INT4; format++) {
             struct sl_model *model;
             enum sl_status status = sl_model_load("models/demo", ops_of(*tier), (enum sl_weight_format)format,
-                                                  sl_cpu_caller(), &model, NULL);
+                                                  sl_cpu_caller(), NULL, &model, NULL);
             assert_int_equal(status, SL_OK);
             double memory = (double)sl_model_memory_bytes(model);
             if (format == SL_WEIGHT_STORED) {
@@ -328,7 +330,8 @@ struct fixture {
 
 static void fixture_create(struct fixture *f, size_t arena_bytes, int64_t max_slots, enum sl_position_mode mode) {
     struct sl_error err = {0};
-    assert_int_equal(sl_model_load(GQA, ops_of("auto"), SL_WEIGHT_STORED, sl_cpu_caller(), &f->model, &err), SL_OK);
+    assert_int_equal(sl_model_load(GQA, ops_of("auto"), SL_WEIGHT_STORED, sl_cpu_caller(), NULL, &f->model, &err),
+                     SL_OK);
     assert_int_equal(sl_engine_create(f->model, sl_cpu_caller(), 16, &f->engine, &err), SL_OK);
     f->memory = aligned_alloc(SL_ARENA_UNIT, arena_bytes);
     assert_non_null(f->memory);
@@ -480,9 +483,28 @@ static void test_forward_calls_the_hook_after_every_layer(void **state) {
     fixture_destroy(&f);
 }
 
+static int n_prepared;
+
+static void count_prepared(struct sl_stream *stream, const struct sl_matrix *w) {
+    (void)stream;
+    n_prepared += w->packed != NULL;
+}
+
+// Before anybody can ask it anything: every matrix that prompts are multiplied by, once it is packed.
+static void test_model_prepares_its_products(void **state) {
+    (void)state;
+    struct sl_model *model;
+    struct sl_ops ops = *ops_of("auto");
+    ops.prepare = count_prepared;
+    assert_int_equal(sl_model_load("models/demo", &ops, SL_WEIGHT_INT8, sl_cpu_caller(), NULL, &model, NULL), SL_OK);
+    assert_int_equal(n_prepared, 4 * sl_model_get_config(model)->n_layers);
+    sl_model_destroy(&model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_model_load_and_destroy),
+        cmocka_unit_test(test_model_prepares_its_products),
         cmocka_unit_test(test_model_load_names_the_tensor_that_is_wrong),
         cmocka_unit_test(test_rope_llama3_stretches_only_long_waves),
         cmocka_unit_test(test_rope_linear_divides_and_longrope_has_two_sets),

@@ -231,7 +231,7 @@ static void assert_refused(struct heads_file file, enum sl_status expected, cons
     if (strstr(err.text, HEADS_FILE) == NULL || strstr(err.text, word) == NULL || strstr(err.text, second) == NULL) {
         fail_msg("\"%s\" does not name %s and %s", err.text, word, second);
     }
-    assert_int_equal(sl_model_load(folder.path, ops, SL_WEIGHT_STORED, sl_cpu_caller(), &model, &err), expected);
+    assert_int_equal(sl_model_load(folder.path, ops, SL_WEIGHT_STORED, sl_cpu_caller(), NULL, &model, &err), expected);
     assert_null(model);
     assert_int_equal(sl_model_fingerprint(folder.path, SL_WEIGHT_STORED, &fingerprint, &err), expected);
     assert_int_equal(fingerprint, 7);
@@ -266,7 +266,7 @@ static void test_heads_with_values_that_are_not_finite_are_refused(void **state)
             heads_write(&folder, (struct heads_file){.dtype = dtype, .not_finite = names[i]});
             assert_int_equal(sl_ops_select("auto", &ops, &err), SL_OK);
             assert_int_equal(sl_model_config_load(folder.path, &config, &err), SL_OK); // reads no values
-            assert_int_equal(sl_model_load(folder.path, ops, SL_WEIGHT_STORED, sl_cpu_caller(), &model, &err),
+            assert_int_equal(sl_model_load(folder.path, ops, SL_WEIGHT_STORED, sl_cpu_caller(), NULL, &model, &err),
                              SL_ERR_INVALID);
             assert_non_null(strstr(err.text, names[i]));
             assert_non_null(strstr(err.text, "[1, 2]"));

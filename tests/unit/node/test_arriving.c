@@ -18,6 +18,7 @@
 #include "node/inbound.h"
 #include "node/verifier.h"
 #include "runtime/transfer.h"
+#include "tensor/cuda/emu/emulator.h"
 
 #define BYTES    ((size_t)2 << 20)
 #define BODY     ((size_t)700000)
@@ -254,6 +255,31 @@ static void test_who_stops_leaves_nothing(void **state) {
     stop(&f);
 }
 
+// What arrives cannot be verified, and whoever stops does not wait for the device for ever.
+static void test_a_device_that_hangs_lets_the_verifier_stop(void **state) {
+    struct fixture f;
+    struct sl_inbound_ticket ticket;
+    struct sl_capsule_bytes received;
+    size_t promised;
+    (void)state;
+    start(&f, "shm", NULL);
+    expect(&f, true);
+    sl_device_limit_waits(f.runtime.device, 500);
+    sl_emu_stall_at(0, 1);
+    assert_int_equal(sl_inbound_open(f.inbound, "test", BODY, 0, &ticket, NULL), SL_OK);
+    assert_int_not_equal(ship(&f, &ticket, BODY), SL_OK);
+    int64_t began_ns = sl_now_ns();
+    sl_verifier_stop(f.verifier);
+    assert_true(sl_now_ns() - began_ns < 10 * SL_NS_PER_S);
+    assert_true(sl_device_has_failed(f.runtime.device));
+    assert_int_not_equal(sl_inbound_take(f.inbound, ticket.id, sl_deadline_in_ms(LEASE_MS), &received, &promised, NULL),
+                         SL_OK);
+    sl_inbound_release(f.inbound, ticket.id);
+    free(ticket.ticket);
+    stop(&f);
+    sl_emu_stall_at(0, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_capsules_arrive_in_the_device),
@@ -262,6 +288,7 @@ int main(void) {
         cmocka_unit_test(test_a_wrong_byte_ends_going_straight),
         cmocka_unit_test(test_losses_in_a_row_end_going_straight),
         cmocka_unit_test(test_who_stops_leaves_nothing),
+        cmocka_unit_test(test_a_device_that_hangs_lets_the_verifier_stop), // last: its memory stays
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

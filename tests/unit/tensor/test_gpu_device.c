@@ -9,7 +9,9 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "tensor/cpu/tiers.h"
+#include "tensor/cuda/dense/launch.h"
 #include "tensor/cuda/emu/emulator.h"
 #include "tensor/cuda/emulated/driver.h"
 #include "tensor/cuda/table/ops.h"
@@ -151,6 +153,45 @@ static void test_gpu_heads_are_found_where_they_were_published(void **state) {
     sl_device_close(&device);
 }
 
+// A kernel that never ends: the wait does, names the device, and nothing waits for it afterwards.
+static void test_gpu_device_that_hangs_is_given_up(void **state) {
+    struct sl_device *device = open_device();
+    struct sl_stream *stream = sl_device_stream(device, SL_STREAM_COMPUTE);
+    struct sl_stream *in = sl_device_stream(device, SL_STREAM_IN);
+    float *x = sl_device_alloc(device, SL_MEMORY_SHARED, 64 * sizeof *x);
+    void *out = sl_device_alloc(device, SL_MEMORY_DEVICE, 64 * sizeof(uint16_t));
+    struct sl_error err = {0};
+    (void)state;
+    memset(x, 0, 64 * sizeof *x);
+    sl_device_limit_waits(device, 400);
+    for (int i = 0; i < 3; i++) {
+        sl_gpu_round_rows(sl_gpu_stream(stream)->queue, x, 64, 1, 64, 64, out);
+        assert_int_equal(sl_stream_wait(stream, NULL), SL_OK);
+    }
+    sl_emu_stall_at(0, 1);
+    sl_gpu_round_rows(sl_gpu_stream(stream)->queue, x, 64, 1, 64, 64, out);
+    sl_gpu_round_rows(sl_gpu_stream(stream)->queue, x, 64, 1, 64, 64, out);
+    struct sl_mark stuck = sl_stream_mark(stream);
+    sl_stream_after(in, &stuck);
+    int64_t began_ns = sl_now_ns();
+    assert_int_equal(sl_stream_wait(in, &err), SL_ERR_INTERNAL); // of another stream, behind it
+    int64_t waited_ms = (sl_now_ns() - began_ns) / SL_NS_PER_MS;
+    assert_true(waited_ms >= 400 && waited_ms < 20000);
+    assert_non_null(strstr(err.text, "device 0 (emulated) hangs: it has work and got nothing done for 0.4 s"));
+    assert_true(sl_device_has_failed(device));
+
+    began_ns = sl_now_ns();
+    assert_int_equal(sl_mark_wait(&stuck, &err), SL_ERR_INTERNAL);
+    const struct sl_mark none = {stream, 0};
+    assert_int_equal(sl_mark_wait(&none, &err), SL_ERR_INTERNAL);
+    assert_non_null(strstr(err.text, "device 0 (emulated) hangs"));
+    sl_device_free(device, SL_MEMORY_DEVICE, out);
+    sl_device_free(device, SL_MEMORY_SHARED, x);
+    sl_device_close(&device);
+    assert_true(sl_now_ns() - began_ns < 300 * SL_NS_PER_MS);
+    sl_emu_stall_at(0, 0);
+}
+
 // A table with a hole would be found by the job that falls into it.
 static void test_gpu_table_has_every_operation(void **state) {
     const struct sl_ops *host;
@@ -173,6 +214,7 @@ int main(void) {
         cmocka_unit_test(test_gpu_stream_says_what_it_had_no_room_for),
         cmocka_unit_test(test_gpu_heads_are_found_where_they_were_published),
         cmocka_unit_test(test_gpu_table_has_every_operation),
+        cmocka_unit_test(test_gpu_device_that_hangs_is_given_up), // last: its memory stays
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -147,28 +147,55 @@ static void test_progress_is_seen_far_behind_the_host(void **state) {
     close_world(&w);
 }
 
-// What there is no room for is read where it lies, and the block that there is stays.
-static void test_what_is_brought_has_a_block_that_grows(void **state) {
+// Every rank has a block at an address of its own; without room on one of them there is none, and nothing is held.
+static void test_replicated_memory_is_every_ranks(void **state) {
     struct world w;
     (void)state;
     open_world(&w);
     struct sl_ranks *ranks = sl_ranks_of(w.stream);
-    struct sl_stream *stream = sl_ranks_compute(ranks, 1);
-    char *x = sl_device_alloc(w.device, SL_MEMORY_DEVICE, 4000);
-    assert_ptr_equal(sl_ranks_bring(ranks, 0, sl_ranks_compute(ranks, 0), x, 1000), x);
-    const void *block = sl_ranks_bring(ranks, 1, stream, x, 1000);
-    assert_ptr_not_equal(block, x);
-    assert_ptr_equal(sl_ranks_bring(ranks, 1, stream, x, 1200), block);
+    char *x = sl_device_alloc(w.device, SL_MEMORY_REPLICATED, 4000), *ordinary;
+    assert_true(sl_ranks_is_replicated(ranks, x) && sl_ranks_is_replicated(ranks, x + 3999));
+    assert_false(sl_ranks_is_replicated(ranks, x + 4000));
+    assert_ptr_equal(sl_ranks_here(ranks, 0, x + 8), x + 8);
+    char *other = sl_ranks_here(ranks, 1, x);
+    assert_true(other != NULL && other != x);
+    assert_ptr_equal(sl_ranks_here(ranks, 1, x + 8), other + 8);
+    assert_null(sl_ranks_here(ranks, 1, NULL));
+    ordinary = sl_device_alloc(w.device, SL_MEMORY_DEVICE, 100);
+    assert_ptr_equal(sl_ranks_here(ranks, 1, ordinary), ordinary);
     sl_emu_use(1);
-    sl_emu_set_room(sl_emu_used() + 2000);
-    assert_ptr_equal(sl_ranks_bring(ranks, 1, stream, x, 4000), x);
-    assert_ptr_equal(sl_ranks_bring(ranks, 1, stream, x, 1250), block);
-    assert_int_equal(ranks->refused_bytes[1], 4000);
+    size_t used = sl_emu_used();
+    sl_emu_set_room(used + 2000);
+    assert_null(sl_device_alloc(w.device, SL_MEMORY_REPLICATED, 4000));
     sl_emu_use(1);
+    assert_int_equal(sl_emu_used(), used);
     sl_emu_set_room((size_t)1 << 30);
-    assert_ptr_equal(sl_ranks_bring(ranks, 1, stream, x, 4000), x); // not asked for again
-    assert_ptr_not_equal(sl_ranks_bring(ranks, 1, stream, x, 3000), x);
-    sl_device_free(w.device, SL_MEMORY_DEVICE, x);
+    sl_device_free(w.device, SL_MEMORY_REPLICATED, x);
+    assert_false(sl_ranks_is_replicated(ranks, x));
+    sl_device_free(w.device, SL_MEMORY_DEVICE, ordinary);
+    close_world(&w);
+    sl_emu_use(1);
+    assert_int_equal(sl_emu_used(), 0);
+}
+
+// What is copied into replicated memory is in every replica.
+static void test_copies_reach_all_replicas(void **state) {
+    struct world w;
+    (void)state;
+    open_world(&w);
+    struct sl_ranks *ranks = sl_ranks_of(w.stream);
+    int *shared = sl_device_alloc(w.device, SL_MEMORY_SHARED, 2 * sizeof *shared);
+    int *x = sl_device_alloc(w.device, SL_MEMORY_REPLICATED, 2 * sizeof *x);
+    shared[0] = 7;
+    sl_stream_copy(w.stream, x + 1, shared, sizeof *x);
+    for (int r = 0; r < RANKS; r++) {
+        shared[1] = 0;
+        sl_stream_copy(w.stream, shared + 1, sl_ranks_here(ranks, r, x + 1), sizeof *x);
+        assert_int_equal(sl_stream_wait(w.stream, NULL), SL_OK);
+        assert_int_equal(shared[1], 7);
+    }
+    sl_device_free(w.device, SL_MEMORY_SHARED, shared);
+    sl_device_free(w.device, SL_MEMORY_REPLICATED, x);
     close_world(&w);
 }
 
@@ -177,7 +204,8 @@ int main(void) {
         cmocka_unit_test(test_a_device_that_fails_while_rank_0_goes_on_is_named),
         cmocka_unit_test(test_a_rank_that_cannot_publish_is_named),
         cmocka_unit_test(test_ranks_begin_behind_what_rank_0_has_queued),
-        cmocka_unit_test(test_what_is_brought_has_a_block_that_grows),
+        cmocka_unit_test(test_replicated_memory_is_every_ranks),
+        cmocka_unit_test(test_copies_reach_all_replicas),
         cmocka_unit_test(test_progress_is_seen_far_behind_the_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

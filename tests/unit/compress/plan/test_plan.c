@@ -126,6 +126,35 @@ static void test_plan_ratio_is_of_the_prompt(void **state) {
     assert_int_equal(plan_for("streamingllm", 100).max_slots, 100);
 }
 
+static void test_plan_says_what_a_state_depends_on(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t n_prompt, n_tokens;
+        bool evicts, can_truncate;
+    } cases[] = {
+        {"full", 2000, 1024, false, true},
+        {"snapkv,budget=0.2", 2000, 1536, false, true}, // evicts at the end alone
+        {"snapkv,budget=0.2,when=chunk", 2000, 1536, true, false},
+        {"tova,budget=0.5", 2000, 1000, false, true}, // as many as the budget has
+        {"tova,budget=0.5", 2000, 1001, true, false},
+        {"h2o,budget=0.5", 2000, 512, false, false}, // scores add up over rows
+        {"h2o,budget=0.5,when=end", 2000, 1536, false, false},
+        {"streamingllm,scope=sinks:4+tail:1900,budget=512", 1900, 1024, false, true}, // all of it is a tail
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sl_plan plan = plan_for(cases[i].text, cases[i].n_prompt);
+        if (sl_plan_evicts_within(&plan, 0, cases[i].n_tokens) != cases[i].evicts ||
+            sl_plan_can_truncate(&plan, cases[i].n_tokens) != cases[i].can_truncate) {
+            fail_msg("%s: of the first %lld tokens", cases[i].text, (long long)cases[i].n_tokens);
+        }
+    }
+    struct sl_plan exempt = plan_for("tova,budget=0.5,exempt=1", 2000);
+    assert_true(sl_plan_evicts_within(&exempt, 0, 1001));
+    assert_false(sl_plan_evicts_within(&exempt, 1, 1001));
+    assert_false(sl_plan_can_truncate(&exempt, 1001));
+}
+
 // --- what attention decides --------------------------------------------------------------------------------------
 
 static void assert_budgets(const char *text, int64_t n_prompt, const int64_t *expected, int64_t total) {
@@ -548,6 +577,7 @@ int main(void) {
         cmocka_unit_test(test_plan_eviction_has_positions_and_states),
         cmocka_unit_test(test_plan_later_format_ranges_override),
         cmocka_unit_test(test_plan_ratio_is_of_the_prompt),
+        cmocka_unit_test(test_plan_says_what_a_state_depends_on),
         cmocka_unit_test(test_plan_divides_over_layers),
         cmocka_unit_test(test_plan_tail_is_on_top),
         cmocka_unit_test(test_plan_steps_hold_the_budget),

@@ -24,7 +24,7 @@ static inline struct test_teacher test_teacher_start(const char *folder, const c
     struct sl_error err = {0};
     struct sl_engine *engine;
     assert_int_equal(sl_ops_select(tier, &f.ops, &err), SL_OK);
-    if (sl_model_load(folder, f.ops, SL_WEIGHT_STORED, sl_cpu_caller(), &f.model, &err) != SL_OK ||
+    if (sl_model_load(folder, f.ops, SL_WEIGHT_STORED, sl_cpu_caller(), NULL, &f.model, &err) != SL_OK ||
         sl_engine_create(f.model, sl_cpu_caller(), TEST_TEACHER_ROWS, &engine, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }

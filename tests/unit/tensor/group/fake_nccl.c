@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a libnccl for test_nccl.c: sums of floats in the host's memory, in the order of ranks from the last to the first. Calls do not block, as
- *          NCCL's do not where that was asked for.
+ * Purpose: a libnccl for test_nccl.c: gathers bytes in the host's memory. Calls do not block, as NCCL's do not where that was asked for.
  *
  *     FAKE_LACKS    without ncclCommAbort
  *     FAKE_VERSION  says that it is this
  *     FAKE_FAILS    makes no communicator
- *     FAKE_HANGS    the last rank's sums never end
+ *     FAKE_HANGS    the last rank never comes to a gather
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -29,15 +28,15 @@ struct clique {
     struct nccl_id id;
     int size, n_open;
     int n_come;
-    float *x[MAX_RANKS]; // of the sum at hand
+    char *parts[MAX_RANKS]; // of the gather at hand
     size_t n;
-    uint64_t n_sums;
+    uint64_t n_gathers;
 };
 
 struct nccl_comm {
     struct clique *clique;
     int rank;
-    uint64_t n_sums; // that this rank has begun
+    uint64_t n_gathers; // that this rank has begun
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -94,12 +93,12 @@ int ncclCommInitRankConfig(struct nccl_comm **comm_out, int size, struct nccl_id
 #endif
 }
 
-// A communicator is made when all are there; a sum is done when all have come.
+// A communicator is made when all are there; a gather is done when all have come.
 int ncclCommGetAsyncError(struct nccl_comm *comm, int *result);
 int ncclCommGetAsyncError(struct nccl_comm *comm, int *result) {
     pthread_mutex_lock(&lock);
     struct clique *clique = comm->clique;
-    bool done = comm->n_sums == 0 ? clique->n_open == clique->size : clique->n_sums >= comm->n_sums;
+    bool done = comm->n_gathers == 0 ? clique->n_open == clique->size : clique->n_gathers >= comm->n_gathers;
     *result = done ? SUCCESS : NCCL_IN_PROGRESS;
     pthread_mutex_unlock(&lock);
     return SUCCESS;
@@ -139,46 +138,45 @@ int ncclCommAbort(struct nccl_comm *comm) {
 }
 #endif
 
-static void add_up(struct clique *clique) {
-    for (size_t i = 0; i < clique->n; i++) {
-        float sum = clique->x[clique->size - 1][i];
-        for (int r = clique->size - 2; r >= 0; r--) {
-            sum += clique->x[r][i];
-        }
-        for (int r = 0; r < clique->size; r++) {
-            clique->x[r][i] = sum;
+static void exchange(struct clique *clique) {
+    for (int r = 0; r < clique->size; r++) {
+        for (int from = 0; from < clique->size; from++) {
+            if (from != r) {
+                size_t at = (size_t)from * clique->n;
+                memcpy(clique->parts[r] + at, clique->parts[from] + at, clique->n);
+            }
         }
     }
 }
 
-int ncclAllReduce(const void *x, void *out, size_t n, int type, int operation, struct nccl_comm *comm, void *stream);
-int ncclAllReduce(const void *x, void *out, size_t n, int type, int operation, struct nccl_comm *comm, void *stream) {
+int ncclAllGather(const void *part, void *parts, size_t n, int type, struct nccl_comm *comm, void *stream);
+int ncclAllGather(const void *part, void *parts, size_t n, int type, struct nccl_comm *comm, void *stream) {
     struct clique *clique = comm->clique;
-    void (*before)(void *) = NULL;
+    void (*before)(void *, size_t) = NULL;
     void *found = dlsym(RTLD_DEFAULT, "fake_nccl_before"); // of the program: what is queued is done
-    if (found == NULL || x != out || type != NCCL_FLOAT32 || operation != NCCL_SUM) {
+    if (found == NULL || (const char *)part != (char *)parts + (size_t)comm->rank * n || type != NCCL_INT8) {
         return INVALID_ARGUMENT;
     }
     memcpy(&before, &found, sizeof before);
-    before(stream);
+    before(stream, n);
     pthread_mutex_lock(&lock);
-    comm->n_sums++;
+    comm->n_gathers++;
 #ifdef FAKE_HANGS
     bool comes = comm->rank < clique->size - 1;
 #else
     bool comes = true;
 #endif
     if (comes) {
-        clique->x[comm->rank] = out;
+        clique->parts[comm->rank] = parts;
         clique->n = n;
         clique->n_come++;
     }
     if (clique->n_come == clique->size) {
-        add_up(clique);
+        exchange(clique);
         clique->n_come = 0;
-        clique->n_sums++;
+        clique->n_gathers++;
     }
-    bool done = clique->n_sums >= comm->n_sums;
+    bool done = clique->n_gathers >= comm->n_gathers;
     pthread_mutex_unlock(&lock);
     return done ? SUCCESS : NCCL_IN_PROGRESS;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Ranks over GPUs: small sums by our kernel, in the emulator, large ones by a library that is made here (fake_nccl.c); and what is said where there is none.
+ * Ranks with memory of their own gather by ncclAllGather: over the emulator, and a library that is made here (fake_nccl.c). What they
+ * compute has the bits of one device, by NCCL or by copies; what does not end is ended, and names a rank.
  *
  *     test_nccl FOLDER [REAL]    of the fakes; a libnccl of NVIDIA's, or nothing
  */
@@ -11,20 +12,29 @@
 
 #include <cmocka.h>
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/thread.h"
+#include "tensor/cpu/tiers.h"
 #include "tensor/cuda/emu/emulator.h"
 #include "tensor/cuda/emulated/driver.h"
 #include "tensor/cuda/group/nccl.h"
 #include "tensor/cuda/group/nccl_group.h"
 #include "tensor/cuda/launching.h"
+#include "tensor/cuda/table/ops.h"
+#include "tensor/half.h"
+#include "tensor/ranks/internal.h"
 #include "tests/unit/scarce.h"
-#include "tests/unit/tensor/group/ranks.h"
+#include "tests/unit/slowness.h"
 
-#define DEADLINE_MS (SLOWNESS > 1 ? 4000 : 1000) // long enough for threads that are only slow
-#define SMALL       131072                       // floats that our kernel adds up at once, of up to four ranks
+#define STILL_MS (300 * SLOWNESS)
+#define MOST     4 // ranks
 
 static const char *folder, *real;
 static struct gpu_driver driver; // device memory is the host's, for the fakes
@@ -34,20 +44,77 @@ void sl_cuda_launching(const char *what) {
     (void)what;
 }
 
-// A stream is in order: what was queued before a sum is done before it.
-void fake_nccl_before(void *stream);
-__attribute__((visibility("default"))) void fake_nccl_before(void *stream) {
+// --- events that are never reached -------------------------------------------------------------------------------------
+
+// While a queue is held, what is recorded in it is not reached, as behind a kernel that never ends; until the communicators are aborted.
+static struct {
+    pthread_mutex_t lock;
+    int from_gather; // hold all queues once so many gathers were called; 0: no
+    bool all;        // they are held
+    struct gpu_queue *queue;
+    struct gpu_event *events[64];
+    int n;
+} held = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static bool is_held(const struct gpu_event *event) {
+    bool found = false;
+    pthread_mutex_lock(&held.lock);
+    for (int i = 0; i < held.n; i++) {
+        found = found || held.events[i] == event;
+    }
+    pthread_mutex_unlock(&held.lock);
+    return found;
+}
+
+static void record(struct gpu_event *event, struct gpu_queue *queue) {
+    pthread_mutex_lock(&held.lock);
+    if ((held.all || queue == held.queue) && held.n < (int)(sizeof held.events / sizeof held.events[0])) {
+        held.events[held.n++] = event;
+    }
+    pthread_mutex_unlock(&held.lock);
+    sl_gpu_emulator.event_record(event, queue);
+}
+
+static bool reached(struct gpu_event *event) {
+    return !is_held(event) && sl_gpu_emulator.event_reached(event);
+}
+
+static bool wait_until(struct gpu_event *event, int64_t until_ns) {
+    while (is_held(event) && sl_now_ns() < until_ns) {
+        sl_sleep_ms(2);
+    }
+    return !is_held(event) && sl_gpu_emulator.event_wait_until(event, until_ns);
+}
+
+// --- what the fake tells and asks --------------------------------------------------------------------------------------
+
+static atomic_int n_destroyed, n_aborted, n_gathers;
+static _Atomic size_t n_gathered_bytes; // of a rank's own parts
+
+// A stream is in order: what was queued before a gather is done before it.
+void fake_nccl_before(void *stream, size_t bytes);
+__attribute__((visibility("default"))) void fake_nccl_before(void *stream, size_t bytes) {
     struct gpu_event *event = sl_emu_event_open();
     sl_emu_event_record(event, stream);
     sl_emu_event_wait(event);
     sl_emu_event_close(&event);
+    atomic_fetch_add(&n_gathered_bytes, bytes);
+    int n = atomic_fetch_add(&n_gathers, 1) + 1;
+    pthread_mutex_lock(&held.lock);
+    held.all = held.all || (held.from_gather > 0 && n >= held.from_gather);
+    pthread_mutex_unlock(&held.lock);
 }
 
-// How communicators have ended.
-static atomic_int n_destroyed, n_aborted;
+// How a communicator has ended.
 void fake_nccl_ended(int aborted);
 __attribute__((visibility("default"))) void fake_nccl_ended(int aborted) {
     atomic_fetch_add(aborted ? &n_aborted : &n_destroyed, 1);
+    pthread_mutex_lock(&held.lock);
+    held.from_gather = 0;
+    held.all = false;
+    held.queue = NULL;
+    held.n = 0;
+    pthread_mutex_unlock(&held.lock);
 }
 
 static const struct nccl_functions *open_fake(const char *name, struct sl_error *err) {
@@ -61,8 +128,14 @@ static int open_test(void **state) {
     driver = sl_gpu_emulator;
     driver.alloc = sl_gpu_emulator.alloc_shared;
     driver.free = sl_gpu_emulator.free_shared;
+    driver.event_record = record;
+    driver.event_reached = reached;
+    driver.event_wait_until = wait_until;
+    driver.progress = NULL; // as CUDA has it
     atomic_store(&n_destroyed, 0);
     atomic_store(&n_aborted, 0);
+    atomic_store(&n_gathers, 0);
+    atomic_store(&n_gathered_bytes, 0);
     return 0;
 }
 
@@ -72,188 +145,336 @@ static int close_test(void **state) {
     return sl_emu_used() != 0;
 }
 
-static struct ranks ranks_of(int size) {
-    return (struct ranks){.kind = EMULATED, .size = size, .join = true, .ops = &sl_group_nccl, .driver = &driver};
+// --- devices and ranks of them -----------------------------------------------------------------------------------------
+
+struct world {
+    struct sl_team *teams[MOST];
+    struct sl_device *device;
+    const struct sl_ops *ops;
+    struct sl_stream *stream;
+};
+static struct world lost_worlds[4]; // whose devices stay: a thread may come back to them
+static int n_lost;
+
+static enum sl_status try_world(int n, const struct sl_group_ops *group, struct world *w, struct sl_error *err) {
+    struct sl_ranks_config config = {.n = n, .group = group, .still_ms = STILL_MS};
+    const struct sl_ops *host;
+    *w = (struct world){0};
+    assert_int_equal(sl_ops_select("reference", &host, NULL), SL_OK);
+    config.ops = sl_gpu_ops(&driver, host);
+    for (int r = 0; r < n; r++) {
+        assert_int_equal(sl_team_create(1, &w->teams[r], NULL), SL_OK);
+        assert_int_equal(sl_gpu_device_open(&driver, r, w->teams[r], &config.devices[r], NULL), SL_OK);
+        config.teams[r] = w->teams[r];
+    }
+    enum sl_status status = sl_ranks_open(&config, &w->device, &w->ops, err);
+    for (int r = 0; r < n && status != SL_OK; r++) {
+        sl_device_close(&config.devices[r]);
+    }
+    if (status == SL_OK) {
+        w->stream = sl_device_stream(w->device, SL_STREAM_COMPUTE);
+    }
+    return status;
 }
 
-static float number(int rank, int64_t i) {
-    return (float)((i * 2654435761 + rank * 40503) % 1000003) * (rank % 2 ? 1e-4f : 3.0f);
+static void open_world(int n, const struct sl_group_ops *group, struct world *w) {
+    struct sl_error err;
+    if (try_world(n, group, w, &err) != SL_OK) {
+        fail_msg("%d ranks: %s", n, err.text);
+    }
 }
 
-// --- sums --------------------------------------------------------------------------------------------------------------
+static void close_world(struct world *w) {
+    sl_device_close(&w->device);
+    for (int r = 0; r < MOST; r++) {
+        sl_team_destroy(&w->teams[r]);
+    }
+}
 
-static bool sum_once(struct rank *rank, int64_t n) {
-    bool is_small = n <= (rank->size > 4 ? SMALL / 2 : SMALL); // ours ascends, the fake's descends
-    float *x = malloc((size_t)(n + 1) * sizeof *x);
+static void put(struct world *w, void *there, const void *from, size_t bytes) {
+    void *shared = sl_device_alloc(w->device, SL_MEMORY_SHARED, bytes);
+    memcpy(shared, from, bytes);
+    sl_stream_copy(w->stream, there, shared, bytes);
+    assert_int_equal(sl_stream_wait(w->stream, NULL), SL_OK);
+    sl_device_free(w->device, SL_MEMORY_SHARED, shared);
+}
+
+static void fill(float *x, int64_t n, uint64_t seed) {
     for (int64_t i = 0; i < n; i++) {
-        x[i] = number(rank->number, i);
+        x[i] = (float)(sl_mix(seed + (uint64_t)i * SL_GOLDEN) % 20011) / 10000.0f - 1.0f;
     }
-    float *there = rank_put(rank, x, (size_t)n * sizeof *x);
-    rank_dawdle(rank);
-    CHECK(sl_group_sum(rank->group, rank->stream, there, n, NULL) == SL_OK);
-    CHECK(rank_take(rank, there, x, (size_t)n * sizeof *x));
-    for (int64_t i = 0; i < n; i++) {
-        float want = number(is_small ? 0 : rank->size - 1, i);
-        for (int r = 1; r < rank->size; r++) {
-            want += number(is_small ? r : rank->size - 1 - r, i);
+}
+
+// --- products ----------------------------------------------------------------------------------------------------------
+
+static const struct product_case {
+    int64_t n, k, m, n_columns;
+    bool gated, accumulate, rounded;
+    enum sl_dtype dtype;
+    size_t exchange_bytes; // 0: as large as it is
+} products[] = {
+    {256, 64, 3, 0, false, false, false, SL_BF16, 0},    {256, 64, 3, 0, false, true, false, SL_BF16, 0},
+    {200, 64, 5, 0, true, false, true, SL_BF16, 0},    // 100 columns: shares that are not alike, one of part of a unit
+    {192, 64, 2, 70, false, false, false, SL_BF16, 0}, // columns that end within a rank's
+    {32, 64, 4, 0, false, false, true, SL_BF16, 0},    // of one rank alone
+    {96, 40, 20, 0, false, false, true, SL_F32, 0},    // read as it is: not rounded
+    {256, 64, 20, 0, false, true, false, SL_BF16, 8192}, // eight rows go at once
+};
+
+struct outcome {
+    float *y[MOST]; // of every replica
+    int64_t n;
+};
+
+static void free_outcome(struct outcome *o) {
+    for (int r = 0; r < MOST; r++) {
+        free(o->y[r]);
+    }
+}
+
+static void make_matrix(const struct product_case *p, void *stored, struct sl_matrix *w) {
+    float *numbers = malloc((size_t)(p->n * p->k) * sizeof *numbers);
+    fill(numbers, p->n * p->k, 1);
+    for (int64_t i = 0; i < p->n * p->k; i++) {
+        if (p->dtype == SL_F32) {
+            ((float *)stored)[i] = numbers[i];
+        } else {
+            ((uint16_t *)stored)[i] = sl_f32_to_bf16(numbers[i]);
         }
-        CHECK(memcmp(&x[i], &want, sizeof want) == 0);
     }
-    free(x);
-    return true;
+    free(numbers);
+    *w = (struct sl_matrix){.n = p->n,
+                            .k = p->k,
+                            .dtype = p->dtype,
+                            .activation = p->gated ? SL_ACT_SILU : SL_ACT_NONE,
+                            .gated = p->gated,
+                            .parts = {{stored, p->n}}};
 }
 
-static bool sum_sizes(struct rank *rank) {
-    static const int64_t sizes[] = {0, 1, 3, 1000, SMALL / 2, SMALL / 2 + 1, SMALL, SMALL + 1};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        CHECK(sum_once(rank, sizes[i]));
+// y of all replicas, behind a norm of x: both are replicated.
+static struct outcome multiply(const struct product_case *p, struct world *w) {
+    int64_t outputs = p->gated ? p->n / 2 : p->n, y_stride = outputs + 5, n_x = p->m * p->k;
+    struct outcome o = {.n = p->m * y_stride};
+    float *numbers = malloc((size_t)(o.n + n_x) * sizeof *numbers);
+    void *stored = malloc((size_t)(p->n * p->k) * sizeof(float));
+    struct sl_matrix matrix;
+    make_matrix(p, stored, &matrix);
+    assert_int_equal(w->ops->pack(w->stream, &matrix, NULL), SL_OK);
+    assert_true(matrix.rounds_x == (p->dtype == SL_BF16));
+    float *block =
+        sl_device_alloc(w->device, SL_MEMORY_REPLICATED, (size_t)(2 * n_x + p->k + 16 + o.n) * sizeof *block);
+    float *x = block, *h = x + n_x, *weight = h + n_x, *y = weight + p->k + 16;
+    fill(numbers, n_x, 2);
+    put(w, x, numbers, (size_t)n_x * sizeof *x);
+    fill(numbers, p->k, 3);
+    put(w, weight, numbers, (size_t)p->k * sizeof *x);
+    fill(numbers, o.n, 4);
+    put(w, y, numbers, (size_t)o.n * sizeof *x);
+    const struct sl_norm norm = {SL_NORM_RMS, p->k, 1e-5f, weight, NULL};
+    const struct sl_matmul args = {.x = h,
+                                   .x_stride = p->k,
+                                   .m = p->m,
+                                   .y = y,
+                                   .y_stride = y_stride,
+                                   .n_columns = p->n_columns,
+                                   .accumulate = p->accumulate,
+                                   .then = p->rounded ? &matrix : NULL};
+    if (p->exchange_bytes > 0 && sl_ranks_count(w->device) > 1) {
+        sl_ranks_of(w->stream)->exchange_bytes = p->exchange_bytes;
     }
-    for (int64_t round = 0; round < 60 / SLOWNESS; round++) {
-        CHECK(sum_once(rank, 1 + round % 7 * 50));
+    w->ops->norm(w->stream, &norm, x, p->k, p->m, 1, h, p->k);
+    w->ops->matmul(w->stream, &matrix, &args);
+    assert_int_equal(sl_stream_wait(w->stream, NULL), SL_OK);
+    int n = sl_ranks_count(w->device);
+    for (int r = 0; r < n; r++) { // device memory is the host's here
+        o.y[r] = malloc((size_t)o.n * sizeof *o.y[r]);
+        memcpy(o.y[r], n > 1 ? sl_ranks_here(sl_ranks_of(w->stream), r, y) : y, (size_t)o.n * sizeof *o.y[r]);
     }
-    return true;
+    w->ops->unpack(&matrix);
+    sl_device_free(w->device, SL_MEMORY_REPLICATED, block);
+    free(stored);
+    free(numbers);
+    return o;
 }
 
-static void test_sums_are_right(void **state) {
-    static const int sizes[] = {1, 2, 3, 8};
-    (void)state;
-    assert_non_null(open_fake("fake_nccl", NULL));
-    for (size_t i = 0; i < (SLOWNESS > 1 ? 2 : sizeof sizes / sizeof sizes[0]); i++) {
-        struct ranks ranks = ranks_of(sizes[i]);
-        ranks_run(&ranks, sum_sizes);
-    }
+static float round_bf16(float x) {
+    return sl_bf16_to_f32(sl_f32_to_bf16(x));
 }
 
-// More sums than are watched at a time, and nobody waits for them.
-static bool sum_ahead(struct rank *rank) {
-    enum { ROUNDS = 70, N = SMALL + 1 };
-    float *x = calloc(N, sizeof *x), *small = rank_put(rank, x, 4);
-    x[N - 1] = 1;
-    float *large = rank_put(rank, x, N * sizeof *x);
-    for (int i = 0; i < ROUNDS; i++) {
-        CHECK(sl_group_sum(rank->group, rank->stream, small, 1, NULL) == SL_OK);
-        CHECK(sl_group_sum(rank->group, rank->stream, large, N, NULL) == SL_OK);
-    }
-    CHECK(rank_take(rank, large, x, N * sizeof *x) && rank_take(rank, small, x, 4));
-    free(x);
-    return true;
-}
-
-static void test_sums_are_queued(void **state) {
-    (void)state;
-    assert_non_null(open_fake("fake_nccl", NULL));
-    struct ranks ranks = ranks_of(2);
-    ranks_run(&ranks, sum_ahead);
-}
-
-static bool gather_sizes(struct rank *rank) {
-    static const size_t sizes[] = {0, 1, 4097, 524288, 1000001};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        size_t n = sizes[i], all = n * (size_t)rank->size;
-        unsigned char *bytes = malloc(all + 1);
-        memset(bytes, rank->number + 1, all);
-        char *out = rank_put(rank, bytes, all);
-        CHECK(sl_group_gather(rank->group, rank->stream, out + (size_t)rank->number * n, n, out, NULL) == SL_OK);
-        CHECK(rank_take(rank, out, bytes, all));
-        for (size_t j = 0; j < all; j++) {
-            CHECK(bytes[j] == j / n + 1);
+// What is to be read rounded is alike when it has been.
+static void assert_alike(const struct product_case *p, const struct outcome *one, const struct outcome *several,
+                         int n) {
+    bool rounded = p->rounded && p->dtype == SL_BF16;
+    for (int r = 0; r < n; r++) {
+        for (int64_t i = 0; i < one->n; i++) {
+            float want = rounded ? round_bf16(one->y[0][i]) : one->y[0][i];
+            float got = rounded ? round_bf16(several->y[r][i]) : several->y[r][i];
+            if (memcmp(&want, &got, sizeof want) != 0) {
+                fail_msg("product %d, rank %d of %d: [%lld] is %g, of one device %g", (int)(p - products), r, n,
+                         (long long)i, (double)got, (double)want);
+            }
         }
-        free(bytes);
-    }
-    return true;
-}
-
-static void test_gathers_are_right(void **state) {
-    (void)state;
-    assert_non_null(open_fake("fake_nccl", NULL));
-    for (int size = 1; size <= (SLOWNESS > 1 ? 2 : 3); size++) {
-        struct ranks ranks = ranks_of(size);
-        ranks_run(&ranks, gather_sizes);
     }
 }
 
-static bool meet_once(struct rank *rank) {
-    struct sl_error err = {0};
-    int whose = -7;
-    sl_fail(&err, SL_ERR_IO, "its disk");
-    CHECK(sl_group_meet(rank->group, rank->number == 1 ? SL_ERR_IO : SL_OK, &whose, &err) == SL_ERR_IO && whose == 1);
-    CHECK(strcmp(err.text, "rank 1 of 2: its disk") == 0 && sl_group_lost(rank->group) == -1);
-    return true;
-}
-
-static void test_meetings_are_those_of_all_groups(void **state) {
-    (void)state;
-    assert_non_null(open_fake("fake_nccl", NULL));
-    struct ranks ranks = ranks_of(2);
-    ranks_run(&ranks, meet_once);
-    assert_int_equal(atomic_load(&n_destroyed), 2);
-    assert_int_equal(atomic_load(&n_aborted), 0);
-}
-
-// --- who does not come, and what does not end --------------------------------------------------------------------------
-
-static bool lose_one(struct rank *rank) {
-    struct sl_error err = {0};
-    float x[1] = {1}, *there = rank_put(rank, x, sizeof x);
-    CHECK(sl_group_sum(rank->group, rank->stream, there, 1, NULL) == SL_OK);
-    if (rank->number == 0) {
-        sl_sleep_ms(50);
-        sl_group_abandon(rank->group);
+static void check_products(const struct sl_group_ops *group) {
+    for (size_t i = 0; i < sizeof products / sizeof products[0]; i++) {
+        struct world w;
+        struct outcome one = {0};
+        for (int n = 1; n <= MOST; n += n < 2 || SLOWNESS > 1 ? 1 : 2) {
+            open_world(n, n > 1 ? group : NULL, &w);
+            struct outcome several = multiply(&products[i], &w);
+            if (n == 1) {
+                one = several;
+            } else {
+                assert_alike(&products[i], &one, &several, n);
+                free_outcome(&several);
+            }
+            close_world(&w);
+        }
+        free_outcome(&one);
     }
-    CHECK(sl_group_sum(rank->group, rank->stream, there, 1, &err) == SL_ERR_PEER_LOST);
-    CHECK(strcmp(err.text, "rank 0 of 3 has given up") == 0 && sl_group_lost(rank->group) == 0);
-    return rank_take(rank, there, x, sizeof x);
 }
 
-static void test_who_gives_up_is_named(void **state) {
+static void test_products_gather_by_nccl(void **state) {
     (void)state;
     assert_non_null(open_fake("fake_nccl", NULL));
-    struct ranks ranks = ranks_of(3);
-    ranks_run(&ranks, lose_one);
+    check_products(&sl_group_nccl);
+    assert_true(atomic_load(&n_gathers) > 0 && atomic_load(&n_aborted) == 0);
+    assert_true(atomic_load(&n_destroyed) > 0);
+}
+
+static void test_products_gather_by_copies(void **state) {
+    (void)state;
+    check_products(NULL);
+    assert_int_equal(atomic_load(&n_gathers), 0);
+}
+
+// A part has a share of m rows; rounded it is half as large. Every rank sends its part to every other one, and rank 0 no more.
+static void test_what_products_round_travels_rounded(void **state) {
+    (void)state;
+    assert_non_null(open_fake("fake_nccl", NULL));
+    for (int rounded = 0; rounded < 2; rounded++) {
+        const struct product_case p = {.n = 256, .k = 64, .m = 3, .rounded = rounded != 0, .dtype = SL_BF16};
+        struct world w;
+        atomic_store(&n_gathered_bytes, 0);
+        open_world(2, &sl_group_nccl, &w);
+        struct outcome o = multiply(&p, &w);
+        size_t part = 3 * 128 * (rounded ? 2 : 4);
+        assert_int_equal(atomic_load(&n_gathered_bytes), 2 * part);
+        for (int r = 0; r < 2; r++) {
+            assert_int_equal(sl_ranks_traffic(w.device, r).sent, part);
+            assert_int_equal(sl_ranks_traffic(w.device, r).received, part);
+        }
+        free_outcome(&o);
+        close_world(&w);
+    }
+}
+
+// --- what does not come, and what does not end -------------------------------------------------------------------------
+
+struct gather_call {
+    struct sl_ranks_call call;
+    struct sl_columns columns;
+};
+
+static void gather_only(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
+    sl_ranks_gather_part(call, rank, stream, &((const struct gather_call *)call)->columns);
+}
+
+static void gather(struct world *w) {
+    struct sl_ranks *ranks = sl_ranks_of(w->stream);
+    float *x = sl_device_alloc(w->device, SL_MEMORY_REPLICATED, 1024);
+    struct gather_call c = {{ranks, ranks->n, gather_only}, {.x = x, .stride = 64, .m = 4, .n_parts = ranks->n}};
+    for (int r = 0; r <= ranks->n; r++) {
+        c.columns.bounds[r] = 16 * r;
+    }
+    SL_RANKS_RUN(c);
+}
+
+// The time limit passes, communicators are aborted, and everything fails for good.
+static void assert_ended(int n, const char *says) {
+    struct world *w = &lost_worlds[n_lost++];
+    struct sl_error err;
+    open_world(n, &sl_group_nccl, w);
+    if (says == NULL) { // rank 2's device stands still before its gather
+        pthread_mutex_lock(&held.lock);
+        held.queue = sl_gpu_stream(sl_ranks_compute(sl_ranks_of(w->stream), 2))->queue;
+        pthread_mutex_unlock(&held.lock);
+        says = "rank 2 of 3 has got nothing done for ";
+    }
+    gather(w);
+    assert_int_equal(sl_stream_wait(w->stream, &err), SL_ERR_INTERNAL);
+    if (strstr(err.text, says) == NULL) {
+        fail_msg("\"%s\" does not say \"%s\"", err.text, says);
+    }
+    assert_int_equal(atomic_load(&n_aborted), n);
     assert_int_equal(atomic_load(&n_destroyed), 0);
-    assert_int_equal(atomic_load(&n_aborted), 3);
-}
-
-static bool sum_in_vain(struct rank *rank) {
-    struct sl_error err = {0};
-    float *there = sl_device_alloc(rank->device, SL_MEMORY_DEVICE, (SMALL + 1) * sizeof *there);
-    memset(there, 0, (SMALL + 1) * sizeof *there); // the host's
-    CHECK(sl_group_sum(rank->group, rank->stream, there, SMALL + 1, &err) == SL_ERR_PEER_LOST);
-    CHECK(strstr(err.text, "ncclAllReduce has not ended for") != NULL || strstr(err.text, "has given up") != NULL);
-    CHECK(sl_group_sum(rank->group, rank->stream, there, 1, &err) == SL_ERR_PEER_LOST);
-    sl_device_free(rank->device, SL_MEMORY_DEVICE, there);
-    return true;
+    int n_before = atomic_load(&n_gathers);
+    gather(w);
+    assert_int_equal(atomic_load(&n_gathers), n_before);
+    assert_int_equal(sl_stream_wait(w->stream, NULL), SL_ERR_INTERNAL);
 }
 
 static void test_a_call_that_does_not_end_is_ended(void **state) {
     (void)state;
     assert_non_null(open_fake("fake_nccl_hangs", NULL));
-    struct ranks ranks = ranks_of(2);
-    ranks.deadline_ms = DEADLINE_MS;
-    ranks_run(&ranks, sum_in_vain);
+    assert_ended(2, "ncclAllGather has not ended for ");
 }
 
-static bool sum_that_stands_still(struct rank *rank) {
-    struct sl_error err = {0};
-    float *there = sl_device_alloc(rank->device, SL_MEMORY_DEVICE, (SMALL + 1) * sizeof *there);
-    memset(there, 0, (SMALL + 1) * sizeof *there);
-    // Nobody waits for the stream: what is before the sum was done by the fake, the event behind it is not reached.
-    CHECK(sl_group_sum(rank->group, rank->stream, there, SMALL + 1, &err) == SL_OK);
-    for (int64_t end = sl_deadline_in_ms(30000); sl_group_lost(rank->group) < 0 && sl_deadline_left_ms(end) > 0;) {
-        sl_sleep_ms(5);
-    }
-    CHECK(sl_group_meet(rank->group, SL_OK, NULL, &err) == SL_ERR_PEER_LOST);
-    CHECK(strstr(err.text, "come to a sum") != NULL);
-    sl_device_free(rank->device, SL_MEMORY_DEVICE, there);
-    return true;
-}
-
-static void test_a_sum_that_stands_still_is_ended(void **state) {
+static void test_a_gather_that_stands_still_is_ended(void **state) {
     (void)state;
     assert_non_null(open_fake("fake_nccl", NULL));
-    struct ranks ranks = ranks_of(2);
-    ranks.deadline_ms = DEADLINE_MS;
-    ranks_run(&ranks, sum_that_stands_still);
+    held.from_gather = 2;
+    assert_ended(2, "rank 1 of 2 has got nothing done for ");
+}
+
+static void test_the_rank_that_others_wait_for_is_named(void **state) {
+    (void)state;
+    assert_non_null(open_fake("fake_nccl", NULL));
+    held.from_gather = 3;
+    assert_ended(3, NULL);
+}
+
+struct alone {
+    struct sl_group *group;
+    struct sl_stream *stream;
+    int rank;
+    enum sl_status status;
+};
+
+static void *join_alone(void *arg) {
+    struct alone *a = arg;
+    a->status = a->group->ops->join(a->group, a->rank, a->stream, NULL);
+    return NULL;
+}
+
+// Of ranks that both joined one does not call: the other one says which, and that it waited.
+static void test_a_rank_that_does_not_call_is_named(void **state) {
+    struct sl_group *group = NULL;
+    struct sl_device *device = NULL;
+    struct sl_error err;
+    pthread_t thread;
+    (void)state;
+    assert_non_null(open_fake("fake_nccl_hangs", NULL));
+    assert_int_equal(sl_gpu_device_open(&driver, 0, NULL, &device, NULL), SL_OK);
+    assert_int_equal(sl_group_nccl.open(2, 50, &group, NULL), SL_OK);
+    struct sl_stream *stream = sl_device_stream(device, SL_STREAM_COMPUTE);
+    struct alone other = {group, stream, 1, SL_OK};
+    assert_int_equal(sl_thread_start("rank-1", join_alone, &other, &thread, NULL), SL_OK);
+    assert_int_equal(group->ops->join(group, 0, stream, NULL), SL_OK);
+    pthread_join(thread, NULL);
+    assert_int_equal(other.status, SL_OK);
+    char *parts = sl_device_alloc(device, SL_MEMORY_DEVICE, 64);
+    assert_int_equal(group->ops->gather(group, 0, stream, parts, 32, &err), SL_ERR_PEER_LOST);
+    assert_non_null(strstr(err.text, "rank 1 of 2 has not come to ncclAllGather for "));
+    assert_int_equal(group->ops->lost(group), 1);
+    group->ops->abort(group);
+    assert_int_equal(atomic_load(&n_aborted), 2);
+    assert_int_equal(group->ops->gather(group, 0, stream, parts, 32, &err), SL_ERR_PEER_LOST);
+    group->ops->close(group);
+    sl_device_free(device, SL_MEMORY_DEVICE, parts);
+    sl_device_close(&device);
 }
 
 // --- libraries ---------------------------------------------------------------------------------------------------------
@@ -272,60 +493,47 @@ static void test_libraries_that_will_not_do_are_refused(void **state) {
     assert_refused("fake_nccl_old", "is version 21304, 21400 (2.14) or a newer one is needed");
 }
 
-static bool join_in_vain(struct rank *rank) {
-    struct sl_error err = {0};
-    CHECK(sl_group_join(&sl_group_nccl, &rank->config, &rank->group, &err) == SL_ERR_INTERNAL);
-    CHECK(strstr(err.text, "NCCL says 3, the fake was made to fail; NCCL_DEBUG=INFO tells more") != NULL);
-    return true;
+static enum sl_status refuse(int n, int64_t still_ms, struct sl_group **group_out, struct sl_error *err) {
+    (void)n;
+    (void)still_ms;
+    (void)group_out;
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "no library");
+}
+
+// Ranks without the library compute all the same.
+static void test_ranks_copy_where_there_is_no_library(void **state) {
+    struct sl_group_ops none = sl_group_nccl;
+    (void)state;
+    none.open = refuse;
+    check_products(&none);
+    assert_int_equal(atomic_load(&n_gathers), 0);
 }
 
 static void test_a_library_that_fails_is_told_of(void **state) {
+    struct world w;
+    struct sl_error err;
     (void)state;
     assert_non_null(open_fake("fake_nccl_fails", NULL));
-    struct ranks ranks = ranks_of(1);
-    ranks.join = false;
-    ranks_run(&ranks, join_in_vain);
+    assert_int_equal(try_world(2, &sl_group_nccl, &w, &err), SL_ERR_INTERNAL);
+    assert_non_null(
+        strstr(err.text, "rank 0 of 2: ncclCommInitRank: NCCL says 3, the fake was made to fail; NCCL_DEBUG"));
+    close_world(&w);
 }
 
-static enum sl_status join_fresh(void *arg, struct sl_error *err) {
-    struct rank *rank = arg;
-    memset(rank->config.hall, 0, sl_group_hall_bytes(1));
-    enum sl_status status = sl_group_join(&sl_group_nccl, &rank->config, &rank->group, err);
-    sl_group_leave(&rank->group);
+static enum sl_status open_fresh(void *arg, struct sl_error *err) {
+    struct sl_group *group = NULL;
+    (void)arg;
+    enum sl_status status = sl_group_nccl.open(1, STILL_MS, &group, err);
+    if (status == SL_OK) {
+        group->ops->close(group);
+    }
     return status;
 }
 
-static bool join_without_memory(struct rank *rank) {
-    CHECK(assert_refused_without_memory(join_fresh, rank) == 4); // its end, two slots, a thread
-    return true;
-}
-
-static void test_joining_needs_memory(void **state) {
+static void test_opening_needs_memory(void **state) {
     (void)state;
     assert_non_null(open_fake("fake_nccl", NULL));
-    struct ranks ranks = ranks_of(1);
-    ranks.join = false;
-    ranks_run(&ranks, join_without_memory);
-}
-
-static bool join_wrongly(struct rank *rank) {
-    struct sl_error err = {0};
-    rank->config.one_process = rank->kind != EMULATED;
-    CHECK(sl_group_join(&sl_group_nccl, &rank->config, &rank->group, &err) == SL_ERR_UNSUPPORTED);
-    CHECK(strstr(err.text, rank->kind == EMULATED ? "threads of one process" : "computes on processors") != NULL);
-    rank->config.hall = NULL;
-    CHECK(sl_group_join(&sl_group_nccl, &rank->config, &rank->group, &err) == SL_ERR_INVALID);
-    return true;
-}
-
-static void test_ranks_are_gpus_of_one_process(void **state) {
-    (void)state;
-    for (int kind = THREADS; kind <= EMULATED; kind++) {
-        struct ranks ranks = ranks_of(1);
-        ranks.kind = (enum ranks_kind)kind;
-        ranks.join = false;
-        ranks_run(&ranks, join_wrongly);
-    }
+    assert_int_equal(assert_refused_without_memory(open_fresh, NULL), 1);
 }
 
 // Without a device it goes no further, but every function is there.
@@ -343,17 +551,17 @@ static void test_the_real_library_has_every_function(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
 #define TEST(test) cmocka_unit_test_setup_teardown(test, open_test, close_test)
-        TEST(test_sums_are_right),
-        TEST(test_sums_are_queued),
-        TEST(test_gathers_are_right),
-        TEST(test_meetings_are_those_of_all_groups),
-        TEST(test_who_gives_up_is_named),
+        TEST(test_products_gather_by_nccl),
+        TEST(test_products_gather_by_copies),
+        TEST(test_what_products_round_travels_rounded),
         TEST(test_a_call_that_does_not_end_is_ended),
-        TEST(test_a_sum_that_stands_still_is_ended),
+        TEST(test_a_gather_that_stands_still_is_ended),
+        TEST(test_the_rank_that_others_wait_for_is_named),
+        TEST(test_a_rank_that_does_not_call_is_named),
         TEST(test_libraries_that_will_not_do_are_refused),
+        TEST(test_ranks_copy_where_there_is_no_library),
         TEST(test_a_library_that_fails_is_told_of),
-        TEST(test_joining_needs_memory),
-        TEST(test_ranks_are_gpus_of_one_process),
+        TEST(test_opening_needs_memory),
         TEST(test_the_real_library_has_every_function),
     };
     folder = argc > 1 ? argv[1] : ".";

@@ -1,0 +1,162 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""A model that takes seconds to load, as `sluice up` and `sluice run --local` show it; and the limit for starting, which counts from the last
+progress. The model is a file with a hole in place of its weights; a worker is slowed down by stopping it."""
+import contextlib
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import random_folder
+from harness import BIN, SLOW, eventually, run_tests
+
+SLUICE = os.path.join(BIN, "sluice")
+LIMIT = 8 * SLOW  # of --ready-timeout, in seconds
+
+
+@contextlib.contextmanager
+def place():
+    """A folder with a model of 0.8 GB, and an environment in which `sluice down` finds the test's clusters alone."""
+    with tempfile.TemporaryDirectory(prefix="sluice-loading-") as folder:
+        yield random_folder.make("large", os.path.join(folder, "model"), zeros=True), {**os.environ, "XDG_RUNTIME_DIR": folder}
+
+
+class Up:
+    """`sluice up` in the foreground, and what it says on standard error."""
+
+    def __init__(self, model, env, terminal=None):
+        words = [SLUICE, "up", "--model", model, "--weights", "int4", "--port", "0", "--no-gateway", "--kvstore", "0", "--arena", "32M",
+                 "--ready-timeout", f"{LIMIT}s", "--name", "loads",
+                 "--", "--threads", "1"]
+        self.began, self.ready, self.log = time.monotonic(), 0, None
+        self.popen = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE if terminal is None else terminal, text=True)
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.popen.stdout:
+            if line.startswith("ready rpc="):
+                self.ready = time.monotonic() - self.began
+            if line.startswith("log "):
+                with open(line.split()[1]) as file:
+                    self.log = file.read()
+
+    def worker(self, name):
+        """The process id of a worker that has begun to load."""
+        def find():
+            with open(f"/proc/{self.popen.pid}/task/{self.popen.pid}/children") as file:
+                for pid in map(int, file.read().split()):
+                    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline") as line:
+                        words = line.read().split("\0")
+                        if name in words and "--check" not in words:
+                            return pid
+            return 0
+        eventually(find, 60, f"the start of {name}")
+        time.sleep(0.6 * SLOW)
+        pid = find()
+        assert pid, f"{name} has ended"
+        return pid
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        self.popen.kill()  # and the kernel its processes
+        self.popen.wait()
+
+    def end(self):
+        """What it said on standard error, where that is no terminal."""
+        self.popen.send_signal(signal.SIGINT)
+        said = self.popen.stderr.read() if self.popen.stderr else ""
+        self.popen.wait(60 * SLOW)
+        return said
+
+
+def slow_down(pid, seconds):
+    """Let a process run for a seventh of the time."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(2.4 * SLOW)
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.4 * SLOW)
+
+
+def drawn(terminal, until):
+    """What is written to a terminal until a condition holds."""
+    said, ends = b"", False
+    while not ends:
+        ends = until()
+        with contextlib.suppress(BlockingIOError):
+            while piece := os.read(terminal, 65536):
+                said += piece
+        time.sleep(0.02)
+    return said.decode()
+
+
+def percentages(text):
+    """Those of the bar: `loading [==>  ]  12%  1.0 GiB/...`."""
+    return [int(percent) for percent in re.findall(r"\rloading \[[=> ]+\] +(\d+)%  [0-9.]+ \w+/[0-9.]+ [MG]iB", text)]
+
+
+def test_lines_without_a_terminal_and_a_slow_worker():
+    """Slower than the limit, and never without progress for so long."""
+    with place() as (model, env):
+        with Up(model, env) as up:
+            slow_down(up.worker("decode-0"), 1.5 * LIMIT)
+            eventually(lambda: up.ready or up.popen.poll() is not None, 120, "the end of loading")
+            said = up.end()
+        assert up.ready > 1.5 * LIMIT, (up.ready, said)
+        lines = re.findall(r"^sluice: loading the model: (\d+)% of 1\.\d GiB \(decode-0 (\d+)%, prefill-0 (\d+)%\)$", said, re.M)
+        assert lines and lines == sorted(lines, key=lambda line: [int(n) for n in line]), said
+        assert "\r" not in said and "\033" not in said, said
+        # Workers say it themselves: in the cluster's log without the lines for `up`.
+        assert re.search(r"decode-0     \| .* info  decode-0 runtime: loading .*/model: \d+% of 7\d\d\.\d MB after \d+ s$", up.log, re.M), up.log
+        assert "loading done=" not in up.log, up.log
+
+
+def test_a_worker_without_progress_is_named():
+    with place() as (model, env):
+        with Up(model, env) as up:
+            pid = up.worker("decode-0")
+            stopped = time.monotonic()
+            os.kill(pid, signal.SIGSTOP)
+            code = up.popen.wait(20 * LIMIT)
+            said = up.popen.stderr.read()
+        assert code == 5 and not up.ready, (code, said)
+        assert LIMIT - 2 < time.monotonic() - stopped < 3 * LIMIT + 10 * SLOW, (time.monotonic() - stopped, said)
+        assert re.search(rf"^sluice up: decode-0 was not ready within {int(1000 * LIMIT)} ms of its last progress \(--ready-timeout\), "
+                         r"with \d+% of the model loaded$", said, re.M), said
+
+
+def test_a_line_on_a_terminal():
+    with place() as (model, env):
+        ours, theirs = pty.openpty()
+        os.set_blocking(ours, False)
+        with Up(model, env, terminal=theirs) as up:
+            said = drawn(ours, lambda: up.ready or up.popen.poll() is not None)
+            up.end()
+        seen = percentages(said)
+        assert up.ready and len(seen) > 3 and seen[-1] > seen[0], said
+        assert re.search(r"[MG]iB  decode-0 \d+%, prefill-0 \d+%", said), said
+        assert "sluice: loading" not in said and said.endswith("\r\033[K"), said  # no lines, and nothing is left of it
+
+        words = [SLUICE, "run", "--local", "--model", model, "--weights", "int4", "--arena", "32M", "--prompt", "a b", "-n", "1"]
+        for more in [], ["--quiet"]:
+            run = subprocess.Popen([*words, *more], stdout=subprocess.DEVNULL, stderr=theirs)
+            said = drawn(ours, lambda run=run: run.poll() is not None)
+            assert run.returncode == 0, said
+            seen = percentages(said)
+            assert seen == [] if more else len(seen) > 3 and seen[-1] > seen[0], said
+        os.close(theirs)
+        os.close(ours)
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests(globals()))

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reports of loading: they come while bytes or tasks get done, and only then.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "runtime/loading.h"
+#include "runtime/runtime.h"
+
+struct heard {
+    _Atomic int n;
+    _Atomic size_t done, total;
+};
+
+static void hear(void *arg, size_t done_bytes, size_t total_bytes) {
+    struct heard *heard = arg;
+    atomic_store(&heard->done, done_bytes);
+    atomic_store(&heard->total, total_bytes);
+    atomic_fetch_add(&heard->n, 1);
+}
+
+static bool hears(const struct heard *heard, int n) {
+    for (int64_t until = sl_deadline_in_ms(20000); atomic_load(&heard->n) < n && sl_deadline_left_ms(until) > 0;) {
+        sl_sleep_ms(5);
+    }
+    return atomic_load(&heard->n) >= n;
+}
+
+static void do_nothing(void *arg, int64_t begin, int64_t end, int member) {
+    (void)arg;
+    (void)begin;
+    (void)end;
+    (void)member;
+}
+
+static void test_loading_reports_what_moves(void **state) {
+    (void)state;
+    struct heard heard = {0};
+    struct sl_team *team;
+    struct sl_loading loading;
+    assert_int_equal(sl_team_create(2, &team, NULL), SL_OK);
+    struct sl_team *const teams[] = {NULL, team};
+    const struct sl_loading_config config = {"a model", teams, 2, hear, &heard};
+    assert_int_equal(sl_loading_begin(&loading, &config, NULL), SL_OK);
+    sl_sleep_ms(700);
+    assert_int_equal(atomic_load(&heard.n), 0); // the file is not open, nothing was done
+
+    atomic_store(&loading.progress.total_bytes, 1000);
+    atomic_store(&loading.progress.done_bytes, 10);
+    assert_true(hears(&heard, 1));
+    assert_int_equal(atomic_load(&heard.done), 10);
+    assert_int_equal(atomic_load(&heard.total), 1000);
+    sl_sleep_ms(700);
+    assert_int_equal(atomic_load(&heard.n), 1); // silent while nothing moves
+
+    sl_team_run(team, 8, 1, do_nothing, NULL); // within a matrix
+    assert_true(hears(&heard, 2));
+    assert_int_equal(atomic_load(&heard.done), 10);
+    sl_loading_end(&loading);
+    int n = atomic_load(&heard.n);
+    atomic_store(&loading.progress.done_bytes, 1000);
+    sl_sleep_ms(400);
+    assert_int_equal(atomic_load(&heard.n), n); // none after the end
+    sl_team_destroy(&team);
+}
+
+// The counter ends at all that the file has: in one of tied embeddings every tensor is needed.
+static void test_model_counts_all_of_its_bytes(void **state) {
+    (void)state;
+    struct sl_runtime runtime;
+    struct sl_model_progress progress = {0};
+    struct sl_model *model;
+    const struct sl_runtime_config config = {.tier = "auto", .threads = 1};
+    assert_int_equal(sl_runtime_open(&config, &runtime, NULL), SL_OK);
+    assert_int_equal(sl_model_load("models/demo", runtime.ops, SL_WEIGHT_INT8, runtime.stream, &progress, &model, NULL),
+                     SL_OK);
+    assert_true(atomic_load(&progress.total_bytes) > 1000000);
+    assert_int_equal(atomic_load(&progress.done_bytes), atomic_load(&progress.total_bytes));
+    sl_model_destroy(&model);
+    sl_runtime_close(&runtime);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_loading_reports_what_moves),
+                                       cmocka_unit_test(test_model_counts_all_of_its_bytes)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
