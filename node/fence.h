@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: the term guard: where several coordinators take turns, a worker obeys those with the highest term that it
- *          has seen. Design: terms come with requests and with the answers to heartbeats. They live as long as the
- *          process: a restarted worker holds nothing that an old coordinator could damage.
+ *          has seen.
+ * Design: terms come with requests and with the answers to heartbeats. They live as long as the process: a restarted
+ *         worker holds nothing that an old coordinator could damage.
  * Threads: all functions from any thread.
  */
 #pragma once

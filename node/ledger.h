@@ -4,10 +4,10 @@
  *          holder will take later, page by page; it is granted only while used and promised bytes fit the arena.
  *
  * Invariants: a promise is counted until it is returned. Its holder takes pages from the arena first and reconciles
- *             afterwards (sl_ledger_settle()): in between they are counted twice, never not at all. Threads: any
- *             number. One lock, under which the ledger calls only the arena, so the ledger may be called under any
- *             other lock. It reads the used bytes under this lock, so of two callers that want the same bytes one is
- *             refused.
+ *             afterwards (sl_ledger_settle()): in between they are counted twice, never not at all.
+ * Threads: any number. One lock, under which the ledger calls only the arena, so the ledger may be called under any
+ *          other lock. It reads the used bytes under this lock, so of two callers that want the same bytes one is
+ *          refused.
  */
 #pragma once
 
