@@ -3,8 +3,9 @@
  * Purpose: the capsules that lookups have found, held on the shelf under leases, so that a Fetch finds what its Lookup
  *          has found.
  *
- *     held --borrow--> in use --return--> held        ended by sl_pins_release(), or by sl_pins_reap() when not renewed;
- *                                                     one in use ends with the first reaping after its return
+ *     held --borrow--> in use --return--> held        sl_pins_release() ends a lease, as does sl_pins_reap() if it was
+ *                                                     not renewed; one in use ends with the first reaping after its
+ *                                                     return
  *
  * Threads: any number; one lock, under which only the shelf is called. Ids cannot be guessed.
  */
