@@ -133,8 +133,8 @@ static enum MHD_Result handle(void *cls, struct MHD_Connection *connection, cons
     (void)body;
     struct sl_admin *admin = cls;
     bool is_get = strcmp(method, MHD_HTTP_METHOD_GET) == 0 || strcmp(method, MHD_HTTP_METHOD_HEAD) == 0;
-    // First call: 1 plus the bytes of a request body. We ignore the body, but a client that is cut off while it sends
-    // one never sees the answer.
+    // n_seen: 0 at the first call, then 1 plus the bytes of a request body. We ignore the body, but read it: a client
+    // that is cut off while it sends one never sees the answer.
     uintptr_t n_seen = (uintptr_t)*seen;
     if (n_seen == 0 || *body_bytes > 0) {
         n_seen += n_seen == 0 ? 1 : *body_bytes;

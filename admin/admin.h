@@ -43,11 +43,11 @@ enum sl_status sl_admin_open(const char *listen, const char *version, struct sl_
                              struct sl_error *err);
 const char *sl_admin_address(const struct sl_admin *admin); // "127.0.0.1:9100"; "" without a port
 
-// The port calls the added functions until sl_admin_close(). There is room for eight of each kind.
+// Add a check or metrics, which the port calls until sl_admin_close(). There is room for eight of each kind.
 void sl_admin_add_check(struct sl_admin *admin, const struct sl_admin_check *check);
 void sl_admin_add_metrics(struct sl_admin *admin, void (*write_fn)(void *arg, FILE *page), void *arg);
 
 void sl_admin_started(struct sl_admin *admin); // the model is loaded, and the server listens
 
-// After it returns, the port calls none of the added functions any more. Nulls *admin.
+// Closes the port. After the return it calls none of the added functions any more. Nulls *admin.
 void sl_admin_close(struct sl_admin **admin);

@@ -45,7 +45,7 @@ enum sl_status sl_fabric_check_transport(const char *name, struct sl_error *err)
     return parse_transport(name, &transport, err);
 }
 
-// Shared memory is used only under the same kernel.
+// Returns a hash of the kernel's boot id: peers use shared memory only under the same kernel.
 static uint64_t host_id(void) {
     char boot_id[64] = "";
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");

@@ -5,7 +5,7 @@
  *      (posted) --- the connection is up, something to do: pump ------------------------> running, in a mode below
  *      running ---- everything has arrived: check_end ----------------------------------> ended (status OK)
  *      any -------- refused, lost, late, closed: the first to notice ends the outcome --> ended
- *      ended ------ nothing writes to the caller's memory any more: check_end --------> detached: the caller may free it
+ *      ended ------ nothing writes to the caller's memory any more: check_end -------> detached: the caller may free it
  *
  * The reader asks the owner for a window's address (LOOK), once per connection; without UCX there is nothing to ask.
  * Modes: copy  the window is mapped into this process: slices of COPY_SLICE_BYTES a turn, so that requests and other
@@ -181,7 +181,7 @@ void sl_fetch_close(struct sl_fetch **fetch) {
 
 // ---- ending ----------------------------------------------------------------------------------------------------------
 
-// After this the caller owns the fetch and may free it.
+// Gives the fetch to the caller, who may then free it.
 static void detach(struct sl_fetch *fetch) {
     struct fetches *fetches = fetch->fetches;
     struct sl_fetch **at = &fetches->first;
@@ -211,7 +211,7 @@ static void abandon_reads(struct sl_fetch *fetch) {
     }
 }
 
-// May release the fetch.
+// Ends or detaches the fetch if nothing is pending; the caller may then free it.
 static void check_end(struct sl_fetch *fetch) {
     if (fetch->n_missing == 0) {
         sl_outcome_end(&fetch->outcome, SL_OK, "");

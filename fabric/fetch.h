@@ -47,7 +47,7 @@ struct sl_fetch;
 enum sl_status sl_fetch_open(struct sl_connection *connection, const uint8_t *ticket, size_t ticket_bytes,
                              const struct sl_fetch_range *ranges, size_t n_ranges, int64_t deadline_ns,
                              struct sl_fetch **fetch_out, struct sl_error *err);
-// As sl_fabric_request_wait(). SL_ERR_PEER_STALE: the window is closed (by message).
+// Waits like sl_fabric_request_wait(). SL_ERR_PEER_STALE: the window is closed (by message).
 enum sl_status sl_fetch_wait(struct sl_fetch *fetch, int64_t until_ns, struct sl_error *err);
 void sl_fetch_close(
     struct sl_fetch **fetch); // accepts NULL, nulls; after the return nothing writes to the ranges' `to` any more

@@ -176,7 +176,7 @@ static void stop(void *state) {
     }
 }
 
-// Every endpoint is closed: nothing can land any more, even from silent writers.
+// Releases all grants: every endpoint is closed, so nothing can land any more, even from silent writers.
 static void release(void *state) {
     uint32_t id = 0;
     for (struct sl_grant *grant; (grant = next(state, &id)) != NULL;) {

@@ -94,8 +94,7 @@ void sl_grant_note_arrived(struct sl_grant *grant, struct sl_receive *receive); 
 bool sl_grant_hand_out(
     struct sl_grant *grant,
     void (*on_verified)(struct sl_fabric *,
-                        struct sl_command *));      // the waiting ones, unless a batch is being verified. False: no
-                                                    // memory
+                        struct sl_command *));      // the waiting ones, if no batch is out. False: no memory
 void sl_grant_drop_arrived(struct sl_grant *grant); // the waiting ones
 void sl_grant_free_arrival(struct sl_grant_arrival *arrival);
 

@@ -70,7 +70,7 @@ static bool tell_place(struct sl_grant *grant, struct sl_peer *peer) {
     return bytes > 0;
 }
 
-// The writer was told where to put, and cannot: it has written nothing, and continues with messages.
+// Switches a claim to messages: the writer was told where to put, and cannot, and has written nothing yet.
 static void unclaim_one_sided(struct sl_grant *grant, const struct sl_peer *peer, const struct sl_wire_key *key) {
     if (grant->state == GRANT_CLAIMED && grant->writer == peer && grant->ship_id == key->ship_id) {
         grant->one_sided = false;

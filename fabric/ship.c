@@ -144,7 +144,7 @@ static void flow_by_messages(struct sl_ship *ship) {
     set_mode(ship);
 }
 
-// Without UCX to the owner puts are impossible, so there is nothing to wait for.
+// Claims the grant. Without UCX to the owner puts are impossible, so there is nothing to wait for.
 static bool pump_waiting(struct sl_ship *ship) {
     if (ship->peer->state != PEER_UP) {
         return false;

@@ -90,8 +90,8 @@ static void set_why_not(struct tie *tie, const char *words) {
     pthread_mutex_unlock(&tie->agent->mutex);
 }
 
-// One coordinator that accepts us is enough, for it may be the leader. But once one has been told to drain us, the
-// others soon know it too.
+// Returns true if one coordinator accepts us, as that may be the leader; but false once one of them drains us, as the
+// others will soon know it.
 bool sl_agent_takes_jobs(struct sl_agent *agent, char *why, size_t why_bytes) {
     bool takes = false;
     pthread_mutex_lock(&agent->mutex);
@@ -145,7 +145,7 @@ static enum sl_status beat(struct tie *tie, bool *drains_out, struct sl_error *e
     return SL_OK;
 }
 
-// A stalled worker must not join: it would be given jobs until its first beat.
+// Returns false for a stalled worker: it would be given jobs until its first beat.
 static bool may_join(struct sl_agent *agent) {
     Sluice__V1__WorkerLoad load = SLUICE__V1__WORKER_LOAD__INIT;
     agent->config.load_fn(agent->config.arg, &load);

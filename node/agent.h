@@ -9,7 +9,6 @@
  *         model, other version) is asked again from time to time, as it may be about to be replaced; when all of them
  *         refuse, refused_fn gets the reason. The coordinator with the highest term decides whether the worker drains;
  *         our heartbeats tell the others.
- *         with the highest term says; the others are told by our beats.
  * Threads: create and destroy from one thread; load_fn runs on the agent's threads, several at once;
  *          sl_agent_takes_jobs() from any.
  */
@@ -39,7 +38,7 @@ struct sl_agent_config {
 // Returns true when a coordinator knows this worker and gives it jobs; false: `why` is one line with the reason.
 bool sl_agent_takes_jobs(struct sl_agent *agent, char *why, size_t why_bytes);
 
-// SL_ERR_INVALID: coordinators is no such list.
+// Starts the agent. SL_ERR_INVALID: coordinators is not a list of addresses.
 enum sl_status sl_agent_create(const struct sl_agent_config *config, struct sl_agent **agent_out, struct sl_error *err);
 
 // Beats now, because the load changed in a way that coordinators must know. Returns true when all have answered; false:

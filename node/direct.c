@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 
-// UCX queries CUDA about the memory on its own thread; reading the view makes the device current there. The address is
+// Makes the device current on UCX's thread, which queries CUDA about the memory, by reading the view. The address is
 // known already.
 static void enter(void *arg) {
     struct sl_direct *direct = arg;

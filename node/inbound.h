@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: memory for capsules that are on their way in: a decode worker and a kvstore lease it to senders, and a
+ * Purpose: memory for incoming capsules: a decode worker and a kvstore lease it to senders, and a
  *          prefill worker opens it to fetch from a store.
  *
  * An inbound transfer is a block of the arena, the fabric's grant over it and a lease with a deadline:

@@ -181,7 +181,7 @@ static enum sl_status open_memory(struct sl_node *node, Sluice__V1__WorkerRole r
     return status;
 }
 
-// With certificates, the worker's name must be the one in its own.
+// Checks, with certificates, that the worker's name is the one in its certificate.
 static enum sl_status check_name(struct sl_node *node, struct sl_error *err) {
     enum sl_status status = sl_rpc_credentials_create(&node->config.tls, &node->credentials, err);
     const char *name = sl_rpc_credentials_self(node->credentials)->name;
@@ -321,8 +321,8 @@ static void on_moving(void *arg, const struct sl_pulse *pulse) {
 }
 
 /*
- * A process with a stalled thread cannot stop in order, as that waits for the thread. So the process exits here, and
- * its supervisor starts another. Logging takes no lock that the stalled thread could hold.
+ * Ends the process: with a stalled thread it cannot stop in order, as that waits for the thread. Its supervisor starts
+ * another. Logging takes no lock that the stalled thread could hold.
  */
 static void on_over(void *arg, const struct sl_pulse *pulse) {
     const struct sl_node *node = arg;

@@ -34,7 +34,7 @@ struct sl_outbound {
     struct {
         struct sl_mark down; // the layer is in `body`, as far as
         size_t end;
-    } layers[SL_MAX_LAYERS]; // [n_layers] on their way; the first n_handed are with the ship
+    } layers[SL_MAX_LAYERS]; // [n_layers] being copied; the first n_handed are with the ship
     int n_layers, n_handed;
 
     // Only for the way without staging:

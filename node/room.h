@@ -21,7 +21,7 @@ enum sl_status sl_room_parse(const char *text, int64_t *bytes_out, struct sl_err
 struct sl_room_needs {
     int64_t activation_bytes; // of the engine, not touched yet
     int64_t other_bytes;      // of the service
-    bool shared;              // the region lies in /dev/shm, which has a size of its own
+    bool shared;              // the region lies in /dev/shm, which has its own size limit
 };
 
 // Computes `auto` in bytes; the log says how. root: prefix of /proc and /sys, "" except in tests. SL_ERR_EXHAUSTED: too

@@ -17,7 +17,7 @@ struct sl_send {
     const uint8_t *header;
     size_t header_bytes;
     int64_t deadline_ns;
-    // Called every 50 ms while bytes are on their way; false cancels with SL_ERR_CANCELLED. May be NULL.
+    // Called every 50 ms while bytes are in transit; false cancels with SL_ERR_CANCELLED. May be NULL.
     bool (*go_on)(void *arg);
     void *arg;
 };

@@ -17,7 +17,7 @@ struct sl_verifying {
     void *arg;
 };
 
-// Everything that `what` points to must outlive it.
+// Starts the thread. Everything that `what` points to must outlive it.
 enum sl_status sl_verifier_start(const struct sl_verifying *what, struct sl_verifier **verifier_out,
                                  struct sl_error *err);
 void sl_verifier_take(void *verifier, struct sl_arrival *arrival); // from any thread; never waits

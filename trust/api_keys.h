@@ -39,7 +39,7 @@ struct sl_api_key {
 
 struct sl_api_keys;
 
-// SL_ERR_IO, SL_ERR_PRECONDITION (others may write it), SL_ERR_INVALID with the line.
+// Reads the file. SL_ERR_IO, SL_ERR_PRECONDITION (others may write it), SL_ERR_INVALID with the line.
 enum sl_status sl_api_keys_open(const char *path, struct sl_api_keys **keys_out, struct sl_error *err);
 void sl_api_keys_close(struct sl_api_keys **keys); // accepts NULL, nulls *keys
 

@@ -6,7 +6,7 @@
  * Design: the file is checked when it is used, at most once a second, so that no caller waits for it and no thread
  *         watches it:
  *
- *             if (sl_changing_file_is_due(&file)) { read; if it is valid: use it, sl_changing_file_accept(&file, &about) }
+ *             if (sl_changing_file_is_due(&file)) { read; if valid: use it, sl_changing_file_accept(&file, &about) }
  *
  *         Content that was not accepted is read again a second later: the two files of a pair are replaced one after
  *         the other.

@@ -25,7 +25,7 @@ enum sl_status sl_revocations_open(const struct sl_tls_files *files, struct sl_r
                                    struct sl_error *err);
 void sl_revocations_close(struct sl_revocations **revocations); // accepts NULL, nulls
 
-// SL_ERR_DENIED: this certificate was revoked. revocations may be NULL, here and below: none was.
+// Checks a certificate. SL_ERR_DENIED: it was revoked. revocations may be NULL, here and below: none was.
 enum sl_status sl_revocations_check(struct sl_revocations *revocations, const struct x509_st *certificate,
                                     struct sl_error *err);
 // Checks all certificates of a chain in PEM. SL_ERR_DENIED: one was revoked, or the chain is empty.

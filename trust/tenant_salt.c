@@ -33,8 +33,8 @@ static enum sl_status failed(const char *path, const char *what, struct sl_error
     return sl_fail(err, SL_ERR_IO, "--salt-file %s: %s: %s", path, what, strerror(errno));
 }
 
-// A Secret that a kubelet mounts is owned by root and readable through its group alone: the reader cannot become its
-// owner.
+// Returns true if others can use the file. The group may read a file of root: a Secret that a kubelet mounts belongs to
+// root, and the reader cannot change that.
 static bool others_may_use(const struct stat *about) {
     bool handed_over = about->st_uid == 0 && geteuid() != 0;
     return (about->st_mode & (handed_over ? 037 : 077)) != 0;

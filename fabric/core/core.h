@@ -128,7 +128,7 @@ struct sl_region {
     void *rkey;
     size_t rkey_bytes;
 };
-// Same contract as sl_fabric_region_create().
+// Implements sl_fabric_region_create(), with the same contract.
 enum sl_status sl_region_create(struct sl_fabric *fabric, size_t bytes, bool lock, bool huge, void **base_out,
                                 struct sl_error *err);
 // Device memory; same contract as sl_fabric_region_add().
@@ -167,10 +167,11 @@ struct sl_place {
 // if others cannot reach it.
 #define SL_PLACE_MAX_BYTES (sizeof(struct sl_wire_place) + SL_PLACE_KEY_MAX_BYTES)
 size_t sl_place_pack(const struct sl_region *region, const void *base, size_t bytes, uint8_t *to);
-// SL_ERR_PEER_CORRUPT: it does not describe `expected` bytes, or is malformed.
+// Reads a place. SL_ERR_PEER_CORRUPT: it does not describe `expected` bytes, or is malformed.
 enum sl_status sl_place_unpack(struct sl_place *place, const uint8_t *from, size_t from_bytes, uint64_t expected,
                                struct sl_error *err);
-// SL_ERR_PEER_CORRUPT: the place is outside of the memory that its key has mapped here.
+// Attaches the region of a place, or finds it attached. SL_ERR_PEER_CORRUPT: the place is outside of the memory that
+// its key has mapped here.
 enum sl_status sl_peer_region(struct sl_peer *peer, const struct sl_place *place, struct sl_remote_region **region_out,
                               struct sl_error *err);
 void sl_peer_free_regions(struct sl_peer *peer);
@@ -293,11 +294,11 @@ struct sl_ticket {
 };
 // Packs magic, id, generation, secret and size of *what; malloc'd, NULL without memory.
 uint8_t *sl_ticket_pack(const struct sl_fabric *fabric, const struct sl_wire_ticket *what, size_t *bytes_out);
-// SL_ERR_IO: the kernel returns no random numbers.
+// Draws a random secret. SL_ERR_IO: the kernel returns no random numbers.
 enum sl_status sl_secret_draw(struct sl_wire_secret *secret_out, struct sl_error *err);
 // Compares in constant time.
 bool sl_secret_equals(const struct sl_wire_secret *ours, const struct sl_wire_secret *theirs);
-// owner: the name of the magic, for messages.
+// Unpacks a ticket and checks it. owner: the name of the magic, for messages.
 enum sl_status sl_ticket_unpack(struct sl_ticket *ticket, uint32_t magic, const char *owner, const uint8_t *data,
                                 size_t bytes, struct sl_error *err);
 

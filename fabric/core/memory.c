@@ -88,7 +88,8 @@ static enum sl_status map_region(struct sl_fabric *fabric, size_t bytes, bool lo
     return status;
 }
 
-// Ordinary memory that others put into is already one of our regions: this one uses its key.
+// Finds the region that contains this one: ordinary memory that others put into is already registered, so its key
+// serves for this one.
 static enum sl_status lie_within(struct sl_fabric *fabric, struct sl_region *region, struct sl_error *err) {
     region->within = sl_fabric_region(fabric, region->seen, region->bytes);
     return region->within && !region->within->seen && region->within->rkey_bytes > 0
@@ -138,7 +139,7 @@ static void run_region_create(struct sl_fabric *fabric, struct sl_command *comma
     pthread_mutex_unlock(&fabric->lock);
 }
 
-// The command lies on the stack of the thread that waits here.
+// Runs the command on the progress thread. It lies on the stack of the caller, which waits here.
 static enum sl_status run(struct sl_fabric *fabric, struct region_command *call) {
     sl_fabric_post(fabric, &call->command);
     pthread_mutex_lock(&fabric->lock);

@@ -105,7 +105,7 @@ void sl_peer_send_start(struct sl_peer_send *send, enum sl_wire_id id, const voi
     }
 }
 
-// sl_peers_settle() handles the loss.
+// Records the loss; sl_peers_settle() handles it.
 static void lose(struct sl_peer *peer, enum sl_status status, const char *text) {
     if (peer->error == SL_OK) {
         peer->error = status;
@@ -123,7 +123,8 @@ void sl_peer_tell(struct sl_peer *peer, enum sl_wire_id id, const void *header, 
     sl_peer_send_start(send, id, NULL, 0);
 }
 
-// A peer that wants another epoch gets no address or number that would help it to gain access.
+// Sends HELLO. A peer that wants another epoch (to_stranger) gets no address or number that would help it to gain
+// access.
 static void say_hello(struct sl_peer *peer, uint64_t wanted, bool to_stranger) {
     struct sl_fabric *fabric = peer->fabric;
     struct {

@@ -25,14 +25,13 @@ enum sl_status sl_ucx_start(struct sl_fabric *fabric, const struct sl_ucx_events
 bool sl_ucx_knows_cuda(const struct sl_fabric *fabric); // by any transport; for any thread
 void sl_ucx_stop(struct sl_fabric *fabric);             // also one that has not started completely
 bool sl_ucx_progress(struct sl_ucx *ucx);
-int sl_ucx_arm(struct sl_ucx *ucx); // returns a descriptor that becomes readable on the next event; -1: there are
-                                    // events already
+int sl_ucx_arm(struct sl_ucx *ucx); // returns the descriptor to poll for events; -1: there are events already
 // Returns the worker's address, for HELLO; valid until sl_ucx_stop().
 const void *sl_ucx_address(const struct sl_ucx *ucx, size_t *bytes_out);
 
 // ---- endpoints: peer->ep ---------------------------------------------------------------------------------------------
 
-// address is untrusted: any peer may have sent these bytes.
+// Makes the endpoint. address is untrusted: any peer may have sent these bytes.
 enum sl_status sl_ucx_connect(struct sl_peer *peer, const void *address, size_t bytes, struct sl_error *err);
 void sl_ucx_disconnect(struct sl_peer *peer); // every pending operation ends with an error, perhaps later
 bool sl_ucx_is_disconnected(struct sl_peer *peer);
@@ -48,7 +47,7 @@ enum sl_status sl_ucx_map(struct sl_fabric *fabric, size_t bytes, struct sl_regi
 // Registers existing memory: of a region with base, bytes and seen.
 enum sl_status sl_ucx_register(struct sl_fabric *fabric, struct sl_region *region, struct sl_error *err);
 void sl_ucx_unmap(struct sl_fabric *fabric, struct sl_region *region);
-// place comes from the peer: verifies what it leads to.
+// Attaches a peer's region. The peer made `place`, so the function verifies the memory that it leads to.
 enum sl_status sl_ucx_attach(struct sl_peer *peer, const struct sl_place *place, struct sl_remote_region *region,
                              struct sl_error *err);
 void sl_ucx_detach(struct sl_remote_region *region);

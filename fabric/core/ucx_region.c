@@ -44,8 +44,8 @@ enum sl_status sl_ucx_map(struct sl_fabric *fabric, size_t bytes, struct sl_regi
     return SL_OK;
 }
 
-// For sending: no peer gets a key, and a guessed one opens nothing. For arrival: the holder of the key may write, not
-// read.
+// Registers memory. For sending: no peer gets a key, and a guessed one opens nothing. For arrival: the holder of the
+// key may write, not read.
 enum sl_status sl_ucx_register(struct sl_fabric *fabric, struct sl_region *region, struct sl_error *err) {
     ucp_mem_map_params_t params = {
         .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_PROT |

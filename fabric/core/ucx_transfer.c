@@ -142,7 +142,7 @@ void sl_ucx_transport(const struct sl_peer *peer, char *name_out, size_t name_by
 
 // ---- messages --------------------------------------------------------------------------------------------------------
 
-// Data in a region needs no registration for a transfer.
+// Passes the handle of the region that contains the data, so that the transfer need not register it.
 static void use_region(struct sl_fabric *fabric, const void *data, size_t bytes, ucp_request_param_t *with) {
     const struct sl_region *region = sl_fabric_region(fabric, data, bytes);
     if (region && region->handle) {

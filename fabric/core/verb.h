@@ -86,8 +86,8 @@ struct sl_verb {
 };
 
 /*
- * verb.c: the table. inject: "NAME:N,..." of faults, or NULL. SL_ERR_INVALID: unknown fault. A partly created table
- * must be passed to sl_verbs_destroy().
+ * Creates the table (verb.c). inject: "NAME:N,..." of faults, or NULL. SL_ERR_INVALID: unknown fault. A partly created
+ * table must be passed to sl_verbs_destroy().
  */
 enum sl_status sl_verbs_create(struct sl_fabric *fabric, const struct sl_verb_ops *const *list, size_t n,
                                const char *inject, struct sl_error *err);

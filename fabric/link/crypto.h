@@ -14,6 +14,6 @@ struct sl_crypto {
     OSSL_PROVIDER *openssl, *gcm; // gcm: NULL if OpenSSL's own is the fastest
 };
 
-// SL_ERR_EXHAUSTED: no memory.
+// Makes the library context. SL_ERR_EXHAUSTED: no memory.
 enum sl_status sl_crypto_open(struct sl_crypto *crypto_out, struct sl_error *err);
 void sl_crypto_close(struct sl_crypto *crypto); // when nothing that uses it exists any more; idempotent

@@ -136,7 +136,7 @@ static const OSSL_PARAM *gettable(void *cipher, void *provider) { // gettable_ct
 
 // ---- a message -------------------------------------------------------------------------------------------------------
 
-// Key and IV may come separately. Without an IV there is no message: an IV serves for one message.
+// Sets key and IV, which may come separately. Without an IV there is no message: an IV serves for one message.
 static int init(struct cipher *it, bool encrypts, const uint8_t *key, size_t key_bytes, const uint8_t *iv,
                 size_t iv_bytes, const OSSL_PARAM params[]) {
     if ((key && key_bytes != it->by->key_bytes) || (iv && iv_bytes != IV_BYTES)) {

@@ -55,23 +55,22 @@ struct sl_link_events {
 
 // ---- all of them -----------------------------------------------------------------------------------------------------
 
-// files: NULL for links without TLS. SL_ERR_INVALID names the invalid file.
+// Creates the links of a fabric. files: NULL for links without TLS. SL_ERR_INVALID names the invalid file.
 enum sl_status sl_links_create(const struct sl_tls_files *files, const struct sl_link_events *events, void *arg,
                                struct sl_links **links_out, struct sl_error *err);
-// address: of this host; *port_out: the port, also if port 0 was requested. SL_ERR_EXISTS: it is in use.
+// Listens at an address of this host; *port_out: the port, also if port 0 was requested. SL_ERR_EXISTS: it is in use.
 enum sl_status sl_links_listen(struct sl_links *links, const struct sockaddr *address, socklen_t bytes,
                                unsigned *port_out, struct sl_error *err);
 void sl_links_destroy(struct sl_links **links); // closes the remaining links; accepts NULL, nulls
 
 bool sl_links_progress(struct sl_links *links);             // true if anything moved
-bool sl_links_busy(const struct sl_links *links);           // there is work without events from the kernel: do not
-                                                            // sleep
+bool sl_links_busy(const struct sl_links *links);           // true: there is work already, do not sleep
 int sl_links_fd(const struct sl_links *links);              // readable when the kernel has events
 void sl_links_tick(struct sl_links *links, int64_t now_ns); // call several times a second
 
 // ---- one -------------------------------------------------------------------------------------------------------------
 
-// Returns at once; a failed connect is reported as a loss.
+// Connects and returns at once; a failure is reported as a loss.
 enum sl_status sl_link_connect(struct sl_links *links, const struct sockaddr *address, socklen_t bytes, void *owner,
                                struct sl_link **link_out, struct sl_error *err);
 void sl_link_set_met(struct sl_link *link);           // from now on its frames may have data

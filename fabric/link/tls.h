@@ -19,14 +19,14 @@
 
 struct sl_tls;
 
-// SL_ERR_INVALID names the invalid file. Copies the paths.
+// Reads the files and copies their paths. SL_ERR_INVALID names the invalid file.
 enum sl_status sl_tls_create(const struct sl_tls_files *files, struct sl_tls **tls_out, struct sl_error *err);
 void sl_tls_destroy(struct sl_tls **tls); // accepts NULL, nulls
 
 // Opens a connection with the current files: certificates can be replaced at run time. NULL: no memory.
 SSL *sl_tls_open(struct sl_tls *tls, int fd, bool connector);
-// SL_AGAIN: call again when it is writable (*wants_write_out) or readable. SL_ERR_PEER_CORRUPT: the peer failed
-// authentication.
+// Makes the handshake. SL_AGAIN: call again when it is writable (*wants_write_out) or readable. SL_ERR_PEER_CORRUPT:
+// the peer failed authentication.
 enum sl_status sl_tls_shake_hands(struct sl_tls *tls, SSL *ssl, bool *wants_write_out, struct sl_error *err);
 // Returns the bytes read; 0: none now. *status_out: SL_OK; SL_ERR_PEER_LOST: the other side has ended;
 // SL_ERR_PEER_CORRUPT: the data is not TLS.

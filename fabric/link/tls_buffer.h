@@ -19,7 +19,7 @@ void sl_tls_buffers_destroy(struct sl_tls_buffers **buffers); // after the last 
 
 // Adds a buffer between an SSL and its socket, of `bytes` in each direction. False: no memory.
 bool sl_tls_buffer_add(struct sl_tls_buffers *buffers, SSL *ssl, size_t bytes);
-// While it is on, OpenSSL's flushes do nothing; the caller must ensure that its writes fit.
+// Holds the output: while it is on, OpenSSL's flushes do nothing; the caller must ensure that its writes fit.
 void sl_tls_buffer_hold(SSL *ssl, bool on);
 // Flushes to the kernel. Returns 1: all of it; 0: the kernel has no room; -1: errno says why.
 int sl_tls_buffer_flush(SSL *ssl);

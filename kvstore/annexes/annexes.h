@@ -9,7 +9,7 @@
  *        +--- ship failed ------+--- not what was granted, no memory: this segment and all granted after it are
  *                                    forgotten, and every caller that awaits the annex gets the reason
  *
- *   granted  sl_annexes_grant()           building, built  the builder, a thread of its own: it makes the key indexes
+ *   granted  sl_annexes_grant()           building, built  the builder, a separate thread: it makes the key indexes
  *   forgotten  forget_from()              appended         append_built()
  *
  * Memory:  opening promises memory for all segments to come. Every grant takes its part out of the promise, and a

@@ -240,7 +240,7 @@ static bool collide(const struct sl_near_request *a, const struct sl_near_reques
     return a->annex_id == b->annex_id && changes_memory(a) && changes_memory(b) && same_lanes(a, b);
 }
 
-// Lock held.
+// Call with the lock held.
 static bool may_be_answered_now(const struct sl_questions *questions, const struct sl_near_request *head) {
     for (int i = 0; i < questions->n_scanners; i++) {
         for (const struct waiting *taken = questions->scanners[i].taken; taken; taken = taken->next) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Capsules on their way in. See arrivals.h.
+// Capsules in transit to the store. See arrivals.h.
 #include "kvstore/capsules/arrivals.h"
 
 #include <pthread.h>

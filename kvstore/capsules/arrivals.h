@@ -11,7 +11,7 @@
 
 struct sl_arrivals;
 
-// room: with its ledger, inbound transfers and shelf. disk may be NULL. Both must outlive the arrivals.
+// Creates the table. room: with its ledger, inbound transfers and shelf. disk may be NULL. Both must outlive it.
 enum sl_status sl_arrivals_create(struct sl_room *room, struct sl_disk *disk, struct sl_arrivals **arrivals_out,
                                   struct sl_error *err);
 // Shelves what has arrived by now and ends all other leases. Accepts NULL, nulls.

@@ -265,7 +265,7 @@ bool sl_disk_forget(struct sl_disk *disk, const struct sl_capsule_id *key) {
 
 // ---- reading back ---------------------------------------------------------------------------------------------------
 
-// The shelf checks the rest. SL_ERR_INVALID: the file's head and the capsule differ.
+// Compares the token counts of head and header; the shelf checks the rest. SL_ERR_INVALID: they differ.
 static enum sl_status check_tokens(const struct sl_disk_entry *found, const struct sl_capsule_bytes *capsule,
                                    struct sl_error *err) {
     struct sl_capsule_info info;

@@ -347,7 +347,7 @@ static enum sl_status write_file(struct sl_disk_folder *folder, const struct sl_
     return status;
 }
 
-// Notes whether the disk has room beside its other users; logs when that changes.
+// Notes whether the other users of the disk leave room; logs when that changes.
 static void note_room(struct sl_disk_folder *folder, bool is_short, const struct sl_error *why) {
     if (is_short && !folder->is_short) {
         sl_log_warn("disk", "%s: others have filled the disk: capsules are dropped until there is room: %s",

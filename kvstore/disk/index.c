@@ -124,7 +124,7 @@ static void link_keys(struct sl_disk_index *index, struct capsule *capsule) {
     }
 }
 
-// A younger capsule may have taken the key over.
+// Removes the key, unless a younger capsule has taken it over.
 static void unlink_key(struct sl_disk_index *index, struct node *node) {
     struct sl_capsule_id key = key_of(node);
     struct node **at = find(index, &key);

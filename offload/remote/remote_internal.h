@@ -77,7 +77,7 @@ static inline bool sl_ask_may_pass(enum sl_status status) {
     return status == SL_ERR_DEADLINE || status == SL_ERR_PEER_LOST || status == SL_ERR_EXHAUSTED;
 }
 
-// asked.c
+// asked.c:
 // Takes a question, not sent yet, from the list of unused ones, or makes one. NULL: no memory.
 struct sl_asked *sl_asked_take(struct sl_asked **unused, const struct sl_near_request *request, size_t request_bytes,
                                size_t capacity);

@@ -3,7 +3,7 @@
  * Purpose: decode's attention over offloaded layers: what a step attends to, and how the wait for it is hidden.
  *
  *   retrieve=near          in layer l the query goes to the store that has the keys; the topk rows come back
- *   retrieve=near,ahead=1  the query of layer l + 1 is predicted in layer l (TailorKV, eq. 12) and asked for then. From
+ *   retrieve=near,ahead=1  the query of layer l + 1 is predicted in layer l (TailorKV, eq. 12) and sent then. From
  *                          time to time the true query is asked for as well (SL_NEAR_PROBE): the share of its topk that
  *                          the prediction had is the recall, kept per layer as a moving average. A layer whose recall
  *                          is below `least_recall` asks with the true query until probes are better

@@ -9,8 +9,8 @@
 #define MAX_PIECES 16 // of a layer's lanes
 
 /*
- * A store answers each question with one thread. If a layer's search is long, several questions share its lanes, so
- * that the threads share the work.
+ * Returns how many lanes a question has. A store answers each question with one thread. If a layer's search is long,
+ * several questions share its lanes, so that the threads share the work.
  */
 static int lanes_of_a_question(const struct sl_retriever *r) {
     if (r->method->whole_layers) {

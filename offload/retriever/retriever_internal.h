@@ -72,8 +72,8 @@ struct sl_retriever {
     int asked_layer;                   // the layer for which sl_retriever_ask() was called; -1
     char *request;                     // scratch: a header and its body
     void *shared; // the device's memory that the host writes and reads; holds rows, means, slots, fresh
-    char *rows; // [n_heads][topk] rows on their way into a device's own memory; NULL: they are put from where they are
-    float *means;                         // [n_heads][d] of the query in the question
+    char *rows;   // [n_heads][topk] staging for rows of a device with its own memory; NULL: rows are put in place
+    float *means; // [n_heads][d] of the query in the question
     struct sl_retriever_brought *brought; // [n_heads]
     struct sl_lists slots;                // [n_heads] the slots to attend to
     uint32_t *n_slots;                    // [n_heads]

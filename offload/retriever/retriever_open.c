@@ -43,7 +43,7 @@ static struct sl_kv resident_kv(const struct sl_retriever *r, const struct sl_re
 struct put {
     uint32_t n;
     uint32_t *slots; // [n] 0 .. n - 1
-    char *rows;      // [n_heads][n] on their way into a device's own memory; NULL: they are put from where they are
+    char *rows;      // [n_heads][n] staging for a device with its own memory; NULL: rows are put in place
 };
 
 // Puts the rows of a part's heads into their slots.
