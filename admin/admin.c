@@ -22,7 +22,7 @@ enum {
     MAX_OF_ONE_HOST = 16, // so that no single one keeps the others out
     IDLE_S = 20,          // longer than between two scrapes of most
     HEAD_BYTES = 8 << 10,
-    BODY_BYTES = 64 << 10, // a longer one ends the connection
+    BODY_BYTES = 64 << 10, // a longer request body ends the connection
 };
 
 struct source {
@@ -41,19 +41,19 @@ struct sl_admin {
     struct source sources[MAX_ADDED];
 };
 
-// ---- what is answered -------------------------------------------------------------------------------------------------
+// ---- the answer -----------------------------------------------------------------------------------------------------
 
 static void write_line(FILE *body, bool verbose, const char *name, const char *words) {
     if (verbose) {
         fprintf(body, "%s: ", name);
     }
-    for (; *words; words++) { // a reason may quote what somebody else has said
+    for (; *words; words++) { // a reason may quote text from a peer
         fputc((unsigned char)*words < 0x20 ? ' ' : *words, body);
     }
     fputc('\n', body);
 }
 
-// The first reason, or all checks.
+// Writes the first failing reason, or with `verbose` every check.
 static bool write_probe(struct sl_admin *admin, enum sl_probe probe, bool verbose, FILE *body) {
     bool well = true;
     if (probe == SL_PROBE_READY && !admin->started) {
@@ -88,7 +88,7 @@ static void write_metrics(struct sl_admin *admin, FILE *body) {
     }
 }
 
-// The status, 404 for another path.
+// Writes the answer to `path`. Returns the HTTP status: 404 for an unknown path.
 static unsigned write_answer(struct sl_admin *admin, const char *path, bool verbose, FILE *body) {
     bool well = true;
     pthread_mutex_lock(&admin->mutex);
@@ -133,7 +133,8 @@ static enum MHD_Result handle(void *cls, struct MHD_Connection *connection, cons
     (void)body;
     struct sl_admin *admin = cls;
     bool is_get = strcmp(method, MHD_HTTP_METHOD_GET) == 0 || strcmp(method, MHD_HTTP_METHOD_HEAD) == 0;
-    // 1 and the bytes of a body, which is of no use, but a client that is cut off while it sends does not hear why.
+    // n_seen: 0 at the first call, then 1 plus the bytes of a request body. We ignore the body, but read it: a client
+    // that is cut off while it sends one never sees the answer.
     uintptr_t n_seen = (uintptr_t)*seen;
     if (n_seen == 0 || *body_bytes > 0) {
         n_seen += n_seen == 0 ? 1 : *body_bytes;

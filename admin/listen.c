@@ -14,15 +14,16 @@
 
 enum {
     BACKLOG = 512,
-    SEND_BYTES = 256 << 10, // of a connection's answer in the kernel: what a client that does not read may cost
+    SEND_BYTES = 256 << 10, // per connection, for the answer in the kernel: bounds the memory that a client which does
+                            // not read can hold
 };
 
-// "[::1]:8000" or "127.0.0.1:8000".
+// Resolves "[::1]:8000" or "127.0.0.1:8000".
 static enum sl_status resolve(const struct sl_http_place *place, struct addrinfo **found_out, struct sl_error *err) {
     const char *text = place->text;
     char host[256];
     const char *colon = strrchr(text, ':');
-    // The C library would take 99999, and listen at 34463.
+    // The C library would accept 99999 and listen at port 34463.
     if (!colon || colon == text || (size_t)(colon - text) >= sizeof host || colon[1] == '\0' ||
         strspn(colon + 1, "0123456789") != strlen(colon + 1) || strlen(colon + 1) > 5 || atoi(colon + 1) > 65535) {
         return sl_fail(err, SL_ERR_INVALID, "%s %.200s: expected HOST:PORT", place->option, text);

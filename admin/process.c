@@ -14,7 +14,7 @@ static void write_one(FILE *page, enum sl_metric_type type, const char *name, co
     sl_metrics_sample(page, name, value, NULL);
 }
 
-// Seconds since 1970 when this machine was started; 0: not known.
+// Returns when this machine booted, in seconds since 1970; 0: unknown.
 static double boot_s(void) {
     double found = 0;
     FILE *file = fopen("/proc/stat", "r");
@@ -27,7 +27,8 @@ static double boot_s(void) {
     return found;
 }
 
-// The process' line: behind the name, which may hold any character but ends with the last ')', numbers from the third field on.
+// Parses the line of /proc/self/stat: after the name, which may hold any character but ends with the last ')', the
+// numbers start with field 3.
 static void write_stat(FILE *page) {
     char line[2048];
     FILE *file = fopen("/proc/self/stat", "r");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what Linux says of this process, under the names that Prometheus' own libraries have for it.
+// Purpose: Linux's figures about this process, under the metric names of Prometheus' own client libraries.
 #pragma once
 
 #include <stdio.h>
 
-void sl_process_write_metrics(FILE *page); // what cannot be read is left out
+void sl_process_write_metrics(FILE *page); // omits what cannot be read

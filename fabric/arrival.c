@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: segments that were put into a device's memory, from their announcement until the grant's owner has verified them there.
+ * Purpose: segments that were put into device memory, from their announcement until the grant's owner has verified them
+ *          there.
  *
- * Design: nobody here can read them, so they are verified in batches behind their arrival: all that were announced while the batch
- *         before was being verified. A batch that is out counts as a receive under way (n_receives), so the grant neither
- *         completes nor is given back meanwhile.
+ * Design: this process cannot read them on the host, so they are verified in batches after their arrival: all that were
+ *         announced while the previous batch was being verified. A batch that the owner has counts as a pending receive
+ *         (n_receives), so the grant neither completes nor is given back meanwhile.
  *
- *      announced: sl_grant_note_arrived --> waits in grant->arrived --> out: sl_grant_hand_out, on_arrived
+ *      announced: sl_grant_note_arrived --> waits in grant->arrived --> with the owner: sl_grant_hand_out, on_arrived
  *                 --> sl_arrival_end --> counted, or blamed: on_verified (receive.c)
  *
- * Threads: the progress thread's, but for sl_arrival_end().
+ * Threads: the progress thread, except sl_arrival_end().
  */
 #include <stdlib.h>
 
@@ -33,7 +34,7 @@ void sl_grant_drop_arrived(struct sl_grant *grant) {
 }
 
 bool sl_grant_hand_out(struct sl_grant *grant, void (*on_verified)(struct sl_fabric *, struct sl_command *)) {
-    if (grant->verifying || !grant->arrived) { // what comes meanwhile goes with the next batch
+    if (grant->verifying || !grant->arrived) { // later ones go with the next batch
         return true;
     }
     struct sl_grant_arrival *arrival = malloc(sizeof *arrival + grant->n_unverified * sizeof arrival->at[0]);

@@ -5,7 +5,7 @@
  *      waiting --- peer up: pump ------------------------------------------------> up
  *      waiting, up --- peer lost, closed by its owner, fabric stops: end_one ----> over
  *
- * A connection that is over stays over: its owner knows what was lost with it, and opens another.
+ * A lost or closed connection stays so: its owner knows what was lost with it, and opens another.
  */
 #include "fabric/connection.h"
 
@@ -20,7 +20,7 @@ extern const struct sl_verb_ops sl_connection_ops;
 struct connections {
     struct sl_verb verb;
     struct sl_connection *first;
-    bool waiting; // one of them, for its peer to be up
+    bool waiting; // at least one waits for its peer to be up
     _Atomic uint64_t n_open;
 };
 
@@ -136,7 +136,7 @@ static void run_open(struct sl_fabric *fabric, struct sl_command *command) {
     connection->next = connections->first;
     connections->first = connection;
     atomic_fetch_add(&connections->n_open, 1);
-    if (atomic_load(&fabric->stopping)) { // no peer is made that nobody would close
+    if (atomic_load(&fabric->stopping)) { // do not make a peer that would never be closed
         end_one(connection, SL_ERR_CANCELLED, "this fabric stops");
         return;
     }
@@ -153,7 +153,7 @@ static void unlink_one(struct connections *connections, struct sl_connection *co
     while (*at && *at != connection) {
         at = &(*at)->next;
     }
-    if (*at) { // else the fabric has let go of it already
+    if (*at) { // else the fabric has released it already
         *at = connection->next;
         atomic_fetch_sub(&connections->n_open, 1);
         sl_connection_unref(connection);

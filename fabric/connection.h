@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: connections, as what travels on them sees them: requests and fetches join a connection, and are told when it is up
- *          and when it is over. A connection does not know what they are.
+ * Purpose: connections, for the verbs that use them: requests and fetches join a connection, which calls them when it
+ *          is up and when it has ended. A connection does not know what they are.
  */
 #pragma once
 
@@ -10,7 +10,7 @@
 
 struct sl_connection {
     struct sl_connection *next;
-    atomic_int refs; // the caller, the list, every user
+    atomic_int refs; // of the caller, the list, every user
     struct sl_gate *gate;
     struct sl_command open_command, close_command;
     char address[256];
@@ -18,23 +18,23 @@ struct sl_connection {
     socklen_t sockaddr_bytes;
     uint64_t epoch;
     _Atomic(const char *) transport;
-    // the progress thread's
+    // owned by the progress thread
     struct sl_peer *peer;
-    bool up;               // the peer's epoch is the one that was wanted: messages may go
-    bool over;             // lost or closed; for good
-    enum sl_status status; // why it is over
+    bool up;               // the peer has the wanted epoch: messages may be sent
+    bool over;             // lost or closed; final
+    enum sl_status status; // why it has ended
     char text[SL_ANSWER_TEXT_BYTES];
     struct sl_connection_user *users, **last_user;
 };
 void sl_connection_ref(struct sl_connection *connection);
 void sl_connection_unref(struct sl_connection *connection);
 
-// Both calls are the progress thread's, made in the order of joining, and may free the user.
+// The progress thread makes both calls, in the order of joining; both may free the user.
 struct sl_connection_user {
     struct sl_connection_user *next, **link;     // link NULL: not on the list
     void (*up)(struct sl_connection_user *user); // may be NULL
-    void (*over)(struct sl_connection_user *user, enum sl_status status, const char *text); // it has left
+    void (*over)(struct sl_connection_user *user, enum sl_status status, const char *text); // the user has left by then
 };
-// Calls at once where the connection is up or over.
+// Joins; if the connection is up or has ended, the call is made at once.
 void sl_connection_join(struct sl_connection *connection, struct sl_connection_user *user);
 void sl_connection_leave(struct sl_connection *connection, struct sl_connection_user *user); // also one that has left

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a fabric made and ended, its gauges, and the one list of its verbs. Above everything else in this folder.
+ * Purpose: creates and destroys a fabric; has its gauges, and the one list of its verbs. The top layer of this folder.
  */
 #include "fabric/fabric.h"
 
@@ -18,8 +18,8 @@
 #include "fabric/core/ucx.h"
 
 /*
- * To add a verb: a file with its code that ends in its struct sl_verb_ops (core/verb.h says what the core calls), its
- * messages in core/wire.h, and its name here. What rests on another stands behind it: hooks are called in this order.
+ * To add a verb: a file with its code that ends with its struct sl_verb_ops (core/verb.h lists the hooks), its messages
+ * in core/wire.h, and its name here. A verb comes after the verbs that it uses: hooks are called in this order.
  */
 extern const struct sl_verb_ops sl_connection_ops, sl_fabric_request_ops, sl_fabric_incoming_ops, sl_fetch_ops,
     sl_window_ops, sl_ship_ops, sl_grant_ops;
@@ -45,7 +45,7 @@ enum sl_status sl_fabric_check_transport(const char *name, struct sl_error *err)
     return parse_transport(name, &transport, err);
 }
 
-// Shared memory is only looked for where the kernel is the same one.
+// Returns a hash of the kernel's boot id: peers use shared memory only under the same kernel.
 static uint64_t host_id(void) {
     char boot_id[64] = "";
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");

@@ -2,20 +2,20 @@
 /*
  * Purpose: the reader's side of windows.
  *
- *      (posted) ---------- the connection is up, something to do: pump -----------------------> running, the transport's way
- *      running ----------- everything has arrived: check_end ---------------------------> ended (status OK)
- *      any --------------- refused, lost, late, closed: outcome ended by whoever knows --> ended
- *      ended ------------- nothing writes to the caller's memory any more: check_end ---> detached: the caller may free it
+ *      (posted) --- the connection is up, something to do: pump ------------------------> running, in a mode below
+ *      running ---- everything has arrived: check_end ----------------------------------> ended (status OK)
+ *      any -------- refused, lost, late, closed: the first to notice ends the outcome --> ended
+ *      ended ------ nothing writes to the caller's memory any more: check_end -------> detached: the caller may free it
  *
- * Where a window lies its owner is asked (LOOK), once a connection; without UCX's way there is nothing to ask.
- * Ways:  copy  where the window is mapped into this process: slices of COPY_SLICE_BYTES a turn, so that requests and other
+ * The reader asks the owner for a window's address (LOOK), once per connection; without UCX there is nothing to ask.
+ * Modes: copy  the window is mapped into this process: slices of COPY_SLICE_BYTES a turn, so that requests and other
  *              fetches on the progress thread go on
  *        get   RDMA: at most GET_WINDOW_BYTES unacknowledged
- *        read  else: READ messages of at most SL_SEGMENT_MAX_BYTES, SL_READS_PER_PEER unanswered ones a peer
+ *        read  else: READ messages of at most SL_SEGMENT_MAX_BYTES, SL_READS_PER_PEER unanswered ones per peer
  *
- * Invariants: n_writes counts what may still write to the caller's memory by itself: gets, and rendezvous straight into it.
- *             A fetch is detached only at 0. A read that is merely unanswered is abandoned at once: its slot of the
- *             peer is free again when the reply has come, and been dropped.
+ * Invariants: n_writes counts operations that may still write to the caller's memory: gets, and rendezvous straight
+ *             into it. A fetch is detached only at 0. A read that is merely unanswered is abandoned at once: its slot
+ *             of the peer becomes free when its reply has come and was dropped.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -26,8 +26,8 @@
 #include "fabric/outcome.h"
 #include "fabric/core/places.h"
 
-#define DIRECT_BYTES     65536      // a range of at least so much is read alone, straight into the caller's memory
-#define GET_BYTES        (1u << 20) // of one get
+#define DIRECT_BYTES     65536      // a range of at least this size is read alone, straight into the caller's memory
+#define GET_BYTES        (1u << 20) // per get
 #define GET_WINDOW_BYTES ((size_t)4 << 20)   // of one fetch by gets, unacknowledged
 #define COPY_SLICE_BYTES ((size_t)128 << 10) // of a mapped window, in one turn of the progress thread
 #define FETCH_MAX_RANGES (1u << 20)
@@ -38,16 +38,16 @@ struct fetches {
     struct sl_verb verb;
     struct sl_fetch *first;
     _Atomic uint64_t n_open;
-    uint64_t get; // not a fault: fetch by gets, whatever the transport
+    uint64_t get; // not a fault: use gets with any transport
 };
 
-// A READ on its way.
+// A pending READ.
 struct read {
     bool used, receiving;
     bool direct; // by rendezvous into the caller's memory: it ends before the fetch does
     uint32_t serial, n_ranges;
-    struct sl_fetch *fetch; // NULL: over, the reply will be dropped
-    size_t cursor, at;      // where it begins in the fetch's ranges
+    struct sl_fetch *fetch; // NULL: ended, the reply will be dropped
+    size_t cursor, at;      // its start in the fetch's ranges
     size_t bytes;
     uint8_t *buffer; // receiving, but not direct
 };
@@ -66,14 +66,14 @@ struct sl_fetch {
     bool detached; // under outcome.lock: the progress thread does not know it any more
     int64_t deadline_ns;
     struct sl_ticket ticket;
-    // the progress thread's
+    // owned by the progress thread
     struct fetches *fetches;
     struct sl_peer *peer;            // NULL: not yet, or lost
-    bool placed;                     // how the window is reached is known:
+    bool placed;                     // it is known how to reach the window:
     struct sl_remote_region *region; // NULL: by messages
     uint64_t address;                // of the window in it
-    int64_t ended_ns;                // 0: not over
-    size_t cursor, at;               // the next byte to get: in which range, and where in it
+    int64_t ended_ns;                // 0: not ended
+    size_t cursor, at;               // the next byte to get: its range, and the offset in it
     size_t n_writes, get_bytes;
     size_t n_missing; // bytes that have not arrived
     size_t n_ranges;
@@ -84,7 +84,7 @@ struct sl_fetch {
 
 static void run_open(struct sl_fabric *fabric, struct sl_command *command);
 
-// Neighbours in the window and in memory become one range; empty ones go.
+// Merges ranges that are adjacent in the window and in memory; drops empty ones.
 static enum sl_status copy_ranges(struct sl_fetch *fetch, const struct sl_fetch_range *ranges, size_t n,
                                   struct sl_error *err) {
     const struct sl_wire_ticket *head = &fetch->ticket.head;
@@ -147,7 +147,7 @@ enum sl_status sl_fetch_wait(struct sl_fetch *fetch, int64_t until_ns, struct sl
             return SL_AGAIN;
         }
         if (!sl_outcome_end(outcome, SL_ERR_DEADLINE, "not everything has come in time")) {
-            sl_outcome_wait(outcome, SL_NO_DEADLINE); // somebody else is just ending it
+            sl_outcome_wait(outcome, SL_NO_DEADLINE); // another thread is just ending it
         }
     }
     return outcome->status == SL_OK
@@ -167,7 +167,7 @@ void sl_fetch_close(struct sl_fetch **fetch) {
     if (!detached) {
         sl_gate_wake(it->connection->gate);
     }
-    // The progress thread lets go of every fetch: SL_DRAIN_NS after its end by closing the peer.
+    // The progress thread releases every fetch: at the latest SL_DRAIN_NS after its end, by closing the peer.
     pthread_mutex_lock(&it->outcome.lock);
     while (!it->detached) {
         pthread_cond_wait(&it->outcome.changed, &it->outcome.lock);
@@ -181,7 +181,7 @@ void sl_fetch_close(struct sl_fetch **fetch) {
 
 // ---- ending ----------------------------------------------------------------------------------------------------------
 
-// After this the fetch is the caller's, who may free it.
+// Gives the fetch to the caller, who may then free it.
 static void detach(struct sl_fetch *fetch) {
     struct fetches *fetches = fetch->fetches;
     struct sl_fetch **at = &fetches->first;
@@ -201,7 +201,7 @@ static struct read *reads_of(const struct fetches *fetches, struct sl_peer *peer
     return ((struct peer_reads *)sl_verb_of_peer(fetches, peer))->at;
 }
 
-// Unanswered reads of a fetch that is over.
+// Abandons the unanswered reads of a fetch that has ended.
 static void abandon_reads(struct sl_fetch *fetch) {
     for (size_t i = 0; fetch->peer && i < SL_READS_PER_PEER; i++) {
         struct read *read = &reads_of(fetch->fetches, fetch->peer)[i];
@@ -211,12 +211,12 @@ static void abandon_reads(struct sl_fetch *fetch) {
     }
 }
 
-// May let go of the fetch.
+// Ends or detaches the fetch if nothing is pending; the caller may then free it.
 static void check_end(struct sl_fetch *fetch) {
     if (fetch->n_missing == 0) {
         sl_outcome_end(&fetch->outcome, SL_OK, "");
     }
-    if (!sl_outcome_is_done(&fetch->outcome)) { // or is just being ended by the caller, who wakes us
+    if (!sl_outcome_is_done(&fetch->outcome)) { // or the caller is just ending it, and will wake us
         return;
     }
     abandon_reads(fetch);
@@ -232,7 +232,7 @@ static void fail(struct sl_fetch *fetch, enum sl_status status, const char *text
 
 // ---- copy ------------------------------------------------------------------------------------------------------------
 
-// The next range, at most `most` bytes of it, none over what is left of a slice. NULL: everything is under way.
+// Returns the next range, at most `most` bytes of it, within the rest of a slice. NULL: everything is pending.
 static const struct sl_fetch_range *next_range(const struct sl_fetch *fetch, size_t most, size_t *bytes_out) {
     if (fetch->cursor == fetch->n_ranges) {
         return NULL;
@@ -321,7 +321,7 @@ static bool pump_get(struct sl_fetch *fetch) {
 
 // ---- read ------------------------------------------------------------------------------------------------------------
 
-// The ranges of the next READ. Returns their number.
+// Gathers the ranges of the next READ. Returns their number.
 static uint32_t gather(struct sl_fetch *fetch, struct sl_wire_range *ranges, struct read *read) {
     uint32_t n = 0;
     size_t bytes = 0;
@@ -399,12 +399,12 @@ static void scatter(const struct sl_fetch *fetch, const struct read *read, const
     }
 }
 
-// The bytes of a read are here (`data`, or in place already), or will not come.
+// Ends a read: its bytes are here (`data`, or in place already), or will not come.
 static void finish_read(struct read *read, enum sl_status status, const uint8_t *data) {
     struct sl_fetch *fetch = read->fetch;
     read->used = false;
     read->fetch = NULL;
-    if (!fetch) { // it is over
+    if (!fetch) { // the fetch has ended
         return;
     }
     fetch->n_writes -= read->direct;
@@ -497,7 +497,7 @@ static void on_look_reply(void *state, struct sl_peer *peer, struct sl_message *
     sl_places_hear(&reads->places, peer, message);
 }
 
-// Whether it is known how the window is reached, or will never be.
+// Returns true once it is known how to reach the window, or that it cannot be reached.
 static bool find_place(struct sl_fetch *fetch) {
     struct peer_reads *reads = sl_verb_of_peer(fetch->fetches, fetch->peer);
     struct sl_error err = {0};
@@ -546,7 +546,7 @@ static void tick(void *state, int64_t now_ns) {
     for (struct sl_fetch *fetch = fetches->first; fetch; fetch = fetch->next) {
         if (fetch->ended_ns && now_ns - fetch->ended_ns > SL_DRAIN_NS && fetch->peer) {
             sl_peer_close(fetch->peer, SL_ERR_PEER_LOST, "it does not send what was asked of it");
-            return; // which has changed the list
+            return; // it has changed the list
         }
     }
 }
@@ -555,7 +555,7 @@ static void peer_closing(void *state, struct sl_peer *peer, enum sl_status statu
     struct fetches *fetches = state;
     (void)status, (void)text;
     for (struct sl_fetch *fetch = fetches->first; fetch; fetch = fetch->next) {
-        if (fetch->peer == peer) { // over since its connection is; what is under way ends with the peer
+        if (fetch->peer == peer) { // ended because its connection has; pending reads end with the peer
             abandon_reads(fetch);
             fetch->peer = NULL;
         }

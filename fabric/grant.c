@@ -9,17 +9,16 @@
  *      COMPLETE, FAILED --- closed, and no write can land: try_release --------------> freed      on_release
  *
  * OPEN      the ticket is out; nothing has been written, for a ship must claim before it writes
- * CLAIMED   one ship of one peer may write; everybody else is refused
- * COMPLETE  the block holds what the sender had; the sender was told, and may ask again
- * FAILED    the writer was told; it stops, and confirms with ABORT that no put of it is under way
+ * CLAIMED   one ship of one peer may write; all others are refused
+ * COMPLETE  the block holds the sender's data; the sender was told, and may ask again
+ * FAILED    the writer was told; it stops, and confirms with ABORT that none of its puts is pending
  *
- * Invariants: on_release is the last callback, and there is one for every grant.
- *             "No write can land" means: no receive is posted into the block, and nobody verifies what is there
- *             (n_receives == 0), and its writer, if it
- *             puts, is quiet (writer_quiet): it completed, it confirmed, or its end of the connection is gone. A
- *             writer that merely fell silent may wake up in the middle of a put: its grants stay in quarantine for
- *             QUARANTINE_NS.
- *             A generation is used once. What became of the last SL_N_PAST grants is remembered for a repeated QUERY.
+ * Invariants: on_release is the last callback, and every grant gets it exactly once. "No write can land" means: no
+ *             receive is posted into the block, no verification of it is pending (n_receives == 0), and its writer, if
+ *             it puts, is quiet (writer_quiet): it completed, it confirmed, or its end of the connection is gone. A
+ *             writer that merely fell silent may resume in the middle of a put: its grants stay in quarantine for
+ *             QUARANTINE_NS. A generation is used once. The results of the last SL_N_PAST grants are kept for a
+ *             repeated QUERY.
  */
 #include <stdlib.h>
 
@@ -27,7 +26,7 @@
 #include "base/log.h"
 #include "fabric/grant.h"
 
-#define QUARANTINE_NS (30 * SL_NS_PER_S) // for a silent writer that could put into our memory if it woke up
+#define QUARANTINE_NS (30 * SL_NS_PER_S) // for a silent writer that could still put into our memory
 
 extern const struct sl_verb_ops sl_grant_ops;
 
@@ -177,7 +176,7 @@ static void stop(void *state) {
     }
 }
 
-// Every endpoint is closed: nothing can land any more, whoever was silent.
+// Releases all grants: every endpoint is closed, so nothing can land any more, even from silent writers.
 static void release(void *state) {
     uint32_t id = 0;
     for (struct sl_grant *grant; (grant = next(state, &id)) != NULL;) {

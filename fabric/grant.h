@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the three files of grants share: grant.c, their life; receive.c, the messages that reach their owner;
- *          grant_end.c, how they end and what is remembered of it.
+ * Purpose: shared by the three files of grants: grant.c, their life; receive.c, the messages that reach their owner;
+ *          grant_end.c, how they end and what is kept of it.
  */
 #pragma once
 
 #include "fabric/core/core.h"
 #include "fabric/fabric.h"
 
-#define SL_N_PAST 1024 // ended grants whose end is remembered
+#define SL_N_PAST 1024 // ended grants whose result is kept
 
 struct sl_past {
     uint64_t generation, ship_id;
@@ -19,9 +19,9 @@ struct sl_past {
 
 struct sl_grants {
     struct sl_verb verb;
-    struct sl_slots slots; // only the progress thread gives grants back
+    struct sl_slots slots; // only the progress thread returns grants
     _Atomic uint64_t n_open, n_quarantined, n_wrong, n_stale;
-    // the progress thread's
+    // owned by the progress thread
     struct sl_past past[SL_N_PAST];
     size_t next_past;
 };
@@ -44,7 +44,7 @@ struct sl_grant {
     _Atomic int64_t deadline_ns;
     struct sl_grant_events events;
     void *arg;
-    // the progress thread's
+    // owned by the progress thread
     enum sl_grant_state state;
     enum sl_status status;
     char text[SL_ANSWER_TEXT_BYTES];
@@ -54,12 +54,12 @@ struct sl_grant {
     struct sl_peer *writer;
     uint64_t ship_id;
     bool one_sided;
-    bool in_device;                     // that is where it puts
-    struct sl_receive *arrived, **last; // announced, not yet with who verifies them
-    uint64_t n_arrived, arrived_bytes;  // ever
+    bool in_device;                     // the writer puts there
+    struct sl_receive *arrived, **last; // announced, not yet given to the verifier
+    uint64_t n_arrived, arrived_bytes;  // since the start
     size_t n_unverified;
-    bool verifying;    // a batch is out
-    bool writer_quiet; // no put of the writer can be under way
+    bool verifying;    // a batch is being verified
+    bool writer_quiet; // no put of the writer can be pending
     size_t n_receives;
     uint64_t n_segments;
     uint64_t body_bytes; // verified
@@ -77,7 +77,7 @@ struct sl_receive {
     uint32_t part_bytes[]; // [segment.n_parts]
 };
 
-// Segments that somebody verifies.
+// A batch of segments that the owner verifies.
 struct sl_grant_arrival {
     struct sl_arrival shown;
     struct sl_command end_command; // on_verified(), from sl_arrival_end()
@@ -88,20 +88,20 @@ struct sl_grant_arrival {
     struct sl_arrived at[];
 };
 
-// arrival.c: what was announced in a device. Why a segment must not be; NULL: it may.
+// arrival.c: segments announced in device memory. Returns why a segment is refused; NULL: it is accepted.
 const char *sl_grant_refuse_arrived(const struct sl_grant *grant, const struct sl_receive *receive);
-void sl_grant_note_arrived(struct sl_grant *grant, struct sl_receive *receive); // takes it over
+void sl_grant_note_arrived(struct sl_grant *grant, struct sl_receive *receive); // takes ownership
 bool sl_grant_hand_out(
     struct sl_grant *grant,
     void (*on_verified)(struct sl_fabric *,
-                        struct sl_command *));      // those that wait, if nothing is out. False: no memory
-void sl_grant_drop_arrived(struct sl_grant *grant); // those that wait
+                        struct sl_command *));      // the waiting ones, if no batch is out. False: no memory
+void sl_grant_drop_arrived(struct sl_grant *grant); // the waiting ones
 void sl_grant_free_arrival(struct sl_grant_arrival *arrival);
 
 // grant_end.c
 void sl_grant_answer(struct sl_peer *peer, const struct sl_wire_key *key, enum sl_status status, uint32_t flags,
                      const char *text);
-// Tell a sender whose grant is over what became of it.
+// Tells a sender whose grant has ended the result.
 void sl_grant_answer_past(struct sl_grants *grants, struct sl_peer *peer, const struct sl_wire_key *key);
 // Each may free the grant.
 void sl_grant_fail(struct sl_grant *grant, enum sl_status status, const char *text);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how a grant ends: complete, failed, released at last; and what its writer is told, then and when it asks later.
+ * Purpose: how a grant ends: complete, failed, finally released; and what its writer is told, then and when it asks
+ *          later.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ static void answer_writer(struct sl_grant *grant) {
 
 static void end(struct sl_grant *grant, enum sl_grant_state state, enum sl_status status, const char *text) {
     if (grant->state == GRANT_OPEN) {
-        grant->writer_quiet = true; // there is none
+        grant->writer_quiet = true; // there is no writer
     }
     sl_grant_drop_arrived(grant);
     grant->state = state;

@@ -6,11 +6,11 @@
  *      OPEN -------- sl_fabric_incoming_reply(): run_reply --------------------> SENDING    (DELAYED by fault injection)
  *      SENDING ----- sent, or the requester has gone: finish ------------------> freed
  *
- * One whose requester has gone, or has given up, is cancelled: its reply is not sent. When the fabric stops, those that are
- * open are left to their owners, who free them by replying.
+ * A request whose requester has gone, or has given up, is cancelled: its reply is not sent. When the fabric stops, open
+ * requests are left to their owners, who free them by replying.
  *
- * Threads: the owner's calls are for any thread; everything else is the progress thread's. `replied` is under the lock of
- *          the gate, so that a reply either reaches the fabric or finds the request left to it.
+ * Threads: any thread may make the owner's calls; the progress thread does everything else. The lock of the gate guards
+ *          `replied`, so that a reply either reaches the fabric or finds the request left to it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 #include "fabric/core/core.h"
 #include "fabric/request.h"
 
-#define REQUESTS_MAX_BYTES ((size_t)256 << 20) // that are here, from all peers
+#define REQUESTS_MAX_BYTES ((size_t)256 << 20) // bodies held here, from all peers
 
 extern const struct sl_verb_ops sl_fabric_incoming_ops;
 
@@ -57,7 +57,7 @@ struct inbox {
 };
 
 struct peer_inbox {
-    size_t n; // of it, that are here and not yet replied to
+    size_t n; // requests of the peer that are here and not yet replied to
 };
 
 // ---- the owner's side ------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ void sl_fabric_incoming_reply(struct sl_fabric_incoming **incoming, const void *
     it->reply_bytes = bytes;
     it->release = release;
     it->arg = arg;
-    struct sl_gate *gate = sl_gate_ref(it->gate); // it may be gone before the lock is
+    struct sl_gate *gate = sl_gate_ref(it->gate); // `it` may be freed before the unlock
     pthread_mutex_lock(&gate->lock);
     bool open = gate->fabric != NULL;
     if (open) {
@@ -102,7 +102,7 @@ void sl_fabric_incoming_reply(struct sl_fabric_incoming **incoming, const void *
     }
     pthread_mutex_unlock(&gate->lock);
     sl_gate_unref(gate);
-    if (!open) { // the fabric has stopped, and left it to us
+    if (!open) { // the fabric has stopped, and left the request to us
         release_and_free(it);
     }
 }
@@ -167,7 +167,7 @@ static void reply(struct sl_fabric_incoming *incoming) {
     }
     struct sl_wire_reply header = {incoming->id, SL_OK, 0};
     struct sl_peer_send *send = sl_peer_send_create(incoming->peer, &header, sizeof header);
-    if (!send) { // the requester's deadline tells it
+    if (!send) { // the requester's deadline ends it
         finish(incoming);
         return;
     }
@@ -215,7 +215,7 @@ static void on_received(void *arg, struct sl_peer *peer, enum sl_status status, 
     }
 }
 
-// SL_OK, or why a request is not taken.
+// Returns SL_OK, or why a request is refused.
 static enum sl_status refusal(struct inbox *inbox, struct sl_peer *peer, size_t bytes) {
     if (!atomic_load(&inbox->fn)) {
         return SL_ERR_UNSUPPORTED;
@@ -300,7 +300,7 @@ static void tick(void *state, int64_t now_ns) {
     }
 }
 
-// Those that are open are left to their owners.
+// Leaves open requests to their owners.
 static void leave(void *state) {
     struct inbox *inbox = state;
     for (struct sl_fabric_incoming *incoming = inbox->first, *next; incoming; incoming = next) {
@@ -315,7 +315,7 @@ static void leave(void *state) {
 }
 
 static void stop(void *state) {
-    tick(state, sl_now_ns()); // those that are delayed: they are due
+    tick(state, sl_now_ns()); // sends delayed replies: all are due now
 }
 
 const struct sl_verb_ops sl_fabric_incoming_ops = {

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 
-#define WAIT_SPIN_NS 30000 // of a caller, before it sleeps
+#define WAIT_SPIN_NS 30000 // spin budget of a caller before it sleeps
 
 void sl_outcome_init(struct sl_outcome *outcome) {
     atomic_init(&outcome->state, OUTCOME_OPEN);
@@ -32,7 +32,7 @@ void sl_outcome_done(struct sl_outcome *outcome, enum sl_status status, const ch
     outcome->status = status;
     snprintf(outcome->text, sizeof outcome->text, "%s", text);
     atomic_store(&outcome->state, OUTCOME_DONE);
-    if (atomic_load(&outcome->awaited)) { // set before the waiter looks at the state for the last time
+    if (atomic_load(&outcome->awaited)) { // set before the waiter's last read of the state
         pthread_mutex_lock(&outcome->lock);
         pthread_cond_broadcast(&outcome->changed);
         pthread_mutex_unlock(&outcome->lock);
@@ -48,7 +48,8 @@ bool sl_outcome_end(struct sl_outcome *outcome, enum sl_status status, const cha
 }
 
 bool sl_outcome_wait(struct sl_outcome *outcome, int64_t until_ns) {
-    // An end that is near is not worth two switches of context; yielding leaves the processor to who prepares it.
+    // If the end is near, two context switches cost more than spinning; yielding frees the processor for the thread
+    // that makes progress.
     int64_t start = sl_now_ns();
     for (int64_t now = start; !sl_outcome_is_done(outcome); now = sl_now_ns()) {
         if (now - start > WAIT_SPIN_NS || now >= until_ns) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how something ends that a caller waits for and may give up.
+ * Purpose: the end of an operation for which a caller waits and which it may give up.
  *
- * Threads: the progress thread completes what callers wait for, and callers give up: whoever moves an outcome from OPEN
- *          to ENDING alone may write it, and the caller's buffer with it.
+ * Threads: the progress thread completes operations, and callers give them up: only the thread that moves an outcome
+ *          from OPEN to ENDING may write it, and the caller's buffer with it.
  */
 #pragma once
 
@@ -28,10 +28,10 @@ struct sl_outcome {
 };
 void sl_outcome_init(struct sl_outcome *outcome);
 void sl_outcome_cleanup(struct sl_outcome *outcome);
-bool sl_outcome_claim(struct sl_outcome *outcome); // OPEN -> ENDING; false: somebody else was first
+bool sl_outcome_claim(struct sl_outcome *outcome); // OPEN -> ENDING; false: another thread was first
 void sl_outcome_done(struct sl_outcome *outcome, enum sl_status status, const char *text); // ENDING -> DONE
 bool sl_outcome_end(struct sl_outcome *outcome, enum sl_status status, const char *text);  // both
-bool sl_outcome_wait(struct sl_outcome *outcome, int64_t until_ns);                        // whether it is DONE
+bool sl_outcome_wait(struct sl_outcome *outcome, int64_t until_ns);                        // true if it is DONE
 
 static inline bool sl_outcome_is_open(const struct sl_outcome *outcome) {
     return atomic_load(&((struct sl_outcome *)(uintptr_t)outcome)->state) == OUTCOME_OPEN;

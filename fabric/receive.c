@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the messages that reach a grant's owner: claims, segments, the final message, queries, aborts.
+ * Purpose: handles the messages that reach a grant's owner: claims, segments, the final message, queries, aborts.
  *
- * Design: nothing in a message is believed before it is checked: its length, that the grant is open in this
- *         generation, that this ship of this peer has claimed it, that the bytes lie inside. Only then is a receive
- *         posted, straight into the block. A segment is verified as soon as it has landed, so that verification
- *         overlaps with the arrival of the next ones; in a device's memory by the grant's owner (arrival.c). Whatever is dropped is also discarded by link and UCX: a
- *         handler that returns without having posted a receive completes the sender's transfer.
+ * Design: every message is checked before it is used: its length, that the grant is open in this generation, that this
+ *         ship of this peer has claimed it, that the bytes lie inside. Only then is a receive posted, straight into the
+ *         block. A segment is verified as soon as it has landed, so that verification overlaps with the arrival of the
+ *         next ones; in device memory the grant's owner verifies it (arrival.c). Link and UCX also discard what is
+ *         dropped here: a handler that returns without having posted a receive completes the sender's transfer.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,21 +16,21 @@
 #include "base/hash.h"
 #include "fabric/grant.h"
 
-// ---- what all of them begin with -----------------------------------------------------------------------------------
+// ---- common checks ------------------------------------------------------------------------------------------------
 
 static struct sl_grant *find(struct sl_grants *grants, const struct sl_wire_key *key) {
     struct sl_grant *grant = sl_slots_find(&grants->slots, key->grant_id);
     return grant && grant->generation == key->generation ? grant : NULL; // only this thread frees grants
 }
 
-// The grant that this ship has claimed and that still takes bytes; else NULL, and the sender has been answered.
+// Returns the grant that this ship has claimed and that still accepts bytes; else NULL, after answering the sender.
 static struct sl_grant *claimed_grant(struct sl_grants *grants, struct sl_peer *peer, const struct sl_wire_key *key) {
     struct sl_grant *grant = find(grants, key);
     if (!grant) {
         sl_grant_answer_past(grants, peer, key);
         return NULL;
     }
-    bool unclaimed = grant->writer == NULL && grant->state != GRANT_CLAIMED; // over before any claim came: told why
+    bool unclaimed = grant->writer == NULL && grant->state != GRANT_CLAIMED; // ended before any claim came: tell why
     if (!unclaimed && (grant->writer != peer || grant->ship_id != key->ship_id)) {
         atomic_fetch_add(&grants->n_stale, 1);
         sl_grant_answer(peer, key, SL_ERR_PEER_STALE, 0, "the grant belongs to another ship");
@@ -45,12 +45,13 @@ static struct sl_grant *claimed_grant(struct sl_grants *grants, struct sl_peer *
 
 // ---- CLAIM -----------------------------------------------------------------------------------------------------
 
-// CUDA's memory only an RDMA device can put into; what the network sees as ordinary memory whoever maps it, too.
+// Returns true if the writer can put into the device memory: only an RDMA device can put into CUDA memory. A
+// process that maps the memory can put into it if the network sees it as ordinary memory.
 static bool reaches_device(const struct sl_grant *grant, const struct sl_peer *peer) {
     return grant->device.region && peer->ep && (!sl_region_is_cuda(grant->device.region) || sl_peer_by_rdma(peer));
 }
 
-// Where the writer may put. False: it cannot be reached by this peer.
+// Tells the writer where it may put. False: this peer cannot reach it.
 static bool tell_place(struct sl_grant *grant, struct sl_peer *peer) {
     uint8_t message[sizeof(struct sl_wire_key) + SL_PLACE_MAX_BYTES];
     struct sl_wire_key key = {grant->generation, grant->ship_id, grant->id, 0};
@@ -69,7 +70,7 @@ static bool tell_place(struct sl_grant *grant, struct sl_peer *peer) {
     return bytes > 0;
 }
 
-// The writer was told where to put, and cannot: it has written nothing, and goes on by messages.
+// Switches a claim to messages: the writer was told where to put, and cannot, and has written nothing yet.
 static void unclaim_one_sided(struct sl_grant *grant, const struct sl_peer *peer, const struct sl_wire_key *key) {
     if (grant->state == GRANT_CLAIMED && grant->writer == peer && grant->ship_id == key->ship_id) {
         grant->one_sided = false;
@@ -82,7 +83,7 @@ void sl_grant_on_claim(void *state, struct sl_peer *peer, struct sl_message *mes
     memcpy(&claim, message->header, sizeof claim);
     struct sl_grants *grants = state;
     struct sl_grant *grant = find(grants, &claim.key);
-    if (grant && !sl_secret_equals(&grant->secret, &claim.secret)) { // guessed: it hears what anybody hears
+    if (grant && !sl_secret_equals(&grant->secret, &claim.secret)) { // guessed: same answer as for an unknown grant
         sl_grant_answer_past(grants, peer, &claim.key);
         return;
     }
@@ -128,7 +129,7 @@ static void count(struct sl_grant *grant, const struct sl_wire_segment *segment)
     }
 }
 
-// The bytes are in the block.
+// Verifies a segment whose bytes are in the block.
 static void verify(const struct sl_receive *receive) {
     struct sl_grant *grant = receive->grant;
     const struct sl_wire_segment *segment = &receive->segment;
@@ -202,7 +203,7 @@ static void on_received(void *arg, struct sl_peer *peer, enum sl_status status, 
     free(receive);
 }
 
-// Why a segment must not land; NULL: it may.
+// Returns why a segment is refused; NULL: it is accepted.
 static const char *refusal(const struct sl_grant *grant, const struct sl_receive *receive, size_t bytes) {
     const struct sl_wire_segment *segment = &receive->segment;
     uint64_t sum = 0;
@@ -221,7 +222,7 @@ static const char *refusal(const struct sl_grant *grant, const struct sl_receive
     return grant->in_device ? sl_grant_refuse_arrived(grant, receive) : NULL;
 }
 
-// Ends with the receive freed, now or later.
+// Receives a segment; the receive is freed now or later.
 static void land(struct sl_receive *receive, struct sl_peer *peer, struct sl_message *message) {
     struct sl_grant *grant = receive->grant;
     uint8_t *to = grant->host.block + receive->segment.offset;

@@ -7,11 +7,11 @@
  *      SENT --- REPLY by rendezvous: on_reply ---------------------------------> SENT, receiving
  *      WAITING, SENT --- replied to, refused, late, lost, given up: let_go ----> GONE
  *
- * The state is the progress thread's; whether a request is over is said by its outcome, which the caller may end too.
+ * The progress thread owns the state; its outcome tells whether a request has ended, and the caller may end that too.
  *
  * Invariants: the caller's buffer is written only between the claim of the outcome and its end. A rendezvous therefore
- *             lands in a buffer of the fabric: it cannot be called back, and the caller may give up meanwhile.
- *             Nothing here waits for the other side: a request that is given up is gone for its caller at once, and
+ *             lands in a buffer of the fabric: it cannot be cancelled, and the caller may give up meanwhile. Nothing
+ *             here waits for the other side: a request that is given up is gone for its caller at once, and
  *             reference-counted for the rest.
  */
 #include <stdio.h>
@@ -29,17 +29,16 @@ enum request_state { REQUEST_GONE, REQUEST_WAITING, REQUEST_SENT };
 struct sl_fabric_request {
     struct sl_connection *connection;
     struct sl_connection_user user; // of the connection
-    atomic_int
-        refs; // the caller, the command on its way or the table, the send, the receive, a cancellation on its way
+    atomic_int refs; // the caller, the posted command or the table, the send, the receive, a pending cancellation
     struct sl_command open_command, cancel_command;
     struct sl_outcome outcome;
     int64_t deadline_ns;
-    uint8_t *reply; // the caller's; written only by whoever has claimed the outcome
+    uint8_t *reply; // the caller's; written only by the thread that has claimed the outcome
     size_t reply_capacity, reply_bytes;
-    // the progress thread's
+    // owned by the progress thread
     struct requests *requests;
     enum request_state state;
-    uint64_t id;     // the low half is the slot, the high half tells successive users of the slot apart
+    uint64_t id;     // the low half is the slot, the high half differs between successive users of the slot
     uint8_t *buffer; // of a reply that is being received
     size_t buffer_bytes;
     size_t body_bytes;
@@ -98,7 +97,7 @@ enum sl_status sl_fabric_request_open(struct sl_connection *connection, const vo
     return SL_OK;
 }
 
-// By the caller, who has just ended the request: the progress thread forgets it, and the responder is told.
+// Called by the caller after it has ended the request: the progress thread forgets it and tells the responder.
 static void cancel(struct sl_fabric_request *request) {
     atomic_fetch_add(&request->refs, 1);
     if (!sl_gate_post(request->connection->gate, &request->cancel_command)) {
@@ -146,7 +145,7 @@ void sl_fabric_request_close(struct sl_fabric_request **request) {
 
 // ---- the progress thread's side --------------------------------------------------------------------------------------
 
-// The end for the progress thread; except that a receive which is under way ends first. May free the request.
+// Ends the request for the progress thread, after a pending receive. May free the request.
 static void let_go(struct sl_fabric_request *request) {
     if (request->buffer || request->state == REQUEST_GONE) {
         return;
@@ -267,7 +266,7 @@ static void free_buffer(struct sl_fabric *fabric, uint8_t *buffer, size_t bytes)
 static void on_received(void *arg, struct sl_peer *peer, enum sl_status status, size_t bytes) {
     struct sl_fabric_request *request = arg;
     uint8_t *buffer = request->buffer;
-    bytes = request->buffer_bytes; // 0 where it failed
+    bytes = request->buffer_bytes; // 0 if it failed
     request->buffer = NULL;
     if (status == SL_OK) {
         deliver(request, buffer, bytes);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: pieces into segments, and segments onto the wire: by puts or by messages.
+ * Purpose: cuts pieces into segments and sends them: by puts or by messages.
  *
  * Design: a segment is a contiguous range of the grant, at most SL_SEGMENT_MAX_BYTES, gathered from up to
- *         SL_SEGMENT_MAX_PARTS ranges of the sender's memory (pages of a capsule lie anywhere, and arrive side by
- *         side). Its digest is chained over the parts:  d_0 = 0,  d_i = hash(part_i, seed d_{i-1}).
- *         Active message: the segment's bytes follow its header; several parts go as a scatter list.
- *         Put: then a flush, and only when that is over the segment is announced: it can be verified at once. Where
- *         the owner's memory is mapped into this process a put is a copy of our own, part by part, each followed by
- *         its digest, which finds the bytes in the cache.
- * Invariants: ship->n_outstanding counts segments whose memory may still be read; a ship is over only at 0.
+ *         SL_SEGMENT_MAX_PARTS ranges of the sender's memory (pages of a capsule are scattered here, and arrive side by
+ *         side). Its digest is chained over the parts:  d_0 = 0,  d_i = hash(part_i, seed d_{i-1}). Active message: the
+ *         segment's bytes follow its header; several parts go as a scatter list.
+ *         Put: then a flush, and only after that the segment is announced, so it can be verified at once. If the
+ *         owner's memory is mapped into this process, a put is our own copy, part by part, each followed by its digest,
+ *         which finds the bytes in the cache.
+ * Invariants: ship->n_outstanding counts segments whose memory may still be read; a ship has ended only at 0.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static_assert(SL_DIGESTED_MAX_BYTES <= SL_SEGMENT_MAX_BYTES, "a piece that is di
 struct parts {
     size_t offset, bytes;
     uint32_t n;
-    struct sl_region *device; // one part, of its memory, with this digest; NULL: parts of the host's
+    struct sl_region *device; // one part, of its memory, with this digest; NULL: parts in host memory
     uint64_t digest;
     const uint8_t *data[SL_SEGMENT_MAX_PARTS];
     uint32_t part_bytes[SL_SEGMENT_MAX_PARTS];
@@ -46,7 +46,7 @@ static bool take_digested(struct sl_ship *ship, struct parts *parts) {
     return true;
 }
 
-// Take the next segment's parts off the ship's pieces. False: there are none.
+// Takes the next segment's parts off the ship's pieces. False: there are none.
 static bool gather(struct sl_ship *ship, struct parts *parts) {
     parts->n = 0;
     parts->bytes = 0;
@@ -114,8 +114,8 @@ static void on_segment_done(struct sl_peer_send *send, enum sl_status status) {
 }
 
 /*
- * Fault injection: what leaves is a copy with one byte flipped, after the digest was taken. The copy replaces the
- * parts and goes back with the send.
+ * Fault injection: sends a copy with one byte flipped, after the digest was taken. The copy replaces the parts and is
+ * freed with the send.
  */
 static bool corrupt(struct sl_peer_send *send, struct parts *parts) {
     uint8_t *copy = sl_fabric_take_buffer(send->peer->fabric);
@@ -135,7 +135,7 @@ static bool corrupt(struct sl_peer_send *send, struct parts *parts) {
 
 // ---- active messages -----------------------------------------------------------------------------------------------
 
-// Neighbours in the source become one entry. Returns the number of entries, 0 when there is no memory.
+// Merges parts that are adjacent in the source. Returns the number of entries, 0 without memory.
 static size_t scatter_list(const struct parts *parts, struct iovec **iov_out) {
     struct iovec *iov = malloc(parts->n * sizeof *iov);
     size_t n = 0;
@@ -150,7 +150,7 @@ static size_t scatter_list(const struct parts *parts, struct iovec **iov_out) {
     return n;
 }
 
-// Small parts are packed: a scatter list of them costs more than the copy of bytes that the digest has just read.
+// Packs small parts: a scatter list of them costs more than to copy bytes that the digest has just read.
 static bool pack(struct sl_peer_send *send, const struct parts *parts) {
     uint8_t *packed = send->buffer == NULL ? sl_fabric_take_buffer(send->peer->fabric) : NULL;
     for (uint32_t i = 0, at = 0; packed && i < parts->n; i++) {
@@ -170,7 +170,8 @@ static void send_message(struct sl_ship *ship, struct sl_peer_send *send, struct
         sl_peer_send_free(send);
         return;
     }
-    // The link writes from a list; for UCX small parts cost more in a list than in a copy. Without memory it must do.
+    // The link writes from a list; for UCX small parts cost more in a list than in a copy. Without memory the list is
+    // used.
     if (n > 1 && ship->peer->ep && parts->bytes / n < PACK_BELOW_BYTES && pack(send, parts)) {
         send->iov[0] = (struct iovec){send->buffer, parts->bytes};
         n = 1;
@@ -181,19 +182,19 @@ static void send_message(struct sl_ship *ship, struct sl_peer_send *send, struct
 
 // ---- puts ------------------------------------------------------------------------------------------------------
 
-// A segment on its way by puts; becomes its announcement when the flush is over.
+// A segment that is being put; it is announced after the flush.
 struct put {
     struct sl_peer_op op;
     struct sl_ship *ship;
     struct sl_peer_send *announcement;
-    struct sl_region *device; // whose memory is put from; NULL: the host's
+    struct sl_region *device; // whose memory is put from; NULL: host memory
     size_t n_pending;         // put requests, the flush, and the function that starts them
     bool flushing;
     enum sl_status status;
 };
 
 /*
- * A put from a device's memory has failed, and its peer is there: what was found out at start does not hold. This ship is over, as if
+ * Handles a failed put from device memory whose peer is still there: the check at start was wrong. This ship ends as if
  * its receiver were lost, so that the job goes on; the next ones are staged.
  */
 static void blame_device(struct put *put, enum sl_status status) {
@@ -250,8 +251,8 @@ static void put_range(struct put *put, size_t offset, const uint8_t *data, size_
 }
 
 /*
- * Past the caches where the processor can: the owner reads the bytes only after many more have been written, and an
- * ordinary store would first fetch the line that it is about to overwrite.
+ * Copies with non-temporal stores if the processor has them: the owner reads the bytes only after many more have been
+ * written, and an ordinary store would first fetch the line that it overwrites.
  */
 static void copy_past_caches(uint8_t *to, const uint8_t *from, size_t bytes) {
     size_t at = 0;
@@ -266,12 +267,12 @@ static void copy_past_caches(uint8_t *to, const uint8_t *from, size_t bytes) {
         _mm_stream_si128(out + 2, c);
         _mm_stream_si128(out + 3, d);
     }
-    _mm_sfence(); // ordinary stores UCX keeps in front of the announcement by itself, these it does not
+    _mm_sfence(); // UCX orders ordinary stores before the announcement, but not these
 #endif
     memcpy(to + at, from + at, bytes - at);
 }
 
-// Into the owner's memory, mapped here.
+// Copies into the owner's memory, which is mapped here.
 static void send_copies(struct sl_ship *ship, struct sl_peer_send *send, const struct parts *parts, bool digested) {
     uint8_t *to = (uint8_t *)((uintptr_t)ship->address + (uintptr_t)ship->region->mapping) + parts->offset;
     uint64_t digest = 0;
@@ -335,7 +336,7 @@ bool sl_ship_send_segment(struct sl_ship *ship) {
     ship->n_segments++;
     ship->body_bytes += parts.bytes;
     bool corrupting = ships->corrupt > 0 && --ships->corrupt == 0;
-    if (parts.device) { // nobody here can flip a byte of it
+    if (parts.device) { // the host cannot flip a byte of it
         set_digest(send, parts.digest ^ (corrupting ? 1 : 0));
         send_puts(ship, send, &parts, true);
         return true;

@@ -10,13 +10,13 @@
  *      ENDING ----- no send outstanding: pump_ending ------------------> ENDED
  *
  * WAITING    the connection is being made
- * CLAIMING   no put may be under way before the owner has agreed, since a put cannot be refused; and the owner alone says where
+ * CLAIMING   no put may start before the owner has agreed, since a put cannot be refused; and only the owner says where
  * FLOWING    segments leave, at most WINDOW_BYTES unacknowledged; messages need no agreement, each is checked
  * FINISHING  FINAL has been sent; its answer is asked for again every REQUERY_NS, since either may have been lost
- * ENDING     nothing new leaves; a send that hangs for SL_DRAIN_NS costs the peer its connection
- * ENDED      the pieces' memory is no longer read; the owner was told ABORT if the ship had failed
+ * ENDING     nothing new leaves; if a send hangs for SL_DRAIN_NS, the connection to the peer is closed
+ * ENDED      the pieces' memory is no longer read; the owner got ABORT if the ship had failed
  *
- * Threads: the progress thread's, but for sl_ship_open(). The caller's half is in ship_caller.c.
+ * Threads: the progress thread, except sl_ship_open(). The caller's half is in ship_caller.c.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ static void run_open(struct sl_fabric *fabric, struct sl_command *command) {
     ship->next = ship->ships->first;
     ship->ships->first = ship;
     struct sl_error err = {0};
-    if (atomic_load(&fabric->stopping)) { // no peer is made that nobody would close
+    if (atomic_load(&fabric->stopping)) { // do not make a peer that would never be closed
         sl_ship_fail(ship, SL_ERR_CANCELLED, "this fabric stops");
         return;
     }
@@ -144,7 +144,7 @@ static void flow_by_messages(struct sl_ship *ship) {
     set_mode(ship);
 }
 
-// Without UCX's way to the owner nothing can be put, and nothing need be waited for.
+// Claims the grant. Without UCX to the owner puts are impossible, so there is nothing to wait for.
 static bool pump_waiting(struct sl_ship *ship) {
     if (ship->peer->state != PEER_UP) {
         return false;
@@ -159,7 +159,7 @@ static bool pump_waiting(struct sl_ship *ship) {
     return true;
 }
 
-// The owner's word, where it would have us put. Where that cannot be done it must agree to messages.
+// Handles PLACE, the owner's answer where to put. If we cannot put there, the owner must agree to messages.
 static bool pump_claiming(struct sl_ship *ship) {
     if (ship->place_bytes == 0) {
         return false;
@@ -180,7 +180,7 @@ static bool pump_claiming(struct sl_ship *ship) {
         set_mode(ship);
     } else {
         ship->place_bytes = 0;
-        send_claim(ship, false); // over the link: what goes over UCX must not overtake it, so its answer is waited for
+        send_claim(ship, false); // over the link: messages over UCX must not overtake it, so wait for its answer
     }
     return true;
 }
@@ -199,7 +199,7 @@ static void on_place(void *state, struct sl_peer *peer, struct sl_message *messa
     memcpy(&key, message->header, sizeof key);
     struct sl_ship *ship = find(state, peer, &key);
     size_t bytes = message->header_bytes - sizeof key;
-    if (!ship || ship->state != SHIP_CLAIMING) { // it was closed meanwhile, or nobody asked
+    if (!ship || ship->state != SHIP_CLAIMING) { // it was closed meanwhile, or did not ask
         return;
     }
     if (bytes > sizeof ship->place) {
@@ -207,7 +207,7 @@ static void on_place(void *state, struct sl_peer *peer, struct sl_message *messa
         return;
     }
     memcpy(ship->place, (const uint8_t *)message->header + sizeof key,
-           bytes); // UCX attaches nothing from within a callback
+           bytes); // UCX cannot attach within a callback
     ship->place_bytes = bytes;
 }
 
@@ -240,7 +240,7 @@ static void on_answer(void *state, struct sl_peer *peer, struct sl_message *mess
 static bool pump_flowing(struct sl_ship *ship) {
     bool moved = false;
     sl_ship_take_pieces(ship);
-    // Puts through shared memory copy at once: one segment a turn keeps the other ships and the clock going.
+    // Puts through shared memory copy at once: one segment per turn, so that other ships and the clock get their turn.
     int at_most = ship->region ? 1 : INT32_MAX;
     while (at_most-- > 0 && ship->state == SHIP_FLOWING && ship->outstanding_bytes < WINDOW_BYTES &&
            sl_ship_send_segment(ship)) {
@@ -257,8 +257,8 @@ static bool pump_flowing(struct sl_ship *ship) {
 }
 
 /*
- * A ship that was given up before it could claim: the owner waits for it all the same, and hears of it as soon as the
- * connection is up. False: not yet.
+ * Claims for a ship that was given up before it could claim: the owner still waits for it, and gets the abort as soon
+ * as the connection is up. False: not yet.
  */
 static bool claim_to_abort(struct sl_ship *ship) {
     if (ship->claimed || !ship->peer || ship->status == SL_OK) {

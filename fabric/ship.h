@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the three files of ships share: ship.c, the life of a ship; ship_caller.c, its caller's half; segment.c, its
- *          bytes on their way.
+ * Purpose: shared by the three files of ships: ship.c, the life of a ship; ship_caller.c, its caller's half; segment.c,
+ *          the sending of its bytes.
  */
 #pragma once
 
@@ -17,7 +17,7 @@ struct sl_ships {
 
 enum sl_ship_state { SHIP_WAITING, SHIP_CLAIMING, SHIP_FLOWING, SHIP_FINISHING, SHIP_ENDING, SHIP_ENDED };
 
-// How the owner is reached.
+// The way to the owner.
 enum sl_ship_way { SHIP_NO_WAY_YET, SHIP_BY_MESSAGES, SHIP_BY_SHARED_MEMORY, SHIP_BY_RDMA };
 
 struct sl_piece {
@@ -25,7 +25,7 @@ struct sl_piece {
     const uint8_t *data;
     size_t bytes;
     struct sl_region
-        *device; // whose memory the host cannot read: the piece is one segment, with this digest. NULL: it can
+        *device; // whose memory the host cannot read: the piece is one segment, with this digest. NULL: host memory
     uint64_t digest;
 };
 
@@ -57,18 +57,18 @@ struct sl_ship {
     char mode_text[48];
     _Atomic(const char *) mode; // mode_text once it is written
     _Atomic(enum sl_ship_way) way;
-    atomic_bool work; // something of the above is new to the progress thread
+    atomic_bool work; // a change above is new to the progress thread
     atomic_size_t acked_bytes;
 
-    // the progress thread's
+    // owned by the progress thread
     enum sl_ship_state state;
     struct sl_peer *peer;
     struct sl_remote_region *region; // to put into; NULL: everything goes by messages
-    uint64_t address;                // of the grant in it, as its owner says
-    size_t place_bytes;              // of PLACE, not yet looked at
+    uint64_t address;                // of the grant in it, from its owner
+    size_t place_bytes;              // of PLACE, not yet handled
     uint8_t place[SL_PLACE_MAX_BYTES];
-    bool claimed;                   // CLAIM has been sent, so the owner must hear of the end
-    bool fresh, finishing, closing; // seen of the shared half: pieces queued, finish_wanted, close_wanted
+    bool claimed;                   // CLAIM has been sent, so the owner must be told of the end
+    bool fresh, finishing, closing; // copies of the shared half: pieces queued, finish_wanted, close_wanted
     bool stalled;                   // by fault injection
     struct sl_pieces taken;
     size_t cursor; // in taken
@@ -79,10 +79,10 @@ struct sl_ship {
 
 // ship_caller.c: the progress thread's view of the caller's half
 void sl_ship_see_wishes(struct sl_ship *ship);
-void sl_ship_take_pieces(struct sl_ship *ship); // more of them, when those taken before are used up
+void sl_ship_take_pieces(struct sl_ship *ship); // more of them, after the previous ones are used up
 void sl_ship_fail(struct sl_ship *ship, enum sl_status status, const char *text);
 void sl_ship_set_ended(struct sl_ship *ship);
-void sl_ship_detach(struct sl_ship *ship); // after this the ship is the caller's, who may free it
+void sl_ship_detach(struct sl_ship *ship); // after this the caller owns the ship and may free it
 
-// segment.c: send one segment of what the ship has taken. False: nothing to send.
+// segment.c: sends one segment of the taken pieces. False: nothing to send.
 bool sl_ship_send_segment(struct sl_ship *ship);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the caller's half of a ship: its queue of pieces, its wishes, its status; all of it under ship->lock, with `work`
- *          to announce changes.
+ * Purpose: the caller's half of a ship: its queue of pieces, its requests, its status; all of it under ship->lock, with
+ *          `work` to announce changes.
  *
- * Threads: the caller's calls come first; at the end is what the progress thread does with the same half.
+ * Threads: the caller's functions come first; the progress thread's functions on the same half are at the end.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,7 +85,8 @@ enum sl_status sl_ship_digested(struct sl_ship *ship, size_t offset, const void 
     if (!region) {
         return SL_ERR_RANGE;
     }
-    // Read once: a put of this ship or another may fail at any time, and whoever was told "straight" before is not to blame.
+    // Read once: a put of this ship or another may fail at any time, after the caller was told "straight"; that is not
+    // the caller's error.
     if (region->seen && atomic_load(&region->failed)) {
         return SL_ERR_PEER_LOST;
     }
@@ -96,7 +97,7 @@ enum sl_status sl_ship_digested(struct sl_ship *ship, size_t offset, const void 
         ship, &(struct sl_piece){.offset = offset, .data = data, .bytes = bytes, .device = region, .digest = digest});
 }
 
-// Ask the progress thread for something, and wait until *done. With the lock held.
+// Requests something from the progress thread, and waits until *done. Call with the lock held.
 static void want(struct sl_ship *ship, bool *wish, const bool *done) {
     *wish = true;
     atomic_store(&ship->work, true);
@@ -130,7 +131,7 @@ enum sl_status sl_ship_finish(struct sl_ship *ship, const void *header, size_t h
 }
 
 size_t sl_ship_progress(const struct sl_ship *ship, enum sl_status *status_out) {
-    struct sl_ship *locked = (struct sl_ship *)(uintptr_t)ship; // the lock is not part of what is const
+    struct sl_ship *locked = (struct sl_ship *)(uintptr_t)ship; // the lock is not part of the const data
     if (status_out) {
         pthread_mutex_lock(&locked->lock);
         *status_out = ship->status;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: windows, what they show, and the replies to reads that come by message.
+ * Purpose: windows, what they show, and the replies to reads by message.
  *
- * Design: a read names ranges of a window; they go back one behind the other in one message, from the window's memory where
- *         it is one range, packed where there are several: a scatter list of small ranges costs more than the copy.
- *         Nothing in a read is believed before it is checked; the reads of a peer that are being answered are bounded,
- *         and with them the memory for packing.
+ * Design: a read names ranges of a window; they go back in order in one message: straight from the window's memory if
+ *         it is one range, packed if there are several, because a scatter list of small ranges costs more than the
+ *         copy. Every read is checked before it is used; the number of reads of a peer that are being answered is
+ *         bounded, and so is the memory for packing.
  *
- * Threads: windows are opened and closed by any thread, under the gate's lock; reads are the progress thread's. A window's
- *          memory belongs to a region and so outlives every read of it, also one that was being answered when it closed.
+ * Threads: any thread opens and closes windows, under the gate's lock; the progress thread serves reads. A window's
+ *          memory belongs to a region and so outlives every read of it, also one that was being answered when it
+ *          closed.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -26,19 +27,19 @@ struct windows {
 };
 
 struct peer_windows {
-    size_t n_reads; // of its, being answered
+    size_t n_reads; // of this peer, being answered
 };
 
 struct sl_window {
     struct sl_gate *gate;
-    struct windows *windows; // there while the gate is open
+    struct windows *windows; // valid while the gate is open
     uint32_t id;
     uint64_t generation;
     struct sl_wire_secret secret;
     const struct sl_region *region;
     uint8_t *base;
     size_t bytes;
-    // Under the gate's lock: what may be read, in ascending order, none touching another.
+    // Under the gate's lock: the readable ranges, ascending, not adjacent.
     struct sl_wire_range *shown;
     size_t n_shown, capacity;
 };
@@ -100,7 +101,7 @@ void sl_window_close(struct sl_window **window) {
     }
     struct sl_window *it = *window;
     pthread_mutex_lock(&it->gate->lock);
-    if (it->gate->fabric) { // else the table has gone with it
+    if (it->gate->fabric) { // else the table was freed with it
         sl_slots_give(&it->windows->slots, it->id);
         atomic_fetch_sub(&it->windows->n_open, 1);
     }
@@ -111,7 +112,7 @@ void sl_window_close(struct sl_window **window) {
     *window = NULL;
 }
 
-// The first range that does not end before `offset`.
+// Returns the first range that does not end before `offset`.
 static size_t first_from(const struct sl_window *window, uint64_t offset) {
     size_t low = 0, high = window->n_shown;
     while (low < high) {
@@ -126,7 +127,7 @@ static size_t first_from(const struct sl_window *window, uint64_t offset) {
     return low;
 }
 
-// With those that it touches it becomes one range.
+// Adds a range and merges it with those that it touches.
 static enum sl_status show(struct sl_window *window, uint64_t begin, uint64_t end) {
     size_t first = first_from(window, begin), behind = first;
     while (behind < window->n_shown && window->shown[behind].offset <= end) {
@@ -168,7 +169,7 @@ struct ranges {
     struct sl_wire_range at[SL_READ_MAX_RANGES];
 };
 
-// Lock held: it is not closed meanwhile. NULL: nobody was given such a window.
+// Call with the lock held: it cannot be closed meanwhile. NULL: no such window, or the secret is wrong.
 static const struct sl_window *find(struct windows *windows, uint32_t id, uint64_t generation,
                                     const struct sl_wire_secret *secret) {
     const struct sl_window *window = sl_slots_find(&windows->slots, id);
@@ -177,7 +178,7 @@ static const struct sl_window *find(struct windows *windows, uint32_t id, uint64
 }
 
 static bool is_shown(const struct sl_window *window, const struct sl_wire_range *range) {
-    size_t i = first_from(window, range->offset + 1); // one that ends there has nothing of it
+    size_t i = first_from(window, range->offset + 1); // skips a range that ends exactly there
     return i < window->n_shown && window->shown[i].offset <= range->offset &&
            range->bytes <= window->shown[i].bytes - (range->offset - window->shown[i].offset);
 }
@@ -195,7 +196,7 @@ static bool ranges_fit(struct ranges *ranges, const struct sl_window *window) {
     return true;
 }
 
-// SL_OK: the ranges may be read, from *base on.
+// Returns SL_OK if the ranges may be read, from *base on.
 static enum sl_status check(struct windows *windows, const struct sl_wire_read *read, struct ranges *ranges,
                             const uint8_t **base_out) {
     struct sl_gate *gate = windows->verb.fabric->gate;
@@ -213,7 +214,7 @@ static void on_read_sent(struct sl_peer_send *send, enum sl_status status) {
     of_peer->n_reads--;
 }
 
-// SL_OK, or why not.
+// Returns SL_OK, or why the read is refused.
 static enum sl_status serve(struct windows *windows, struct sl_peer *peer, const struct sl_wire_read *read,
                             struct ranges *ranges) {
     struct sl_fabric *fabric = peer->fabric;
@@ -224,7 +225,7 @@ static enum sl_status serve(struct windows *windows, struct sl_peer *peer, const
         atomic_fetch_add(&windows->n_stale, status == SL_ERR_PEER_STALE);
         return status;
     }
-    if (of_peer->n_reads >= 2 * SL_READS_PER_PEER) { // the news that one has been sent may be late
+    if (of_peer->n_reads >= 2 * SL_READS_PER_PEER) { // the notice that one has been sent may be late
         return SL_ERR_EXHAUSTED;
     }
     struct sl_wire_read_reply reply = {read->slot, read->serial, SL_OK, 0};
@@ -274,7 +275,8 @@ static void on_read(void *state, struct sl_peer *peer, struct sl_message *messag
 
 // ---- LOOK ------------------------------------------------------------------------------------------------------------
 
-// Where the window lies, for whoever reads without asking us. What it shows is not looked at then: see fetch.h.
+// Tells the window's address to a reader that will read without asking us. Does not check what the window shows: see
+// fetch.h.
 static void on_look(void *state, struct sl_peer *peer, struct sl_message *message) {
     struct windows *windows = state;
     struct sl_wire_look look;

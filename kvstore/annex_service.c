@@ -9,11 +9,11 @@
 #include "node/lease_rpc.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
-#define AWAIT_MS 1000 // at most, of one call: it is one of a bounded number that all lessees share
+#define AWAIT_MS 1000 // at most, of one call: it occupies one of a bounded number of handlers that all lessees share
 
 _Static_assert(SL_PREFIX_BLOCK == SL_PAGE_SLOTS, "segments end where prefixes have keys");
 
-// Reads whether the threads that answer have time for one more session.
+// Checks that the scanning threads have time for one more session.
 static enum sl_status check_scan_load(struct sl_kvstore *kvstore, struct sl_error *err) {
     struct sl_questions_stats stats;
     sl_questions_get_stats(kvstore->questions, &stats);
@@ -104,7 +104,7 @@ enum sl_status sl_store_handle_grant_stretch(void *service, struct sl_rpc_call *
         return status;
     }
     atomic_fetch_add(&kvstore->n_calls, 1);
-    // Where it does not arrive, the next grant for this place replaces it.
+    // If the reply does not arrive, the next grant for this range replaces this one.
     status = sl_lease_send_grant(call, &ticket, (int64_t)capacity);
     free(ticket.ticket);
     return status;
@@ -123,7 +123,7 @@ enum sl_status sl_store_handle_await_annex(void *service, struct sl_rpc_call *ca
     enum sl_status status =
         sl_annexes_await(kvstore->annexes, request->lease_id, request->n_tokens, deadline < limit ? deadline : limit,
                          still_wanted, call, &reply.n_tokens, err);
-    if (status == SL_ERR_DEADLINE) { // how far it is by now
+    if (status == SL_ERR_DEADLINE) { // report how many tokens it has by now
         status =
             sl_annexes_await(kvstore->annexes, request->lease_id, 0, limit, still_wanted, call, &reply.n_tokens, err);
     }

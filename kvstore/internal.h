@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what the files of the kvstore share.
+// Purpose: shared by the files of the kvstore.
 #pragma once
 
 #include <pthread.h>
@@ -29,7 +29,7 @@ struct sl_kvstore {
     _Atomic bool stopping;
     _Atomic int64_t n_calls, n_jobs;
     _Atomic int64_t n_forgotten; // capsules, since the start
-    int64_t n_memory_hits;       // as last told; the admin port's
+    int64_t n_memory_hits;       // as reported last; used by the admin port alone
 };
 
 // service.c: handlers of sluice.v1.Store

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kvstore's life. See kvstore.h.
+// Starts and stops the kvstore. See kvstore.h.
 #include "kvstore/kvstore.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 #define MAX_OFFERS   1024 // capsules that wait to be written to disk
 #define SILENT_MS    10000
-#define PAUSE_MS     5000 // of a disk that has failed, and
+#define PAUSE_MS     5000 // after a disk failure, and
 #define MAX_PAUSE_MS 600000
 #define KEEP_MS      100
 
@@ -66,7 +66,8 @@ static void write_metrics(void *arg, FILE *page) {
     sl_metrics_sample(page, "sluice_store_bytes", (double)disk.bytes, "tier", "disk", NULL);
     sl_metrics_declare(page, SL_COUNTER, "sluice_store_lookups_total",
                        "Prompts that were looked up, by where a capsule was found; none: nowhere.");
-    // What was just read back is counted there before it is counted as found: a counter does not go back meanwhile.
+    // A capsule is counted as read back before it is counted as found, so the difference may briefly fall; a counter
+    // must not.
     int64_t n_memory = capsules.n_hits - disk.n_hits;
     kvstore->n_memory_hits = n_memory > kvstore->n_memory_hits ? n_memory : kvstore->n_memory_hits;
     sl_metrics_sample(page, "sluice_store_lookups_total", (double)kvstore->n_memory_hits, "tier", "memory", NULL);
@@ -78,7 +79,8 @@ static void write_metrics(void *arg, FILE *page) {
     write_disk_metrics(page, kvstore->disk != NULL, &disk);
 }
 
-// What offloaded layers need: room shared with capsules, the table of annexes, and those who answer.
+// Opens the parts for offloaded layers: the room that they share with capsules, the table of annexes, and the answering
+// threads.
 static enum sl_status open_annexes(struct sl_kvstore *kvstore, const struct sl_kvstore_config *config,
                                    struct sl_error *err) {
     struct sl_node *node = &kvstore->node;
@@ -102,7 +104,7 @@ static enum sl_status open_annexes(struct sl_kvstore *kvstore, const struct sl_k
     return status;
 }
 
-// Copes with halves. What answers are on their way stay until the fabric is gone.
+// Accepts a partly opened state. Answers in transit stay until the fabric is destroyed.
 static void close_annexes(struct sl_kvstore *kvstore) {
     if (kvstore->questions) {
         sl_questions_stop(kvstore->questions);
@@ -111,8 +113,8 @@ static void close_annexes(struct sl_kvstore *kvstore) {
     sl_annexes_destroy(&kvstore->annexes);
 }
 
-// Shelves what arrives, ends leases that nobody renews, measures how busy the scanning threads are. A thread of its own, so
-// that nothing of this waits for new work.
+// Shelves what arrives, ends leases that were not renewed, and measures how busy the scanning threads are. It is a
+// separate thread, so that none of this waits for new work.
 static void *keeper_main(void *arg) {
     struct sl_kvstore *kvstore = arg;
     uint64_t seen = 0;
@@ -127,7 +129,7 @@ static void *keeper_main(void *arg) {
     return NULL;
 }
 
-// A store's engine is many threads. Those that come by at regular times have work until they are stopped.
+// Watches the threads of the store. Threads that wake at regular times count as having work until they are stopped.
 static void watch_threads(struct sl_kvstore *kvstore) {
     kvstore->keeping = (struct sl_pulse){.name = "keeper", .n_waiting = 1};
     sl_node_add_pulse(&kvstore->node, &kvstore->keeping);
@@ -168,7 +170,7 @@ static enum sl_status serve(struct sl_kvstore *kvstore, struct sl_error *err) {
     return status;
 }
 
-// The disk only if asked for.
+// Opens the disk, if one is configured.
 static enum sl_status open_disk(struct sl_kvstore *kvstore, const struct sl_kvstore_config *config,
                                 struct sl_error *err) {
     if (!config->disk[0]) {

@@ -33,7 +33,7 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
         return sl_fail(err, SL_ERR_INVALID, "key or prefixes: a prefix hash has %zu bytes", sizeof id.prefix_hash);
     }
     size_t n_prefixes = request->prefixes.len / sizeof id.prefix_hash;
-    if (sl_arrivals_knows(kvstore->arrivals, &id)) { // before anything is evicted for it
+    if (sl_arrivals_knows(kvstore->arrivals, &id)) { // checked before anything is evicted for it
         return sl_fail(err, SL_ERR_EXISTS, "this capsule is stored, or on its way");
     }
     struct sl_inbound_ticket ticket;
@@ -55,8 +55,8 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
 }
 
 /*
- * For coordinators alone: they know when a conversation is over, and have its name of the tokens of all its turns. The disk is told first, so
- * that nobody finds there, and brings back, what is not in memory any more.
+ * Only coordinators may call it: they know when a conversation is over, and have the hash of the tokens of all its
+ * turns. The disk forgets first, so that no thread reads back from there what memory has forgotten.
  */
 enum sl_status sl_store_handle_forget(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
                                       struct sl_error *err) {
@@ -111,7 +111,7 @@ static int longest_first(const void *a, const void *b) {
     return (x->n_tokens < y->n_tokens) - (x->n_tokens > y->n_tokens);
 }
 
-// What memory has for the longest of the prefixes, or the disk, if it has more. NULL: none.
+// Pins what memory has for the longest of the prefixes, or what the disk has, if that is more. NULL: none.
 static struct sl_stored *pin_longest(struct sl_kvstore *kvstore, const struct sl_prefix *prefixes, size_t n_prefixes,
                                      int64_t deadline_ns, int64_t *covered_out) {
     size_t at = n_prefixes, disk_at;
@@ -132,7 +132,7 @@ static struct sl_stored *pin_longest(struct sl_kvstore *kvstore, const struct sl
     return stored;
 }
 
-// The longest first. prefixes_out: [request->n_prefixes].
+// Reads the prefixes, longest first. prefixes_out: [request->n_prefixes].
 static enum sl_status read_prefixes(const Sluice__V1__LookupRequest *request, struct sl_prefix *prefixes_out,
                                     struct sl_error *err) {
     qsort(request->prefixes, request->n_prefixes, sizeof *request->prefixes, longest_first);

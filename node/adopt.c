@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// From where it arrived into the arena, and open. See adopt.h.
+// Moves a capsule into the arena and opens it. See adopt.h.
 #include "node/adopt.h"
 
 #include "runtime/transfer.h"
 
-// From where it arrived into the arena of the device; `from` has its block back in any case.
+// Moves a capsule from where it arrived into the arena of the device; always returns the block to `from`.
 static enum sl_status move_up(struct sl_node *node, struct sl_arena *from, size_t bytes, size_t *promised_inout,
                               struct sl_session **session_inout, struct sl_error *err) {
     void *staged;

@@ -18,40 +18,41 @@
 #define RETRY_MS         500
 #define REFUSED_RETRY_MS 3000
 #define CALL_MS          2000
-// What a coordinator can ask for (its --heartbeat): whoever beats more slowly than asked is lost.
+// The shortest interval that a coordinator can ask for (its --heartbeat); it counts a worker that beats more slowly as
+// lost.
 #define HEARTBEAT_MIN_MS 10
 #define HEARTBEAT_MAX_MS 60000
 
 static const char draining[] = "draining: the coordinator was asked to give it nothing new";
 
-// To one coordinator.
+// The connection to one coordinator.
 struct tie {
     struct sl_agent *agent;
     const char *coordinator;
     struct sl_rpc_channel *channel;
     pthread_t thread;
-    // The thread's.
+    // Used by the thread alone.
     bool registered, complained;
     int64_t heartbeat_ms;
-    // Guarded.
+    // Guarded by the mutex.
     bool refused;
-    char why_not[SL_WHY_BYTES]; // it gives us no jobs; "": it does
-    uint64_t n_seen, n_heard;   // announcements: that it was woken for, and that the coordinator has answered to
+    char why_not[SL_WHY_BYTES]; // why it gives us no jobs; "": it gives us jobs
+    uint64_t n_seen, n_heard;   // announcements: woken for, and answered by the coordinator
 };
 
 struct sl_agent {
     struct sl_agent_config config;
     struct sl_rpc_addresses addresses;
     struct tie ties[SL_RPC_MAX_ADDRESSES];
-    int n_ties; // that have a thread
+    int n_ties; // with a running thread
     atomic_bool drains;
     pthread_mutex_t mutex;
-    pthread_cond_t wake; // stopping, an announcement, or one that was heard
+    pthread_cond_t wake; // stopping, an announcement, or an answer to one
     bool stopping, given_up;
     uint64_t n_announced;
 };
 
-// True while the agent shall go on; waits `ms`, or until it is stopped or has something to announce.
+// Waits `ms`, or until the agent is stopped or has something to announce. Returns false when it is to stop.
 static bool pause_for(struct tie *tie, int64_t ms) {
     struct sl_agent *agent = tie->agent;
     int64_t deadline = sl_deadline_in_ms(ms);
@@ -89,7 +90,8 @@ static void set_why_not(struct tie *tie, const char *words) {
     pthread_mutex_unlock(&tie->agent->mutex);
 }
 
-// One that knows us is enough, for it may be the one that leads; but where one has been told that we drain, the others soon are.
+// Returns true if one coordinator accepts us, as that may be the leader; but false once one of them drains us, as the
+// others will soon know it.
 bool sl_agent_takes_jobs(struct sl_agent *agent, char *why, size_t why_bytes) {
     bool takes = false;
     pthread_mutex_lock(&agent->mutex);
@@ -132,7 +134,7 @@ static enum sl_status beat(struct tie *tie, bool *drains_out, struct sl_error *e
     const Sluice__V1__HeartbeatReply *reply = (const Sluice__V1__HeartbeatReply *)message;
     *drains_out = reply->drain;
     sl_fence_hear(agent->config.fence, reply->term);
-    if (reply->term > 0 && reply->term == atomic_load(&agent->config.fence->term)) { // it leads
+    if (reply->term > 0 && reply->term == atomic_load(&agent->config.fence->term)) { // it is the leader
         atomic_store(&agent->drains, reply->drain);
     }
     protobuf_c_message_free_unpacked(message, NULL);
@@ -143,14 +145,14 @@ static enum sl_status beat(struct tie *tie, bool *drains_out, struct sl_error *e
     return SL_OK;
 }
 
-// A worker that stands still does not join: it would be given jobs until its first beat.
+// Returns false for a stalled worker: it would be given jobs until its first beat.
 static bool may_join(struct sl_agent *agent) {
     Sluice__V1__WorkerLoad load = SLUICE__V1__WORKER_LOAD__INIT;
     agent->config.load_fn(agent->config.arg, &load);
     return !load.stalled;
 }
 
-// True: they all do, and that is the end.
+// Returns true when all coordinators refuse us: the agent gives up.
 static bool note_refusal(struct tie *tie, bool refused, const char *why) {
     struct sl_agent *agent = tie->agent;
     bool all = true;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a worker's ties to its coordinators: registers, beats, registers again at one that has forgotten it.
+ * Purpose: a worker's connections to its coordinators: registers, sends heartbeats, and registers again at one that has
+ *          forgotten it.
  *
- * Design: one thread a coordinator, so that one that stands still holds up no other. Those that do not lead hear all the same, and know
- *         everybody when they come to lead. A coordinator that cannot be reached is retried for ever (workers may start first,
- *         coordinators may restart). One that refuses the worker (other model, other version) is asked again now and then, for it
- *         may be on its way to be replaced; when all of them refuse, refused_fn says why. Whether to drain is what the one
- *         with the highest term says; the others are told by our beats.
+ * Design: one thread per coordinator, so that one that stalls delays no other. Standby coordinators get the heartbeats
+ *         as well, so that they know all workers when they become leader. A coordinator that cannot be reached is
+ *         retried forever (workers may start first, coordinators may restart). One that refuses the worker (other
+ *         model, other version) is asked again from time to time, as it may be about to be replaced; when all of them
+ *         refuse, refused_fn gets the reason. The coordinator with the highest term decides whether the worker drains;
+ *         our heartbeats tell the others.
  * Threads: create and destroy from one thread; load_fn runs on the agent's threads, several at once;
  *          sl_agent_takes_jobs() from any.
  */
@@ -28,18 +30,19 @@ struct sl_agent_config {
     const struct sl_rpc_credentials *credentials;             // outlive the agent
     const Sluice__V1__WorkerInfo *info;                       // must stay valid
     struct sl_fence *fence;                                   // hears the coordinators' terms
-    void (*load_fn)(void *arg, Sluice__V1__WorkerLoad *load); // fill a fresh load report
-    void (*refused_fn)(void *arg, const char *reason);        // no coordinator will have this worker: stop. Called once
+    void (*load_fn)(void *arg, Sluice__V1__WorkerLoad *load); // fills a new load report
+    void (*refused_fn)(void *arg, const char *reason);        // no coordinator accepts this worker: stop. Called once
     void *arg;
 };
 
-// Whether the coordinator knows this worker and gives it jobs; false: `why` is a line that says why not.
+// Returns true when a coordinator knows this worker and gives it jobs; false: `why` is one line with the reason.
 bool sl_agent_takes_jobs(struct sl_agent *agent, char *why, size_t why_bytes);
 
-// SL_ERR_INVALID: coordinators.
+// Starts the agent. SL_ERR_INVALID: coordinators is not a list of addresses.
 enum sl_status sl_agent_create(const struct sl_agent_config *config, struct sl_agent **agent_out, struct sl_error *err);
 
-// The load has changed in a way that must be known: beat now. Returns when all coordinators have heard, or at the deadline: false.
+// Beats now, because the load changed in a way that coordinators must know. Returns true when all have answered; false:
+// at the deadline.
 bool sl_agent_announce(struct sl_agent *agent, int64_t deadline_ns);
 
 void sl_agent_destroy(struct sl_agent **agent);

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that the network reaches. See direct.h.
+// Device memory that the network reaches. See direct.h.
 #include "node/direct.h"
 
 #include <stdint.h>
 
 #include "base/log.h"
 
-// UCX asks CUDA what the memory is, on its own thread: asking for the view makes the device current there. The address is known already.
+// Makes the device current on UCX's thread, which queries CUDA about the memory, by reading the view. The address is
+// known already.
 static void enter(void *arg) {
     struct sl_direct *direct = arg;
     (void)sl_device_network_view(direct->device, direct->block);
 }
 
 /*
- * Where others put what is to arrive: the block itself, or, where it is ordinary memory to the network, a region that other processes
- * map. A flush that does not work is found out here.
+ * Opens the region where peers put arriving data: the block itself or, where the network sees it as ordinary memory, a
+ * region that other processes map. Tries a flush, so that one that does not work is found here.
  */
 static enum sl_status open_seen(struct sl_direct *direct, struct sl_fabric *fabric, bool arrives,
                                 struct sl_error *err) {
@@ -34,7 +35,7 @@ static enum sl_status take(struct sl_direct *direct, struct sl_fabric *fabric, s
                            struct sl_error *err) {
     struct sl_device *device = direct->device;
     size_t taken_bytes = bytes + SL_ARENA_UNIT; // a device aligns to less
-    // Half as much has to be left: scratch comes from there, too, and a job that finds none fails.
+    // Half as much must stay free: scratch is allocated there too, and a job that gets none fails.
     bool has_room = sl_device_room(device) / 3 >= taken_bytes / 2;
     direct->block = has_room ? sl_device_alloc(device, SL_MEMORY_DEVICE, taken_bytes) : NULL;
     direct->bytes = taken_bytes;
@@ -56,7 +57,7 @@ static enum sl_status take(struct sl_direct *direct, struct sl_fabric *fabric, s
         sl_device_free(device, SL_MEMORY_DEVICE, direct->block);
         direct->block = NULL;
         return status;
-    } // else it is the fabric's until that ends
+    } // else the fabric owns it until the fabric ends
     size_t skip = (SL_ARENA_UNIT - (uintptr_t)direct->block % SL_ARENA_UNIT) % SL_ARENA_UNIT;
     return sl_arena_create(direct->block + skip, bytes, &direct->arena, err);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: memory of the device that capsules leave from, or arrive in, straight (GPUDirect): a region of the fabric, as large as staging
- *          memory. Or there is none, and everything is staged; the log says which, and why, once.
+ * Purpose: device memory from which capsules leave, or in which they arrive, without staging (GPUDirect): a region of
+ *          the fabric, as large as staging memory. If it cannot be used, everything is staged; the log says once which,
+ *          and why.
  */
 #pragma once
 
@@ -15,16 +16,17 @@
 struct sl_direct {
     struct sl_device *device;
     char *block; // [bytes] of the device
-    char *seen;  // where the network finds it
+    char *seen;  // its address for the network
     size_t bytes;
-    struct sl_arena *arena; // of the block; NULL: all is staged
+    struct sl_arena *arena; // of the block; NULL: everything is staged
 };
 
-// Where something is missing, or the device has no room, or UCX cannot register it, or what arrives could not be flushed, nothing is
-// taken. arrives: capsules arrive there, else they leave from there.
+// Opens the block. Takes nothing when a requirement is missing, the device has no room, UCX cannot register the block,
+// or arriving data could not be flushed. arrives: capsules arrive there, else they leave from there.
 void sl_direct_open(struct sl_direct *direct, struct sl_fabric *fabric, struct sl_device *device, size_t bytes,
                     bool arrives, const struct sl_direct_means *means);
-void sl_direct_close(struct sl_direct *direct); // behind the fabric, before the device. Accepts zeros
+void sl_direct_close(struct sl_direct *direct); // after the fabric is destroyed, before the device is closed. Accepts
+                                                // zeros
 
 static inline bool sl_direct_has(const struct sl_direct *direct, const void *at) {
     return direct->block != NULL && (const char *)at >= direct->block &&

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leased blocks for incoming capsules. The states are in inbound.h.
+// Leased blocks for incoming capsules. inbound.h has the states.
 #include "node/inbound.h"
 
 #include <pthread.h>
@@ -15,7 +15,7 @@
 
 #define REAP_MS   100
 #define STOP_MS   5000
-#define MOST_LOST 3 // ships into a device's memory, in a row: a network that fails there
+#define MOST_LOST 3 // lost ships in a row into device memory: the network fails there
 
 enum state { OPEN, RECEIVED, FAILED, TAKEN };
 
@@ -25,45 +25,45 @@ struct transfer {
     char id[SL_LEASE_ID_BYTES];
     enum state state;
     int64_t deadline_ns;
-    void *block, *there; // of staging memory; of a device's, NULL: it is not for this one
+    void *block, *there; // in staging memory; in device memory, NULL: this one is staged
     bool in_device;      // arrived `there`
     size_t body_bytes, promised_bytes;
-    uint64_t n_lost_ever; // of the table, when it was opened
+    uint64_t n_lost_ever; // the table's counter when this was opened
     struct sl_grant *grant;
     uint8_t *header;
     size_t header_bytes;
     struct sl_error failure;
-    bool released; // the fabric has let go of the block
+    bool released; // the fabric has released the block
     bool listed;   // still in the table: a lease
 };
 
 struct sl_inbound {
     struct sl_fabric *fabric;
     struct sl_ledger *staging, *sessions;
-    struct sl_arena *arena; // of staging
+    struct sl_arena *arena; // of staging memory
     int64_t lease_ms;
-    struct sl_arena *device; // that capsules arrive in straight; NULL: all is staged
+    struct sl_arena *device; // of the device memory in which capsules arrive straight; NULL: everything is staged
     sl_inbound_verify_fn verify;
     void *verify_arg;
-    pthread_mutex_t mutex;  // over what follows; the ledger's is taken under it
+    pthread_mutex_t mutex;  // guards the following; the ledger's is taken under it
     pthread_cond_t changed; // an inbound transfer has arrived, failed or ended; or stopping
-    uint64_t n_changes;     // how often
+    uint64_t n_changes;     // how many changes
     struct transfer *first;
     int64_t n_leases;
-    int n_lost;           // ships into the device's memory, each begun behind the loss before, since one arrived
-    uint64_t n_lost_ever; // likewise
+    int n_lost;           // ships lost into device memory since one arrived; each began after the previous loss
+    uint64_t n_lost_ever; // such losses since the start
     int64_t n_held;       // inbound transfers whose memory exists, listed or not
     bool stopping;
     pthread_t reaper;
 };
 
-// With the lock held.
+// Call with the lock held.
 static void announce(struct sl_inbound *table) {
     table->n_changes++;
     pthread_cond_broadcast(&table->changed);
 }
 
-// With the lock held. The transfer's memory goes when it is neither a lease nor touched by the fabric.
+// Call with the lock held. Frees the transfer and its memory when it is neither leased nor used by the fabric.
 static void free_if_over(struct transfer *transfer) {
     if (transfer->listed || !transfer->released) {
         return;
@@ -84,20 +84,20 @@ static void free_if_over(struct transfer *transfer) {
     free(transfer);
 }
 
-// ---- what the fabric says (progress thread) ----------------------------------------------------------------------
+// ---- callbacks of the fabric (progress thread) -------------------------------------------------------------------
 
 static void on_arrived(void *arg, struct sl_arrival *arrival) {
     struct sl_inbound *table = ((struct transfer *)arg)->table;
     table->verify(table->verify_arg, arrival);
 }
 
-// A failure that may be the network's. What several ships lose with one sender is lost once.
+// Returns true for a failure that the network may have caused. Several ships lost with one sender count as one loss.
 static bool is_loss(const struct transfer *transfer, enum sl_status status) {
     return status != SL_OK && status != SL_ERR_CANCELLED && status != SL_ERR_DEADLINE &&
            transfer->n_lost_ever == transfer->table->n_lost_ever;
 }
 
-// With the lock held: a ship into the device's memory ended.
+// Call with the lock held. Counts the end of a ship into device memory.
 static void judge(const struct transfer *transfer, enum sl_status status) {
     struct sl_inbound *table = transfer->table;
     if (table->n_lost == MOST_LOST) {
@@ -125,7 +125,7 @@ static void on_complete(void *arg, const void *header, size_t header_bytes, size
     transfer->in_device = transfer->grant && sl_grant_is_in_device(transfer->grant); // no grant: it was just given up
     if (transfer->in_device) {
         judge(transfer, SL_OK);
-        sl_arena_free(table->arena, transfer->block); // nothing of it came there
+        sl_arena_free(table->arena, transfer->block); // nothing arrived in it
         transfer->block = NULL;
     }
     if (!copy) {
@@ -176,7 +176,8 @@ static struct transfer **find(struct sl_inbound *table, const char *id) {
     return at;
 }
 
-// With the lock held: no longer a lease. Returns the grant, to be closed without the lock (its callbacks take it).
+// Call with the lock held. Ends the lease. Returns the grant; the caller closes it without the lock, as its callbacks
+// take it.
 static struct sl_grant *unlist(struct sl_inbound *table, struct transfer **at) {
     struct transfer *transfer = *at;
     *at = transfer->next;
@@ -184,14 +185,14 @@ static struct sl_grant *unlist(struct sl_inbound *table, struct transfer **at) {
     if (transfer->state != TAKEN) {
         sl_ledger_return(table->sessions, transfer->promised_bytes);
     }
-    table->n_leases--; // behind that: without leases there are no promises
+    table->n_leases--; // after its promise is returned: without leases there are no promises
     announce(table);
     struct sl_grant *grant = transfer->grant;
     transfer->grant = NULL;
     return grant;
 }
 
-// End every lease whose deadline has passed (all of them when stopping).
+// Ends every lease whose deadline has passed (all of them when stopping).
 static void reap(struct sl_inbound *table, int64_t now_ns) {
     for (;;) {
         struct transfer **at = &table->first;
@@ -279,7 +280,7 @@ void sl_inbound_destroy(struct sl_inbound **inbound) {
     pthread_mutex_unlock(&table->mutex);
     *inbound = NULL;
     if (n_held > 0) {
-        // The fabric still holds them and will call back into this table: it must stay.
+        // The fabric still holds them and will call back into this table: the table must stay.
         sl_log_error("inbound", "%lld blocks were not released by the fabric in %d ms", (long long)n_held, STOP_MS);
         return;
     }
@@ -288,7 +289,7 @@ void sl_inbound_destroy(struct sl_inbound **inbound) {
     free(table);
 }
 
-// With the lock held: the block, and what is promised, both or neither.
+// Call with the lock held. Takes both the block and the promise, or neither.
 static enum sl_status take_memory(struct sl_inbound *table, struct transfer *transfer, const char *label,
                                   size_t body_bytes, size_t promised_bytes, struct sl_error *err) {
     if (table->staging == table->sessions) {
@@ -316,7 +317,7 @@ static enum sl_status take_memory(struct sl_inbound *table, struct transfer *tra
     if (status != SL_OK) {
         sl_ledger_return(table->sessions, transfer->promised_bytes);
     } else if (straight) {
-        transfer->there = sl_arena_alloc(table->device, body_bytes); // or it is staged
+        transfer->there = sl_arena_alloc(table->device, body_bytes); // NULL: it is staged
         transfer->n_lost_ever = table->n_lost_ever;
     }
     return status;
@@ -348,7 +349,7 @@ enum sl_status sl_inbound_open(struct sl_inbound *table, const char *label, size
     struct sl_inbound_ticket ticket = {.lease_ms = table->lease_ms};
     memcpy(ticket.id, transfer->id, sizeof ticket.id);
     struct sl_grant *grant;
-    // The lease is what ends a grant; the grant's own deadline is far behind it and follows renewals.
+    // The lease ends the grant; the grant's own deadline is far after the lease's, for renewals.
     status = sl_grant_open_in_device(table->fabric, transfer->there, on_arrived, transfer->block, body_bytes,
                                      transfer->deadline_ns, &events, transfer, &grant, &ticket.ticket,
                                      &ticket.ticket_bytes, err);
@@ -411,7 +412,7 @@ enum sl_status sl_inbound_take(struct sl_inbound *table, const char *id, int64_t
             if (sl_cond_wait_until(&table->changed, &table->mutex, deadline_ns) == SL_OK) {
                 continue;
             }
-            at = find(table, id); // it may have arrived with the very last signal
+            at = find(table, id); // it may have arrived just before the deadline
             if (*at && (*at)->state == OPEN) {
                 status = SL_AGAIN;
             } else {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what Decode and Store say alike about leases: a grant is answered, Renew and Release are handled.
+// Purpose: the lease calls that Decode and Store share: answers with a grant, handles Renew and Release.
 #pragma once
 
 #include "node/inbound.h"
 #include "rpc/rpc.h"
 
-// Answers with a Grant. What its ticket has on the heap stays the caller's.
+// Answers with a Grant. The caller still owns the ticket's heap memory.
 enum sl_status sl_lease_send_grant(struct sl_rpc_call *call, const struct sl_inbound_ticket *ticket,
                                    int64_t capacity_bytes);
-// `request` is a RenewRequest. Answers, or fails with SL_ERR_NOT_FOUND.
+// Answers a RenewRequest, or fails with SL_ERR_NOT_FOUND.
 enum sl_status sl_lease_handle_renew(struct sl_inbound *inbound, struct sl_rpc_call *call,
                                      const ProtobufCMessage *request, struct sl_error *err);
-// `request` is a ReleaseRequest. Idempotent.
+// Answers a ReleaseRequest. Idempotent.
 enum sl_status sl_lease_handle_release(struct sl_inbound *inbound, struct sl_rpc_call *call,
                                        const ProtobufCMessage *request);

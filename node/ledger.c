@@ -39,14 +39,14 @@ struct sl_arena *sl_ledger_arena(const struct sl_ledger *ledger) {
     return ledger->arena;
 }
 
-// Lock held.
+// Call with the lock held.
 static bool fits(struct sl_ledger *ledger, size_t bytes, struct sl_arena_stats *stats_out) {
     sl_arena_get_stats(ledger->arena, stats_out);
     size_t taken = stats_out->used_bytes + ledger->promised_bytes;
     return taken <= stats_out->capacity_bytes && bytes <= stats_out->capacity_bytes - taken;
 }
 
-// Lock held.
+// Call with the lock held.
 static void change(struct sl_ledger *ledger, size_t from_bytes, size_t to_bytes) {
     assert(ledger->promised_bytes >= from_bytes);
     ledger->promised_bytes = ledger->promised_bytes - from_bytes + to_bytes;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what a worker has to do and holds, as its heartbeats and its metrics tell it.
+// Purpose: the load of a worker: its jobs and memory, for its heartbeats and its metrics.
 #pragma once
 
 #include "node/node.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Start and stop of a worker. See node.h.
+// Starts and stops a worker. See node.h.
 #include "node/node.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@
 #include "proto/methods.h"
 #include "trace/otlp/otlp.h"
 
-#define MAX_MESSAGE_BYTES (64 << 20) // a prompt of millions of tokens, which the coordinator has looked at
+#define MAX_MESSAGE_BYTES (64 << 20) // a prompt of millions of tokens, which the coordinator has checked
 #define REQUEST_BYTES     (INT64_C(1) << 30)
 #define SPARE_CALLS       64 // for Reserve, Renew, Release beside one long call a job
 #define DRAIN_MS          500
@@ -78,7 +78,7 @@ static bool has_device_memory(const struct sl_node *node) {
     return node->runtime.device && !node->runtime.device->ops->one_memory;
 }
 
-// The fabric's region, and what is accounted in it.
+// Opens the fabric's region and its ledger.
 static enum sl_status open_region(struct sl_node *node, int64_t bytes, struct sl_error *err) {
     void *base = NULL;
     unsigned kinds =
@@ -94,7 +94,7 @@ static enum sl_status open_region(struct sl_node *node, int64_t bytes, struct sl
     return status == SL_OK ? sl_ledger_create(node->staging, &node->staging_ledger, err) : status;
 }
 
-// Sessions live in the region, or in the memory of the device.
+// Opens the arena of sessions: in the region, or in the memory of the device.
 static enum sl_status open_arena(struct sl_node *node, struct sl_error *err) {
     if (!has_device_memory(node)) {
         node->arena = node->staging;
@@ -110,7 +110,7 @@ static enum sl_status check_device(void *arg, enum sl_status status, struct sl_e
     return sl_node_check_device(arg, status, err);
 }
 
-// Memory of the device that capsules leave from, or arrive in, straight, where everything for that is there.
+// Opens device memory for capsules that leave or arrive without staging, if all requirements are met.
 static enum sl_status open_direct(struct sl_node *node, bool arrives, struct sl_error *err) {
     struct sl_device *device = node->runtime.device;
     void *arena = node->runtime.arena_memory[0];
@@ -139,7 +139,7 @@ static enum sl_status open_direct(struct sl_node *node, bool arrives, struct sl_
     return status;
 }
 
-// UCX makes the region of shared memory where peers on this host may put into it.
+// Returns true where peers on this host may put into the region: UCX then makes it of shared memory.
 static bool region_is_shared(const struct sl_node *node) {
     return strcmp(node->config.transport, "tcp") != 0 && strcmp(node->config.transport, "rdma") != 0;
 }
@@ -166,7 +166,7 @@ static enum sl_status open_memory(struct sl_node *node, Sluice__V1__WorkerRole r
     if (status != SL_OK) {
         return status;
     }
-    // A region is touched whole at start: refuse what would only drive the machine out of memory.
+    // The region is touched whole at start: refuse a size that would exhaust the machine's memory.
     int64_t bytes = staged ? node->config.staging_bytes : node->config.arena_bytes;
     struct sl_fabric_config fabric = {.listen = node->config.fabric_listen,
                                       .tls = node->credentials ? &node->config.tls : NULL,
@@ -194,7 +194,7 @@ static enum sl_status open_memory(struct sl_node *node, Sluice__V1__WorkerRole r
     return status;
 }
 
-// With certificates, a worker is who its own one says.
+// Checks, with certificates, that the worker's name is the one in its certificate.
 static enum sl_status check_name(struct sl_node *node, struct sl_error *err) {
     enum sl_status status = sl_rpc_credentials_create(&node->config.tls, &node->credentials, err);
     const char *name = sl_rpc_credentials_self(node->credentials)->name;
@@ -259,17 +259,17 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
 }
 
 void sl_node_close(struct sl_node *node) {
-    sl_admin_close(&node->admin); // of one that never served
+    sl_admin_close(&node->admin); // of a worker that never served
     sl_otlp_stop(&node->otlp);
     sl_watch_destroy(&node->watch);
-    sl_rpc_standard_cleanup(&node->standard); // which the watch used
+    sl_rpc_standard_cleanup(&node->standard); // the watch used it
     if (node->inbound) {
         sl_inbound_close(node->inbound);
     }
     if (node->shared) {
         sl_device_unshare(node->runtime.device, node->shared);
     }
-    sl_verifier_stop(node->verifier); // what is with it goes back to the fabric
+    sl_verifier_stop(node->verifier); // its entries go back to the fabric
     sl_fabric_destroy(&node->fabric); // releases every block of the inbound transfers
     sl_inbound_destroy(&node->inbound);
     sl_verifier_destroy(&node->verifier);
@@ -295,7 +295,7 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     sl_node_report_load(serving->node, serving->service, load);
 }
 
-// ---- threads that stand still --------------------------------------------------------------------------------------
+// ---- stalled threads ----------------------------------------------------------------------------------------------
 
 void sl_node_add_pulse(struct sl_node *node, struct sl_pulse *pulse) {
     pulse->next = node->pulses;
@@ -334,8 +334,8 @@ static void on_moving(void *arg, const struct sl_pulse *pulse) {
 }
 
 /*
- * A process in which a thread has stopped cannot be stopped in order: that waits for the thread. So it ends here, and whoever looks
- * after it starts another. The log takes no lock that the thread could have.
+ * Ends the process: with a stalled thread it cannot stop in order, as that waits for the thread. Its supervisor starts
+ * another. Logging takes no lock that the stalled thread could hold.
  */
 static void on_over(void *arg, const struct sl_pulse *pulse) {
     const struct sl_node *node = arg;
@@ -358,7 +358,7 @@ enum sl_status sl_node_check_device(struct sl_node *node, enum sl_status status,
         return status;
     }
     char why[sizeof node->failure];
-    struct sl_error words = *err; // the device's own: `err` may be about something that ended for its sake
+    struct sl_error words = *err; // the device's error: `err` may describe a later failure that it caused
     (void)sl_stream_wait(node->runtime.stream, &words);
     snprintf(why, sizeof why, "%s", words.text);
     if (!atomic_flag_test_and_set(&node->failing)) {
@@ -375,7 +375,7 @@ static void block_signals(void) {
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
-    signal(SIGPIPE, SIG_IGN); // a closed connection is a status, not a death
+    signal(SIGPIPE, SIG_IGN); // a closed connection becomes a status and does not end the process
 }
 
 static int wait_for_signal(void) {
@@ -390,8 +390,8 @@ static int wait_for_signal(void) {
 }
 
 /*
- * Tell the coordinators that this worker takes no new jobs; it stays registered, and beats, until the running ones are done.
- * Best effort: a coordinator that does not answer is told by the calls that we refuse.
+ * Tells the coordinators that this worker takes no new jobs; it stays registered, and beats, until the running ones are
+ * done. Best effort: a coordinator that does not answer learns it from the calls that we refuse.
  */
 static void announce_drain(struct sl_node *node) {
     if (!sl_agent_announce(node->agent, sl_deadline_in_ms(DRAIN_MS))) {
@@ -485,9 +485,9 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
     }
     sl_rpc_selfcheck_stop(node->selfcheck);
     sl_rpc_server_stop(&node->server, status == SL_OK ? node->config.grace_ms : 0);
-    sl_admin_close(&node->admin); // which asks agent, service and self-check
+    sl_admin_close(&node->admin); // it reads agent, service and self-check
     sl_rpc_selfcheck_destroy(&node->selfcheck);
-    sl_agent_destroy(&node->agent); // last: a worker that no longer beats is lost, and its jobs with it
+    sl_agent_destroy(&node->agent); // last: the coordinator counts a worker that no longer beats as lost, with its jobs
     return status;
 }
 

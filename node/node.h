@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what every worker is made of, started in one order and stopped in the other: log, model, fabric, arena, gRPC
- *          server, agent. A service adds its handlers and its load report; its main.c is then a page long.
+ * Purpose: the common parts of every worker, started in one order and stopped in the reverse: log, model, fabric,
+ *          arena, gRPC server, agent. A service adds its handlers and its load report; its main.c is then a page long.
  *
  * Design: a service's configuration struct begins with struct sl_node_config, and its option table with
  *         SL_NODE_OPTIONS.
@@ -33,9 +33,9 @@ struct sl_node_config {
     const char *listen, *coordinator, *model, *name, *fabric_listen, *transport, *tier, *weights, *device, *inject;
     const char *gpudirect; // NULL: auto
     struct sl_tls_files tls;
-    const char *arena; // as --arena says, from which sl_node_open() makes
+    const char *arena; // the text of --arena, from which sl_node_open() computes
     int64_t arena_bytes;
-    int64_t beside_bytes; // that the service takes beside them; set by it, not by an option
+    int64_t beside_bytes; // that the service takes besides; the service sets it, no option does
     int64_t staging_bytes, threads, ranks, lease_ms, max_jobs, grace_ms, stall_ms;
     bool lock_memory, huge_pages, pin, insecure, report_loading;
 };
@@ -81,7 +81,7 @@ struct sl_node_config {
                       SL_FIELD(sl_node_config, inject)),                                                               \
         SL_PROGRAM_OPTIONS(sl_node_config, common)
 
-// Options of workers that run a model, in addition.
+// Further options of workers that run a model.
 #define SL_NODE_MODEL_OPTIONS                                                                                          \
     SL_OPTION_ROW("model", 'm', SL_OPTION_MODEL, NULL, "MODEL",                                                        \
                   "model folder, GGUF file, or a name of `sluice models` (required)",                                  \
@@ -117,56 +117,56 @@ struct sl_node_service;
 
 struct sl_node {
     struct sl_node_config config;
-    struct sl_admin *admin;                 // open before all of the following, which it tells of when it is there
+    struct sl_admin *admin;                 // opened before the following, and serves their checks once they exist
     struct sl_rpc_credentials *credentials; // NULL: without certificates
     struct sl_fabric *fabric;
     struct sl_otlp *otlp;     // NULL: no spans
     struct sl_arena *arena;   // of sessions: the fabric's region, or memory of the device (runtime.arena)
     struct sl_ledger *ledger; // of the arena
-    // Of what travels: the same two, or those of the region where the device has memory of its own.
+    // Holds data in transit: the same two, or those of the region where the device has its own memory.
     struct sl_arena *staging;
     struct sl_ledger *staging_ledger;
-    void *shared;                 // the region, of which the device knows; NULL: it need not
-    struct sl_direct direct;      // of the device's memory, beside the arena: what leaves from there, or arrives there
-    struct sl_verifier *verifier; // of what arrives there; NULL: nothing does
+    void *shared;                 // the region, registered with the device; NULL: no need
+    struct sl_direct direct;      // device memory beside the arena, for data that leaves or arrives unstaged
+    struct sl_verifier *verifier; // verifies what arrives there; NULL: nothing does
     _Atomic int64_t n_straight,
-        n_staged; // capsules that left the device of a prefill worker, or arrived in a decode worker's
+        n_staged; // capsules that left a prefill worker's device, or arrived in a decode worker's, through staging
     struct sl_inbound *inbound;
-    struct sl_rpc_standard standard; // beside the service
+    struct sl_rpc_standard standard; // of the gRPC server, beside the service
     struct sl_rpc_server *server;
     struct sl_rpc_selfcheck *selfcheck; // of the server, for the admin port
-    struct sl_fence fence;              // whose orders the service takes
+    struct sl_fence fence;              // whose requests the service accepts
     struct sl_agent *agent;
-    struct sl_watch *watch; // of the pulses
+    struct sl_watch *watch; // checks the progress counters
     atomic_bool stands_still;
     atomic_bool stopping; // SIGTERM has come
     const char *service_name;
     const struct sl_node_service *service; // while it serves
     struct sl_pulse *pulses;               // a list: those of sl_node_add_pulse(), and the fabric's
-    struct sl_pulse
-        engine; // of workers with a model: of the thread that has it. n_waiting: jobs that it has been given
+    struct sl_pulse engine; // of workers with a model: the engine thread's. n_waiting: the jobs that it has been given
     Sluice__V1__WorkerInfo info;
     uint64_t model_fingerprint; // only with a model
-    struct sl_runtime runtime;  // of a kvstore, which has no model, its own doing
+    struct sl_runtime runtime;  // a kvstore has no model and makes its own
     char device[32];            // info.device
     char rpc_address[128];      // info.rpc_address: outlives the server, as the agent does
-    // Why the coordinator refused us, or what became of the device; "" otherwise. Written once, before the signal that ends us.
+    // Why the coordinator refused us, or how the device failed; "" otherwise. Written once, before the signal that ends
+    // us.
     char refusal[384], failure[384];
     atomic_flag failing;
 };
 
-// Whether the device has memory of its own: what travels goes through staging memory.
+// Returns true when the device has its own memory: data in transit then goes through staging memory.
 static inline bool sl_node_stages(const struct sl_node *node) {
     return node->staging != node->arena;
 }
 
-// The arena that what has arrived lies in.
+// Returns the arena in which an arrived body lies.
 static inline struct sl_arena *sl_node_arena_of(const struct sl_node *node, const void *body) {
     return sl_direct_has(&node->direct, body) ? node->direct.arena : node->staging;
 }
 
 /*
- * Start everything up to, but not including, the server. max_rows: of the engine; 0: without a model (a kvstore).
+ * Starts everything up to, but not including, the server. max_rows: of the engine; 0: without a model (a kvstore).
  * config.model, config.listen etc. must stay valid.
  */
 enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *config, Sluice__V1__WorkerRole role,
@@ -181,30 +181,32 @@ struct sl_node_service {
 };
 
 /*
- * Serve: start the server and the agent, print "ready rpc=... fabric=..." on standard output, and wait for SIGTERM or
- * SIGINT, which sl_node_main() has blocked. Then stop agent and server. SL_ERR_PRECONDITION: the
- * coordinator refused this worker; err says why.
+ * Serves: starts the server and the agent, prints "ready rpc=... fabric=..." on standard output, and waits for SIGTERM
+ * or SIGINT, which sl_node_main() has blocked. Then stops agent and server. SL_ERR_PRECONDITION: the coordinator
+ * refused this worker; err says why.
  */
 enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service *service, struct sl_error *err);
 
 /*
- * Of a status that may come from the device: where that has failed, this worker ends, with the device's words, and the status is
- * SL_ERR_PEER_LOST, so that the job goes on elsewhere. Any other is returned as it is. Any thread.
+ * Checks a status that may come from the device. If the device has failed, this worker ends with the device's error
+ * text, and the status becomes SL_ERR_PEER_LOST, so that the job goes on elsewhere. Any other status is returned
+ * unchanged. Any thread.
  */
 enum sl_status sl_node_check_device(struct sl_node *node, enum sl_status status, struct sl_error *err);
 
-// Before sl_node_serve(): have another thread watched. The pulse outlives sl_node_close().
+// Adds a thread to watch. Call before sl_node_serve(). The pulse outlives sl_node_close().
 void sl_node_add_pulse(struct sl_node *node, struct sl_pulse *pulse);
 
-// Whether a thread of this worker has work and stands still: then nobody is told any more that jobs here are alive. Any thread.
+// Returns true when a thread of this worker has work and makes no progress: the worker then stops reporting its jobs as
+// alive. Any thread.
 bool sl_node_stands_still(const struct sl_node *node);
 
-// The inverse of sl_node_open(): after the service has stopped its own threads.
+// Undoes sl_node_open(): call after the service has stopped its own threads.
 void sl_node_close(struct sl_node *node);
 
 /*
- * The whole main() of a worker: parse, log, run, and turn the status into an exit code (0, 1 failure, 2 usage).
- * run_fn does open, serve and close.
+ * Runs the whole main() of a worker: parses, logs, runs, and turns the status into an exit code (0, 1 failure, 2
+ * usage). run_fn does open, serve and close.
  */
 int sl_node_main(const struct sl_program *program, int argc, char **argv, struct sl_node_config *config,
                  enum sl_status (*run_fn)(const struct sl_node_config *config, struct sl_error *err));

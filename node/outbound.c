@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers into the ship. See outbound.h.
+// Ships layers. See outbound.h.
 #include "node/outbound.h"
 
 #include "base/clock.h"
 #include "kvcache/capsule.h"
 
-// Pieces of a size that the fabric likes; a page is far smaller, a layer may be far larger.
+// Pieces have a size that suits the fabric: a page is far smaller, a layer may be far larger.
 #define MAX_PIECE_BYTES ((size_t)4 << 20)
 
-// How long the prompt's end waits for a receiver that has not said how it is reached.
+// At the end of the prompt, waits so long for a receiver that has not said how it is reached.
 #define DECIDE_MS 1000
 
-// Both, or it is staged.
+// Takes both blocks, or the capsule is staged.
 static void take_outgoing(struct sl_outbound *outbound, struct sl_ledger *staging, struct sl_arena *outgoing,
                           const char *label, size_t bytes) {
     size_t most_digests = bytes / SL_DIGESTED_MAX_BYTES + SL_MAX_LAYERS;
@@ -57,8 +57,8 @@ static enum sl_status ship_from_pages(struct sl_outbound *outbound, const struct
 }
 
 /*
- * Straight or staged: when the ship knows, or has failed, which its next piece will say; at the latest at `until_ns`. What was collected
- * until then comes down in one copy.
+ * Decides between straight and staged: once the ship knows, or has failed, which its next piece will report; at the
+ * latest at `until_ns`. Staged: the collected layers are copied down at once.
  */
 static void decide(struct sl_outbound *outbound, const struct sl_runtime *runtime, int64_t until_ns) {
     enum sl_ship_straight straight;
@@ -84,7 +84,7 @@ static void decide(struct sl_outbound *outbound, const struct sl_runtime *runtim
     }
 }
 
-// Into staging memory, or into that which capsules leave from.
+// Copies a layer into staging memory, or into the memory from which capsules leave straight.
 static enum sl_status layer_out(struct sl_outbound *outbound, const struct sl_runtime *runtime,
                                 const struct sl_session *session, int layer, struct sl_mark *done_out,
                                 struct sl_error *err) {
@@ -105,7 +105,7 @@ static enum sl_status layer_out(struct sl_outbound *outbound, const struct sl_ru
 enum sl_status sl_outbound_layer(struct sl_outbound *outbound, const struct sl_runtime *runtime,
                                  const struct sl_session *session, int layer, struct sl_error *err) {
     if (outbound->staging == NULL) {
-        enum sl_status status = sl_stream_wait(runtime->stream, err); // pages are read from where they lie
+        enum sl_status status = sl_stream_wait(runtime->stream, err); // pages are read in place
         return status == SL_OK ? ship_from_pages(outbound, session, layer) : status;
     }
     size_t begin = outbound->body_bytes, bytes = sl_capsule_layer_bytes(session, layer);
@@ -120,12 +120,12 @@ enum sl_status sl_outbound_layer(struct sl_outbound *outbound, const struct sl_r
         outbound->layers[outbound->n_layers].down = down;
         outbound->layers[outbound->n_layers++].end = begin + bytes;
     } else {
-        (void)sl_mark_wait(&down, NULL); // a copy that is worth nothing may be under way into the body
+        (void)sl_mark_wait(&down, NULL); // a copy into the body may still be under way; its result is not needed
     }
     return status;
 }
 
-// Bytes of the body that have come down already.
+// Passes bytes of the body that have been copied down to the ship.
 static enum sl_status hand_on(struct sl_outbound *outbound, size_t end) {
     enum sl_status status = SL_OK;
     for (size_t at = atomic_load(&outbound->shipped_bytes); status == SL_OK && at < end;) {
@@ -137,7 +137,7 @@ static enum sl_status hand_on(struct sl_outbound *outbound, size_t end) {
     return status;
 }
 
-// A layer's digests are of its own pieces.
+// Passes layers with their digests to the ship: a layer's digests cover its own pieces.
 static enum sl_status hand_on_digested(struct sl_outbound *outbound, size_t end) {
     enum sl_status status = SL_OK;
     for (size_t at = atomic_load(&outbound->shipped_bytes); status == SL_OK && at < end;) {
@@ -178,7 +178,7 @@ void *sl_outbound_take_body(struct sl_outbound *outbound, const struct sl_runtim
     if (body && outbound->way == SL_OUTBOUND_STRAIGHT && outbound->body_bytes > 0) {
         struct sl_mark down = sl_transfer_out(runtime, body, outbound->there, outbound->body_bytes);
         if (sl_mark_wait(&down, NULL) != SL_OK) {
-            return NULL; // it goes with the others
+            return NULL; // it goes with the other layers
         }
     }
     outbound->body = NULL;
@@ -186,7 +186,7 @@ void *sl_outbound_take_body(struct sl_outbound *outbound, const struct sl_runtim
 }
 
 void sl_outbound_close(struct sl_outbound *outbound) {
-    if (outbound->n_layers > 0) { // a device that has failed writes nothing any more either
+    if (outbound->n_layers > 0) { // a failed device writes nothing any more either
         (void)sl_mark_wait(&outbound->layers[outbound->n_layers - 1].down, NULL);
     }
     if (outbound->staging != NULL) {

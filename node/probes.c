@@ -101,7 +101,8 @@ static void write_metrics(void *arg, FILE *page) {
 }
 
 void sl_node_add_probes(struct sl_node *node, const struct sl_node_service *service) {
-    // To be started again would not help who lacks a spared thread, and would cost it what its memory has.
+    // A notice only: a restart would not help a worker whose spared thread is stalled (a stall of such a thread does
+    // not end the process), and would lose what is in memory.
     const struct sl_admin_check checks[] = {
         {SL_PROBE_LIVE, "threads", threads_move, node},        {SL_PROBE_NOTICE, "spared", spared_move, node},
         {SL_PROBE_LIVE, "device", device_works, node},         {SL_PROBE_LIVE, "port", port_answers, node},

@@ -12,7 +12,7 @@
 
 #define MIN_BYTES     (INT64_C(1) << 20)
 #define MAX_BYTES     INT64_C(1000000000000000)
-#define PROCESS_BYTES (INT64_C(256) << 20) // code, threads' stacks, gRPC's and the allocator's own
+#define PROCESS_BYTES (INT64_C(256) << 20) // code, thread stacks, gRPC's memory and the allocator's overhead
 #define SPARE_SHARE   16
 #define UNIT          (INT64_C(2) << 20) // a huge page
 
@@ -34,7 +34,7 @@ enum sl_status sl_room_parse(const char *text, int64_t *bytes_out, struct sl_err
     return SL_OK;
 }
 
-// What the file system can give that shared memory is made of; -1: not known.
+// Returns the free bytes of the file system that holds shared memory; -1: unknown.
 static int64_t shared_bytes(void) {
     struct statvfs shm;
     return statvfs("/dev/shm", &shm) == 0 ? (int64_t)shm.f_bavail * (int64_t)shm.f_frsize : -1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Open, pieces, wait, header. See send.h.
+// Opens a ship, queues pieces, waits, sends the header. See send.h.
 #include "node/send.h"
 
 #include "base/clock.h"
@@ -32,7 +32,7 @@ enum sl_status sl_send_finish(struct sl_ship **ship, const struct sl_send *send,
         sl_sleep_ms(POLL_MS);
     }
     if (status == SL_OK) {
-        status = sl_ship_finish(*ship, send->header, send->header_bytes, err); // knows why a ship has failed
+        status = sl_ship_finish(*ship, send->header, send->header_bytes, err); // returns why the ship has failed
     }
     sl_ship_close(ship);
     return status;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What has arrived in a device's memory. See verifier.h.
+// Verifies data that has arrived in device memory. See verifier.h.
 #include "node/verifier.h"
 
 #include <pthread.h>
@@ -16,13 +16,13 @@ struct sl_verifier {
     struct sl_digest_piece pieces[AT_ONCE];
     pthread_t thread;
     bool started;
-    pthread_mutex_t mutex; // over what follows
+    pthread_mutex_t mutex; // guards the following
     pthread_cond_t changed;
     struct sl_arrival *first, **last;
     bool stopping;
 };
 
-// What the network wrote of an arrival, for kernels to see.
+// Makes what the network wrote of an arrival visible to kernels.
 static enum sl_status flush(const struct sl_direct *direct, const struct sl_arrival *arrival, struct sl_error *err) {
     const char *begin = arrival->at[0].data, *end = begin;
     for (uint32_t i = 0; i < arrival->n; i++) {
@@ -49,7 +49,7 @@ static enum sl_status digest(struct sl_verifier *verifier, const struct sl_arriv
     return status == SL_OK ? waited : status;
 }
 
-// SL_ERR_PEER_CORRUPT: *which_out is wrong.
+// Verifies an arrival. SL_ERR_PEER_CORRUPT: segment *which_out has a wrong digest.
 static enum sl_status verify(struct sl_verifier *verifier, const struct sl_arrival *arrival, uint32_t *which_out,
                              struct sl_error *err) {
     enum sl_status status = flush(verifier->what.direct, arrival, err);
@@ -143,7 +143,7 @@ void sl_verifier_stop(struct sl_verifier *verifier) {
     pthread_mutex_unlock(&verifier->mutex);
     pthread_join(verifier->thread, NULL);
     verifier->started = false;
-    while (verifier->first != NULL) { // nobody adds to it any more
+    while (verifier->first != NULL) { // no thread adds to it any more
         struct sl_arrival *arrival = verifier->first;
         verifier->first = arrival->next;
         sl_arrival_end(&arrival, SL_ERR_CANCELLED, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looks at pulses. See watch.h.
+// Polls the progress counters. See watch.h.
 #include "node/watch.h"
 
 #include <pthread.h>
@@ -9,16 +9,16 @@
 #include "base/clock.h"
 #include "base/thread.h"
 
-#define LOOKS       16 // within stall_ms
+#define LOOKS       16 // polls within stall_ms
 #define LOOK_MAX_MS 500
 #define LOOK_MIN_MS 5
-#define LONG_LOOKS  2 // what a longer time between two looks counts as, in looks
+#define LONG_LOOKS  2 // a longer time between two polls counts as this many polls
 
 struct sl_watch {
     struct sl_watch_config config;
     int64_t look_ms;
     pthread_t thread;
-    pthread_mutex_t mutex; // over stopping
+    pthread_mutex_t mutex; // guards stopping
     pthread_cond_t wake;
     bool stopping;
 };

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: liveness is progress: notices that a thread of this worker which has work stands still.
+ * Purpose: checks liveness by progress: notices that a thread of this worker has work but makes no progress.
  *
- * Design: one thread looks at every pulse (base/pulse.h) several times within stall_ms. Time counts from look to look and a long
- *         time between two looks as a short one, so that a process that was stopped as a whole, or a machine, accuses nobody.
+ * Design: one thread polls every progress counter (base/pulse.h) several times within stall_ms. Time counts from poll
+ *         to poll, and a long gap between two polls counts as a short one. So after the whole process or machine was
+ *         suspended, no thread is reported as stalled.
  *
  *             moving --- has work, and nothing done for stall_ms ---> still      still_fn
  *             still ---- something done, or no work any more -------> moving     moving_fn
@@ -20,7 +21,7 @@ struct sl_watch;
 
 struct sl_watch_config {
     int64_t stall_ms;
-    struct sl_pulse *pulses; // a list; outlives the watch
+    struct sl_pulse *pulses; // a list; must outlive the watch
     void (*still_fn)(void *arg, const struct sl_pulse *pulse);
     void (*moving_fn)(void *arg, const struct sl_pulse *pulse);
     void (*over_fn)(void *arg, const struct sl_pulse *pulse);
@@ -31,5 +32,5 @@ enum sl_status sl_watch_create(const struct sl_watch_config *config, struct sl_w
 void sl_watch_destroy(struct sl_watch **watch); // accepts NULL, nulls
 
 enum sl_pulse_change { SL_PULSE_AS_BEFORE, SL_PULSE_STILL, SL_PULSE_MOVING, SL_PULSE_OVER };
-// One look at a pulse, elapsed_ns after the one before: what has become of it. What the watch's thread does.
+// Polls one counter, elapsed_ns after the previous poll; returns how its state changed. The watch's thread calls it.
 enum sl_pulse_change sl_pulse_look(struct sl_pulse *pulse, int64_t elapsed_ns, int64_t stall_ns);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what span.c wants of queue.c.
+// Purpose: the functions of queue.c that span.c uses.
 #pragma once
 
 #include "trace/trace.h"
 
-// Whether there is a queue; and which share of requests without a context are for it.
+// Returns true when a queue exists; *share_out is the share of requests without a context that go into it.
 bool sl_spans_are_kept(double *share_out);
-void sl_spans_put(const struct sl_span *span); // copied, or dropped and counted
+void sl_spans_put(const struct sl_span *span); // copies the span, or drops and counts it

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the spans that have ended and wait to be told: a ring under a mutex, which is held for a copy.
+// Purpose: the ended spans that wait to be sent: a ring under a mutex, which is held for one copy only.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "trace/internal.h"
 
 #define QUEUE      2048 // spans: about five megabytes
-#define WAKE_EVERY 256  // whoever takes them is woken early when there are so many
+#define WAKE_EVERY 256  // at this many spans the reader is woken early
 
 static struct {
     atomic_bool is_open;
@@ -36,7 +36,7 @@ enum sl_status sl_spans_open(double share, struct sl_error *err) {
 }
 
 bool sl_spans_are_kept(double *share_out) {
-    *share_out = queue.share; // written before there were threads
+    *share_out = queue.share; // written before other threads started
     return atomic_load(&queue.is_open);
 }
 

@@ -8,12 +8,13 @@
 #include "trace/internal.h"
 #include "trace/trace.h"
 
-// Zeros are no id; they are as likely as a collision.
+// Draws a random id. All zeros is not a valid id; it is as likely as a collision.
 static bool draw(uint8_t *bytes, size_t n) {
     return getrandom(bytes, n, 0) == (ssize_t)n;
 }
 
-// A trace that begins here. `share` of them are looked at, by the id itself: whoever else sees the id decides alike.
+// Begins a trace. Keeps `share` of the traces, chosen by the id itself, so that every process that sees the id decides
+// alike.
 static struct sl_trace begin_trace(double share) {
     struct sl_trace trace = {0};
     uint32_t random;
@@ -31,7 +32,7 @@ void sl_span_begin(struct sl_span *span, const char *name, enum sl_span_kind kin
     struct sl_trace parent = sl_trace_current();
     *span = (struct sl_span){.trace = parent, .parent = parent, .name = name, .kind = kind, .start_ns = sl_now_ns()};
     if (!is_on) {
-        return; // what came with the request goes on as it is
+        return; // a context that came with the request goes on unchanged
     }
     if (!sl_trace_is_set(&span->trace)) {
         span->trace = begin_trace(share);

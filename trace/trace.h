@@ -7,9 +7,9 @@
  *     sl_span_set_int(&span, "sluice.tokens", n);
  *     sl_span_end(&span, status, err.text);              // and for the span's parent again
  *
- * Design: a span that ends is put into a bounded queue, which trace/otlp empties. Where nobody does, or for a request that nobody wants to
- *         see, contexts are passed on and nothing is kept. rpc/ makes a span of every call that comes with a context: whoever handles it
- *         works for that span.
+ * Design: a span that ends goes into a bounded queue, which trace/otlp empties. Without an exporter, or for a request
+ *         that is not sampled, contexts are passed on but no span is kept. rpc/ makes a span for every call that comes
+ *         with a context; the handler's thread works for that span.
  * Threads: a span belongs to one thread.
  */
 #pragma once
@@ -26,9 +26,9 @@ enum sl_span_kind { SL_SPAN_INTERNAL = 1, SL_SPAN_SERVER = 2, SL_SPAN_CLIENT = 3
 #define SL_SPAN_TEXT_BYTES 96 // longer ones are cut
 
 struct sl_span {
-    struct sl_trace trace, parent; // its own context; the thread's before it. Unset: nowhere
-    bool kept;                     // it will be told
-    const char *name;              // a literal, or what lives as long
+    struct sl_trace trace, parent; // its own context; the thread's context before it. Unset: none
+    bool kept;                     // it will be exported
+    const char *name;              // a literal, or a string that lives as long
     enum sl_span_kind kind;
     int64_t start_ns, end_ns; // monotonic
     enum sl_status status;
@@ -45,26 +45,26 @@ struct sl_span {
     } attributes[SL_SPAN_ATTRIBUTES];
 };
 
-// Part of what the thread works for; where that is nothing, the beginning of a trace.
+// Begins a span under the span that the thread works for; without one, the span begins a trace.
 void sl_span_begin(struct sl_span *span, const char *name, enum sl_span_kind kind);
 void sl_span_set_int(struct sl_span *span, const char *key, int64_t value);
 void sl_span_set_real(struct sl_span *span, const char *key, double value);
 void sl_span_set_text(struct sl_span *span, const char *key, const char *value);
-// why: of a failure; NULL or "": nothing more is known.
+// Ends the span. why: the reason of a failure; NULL or "": no reason is known.
 void sl_span_end(struct sl_span *span, enum sl_status status, const char *why);
 
-// Something that has been, told afterwards: a part of what the thread works for.
+// Records a span that has already ended, under the span that the thread works for.
 void sl_span_record(const char *name, int64_t start_ns, int64_t end_ns);
 
 // --- the queue: process-wide, as the log is ------------------------------------------------------------------------
 
-// From here on, spans are kept; of requests that come without a context, this share (0 to 1). Before there are other threads.
+// Starts keeping spans; of requests without a context, this share (0 to 1). Call before other threads start.
 enum sl_status sl_spans_open(double share, struct sl_error *err);
-// Up to n of the oldest, when there are so many or wait_ms are over. Returns how many. By one thread.
+// Takes up to n of the oldest spans, as soon as there are n or after wait_ms. Returns how many. One thread may call it.
 int sl_spans_take(struct sl_span *spans_out, int n, int64_t wait_ms);
-void sl_spans_wake(void);  // sl_spans_take() returns what there is
-void sl_spans_close(void); // no more are kept, and what is left is lost
+void sl_spans_wake(void);  // makes sl_spans_take() return what is queued
+void sl_spans_close(void); // stops keeping spans; drops the queued ones
 
-// Since the start: lost, because nobody took them in time, or because whoever did had to give them up.
+// Returns how many spans were lost since the start: the queue was full, or the exporter gave them up.
 int64_t sl_spans_dropped(void);
 void sl_spans_add_dropped(int64_t n);

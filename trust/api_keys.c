@@ -24,7 +24,7 @@ struct sl_api_keys {
     pthread_mutex_t mutex; // guards what follows
     struct sl_api_key *list;
     size_t n;
-    struct sl_changing_file file; // that the list is of
+    struct sl_changing_file file; // the file that the list was read from
 };
 
 // ---- lines ----------------------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ bool sl_tenant_name_is_valid(const char *word) {
 const struct sl_api_key sl_api_key_anybody = {
     .max_answers = INT64_MAX, .requests_per_minute = INT64_MAX, .tokens_per_minute = INT64_MAX};
 
-// To add a limit: a row, and what it is in struct sl_api_key.
+// To add a limit: a row with its name and its member of struct sl_api_key.
 static const struct {
     const char *name;
     size_t offset;
@@ -84,14 +84,14 @@ static bool make_hash(const void *bytes, size_t n_bytes, uint8_t hash_out[32]) {
     return EVP_Digest(bytes, n_bytes, hash_out, &n, EVP_sha256(), NULL) == 1 && n == 32;
 }
 
-// Of a tenant's name, or "*": no key begins with a zero.
+// Hashes a zero byte and then a tenant's name, or "*": no key begins with a zero byte.
 static bool make_tenant_hash(const char *tenant, uint8_t hash_out[32]) {
     char named[1 + SL_TENANT_NAME_BYTES] = "";
     snprintf(named + 1, SL_TENANT_NAME_BYTES, "%s", tenant);
     return make_hash(named, sizeof named, hash_out);
 }
 
-// Whether there is one in the line, which is changed.
+// Parses one line, which it changes; *there_out tells whether the line holds a key.
 static enum sl_status parse_line(char *line, bool *there_out, struct sl_api_key *key_out, struct sl_error *err) {
     line[strcspn(line, "#\r")] = '\0';
     char *rest = NULL, *word = strtok_r(line, " \t", &rest);
@@ -188,7 +188,7 @@ static enum sl_status load(struct sl_api_keys *keys, struct sl_error *err) {
     return status;
 }
 
-// Under the mutex.
+// Call under the mutex.
 static void look_again(struct sl_api_keys *keys) {
     struct sl_error err;
     if (!sl_changing_file_is_due(&keys->file)) {
@@ -230,7 +230,7 @@ void sl_api_keys_close(struct sl_api_keys **keys_ptr) {
     }
 }
 
-// Under the mutex; NULL: nobody has it.
+// Call under the mutex. NULL: no line has this hash.
 static const struct sl_api_key *find(struct sl_api_keys *keys, const uint8_t hash[32]) {
     for (size_t i = 0; i < keys->n; i++) {
         if (memcmp(keys->list[i].hash, hash, 32) == 0) {

@@ -9,7 +9,7 @@
 
 #define MAX_URI_BYTES 256
 
-// The one URI of a certificate. False: none, or several, or too long.
+// Copies the one URI of a certificate. False: it has none, or several, or the URI is too long.
 static bool one_uri(const X509 *certificate, char uri_out[MAX_URI_BYTES]) {
     GENERAL_NAMES *names = X509_get_ext_d2i(certificate, NID_subject_alt_name, NULL, NULL);
     int n_uris = 0;
@@ -39,7 +39,7 @@ enum sl_status sl_certificate_identity(const X509 *certificate, struct sl_identi
 }
 
 static enum sl_status refuse_file(const char *path, const char *what, struct sl_error *err) {
-    unsigned long code = ERR_peek_error(); // the first: what went wrong, before what it was for
+    unsigned long code = ERR_peek_error(); // the first error: the cause, before the operations that failed for it
     char text[160] = "";
     if (code) {
         ERR_error_string_n(code, text, sizeof text);

@@ -16,7 +16,7 @@ static bool is_word(char c) {
            c == '-';
 }
 
-// The word at *at, copied, and *at behind it. False: there is none, or it is too long.
+// Copies the word at *at and moves *at past it. False: there is none, or it is too long.
 static bool take_word(const char **at, char *word_out, size_t bytes) {
     size_t n = 0;
     while (is_word((*at)[n])) {
@@ -51,7 +51,7 @@ static bool take_role(const char **at, unsigned *role_out) {
     return false;
 }
 
-// Words with slashes between them, up to the end.
+// Parses words separated by slashes, up to the end.
 static bool take_name(const char *at, struct sl_identity *identity) {
     size_t n = strlen(at);
     if (n >= sizeof identity->name) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: who somebody is: the one SPIFFE URI of a certificate, spiffe://CLUSTER/ROLE/NAME. What each role may do: docs/SECURITY.md.
- * A client's NAME is its tenant, or TENANT/USER.
+ * Purpose: the identity of a peer: the one SPIFFE URI of its certificate, spiffe://CLUSTER/ROLE/NAME. docs/SECURITY.md
+ *          says what each role may do. A client's NAME is its tenant, or TENANT/USER.
  */
 #pragma once
 
 #include "base/status.h"
 
-enum sl_role { // bits, so that several may be allowed
+enum sl_role { // bits, so that a check can allow several
     SL_ROLE_CLIENT = 1,
     SL_ROLE_OPERATOR = 2,
     SL_ROLE_WORKER = 4,
@@ -20,23 +20,23 @@ enum sl_role { // bits, so that several may be allowed
 #define SL_TENANT_BYTES       64
 
 struct sl_identity {
-    unsigned role; // one of the roles; all of them where nobody is asked who it is, and then the names are empty
+    unsigned role; // one of the roles; without authentication all of them, and the names are empty
     char cluster[SL_CLUSTER_NAME_BYTES];
     char name[SL_IDENTITY_BYTES];
     char tenant[SL_TENANT_BYTES]; // of a client; otherwise empty
 };
 
-// Who anybody is where there are no certificates.
+// The identity of every peer in a cluster without certificates.
 extern const struct sl_identity sl_identity_anybody;
 
 /*
- * From the text of a URI. Names are letters, digits, '.', '_', '-', and in NAME '/' between them. SL_ERR_INVALID quotes the URI,
- * which may be anybody's.
+ * Parses a URI. Names are letters, digits, '.', '_', '-', and in NAME '/' between them. SL_ERR_INVALID quotes the URI,
+ * which an unauthenticated peer may have sent.
  */
 enum sl_status sl_identity_parse(const char *uri, struct sl_identity *identity_out, struct sl_error *err);
 
 /*
- * Whether this is one of `roles` in a cluster. SL_ERR_DENIED says who was expected.
+ * Checks that the identity has one of `roles` in a cluster. SL_ERR_DENIED names the expected roles.
  */
 enum sl_status sl_identity_check(const struct sl_identity *identity, const char *cluster, unsigned roles,
                                  struct sl_error *err);

@@ -27,12 +27,12 @@ static enum sl_status kind_of(const EVP_PKEY *key, enum sl_public_key_kind *kind
             return SL_OK;
         }
         return sl_fail(err, SL_ERR_INVALID, "a key is of the curve \"%s\"; expected prime256v1 or secp384r1", curve);
-    default: // EdDSA among them, which libjwt 1.10 does not have
+    default: // among them EdDSA, which libjwt 1.10 does not support
         return sl_fail(err, SL_ERR_INVALID, "a key is neither RSA nor of P-256 or P-384");
     }
 }
 
-// The key's own PEM, malloc'd; NULL: no memory.
+// Returns the key as PEM, malloc'd; NULL: no memory.
 static char *write_pem(EVP_PKEY *key) {
     BIO *out = BIO_new(BIO_s_mem());
     char *bytes = NULL, *pem = NULL;
@@ -82,7 +82,7 @@ enum sl_status sl_public_keys_parse(const char *text, size_t n_bytes, struct sl_
         OPENSSL_free(header);
         OPENSSL_free(der);
     }
-    // The end is that no further key begins; anything else is one that begins and does not end.
+    // At the end of the text no further key begins; any other error means that a key begins and does not end.
     if (status == SL_OK && ERR_GET_REASON(ERR_peek_last_error()) != PEM_R_NO_START_LINE) {
         status = sl_fail(err, SL_ERR_INVALID, "is damaged behind %d keys", keys.n);
     }

@@ -17,10 +17,10 @@ enum { MAX_FILE_BYTES = 16 << 20 };
 
 struct sl_revocations {
     char *path, *ca;
-    pthread_mutex_t mutex; // over what follows
+    pthread_mutex_t mutex; // guards the following
     struct sl_changing_file file;
     STACK_OF(X509_CRL) * lists;
-    bool is_told; // that the file is not what it should be
+    bool is_told; // the log has said that the file is invalid
 };
 
 // ---- the lists -------------------------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ static STACK_OF(X509) * read_authorities(const char *path) {
     return authorities;
 }
 
-// Whether one of them has signed the list, and says that it may.
+// Returns true when one of the authorities has signed the list and is allowed to sign lists.
 static bool is_signed(X509_CRL *list, STACK_OF(X509) * authorities) {
     for (int i = 0; i < sk_X509_num(authorities); i++) {
         X509 *authority = sk_X509_value(authorities, i);
@@ -83,13 +83,13 @@ static enum sl_status read_lists(const char *path, BIO *file, STACK_OF(X509) * a
             return status;
         }
     }
-    bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE; // as every file ends
+    bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE; // as at the end of every file
     return at_end && sk_X509_CRL_num(lists) > 0
                ? SL_OK
                : sl_fail(err, SL_ERR_INVALID, "%s: is no file of CRLs in PEM, or is damaged", path);
 }
 
-// Under the mutex, or before anybody else is there.
+// Call under the mutex, or before other threads use it.
 static enum sl_status load(struct sl_revocations *revocations, struct sl_error *err) {
     const char *path = revocations->file.path;
     char *text = NULL;
@@ -120,7 +120,7 @@ static enum sl_status load(struct sl_revocations *revocations, struct sl_error *
     return SL_OK;
 }
 
-// Under the mutex.
+// Call under the mutex.
 static void look_again(struct sl_revocations *revocations) {
     struct sl_error err;
     if (!sl_changing_file_is_due(&revocations->file)) {
@@ -172,13 +172,13 @@ void sl_revocations_close(struct sl_revocations **revocations) {
 
 // ---- certificates ----------------------------------------------------------------------------------------------------
 
-// Under the mutex.
+// Call under the mutex.
 static bool is_revoked(const struct sl_revocations *revocations, X509 *certificate) {
     for (int i = 0; i < sk_X509_CRL_num(revocations->lists); i++) {
         X509_CRL *list = sk_X509_CRL_value(revocations->lists, i);
         X509_REVOKED *entry;
         if (X509_NAME_cmp(X509_CRL_get_issuer(list), X509_get_issuer_name(certificate)) == 0 &&
-            X509_CRL_get0_by_cert(list, &entry, certificate) == 1) { // 2: it was, and is not any more
+            X509_CRL_get0_by_cert(list, &entry, certificate) == 1) { // 2: removed from the list again
             return true;
         }
     }

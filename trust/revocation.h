@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: certificates that the authority has taken back, by its lists in a file (CRLs, PEM): `openssl ca -gencrl`, and what other authorities
- *          make. For gRPC and for the data plane alike.
+ * Purpose: rejects certificates that the authority has revoked: a file holds its revocation lists (CRLs, PEM), as
+ *          `openssl ca -gencrl` and other authorities make them. Used for gRPC and for the data plane.
  *
- * Design: what TLS has found good is looked up by issuer and serial number in the lists of its issuer; in front of our own library and of gRPC's, which
- *         reads no list again that it has read once. Each list must be signed by an authority of the CA file. A file that changes is read
- *         again within a second, and one that is damaged leaves the lists as they were, which the log says. A list that is past
- *         its day is used, and the log says so: what it names is no better for that, and who keeps a newer one away must not
- *         stop the cluster either.
+ * Design: after TLS has accepted a certificate, we look it up by serial number in its issuer's lists. We do so
+ *         ourselves because gRPC reads a list only once. An authority of the CA file must have signed each list. A file
+ *         that changes is read again within a second; if it is damaged, the lists stay as they were, and the log says
+ *         so. A list past its next update is still used, and the log says so: the certificates that it names stay
+ *         revoked, and an attacker who withholds a newer list must not stop the cluster.
  * Threads: any.
  */
 #pragma once
@@ -19,14 +19,15 @@
 struct sl_revocations;
 struct x509_st; // OpenSSL's X509
 
-// By files->revoked; the paths are copied. No such file given: SL_OK, and NULL. SL_ERR_INVALID, SL_ERR_IO: name the file and what is wrong.
+// Opens files->revoked; copies the paths. Without such a file: SL_OK and NULL. SL_ERR_INVALID, SL_ERR_IO: name the file
+// and the fault.
 enum sl_status sl_revocations_open(const struct sl_tls_files *files, struct sl_revocations **revocations_out,
                                    struct sl_error *err);
 void sl_revocations_close(struct sl_revocations **revocations); // accepts NULL, nulls
 
-// SL_ERR_DENIED: this certificate was taken back. revocations may be NULL, here and below: none were.
+// Checks a certificate. SL_ERR_DENIED: it was revoked. revocations may be NULL, here and below: none was.
 enum sl_status sl_revocations_check(struct sl_revocations *revocations, const struct x509_st *certificate,
                                     struct sl_error *err);
-// All certificates of a chain in PEM. SL_ERR_DENIED: also where there is none.
+// Checks all certificates of a chain in PEM. SL_ERR_DENIED: one was revoked, or the chain is empty.
 enum sl_status sl_revocations_check_chain(struct sl_revocations *revocations, const char *pem, size_t bytes,
                                           struct sl_error *err);

@@ -2,8 +2,8 @@
 /*
  * Salts of tenants. See tenant_salt.h.
  *
- * Design: a secret is written to a file without a name, which gets its name when it is whole; so of two coordinators that start at
- *         once one makes it and both read the same.
+ * Design: a new secret is written to a file without a name, which is linked to its name when it is complete. So when
+ *         two coordinators start at once, one makes the file and both read the same secret.
  */
 #include "trust/tenant_salt.h"
 
@@ -20,7 +20,7 @@
 
 #include "base/log.h"
 
-#define LABEL "sluice prefix salt of " // so that nothing else that may ever be made of the secret is one
+#define LABEL "sluice prefix salt of " // keeps the salts apart from anything else derived from the secret
 
 static enum sl_status draw(struct sl_salt_secret *secret, struct sl_error *err) {
     if (getrandom(secret->bytes, sizeof secret->bytes, 0) != (ssize_t)sizeof secret->bytes) {
@@ -33,13 +33,14 @@ static enum sl_status failed(const char *path, const char *what, struct sl_error
     return sl_fail(err, SL_ERR_IO, "--salt-file %s: %s: %s", path, what, strerror(errno));
 }
 
-// A Secret that a kubelet mounts is root's, and its reader's by the group alone: nobody can make it the reader's own.
+// Returns true if others can use the file. The group may read a file of root: a Secret that a kubelet mounts belongs to
+// root, and the reader cannot change that.
 static bool others_may_use(const struct stat *about) {
     bool handed_over = about->st_uid == 0 && geteuid() != 0;
     return (about->st_mode & (handed_over ? 037 : 077)) != 0;
 }
 
-// Read the file. SL_ERR_NOT_FOUND: there is none.
+// Reads the file. SL_ERR_NOT_FOUND: there is none.
 static enum sl_status read_file(const char *path, struct sl_salt_secret *secret, struct sl_error *err) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
@@ -64,7 +65,7 @@ static enum sl_status read_file(const char *path, struct sl_salt_secret *secret,
     return status;
 }
 
-// A file of a name that nobody has yet. SL_ERR_EXISTS: somebody has it by now.
+// Makes the file. SL_ERR_EXISTS: another process has made it meanwhile.
 static enum sl_status make_file(const char *path, const struct sl_salt_secret *secret, struct sl_error *err) {
     char temporary[PATH_MAX];
     if (snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid()) >= (int)sizeof temporary) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the core of the fabric offers its verbs: the way to the progress thread, memory that transports know,
- *          peers, and messages to and from them. See verb.h.
+ * Purpose: the core's interface to the verbs: posting to the progress thread, registered memory, peers, and messages to
+ *          and from them. See verb.h.
  *
- * Threads: one thread, the progress thread, has the links and UCX, and owns every peer and everything under way to and from
- *          one; so nothing of these can be closed while it is being used. Other threads reach it in three ways: commands
- *          (sl_fabric_post), what a verb shares with its callers under a lock of its own, and atomics.
- *          fabric->lock guards what is marked so below; it is never held while a callback of the user runs.
+ * Threads: one thread, the progress thread, owns the links, UCX, every peer, and all pending operations; so none of
+ *          these can be closed while it is being used. Other threads reach it in three ways: commands (sl_fabric_post),
+ *          data that a verb shares with its callers under a separate lock, and atomics. fabric->lock guards the members
+ *          that are marked below; it is never held while a callback of the user runs.
  */
 #pragma once
 
@@ -24,20 +24,20 @@
 enum sl_transport { SL_TRANSPORT_AUTO, SL_TRANSPORT_SHM, SL_TRANSPORT_TCP, SL_TRANSPORT_RDMA, SL_TRANSPORT_UCX_TCP };
 
 #define SL_N_BUFFERS 8                 // kept at most
-#define SL_DRAIN_NS  (2 * SL_NS_PER_S) // for what is under way when it has failed; then its connection is closed
+#define SL_DRAIN_NS  (2 * SL_NS_PER_S) // for failed operations to end; then their connection is closed
 
-// Something for the progress thread to do. Freed by run(), or lives on the stack of a caller that waits.
+// A job for the progress thread. run() frees it, or it lives on the stack of a caller that waits.
 struct sl_command {
     struct sl_command *next;
     void (*run)(struct sl_fabric *fabric, struct sl_command *command);
 };
-// What a command, a receive or the like is a member of.
+// Returns the struct that contains a command, a receive or the like as a member.
 #define SL_CONTAINER(pointer, type, member) ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
 
 struct sl_fabric {
     enum sl_transport transport;
     bool device_memory;
-    bool has_rdma; // of UCX here, and not another transport was asked for
+    bool has_rdma; // UCX has it here, and the configuration allows it
     int64_t heartbeat_ms;
     char *listen_text; // NULL: not listening
     struct sockaddr_storage listen;
@@ -47,17 +47,17 @@ struct sl_fabric {
     uint64_t epoch, host_id;
 
     struct sl_verb *verbs[SL_MAX_VERBS + 1]; // up to the first NULL
-    size_t peer_bytes;                       // of a struct sl_peer, with what the verbs know of it
+    size_t peer_bytes;                       // of a struct sl_peer, including the verbs' per-peer state
     struct sl_binding {
         struct sl_verb *verb;
         const struct sl_handler *handler;
     } bindings[SL_WIRE_END]; // by message
 
     pthread_t thread;
-    struct sl_pulse pulse; // turns of the progress thread
+    struct sl_pulse pulse; // counts turns of the progress thread
     int wake_fd;
     atomic_bool sleeping, stopping, posted;
-    struct sl_gate *gate; // for what may outlive the fabric
+    struct sl_gate *gate; // for objects that may outlive the fabric
 
     pthread_mutex_t lock; // guards this paragraph
     pthread_cond_t changed;
@@ -66,31 +66,31 @@ struct sl_fabric {
     struct sl_command *first, **last;
     struct sl_region *regions;
 
-    _Atomic uint64_t generation; // the last one that was given to memory opened for others
+    _Atomic uint64_t generation; // the last one given to memory that was opened for others
     _Atomic uint64_t peers_lost, peers_connected;
 
-    // the progress thread's
-    const struct sl_tls_files *tls; // while it starts; NULL: links in the clear
+    // owned by the progress thread
+    const struct sl_tls_files *tls; // only while it starts; NULL: links are not encrypted
     struct sl_links *links;
     struct sl_ucx *ucx; // NULL: transport tcp
-    int64_t links_ns;   // when links were last looked at
+    int64_t links_ns;   // last poll of the links
     struct sl_peer *peers;
     bool peers_changed;
-    void *buffers[SL_N_BUFFERS]; // of SL_SEGMENT_MAX_BYTES, for what is packed: fresh memory costs a fault a page
+    void *buffers[SL_N_BUFFERS]; // of SL_SEGMENT_MAX_BYTES, for packing: new memory costs one page fault per page
     size_t n_buffers;
     int64_t next_tick_ns, complained_ns;
     uint64_t n_unexpected;
 };
 
-// ---- post.c: ways to the progress thread -----------------------------------------------------------------------------
+// ---- post.c: posting to the progress thread -------------------------------------------------------------------------
 
 void sl_fabric_post(struct sl_fabric *fabric, struct sl_command *command);
 void sl_fabric_wake(struct sl_fabric *fabric);
-bool sl_fabric_run_commands(struct sl_fabric *fabric); // on the progress thread: whether there were any
+bool sl_fabric_run_commands(struct sl_fabric *fabric); // on the progress thread: true if there were any
 
 /*
- * The way to a fabric from objects that may outlive it. Reference-counted: one of the fabric, one of every such object.
- * Commands that passed before it was shut are run; behind a shut gate nothing reaches the fabric any more.
+ * Gives objects that may outlive a fabric access to it. Reference-counted: one reference of the fabric, one of every
+ * such object. Commands that were posted before the gate was shut are run; after that nothing reaches the fabric.
  */
 struct sl_gate {
     atomic_int refs;
@@ -101,36 +101,37 @@ struct sl_gate *sl_gate_create(struct sl_fabric *fabric);
 struct sl_gate *sl_gate_ref(struct sl_gate *gate);
 void sl_gate_unref(struct sl_gate *gate);
 bool sl_gate_post(struct sl_gate *gate, struct sl_command *command); // false: shut, the command will not run
-void sl_gate_wake(struct sl_gate *gate);                             // have the progress thread look around
+void sl_gate_wake(struct sl_gate *gate);                             // makes the progress thread poll for work
 void sl_gate_shut(struct sl_gate *gate);                             // the verbs leave first
 
 // ---- address.c -------------------------------------------------------------------------------------------------------
 
-// "HOST:PORT" or "[HOST]:PORT". SL_ERR_INVALID.
+// Resolves "HOST:PORT" or "[HOST]:PORT". SL_ERR_INVALID.
 enum sl_status sl_address_resolve(const char *address, struct sockaddr_storage *sockaddr_out, socklen_t *bytes_out,
                                   struct sl_error *err);
-// Its host alone.
+// Returns the host alone.
 enum sl_status sl_address_host(const char *address, char *host_out, size_t host_bytes, struct sl_error *err);
 
-// ---- memory.c: memory that transports know, ours and the peers' ------------------------------------------------------
+// ---- memory.c: registered memory, ours and the peers' ---------------------------------------------------------------
 
 struct sl_region {
     struct sl_region *next;
     uint8_t *base;
     size_t bytes;
-    uint8_t *seen; // of a device's memory: where the network finds it. NULL: of the host's
+    uint8_t *seen; // of device memory: its address for the network. NULL: host memory
     const struct sl_region
-        *within;        // of ours, in which `seen` lies: its key opens this one. NULL: it has its own, or none
-    bool arrives;       // of a device's memory: grants may be opened in it
-    atomic_bool failed; // a put from it has: nothing is sent from there any more
-    void *handle;       // UCX's; NULL: it does not know the region
+        *within;        // one of our regions that contains `seen`: its key serves for this one. NULL: it has its own
+                        // key, or none
+    bool arrives;       // of device memory: grants may be opened in it
+    atomic_bool failed; // a put from it has failed: nothing is sent from there any more
+    void *handle;       // UCX's; NULL: not registered with UCX
     void *rkey;
     size_t rkey_bytes;
 };
-// The contract is that of sl_fabric_region_create().
+// Implements sl_fabric_region_create(), with the same contract.
 enum sl_status sl_region_create(struct sl_fabric *fabric, size_t bytes, bool lock, bool huge, void **base_out,
                                 struct sl_error *err);
-// Of a device's memory; the contract is that of sl_fabric_region_add().
+// Device memory; same contract as sl_fabric_region_add().
 struct sl_region_source {
     void *base, *seen;
     size_t bytes;
@@ -139,36 +140,38 @@ struct sl_region_source {
     void *arg;
 };
 enum sl_status sl_region_add(struct sl_fabric *fabric, const struct sl_region_source *what, struct sl_error *err);
-// That the network needs UCX to know it as CUDA's.
+// Returns true if the network needs UCX to treat it as CUDA memory.
 static inline bool sl_region_is_cuda(const struct sl_region *region) {
     return region->seen != NULL && region->seen == region->base;
 }
 struct sl_region *sl_fabric_region(struct sl_fabric *fabric, const void *data, size_t bytes);
 void sl_fabric_free_regions(struct sl_fabric *fabric);
 
-// The remote half of a region as this peer is reached. Kept: attaching shared memory costs a fault per page.
+// A region of a peer, as reached from here. Kept: attaching shared memory costs one page fault per page.
 struct sl_remote_region {
     struct sl_remote_region *next;
     void *rkey; // UCX's
     bool one_sided, rdma;
-    intptr_t mapping;     // of shared memory: what turns an address of the owner's into one of ours. 0: not mapped
-    uintptr_t begin, end; // of what is mapped here
+    intptr_t mapping;     // of shared memory: added to an owner's address it gives ours. 0: not mapped
+    uintptr_t begin, end; // of the memory that is mapped here
     size_t key_bytes;
     uint8_t key[SL_PLACE_KEY_MAX_BYTES];
 };
 
-// Where memory of a peer lies, as it says itself, on its connection.
+// The address and key of a peer's memory, as the peer sends them on its connection.
 struct sl_place {
     struct sl_wire_place head;
     uint8_t key[SL_PLACE_KEY_MAX_BYTES];
 };
-// What says so of [base, base + bytes) of a region of ours, at most SL_PLACE_MAX_BYTES to `to`; 0: others cannot reach it.
+// Writes this description of [base, base + bytes) of one of our regions, at most SL_PLACE_MAX_BYTES, to `to`; returns 0
+// if others cannot reach it.
 #define SL_PLACE_MAX_BYTES (sizeof(struct sl_wire_place) + SL_PLACE_KEY_MAX_BYTES)
 size_t sl_place_pack(const struct sl_region *region, const void *base, size_t bytes, uint8_t *to);
-// SL_ERR_PEER_CORRUPT: it says something else than `expected` bytes, or nothing that could be.
+// Reads a place. SL_ERR_PEER_CORRUPT: it does not describe `expected` bytes, or is malformed.
 enum sl_status sl_place_unpack(struct sl_place *place, const uint8_t *from, size_t from_bytes, uint64_t expected,
                                struct sl_error *err);
-// SL_ERR_PEER_CORRUPT: the place is not within what the key of it has mapped here.
+// Attaches the region of a place, or finds it attached. SL_ERR_PEER_CORRUPT: the place is outside of the memory that
+// its key has mapped here.
 enum sl_status sl_peer_region(struct sl_peer *peer, const struct sl_place *place, struct sl_remote_region **region_out,
                               struct sl_error *err);
 void sl_peer_free_regions(struct sl_peer *peer);
@@ -181,56 +184,56 @@ void sl_fabric_free_buffers(struct sl_fabric *fabric);
 
 enum sl_peer_state { PEER_CONNECTING, PEER_UP, PEER_CLOSING };
 
-// Behind it lies what the verbs know of it.
+// The verbs' per-peer state follows in the same allocation.
 struct sl_peer {
     struct sl_peer *next;
     struct sl_fabric *fabric;
     enum sl_peer_state state;
     struct sl_link *link;
-    void *ep;         // UCX's endpoint: messages go that way; NULL: over the link
-    void *ep_closing; // its end, under way
-    bool ep_met;      // the other side's UCX has answered it: it may be closed
+    void *ep;         // UCX's endpoint, which carries messages; NULL: the link carries them
+    void *ep_closing; // its closing is pending
+    bool ep_met;      // the other side's UCX has answered: the endpoint may be closed
     int64_t closing_ns;
-    uint64_t number; // ours for this peer, which it puts in front of its messages over UCX
+    uint64_t number; // our number for this peer, which starts its messages over UCX
     uint64_t its_number;
     bool near;          // on this host
-    char name[128];     // address that we connected to, or of the one who connected
-    bool connector;     // we connected, so what begins here may use it
+    char name[128];     // the address that we connected to, or that connected to us
+    bool connector;     // we connected, so verbs may start exchanges over it
     uint64_t wanted;    // epoch; 0 when accepted
     uint64_t epoch;     // after HELLO
-    int64_t silence_ns; // after which it is lost
+    int64_t silence_ns; // without a message for so long, it is lost
     struct sl_silence silence;
     int64_t beat_ns;
-    bool beating;         // a beat has not left yet
-    bool goodbye;         // it said BYE: its end is no loss
-    bool parting;         // we said BYE, or never wanted it: no loss either
+    bool beating;         // the last beat is still queued
+    bool goodbye;         // it said BYE: its end is not a loss
+    bool parting;         // we said BYE, or it was not the wanted peer: not a loss either
     int64_t finished_ns;  // CLOSING: when we had ended everything, and said so; 0: not yet
-    bool quiet;           // gone, and so is everything that it had under way to our memory
+    bool quiet;           // gone, and none of its operations on our memory is pending
     enum sl_status error; // SL_OK, or how link or endpoint were lost
     char error_text[128];
-    size_t n_operations; // not yet completed: none outlives its peer
+    size_t n_operations; // pending; a peer outlives its operations
     struct sl_remote_region *regions;
 };
 
-extern const struct sl_verb_ops sl_peer_ops; // of every fabric: how peers are met and kept alive
+extern const struct sl_verb_ops sl_peer_ops; // part of every fabric: meets peers and sends heartbeats
 
 /*
- * A message is sent with its own copy of the header; done (may be NULL) runs exactly once, possibly before
- * sl_peer_send_start() returns.
+ * A message with its own copy of the header; done (may be NULL) runs exactly once, possibly before sl_peer_send_start()
+ * returns.
  */
 struct sl_peer_send {
     struct sl_peer *peer;
     void (*done)(struct sl_peer_send *send, enum sl_status status);
     void *arg;
     size_t bytes;      // for the sender's windows
-    void *buffer;      // of sl_fabric_take_buffer(), goes back afterwards
-    struct iovec *iov; // scattered data, in place of sl_peer_send_start()'s; freed afterwards
+    void *buffer;      // from sl_fabric_take_buffer(), returned afterwards
+    struct iovec *iov; // scattered data, instead of sl_peer_send_start()'s; freed afterwards
     size_t n_iov;
-    bool eager; // no rendezvous over UCX: it costs a round
+    bool eager; // no rendezvous over UCX, which costs a round trip
     struct sl_link_send by_link;
     struct iovec whole;
     size_t header_bytes;
-    uint64_t to; // its_number: in front of the header over UCX
+    uint64_t to; // its_number: before the header over UCX
     uint8_t header[];
 };
 struct sl_peer_send *sl_peer_send_create(struct sl_peer *peer, const void *header, size_t header_bytes);
@@ -239,29 +242,29 @@ void sl_peer_send_start(struct sl_peer_send *send, enum sl_wire_id id, const voi
 void sl_peer_tell(struct sl_peer *peer, enum sl_wire_id id, const void *header, size_t header_bytes);
 
 /*
- * Receive the data of a message that is on its way: message->bytes bytes to `to`. done runs exactly once, possibly before
- * this returns, with the number of bytes that came. False: no memory for it; done does not run.
+ * Receives the data of a message in transit: message->bytes bytes to `to`. done runs exactly once, possibly before this
+ * returns, with the number of received bytes. False: no memory; done does not run.
  */
 typedef void (*sl_received_fn)(void *arg, struct sl_peer *peer, enum sl_status status, size_t bytes);
 bool sl_peer_receive(struct sl_peer *peer, struct sl_message *message, void *to, sl_received_fn done, void *arg);
-// A message that nobody expects: counted, rarely logged.
+// Counts an unexpected message, and logs some of them.
 void sl_fabric_unexpected(struct sl_fabric *fabric, const char *what, size_t bytes);
 
 struct sl_ucx_events;
-// What links and UCX tell, to peers.
+// Callbacks of links and UCX.
 extern const struct sl_link_events sl_peer_link_events;
 extern const struct sl_ucx_events sl_peer_ucx_events;
 void sl_peers_settle(struct sl_fabric *fabric);
-// "tcp" for the link, else UCX's name of what carries one-sided transfers.
+// Returns "tcp" for the link, else UCX's name of the transport of one-sided transfers.
 void sl_peer_transport(const struct sl_peer *peer, char *name_out, size_t name_bytes);
-// Whether an RDMA device carries one-sided transfers to and from it.
+// Returns true if an RDMA device carries one-sided transfers to and from it.
 bool sl_peer_by_rdma(const struct sl_peer *peer);
 
 /*
- * One-sided transfers, where the remote region says that there are any: data to or from `remote`, an address of the
- * owner's. SL_INPROGRESS: op->done runs later; else it is over, and done does not run.
+ * One-sided transfers, if the remote region supports them: data to or from `remote`, an address in the owner's memory.
+ * SL_INPROGRESS: op->done runs later; otherwise the transfer has ended, and done does not run.
  */
-struct sl_peer_op { // may be shared by several at once
+struct sl_peer_op { // several transfers may share it
     struct sl_peer *peer;
     void (*done)(struct sl_peer_op *op, enum sl_status status);
 };
@@ -269,39 +272,39 @@ enum sl_status sl_peer_put(struct sl_peer_op *op, const struct sl_remote_region 
                            uint64_t remote);
 enum sl_status sl_peer_get(struct sl_peer_op *op, const struct sl_remote_region *region, void *data, size_t bytes,
                            uint64_t remote);
-enum sl_status sl_peer_flush(struct sl_peer_op *op); // every put before it has landed
-// The peer with this epoch, connected to where there is none yet.
+enum sl_status sl_peer_flush(struct sl_peer_op *op); // ends when every earlier put has landed
+// Returns the peer with this epoch; connects if there is none yet.
 struct sl_peer *sl_peer_connect(struct sl_fabric *fabric, const char *address, const struct sockaddr_storage *sockaddr,
                                 socklen_t sockaddr_bytes, uint64_t epoch, struct sl_error *err);
 void sl_peer_close(struct sl_peer *peer, enum sl_status status, const char *why);
 
 // ---- progress.c: the progress thread ---------------------------------------------------------------------------------
 
-// Waits for UCX. A fabric that does not start is freed by this.
+// Starts and waits for UCX. If the start fails, it frees the fabric.
 enum sl_status sl_fabric_start(struct sl_fabric *fabric, struct sl_error *err);
 void sl_fabric_stop(struct sl_fabric *fabric); // and frees it
 void sl_fabric_free(struct sl_fabric *fabric); // one without a thread
 
 // ---- ticket.c --------------------------------------------------------------------------------------------------------
 
-// A ticket, unpacked.
+// An unpacked ticket.
 struct sl_ticket {
     struct sl_wire_ticket head;
     char address[256];
 };
-// pack takes magic, id, generation, secret and size of *what; malloc'd, NULL when there is no memory for it.
+// Packs magic, id, generation, secret and size of *what; malloc'd, NULL without memory.
 uint8_t *sl_ticket_pack(const struct sl_fabric *fabric, const struct sl_wire_ticket *what, size_t *bytes_out);
-// SL_ERR_IO: the kernel has no random numbers.
+// Draws a random secret. SL_ERR_IO: the kernel returns no random numbers.
 enum sl_status sl_secret_draw(struct sl_wire_secret *secret_out, struct sl_error *err);
-// In a time that does not depend on where two differ.
+// Compares in constant time.
 bool sl_secret_equals(const struct sl_wire_secret *ours, const struct sl_wire_secret *theirs);
-// owner: what the magic says, for people.
+// Unpacks a ticket and checks it. owner: the name of the magic, for messages.
 enum sl_status sl_ticket_unpack(struct sl_ticket *ticket, uint32_t magic, const char *owner, const uint8_t *data,
                                 size_t bytes, struct sl_error *err);
 
 // ---- slots.c ---------------------------------------------------------------------------------------------------------
 
-// What messages name by number, for any thread. Grows; the lowest free number is taken next.
+// Objects that messages name by number, for any thread. Grows; the lowest free number is used next.
 struct sl_slots {
     pthread_mutex_t lock;
     void **at; // NULL: free
@@ -313,4 +316,4 @@ bool sl_slots_take(struct sl_slots *slots, void *item, uint32_t *id_out); // fal
 void sl_slots_give(struct sl_slots *slots, uint32_t id);
 void *sl_slots_find(struct sl_slots *slots, uint32_t id); // NULL: free
 void *sl_slots_next(struct sl_slots *slots,
-                    uint32_t *id_inout); // the first from *id on, which is set behind it; or NULL
+                    uint32_t *id_inout); // the first from *id on; *id becomes the next number; or NULL

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: memory that transports know: regions of ours, regions of peers, and buffers for
- *          what is packed or unpacked.
+ * Purpose: memory that transports know: our regions, regions of peers, and buffers for packing and unpacking.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -12,8 +11,8 @@
 
 #include "fabric/core/ucx.h"
 
-#define MAX_REMOTE_REGIONS 64 // of one peer
-#define HUGE_PAGE_SHIFT    21 // 2 MiB: what Kubernetes and every x86 have; ARM has it with base pages of 4 KiB
+#define MAX_REMOTE_REGIONS 64 // per peer
+#define HUGE_PAGE_SHIFT    21 // 2 MiB: available on every x86 and in Kubernetes; ARM has it with base pages of 4 KiB
 
 // ---- regions of ours -------------------------------------------------------------------------------------------------
 
@@ -23,7 +22,7 @@ struct region_command {
     bool lock, huge, done;
     enum sl_status status;
     void *base;
-    const struct sl_region_source *device; // which is there; NULL: of the host's, which is taken
+    const struct sl_region_source *device; // existing device memory; NULL: allocate host memory
     struct sl_error *err;
 };
 
@@ -47,8 +46,8 @@ static void unmap_region(struct sl_fabric *fabric, struct sl_region *region) {
 }
 
 /*
- * All of them are taken here: those that a limit of the container refuses (hugetlb.2MB.max) would end the process by SIGBUS when they are
- * first written.
+ * Touches all huge pages here: pages that a limit of the container refuses (hugetlb.2MB.max) would end the process by
+ * SIGBUS at their first write.
  */
 static enum sl_status map_huge_pages(size_t bytes, struct sl_region *region, struct sl_error *err) {
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
@@ -66,7 +65,7 @@ static enum sl_status map_huge_pages(size_t bytes, struct sl_region *region, str
     return SL_OK;
 }
 
-// Of UCX where it is there, so that peers on this host can put into it.
+// Lets UCX allocate it, if there is UCX, so that peers on this host can put into it.
 static enum sl_status map_region(struct sl_fabric *fabric, size_t bytes, bool lock, bool huge, struct sl_region *region,
                                  struct sl_error *err) {
     enum sl_status status = SL_OK;
@@ -89,7 +88,8 @@ static enum sl_status map_region(struct sl_fabric *fabric, size_t bytes, bool lo
     return status;
 }
 
-// Ordinary memory that others put into is a region of ours already: its key is this one's.
+// Finds the region that contains this one: ordinary memory that others put into is already registered, so its key
+// serves for this one.
 static enum sl_status lie_within(struct sl_fabric *fabric, struct sl_region *region, struct sl_error *err) {
     region->within = sl_fabric_region(fabric, region->seen, region->bytes);
     return region->within && !region->within->seen && region->within->rkey_bytes > 0
@@ -139,7 +139,7 @@ static void run_region_create(struct sl_fabric *fabric, struct sl_command *comma
     pthread_mutex_unlock(&fabric->lock);
 }
 
-// The command lies on the stack of whoever waits for it here.
+// Runs the command on the progress thread. It lies on the stack of the caller, which waits here.
 static enum sl_status run(struct sl_fabric *fabric, struct region_command *call) {
     sl_fabric_post(fabric, &call->command);
     pthread_mutex_lock(&fabric->lock);
@@ -256,7 +256,7 @@ enum sl_status sl_peer_region(struct sl_peer *peer, const struct sl_place *place
                               struct sl_error *err) {
     struct sl_remote_region *region = find_region(peer, place);
     enum sl_status status = region ? SL_OK : attach_region(peer, place, &region, err);
-    if (status == SL_OK && region->mapping != 0) { // else the network's adapter knows the bounds, of the key
+    if (status == SL_OK && region->mapping != 0) { // else the network adapter checks the key's bounds
         uintptr_t here = (uintptr_t)place->head.address + (uintptr_t)region->mapping;
         if (here < region->begin || here > region->end || place->head.bytes > region->end - here) {
             status = sl_fail(err, SL_ERR_PEER_CORRUPT,

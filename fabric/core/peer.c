@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: peers: connected to and accepted, kept alive by heartbeats, given up when an error or silence says so.
+ * Purpose: peers: connects and accepts them, keeps them alive by heartbeats, and gives them up after an error or
+ *          silence.
  *
  *      CONNECTING --- HELLO of the right epoch: on_hello -------------------> UP
  *      CONNECTING --- the link is lost, another epoch: peer_close ----------> CLOSING
@@ -12,17 +13,17 @@
  * UP          the epochs match; messages flow; the endpoint and the remote keys may be used
  * CLOSING     the verbs have been told; nothing may be sent; operations still complete, with errors
  *
- * Design: two fabrics meet over a link of ours. HELLO also says where UCX can be reached; where both ends can use that
- *         (shared memory, RDMA), messages and one-sided transfers go there, and the link has the heartbeats and tells of
- *         the other's end: the kernel closes it with its process.
+ * Design: two fabrics meet over one of our links. HELLO also has the address of UCX; if both ends can use it (shared
+ *         memory, RDMA), it carries messages and one-sided transfers. The link carries the heartbeats and reports the
+ *         other side's end: the kernel closes it with its process.
  *
- *         Whoever ends a connection says so over the link when nothing of its own is under way any more, and waits for the
- *         other to say the same: only then is memory that it could put into quiet. One that does not answer, because it
- *         stands still, may wake up in the middle of a put: peer->quiet stays false.
+ *         A side that ends a connection says so over the link when none of its own operations is pending, and waits for
+ *         the other side to say the same: only then can no put of the other side land in our memory (peer->quiet). A
+ *         peer that does not answer because it is suspended may resume in the middle of a put: peer->quiet stays false.
  *
- * Invariants: neither link nor endpoint is made or closed inside of a callback of theirs.
- *             Operations hold their peer: peer->n_operations counts them, and a peer with operations is not freed.
- *             A process that was restarted at the same address has another epoch, and is another peer.
+ * Invariants: neither link nor endpoint is made or closed inside of one of their callbacks. Operations hold their peer:
+ *             peer->n_operations counts them, and a peer with operations is not freed. A process that was restarted at
+ *             the same address has another epoch, and is another peer.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,8 +35,8 @@
 #include "fabric/core/ucx.h"
 
 #define MISSED_BEATS     3
-#define MEETING_NS       (3 * SL_NS_PER_S) // for the other side's UCX to answer ours, where we close
-#define HEARTBEAT_MAX_MS 60000             // that a peer may announce: it is lost after three of them
+#define MEETING_NS       (3 * SL_NS_PER_S) // for the other side's UCX to answer ours before we close
+#define HEARTBEAT_MAX_MS 60000             // upper limit for a peer's interval: it is lost after three missed beats
 #define FAREWELL_NS      SL_NS_PER_S       // for the other side to end, too
 
 // ---- sending messages ----------------------------------------------------------------------------------------------
@@ -83,8 +84,9 @@ static void send_by_link(struct sl_peer_send *send, enum sl_wire_id id, const vo
 }
 
 /*
- * What keeps the link alive, what comes before there is another way, and who may use which memory: that is for the link, which knows
- * its peer by a certificate. So are ends of ships, which must not overtake their beginnings.
+ * Returns true for messages that go over the link, which authenticates its peer by a certificate: heartbeats, messages
+ * before UCX is connected, and those that grant access to memory. ABORT goes there too, so that it cannot overtake its
+ * CLAIM.
  */
 static bool is_of_the_link(enum sl_wire_id id) {
     return id == SL_WIRE_HELLO || id == SL_WIRE_BEAT || id == SL_WIRE_CLAIM || id == SL_WIRE_PLACE ||
@@ -103,7 +105,7 @@ void sl_peer_send_start(struct sl_peer_send *send, enum sl_wire_id id, const voi
     }
 }
 
-// Acted upon in sl_peers_settle().
+// Records the loss; sl_peers_settle() handles it.
 static void lose(struct sl_peer *peer, enum sl_status status, const char *text) {
     if (peer->error == SL_OK) {
         peer->error = status;
@@ -114,14 +116,15 @@ static void lose(struct sl_peer *peer, enum sl_status status, const char *text) 
 
 void sl_peer_tell(struct sl_peer *peer, enum sl_wire_id id, const void *header, size_t header_bytes) {
     struct sl_peer_send *send = sl_peer_send_create(peer, header, header_bytes);
-    if (!send) { // who waits for it would wait until its deadline: better that it hears of the end at once
+    if (!send) { // a caller would wait for it until its deadline: end the connection at once instead
         lose(peer, SL_ERR_PEER_LOST, "no memory for a message to it");
         return;
     }
     sl_peer_send_start(send, id, NULL, 0);
 }
 
-// To a stranger, who wants another than us, nothing that would help it to be let in.
+// Sends HELLO. A peer that wants another epoch (to_stranger) gets no address or number that would help it to gain
+// access.
 static void say_hello(struct sl_peer *peer, uint64_t wanted, bool to_stranger) {
     struct sl_fabric *fabric = peer->fabric;
     struct {
@@ -164,7 +167,7 @@ static struct sl_peer *create_peer(struct sl_fabric *fabric) {
 
 static void *on_accepted(void *arg, struct sl_link *link, const char *from) {
     struct sl_fabric *fabric = arg;
-    // Who comes while this fabric stops would never be told so, and keep it from being over.
+    // A peer that is accepted while this fabric stops would never get BYE, and would delay the stop.
     struct sl_peer *peer = atomic_load(&fabric->stopping) ? NULL : create_peer(fabric);
     if (peer) {
         peer->link = link;
@@ -219,7 +222,7 @@ static struct sl_peer *find_peer(struct sl_fabric *fabric, uint64_t number) {
     return peer;
 }
 
-// Every message: to the handler that is bound to it, if its sender may send it and its header is long enough.
+// Passes a message to its handler, if its sender may send it and its header is long enough.
 static void on_message(struct sl_peer *peer, unsigned id, struct sl_message *message) {
     struct sl_fabric *fabric = peer->fabric;
     const struct sl_binding *binding = id < SL_WIRE_END ? &fabric->bindings[id] : NULL;
@@ -307,7 +310,7 @@ bool sl_peer_by_rdma(const struct sl_peer *peer) {
 
 // ---- HELLO, BEAT, BYE ------------------------------------------------------------------------------------------------
 
-// UCX's way to it, where both ends have one. Without, the link carries everything.
+// Connects UCX, if both ends have it. Otherwise the link carries everything.
 static void connect_ucx(struct sl_peer *peer, const struct sl_wire_hello *hello, const void *address) {
     struct sl_fabric *fabric = peer->fabric;
     bool near = peer->near = hello->host_id == fabric->host_id;
@@ -346,14 +349,14 @@ static void on_hello(void *state, struct sl_peer *peer, struct sl_message *messa
         hello.heartbeat_ms > HEARTBEAT_MAX_MS || hello.address_bytes > SL_HELLO_ADDRESS_MAX_BYTES ||
         message->header_bytes != sizeof hello + hello.address_bytes) {
         sl_fabric_unexpected(fabric, "HELLO of another version", message->header_bytes + message->bytes);
-        return; // it will be given up as never connected
+        return; // the timeout for connecting ends it
     }
     uint64_t met = peer->connector ? hello.epoch : fabric->epoch;
     uint64_t wanted = peer->connector ? peer->wanted : hello.wanted;
     if (!peer->connector) {
         say_hello(peer, hello.wanted, met != wanted);
     }
-    if (met != wanted) { // the connector closes; the acceptor has told it enough
+    if (met != wanted) { // the connector closes; HELLO has told it enough
         peer->epoch = hello.epoch;
         fabric->peers_changed = true;
         return;
@@ -363,7 +366,7 @@ static void on_hello(void *state, struct sl_peer *peer, struct sl_message *messa
 }
 
 static void on_beat(void *state, struct sl_peer *peer, struct sl_message *message) {
-    (void)state, (void)peer, (void)message; // that it came is all it says
+    (void)state, (void)peer, (void)message; // its arrival is the whole message
 }
 
 static void on_bye(void *state, struct sl_peer *peer, struct sl_message *message) {
@@ -374,7 +377,7 @@ static void on_bye(void *state, struct sl_peer *peer, struct sl_message *message
 
 // ---- losing ----------------------------------------------------------------------------------------------------
 
-// CLOSING: UCX's endpoint goes when it has met the other end's, or when who should answer stands still.
+// CLOSING: closes UCX's endpoint when it has met the other end's, or when the other end does not answer in time.
 static bool disconnect_ucx(struct sl_peer *peer, int64_t now_ns) {
     if (peer->ep && !peer->ep_met && now_ns - peer->closing_ns < MEETING_NS) {
         return false;
@@ -411,8 +414,8 @@ void sl_peer_close(struct sl_peer *peer, enum sl_status status, const char *why)
 }
 
 /*
- * CLOSING, towards its end: whether it is over. Nothing is left to wait for where the other side was never let in, or was
- * the one to begin.
+ * CLOSING: returns true when the peer can be freed. There is nothing to wait for if the other side was never admitted,
+ * or ended first.
  */
 static bool is_parted(struct sl_peer *peer, int64_t now_ns) {
     if (!disconnect_ucx(peer, now_ns)) {
@@ -421,7 +424,7 @@ static bool is_parted(struct sl_peer *peer, int64_t now_ns) {
     if (!peer->finished_ns) {
         if (peer->epoch == 0) {
             sl_link_close(&peer->link);
-            peer->quiet = true; // it never had a way to our memory
+            peer->quiet = true; // it never had access to our memory
             return sl_ucx_is_disconnected(peer) && peer->n_operations == 0;
         }
         sl_link_end_sends(peer->link);
@@ -444,7 +447,7 @@ static void free_peer(struct sl_peer *peer) {
     free(peer);
 }
 
-// What the callbacks have noted down is acted upon here, outside of UCX.
+// Handles, outside of UCX, the events that callbacks have recorded.
 void sl_peers_settle(struct sl_fabric *fabric) {
     fabric->peers_changed = false;
     struct sl_peer **at = &fabric->peers;
@@ -456,7 +459,7 @@ void sl_peers_settle(struct sl_fabric *fabric) {
             } else if (peer->goodbye) {
                 sl_peer_close(peer, SL_ERR_PEER_LOST, "the peer has stopped");
             } else if (peer->connector && peer->epoch != 0 && peer->epoch != peer->wanted) {
-                peer->parting = true; // nobody is lost: the one we wanted was not there
+                peer->parting = true; // no loss: the wanted process was not there
                 sl_peer_close(peer, SL_ERR_PEER_STALE, "another process answers at this address (restarted)");
             }
         }
@@ -471,7 +474,7 @@ void sl_peers_settle(struct sl_fabric *fabric) {
 }
 
 static void on_beaten(struct sl_peer_send *send, enum sl_status status) {
-    (void)status; // a failure is the link's business
+    (void)status; // the link reports a failure
     send->peer->beating = false;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where windows lie. See places.h.
+// Locates windows. See places.h.
 #include "fabric/core/places.h"
 
 #include <string.h>
@@ -25,7 +25,7 @@ static void ask(struct sl_places *places, struct sl_peer *peer, const struct sl_
 enum sl_status sl_places_find(struct sl_places *places, struct sl_peer *peer, const struct sl_wire_ticket *window,
                               struct sl_remote_region **region_out, uint64_t *address_out, struct sl_error *err) {
     *region_out = NULL;
-    if (!peer->ep) { // nothing but the link leads there
+    if (!peer->ep) { // only the link leads there
         return SL_OK;
     }
     if (window->generation == 0) {
@@ -77,7 +77,7 @@ void sl_places_hear(struct sl_places *places, struct sl_peer *peer, const struct
     const size_t at = offsetof(struct sl_wire_look_reply, place);
     memcpy(&reply, look_reply->header, sizeof reply);
     struct sl_seen_place *seen = reply.generation != 0 ? find(places, reply.generation, reply.window_id) : NULL;
-    if (!seen || seen->state != SL_SEEN_ASKED) { // it made room, or nobody asked
+    if (!seen || seen->state != SL_SEEN_ASKED) { // it was replaced, or never asked for
         return;
     }
     if (reply.status == SL_OK) {

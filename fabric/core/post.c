@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how other threads reach the progress thread: commands, and the gate for what may outlive the fabric.
+ * Purpose: how other threads reach the progress thread: commands, and the gate for objects that may outlive the fabric.
  *
- * Design: the progress thread announces that it sleeps (sleeping = true) before its last look for work; a poster first
- *         publishes its work and then looks at `sleeping`; all of that is sequentially consistent, so that one of the two
- *         sees the other.
+ * Design: the progress thread sets sleeping = true before its last poll for work; a poster first publishes its work and
+ *         then reads `sleeping`. All of that is sequentially consistent, so at least one of the two sees the other.
  */
 #include <stdlib.h>
 #include <unistd.h>
@@ -14,7 +13,7 @@
 void sl_fabric_wake(struct sl_fabric *fabric) {
     if (atomic_load(&fabric->sleeping)) {
         uint64_t one = 1;
-        ssize_t n = write(fabric->wake_fd, &one, sizeof one); // EAGAIN: it has been told often enough
+        ssize_t n = write(fabric->wake_fd, &one, sizeof one); // EAGAIN: enough wakeups are pending
         (void)n;
     }
 }

@@ -2,11 +2,11 @@
 /*
  * Purpose: the progress thread, from its start to its stop.
  *
- * Design: it turns one loop: commands of other threads, UCX, links, the clock (heartbeats, deadlines), and what
- *         the verbs have under way. When nothing has moved for SPIN_NS it sleeps in poll() on UCX's descriptor, the links'
- *         and an eventfd, never past the next tick: the clock does not depend on new work. How others wake it: post.c.
- *         UCX is started on that thread too, and its creator waits for at most START_NS: a start that hangs keeps
- *         its thread and memory, which cannot be taken from it, and nothing else.
+ * Design: it runs one loop: commands of other threads, UCX, links, the clock (heartbeats, deadlines), and the verbs'
+ *         pending work. When nothing has moved for SPIN_NS it sleeps in poll() on UCX's descriptor, the links' and an
+ *         eventfd, never past the next tick: the clock does not depend on new work. post.c shows how others wake it.
+ *         UCX starts on that thread too, and the creator waits at most START_NS: a start that hangs keeps its thread
+ *         and memory, which cannot be reclaimed, and nothing else.
  */
 #include <poll.h>
 #include <sched.h>
@@ -20,11 +20,11 @@
 #include "base/thread.h"
 #include "fabric/core/ucx.h"
 
-#define START_NS    (20 * SL_NS_PER_S) // UCX that has not started by then never will
+#define START_NS    (20 * SL_NS_PER_S) // a start of UCX that takes longer will never end
 #define SPIN_NS     50000              // of idleness before it sleeps
 #define TICK_MAX_NS (50 * SL_NS_PER_MS)
-#define LINKS_NS    20000 // between two looks at the links where UCX has the messages: a look is a system call
-#define PART_MS     1000  // for the peers to hear BYE and close
+#define LINKS_NS    20000 // between two polls of the links if UCX carries the messages: a poll is a system call
+#define PART_MS     1000  // for the peers to receive BYE and close
 
 // ---- the loop ------------------------------------------------------------------------------------------------------
 
@@ -67,14 +67,14 @@ static bool turn_transports(struct sl_fabric *fabric, int64_t now_ns) {
     return moved;
 }
 
-// One turn. Returns whether anything moved.
+// Runs one turn. Returns true if anything moved.
 static bool turn(struct sl_fabric *fabric, int64_t now_ns) {
     sl_pulse_tick(&fabric->pulse);
     bool moved = sl_fabric_run_commands(fabric);
     moved |= turn_transports(fabric, now_ns);
     if (fabric->peers_changed) {
         for (int i = 0; i < 64 && fabric->ucx && sl_ucx_progress(fabric->ucx); i++) {
-        } // what a lost peer had sent before comes first
+        } // first handle what a lost peer had sent before
         sl_peers_settle(fabric);
     }
     if (now_ns >= fabric->next_tick_ns) {
@@ -100,14 +100,14 @@ static void run(struct sl_fabric *fabric) {
         } else if (now - moved_ns > SPIN_NS) {
             sleep_until_work(fabric, now);
         } else {
-            sched_yield(); // who prepares the next message may be waiting for this very processor
+            sched_yield(); // the thread that prepares the next message may need this processor
         }
     }
 }
 
 // ---- the stop ------------------------------------------------------------------------------------------------------
 
-// Turn until `done` or for at most ms.
+// Turns until `done` or for at most ms.
 static bool turn_until(struct sl_fabric *fabric, bool (*done)(const struct sl_fabric *fabric), int64_t ms) {
     int64_t deadline = sl_deadline_in_ms(ms);
     while (!done(fabric)) {
@@ -150,12 +150,12 @@ static void part(struct sl_fabric *fabric) {
         if (peer->state == PEER_UP) {
             sl_peer_tell(peer, SL_WIRE_BYE, NULL, 0);
         } else {
-            sl_peer_close(peer, SL_ERR_CANCELLED, "this fabric stops"); // nobody there whom BYE could reach
+            sl_peer_close(peer, SL_ERR_CANCELLED, "this fabric stops"); // BYE cannot reach it
         }
     }
     turn_until(fabric, sends_over, 200);
-    // Whoever hears BYE closes. Were we to close first, the news of it, which over shared memory takes another way than
-    // messages, could overtake BYE: a peer that was not scheduled for a while would take an orderly stop for a loss.
+    // A peer that gets BYE closes. If we closed first, that could overtake BYE, because over shared memory it travels
+    // another way than messages: a peer that was not scheduled for a while would report an orderly stop as a loss.
     turn_until(fabric, peers_over, PART_MS);
     for (struct sl_peer *peer = fabric->peers; peer; peer = peer->next) {
         sl_peer_close(peer, SL_ERR_CANCELLED, "this fabric stops");
@@ -165,7 +165,7 @@ static void part(struct sl_fabric *fabric) {
     }
 }
 
-// Everybody is told, everything is closed; then no callback can come any more.
+// Tells all peers and verbs and closes everything; after that no callback can run any more.
 static void wind_down(struct sl_fabric *fabric) {
     sl_gate_shut(fabric->gate);
     sl_fabric_run_commands(fabric);
@@ -227,7 +227,7 @@ static void *progress_main(void *arg) {
     fabric->start_error.status = status;
     pthread_cond_broadcast(&fabric->changed);
     pthread_mutex_unlock(&fabric->lock);
-    if (abandoned) { // nobody waits any more: this thread owns everything
+    if (abandoned) { // the creator has given up: this thread owns everything
         if (status == SL_OK) {
             stop_transports(fabric);
         }
@@ -274,7 +274,7 @@ void sl_fabric_stop(struct sl_fabric *fabric) {
     atomic_store(&fabric->stopping, true);
     sl_fabric_wake(fabric);
     pthread_join(fabric->thread, NULL);
-    if (!fabric->peers) { // else UCX still holds pointers into it
+    if (!fabric->peers) { // else UCX still has pointers into it
         sl_fabric_free(fabric);
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: which region of ours something lies in.
+// Purpose: finds the region of ours that contains given memory.
 #include "fabric/core/core.h"
 
-// Regions are never taken off the list before the fabric stops, so the result may be used without the lock.
+// Regions stay on the list until the fabric stops, so the result may be used without the lock.
 struct sl_region *sl_fabric_region(struct sl_fabric *fabric, const void *data, size_t bytes) {
     pthread_mutex_lock(&fabric->lock);
     struct sl_region *region = fabric->regions;

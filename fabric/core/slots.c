@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: numbers for what messages name: the lowest that is free, so that the table stays as small as the most that were
- *          there at once.
+ * Purpose: numbers for objects that messages name: the lowest free one is used, so that the table is no larger than the
+ *          most objects at one time.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ static bool grow(struct sl_slots *slots) {
 
 bool sl_slots_take(struct sl_slots *slots, void *item, uint32_t *id_out) {
     pthread_mutex_lock(&slots->lock);
-    uint32_t id = slots->first_free; // no lower one is
+    uint32_t id = slots->first_free; // no lower one is free
     while (id < slots->n && slots->at[id]) {
         id++;
     }

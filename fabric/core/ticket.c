@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: tickets: what a fabric hands out so that others may reach a piece of its memory, a grant or a window, as bytes
- *          for the control plane.
+ * Purpose: tickets: the bytes for the control plane with which others may reach a piece of a fabric's memory, a grant
+ *          or a window.
  *
- * Design: a ticket is a name: who the owner is, which grant or window, and 128 random bits that show that its bearer was given it.
- *         Where the memory lies it does not say: the owner tells its bearer, over the connection to it. So a ticket that was
- *         edited on its way opens nothing, and needs no signature. Its digest is for accidents: mangled it is refused at once. The
- *         kind is in the magic, so that a window's ticket is no grant's.
+ * Design: a ticket is a name: the owner, the grant or window, and 128 random bits that prove that its bearer was given
+ *         it. It does not contain the memory's address: the owner sends that to the bearer, over their connection. So a
+ *         modified ticket opens nothing, and needs no signature. The digest catches accidents: a damaged ticket is
+ *         refused at once. The magic has the kind, so a window's ticket cannot pass for a grant's.
  */
 #include <errno.h>
 #include <stdlib.h>

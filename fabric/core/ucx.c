@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: UCX started and stopped: its configuration, its process-wide habits.
+ * Purpose: starts and stops UCX; sets its configuration and its process-wide behavior.
  *
- * Design: settings go through ucp_config_modify(), most of those of the transports too. Two of them UCX 1.13 takes
- *         neither that way (it says "invalid configuration") nor from an environment prefix of our own; they are put
- *         into the environment, where a value that is there already wins.
+ * Design: settings go through ucp_config_modify(), including most of those of the transports. UCX 1.13 accepts two of
+ *         them neither that way (it says "invalid configuration") nor from an environment prefix of our own; these go
+ *         into the environment, where an existing value wins.
  *
- * Memory hooks are only needed by registration caches of RDMA devices; elsewhere they are turned off, because they
- * rewrite munmap() under the feet of the sanitizers.
+ * Only registration caches of RDMA devices need memory hooks; elsewhere they are turned off, because they rewrite
+ * munmap() while sanitizers use it.
  */
 #include "fabric/core/ucx.h"
 
@@ -36,7 +36,8 @@ static bool same_host(const struct sockaddr *a, const struct sockaddr_storage *b
            memcmp(&((const struct sockaddr_in6 *)a)->sin6_addr, &((const struct sockaddr_in6 *)b)->sin6_addr, 16) == 0;
 }
 
-// The network interface that has the listening address, for ucx-tcp, which would else use every interface. "all": unknown.
+// Finds the network interface that has the listening address, for ucx-tcp, which would else use every interface. "all":
+// unknown.
 static void find_device(const struct sl_fabric *fabric, char *device_out, size_t bytes) {
     struct ifaddrs *all = NULL;
     snprintf(device_out, bytes, "all");
@@ -59,7 +60,7 @@ static ucs_log_func_rc_t log_of_ucx(const char *file, unsigned line, const char 
     (void)file, (void)line, (void)function, (void)component;
     char text[512];
     vsnprintf(text, sizeof text, message, args);
-    if (level <= UCS_LOG_LEVEL_WARN) { // what it says of lost connections is said better by us
+    if (level <= UCS_LOG_LEVEL_WARN) { // we report lost connections better ourselves
         sl_log_debug("ucx", "%s", text);
     }
     return UCS_LOG_FUNC_RC_STOP;
@@ -69,7 +70,7 @@ static void tame(void) {
     ucs_log_push_handler(log_of_ucx);
     static const int signals[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
-        ucs_debug_disable_signal(signals[i]); // crashes are reported by whoever the program chose
+        ucs_debug_disable_signal(signals[i]); // the program chooses its own crash handler
     }
     setenv("UCX_POSIX_ERROR_HANDLING", "y", 0); // else an endpoint that reports failures never uses shared memory
 }
@@ -95,15 +96,15 @@ static enum sl_status configure(const struct sl_fabric *fabric, enum sl_transpor
         {"TLS", tls},
         {"NET_DEVICES", device},
         {"KEEPALIVE_INTERVAL", "1s"},
-        {"TX_SEG_SIZE", "64K"}, // tcp: 8 KiB by default, which is twice the system calls
+        {"TX_SEG_SIZE", "64K"}, // tcp: the default of 8 KiB takes more than twice the system calls
         {"RX_SEG_SIZE", "256K"},
         {"KEEPIDLE", "1s"},
         {"KEEPINTVL", "500ms"},
         {"KEEPCNT", "3"},
-        {"RESOLVE_REMOTE_EP_ID", "y"}, // at once, not when it is first needed: sl_ucx_connect()
+        {"RESOLVE_REMOTE_EP_ID", "y"}, // at once, not at first use: sl_ucx_connect()
         {"MAX_EAGER_RAILS", "1"},
         {"MAX_RNDV_RAILS", "1"},
-        // Over tcp the receiver's answer to a rendezvous lets the sender write the socket straight from the pieces.
+        // Over tcp the receiver's answer to a rendezvous lets the sender write the pieces to the socket without a copy.
         {"RNDV_SCHEME", transport == SL_TRANSPORT_UCX_TCP ? "put_zcopy" : "auto"},
     };
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
@@ -137,7 +138,7 @@ static enum sl_status init_context(const struct sl_fabric *fabric, enum sl_trans
     return SL_OK;
 }
 
-// Which of UCX's transports: shared memory for all, RDMA where it is.
+// Selects UCX's transports: shared memory for all, RDMA if there is any.
 static enum sl_status start_context(struct sl_fabric *fabric, ucp_context_h *context_out, struct sl_error *err) {
     static const char *const rdma_only = "rc,dc", *const shared = "posix,self", *const both = "rc,dc,ud,posix,self",
                              *const both_and_cuda = "rc,dc,ud,posix,self,cuda_copy,gdr_copy";
@@ -145,7 +146,7 @@ static enum sl_status start_context(struct sl_fabric *fabric, ucp_context_h *con
     if (transport == SL_TRANSPORT_UCX_TCP || transport == SL_TRANSPORT_SHM) {
         return init_context(fabric, transport, transport == SL_TRANSPORT_SHM ? shared : "tcp,self", context_out, err);
     }
-    // Asked for nothing but RDMA, UCX says whether there is any.
+    // UCX says whether there is RDMA if it is asked for nothing else.
     ucp_context_h probe = NULL;
     fabric->has_rdma = init_context(fabric, SL_TRANSPORT_RDMA, rdma_only, &probe, err) == SL_OK;
     if (fabric->has_rdma) {
@@ -161,7 +162,7 @@ static enum sl_status start_context(struct sl_fabric *fabric, ucp_context_h *con
                         context_out, err);
 }
 
-// By the protocols of before 1.16, short puts read their memory with the processor.
+// With the protocols of versions before 1.16, short puts read their memory with the processor.
 bool sl_ucx_puts_from_devices(char *version_out, size_t bytes) {
     unsigned major = 0, minor = 0, release = 0;
     ucp_get_version(&major, &minor, &release);
@@ -169,7 +170,8 @@ bool sl_ucx_puts_from_devices(char *version_out, size_t bytes) {
     return major > 1 || minor >= 16;
 }
 
-// Asked of a context with all transports: those of CUDA are no use without what we list, but UCX has them or has not.
+// Checks a context with all transports: those of CUDA cannot be used without the ones that we list, but UCX either has
+// them or not.
 bool sl_ucx_knows_cuda(const struct sl_fabric *fabric) {
     ucp_context_h probe = NULL;
     char version[32];

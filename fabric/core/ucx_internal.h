@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what ucx.c, its start and its stop, and ucx_transfer.c, endpoints and what moves over them, share.
+// Purpose: shared by ucx.c, its start and its stop, and ucx_transfer.c, endpoints and transfers.
 #pragma once
 
 #include <ucp/api/ucp.h>

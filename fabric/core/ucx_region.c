@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: memory that UCX knows at both ends: regions of ours, and regions of peers attached here.
+ * Purpose: memory that UCX knows at both ends: our regions, and regions of peers attached here.
  *
- * Design: what a peer says of its memory is read by UCX, which believes every length in a key, and turns any address that is
- *         asked about into one of ours, wherever that leads. So a key lies in front of as many zeros as UCX could read, and what
- *         an attached region covers is not taken from the peer: it is the mapping that came to be when the key was unpacked.
+ * Design: UCX parses a peer's key without checks. It trusts every length in the key, and translates any address into
+ *         our address space, even one outside of the region. So a key is followed by as many zeros as UCX could read,
+ *         and the range of an attached region is not taken from the peer: it is the mapping that appeared when the key
+ *         was unpacked.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 #include "base/log.h"
 #include "fabric/core/ucx_internal.h"
 
-// UCX reads a key's lengths from the key: a byte each, of at most 64 kinds of memory domains.
+// UCX reads a key's lengths from the key: one byte each, for at most 64 memory domains.
 #define KEY_READ_MAX_BYTES ((size_t)64 * 256 + SL_PLACE_KEY_MAX_BYTES)
 
 // ---- regions of ours -------------------------------------------------------------------------------------------------
@@ -43,7 +44,8 @@ enum sl_status sl_ucx_map(struct sl_fabric *fabric, size_t bytes, struct sl_regi
     return SL_OK;
 }
 
-// For sending: nobody is told a key of it, and one that is guessed opens nothing. For what arrives: who knows the key may write, not read.
+// Registers memory. For sending: no peer gets a key, and a guessed one opens nothing. For arrival: the holder of the
+// key may write, not read.
 enum sl_status sl_ucx_register(struct sl_fabric *fabric, struct sl_region *region, struct sl_error *err) {
     ucp_mem_map_params_t params = {
         .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_PROT |
@@ -79,7 +81,7 @@ void sl_ucx_unmap(struct sl_fabric *fabric, struct sl_region *region) {
 
 // ---- regions of peers ------------------------------------------------------------------------------------------------
 
-struct mappings { // that are shared with others, of this process
+struct mappings { // shared mappings of this process
     size_t n, capacity;
     struct {
         uintptr_t begin, end;
@@ -101,7 +103,7 @@ static bool add_mapping(struct mappings *mappings, uintptr_t begin, uintptr_t en
     return true;
 }
 
-// As the kernel lists them. False: they cannot be known.
+// Reads them from the kernel. False: they cannot be listed.
 static bool list_mappings(struct mappings *mappings) {
     FILE *file = fopen("/proc/self/maps", "r");
     char *line = NULL;
@@ -122,7 +124,7 @@ static bool list_mappings(struct mappings *mappings) {
     return known;
 }
 
-// The mapping that `at` lies in, and that was not there before.
+// Finds the mapping that contains `at` and did not exist before.
 static bool find_new(const struct mappings *before, const struct mappings *after, uintptr_t at,
                      struct sl_remote_region *region) {
     for (size_t i = 0; i < after->n; i++) {
@@ -154,9 +156,9 @@ static ucs_status_t unpack(struct sl_peer *peer, const struct sl_place *place, u
 }
 
 /*
- * Attach the owner's region, and find out whether a put to it is more than an emulation. ucp_rkey_ptr() succeeds exactly when
- * the region has been attached to this process's address space: shared memory, really mapped. Whether puts then take that way is a
- * matter of the endpoint's lanes.
+ * Attaches the owner's region, and finds out whether a put to it is real or emulated. ucp_rkey_ptr() succeeds exactly
+ * when the region has been attached to this process's address space, that is, shared memory is mapped. The endpoint's
+ * lanes decide whether puts then use that.
  */
 enum sl_status sl_ucx_attach(struct sl_peer *peer, const struct sl_place *place, struct sl_remote_region *region,
                              struct sl_error *err) {

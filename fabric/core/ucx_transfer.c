@@ -2,8 +2,8 @@
 /*
  * Purpose: endpoints of UCX, messages over them, and one-sided transfers.
  *
- * Design: a message begins with the number that its receiver gave the sender over their link. Numbers are random: who has
- *         not been told one is nobody, and what it sends is dropped.
+ * Design: a message begins with the number that its receiver gave the sender over their link. Numbers are random:
+ *         messages without a known number are dropped.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,7 +63,7 @@ static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status) {
 }
 
 static void on_met(void *request, ucs_status_t status, void *user_data) {
-    (void)status; // of one that failed nothing more is under way
+    (void)status; // after a failure nothing is pending
     struct sl_peer *peer = user_data;
     peer->n_operations--;
     peer->ep_met = true;
@@ -71,10 +71,10 @@ static void on_met(void *request, ucs_status_t status, void *user_data) {
 }
 
 /*
- * UCX 1.13 pairs two endpoints by a request of each, which may cross. A request that comes when its endpoint is closed is answered
- * by a new one; the other side, where our own request has told of the closed one, then ends its process (ucp_ep.inl: `remote_id ==
- * ucp_ep_ext_control(ep)->remote_ep_id', from ucp_wireup_process_reply()). Its request comes before its answer to ours, and no flush
- * ends before that answer.
+ * UCX 1.13 pairs two endpoints by one request of each side; the two may cross. A request that arrives after its
+ * endpoint was closed is answered by a new endpoint. The other side, to which our own request announced the closed one,
+ * then aborts its process (ucp_ep.inl: `remote_id == ucp_ep_ext_control(ep)->remote_ep_id', from
+ * ucp_wireup_process_reply()). Its request arrives before its answer to ours, and no flush ends before that answer.
  */
 static void await_meeting(struct sl_peer *peer) {
     const ucp_request_param_t with = {
@@ -116,8 +116,8 @@ bool sl_ucx_is_disconnected(struct sl_peer *peer) {
 }
 
 /*
- * The transport that carries one-sided writes of an endpoint. UCX 1.13 has no query for it, but prints it: a line such
- * as "lane[1]: 0:rc_mlx5/mlx5_0:1.0 md[0] -> ... rma#0 am". tcp counts only when nothing better is there.
+ * Returns the transport of an endpoint's one-sided writes. UCX 1.13 has no query for it, but prints it: a line such as
+ * "lane[1]: 0:rc_mlx5/mlx5_0:1.0 md[0] -> ... rma#0 am". tcp counts only if there is nothing better.
  */
 void sl_ucx_transport(const struct sl_peer *peer, char *name_out, size_t name_bytes) {
     char *text = NULL;
@@ -142,7 +142,7 @@ void sl_ucx_transport(const struct sl_peer *peer, char *name_out, size_t name_by
 
 // ---- messages --------------------------------------------------------------------------------------------------------
 
-// Where data lies in a region a transfer is spared its registration.
+// Passes the handle of the region that contains the data, so that the transfer need not register it.
 static void use_region(struct sl_fabric *fabric, const void *data, size_t bytes, ucp_request_param_t *with) {
     const struct sl_region *region = sl_fabric_region(fabric, data, bytes);
     if (region && region->handle) {
@@ -227,7 +227,7 @@ bool sl_ucx_receive(struct sl_peer *peer, struct sl_message *message, void *to, 
     peer->n_operations++;
     void *descriptor = (void *)(uintptr_t)message->data;
     void *request = ucp_am_recv_data_nbx(peer->fabric->ucx->worker, descriptor, to, message->bytes, &with);
-    if (!UCS_PTR_IS_PTR(request)) { // over already, well or badly
+    if (!UCS_PTR_IS_PTR(request)) { // ended already, successfully or not
         received(receive, UCS_PTR_STATUS(request), message->bytes);
     }
     return true;
@@ -255,7 +255,7 @@ static ucp_request_param_t param_of(struct sl_peer_op *op) {
         .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA, .cb.send = on_op, .user_data = op};
 }
 
-// Of a device's memory: as the network sees it, and what it is.
+// Returns device memory as the network sees it, and sets its type.
 static const void *seen(struct sl_fabric *fabric, const void *data, size_t bytes, ucp_request_param_t *with) {
     const struct sl_region *region = sl_fabric_region(fabric, data, bytes);
     if (!region || !region->seen) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the table of verbs: made when the fabric is, with a state and a place in every peer for each.
+ * Purpose: the table of verbs, made with the fabric, with each verb's own state and per-peer state.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static uint64_t *find_fault(struct sl_fabric *fabric, const char *name) {
     return NULL;
 }
 
-// "corrupt:3,drop_final:1,stall:2"
+// Parses "corrupt:3,drop_final:1,stall:2".
 static enum sl_status inject(struct sl_fabric *fabric, const char *text, struct sl_error *err) {
     while (text && *text) {
         int used = 0;

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: every byte that two fabrics say to each other, and the ticket that goes through the control plane.
+ * Purpose: the messages between two fabrics, and the ticket that goes through the control plane.
  *
- * Design: fixed structs in little endian, copied in and out with memcpy because headers may come unaligned.
- *         Sizes are pinned. A message that is shorter than its struct is dropped before any field is believed.
+ * Design: fixed structs in little endian, copied in and out with memcpy because headers may be unaligned. Sizes are
+ *         pinned. A message that is shorter than its struct is dropped before any field is used.
  *
- *      HELLO    both ways, first on a link: who am I, whom did I want, how else can I be reached
- *      BEAT     both ways, over the link: still there
+ *      HELLO    both ways, first on a link: my epoch, the epoch that I want, my other addresses
+ *      BEAT     both ways, over the link: heartbeat
  *      BYE      both ways: this fabric stops on purpose
  *      CLAIM    sender -> owner: this ship is the one that writes into the grant, and whether it could put
- *      PLACE    owner -> sender, where both could: where to put. A ticket does not say: it travels through others
+ *      PLACE    owner -> sender, if both could: where to put. A ticket does not say: it travels through third parties
  *      SEGMENT  sender -> owner: bytes (active message), or the notice that they have been put, and their digest
- *      FINAL    sender -> owner: how much that was, and the header
- *      QUERY    sender -> owner: what became of my ship? (an answer may have been lost)
- *      ABORT    sender -> owner: the ship is over and no put of it is under way any more
- *      ANSWER   owner -> sender: go on, done, or refused and why
+ *      FINAL    sender -> owner: the total size, and the header
+ *      QUERY    sender -> owner: asks for the result of my ship (an answer may have been lost)
+ *      ABORT    sender -> owner: the ship has ended and none of its puts is pending
+ *      ANSWER   owner -> sender: go on, done, or refused with the reason
  *
  *      REQUEST     requester -> responder: a body
  *      REPLY       responder -> requester: the reply, or why there is none
- *      CANCEL      requester -> responder: nobody waits for the reply any more
- *      LOOK        reader -> owner: where does the window lie? For reads without a message
- *      LOOK_REPLY  owner -> reader: there, or nowhere that you could reach, or why not
+ *      CANCEL      requester -> responder: the reply is not wanted any more
+ *      LOOK        reader -> owner: asks for the window's address, for reads without a message
+ *      LOOK_REPLY  owner -> reader: the address, or that you cannot reach it, or a refusal
  *      READ        reader -> owner: ranges of a window
- *      READ_REPLY  owner -> reader: their bytes, one behind the other, or why not
+ *      READ_REPLY  owner -> reader: their bytes in order, or a refusal
  */
 #pragma once
 
@@ -58,32 +58,32 @@ enum sl_wire_id {
 
 #define SL_SEGMENT_MAX_BYTES (512u << 10) // destination bytes under one digest, and of one active message
 #define SL_SEGMENT_MAX_PARTS 256          // source ranges gathered into one segment
-#define SL_PART_MAX_BYTES    (32u << 10)  // digested, and then sent while it is still in the cache
+#define SL_PART_MAX_BYTES    (32u << 10)  // hashed, and then sent while still in the cache
 #define SL_HEADER_MAX_BYTES  (16u << 20)
 #define SL_ANSWER_TEXT_BYTES 200
 
 struct sl_wire_hello {
     uint32_t magic;
     uint32_t version;
-    uint64_t epoch;  // of the one who speaks
+    uint64_t epoch;  // of the sender
     uint64_t wanted; // the epoch that the connector expects to meet; the acceptor repeats it
     int64_t heartbeat_ms;
     uint64_t host_id; // hash of the kernel's boot id: equal on one host
-    uint64_t number;  // that is to stand in front of every message over UCX
+    uint64_t number;  // must start every message over UCX
     uint32_t address_bytes;
     uint32_t zero;
 };
 static_assert(sizeof(struct sl_wire_hello) == 56, "wire");
 #define SL_HELLO_ADDRESS_MAX_BYTES 1024
-#define SL_EPOCH_OF_ANOTHER        ((uint64_t)2) // what a stranger who wants another epoch is told: epochs are odd
+#define SL_EPOCH_OF_ANOTHER        ((uint64_t)2) // sent to a peer that wants another epoch: real epochs are odd
 
-// 128 random bits, of a grant or a window: who has been given them, in a ticket, may claim it or read from it.
+// 128 random bits of a grant or a window: a peer that has them, from a ticket, may claim it or read from it.
 struct sl_wire_secret {
     uint64_t bits[2];
 };
 static_assert(sizeof(struct sl_wire_secret) == 16, "wire");
 
-// Which ship into which grant. In every message below.
+// Identifies a ship into a grant. In every message below.
 struct sl_wire_key {
     uint64_t generation;
     uint64_t ship_id;
@@ -95,13 +95,14 @@ static_assert(sizeof(struct sl_wire_key) == 24, "wire");
 struct sl_wire_claim {
     struct sl_wire_key key;
     struct sl_wire_secret secret;
-    uint32_t one_sided; // 1: the sender could put. 0: messages, also from one that was told where to put, and cannot
+    uint32_t one_sided; // 1: the sender could put. 0: messages, also from a sender that was told where to put but
+                        // cannot
     uint32_t zero;
 };
 static_assert(sizeof(struct sl_wire_claim) == 48, "wire");
 
 #define SL_PLACE_KEY_MAX_BYTES 384
-// Where memory of the one who speaks lies. Followed by key[key_bytes], of UCX.
+// Address of the sender's memory. Followed by key[key_bytes], of UCX.
 struct sl_wire_place {
     uint64_t address;
     uint64_t bytes;
@@ -152,13 +153,13 @@ static_assert(sizeof(struct sl_wire_abort) == 32, "wire");
 #define SL_ANSWER_TO_QUERY   2u
 struct sl_wire_answer {
     struct sl_wire_key key;
-    int32_t status; // SL_INPROGRESS: the claim stands; SL_OK: complete; else the reason why not
+    int32_t status; // SL_INPROGRESS: the claim stands; SL_OK: complete; else why it is refused
     uint32_t flags;
     char text[SL_ANSWER_TEXT_BYTES];
 };
 static_assert(sizeof(struct sl_wire_answer) == 232, "wire");
 
-#define SL_EAGER_MAX_BYTES ((size_t)256 << 10) // requests, replies: sent without asking, for a rendezvous costs a round
+#define SL_EAGER_MAX_BYTES ((size_t)256 << 10) // requests, replies: sent without a rendezvous, which costs a round trip
 // Its payload is the body.
 struct sl_wire_request {
     uint64_t id;
@@ -187,7 +188,7 @@ struct sl_wire_read {
     uint64_t generation;
     struct sl_wire_secret secret;
     uint32_t window_id;
-    uint32_t slot; // of the reader, who tells successive users of it apart by the serial number
+    uint32_t slot; // of the reader; successive users of the slot have different serial numbers
     uint32_t serial;
     uint32_t n_ranges;
 };
@@ -202,7 +203,7 @@ static_assert(sizeof(struct sl_wire_range) == 16, "wire");
 struct sl_wire_read_reply {
     uint32_t slot;
     uint32_t serial;
-    int32_t status; // SL_OK, or why not
+    int32_t status; // SL_OK, or the reason of the refusal
     uint32_t zero;
 };
 static_assert(sizeof(struct sl_wire_read_reply) == 16, "wire");
@@ -218,18 +219,18 @@ static_assert(sizeof(struct sl_wire_look) == 32, "wire");
 struct sl_wire_look_reply {
     uint64_t generation;
     uint32_t window_id;
-    int32_t status; // SL_OK; SL_ERR_UNSUPPORTED: by messages; else why not
+    int32_t status; // SL_OK; SL_ERR_UNSUPPORTED: by messages; else the reason of the refusal
     struct sl_wire_place place;
 };
 static_assert(sizeof(struct sl_wire_look_reply) == 40, "wire");
 
 #define SL_WIRE_TICKET_MAX_BYTES 512
 /*
- * The name of a grant or a window: whose, which, how large. No address and no key: nothing that is wrong in it leads anywhere but to
- * a refusal by its owner. Followed by address[address_bytes] (no terminator), of the owner's fabric.
+ * The name of a grant or a window: owner, number, size. No address and no key: whatever is wrong in it leads only to a
+ * refusal by its owner. Followed by address[address_bytes] (no terminator) of the owner's fabric.
  */
 struct sl_wire_ticket {
-    uint64_t digest; // of everything behind it: a ticket mangled on its way is refused, not unpacked
+    uint64_t digest; // of all bytes after it: a damaged ticket is refused
     uint32_t magic;
     uint32_t version;
     uint64_t epoch;

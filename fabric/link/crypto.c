@@ -10,7 +10,7 @@
 #if SLUICE_IPSEC_MB
 #include "fabric/link/gcm_provider.h"
 
-// What a processor refuses is left to OpenSSL's own.
+// Adds the fast AES-GCM; if the processor cannot run it, OpenSSL's own stays in use.
 static void add_gcm(struct sl_crypto *crypto) {
     if (OSSL_PROVIDER_add_builtin(crypto->library, SL_GCM_PROVIDER, sl_gcm_provider) == 1) {
         crypto->gcm = OSSL_PROVIDER_load(crypto->library, SL_GCM_PROVIDER);

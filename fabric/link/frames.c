@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: frames onto the socket and off it.
+ * Purpose: writes frames to the socket and reads them from it.
  *
- * Design: writing gathers what is queued into one system call, as far as the kernel takes it; behind TLS, a batch of
- *         records, and what is in them counts as written when the kernel has all of them. Reading looks for prefix and
- *         header in the link's buffer; data that is longer than SL_LINK_WHOLE_MAX goes where the owner of the frame says,
- *         first what the buffer already has of it, then from the socket by itself. What a turn reads of one link is bounded:
- *         the others, and the clock, come next.
+ * Design: writing gathers the queue into one system call, as far as the kernel takes it. With TLS it writes a batch of
+ *         records, whose content counts as written when the kernel has all of them. Reading looks for prefix and header
+ *         in the link's buffer. Data longer than SL_LINK_WHOLE_MAX goes to the address that the frame's receiver gives:
+ *         first the part that is already in the buffer, then straight from the socket. Reads of one link per turn are
+ *         bounded, so that other links and the clock get their turn.
  */
 #include <assert.h>
 #include <errno.h>
@@ -16,10 +16,10 @@
 
 #include "fabric/link/link_internal.h"
 
-#define N_PARTS     256                // of one system call
-#define SHARE_BYTES ((size_t)1 << 20)  // that a turn reads of one link
-#define DROP_BYTES  ((size_t)16 << 10) // at once, of what nobody wants
-#define LONG_BYTES  ((size_t)12 << 10) // of a part: to copy it beside others costs more than a record of its own
+#define N_PARTS     256                // per system call
+#define SHARE_BYTES ((size_t)1 << 20)  // read from one link per turn
+#define DROP_BYTES  ((size_t)16 << 10) // per read, of dropped data
+#define LONG_BYTES  ((size_t)12 << 10) // of a part: copying it beside others costs more than its own record
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the wire format is the memory format of little endian");
 static_assert(sizeof(struct sl_link_prefix) == sizeof((struct sl_link_send *)NULL)->prefix, "wire");
@@ -41,7 +41,7 @@ static size_t total(const struct sl_link_send *send) {
     return sizeof send->prefix + send->header_bytes + send->bytes;
 }
 
-// What is left of a send, from iov[n] on. Returns the new n.
+// Lists the unsent rest of a send, from iov[n] on. Returns the new n.
 static size_t list(const struct sl_link_send *send, struct iovec *iov, size_t n) {
     const size_t ends[] = {sizeof send->prefix, sizeof send->prefix + send->header_bytes};
     if (send->n_written < ends[0]) {
@@ -58,7 +58,7 @@ static size_t list(const struct sl_link_send *send, struct iovec *iov, size_t n)
     return n;
 }
 
-// `bytes` of what is queued have been written.
+// Removes `bytes` written bytes from the queue.
 static void advance(struct sl_link *link, size_t bytes) {
     while (link->first && link->state == LINK_OPEN) {
         struct sl_link_send *send = link->first;
@@ -85,7 +85,7 @@ static void advance(struct sl_link *link, size_t bytes) {
     }
 }
 
-// What is queued, as one list. Returns the number of its parts.
+// Lists the queue as one list. Returns the number of its parts.
 static size_t list_all(const struct sl_link *link, struct iovec *iov) {
     size_t n = 0;
     for (const struct sl_link_send *send = link->first; send && n < N_PARTS; send = send->next) {
@@ -94,7 +94,7 @@ static size_t list_all(const struct sl_link *link, struct iovec *iov) {
     return n;
 }
 
-// One system call. False: the kernel has no more room.
+// Makes one system call. False: the kernel has no more room.
 static bool write_clear(struct sl_link *link) {
     struct iovec iov[N_PARTS];
     size_t n = list_all(link, iov), bytes = 0;
@@ -116,12 +116,12 @@ static bool write_clear(struct sl_link *link) {
     return true;
 }
 
-// What is left of a list.
+// The unprocessed rest of a list.
 struct rest {
     struct iovec *part, *end;
 };
 
-// At most `most` bytes of its first part.
+// Takes at most `most` bytes of its first part.
 static struct iovec take(struct rest *rest, size_t most) {
     struct iovec *part = rest->part;
     struct iovec taken = {part->iov_base, part->iov_len < most ? part->iov_len : most};
@@ -130,7 +130,7 @@ static struct iovec take(struct rest *rest, size_t most) {
     return taken;
 }
 
-// What goes into the next record: of a long part from where it lies, short ones side by side, up to the next long one.
+// Returns the next record: part of a long part in place, or short parts copied side by side, up to the next long one.
 static struct iovec take_record(struct rest *rest, uint8_t *record) {
     if (rest->part->iov_len >= LONG_BYTES) {
         return take(rest, SL_LINK_RECORD_BYTES);
@@ -144,7 +144,7 @@ static struct iovec take_record(struct rest *rest, uint8_t *record) {
     return (struct iovec){record, n};
 }
 
-// Records of what is queued into TLS's buffer, which is empty.
+// Writes the queue as records into TLS's buffer, which is empty.
 static void seal(struct sl_link *link) {
     struct iovec iov[N_PARTS];
     struct rest rest = {iov, iov + list_all(link, iov)};
@@ -158,7 +158,7 @@ static void seal(struct sl_link *link) {
     }
 }
 
-// The records that are there to the kernel; then the next ones. False: the kernel has no more room.
+// Flushes the sealed records to the kernel; then seals the next ones. False: the kernel has no more room.
 static bool write_tls(struct sl_link *link) {
     enum sl_status status = sl_tls_flush(link->ssl);
     if (status == SL_AGAIN) {
@@ -178,7 +178,7 @@ static bool write_tls(struct sl_link *link) {
 }
 
 void sl_link_write(struct sl_link *link) {
-    if (link->writing) { // a send that is done sends another: the loop below has it
+    if (link->writing) { // a send's done() may send another: the loop below handles it
         return;
     }
     link->writing = true;
@@ -209,8 +209,7 @@ void sl_link_send(struct sl_link *link, struct sl_link_send *send) {
     bool first = link->first == NULL;
     *link->last = send;
     link->last = &send->next;
-    if (first &&
-        link->state == LINK_OPEN) { // else it waits for the connection, or behind what the kernel has no room for
+    if (first && link->state == LINK_OPEN) { // else it waits for the connection, or for room in the kernel
         sl_link_write(link);
     }
 }
@@ -243,7 +242,7 @@ void sl_link_end_traffic(struct sl_link *link, enum sl_status status) {
     received(link, status);
 }
 
-// From the socket. 0: nothing there now, or the link is lost.
+// Reads from the socket. 0: no data now, or the link is lost.
 static size_t read_some(struct sl_link *link, void *to, size_t bytes) {
     if (link->ssl) {
         enum sl_status status = SL_OK;
@@ -275,7 +274,7 @@ static size_t read_some(struct sl_link *link, void *to, size_t bytes) {
 void sl_link_drop(struct sl_link *link) {
     uint8_t dropped[DROP_BYTES];
     for (size_t share = 0; link->state == LINK_ENDING && share < SHARE_BYTES; share += sizeof dropped) {
-        ssize_t n = recv(link->fd, dropped, sizeof dropped, 0); // below TLS: nobody looks at it
+        ssize_t n = recv(link->fd, dropped, sizeof dropped, 0); // below TLS: the bytes are dropped unread
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
             return;
         }
@@ -286,7 +285,7 @@ void sl_link_drop(struct sl_link *link) {
     }
 }
 
-// What the buffer or the socket has of data on its way. Returns how much came.
+// Reads the pending data of a frame from the buffer or the socket. Returns how much came.
 static size_t read_data(struct sl_link *link) {
     size_t n = link->n_buffered - link->n_taken;
     n = n < link->n_missing ? n : (size_t)link->n_missing;
@@ -322,8 +321,8 @@ static const char *fault_of(const struct sl_link *link, const struct sl_link_pre
 }
 
 /*
- * The next frame of the buffer, if all of it that is wanted at once is there. False: more must come first, or the link is
- * lost or closed.
+ * Handles the next frame of the buffer, if all bytes that are needed at once are there. False: more must come first, or
+ * the link is lost or closed.
  */
 static bool take_frame(struct sl_link *link) {
     const uint8_t *at = link->buffer + link->n_taken;
@@ -357,7 +356,7 @@ static bool take_frame(struct sl_link *link) {
     return link->state == LINK_OPEN;
 }
 
-// More of frames into the buffer.
+// Reads more frames into the buffer.
 static size_t fill(struct sl_link *link) {
     if (link->n_taken > 0) {
         memmove(link->buffer, link->buffer + link->n_taken, link->n_buffered - link->n_taken);
@@ -372,7 +371,7 @@ static size_t fill(struct sl_link *link) {
 bool sl_link_read(struct sl_link *link) {
     size_t share = 0;
     while (link->state == LINK_OPEN && share < SHARE_BYTES) {
-        size_t n = 1; // of a frame that the buffer had
+        size_t n = 1; // of a frame in the buffer
         if (link->n_missing > 0) {
             n = read_data(link);
         } else if (!take_frame(link)) {

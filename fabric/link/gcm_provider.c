@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: see gcm_provider.h. The functions are those of provider-cipher(7), with its names behind each.
+ * Purpose: see gcm_provider.h. The functions are those of provider-cipher(7); a comment after each gives its name
+ *          there.
  *
- * Design: a message is init(iv), once update() without a place to write to: the additional data, update()s, final().
- *         ipsec-mb begins a message with IV and additional data at once, so it begins when the first of either comes.
- * Invariants: a key encrypts or decrypts, as in TLS; the state of a message is used once: after final() only init() goes on. A tag
- *         that is wrong is an error of final(), and of nothing else.
- * Threads: as OpenSSL's: one a context. The manager is only read.
+ * Design: a message is init(iv), one update() without an output (the additional data), update()s, final(). ipsec-mb
+ *         begins a message with IV and additional data together, so it begins at the first data or additional data.
+ * Invariants: a key encrypts or decrypts, as in TLS; the state of a message is used once: after final() only init() is
+ *             allowed. A wrong tag is an error of final(), and of nothing else.
+ * Threads: as OpenSSL's: one per context. The manager is only read.
  */
 #include "fabric/link/gcm_provider.h"
 
@@ -23,7 +24,7 @@
 #define IV_BYTES  12
 #define TAG_BYTES 16
 
-// ipsec-mb's functions for one length of keys.
+// ipsec-mb's functions for one key length.
 struct strength {
     size_t key_bytes;
     aes_gcm_pre_t expand;
@@ -40,13 +41,13 @@ struct provider {
 enum stage { NOTHING, READY, BEGUN, OVER };
 
 struct cipher {
-    struct gcm_key_data key; // first: it is aligned
+    struct gcm_key_data key; // first: for its alignment
     const struct strength *by;
     struct gcm_context_data message;
     enum stage stage;
     bool encrypts, has_key, has_tag;
     uint8_t iv[IV_BYTES];
-    uint8_t tag[TAG_BYTES]; // encrypting: of the last message; decrypting: what it should be
+    uint8_t tag[TAG_BYTES]; // encrypting: of the last message; decrypting: the expected one
 };
 
 // ---- a context -------------------------------------------------------------------------------------------------------
@@ -135,7 +136,7 @@ static const OSSL_PARAM *gettable(void *cipher, void *provider) { // gettable_ct
 
 // ---- a message -------------------------------------------------------------------------------------------------------
 
-// Either may come without the other. Without an IV there is no message: one is good for one message alone.
+// Sets key and IV, which may come separately. Without an IV there is no message: an IV serves for one message.
 static int init(struct cipher *it, bool encrypts, const uint8_t *key, size_t key_bytes, const uint8_t *iv,
                 size_t iv_bytes, const OSSL_PARAM params[]) {
     if ((key && key_bytes != it->by->key_bytes) || (iv && iv_bytes != IV_BYTES)) {
@@ -170,7 +171,7 @@ static void begin(struct cipher *it, const uint8_t *additional, size_t bytes) {
     it->stage = BEGUN;
 }
 
-// Also where no additional data came.
+// Begins the message, also without additional data.
 static bool has_begun(struct cipher *it) {
     static const uint8_t none[1];
     if (it->stage == READY) {
@@ -183,7 +184,7 @@ static int update(void *cipher, unsigned char *out, size_t *n_out, size_t out_by
                   size_t bytes) { // update
     struct cipher *it = cipher;
     *n_out = 0;
-    if (!out) { // the additional data, all of it at once
+    if (!out) { // the additional data, all at once
         if (it->stage != READY) {
             return 0;
         }
@@ -230,7 +231,7 @@ static int describe(OSSL_PARAM params[], size_t key_bytes) {
                  {OSSL_CIPHER_PARAM_AEAD, 1},           {OSSL_CIPHER_PARAM_CUSTOM_IV, 1}};
     for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
         OSSL_PARAM *p = OSSL_PARAM_locate(params, facts[i].name);
-        // Numbers and yes or no alike: they fit an int, and OpenSSL asks for what it has room for.
+        // Integers and booleans alike: they fit an int, and OpenSSL asks for the type that it has room for.
         if (p && !OSSL_PARAM_set_uint(p, (unsigned)facts[i].value) && !OSSL_PARAM_set_int(p, (int)facts[i].value)) {
             return 0;
         }

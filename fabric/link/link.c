@@ -2,10 +2,10 @@
 /*
  * Purpose: the life of one link.
  *
- *      CONNECTING --- the kernel says how it ended: sl_link_connected --------> SHAKING, OPEN or LOST
- *      SHAKING ------ both have proved who they are: sl_link_shake_hands -----> OPEN
- *      OPEN --------- error, end of the stream, a bad frame: sl_link_lose ----> LOST    its owner is told in the next turn
- *      OPEN --------- no more is to be said: sl_link_finish -----------------> ENDING  what still comes is dropped
+ *      CONNECTING --- the kernel reports the result: sl_link_connected --------> SHAKING, OPEN or LOST
+ *      SHAKING ------ both sides are authenticated: sl_link_shake_hands -----> OPEN
+ *      OPEN --------- error, end of the stream, a bad frame: sl_link_lose ----> LOST    its owner is told next turn
+ *      OPEN --------- we send no more: sl_link_finish -----------------------> ENDING  arriving bytes are dropped
  *      ENDING ------- the other side has ended, too --------------------------> LOST
  *      any ---------- sl_link_close -------------------------------------------> freed
  */
@@ -21,7 +21,7 @@
 
 #include "fabric/link/link_internal.h"
 
-// Takes the descriptor, also where it fails.
+// Takes ownership of the descriptor, even if it fails.
 struct sl_link *sl_link_create(struct sl_links *links, int fd, struct sl_error *err) {
     struct sl_link *link = calloc(1, sizeof *link);
     uint8_t *buffer = malloc(SL_LINK_BUFFER_BYTES);
@@ -112,14 +112,14 @@ void sl_link_shake_hands(struct sl_link *link) {
 }
 
 void sl_link_end_sends(struct sl_link *link) {
-    link->told = true; // by the caller's own wish
+    link->told = true; // the caller asked for the end
     sl_link_end_traffic(link, SL_ERR_CANCELLED);
 }
 
 void sl_link_finish(struct sl_link *link) {
     sl_link_end_sends(link);
     if (link->state == LINK_OPEN) {
-        if (link->ssl) { // it is told that this is no cut
+        if (link->ssl) { // tells the peer that this is no truncation
             SSL_shutdown(link->ssl);
         }
         link->state = LINK_ENDING;
@@ -156,7 +156,7 @@ void sl_link_close(struct sl_link **link) {
     }
     struct sl_link *it = *link;
     *link = NULL;
-    it->told = true; // nothing more for its owner
+    it->told = true; // the owner gets no more callbacks
     sl_link_lose(it, SL_ERR_CANCELLED, "closed");
     sl_link_end_traffic(it, it->status);
     *it->at = it->next;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: all links of a fabric: its listener, news from the kernel, and what strangers may cost.
+ * Purpose: all links of a fabric: its listener, events from the kernel, and limits for unauthenticated peers.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -14,10 +14,10 @@
 #include "base/log.h"
 #include "fabric/link/link_internal.h"
 
-#define N_NEWS      64                   // taken from the kernel at once
-#define N_ACCEPTS   16                   // a turn
-#define CONNECT_NS  (5 * SL_NS_PER_S)    // to be met in
-#define PATIENCE_NS (250 * SL_NS_PER_MS) // that a link may take to be met while others wait for its place
+#define N_NEWS      64                   // events taken from the kernel at once
+#define N_ACCEPTS   16                   // per turn
+#define CONNECT_NS  (5 * SL_NS_PER_S)    // for a link to be met
+#define PATIENCE_NS (250 * SL_NS_PER_MS) // a link may take so long to be met while others wait for its slot
 #define BACKLOG     1024
 
 // ---- making ----------------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ enum sl_status sl_links_listen(struct sl_links *links, const struct sockaddr *ad
     int yes = 1;
     struct sockaddr_storage taken = {0};
     socklen_t taken_bytes = sizeof taken;
-    // Else a restart at the same port fails for a minute.
+    // Without it, a restart at the same port fails for a minute.
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 || bind(fd, address, bytes) != 0 ||
         listen(fd, BACKLOG) != 0 || getsockname(fd, (struct sockaddr *)&taken, &taken_bytes) != 0) {
         return listen_failed(fd, err);
@@ -116,8 +116,8 @@ static void complain(struct sl_links *links, const char *what, const char *from)
 }
 
 /*
- * Room for one more that nobody has met. Who holds a place for long without a word loses it to the next: a fabric says
- * its word in a round trip.
+ * Makes room for one more unmet link. A link that stays unmet for long loses its slot to the next one: a fabric
+ * identifies itself within a round trip.
  */
 static bool make_room(struct sl_links *links) {
     if (links->n_unmet < SL_LINKS_UNMET) {
@@ -210,7 +210,7 @@ static bool serve(struct sl_link *link, uint32_t events) {
     return events & (EPOLLIN | EPOLLHUP | EPOLLERR) ? sl_link_read(link) : true;
 }
 
-// Owners hear of a loss here, and not inside of a call of theirs.
+// Tells owners of losses here, and not inside of one of their calls.
 static void tell_losses(struct sl_links *links) {
     for (struct sl_link *link = links->first; link; link = link->next) {
         if (link->state == LINK_LOST && !link->told) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how a link is lost: its socket goes at once, what was under way ends in the next turn, where its owner is told.
+ * Purpose: how a link is lost: its socket is closed at once; pending operations end in the next turn, in which its
+ *          owner is told.
  */
 #include <errno.h>
 #include <openssl/ssl.h>
@@ -26,11 +27,12 @@ void sl_link_lose(struct sl_link *link, enum sl_status status, const char *text)
     link->more = false;
     link->status = status;
     snprintf(link->text, sizeof link->text, "%s", text);
-    link->links->busy = true; // the owner is to be told
+    link->links->busy = true; // the owner must be told
     sl_link_count_out(link);
-    // Now, and not when the owner closes it: a stranger's descriptor is wanted back.
+    // Now, and not when the owner closes it: an unauthenticated peer must not hold a descriptor.
     epoll_ctl(link->links->epoll, EPOLL_CTL_DEL, link->fd, NULL);
-    if (link->ssl && status == SL_ERR_CANCELLED) { // an orderly end: that we say no more is told, if there is room
+    if (link->ssl && status == SL_ERR_CANCELLED) { // an orderly end: tell the peer that we send no more, if there is
+                                                   // room
         SSL_shutdown(link->ssl);
     }
     close(link->fd);

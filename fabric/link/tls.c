@@ -15,13 +15,13 @@
 #include "trust/certificate.h"
 #include "trust/revocation.h"
 
-#define BUFFER_BYTES (128 << 10) // each way
+#define BUFFER_BYTES (128 << 10) // each direction
 
 static_assert(SL_TLS_BATCH_BYTES + (8 << 10) <= BUFFER_BYTES, "room for what TLS adds to a batch, and says itself");
 
-enum { N_FILES = 3 }; // that are read again here
+enum { N_FILES = 3 }; // read again here when they change
 
-// By which it is seen that a file was replaced.
+// Shows that a file was replaced.
 struct stamp {
     ino_t inode;
     off_t bytes;
@@ -35,14 +35,14 @@ struct sl_tls {
     struct sl_identity self;
     struct sl_revocations *revocations; // NULL: none
     char *paths[N_FILES];
-    struct sl_tls_files files; // of them
+    struct sl_tls_files files; // with these paths
     struct stamp stamps[N_FILES];
 };
 
 static enum sl_status set_up(SSL_CTX *context, struct sl_error *err) {
-    SSL_CTX_set_num_tickets(context, 0); // connections last; who connects again proves itself again
+    SSL_CTX_set_num_tickets(context, 0); // connections last long; a reconnecting peer authenticates again
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-    // 128 bits first: fewer rounds for each byte.
+    // 128 bits first: fewer rounds per byte.
     return SSL_CTX_set_ciphersuites(context,
                                     "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256") == 1
                ? SL_OK
@@ -61,7 +61,7 @@ static void take_stamps(const struct sl_tls *tls, struct stamp stamps_out[N_FILE
     }
 }
 
-// Read the files; what was read before stays if they are not what they should be.
+// Reads the files; if they are invalid, the previous ones stay in use.
 static enum sl_status load(struct sl_tls *tls, struct sl_error *err) {
     SSL_CTX *context;
     struct sl_identity self;
@@ -133,7 +133,7 @@ static void read_again(struct sl_tls *tls) {
     if (memcmp(stamps, tls->stamps, sizeof stamps) == 0) {
         return;
     }
-    memcpy(tls->stamps, stamps, sizeof stamps); // in the middle of a change: there will be other stamps
+    memcpy(tls->stamps, stamps, sizeof stamps); // if the files are just changing, their stamps will change again
     if (load(tls, &err) == SL_OK) {
         sl_log_info("fabric", "certificate=%s was read again", tls->files.certificate);
     } else {
@@ -212,7 +212,7 @@ size_t sl_tls_read(SSL *ssl, void *to, size_t bytes, enum sl_status *status_out)
     }
     int why = SSL_get_error(ssl, rc);
     if (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE) {
-        // A process that was killed ends without TLS's own goodbye.
+        // A process that was killed ends without TLS's close notification.
         bool cut = ERR_GET_REASON(ERR_peek_last_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
         *status_out = why == SSL_ERROR_SSL && !cut ? SL_ERR_PEER_CORRUPT : SL_ERR_PEER_LOST;
         ERR_clear_error();
@@ -220,7 +220,8 @@ size_t sl_tls_read(SSL *ssl, void *to, size_t bytes, enum sl_status *status_out)
     return 0;
 }
 
-// OpenSSL leaves it to its caller to ask for a new key in time; what tells the other side of it goes with the next records.
+// Requests a new key in time, as OpenSSL leaves that to its caller; the next records carry the notice to the other
+// side.
 static bool change_key(SSL *ssl, uint64_t *n_records) {
     *n_records = 0;
     return SSL_key_update(ssl, SSL_KEY_UPDATE_NOT_REQUESTED) == 1;

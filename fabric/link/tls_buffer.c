@@ -9,7 +9,7 @@ struct sl_tls_buffers {
     BIO_METHOD *filter;
 };
 
-// What the next one says of trying again is what this one says.
+// Copies the retry flags of the next BIO to this one.
 static void take_retry(BIO *bio) {
     BIO_clear_retry_flags(bio);
     BIO_copy_next_retry(bio);
@@ -65,8 +65,8 @@ void sl_tls_buffers_destroy(struct sl_tls_buffers **buffers) {
 }
 
 /*
- * OpenSSL's own reading ahead (SSL_CTX_set_read_ahead) is no way: for each record it moves all that is left of its buffer, to align
- * it, so that of 128 KiB every byte is copied three times more.
+ * OpenSSL's own reading ahead (SSL_CTX_set_read_ahead) is too slow: for each record it moves the rest of its buffer, to
+ * align it, so that of 128 KiB every byte is copied three more times.
  */
 bool sl_tls_buffer_add(struct sl_tls_buffers *buffers, SSL *ssl, size_t bytes) {
     BIO *socket = SSL_get_wbio(ssl), *buffer = BIO_new(BIO_f_buffer()), *filter = BIO_new(buffers->filter);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the buffer between TLS and its socket, for several records at once each way.
+ * Purpose: the buffer between TLS and its socket, for several records at once in each direction.
  *
- * Design: OpenSSL's own buffer, and before it a filter by which we decide when it goes to the kernel. OpenSSL flushes before it changes the
- *         key that it sends with; where the kernel has no room it would do nothing else before it has, not even read: two peers
- *         that both do that wait for each other.
+ * Design: OpenSSL's own buffer, and in front of it a filter with which we decide when it is flushed to the kernel.
+ *         OpenSSL flushes before it changes its sending key. Without room in the kernel it would then do nothing else,
+ *         not even read: two peers that both do that would deadlock.
  */
 #pragma once
 
@@ -12,14 +12,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct sl_tls_buffers; // how they are made
+struct sl_tls_buffers; // their BIO methods
 
 struct sl_tls_buffers *sl_tls_buffers_create(void);           // NULL: no memory
 void sl_tls_buffers_destroy(struct sl_tls_buffers **buffers); // after the last connection; accepts NULL, nulls
 
-// Between an SSL and its socket, of `bytes` each way. False: no memory.
+// Adds a buffer between an SSL and its socket, of `bytes` in each direction. False: no memory.
 bool sl_tls_buffer_add(struct sl_tls_buffers *buffers, SSL *ssl, size_t bytes);
-// While it is on, OpenSSL's flushes do nothing; what it writes has to fit.
+// Holds the output: while it is on, OpenSSL's flushes do nothing; the caller must ensure that its writes fit.
 void sl_tls_buffer_hold(SSL *ssl, bool on);
-// To the kernel. 1: all of it; 0: it has no room; -1: errno says why.
+// Flushes to the kernel. Returns 1: all of it; 0: the kernel has no room; -1: errno says why.
 int sl_tls_buffer_flush(SSL *ssl);

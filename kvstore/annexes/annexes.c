@@ -11,7 +11,7 @@
 #include "base/thread.h"
 #include "kvstore/annexes/internal.h"
 
-#define ASK_MS 100 // between two looks at whether somebody still waits
+#define ASK_MS 100 // between two checks that the caller still waits
 
 enum sl_status sl_annexes_create(const struct sl_annexes_config *config, struct sl_annexes **annexes_out,
                                  struct sl_error *err) {
@@ -35,7 +35,7 @@ enum sl_status sl_annexes_create(const struct sl_annexes_config *config, struct 
 
 // ---- opening and ending -------------------------------------------------------------------------------------------
 
-// What is stored already of the prompt becomes part of the annex.
+// Appends the stored segments of the prompt to the annex.
 static enum sl_status append_stored(struct sl_annexes *annexes, struct sl_held_annex *held, struct sl_error *err) {
     struct sl_kv_segment **chain;
     size_t n_chain;
@@ -119,7 +119,7 @@ enum sl_status sl_annexes_open(struct sl_annexes *annexes, const char *label, co
     return SL_OK;
 }
 
-// Lock held: the lease at *at ends.
+// Call with the lock held. Ends the lease at *at.
 static void end_lease(struct sl_annexes *annexes, struct sl_held_annex **at) {
     struct sl_held_annex *held = *at;
     *at = held->next;
@@ -159,7 +159,7 @@ bool sl_annexes_renew(struct sl_annexes *annexes, const char *lease_id) {
     struct sl_held_annex *held = sl_annexes_find(annexes, lease_id);
     for (struct sl_growth *growth = held ? held->growing : NULL; growth; growth = growth->next) {
         int64_t lease_ms;
-        if (growth->inbound_id[0]) { // it lives with its annex; the builder sees if it has ended meanwhile
+        if (growth->inbound_id[0]) { // it lives as long as its annex; the builder notices if it has ended meanwhile
             sl_inbound_renew(annexes->config.room->inbound, growth->inbound_id, &lease_ms, NULL);
         }
     }

@@ -11,7 +11,7 @@
 #define LEAST_LOG2 9 // 512 bytes: a refusal
 #define N_SIZES    32
 
-// Lies before the caller's memory.
+// The header in front of the caller's memory.
 struct block {
     _Alignas(ALIGNMENT) struct block *next;
     struct sl_answers *answers;

@@ -12,16 +12,16 @@
 
 #define LOOK_MS 100
 
-// Of what a segment takes until it is built, the part that is made beside the block that arrives.
+// Returns the bytes that a segment needs beside the arriving block until it is built.
 static size_t built_bytes(const struct sl_kv_segment_config *config) {
     size_t block = sl_kv_segment_block_bytes(config), all = sl_kv_segment_bytes(config);
     if (config->rows != config->work.format) {
-        return all; // pages as well; the block goes back behind that
+        return all; // pages as well; the block is freed after building
     }
     return all > block ? all - block : 0;
 }
 
-// What a segment takes at most, from its grant until it is built.
+// Returns the bytes that a segment needs at most, from its grant until it is built.
 static size_t granted_bytes(const struct sl_kv_segment_config *config) {
     return sl_kv_segment_block_bytes(config) + built_bytes(config);
 }
@@ -29,8 +29,9 @@ static size_t granted_bytes(const struct sl_kv_segment_config *config) {
 enum sl_status sl_annexes_bytes_to_come(const struct sl_kv_family *family, int64_t begin, int64_t n_tokens,
                                         size_t *bytes_out, struct sl_error *err) {
     struct sl_kv_segment_config config;
-    size_t bytes = 0, beside = 0; // built; of one segment that is being built
-    // As prefill cuts them (offload/prefill/offload.h): whole segments, the full pages behind them, a partial page.
+    size_t bytes = 0, beside = 0; // of all built segments; of the one that is being built, in addition
+    // The sizes into which prefill cuts (offload/prefill/offload.h): whole segments, then the full pages, then a
+    // partial page.
     const int64_t cuts[] = {SL_KV_SEGMENT_TOKENS, SL_PAGE_SLOTS, 1};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         int64_t n_slots = i == 0 ? SL_KV_SEGMENT_TOKENS : (n_tokens - begin) / cuts[i] * cuts[i];
@@ -55,7 +56,7 @@ void sl_annexes_forget_from(struct sl_annexes *annexes, struct sl_held_annex *he
     while (*at) {
         struct sl_growth *growth = *at;
         *at = growth->next;
-        // Still to come. While the transfer or the builder have not let go of it, it is counted twice: soon over.
+        // It is to come again. Until the transfer or the builder has released it, it is briefly counted twice.
         held->promised_bytes += growth->covered_bytes;
         sl_ledger_promise_again(annexes->config.room->ledger, growth->covered_bytes);
         if (growth->inbound_id[0]) {
@@ -66,7 +67,7 @@ void sl_annexes_forget_from(struct sl_annexes *annexes, struct sl_held_annex *he
     }
 }
 
-// Lock held. A segment will never be part of the annex, and so none behind it.
+// Call with the lock held. A segment will never be part of the annex, so no later one will be either.
 static void fail_from(struct sl_annexes *annexes, struct sl_held_annex *held, struct sl_growth **at,
                       const struct sl_error *failure) {
     sl_log_warn("annexes", "lease=%s segment at token %lld: %s", sl_lease_name(held->lease_id).text,
@@ -76,7 +77,7 @@ static void fail_from(struct sl_annexes *annexes, struct sl_held_annex *held, st
     pthread_cond_broadcast(&annexes->changed);
 }
 
-// Lock held. What is built and has nothing unbuilt before it becomes part of the annex.
+// Call with the lock held. Appends every built segment that has no unbuilt one before it.
 static void append_built(struct sl_annexes *annexes, struct sl_held_annex *held) {
     while (held->growing && held->growing->segment) {
         struct sl_growth *growth = held->growing;
@@ -89,7 +90,7 @@ static void append_built(struct sl_annexes *annexes, struct sl_held_annex *held)
         sl_kv_segment_unref(&growth->segment);
         free(growth);
     }
-    if (sl_annex_n_tokens(held->annex) == held->prompt.n_tokens) { // nothing is to come
+    if (sl_annex_n_tokens(held->annex) == held->prompt.n_tokens) { // no more segments to come
         sl_ledger_settle(annexes->config.room->ledger, &held->promised_bytes, 0);
     }
     pthread_cond_broadcast(&annexes->changed);
@@ -101,7 +102,7 @@ static int64_t end_of(const struct sl_kv_segment_config *config) {
     return config->begin + config->n_slots;
 }
 
-// Lock held. Where the next segment begins; *last_out is the end of the list.
+// Call with the lock held. Returns where the next segment begins; *last_out is the end of the list.
 static int64_t planned_end(struct sl_held_annex *held, struct sl_growth ***last_out) {
     int64_t end = sl_annex_n_tokens(held->annex);
     struct sl_growth **at = &held->growing;
@@ -113,8 +114,8 @@ static int64_t planned_end(struct sl_held_annex *held, struct sl_growth ***last_
 }
 
 /*
- * Lock held. May [begin, end) be granted? SL_ERR_EXISTS: it is there, or on its way and arrived. A grant that nobody has
- * used is replaced: its ship has failed, or the reply was lost.
+ * Call with the lock held. Checks that [begin, end) may be granted. SL_ERR_EXISTS: it is stored, or has arrived. A
+ * grant that was not used is replaced: its ship has failed, or the reply was lost.
  */
 static enum sl_status check_place(struct sl_annexes *annexes, struct sl_held_annex *held, int64_t begin, int64_t end,
                                   struct sl_error *err) {
@@ -143,14 +144,14 @@ static enum sl_status check_place(struct sl_annexes *annexes, struct sl_held_ann
     return SL_OK;
 }
 
-// Lock held. Takes a segment's part out of the annex's promise.
+// Call with the lock held. Takes a segment's part out of the annex's promise.
 static size_t take_promise(struct sl_held_annex *held, size_t bytes) {
     bytes = bytes < held->promised_bytes ? bytes : held->promised_bytes;
     held->promised_bytes -= bytes;
     return bytes;
 }
 
-// Lock held. growth takes its place at the end of the annex, if that is still where it belongs.
+// Call with the lock held. Appends growth to the list of the annex; false if another segment took its position.
 static bool add_growth(struct sl_annexes *annexes, struct sl_held_annex *held, struct sl_growth *growth) {
     struct sl_growth **last;
     if (!held->listed || planned_end(held, &last) != growth->config.begin) {
@@ -162,7 +163,7 @@ static bool add_growth(struct sl_annexes *annexes, struct sl_held_annex *held, s
     return true;
 }
 
-// Lock held, and let go of meanwhile: making room may take its time. `held` is in use.
+// Call with the lock held; releases it meanwhile, as making room may take long. `held` is in use.
 static enum sl_status open_inbound(struct sl_annexes *annexes, struct sl_held_annex *held, struct sl_growth *growth,
                                    struct sl_inbound_ticket *ticket_out, struct sl_error *err) {
     size_t covered = take_promise(held, granted_bytes(&growth->config));
@@ -184,7 +185,7 @@ static enum sl_status open_inbound(struct sl_annexes *annexes, struct sl_held_an
     if (!add_growth(annexes, held, growth)) {
         sl_inbound_release(annexes->config.room->inbound, ticket_out->id);
         free(ticket_out->ticket);
-        if (held->listed) { // still to come
+        if (held->listed) { // the segment is to come again
             held->promised_bytes += covered;
             sl_ledger_promise_again(annexes->config.room->ledger, covered);
         }
@@ -199,7 +200,7 @@ enum sl_status sl_annexes_grant(struct sl_annexes *annexes, const char *lease_id
     if (!growth) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "annexes: out of memory");
     }
-    int64_t end; // out of bounds, and refused, where it is no number
+    int64_t end; // saturates on overflow; that is out of bounds and refused
     if (__builtin_add_overflow(begin, n_tokens, &end)) {
         end = begin < 0 ? INT64_MIN : INT64_MAX;
     }
@@ -217,7 +218,7 @@ enum sl_status sl_annexes_grant(struct sl_annexes *annexes, const char *lease_id
             size_t covered = take_promise(held, sl_kv_segment_bytes(&growth->config));
             sl_ledger_return(annexes->config.room->ledger, covered);
             growth->covered_bytes = covered;
-            add_growth(annexes, held, growth); // check_place() has seen that it belongs here
+            add_growth(annexes, held, growth); // cannot fail: check_place() has checked the position
             growth = NULL;
             append_built(annexes, held);
             status = sl_fail(err, SL_ERR_EXISTS, "tokens [%lld, %lld) have been stored meanwhile", (long long)begin,
@@ -240,7 +241,7 @@ enum sl_status sl_annexes_grant(struct sl_annexes *annexes, const char *lease_id
 
 // ---- building -----------------------------------------------------------------------------------------------------
 
-// What has arrived, and for whom.
+// The segment that has arrived, and the annex it belongs to.
 struct built {
     struct sl_held_annex *held; // in use
     uint64_t serial;
@@ -249,7 +250,7 @@ struct built {
     size_t promised_bytes;
 };
 
-// Lock held. Look after one annex: true if something of it is to be built now.
+// Call with the lock held. Checks one annex: returns true if one of its segments is to be built now.
 static bool find_received_of(struct sl_annexes *annexes, struct sl_held_annex *held, struct built *built_out) {
     for (struct sl_growth **at = &held->growing; *at; at = &(*at)->next) {
         struct sl_growth *growth = *at;
@@ -292,7 +293,8 @@ static enum sl_status build(struct sl_annexes *annexes, const struct built *buil
         if (status == SL_OK) {
             break;
         }
-        if (status == SL_ERR_EXHAUSTED && sl_room_evict_one(room)) { // it was promised, but lies in pieces
+        if (status == SL_ERR_EXHAUSTED && sl_room_evict_one(room)) { // it was promised, but the free memory is
+                                                                     // fragmented
             status = SL_OK;
         }
     }
@@ -304,7 +306,7 @@ static enum sl_status build(struct sl_annexes *annexes, const struct built *buil
     return status;
 }
 
-// Build one segment that has arrived; false: there is none, or nobody wants it any more.
+// Builds one segment that has arrived. False: there is none, or its annex does not need it any more.
 static bool build_one(struct sl_annexes *annexes) {
     struct built built = {0};
     pthread_mutex_lock(&annexes->mutex);
@@ -333,7 +335,7 @@ static bool build_one(struct sl_annexes *annexes) {
         at = &(*at)->next;
     }
     if (*at && status == SL_OK) {
-        // What was there only beside what is built now is for the segments behind.
+        // Memory that was needed only while building is promised to the next segments.
         size_t kept = sl_kv_segment_bytes(&built.config), covered = (*at)->covered_bytes;
         size_t beside = covered > kept ? covered - kept : 0;
         held->promised_bytes += beside;
@@ -346,7 +348,7 @@ static bool build_one(struct sl_annexes *annexes) {
     } else if (*at) {
         fail_from(annexes, held, at, &err);
     }
-    sl_kv_segment_unref(&segment); // the annex has ended: it stays as cache
+    sl_kv_segment_unref(&segment); // if the annex has ended, the segment stays as cache
     sl_held_annex_unuse(annexes, held);
     pthread_mutex_unlock(&annexes->mutex);
     return true;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One annex that is held: made, found, used by several threads at a time, and freed when its lease and its last use are over.
+// One held annex: created, found, used by several threads at a time, and freed after its lease and its last use have
+// ended.
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -11,7 +12,7 @@
 
 #define BEGINNING_BITS (UINT64_C(0xffff) << 48) // of an annex's id
 
-// What annexes that begin alike have in common.
+// Returns the part of the id that annexes with the same beginning share.
 static uint64_t beginning_of(const struct sl_kv_family *family, const struct sl_prompt_hashes *prompt) {
     int64_t first_page = prompt->n_tokens < SL_PAGE_SLOTS ? prompt->n_tokens : SL_PAGE_SLOTS;
     struct sl_hash128 beginning = sl_prompt_hash_at(prompt, first_page);
@@ -68,7 +69,7 @@ enum sl_status sl_held_annex_create(const struct sl_ops *ops, const struct sl_kv
     return SL_OK;
 }
 
-// Pages, and the key indexes that whoever searches for itself reads.
+// Shows the pages, and the key indexes for a decode worker that searches by itself.
 static enum sl_status show(struct sl_held_annex *held, const struct sl_kv_segment *segment, struct sl_error *err) {
     size_t n_lanes = (size_t)sl_kv_segment_get_config(segment)->n_lanes, page_stride, index_stride;
     const void *pages = sl_kv_segment_pages(segment, &page_stride);
@@ -100,7 +101,7 @@ struct sl_held_annex *sl_annexes_find(struct sl_annexes *annexes, const char *le
 
 void sl_held_annex_free_if_over(struct sl_annexes *annexes, struct sl_held_annex *held) {
     if (!held->listed && held->n_users == 0) {
-        // Used until now, not until the lease ended: a last question may have been long.
+        // Its segments were used until now, not until the lease ended: a last question may have taken long.
         sl_kv_segments_let_go(annexes->config.room->segments, &held->family, &held->prompt, held->annex);
         sl_held_annex_destroy(&held);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answering questions. See questions.h.
+// Answers questions. See questions.h.
 #include "kvstore/annexes/questions.h"
 
 #include <stdio.h>
@@ -14,19 +14,19 @@
 
 #define MAX_WAITING   4096
 #define MAX_THREADS   1024
-#define MAX_OUT_BYTES ((size_t)4 << 30) // of answers that have not been sent
+#define MAX_OUT_BYTES ((size_t)4 << 30) // of answers that have not been sent yet
 #define KEPT_BYTES    ((size_t)256 << 20)
 #define LOOK_MS       1000
 
-// scan_load: samples lie at least SAMPLE_NS apart, so that they reach N_SAMPLES * SAMPLE_NS back.
+// scan_load: samples are at least SAMPLE_NS apart, so N_SAMPLES of them reach N_SAMPLES * SAMPLE_NS back.
 #define SAMPLE_NS (250 * SL_NS_PER_MS)
 #define N_SAMPLES 12
 
-// A question in the queue, or being answered.
+// A question in the queue, or one that is being answered.
 struct waiting {
     struct waiting *next;
     struct sl_fabric_incoming *question;
-    struct sl_near_request head; // zero where the request is shorter
+    struct sl_near_request head; // zeros where the request is shorter
 };
 
 struct scanner {
@@ -36,8 +36,8 @@ struct scanner {
     struct sl_pulse pulse;
     char name[16];
     // Under the lock:
-    struct waiting *taken;     // being answered, in one pass; NULL: idle
-    int64_t busy_ns, since_ns; // until the last pass; when the present one began
+    struct waiting *taken;     // answered in one pass; NULL: idle
+    int64_t busy_ns, since_ns; // up to the last pass; when the current one began
 };
 
 struct sl_questions {
@@ -45,8 +45,8 @@ struct sl_questions {
     struct sl_answers *answers;
     int n_scanners;
     struct scanner *scanners; // [n_scanners]
-    pthread_mutex_t mutex;    // over what follows
-    pthread_cond_t arrived;   // a question has, or one that others waited for has been answered; or stopping
+    pthread_mutex_t mutex;    // guards the following
+    pthread_cond_t arrived;   // a question arrived, or one that others waited for is answered; or stopping
     struct waiting *slots;    // [MAX_WAITING]
     struct waiting *unused, *oldest, **end;
     bool stopping;
@@ -54,11 +54,11 @@ struct sl_questions {
     struct {
         int64_t at_ns, busy_ns;
     } samples[N_SAMPLES];
-    int64_t n_samples; // ever taken: sample i lies at i % N_SAMPLES
+    int64_t n_samples; // since the start: sample i is at i % N_SAMPLES
     struct {
         struct sl_near_answer head;
         char text[64];
-    } full, stopped; // answers that need no memory
+    } full, stopped; // answers that need no allocation
 };
 
 // ---- answers --------------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ static void refuse(struct sl_questions *questions, struct sl_fabric_incoming *qu
     sl_fabric_incoming_reply(&question, memory, sizeof answer + answer.n_bytes, sl_answers_give, memory);
 }
 
-// SL_NEAR_MAP: where everything lies in the window over the arena.
+// SL_NEAR_MAP: returns where all parts of the annex lie in the window over the arena.
 static size_t map_bytes(const struct sl_annex *annex, int *n_out) {
     int n = 0;
     while (sl_annex_segment(annex, n)) {
@@ -117,7 +117,7 @@ static void write_map(const struct sl_questions *questions, int n, const struct 
     served->n_out = sizeof answer + answer.n_bytes;
 }
 
-// What an answer needs; at least a refusal, since the annex says what is wrong with a request.
+// Returns the bytes that an answer needs; at least a refusal, as the annex reports what is wrong with a request.
 static size_t answer_bytes(const struct sl_annex *annex, const struct sl_near_request *head, const void *request,
                            size_t request_bytes, int *n_segments_out) {
     size_t bytes = head->kind == SL_NEAR_MAP ? map_bytes(annex, n_segments_out)
@@ -125,7 +125,7 @@ static size_t answer_bytes(const struct sl_annex *annex, const struct sl_near_re
     return bytes > SL_NEAR_REFUSAL_BYTES ? bytes : SL_NEAR_REFUSAL_BYTES;
 }
 
-// One question of a pass: the annex that it is about and memory for its answer, or it has been answered already.
+// One question of a pass, with its annex and the memory for its answer; or it has been answered already.
 struct asked {
     struct sl_fabric_incoming *question; // NULL: answered
     struct sl_held_annex *held;
@@ -133,15 +133,15 @@ struct asked {
 };
 
 /*
- * Find out what a question is about. It is answered here where it cannot be served: nobody waits for it, no such annex, no
- * memory.
+ * Finds the annex and the memory for a question. Answers it here if it cannot be served: its asker has gone, there is
+ * no such annex, or no memory.
  */
 static struct asked prepare(struct sl_questions *questions, const struct waiting *taken,
                             struct sl_near_served *served_out) {
     const struct sl_near_request *head = &taken->head;
     struct asked asked = {.question = NULL};
     if (sl_fabric_incoming_is_cancelled(taken->question)) {
-        answer_without_memory(taken->question, &questions->full.head); // nobody will read it
+        answer_without_memory(taken->question, &questions->full.head); // its asker has gone
         return asked;
     }
     if (head->magic != SL_NEAR_MAGIC || head->version != SL_NEAR_VERSION) {
@@ -171,7 +171,7 @@ static struct asked prepare(struct sl_questions *questions, const struct waiting
     return asked;
 }
 
-// Answer all that a thread has taken. Returns how many bytes have been scanned.
+// Answers all questions that a thread has taken. Returns how many bytes were scanned.
 static uint64_t answer_all(struct sl_questions *questions, struct scanner *scanner) {
     struct asked asked[SL_NEAR_MAX_TOGETHER];
     struct sl_near_served served[SL_NEAR_MAX_TOGETHER];
@@ -200,7 +200,7 @@ static uint64_t answer_all(struct sl_questions *questions, struct scanner *scann
 
 // ---- the queue ------------------------------------------------------------------------------------------------------
 
-// On the fabric's progress thread.
+// Runs on the fabric's progress thread.
 static void on_question(void *arg, struct sl_fabric_incoming *question) {
     struct sl_questions *questions = arg;
     size_t bytes;
@@ -225,7 +225,7 @@ static void on_question(void *arg, struct sl_fabric_incoming *question) {
     }
 }
 
-// Does the answer change what is remembered of the asker's places?
+// Returns true if the answer changes what the store remembers of the asker's slots.
 static bool changes_memory(const struct sl_near_request *head) {
     return head->kind == SL_NEAR_TOPK && !(head->flags & SL_NEAR_PROBE);
 }
@@ -235,12 +235,12 @@ static bool same_lanes(const struct sl_near_request *a, const struct sl_near_req
            (uint64_t)b->first_lane < (uint64_t)a->first_lane + a->n_lanes;
 }
 
-// Must one of two questions wait for the other's answer?
+// Returns true if one of two questions must wait for the other's answer.
 static bool collide(const struct sl_near_request *a, const struct sl_near_request *b) {
     return a->annex_id == b->annex_id && changes_memory(a) && changes_memory(b) && same_lanes(a, b);
 }
 
-// Lock held.
+// Call with the lock held.
 static bool may_be_answered_now(const struct sl_questions *questions, const struct sl_near_request *head) {
     for (int i = 0; i < questions->n_scanners; i++) {
         for (const struct waiting *taken = questions->scanners[i].taken; taken; taken = taken->next) {
@@ -252,13 +252,13 @@ static bool may_be_answered_now(const struct sl_questions *questions, const stru
     return true;
 }
 
-// Do two questions read the same bytes? (The annexes begin alike, and it is the same lanes.)
+// Returns true if two questions read the same bytes: the annexes begin alike, and the lanes are the same.
 static bool share_a_pass(const struct sl_near_request *a, const struct sl_near_request *b) {
     return a->kind == SL_NEAR_TOPK && b->kind == SL_NEAR_TOPK && same_lanes(a, b) &&
            sl_annexes_begin_alike(a->annex_id, b->annex_id);
 }
 
-// Lock held: take *at out of the queue.
+// Call with the lock held. Takes *at out of the queue.
 static struct waiting *dequeue(struct sl_questions *questions, struct waiting **at) {
     struct waiting *waiting = *at;
     *at = waiting->next;
@@ -270,8 +270,8 @@ static struct waiting *dequeue(struct sl_questions *questions, struct waiting **
 }
 
 /*
- * Lock held: take the oldest question that may be answered now, and, when no thread is idle that could answer them at the
- * same time, others that share its pass. False: there is none.
+ * Call with the lock held. Takes the oldest question that may be answered now. If no thread is idle, also takes others
+ * that share its pass. False: there is none.
  */
 static bool take(struct sl_questions *questions, struct scanner *scanner) {
     struct waiting **at = &questions->oldest;
@@ -298,7 +298,7 @@ static bool take(struct sl_questions *questions, struct scanner *scanner) {
     return true;
 }
 
-// Lock held: what a thread has answered.
+// Call with the lock held. Returns the slots of the answered questions.
 static void give_back(struct sl_questions *questions, struct scanner *scanner) {
     while (scanner->taken) {
         struct waiting *taken = scanner->taken;
@@ -339,7 +339,7 @@ static void *scanner_main(void *arg) {
 
 // ---- load -----------------------------------------------------------------------------------------------------------
 
-// Lock held.
+// Call with the lock held.
 static int64_t busy_ns(const struct sl_questions *questions, int64_t now_ns) {
     int64_t sum = 0;
     for (int i = 0; i < questions->n_scanners; i++) {
@@ -405,7 +405,7 @@ static enum sl_status start_scanners(struct sl_questions *questions, int n_threa
         scanner->scratch = sl_annex_scratch_create(NULL);
         enum sl_status status =
             scanner->scratch ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "questions: no memory for thread %d", i);
-        pthread_mutex_lock(&questions->mutex); // threads that run already look at n_scanners
+        pthread_mutex_lock(&questions->mutex); // running threads already read n_scanners
         if (status == SL_OK) {
             status = sl_thread_start(scanner->name, scanner_main, scanner, &scanner->thread, err);
         }
@@ -479,7 +479,7 @@ void sl_questions_stop(struct sl_questions *questions) {
     pthread_mutex_lock(&questions->mutex);
     questions->n_scanners = 0;
     for (struct waiting *waiting = questions->oldest; waiting; waiting = waiting->next) {
-        answer_without_memory(waiting->question, &questions->stopped.head); // nothing arrives any more
+        answer_without_memory(waiting->question, &questions->stopped.head); // no more arrive
     }
     questions->oldest = NULL;
     sl_log_info("questions", "stopped answered=%lld passes=%lld scanned_bytes=%lld",

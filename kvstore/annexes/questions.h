@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the threads that answer what is asked about annexes (offload/annex/near.h over fabric/request.h).
+ * Purpose: the threads that answer questions about annexes (offload/annex/near.h over fabric/request.h).
  *
- * Design: the fabric's progress thread puts a question into a bounded queue; a scanning thread takes the oldest one that
- *         may be answered now, searches, and answers from memory that is used again and again (kvstore/annexes/answers.h). A
- *         thread answers a question alone: memory bandwidth is what a store runs out of, and there are as many questions
- *         as sessions and layers ahead. When all threads are busy it takes along others that read the same bytes, those
- *         about the same lanes of annexes that begin alike, and searches for all of them in one pass over memory. Of one
- *         annex no two questions about the same lanes are answered at the same time, since the second builds on what the
- *         first has sent.
- *         A question whose asker has gone is dropped. With a full queue, or when stopping, questions are refused at once.
- *         The share of the threads' time that they are busy is measured over the last seconds: what admission goes by.
+ * Design: the fabric's progress thread puts a question into a bounded queue. A scanning thread takes the oldest one
+ *         that may be answered now, searches, and answers from reused memory (kvstore/annexes/answers.h). A thread
+ *         answers a question alone: memory bandwidth is the bottleneck of a store, and as many questions are waiting as
+ *         there are sessions and layers read ahead. When all threads are busy, it also takes other questions that read
+ *         the same bytes (about the same lanes of annexes that begin alike), and searches for all of them in one pass
+ *         over memory. Two questions about the same lanes of one annex are never answered at the same time, because the
+ *         second builds on what the first has sent.
+ *         A question whose asker has gone is dropped. With a full queue, or when stopping, questions are refused at
+ *         once. Admission uses the share of time that the threads were busy over the last seconds.
  * Threads: any number.
  */
 #pragma once
@@ -23,25 +23,26 @@ struct sl_questions;
 
 struct sl_questions_config {
     struct sl_fabric *fabric;
-    struct sl_arena *arena; // offsets of SL_NEAR_MAP count from its base
+    struct sl_arena *arena; // SL_NEAR_MAP's offsets count from its base
     struct sl_annexes *annexes;
-    int n_threads; // 0: one for each processor that this process may use
-    bool pin;      // each thread onto a processor of its own
+    int n_threads; // 0: one per processor that this process may use
+    bool pin;      // each thread to its own processor
 };
 
-// Starts the threads and answers the fabric's questions from now on. SL_ERR_RANGE: pinned, and fewer processors than
+// Starts the threads and from now on answers the fabric's questions. SL_ERR_RANGE: pinned, and fewer processors than
 // threads.
 enum sl_status sl_questions_create(const struct sl_questions_config *config, struct sl_questions **questions_out,
                                    struct sl_error *err);
-// Ends the threads; what waits, and what arrives from now on, is refused. Annexes are not used any more. Idempotent.
+// Ends the threads; refuses waiting questions and those that arrive from now on. Annexes are not used any more.
+// Idempotent.
 void sl_questions_stop(struct sl_questions *questions);
-// Behind sl_questions_stop() and sl_fabric_destroy(): until then answers may be on their way. Accepts NULL, nulls.
+// Call after sl_questions_stop() and sl_fabric_destroy(): until then answers may be in transit. Accepts NULL, nulls.
 void sl_questions_destroy(struct sl_questions **questions);
 
-// Of the i-th thread; NULL behind the last. Lives as long as the questions.
+// Returns the progress counter of thread i; NULL beyond the last. Lives as long as the questions.
 struct sl_pulse *sl_questions_pulse(struct sl_questions *questions, int i);
 
-// A measuring point of scan_load; for a thread that comes by several times a second.
+// Takes a sample for scan_load; for a thread that calls it several times a second.
 void sl_questions_sample(struct sl_questions *questions);
 
 struct sl_questions_stats {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Capsules on their way in. See arrivals.h.
+// Capsules in transit to the store. See arrivals.h.
 #include "kvstore/capsules/arrivals.h"
 
 #include <pthread.h>
@@ -19,7 +19,7 @@ struct expected {
 struct sl_arrivals {
     struct sl_room *room;
     struct sl_disk *disk;
-    pthread_mutex_t mutex; // over what follows
+    pthread_mutex_t mutex; // guards the following
     struct expected *first;
 };
 
@@ -36,7 +36,7 @@ enum sl_status sl_arrivals_create(struct sl_room *room, struct sl_disk *disk, st
     return SL_OK;
 }
 
-// Lock held, under which what arrives is shelved: there is no moment in which it is neither expected nor stored.
+// Call with the lock held. Capsules are shelved under it too, so an arriving one is always either expected or stored.
 static bool knows(struct sl_arrivals *arrivals, const struct sl_capsule_id *id) {
     const struct expected *expected = arrivals->first;
     while (expected && memcmp(&expected->keys.id, id, sizeof *id) != 0) {
@@ -114,7 +114,7 @@ bool sl_arrivals_forget(struct sl_arrivals *arrivals, const struct sl_capsule_id
     return expected != NULL || is_shelved;
 }
 
-// One pass. is_last: what has not arrived yet is not waited for any more.
+// Makes one pass. is_last: stops waiting for what has not arrived yet.
 static void look_after(struct sl_arrivals *arrivals, bool is_last) {
     const struct sl_room *room = arrivals->room;
     pthread_mutex_lock(&arrivals->mutex);
@@ -131,7 +131,7 @@ static void look_after(struct sl_arrivals *arrivals, bool is_last) {
             sl_ledger_return(room->ledger, promised);
             shelve(arrivals, expected, &capsule);
         } else {
-            sl_inbound_release(room->inbound, expected->lease_id); // failed: its memory is wanted
+            sl_inbound_release(room->inbound, expected->lease_id); // failed: frees its memory
         }
         *at = expected->next;
         expected_free(expected);

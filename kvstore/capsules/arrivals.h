@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the capsules that have been announced and are on their way in: shelved when they have arrived, and offered to the
- *          disk; let go of when they never will, or when nobody wants them any more.
+ * Purpose: the announced capsules that are in transit. One that has arrived is shelved and offered to the disk. One
+ *          that never will arrive, or is not wanted any more, is released.
  *
- * Threads: any number; one lock, above those of inbound transfers, ledger and shelf.
+ * Threads: any number; one lock, taken before those of inbound transfers, ledger and shelf.
  */
 #pragma once
 
@@ -11,20 +11,21 @@
 
 struct sl_arrivals;
 
-// room: with its ledger, inbound transfers and shelf. disk may be NULL. Both must outlive the arrivals.
+// Creates the table. room: with its ledger, inbound transfers and shelf. disk may be NULL. Both must outlive it.
 enum sl_status sl_arrivals_create(struct sl_room *room, struct sl_disk *disk, struct sl_arrivals **arrivals_out,
                                   struct sl_error *err);
-// Shelves what has arrived by now, ends the leases of all others. Accepts NULL, nulls.
+// Shelves what has arrived by now and ends all other leases. Accepts NULL, nulls.
 void sl_arrivals_destroy(struct sl_arrivals **arrivals);
 
-// Shelve what arrives under this lease of an inbound transfer. The keys' hashes are copied. SL_ERR_EXISTS: it is stored or on its way
-// already, which of several that announce the same capsule at once all but one are told.
+// Shelves what arrives under this lease of an inbound transfer. Copies the keys' hashes. SL_ERR_EXISTS: the capsule is
+// stored or in transit already; if several announce the same capsule at once, all but one get this status.
 enum sl_status sl_arrivals_expect(struct sl_arrivals *arrivals, const char *lease_id,
                                   const struct sl_capsule_keys *keys, struct sl_error *err);
-bool sl_arrivals_knows(struct sl_arrivals *arrivals, const struct sl_capsule_id *id); // it is stored, or on its way
+bool sl_arrivals_knows(struct sl_arrivals *arrivals, const struct sl_capsule_id *id); // it is stored, or in transit
 
-// Nobody will ask for it any more: what is on its way does not arrive, and what is stored goes. False: neither is there.
+// Drops a capsule that no job will ask for: cancels one that is in transit, forgets one that is stored. False: there is
+// neither.
 bool sl_arrivals_forget(struct sl_arrivals *arrivals, const struct sl_capsule_id *id);
 
-// Look after all of them once: for a thread that comes by when inbound transfers change.
+// Checks all of them once; for a thread that calls it when inbound transfers change.
 void sl_arrivals_shelve(struct sl_arrivals *arrivals);

@@ -16,13 +16,13 @@ struct pin {
     char id[SL_LEASE_ID_BYTES];
     struct sl_stored *stored;
     int64_t deadline_ns;
-    bool in_use; // somebody is sending from it: not to be ended now
+    bool in_use; // a thread sends from it: must not end now
 };
 
 struct sl_pins {
     struct sl_shelf *shelf;
     int64_t lease_ms;
-    pthread_mutex_t mutex; // over what follows
+    pthread_mutex_t mutex; // guards the following
     struct pin *first;
     int64_t n_pins;
 };
@@ -62,7 +62,7 @@ enum sl_status sl_pins_add(struct sl_pins *pins, struct sl_stored *stored, char 
     return SL_OK;
 }
 
-// Lock held.
+// Call with the lock held.
 static struct pin **find(struct sl_pins *pins, const char *id) {
     struct pin **at = &pins->first;
     while (*at && !sl_lease_id_equals((*at)->id, id)) {
@@ -71,7 +71,7 @@ static struct pin **find(struct sl_pins *pins, const char *id) {
     return at;
 }
 
-// Lock held.
+// Call with the lock held.
 static void end(struct sl_pins *pins, struct pin **at) {
     struct pin *pin = *at;
     *at = pin->next;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the capsules that lookups have found, held on the shelf under leases, so that a Fetch finds what its Lookup has
- *          found.
+ * Purpose: the capsules that lookups have found, held on the shelf under leases, so that a Fetch finds what its Lookup
+ *          has found.
  *
- *     held --borrow--> in use --return--> held        ended by sl_pins_release(), or by sl_pins_reap() when nobody renews;
- *                                                     one in use ends with the first reaping behind its return
+ *     held --borrow--> in use --return--> held        sl_pins_release() ends a lease, as does sl_pins_reap() if it was
+ *                                                     not renewed; one in use ends with the first reaping after its
+ *                                                     return
  *
- * Threads: any number; one lock, held for no call but the shelf's. Ids cannot be guessed.
+ * Threads: any number; one lock, under which only the shelf is called. Ids cannot be guessed.
  */
 #pragma once
 
@@ -17,16 +18,17 @@ struct sl_pins;
 
 enum sl_status sl_pins_create(struct sl_shelf *shelf, int64_t lease_ms, struct sl_pins **pins_out,
                               struct sl_error *err);
-void sl_pins_destroy(struct sl_pins **pins); // ends all; none may be in use. Accepts NULL, nulls
+void sl_pins_destroy(struct sl_pins **pins); // ends all leases; none may be in use. Accepts NULL, nulls
 
-// Hold a capsule that is pinned on the shelf: from here on the lease unpins it. SL_ERR_EXHAUSTED: it is still the caller's.
+// Holds a capsule that is pinned on the shelf: from now on the lease unpins it. SL_ERR_EXHAUSTED: the caller still
+// holds it.
 enum sl_status sl_pins_add(struct sl_pins *pins, struct sl_stored *stored, char id_out[SL_LEASE_ID_BYTES],
                            struct sl_error *err);
 bool sl_pins_renew(struct sl_pins *pins, const char *id); // false: no such lease
 void sl_pins_release(struct sl_pins *pins, const char *id);
-void sl_pins_reap(struct sl_pins *pins, int64_t now_ns); // end what has not been renewed
+void sl_pins_reap(struct sl_pins *pins, int64_t now_ns); // ends leases that were not renewed
 
-// The capsule of a lease, for sending; give it back. NULL: no such lease, or in use.
+// Borrows the capsule of a lease for sending; give it back. NULL: no such lease, or in use.
 struct sl_stored *sl_pins_borrow(struct sl_pins *pins, const char *id);
 void sl_pins_return(struct sl_pins *pins, const char *id);
 

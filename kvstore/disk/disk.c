@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The disk below the shelf. See disk.h.
+// The disk tier below the shelf. See disk.h.
 #include "kvstore/disk/disk.h"
 
 #include <pthread.h>
@@ -15,32 +15,32 @@
 #include "kvcache/capsule.h"
 #include "kvstore/disk/folder.h"
 
-#define MAX_CLOSING 65536 // capsules that closing looks at
+#define MAX_CLOSING 65536 // capsules that closing checks at most
 
-// What the writer is asked to do.
+// A request to the writer.
 struct offer {
-    struct offer *next; // of those that closing has found
+    struct offer *next; // the next of those that closing has found
     struct sl_capsule_id key;
     bool forget;
-    uint64_t file; // that is hidden already, of that opening of the folder; opening 0: none is
+    uint64_t file; // the file that is already hidden, and in which opening of the folder; opening 0: none
     int64_t opening;
 };
 
 struct sl_disk {
     struct sl_disk_config config;
-    struct sl_disk_folder *folder; // NULL while it is opened anew, and when that has failed
-    struct sl_queue *offers;       // of struct offer, malloc'd; NULL: look whether it is time to try again
+    struct sl_disk_folder *folder; // NULL while it is being opened again, and after that has failed
+    struct sl_queue *offers;       // of struct offer, malloc'd; NULL: check if it is time to try again
     pthread_t writer;
     bool has_writer;
-    _Atomic int64_t deadline_ns; // of writing
+    _Atomic int64_t deadline_ns; // for writing
     _Atomic int64_t n_hits, n_dropped;
     _Atomic bool failed;
     pthread_mutex_t mutex;
     pthread_cond_t recalled;
     // Under the mutex:
-    bool recalling; // one who reads, or who opens the folder anew
+    bool recalling; // a thread reads, or opens the folder again
     int64_t recall_begin_ns;
-    bool is_silent; // has been said of this recall
+    bool is_silent; // the log has reported this recall as silent
     char failure[384];
     int64_t n_failures, pause_ms;
     int64_t opened_ns, retry_ns, n_openings;
@@ -48,7 +48,7 @@ struct sl_disk {
 
 // ---- failing --------------------------------------------------------------------------------------------------------
 
-// Lock held.
+// Call with the lock held.
 static void pause_longer(struct sl_disk *disk, const char *why) {
     const struct sl_disk_config *config = &disk->config;
     int64_t now_ns = sl_now_ns(),
@@ -60,7 +60,7 @@ static void pause_longer(struct sl_disk *disk, const char *why) {
     snprintf(disk->failure, sizeof disk->failure, "%s", why);
 }
 
-// Not used until the writer has opened it anew; said once.
+// Stops using the disk until the writer has opened it again; logs once.
 static void give_up(struct sl_disk *disk, const struct sl_error *err) {
     pthread_mutex_lock(&disk->mutex);
     bool first = !disk->failure[0];
@@ -72,7 +72,7 @@ static void give_up(struct sl_disk *disk, const struct sl_error *err) {
     }
     pthread_mutex_unlock(&disk->mutex);
     if (first) {
-        (void)sl_queue_try_push(disk->offers, NULL); // who has no room for it is not asleep
+        (void)sl_queue_try_push(disk->offers, NULL); // if the queue is full, the writer is awake anyway
     }
 }
 
@@ -80,7 +80,7 @@ static bool is_used(struct sl_disk *disk) {
     return disk && !atomic_load(&disk->failed);
 }
 
-// Whether somebody should be made to wait for it.
+// Returns true if a caller may wait for the disk.
 static bool answers(struct sl_disk *disk) {
     return is_used(disk) && !atomic_load(&disk->config.pulse->is_still);
 }
@@ -89,18 +89,18 @@ static bool answers(struct sl_disk *disk) {
 
 static bool in_time(void *arg) {
     struct sl_disk *disk = arg;
-    sl_pulse_tick(disk->config.pulse); // asked between pieces: one of them was done
+    sl_pulse_tick(disk->config.pulse); // called between pieces, so one of them was done
     return sl_now_ns() < atomic_load(&disk->deadline_ns);
 }
 
-// Copy it from the shelf to the disk. SL_ERR_NOT_FOUND: it has been evicted before we came to it.
+// Copies a capsule from the shelf to the disk. SL_ERR_NOT_FOUND: it was evicted before its turn.
 static enum sl_status copy_down(struct sl_disk *disk, const struct sl_capsule_id *key, struct sl_error *err) {
     struct sl_stored *stored = sl_shelf_hold(disk->config.shelf, key);
     if (!stored) {
         return sl_fail(err, SL_ERR_NOT_FOUND, "evicted before it was written");
     }
     enum sl_status status = sl_disk_folder_write(disk->folder, stored, in_time, disk, err);
-    if (status == SL_OK && !sl_shelf_has(disk->config.shelf, key)) { // meanwhile nobody wants it any more
+    if (status == SL_OK && !sl_shelf_has(disk->config.shelf, key)) { // it was forgotten meanwhile
         status = sl_disk_folder_forget(disk->folder, key, err);
     }
     sl_shelf_let_go(disk->config.shelf, stored);
@@ -118,7 +118,8 @@ static void write_one(struct sl_disk *disk, const struct sl_capsule_id *key) {
     }
 }
 
-// Its file, which has no key any more. And what was written under the key meanwhile, or found when the folder was opened anew.
+// Removes the hidden file, which no key leads to. With under_key also what was written under the key since, or found
+// when the folder was opened again.
 static enum sl_status forget(struct sl_disk *disk, const struct offer *offer, bool under_key, struct sl_error *err) {
     enum sl_status status = SL_OK;
     if (offer->opening == disk->n_openings) {
@@ -141,7 +142,7 @@ static void take_offer(struct sl_disk *disk, const struct offer *offer) {
     }
 }
 
-// Nobody reads or writes meanwhile: the writer is here, and readers are kept out. False: somebody is reading.
+// Takes the folder for exclusive use: the writer is the caller, and readers are locked out. False: a thread is reading.
 static bool take_folder(struct sl_disk *disk, struct sl_disk_folder **folder_out) {
     pthread_mutex_lock(&disk->mutex);
     bool taken = !disk->recalling;
@@ -150,7 +151,7 @@ static bool take_folder(struct sl_disk *disk, struct sl_disk_folder **folder_out
         disk->recall_begin_ns = sl_now_ns();
         *folder_out = disk->folder;
         disk->folder = NULL;
-    } else { // a reading that hangs, or is about to fail as well
+    } else { // that thread hangs, or is about to fail as well
         disk->retry_ns = sl_deadline_in_ms(disk->pause_ms);
     }
     pthread_mutex_unlock(&disk->mutex);
@@ -186,7 +187,7 @@ static void open_anew(struct sl_disk *disk) {
     }
 }
 
-// When the disk is to be tried again.
+// Returns when to try the disk again.
 static int64_t retry_ns(struct sl_disk *disk) {
     pthread_mutex_lock(&disk->mutex);
     int64_t at_ns = disk->failure[0] ? disk->retry_ns : SL_NO_DEADLINE;
@@ -215,7 +216,7 @@ static void *writer_main(void *arg) {
     return NULL;
 }
 
-// False: there is no room in the queue.
+// Returns false if the queue has no room.
 static bool push(struct sl_disk *disk, const struct offer *what) {
     struct offer *offer = malloc(sizeof *offer);
     if (!offer) {
@@ -243,13 +244,14 @@ bool sl_disk_forget(struct sl_disk *disk, const struct sl_capsule_id *key) {
     }
     struct offer offer = {.key = *key, .forget = true};
     struct sl_disk_entry entry;
-    pthread_mutex_lock(&disk->mutex); // the folder stays meanwhile
+    pthread_mutex_lock(&disk->mutex); // keeps the folder open meanwhile
     bool is_there = disk->folder && sl_disk_folder_get(disk->folder, key, &entry);
     if (is_there) {
         offer.file = entry.id;
         offer.opening = disk->n_openings;
     }
-    // Even if it is not: the writer may be about it. Without room in the queue it stays, and goes as what was used longest ago.
+    // Asks even if it is not there: the writer may be writing it. If the queue is full, the capsule stays and is
+    // evicted as least recently used.
     bool is_pushed = push(disk, &offer);
     if (is_there && is_pushed) {
         (void)sl_disk_folder_hide(disk->folder, &entry);
@@ -263,7 +265,7 @@ bool sl_disk_forget(struct sl_disk *disk, const struct sl_capsule_id *key) {
 
 // ---- reading back ---------------------------------------------------------------------------------------------------
 
-// The shelf checks the rest. SL_ERR_INVALID: the file's head says something else than the capsule.
+// Compares the token counts of head and header; the shelf checks the rest. SL_ERR_INVALID: they differ.
 static enum sl_status check_tokens(const struct sl_disk_entry *found, const struct sl_capsule_bytes *capsule,
                                    struct sl_error *err) {
     struct sl_capsule_info info;
@@ -275,7 +277,7 @@ static enum sl_status check_tokens(const struct sl_disk_entry *found, const stru
     return status;
 }
 
-// Read it into the arena and shelve it. SL_ERR_NOT_FOUND, SL_ERR_EXHAUSTED, SL_ERR_IO.
+// Reads a capsule into the arena and shelves it. SL_ERR_NOT_FOUND, SL_ERR_EXHAUSTED, SL_ERR_IO.
 static enum sl_status bring_back(struct sl_disk *disk, const struct sl_disk_entry *found, struct sl_error *err) {
     struct sl_capsule_bytes capsule = {0};
     struct sl_capsule_keys keys = {0};
@@ -289,7 +291,7 @@ static enum sl_status bring_back(struct sl_disk *disk, const struct sl_disk_entr
     if (status == SL_OK) {
         status = check_tokens(found, &capsule, &why);
         status = status == SL_OK ? sl_shelf_put(disk->config.shelf, &keys, &capsule, &why) : status;
-        if (status == SL_ERR_INVALID) { // of another version, perhaps
+        if (status == SL_ERR_INVALID) { // perhaps of another version
             status = sl_disk_folder_discard(disk->folder, found, why.text, err);
             status = status == SL_OK ? SL_ERR_NOT_FOUND : status;
         } else if (status != SL_OK) {
@@ -300,11 +302,11 @@ static enum sl_status bring_back(struct sl_disk *disk, const struct sl_disk_entr
     if (status != SL_OK) {
         sl_capsule_bytes_free(&capsule, room->arena);
     }
-    return status == SL_ERR_EXISTS ? SL_OK : status; // it was shipped to us meanwhile
+    return status == SL_ERR_EXISTS ? SL_OK : status; // it was shipped to this store meanwhile
 }
 
-// Pin the capsule that was found, if it is on the shelf, by its own key: there a younger one may have taken the prefix over
-// and gone with it. The shelf's list of its prefixes was verified, the index's entry of this prefix was not.
+// Pins the capsule that was found, by its own key, if it is on the shelf: a younger capsule may have taken its prefix
+// over and been evicted since. The shelf's list of its prefixes was verified; the index's entry of this prefix was not.
 static struct sl_stored *pin_found(struct sl_disk *disk, const struct sl_disk_entry *found,
                                    const struct sl_prefix *prefix) {
     int64_t covered;
@@ -327,12 +329,12 @@ static struct sl_stored *recall(struct sl_disk *disk, const struct sl_prefix *pr
     size_t at = 0;
     struct sl_error err = {0};
     struct sl_stored *stored = sl_shelf_pin_longest(disk->config.shelf, prefixes, n_prefixes, at_out);
-    if (stored) { // somebody else has brought it back while we waited
+    if (stored) { // another thread read it back while we waited
         return stored;
     }
     int64_t begin_ns = sl_now_ns();
     enum sl_status status;
-    do { // of what was damaged nothing is left: look again
+    do { // a damaged capsule has been removed: search again
         bool is_there = sl_disk_folder_find(disk->folder, prefixes, n_prefixes, &at, &found);
         status = is_there ? SL_OK : SL_ERR_NOT_FOUND;
         stored = is_there ? pin_found(disk, &found, &prefixes[at]) : NULL;
@@ -354,7 +356,7 @@ static struct sl_stored *recall(struct sl_disk *disk, const struct sl_prefix *pr
     return stored;
 }
 
-// Lock held, another is reading.
+// Call with the lock held, while another thread reads.
 static void note_silence(struct sl_disk *disk) {
     int64_t ms = (sl_now_ns() - disk->recall_begin_ns) / SL_NS_PER_MS;
     if (ms >= disk->config.silent_ms && !disk->is_silent) {
@@ -429,7 +431,7 @@ enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk 
 
 static void write_the_shelf(struct sl_disk *disk) {
     if (!disk->folder) {
-        return; // it had failed, which the log says
+        return; // it had failed, as the log says
     }
     struct sl_capsule_id *keys = malloc(sizeof *keys * MAX_CLOSING);
     if (!keys) {
@@ -450,7 +452,7 @@ static void write_the_shelf(struct sl_disk *disk) {
     free(keys);
 }
 
-// Frees them. What has been offered anew and written is wanted.
+// Frees the offers. A capsule that was offered and written again since is kept.
 static void forget_all(struct sl_disk *disk, struct offer *offers) {
     while (offers) {
         struct offer *next = offers->next;
@@ -473,12 +475,12 @@ void sl_disk_close(struct sl_disk **disk_inout, int64_t deadline_ns) {
     void *item;
     struct offer *unwanted = NULL;
     while (disk->offers && sl_queue_pop(disk->offers, 0, &item) == SL_OK) {
-        struct offer *offer = item; // NULL: nothing
+        struct offer *offer = item; // NULL: no request
         if (offer && offer->forget) {
             offer->next = unwanted;
             unwanted = offer;
         } else {
-            free(offer); // it is on the shelf, or gone
+            free(offer); // it is on the shelf, or evicted
         }
     }
     if (disk->has_writer) {

@@ -16,7 +16,7 @@
 
 #define MAGIC       "SLUICEKV"
 #define PREFIX      "capsule-"
-#define PIECE_BYTES ((size_t)1 << 20) // hashed while it is in the caches
+#define PIECE_BYTES ((size_t)1 << 20) // hashed while it is still in the CPU caches
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the head in a file is the head in memory of little endian");
 static_assert(sizeof(struct sl_disk_head) == 96, "without padding");
@@ -42,7 +42,7 @@ int sl_disk_file_open(int dir_fd, uint64_t id) {
     int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd >= 0) {
         posix_fadvise(fd, 0, 0,
-                      POSIX_FADV_RANDOM); // only what is asked for: a head is a page or three, its body megabytes
+                      POSIX_FADV_RANDOM); // no readahead: a head is one to three pages, its body megabytes
     }
     return fd;
 }
@@ -55,7 +55,7 @@ int64_t sl_disk_head_file_bytes(const struct sl_disk_head *head) {
     return (int64_t)(content_at(head) + head->header_bytes + head->body_bytes);
 }
 
-// Without its digests.
+// Makes the head, without its digests.
 static struct sl_disk_head head_of(const struct sl_stored *stored) {
     struct sl_disk_head head = {.version = SL_DISK_FILE_VERSION,
                                 .n_hashes = (uint32_t)stored->keys.n_hashes,
@@ -99,7 +99,7 @@ struct content {
     int fd;
     bool (*go_on)(void *arg);
     void *arg;
-    size_t at; // in the file
+    size_t at; // offset in the file
     uint64_t digest;
 };
 
@@ -124,7 +124,8 @@ enum sl_status sl_disk_file_write(int fd, const struct sl_stored *stored, bool (
                                   struct sl_disk_head *head_out, struct sl_error *err) {
     const struct sl_capsule_bytes *capsule = &stored->capsule;
     struct sl_disk_head head = head_of(stored);
-    // All of it at once, so that a full disk is known first. Where a file system cannot do that, writing will say so.
+    // Allocates the whole file first, so that a full disk is known early. If the file system cannot do that, writing
+    // reports it.
     if (fallocate(fd, 0, 0, sl_disk_head_file_bytes(&head)) != 0 && (errno == ENOSPC || errno == EDQUOT)) {
         return write_failed(err);
     }
@@ -149,7 +150,7 @@ enum sl_status sl_disk_file_write(int fd, const struct sl_stored *stored, bool (
 
 // ---- reading --------------------------------------------------------------------------------------------------------
 
-// How many of these bytes there are; -1: it cannot be read.
+// Returns how many of these bytes were read; -1: they cannot be read.
 static ssize_t read_at(int fd, size_t at, void *data, size_t bytes) {
     size_t done = 0;
     while (done < bytes) {
@@ -165,9 +166,9 @@ static ssize_t read_at(int fd, size_t at, void *data, size_t bytes) {
     return (ssize_t)done;
 }
 
-// Whether its numbers can be those of a file of so many bytes.
+// Returns true if the head's numbers fit a file of that size.
 static bool is_plausible(const struct sl_disk_head *head, uint64_t file_bytes) {
-    uint64_t left = file_bytes - content_at(head); // the caller has read so much
+    uint64_t left = file_bytes - content_at(head); // the caller has read at least that much
     return head->n_tokens > 0 && head->header_bytes > 0 && head->header_bytes <= SL_CAPSULE_MAX_HEADER_BYTES &&
            head->header_bytes < left && head->body_bytes == left - head->header_bytes &&
            (head->n_hashes == 0 || (head->stride > 0 && head->stride <= (head->n_tokens - 1) / head->n_hashes));

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: one capsule in one file, which says of itself all that a store has to know.
+ * Purpose: one capsule in one file, which holds everything that a store has to know about it.
  *
  * Layout:  struct sl_disk_head, the hashes of its prefixes, its header, its body (kvcache/capsule.h).
  *
- * Design: a digest covers head and hashes, so that a store that starts reads these alone; another one covers header and body, and is
- *         looked at when the capsule is read back. The head is written last: what a killed process leaves has none. Files are not
- *         synced: of what a crash of the system leaves half written one of the two digests fails.
- * Trust: nothing is mapped, so that a bad disk is an error and no signal. Digests find damage, not malice: every number is checked
- *        against the file's size before it is used.
+ * Design: one digest covers head and hashes, so that a store that starts reads these alone. Another one covers header
+ *         and body, and is checked when the capsule is read back. The head is written last: a file that a killed
+ *         process leaves has none. Files are not synced: after a crash of the system, one of the two digests of a
+ *         partly written file does not match.
+ * Trust: files are read, not mapped, so that a bad disk causes an error and no signal. Digests find damage, not malice:
+ *        every number is checked against the file's size before it is used.
  */
 #pragma once
 
@@ -19,37 +20,37 @@
 struct sl_disk_head {
     char magic[8];
     uint32_t version;
-    uint32_t n_hashes; // below SL_SHELF_MAX_PREFIXES; hashes[i] covers (i + 1) * stride tokens
+    uint32_t n_hashes; // at most SL_SHELF_MAX_PREFIXES - 1; hashes[i] covers (i + 1) * stride tokens
     struct sl_capsule_id key;
     int64_t n_tokens;
     int64_t stride; // tokens
     uint64_t header_bytes, body_bytes;
     uint64_t content_digest; // of header and body
-    uint64_t digest;         // of all before it, and of the hashes
+    uint64_t digest;         // of all fields before it, and of the hashes
 };
 
-// Of the whole file: of this head; that would hold this capsule.
+// Return the size of the whole file: of one with this head; of one that would hold this capsule.
 int64_t sl_disk_head_file_bytes(const struct sl_disk_head *head);
 int64_t sl_disk_stored_file_bytes(const struct sl_stored *stored);
 
 #define SL_DISK_NAME_BYTES 32
 void sl_disk_file_name(uint64_t id, char name_out[SL_DISK_NAME_BYTES]);
-bool sl_disk_file_is_named(const char *name, uint64_t *id_out); // whether it is such a name
+bool sl_disk_file_is_named(const char *name, uint64_t *id_out); // true for such a name
 
-// Open the file of this id for reading; -1: errno. Links are not followed, pipes not waited for.
+// Opens the file of this id for reading; -1: errno. Does not follow links or block on pipes.
 int sl_disk_file_open(int dir_fd, uint64_t id);
 
 /*
- * Write a capsule to an empty file. Asks go_on (may be NULL) between pieces. SL_ERR_CANCELLED: it said no. SL_ERR_EXHAUSTED: the disk
- * is full. SL_ERR_IO.
+ * Writes a capsule to an empty file. Calls go_on (may be NULL) between pieces. SL_ERR_CANCELLED: go_on returned false.
+ * SL_ERR_EXHAUSTED: the disk is full. SL_ERR_IO.
  */
 enum sl_status sl_disk_file_write(int fd, const struct sl_stored *stored, bool (*go_on)(void *arg), void *arg,
                                   struct sl_disk_head *head_out, struct sl_error *err);
 
-// SL_ERR_INVALID: it is no such file, damaged, cut short, or cannot be read.
+// Reads head and hashes. SL_ERR_INVALID: it is no such file, damaged, truncated, or cannot be read.
 enum sl_status sl_disk_file_read_head(int fd, struct sl_disk_head *head_out,
                                       struct sl_hash128 hashes_out[SL_SHELF_MAX_PREFIXES - 1], struct sl_error *err);
 
-// The rest, by its head: header_out[header_bytes], body_out[body_bytes]. SL_ERR_INVALID, as above.
+// Reads the rest, given the head: header_out[header_bytes], body_out[body_bytes]. SL_ERR_INVALID, as above.
 enum sl_status sl_disk_file_read_content(int fd, const struct sl_disk_head *head, uint8_t *header_out, void *body_out,
                                          struct sl_error *err);

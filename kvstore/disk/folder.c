@@ -19,8 +19,8 @@
 #include "base/log.h"
 #include "kvstore/disk/scan.h"
 
-#define BLOCK_BYTES     4096 // a file takes whole blocks
-#define INDEX_SHARE     64   // one of so many bytes, but
+#define BLOCK_BYTES     4096 // a file occupies whole blocks
+#define INDEX_SHARE     64   // the index may take this fraction of the bytes, within
 #define MIN_INDEX_BYTES ((int64_t)4 << 20)
 #define MAX_INDEX_BYTES ((int64_t)1 << 30)
 #define MAKE_WAY_MS     60000
@@ -31,11 +31,11 @@ struct sl_disk_folder {
     struct sl_disk_index *index;
     int64_t max_bytes;
     _Atomic int64_t n_capsules, bytes;
-    // The writer's:
+    // Used by the writer alone:
     uint64_t next_id;
     int64_t last_use_ns;
-    bool is_short;          // others have filled the disk: that has been said
-    int64_t make_way_at_ns; // before it nothing more goes for what does not fit
+    bool is_short;          // other programs have filled the disk, and the log has said so
+    int64_t make_way_at_ns; // until then no capsule is evicted to make room on a full disk
 };
 
 static int64_t in_blocks(int64_t bytes) {
@@ -46,13 +46,13 @@ static int64_t bytes_of(const struct sl_disk_entry *entry) {
     return in_blocks(sl_disk_head_file_bytes(&entry->head));
 }
 
-// errno says why.
+// Fails with errno's text.
 static enum sl_status failed(const struct sl_disk_folder *folder, const char *name, const char *what,
                              enum sl_status status, struct sl_error *err) {
     return sl_fail(err, status, "%.200s/%s: %s: %s", folder->path, name, what, strerror(errno));
 }
 
-// The number of this use: the time, but later than all before it.
+// Returns the timestamp of this use: the time, but later than all earlier uses.
 static struct timespec count_use(struct sl_disk_folder *folder) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -72,7 +72,7 @@ bool sl_disk_folder_hide(struct sl_disk_folder *folder, const struct sl_disk_ent
     return is_there;
 }
 
-// Remove a capsule and its file. SL_ERR_NOT_FOUND: somebody else has.
+// Removes a capsule and its file. SL_ERR_NOT_FOUND: another thread already has.
 static enum sl_status remove_capsule(struct sl_disk_folder *folder, const struct sl_disk_entry *entry,
                                      struct sl_error *err) {
     return sl_disk_folder_hide(folder, entry) ? sl_disk_folder_remove(folder, entry->id, err)
@@ -88,14 +88,14 @@ enum sl_status sl_disk_folder_remove(struct sl_disk_folder *folder, uint64_t id,
     return SL_OK;
 }
 
-// SL_ERR_NOT_FOUND: there is none.
+// Removes the least recently used capsule. SL_ERR_NOT_FOUND: there is none.
 static enum sl_status remove_oldest(struct sl_disk_folder *folder, struct sl_error *err) {
     struct sl_disk_entry entry;
     if (!sl_disk_index_oldest(folder->index, &entry)) {
         return sl_fail(err, SL_ERR_NOT_FOUND, "nothing is on disk");
     }
     enum sl_status status = remove_capsule(folder, &entry, err);
-    return status == SL_ERR_NOT_FOUND ? SL_OK : status; // a reader found it damaged: gone all the same
+    return status == SL_ERR_NOT_FOUND ? SL_OK : status; // a reader found it damaged and has removed it
 }
 
 static enum sl_status shrink_to(struct sl_disk_folder *folder, int64_t bytes, struct sl_error *err) {
@@ -106,7 +106,7 @@ static enum sl_status shrink_to(struct sl_disk_folder *folder, int64_t bytes, st
     return status == SL_ERR_NOT_FOUND ? SL_OK : status;
 }
 
-// A file is there: make it the capsule used last.
+// Enters the capsule of a file as the most recently used.
 static enum sl_status enter(struct sl_disk_folder *folder, const struct sl_disk_entry *entry,
                             const struct sl_hash128 *hashes, struct sl_error *err) {
     enum sl_status status;
@@ -146,7 +146,8 @@ static enum sl_status open_directory(struct sl_disk_folder *folder, struct sl_er
     return SL_OK;
 }
 
-// A file for reading. SL_ERR_INVALID: it cannot be used. SL_ERR_EXHAUSTED: it may be fine, but not now.
+// Opens a file for reading. SL_ERR_INVALID: it cannot be used. SL_ERR_EXHAUSTED: it may be fine, but cannot be opened
+// now.
 static enum sl_status open_file(const struct sl_disk_folder *folder, uint64_t id, int *fd_out, struct sl_error *err) {
     int fd = sl_disk_file_open(folder->dir_fd, id);
     if (fd < 0) {
@@ -157,7 +158,7 @@ static enum sl_status open_file(const struct sl_disk_folder *folder, uint64_t id
     return SL_OK;
 }
 
-// Read the head of a file that was there before us. SL_ERR_INVALID: the file cannot be used.
+// Reads the head of a file that existed before we started. SL_ERR_INVALID: the file cannot be used.
 static enum sl_status read_entry(const struct sl_disk_folder *folder, uint64_t id, struct sl_disk_entry *entry_out,
                                  struct sl_hash128 hashes_out[SL_SHELF_MAX_PREFIXES - 1], struct sl_error *err) {
     int fd = -1;
@@ -174,7 +175,7 @@ static enum sl_status read_entry(const struct sl_disk_folder *folder, uint64_t i
     return status;
 }
 
-// Enter such a file, as the capsule used last, or remove it.
+// Enters such a file as the most recently used capsule, or removes it.
 static enum sl_status restore(struct sl_disk_folder *folder, uint64_t id, int64_t *n_removed, struct sl_error *err) {
     struct sl_disk_entry entry, older;
     struct sl_hash128 hashes[SL_SHELF_MAX_PREFIXES - 1];
@@ -287,7 +288,7 @@ void sl_disk_folder_close(struct sl_disk_folder **folder_inout) {
 
 // ---- writing --------------------------------------------------------------------------------------------------------
 
-// A new file under an id that nobody has; *id_out is its id. -1: errno.
+// Makes a new file under an unused id, *id_out. -1: errno.
 static int make_file(struct sl_disk_folder *folder, uint64_t *id_out) {
     int fd;
     do {
@@ -295,11 +296,11 @@ static int make_file(struct sl_disk_folder *folder, uint64_t *id_out) {
         *id_out = folder->next_id++;
         sl_disk_file_name(*id_out, name);
         fd = openat(folder->dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    } while (fd < 0 && errno == EEXIST); // another's, or ids have begun anew
+    } while (fd < 0 && errno == EEXIST); // the id is in use, or the ids have wrapped around
     return fd;
 }
 
-// What a failure of the system means for whoever wanted a file: there is no room; not now; never.
+// Maps errno to the meaning for the caller: no room; not now; never.
 static enum sl_status group_of(int error) {
     switch (error) {
     case ENOSPC:
@@ -314,7 +315,7 @@ static enum sl_status group_of(int error) {
     }
 }
 
-// A file with the capsule, or none.
+// Writes a file with the capsule, or leaves none.
 static enum sl_status write_file(struct sl_disk_folder *folder, const struct sl_stored *stored,
                                  bool (*go_on)(void *arg), void *arg, struct sl_disk_entry *entry_out,
                                  struct sl_error *err) {
@@ -346,7 +347,7 @@ static enum sl_status write_file(struct sl_disk_folder *folder, const struct sl_
     return status;
 }
 
-// Whether there is room beside the other users of the disk: said when that changes.
+// Notes whether the other users of the disk leave room; logs when that changes.
 static void note_room(struct sl_disk_folder *folder, bool is_short, const struct sl_error *why) {
     if (is_short && !folder->is_short) {
         sl_log_warn("disk", "%s: others have filled the disk: capsules are dropped until there is room: %s",
@@ -357,8 +358,8 @@ static void note_room(struct sl_disk_folder *folder, bool is_short, const struct
     folder->is_short = is_short;
 }
 
-// Write it; where the disk is full, others of ours go until there are no more than `left` bytes of them. Where somebody else takes that
-// room, too, it is left at that for a while: otherwise they would get all of it, capsule by capsule.
+// Writes the capsule. If the disk is full, evicts our own capsules until at most `left` bytes of them remain. If other
+// programs take that room too, stops evicting for a while: otherwise they would get all of it, capsule by capsule.
 static enum sl_status write_or_make_way(struct sl_disk_folder *folder, const struct sl_stored *stored, int64_t left,
                                         bool (*go_on)(void *arg), void *arg, struct sl_disk_entry *entry_out,
                                         struct sl_error *err) {
@@ -395,7 +396,7 @@ enum sl_status sl_disk_folder_write(struct sl_disk_folder *folder, const struct 
         return sl_fail(err, status, "%s", why.text);
     }
     status = enter(folder, &entry, stored->keys.hashes, err);
-    if (status != SL_OK) { // it is not counted, so it may not stay
+    if (status != SL_OK) { // the index does not have it, so the file must not stay
         char name[SL_DISK_NAME_BYTES];
         sl_disk_file_name(entry.id, name);
         if (unlinkat(folder->dir_fd, name, 0) != 0) {
@@ -428,7 +429,7 @@ bool sl_disk_folder_find(struct sl_disk_folder *folder, const struct sl_prefix *
     return sl_disk_index_find(folder->index, prefixes, n_prefixes, at_out, entry_out);
 }
 
-// SL_ERR_INVALID: it is damaged, or gone.
+// Reads a capsule. SL_ERR_INVALID: it is damaged, or removed.
 static enum sl_status read_file(struct sl_disk_folder *folder, const struct sl_disk_entry *entry,
                                 struct sl_hash128 *hashes_out, const struct sl_capsule_bytes *into,
                                 struct sl_error *err) {
@@ -463,7 +464,7 @@ enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct s
     } else {
         status = read_file(folder, entry, keys.hashes, &capsule, &why);
     }
-    if (status == SL_ERR_INVALID) { // or removed meanwhile, file and all: then nobody says anything
+    if (status == SL_ERR_INVALID) { // or it was removed meanwhile; then do not log
         status = sl_disk_folder_discard(folder, entry, why.text, err);
         status = status == SL_OK ? sl_fail(err, SL_ERR_NOT_FOUND, "not on disk any more") : status;
     } else if (why.text[0]) {

@@ -8,7 +8,7 @@
 
 #include "base/hash.h"
 
-// What a key and a capsule take, with their shares of the table and of malloc's own.
+// The bytes of a key and of a capsule, including their shares of the table and of malloc's overhead.
 #define KEY_BYTES     (sizeof(struct node) + sizeof(struct node *))
 #define CAPSULE_BYTES (sizeof(struct capsule) + 16)
 
@@ -40,7 +40,7 @@ enum sl_status sl_disk_index_create(size_t max_bytes, struct sl_disk_index **ind
     while (n_buckets < max_bytes / KEY_BYTES / 2) {
         n_buckets *= 2;
     }
-    struct node **buckets = calloc(n_buckets, sizeof *buckets); // pages that nobody touches are not there
+    struct node **buckets = calloc(n_buckets, sizeof *buckets); // untouched pages take no memory
     if (!index || !buckets) {
         free(index);
         free(buckets);
@@ -65,7 +65,8 @@ static struct sl_capsule_id key_of(const struct node *node) {
 static bool is_of(const struct node *node, const struct sl_capsule_id *key) {
     if (!sl_hash128_equals(
             &node->hash,
-            &key->prefix_hash)) { // nearly all that differ: without a look at the capsule, which is elsewhere
+            &key->prefix_hash)) { // nearly all different keys end here, without a read of the capsule, which is
+                                  // elsewhere in memory
         return false;
     }
     struct sl_capsule_id own = key_of(node);
@@ -85,7 +86,7 @@ static struct node **bucket_of(const struct sl_disk_index *index, const struct s
     return &index->buckets[sl_hash(key, sizeof *key, 0) & (index->n_buckets - 1)];
 }
 
-// Where the node of this key is linked, or would be.
+// Returns the link to the node of this key, or the link where it would be.
 static struct node **find(const struct sl_disk_index *index, const struct sl_capsule_id *key) {
     struct node **at = bucket_of(index, key);
     while (*at && !is_of(*at, key)) {
@@ -99,7 +100,7 @@ static struct capsule *find_whole(const struct sl_disk_index *index, const struc
     return node && is_whole(node) ? node->capsule : NULL;
 }
 
-// From now on the key leads here, unless it leads to a capsule that is just that prefix.
+// Makes the key lead to this capsule, unless it leads to a capsule that is exactly that prefix.
 static void link_key(struct sl_disk_index *index, struct node *node) {
     struct sl_capsule_id key = key_of(node);
     struct node **at = find(index, &key);
@@ -110,7 +111,8 @@ static void link_key(struct sl_disk_index *index, struct node *node) {
     *at = node;
 }
 
-// Keys lie anywhere in memory: the processor fetches the places of all while it goes to the first. A start takes 13 million of them.
+// Keys are scattered in memory: prefetch the buckets of all before visiting the first. A start links 13 million of
+// them.
 static void link_keys(struct sl_disk_index *index, struct capsule *capsule) {
     uint32_t n_keys = capsule->entry.head.n_hashes + 1;
     for (uint32_t i = 0; i < n_keys; i++) {
@@ -122,7 +124,7 @@ static void link_keys(struct sl_disk_index *index, struct capsule *capsule) {
     }
 }
 
-// A younger capsule may have taken the key over.
+// Removes the key, unless a younger capsule has taken it over.
 static void unlink_key(struct sl_disk_index *index, struct node *node) {
     struct sl_capsule_id key = key_of(node);
     struct node **at = find(index, &key);
@@ -177,7 +179,7 @@ enum sl_status sl_disk_index_put(struct sl_disk_index *index, const struct sl_di
     return SL_OK;
 }
 
-// Lock held.
+// Call with the lock held.
 static void discard(struct sl_disk_index *index, struct capsule *capsule) {
     unlink_use(index, capsule);
     for (uint32_t i = 0; i <= capsule->entry.head.n_hashes; i++) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what is in a folder of capsules, under which keys it is found, and in which order it was used; in memory.
+ * Purpose: the in-memory index of a folder of capsules: by key, and in the order of last use.
  *
- * Design: made anew at every start from the heads of the files (kvstore/disk/file.h), so that nothing on disk can be at odds with it.
- *         A key leads to one capsule: to the one that is just that prefix, or else to the youngest that begins with it.
- *         Bounded: when it would grow beyond max_bytes, the folder has to remove a capsule first.
- * Threads: any number; one lock, held for short.
+ * Design: built at every start from the heads of the files (kvstore/disk/file.h), so that nothing on disk can disagree
+ *         with it. A key leads to one capsule: to the one that is exactly that prefix, or else to the youngest that
+ *         begins with it. Bounded: when it would grow beyond max_bytes, the folder has to remove a capsule first.
+ * Threads: any number; one lock, held briefly.
  */
 #pragma once
 
@@ -14,7 +14,7 @@
 struct sl_disk_index;
 
 struct sl_disk_entry {
-    uint64_t id; // of the file; a process gives none out twice
+    uint64_t id; // of the file; a process never uses one twice
     struct sl_disk_head head;
 };
 
@@ -22,24 +22,25 @@ enum sl_status sl_disk_index_create(size_t max_bytes, struct sl_disk_index **ind
 void sl_disk_index_destroy(struct sl_disk_index **index); // accepts NULL, nulls
 
 /*
- * Add a capsule as the one used last; no other may have its key. hashes: [head.n_hashes]. SL_AGAIN: there is no room; remove something
- * and try again. SL_ERR_EXHAUSTED.
+ * Adds a capsule as the most recently used; no other may have its key. hashes: [head.n_hashes]. SL_AGAIN: there is no
+ * room; remove a capsule and try again. SL_ERR_EXHAUSTED.
  */
 enum sl_status sl_disk_index_put(struct sl_disk_index *index, const struct sl_disk_entry *entry,
                                  const struct sl_hash128 *hashes, struct sl_error *err);
 
-bool sl_disk_index_remove(struct sl_disk_index *index, const struct sl_disk_entry *entry); // false: it has gone before
+bool sl_disk_index_remove(struct sl_disk_index *index, const struct sl_disk_entry *entry); // false: it was removed
+                                                                                           // before
 
-// The capsule of this key, whole.
+// Finds the capsule with this key, whole.
 bool sl_disk_index_get(struct sl_disk_index *index, const struct sl_capsule_id *key, struct sl_disk_entry *entry_out);
-// The same, and it is now the one used last.
+// Does the same, and counts it as the most recently used.
 bool sl_disk_index_touch(struct sl_disk_index *index, const struct sl_capsule_id *key, struct sl_disk_entry *entry_out);
-// The capsule used longest ago.
+// Finds the least recently used capsule.
 bool sl_disk_index_oldest(struct sl_disk_index *index, struct sl_disk_entry *entry_out);
 
 /*
- * The first of the prefixes (longest first) under which a capsule is found that holds at most four times as many tokens: no
- * worker fetches one that is of less use.
+ * Finds the first of the prefixes (longest first) that leads to a capsule with at most four times as many tokens: a
+ * longer capsule is not worth fetching for any worker.
  */
 bool sl_disk_index_find(struct sl_disk_index *index, const struct sl_prefix *prefixes, size_t n_prefixes,
                         size_t *at_out, struct sl_disk_entry *entry_out);

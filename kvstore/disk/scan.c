@@ -17,7 +17,7 @@
 #include "base/thread.h"
 
 #define N_THREADS   16
-#define WORTH_WHILE 256 // files
+#define WORTH_WHILE 256 // files; for fewer, reading ahead does not pay
 
 static int64_t to_ns(const struct timespec *time, int64_t now_s) {
     int64_t s = time->tv_sec < 0 ? 0 : time->tv_sec > now_s ? now_s : time->tv_sec;
@@ -32,7 +32,7 @@ static int by_use(const void *a, const void *b) {
     return (x->id > y->id) - (x->id < y->id);
 }
 
-// False: no memory.
+// Returns false without memory.
 static bool add(struct sl_disk_file **files, size_t *n_files, size_t *n_room, struct sl_disk_file file) {
     if (*n_files == *n_room) {
         size_t n_more = *n_room * 2 + 64;
@@ -67,7 +67,7 @@ static enum sl_status list(DIR *dir, struct sl_disk_file **files, size_t *n_file
 }
 
 enum sl_status sl_disk_scan(int dir_fd, struct sl_disk_file **files_out, size_t *n_files_out, struct sl_error *err) {
-    int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); // its own place in the list of names
+    int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); // a file descriptor with its own read position
     DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
     if (!dir) {
         sl_fail(err, SL_ERR_IO, "cannot be listed: %s", strerror(errno));
@@ -111,7 +111,7 @@ static void *read_ahead_main(void *arg) {
         struct sl_hash128 hashes[SL_SHELF_MAX_PREFIXES - 1];
         int fd = sl_disk_file_open(ahead->dir_fd, ahead->files[i].id);
         if (fd >= 0) {
-            sl_disk_file_read_head(fd, &head, hashes, NULL); // whoever comes behind us judges it
+            sl_disk_file_read_head(fd, &head, hashes, NULL); // the caller's own read reports errors later
             close(fd);
         }
     }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: which capsule files lie in a folder, in the order of their last use, and reading ahead of whoever goes through them.
+ * Purpose: lists the capsule files of a folder in the order of their last use, and reads ahead of the thread that goes
+ *          through them.
  *
- * Design: a file was used last when it was changed last, by its time of modification; a time to come counts as now.
- *         Reading ahead is threads that read the beginning of every file and throw it away: then it is in the system's cache. A disk
- *         that is asked for one thing at a time is idle most of the time.
- * Speed: reading 100 000 heads takes 1.0 s where the system has them in memory; from a virtual disk 13 s one by one, 3.2 s by 16 threads.
- *        A folder of so many capsules of 128 prefixes each, 13 million keys in 440 MB of memory, opens in 4 s, or in 7 s from the disk
- *        (2 busy cores of a Sapphire Rapids).
+ * Design: the modification time of a file is its last use; a time in the future counts as now. To read ahead, several
+ *         threads read the beginning of every file and discard it, so that it is in the page cache. A disk that gets
+ *         one request at a time is idle most of the time.
+ * Speed: reading 100 000 heads takes 1.0 s from the page cache; from a virtual disk 13 s one by one, 3.2 s by 16
+ *        threads. A folder of so many capsules of 128 prefixes each, 13 million keys in 440 MB of memory, opens in 4 s,
+ *        or in 7 s from the disk (2 busy cores of a Sapphire Rapids).
  */
 #pragma once
 
@@ -18,11 +19,13 @@ struct sl_disk_file {
     int64_t used_ns; // since the Unix epoch
 };
 
-// Regular files that are named like capsules, used longest ago first; *files_out is malloc'd. SL_ERR_IO, SL_ERR_EXHAUSTED.
+// Lists regular files that are named like capsules, least recently used first; *files_out is malloc'd. SL_ERR_IO,
+// SL_ERR_EXHAUSTED.
 enum sl_status sl_disk_scan(int dir_fd, struct sl_disk_file **files_out, size_t *n_files_out, struct sl_error *err);
 
 struct sl_disk_read_ahead;
 
-// Begin to read ahead. NULL: it is not worth while, or impossible: then reading takes longer, and that is all. `files` must outlive it.
+// Starts to read ahead. NULL: it would not pay, or is impossible; then reading only takes longer. `files` must outlive
+// it.
 struct sl_disk_read_ahead *sl_disk_read_ahead_start(int dir_fd, const struct sl_disk_file *files, size_t n_files);
 void sl_disk_read_ahead_stop(struct sl_disk_read_ahead **ahead); // accepts NULL, nulls

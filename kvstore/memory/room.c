@@ -5,11 +5,11 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-// Above HIGH of the arena, evict down to LOW before anything new comes in.
+// When more than HIGH of the arena is taken, evict down to LOW before new data comes in.
 #define HIGH_PERCENT 90
 #define LOW_PERCENT  85
 #define ALARM_MS     60000
-#define NO_MERCY     INT64_MAX // in place of the time: passes over nothing that may be evicted
+#define NO_MERCY     INT64_MAX // used instead of the current time: nothing evictable is passed over
 
 void sl_room_init(struct sl_room *room, struct sl_ledger *ledger, struct sl_inbound *inbound, struct sl_shelf *shelf,
                   struct sl_kv_segments *segments) {
@@ -33,14 +33,14 @@ bool sl_room_evict_one(struct sl_room *room) {
     return evict_one(room, sl_now_ns()) || evict_one(room, NO_MERCY);
 }
 
-// Used and promised, without `covered_bytes` of the promises.
+// Returns used and promised bytes, without `covered_bytes` of the promises.
 static size_t taken_bytes(struct sl_room *room, size_t covered_bytes) {
     struct sl_arena_stats arena;
     sl_arena_get_stats(room->arena, &arena);
     return arena.used_bytes + sl_ledger_promised_bytes(room->ledger) - covered_bytes;
 }
 
-// Lock held.
+// Call with the lock held.
 static enum sl_status make_room(struct sl_room *room, const char *label, size_t wanted_bytes, size_t covered_bytes,
                                 struct sl_error *err) {
     struct sl_arena_stats arena;
@@ -69,8 +69,8 @@ static enum sl_status make_room(struct sl_room *room, const char *label, size_t 
     return SL_OK;
 }
 
-// Lock held: the end of every request for room. A store that is full of what cannot be evicted refuses whoever comes, and that is for
-// people to know.
+// Call with the lock held, at the end of every request for room. A store whose memory cannot be evicted refuses every
+// request; the log tells the operator.
 static enum sl_status tell(struct sl_room *room, enum sl_status status, const struct sl_error *why,
                            struct sl_error *err) {
     if (status == SL_ERR_EXHAUSTED) {

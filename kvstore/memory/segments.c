@@ -11,7 +11,7 @@
 
 #define N_BUCKETS (1u << 16)
 
-// What is looked for: all segments of a prompt that end at a token. Without padding: hashed and compared as bytes.
+// The search key: all segments of a prompt that end at a token. Without padding: hashed and compared as bytes.
 struct key {
     struct sl_kv_family family;
     int64_t end;
@@ -113,7 +113,7 @@ static void touch(struct sl_kv_segments *segments, struct entry *entry, int64_t 
 }
 
 static bool is_used(const struct entry *entry) {
-    // With only the index's reference left, nobody but the index can give another: false stays false under the lock.
+    // With only the index's reference left, only the index can give another: false stays false under the lock.
     return sl_kv_segment_n_refs(entry->segment) > 1;
 }
 
@@ -218,8 +218,8 @@ struct sl_kv_segment *sl_kv_segments_find(struct sl_kv_segments *segments, const
     return segment;
 }
 
-// Lock held. Of the segments that end here and begin where `reached` can be reached: the longest. reached[i] ends at the
-// token (i + 1) * SL_PAGE_SLOTS.
+// Call with the lock held. Returns the longest of the segments that end here and begin where the chain already reaches.
+// reached[i] ends at the token (i + 1) * SL_PAGE_SLOTS.
 static struct entry *reach(struct sl_kv_segments *segments, const struct key *key, struct entry *const *reached) {
     struct entry *best = NULL;
     for (struct entry *entry = *bucket_of(segments, key); entry; entry = entry->next) {
@@ -251,7 +251,7 @@ enum sl_status sl_kv_segments_chain(struct sl_kv_segments *segments, const struc
         reached[i] = reach(segments, &key, reached);
         farthest = reached[i] ? reached[i] : farthest;
     }
-    // From the last one back to the first, which so becomes the most recently used.
+    // From the last segment to the first, so that the first becomes the most recently used.
     size_t n_chain = 0;
     int64_t now_ns = sl_now_ns();
     for (struct entry *entry = farthest; entry;

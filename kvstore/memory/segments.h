@@ -1,83 +1,85 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the segments that a kvstore has in memory, found by the prompts that they belong to, evicted by age of last
- *          use. A segment outlives the annex that it was shipped for: another job with the same beginning, or the next
- *          turn of a conversation, goes on from it, and nothing is lost by that: the bytes are those of the prompt.
+ * Purpose: the segments that a kvstore has in memory, found by their prompts and evicted by age of last use. A segment
+ *          outlives the annex that it was shipped for: another job with the same beginning, or the next turn of a
+ *          conversation, reuses it. This loses nothing, as the bytes are those of the prompt.
  *
  * Design: an index from (family, end, hash of all tokens up to the end) to segments. Jobs may cut the same prompt
- *         differently, so there may be several that end at one token, and a chain of segments that meet is searched for
- *         by going through the ends of a prompt in ascending order: an end can be reached if some segment ends there and
- *         its begin can be reached. The farthest end wins; a gap ends the chain.
- *         A segment in use, by an annex or by whoever holds a reference, is not evicted. One that an annex has let go of
- *         within the last keep_ms is only evicted when asked for without mercy. Of one annex the last segment goes first:
- *         it is worth nothing without those before it.
- * Threads: any number; one lock, held for short.
+ *         differently, so several segments may end at one token. The search for a chain of adjacent segments goes
+ *         through the ends of a prompt in ascending order: an end is reachable if some segment ends there and its begin
+ *         is reachable. The farthest end wins; a gap ends the chain.
+ *         A segment in use, by an annex or by another holder of a reference, is not evicted. One that an annex has
+ *         released within the last keep_ms is evicted only when the caller passes INT64_MAX. Of one annex the last
+ *         segment is evicted first: it is useless without those before it.
+ * Threads: any number; one lock, held briefly.
  */
 #pragma once
 
 #include "base/salted_hash.h"
 #include "offload/annex/annex.h"
 
-// All that the segments of an annex have in common. Without padding: compared as bytes.
+// The properties that all segments of an annex share. Without padding: compared as bytes.
 struct sl_kv_family {
     uint64_t model_fingerprint;
     int32_t first_lane, n_lanes, head_dim;
     int32_t work, rows, scan; // enum sl_kv_format
 };
 
-// The configuration of the segment [begin, end) of a family. SL_ERR_INVALID: its formats or sizes are out of bounds.
+// Computes the configuration of the segment [begin, end) of a family. SL_ERR_INVALID: its formats or sizes are out of
+// bounds.
 enum sl_status sl_kv_family_config(const struct sl_kv_family *family, int64_t begin, int64_t end,
                                    struct sl_kv_segment_config *config_out, struct sl_error *err);
 
-// A prompt by the hashes of its beginnings (kvcache/capsule.h).
+// A prompt, as hashes of its beginnings (kvcache/capsule.h).
 struct sl_prompt_hashes {
     int64_t n_tokens;
     struct sl_hash128 *prefixes; // [n_tokens / SL_PAGE_SLOTS]: of the first (i + 1) * SL_PAGE_SLOTS tokens
     struct sl_hash128 whole;     // of all n_tokens
 };
-// Of the first `end` tokens: a multiple of SL_PAGE_SLOTS, or all.
+// Returns the hash of the first `end` tokens: a multiple of SL_PAGE_SLOTS, or all.
 struct sl_hash128 sl_prompt_hash_at(const struct sl_prompt_hashes *prompt, int64_t end);
 
 struct sl_kv_segments;
 
 enum sl_status sl_kv_segments_create(int64_t keep_ms, struct sl_kv_segments **segments_out, struct sl_error *err);
-void sl_kv_segments_destroy(struct sl_kv_segments **segments); // lets go of all; what is referenced elsewhere stays
+void sl_kv_segments_destroy(struct sl_kv_segments **segments); // releases all; a segment that is referenced elsewhere
+                                                               // stays
 
 /*
- * Index a segment; prefix_hash is of all tokens up to its end. The index takes a reference of its own. Where the same
- * segment is indexed already, *segment_inout becomes a reference to that one and the given reference is let go.
- * SL_ERR_EXHAUSTED: not indexed, *segment_inout is as before.
+ * Indexes a segment; prefix_hash covers all tokens up to its end. The index takes its own reference. If the same
+ * segment is indexed already, *segment_inout becomes a reference to that one and the given reference is released.
+ * SL_ERR_EXHAUSTED: not indexed, *segment_inout is unchanged.
  */
 enum sl_status sl_kv_segments_put(struct sl_kv_segments *segments, const struct sl_kv_family *family,
                                   struct sl_hash128 prefix_hash, struct sl_kv_segment **segment_inout,
                                   struct sl_error *err);
 
-// The segment [begin, end) of a prompt, or NULL. A reference, the caller's.
+// Returns the segment [begin, end) of a prompt, or NULL. The caller releases the reference.
 struct sl_kv_segment *sl_kv_segments_find(struct sl_kv_segments *segments, const struct sl_kv_family *family,
                                           const struct sl_prompt_hashes *prompt, int64_t begin, int64_t end);
 
 /*
- * The segments that cover as much of a prompt as can be covered without a gap from token 0 on, in order. References, the
- * caller's, in a malloc'd array (NULL where there are none). SL_ERR_EXHAUSTED.
+ * Finds the segments that cover as much of a prompt as possible without a gap from token 0 on, in order. The references
+ * belong to the caller, in a malloc'd array (NULL if there are none). SL_ERR_EXHAUSTED.
  */
 enum sl_status sl_kv_segments_chain(struct sl_kv_segments *segments, const struct sl_kv_family *family,
                                     const struct sl_prompt_hashes *prompt, struct sl_kv_segment ***chain_out,
                                     size_t *n_chain_out, struct sl_error *err);
 
-// `annex` is about to go: its segments have been used until now and are kept for keep_ms.
+// Call before `annex` is freed: counts its segments as used now and keeps them for keep_ms.
 void sl_kv_segments_let_go(struct sl_kv_segments *segments, const struct sl_kv_family *family,
                            const struct sl_prompt_hashes *prompt, const struct sl_annex *annex);
 
 /*
- * Evict the least recently used segment that nobody uses, passing over those that are kept beyond now_ns; INT64_MAX
+ * Evicts the least recently used segment that is not in use, passing over those that are kept beyond now_ns; INT64_MAX
  * passes over none. False: there is none.
  */
 bool sl_kv_segments_evict_one(struct sl_kv_segments *segments, int64_t now_ns);
-// When the segment that would be evicted was last used; INT64_MAX: there is none.
+// Returns when the segment that would be evicted was last used; INT64_MAX: there is none.
 int64_t sl_kv_segments_oldest_ns(struct sl_kv_segments *segments, int64_t now_ns);
 
 struct sl_kv_segments_stats {
     int64_t n_segments, n_evicted;
-    size_t bytes, evictable_bytes; // of all; of those that nobody uses
+    size_t bytes, evictable_bytes; // of all; of those that are not in use
 };
 void sl_kv_segments_get_stats(struct sl_kv_segments *segments, struct sl_kv_segments_stats *stats_out);

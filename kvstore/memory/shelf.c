@@ -12,7 +12,7 @@
 #define N_BUCKETS        (1u << 16)
 #define BESIDE_SHARE     16 // one of so many bytes of the arena
 #define MIN_BESIDE_BYTES ((size_t)16 << 20)
-#define MALLOC_BYTES     16 // what malloc adds to a block
+#define MALLOC_BYTES     16 // malloc's overhead per block
 
 struct node { // of the index
     struct node *next;
@@ -68,7 +68,7 @@ static struct node **find(struct sl_shelf *shelf, const struct sl_capsule_id *id
     return at;
 }
 
-// The capsule of this id, and not one that has it as a prefix.
+// Finds the capsule with this id, and not one that has it as a prefix.
 static struct sl_stored *find_whole(struct sl_shelf *shelf, const struct sl_capsule_id *id) {
     struct node *node = *find(shelf, id);
     return node && is_same(&node->stored->keys.id, id) ? node->stored : NULL;
@@ -84,7 +84,7 @@ static void index_add(struct sl_shelf *shelf, const struct sl_prefix *prefix, st
         node->id = prefix->id;
         *at = node;
     } else if (is_same(&(*at)->stored->keys.id, &prefix->id)) {
-        return; // somebody's whole: better than a part of ours
+        return; // a whole capsule with that key: better than a part of ours
     }
     (*at)->n_tokens = prefix->n_tokens;
     (*at)->stored = stored;
@@ -130,14 +130,14 @@ static void stored_free(struct sl_stored *stored) {
     free(stored);
 }
 
-// Of its header and its keys: the hashes, and a node of the index for each.
+// Returns the bytes of its header and its keys: the hashes, and an index node for each.
 static size_t beside_bytes(const struct sl_stored *stored) {
     size_t n_keys = stored->keys.n_hashes + 1;
     return sizeof *stored + stored->capsule.header_bytes +
            n_keys * (sizeof(struct sl_hash128) + sizeof(struct node) + MALLOC_BYTES);
 }
 
-// Lock held: it is not found any more.
+// Call with the lock held. Removes its keys from the index.
 static void unfind(struct sl_shelf *shelf, const struct sl_stored *stored) {
     for (size_t i = 0; i <= stored->keys.n_hashes; i++) {
         struct sl_prefix prefix = sl_capsule_prefix(&stored->keys, stored->n_tokens, i);
@@ -145,7 +145,7 @@ static void unfind(struct sl_shelf *shelf, const struct sl_stored *stored) {
     }
 }
 
-// Lock held: take it out of index and order; its memory goes.
+// Call with the lock held. Takes it out of index and order; frees its memory.
 static void discard(struct sl_shelf *shelf, struct sl_stored *stored) {
     unlink_use(shelf, stored);
     unfind(shelf, stored);
@@ -172,7 +172,8 @@ void sl_shelf_destroy(struct sl_shelf **shelf_inout) {
 
 bool sl_shelf_has(struct sl_shelf *shelf, const struct sl_capsule_id *id) {
     pthread_mutex_lock(&shelf->mutex);
-    // As the whole capsule, not as a prefix of a longer one: that is worth storing for decode's sake.
+    // Counts the whole capsule only, not a prefix of a longer one: decode workers need it whole, so it is worth
+    // storing.
     bool has = find_whole(shelf, id) != NULL;
     pthread_mutex_unlock(&shelf->mutex);
     return has;
@@ -187,7 +188,7 @@ static enum sl_status check_header(const struct sl_capsule_id *id, const struct 
     return status;
 }
 
-// A capsule with a copy of those of its keys that lead to it. NULL: no memory.
+// Makes a capsule with a copy of the keys that lead to it. NULL: no memory.
 static struct sl_stored *make_stored(const struct sl_capsule_keys *keys, const struct sl_capsule_info *info,
                                      const struct sl_capsule_bytes *capsule) {
     size_t n_hashes = 0;
@@ -211,7 +212,7 @@ static struct sl_stored *make_stored(const struct sl_capsule_keys *keys, const s
     return stored;
 }
 
-// Lock held. The least recently used that may go.
+// Call with the lock held. Returns the least recently used that may be evicted.
 static struct sl_stored *find_oldest(struct sl_shelf *shelf, int64_t now_ns) {
     struct sl_stored *stored = shelf->oldest;
     while (stored && (stored->n_pins > 0 || stored->kept_until_ns > now_ns)) {
@@ -220,7 +221,7 @@ static struct sl_stored *find_oldest(struct sl_shelf *shelf, int64_t now_ns) {
     return stored;
 }
 
-// Lock held.
+// Call with the lock held.
 static bool evict_one(struct sl_shelf *shelf, int64_t now_ns) {
     struct sl_stored *stored = find_oldest(shelf, now_ns);
     if (stored) {
@@ -230,7 +231,7 @@ static bool evict_one(struct sl_shelf *shelf, int64_t now_ns) {
     return stored != NULL;
 }
 
-// Lock held.
+// Call with the lock held.
 static bool make_room_beside(struct sl_shelf *shelf, size_t bytes) {
     while (shelf->stats.beside_bytes + bytes > shelf->max_beside_bytes &&
            (evict_one(shelf, sl_now_ns()) || evict_one(shelf, INT64_MAX))) {
@@ -287,7 +288,7 @@ struct sl_stored *sl_shelf_pin(struct sl_shelf *shelf, const struct sl_capsule_i
     return stored;
 }
 
-// Lock held. *stored may be gone.
+// Call with the lock held. May free *stored.
 static void remove_pin(struct sl_shelf *shelf, struct sl_stored *stored) {
     bool last = --stored->n_pins == 0;
     shelf->stats.n_pinned -= last;
@@ -314,7 +315,7 @@ struct sl_stored *sl_shelf_pin_longest(struct sl_shelf *shelf, const struct sl_p
             *at_out = i;
             return stored;
         }
-        if (stored) { // hashes agree, lengths do not: not the same tokens
+        if (stored) { // hashes are equal, lengths are not: not the same tokens
             sl_shelf_unpin(shelf, stored);
         }
     }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: stored capsules, found by prefix, evicted by age of last use.
+ * Purpose: the shelf: an LRU cache of capsules in memory, found by prefix.
  *
  * Design: an index from (model, recipe, prefix hash) to a capsule; a capsule that can be truncated is found under many
  *         prefixes, any other only under the whole. Of two capsules with a common prefix the younger one is found, but
- *         a capsule that is just that prefix is preferred to both. Least recently used capsules go first; pinned ones
- *         stay, and those unpinned within the last keep_ms stay unless asked for without mercy.
- *         Bounded: at most SL_SHELF_MAX_PREFIXES index entries a capsule; and what all take beside their bodies, headers and keys,
- *         is a 16th of the arena at most (16 MiB at least): for what comes beyond it the least recently used go as well.
- * Threads: any number; one lock, held for short.
+ *         a capsule that is exactly that prefix is preferred to both. Least recently used capsules are evicted first.
+ *         Pinned ones stay, and those unpinned within the last keep_ms stay unless the caller passes INT64_MAX.
+ *         Bounded: at most SL_SHELF_MAX_PREFIXES index entries a capsule. Headers and keys, which lie outside the
+ *         arena, take at most a 16th of its size (16 MiB at least): beyond that the least recently used capsules are
+ *         evicted as well.
+ * Threads: any number; one lock, held briefly.
  */
 #pragma once
 
@@ -19,10 +20,10 @@
 
 struct sl_shelf;
 
-// What a capsule is found under: its id, and where it can be truncated also its prefixes.
+// The keys of a capsule: its id and, if it can be truncated, also its prefixes.
 struct sl_capsule_keys {
     struct sl_capsule_id id;
-    struct sl_hash128 *hashes; // [n_hashes]: hashes[i] is of the first (i + 1) * stride tokens
+    struct sl_hash128 *hashes; // [n_hashes]: hashes[i] covers the first (i + 1) * stride tokens
     size_t n_hashes;
     int64_t stride;
 };
@@ -32,7 +33,7 @@ struct sl_prefix {
     struct sl_capsule_id id;
     int64_t n_tokens;
 };
-// The prefixes of a capsule of n_tokens: number i < n_hashes, and behind them the whole.
+// Returns key i of a capsule of n_tokens: its prefixes for i < n_hashes, then the whole.
 struct sl_prefix sl_capsule_prefix(const struct sl_capsule_keys *keys, int64_t n_tokens, size_t i);
 
 // A capsule on the shelf. Readable while pinned.
@@ -40,59 +41,58 @@ struct sl_stored {
     struct sl_capsule_keys keys;
     int64_t n_tokens;
     struct sl_capsule_bytes capsule;
-    // The shelf's own:
+    // Used by the shelf alone:
     int n_pins;
-    bool is_forgotten; // not found any more: goes with its last pin
+    bool is_forgotten; // not found any more: freed with its last pin
     int64_t used_ns, kept_until_ns;
     struct sl_stored *newer, *older; // by last use
 };
 
 enum sl_status sl_shelf_create(struct sl_arena *arena, int64_t keep_ms, struct sl_shelf **shelf_out,
                                struct sl_error *err);
-void sl_shelf_destroy(struct sl_shelf **shelf); // nothing may be pinned
+void sl_shelf_destroy(struct sl_shelf **shelf); // no capsule may be pinned
 
 bool sl_shelf_has(struct sl_shelf *shelf, const struct sl_capsule_id *id);
 
 /*
- * Put a capsule on the shelf. Its bytes (the body of the shelf's arena) become the shelf's on success; the hashes are copied,
- * and ignored for capsules that have evicted something.
- * SL_ERR_EXISTS, SL_ERR_INVALID (the header does not say what the id says), SL_ERR_EXHAUSTED (out of memory, or headers and keys of
- * those that are pinned leave no room).
+ * Puts a capsule on the shelf. On success the shelf owns its bytes (the body lies in the shelf's arena). The hashes are
+ * copied, and ignored for capsules with evicted tokens. SL_ERR_EXISTS, SL_ERR_INVALID (header and id differ),
+ * SL_ERR_EXHAUSTED (out of memory, or headers and keys of pinned capsules leave no room).
  */
 enum sl_status sl_shelf_put(struct sl_shelf *shelf, const struct sl_capsule_keys *keys,
                             const struct sl_capsule_bytes *capsule, struct sl_error *err);
 
 /*
- * Find and pin the capsule for this prefix; *covered_out is how many tokens the prefix has according to whoever stored
+ * Finds and pins the capsule for this prefix; *covered_out is the prefix's length in tokens as the storing worker gave
  * it. NULL: none.
  */
 struct sl_stored *sl_shelf_pin(struct sl_shelf *shelf, const struct sl_capsule_id *prefix, int64_t *covered_out);
 void sl_shelf_unpin(struct sl_shelf *shelf, struct sl_stored *stored);
 /*
- * Find and pin the capsule for the longest of these prefixes (longest first); *at_out is which one it is. NULL: there is
- * none whose length is the one that whoever stored it gave.
+ * Finds and pins the capsule for the longest of these prefixes (longest first); *at_out is the index of that prefix.
+ * NULL: there is none of the length that the storing worker gave.
  */
 struct sl_stored *sl_shelf_pin_longest(struct sl_shelf *shelf, const struct sl_prefix *prefixes, size_t n_prefixes,
                                        size_t *at_out);
 
 /*
- * Hold a capsule, whole, while it is copied elsewhere: not evicted, and not counted as used. NULL: it is not here.
+ * Holds a whole capsule while it is copied elsewhere: it is not evicted, and not counted as used. NULL: it is not here.
  */
 struct sl_stored *sl_shelf_hold(struct sl_shelf *shelf, const struct sl_capsule_id *id);
 void sl_shelf_let_go(struct sl_shelf *shelf, struct sl_stored *stored);
 /*
- * Nobody will ask for this capsule, whole, any more: it is not found from now on, and goes when nobody has it pinned. False: it is not here.
+ * Forgets this whole capsule: it is not found any more, and is freed when it is not pinned. False: it is not here.
  */
 bool sl_shelf_forget(struct sl_shelf *shelf, const struct sl_capsule_id *id);
-// The ids of at most max_ids capsules that can be found, last used first; how many there are.
+// Lists the ids of at most max_ids capsules that can be found, most recently used first; returns how many.
 size_t sl_shelf_list(struct sl_shelf *shelf, struct sl_capsule_id *ids_out, size_t max_ids);
 
 /*
- * Evict the least recently used capsule that is not pinned, passing over those that are kept beyond now_ns; INT64_MAX
+ * Evicts the least recently used capsule that is not pinned, passing over those that are kept beyond now_ns; INT64_MAX
  * passes over none. False: there is none.
  */
 bool sl_shelf_evict_one(struct sl_shelf *shelf, int64_t now_ns);
-// When the capsule that would be evicted was last used; INT64_MAX: there is none.
+// Returns when the capsule that would be evicted was last used; INT64_MAX: there is none.
 int64_t sl_shelf_oldest_ns(struct sl_shelf *shelf, int64_t now_ns);
 
 struct sl_shelf_stats {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: an annex: a table of segments, and the rows of tokens wherever they lie in it.
+ * Purpose: an annex: a table of segments, and access to the rows of tokens in them.
  *
- * Design: the table has room for as many segments as max_tokens can be cut into, so it never moves: appending writes an
- *         entry and then releases the count, and whoever has acquired the count may read all entries below it. No locks.
+ * Design: the table has room for as many segments as max_tokens can be cut into, so it never moves. Appending writes an
+ *         entry and then stores the count with release order; a thread that has loaded the count with acquire order may
+ *         read all entries below it. No locks.
  */
 #include <assert.h>
 #include <math.h>
@@ -38,7 +39,7 @@ enum sl_status sl_annex_create(const struct sl_ops *ops, int first_lane, int n_l
     a->n_lanes = n_lanes;
     a->head_dim = head_dim;
     a->max_tokens = max_tokens;
-    a->max_segments = sl_pages_for(max_tokens); // every segment but the last has a full page at least
+    a->max_segments = sl_pages_for(max_tokens); // every segment except the last has at least one full page
     atomic_init(&a->n_segments, 0);
     a->segments = calloc(a->max_segments, sizeof *a->segments);
     a->maxima = calloc(a->max_segments / SL_ANNEX_SPAN + 1, sizeof *a->maxima);
@@ -107,7 +108,7 @@ static void raise(float *maxima, const float *by, size_t n) {
     }
 }
 
-// Maxima over the first n_segments, a multiple of SL_ANNEX_SPAN, the last of which have not been seen yet.
+// Computes the maxima over the first n_segments, a multiple of SL_ANNEX_SPAN; the last SL_ANNEX_SPAN of them are new.
 static bool add_maxima(struct sl_annex *a, uint32_t n_segments) {
     uint32_t index = n_segments / SL_ANNEX_SPAN - 1;
     size_t d = (size_t)a->head_dim, n = (size_t)a->n_lanes * d;
@@ -134,7 +135,7 @@ enum sl_status sl_annex_append(struct sl_annex *annex, struct sl_kv_segment *seg
     if (status != SL_OK) {
         return status;
     }
-    a->segments[n] = segment; // nobody looks there before the count says so
+    a->segments[n] = segment; // no thread reads the entry before the count covers it
     if ((n + 1) % SL_ANNEX_SPAN == 0 && !add_maxima(a, n + 1)) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "annex: out of memory for the maxima of %d lanes", a->n_lanes);
     }
@@ -176,7 +177,7 @@ enum sl_kv_format sl_annex_row_format(const struct sl_annex *annex) {
     return sl_annex_n_segments(annex) > 0 ? annex->segments[0]->config.work.format : SL_KV_F32;
 }
 
-// The segment that holds `token`, which there is.
+// Returns the segment that holds `token`, which must exist.
 static const struct sl_kv_segment *find_segment(const struct sl_annex *a, uint32_t n_segments, int64_t token) {
     uint32_t begin = 0, end = n_segments;
     while (end - begin > 1) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the files of offload/annex know of segments and annexes and nobody else needs.
+ * Purpose: the internals of segments and annexes, shared by the files of offload/annex alone.
  *
- *     segment.c  pages as they came or as int8, and their key indexes
- *     annex.c    the table of segments; rows of tokens wherever they lie
+ *     segment.c  pages as shipped or as int8, and their key indexes
+ *     annex.c    the table of segments; rows of tokens in them
  *     search.c   the search
  */
 #pragma once
@@ -18,14 +18,15 @@ struct sl_kv_segment {
     struct sl_key_index_layout scan;
     struct sl_arena *arena;
     void *block;       // the pages; NULL when they are borrowed
-    size_t lane_bytes; // of a lane's pages in it
+    size_t lane_bytes; // of one lane's pages in the block
     char *indexes;     // [n_lanes] key indexes of scan.bytes
-    void **pages;      // [n_lanes][n_pages], behind kv; NULL when borrowed
+    void **pages;      // [n_lanes][n_pages], in the allocation of kv; NULL when borrowed
     struct sl_kv *kv;  // [n_lanes]
     atomic_int n_refs;
 };
 
-// Maxima over the keys of the first (i + 1) * SL_ANNEX_SPAN segments are kept, so that a search need not look at each.
+// The maxima over the keys of the first (i + 1) * SL_ANNEX_SPAN segments are kept, so that a search need not read those
+// of each.
 #define SL_ANNEX_SPAN 16
 
 struct sl_annex {
@@ -35,10 +36,10 @@ struct sl_annex {
     struct sl_kv_segment **segments; // [max_segments]; the first n_segments never change
     float **maxima;                  // [max_segments / SL_ANNEX_SPAN] of [n_lanes][d]
     uint32_t max_segments;
-    _Atomic uint32_t n_segments; // released when the entry is there
+    _Atomic uint32_t n_segments; // stored with release order after the entry
 };
 
-// How many segments there are now: everything about the first of them may be read from now on.
+// Returns the current number of segments; the caller may then read everything about them.
 static inline uint32_t sl_annex_n_segments(const struct sl_annex *annex) {
     return atomic_load_explicit(&annex->n_segments, memory_order_acquire);
 }
@@ -51,10 +52,10 @@ static inline const float *sl_kv_segment_absmax(const struct sl_kv_segment *segm
     return (const float *)(segment->indexes + (size_t)lane * segment->scan.bytes + segment->scan.absmax);
 }
 
-// sl_annex_absmax() over the first n segments; lane counts from 0 within the share.
+// Computes sl_annex_absmax() over the first n segments; lane counts from 0 within the share.
 void sl_annex_absmax_of(const struct sl_annex *annex, uint32_t n_segments, int lane, float *absmax_out);
 
-// Memory that grows and keeps nothing of what it held. NULL: there is none.
+// Memory that grows without keeping its content. NULL: no memory.
 struct sl_buffer {
     void *memory;
     size_t bytes;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: which layer is behind which lane.
+// Purpose: maps lanes to layers.
 #include "offload/annex/lanes.h"
 
 void sl_lanes_init(struct sl_lanes *lanes, const struct sl_layers *offload, const struct sl_kv_geometry *geometry) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: numbers for what is offloaded, and who holds which part of it.
+ * Purpose: numbers for the offloaded KV heads, and which store holds which of them.
  *
  * Vocabulary: lane   one KV head of one offloaded layer. Lanes are numbered layer by layer over the offloaded layers
- *                    alone, so that a layer's lanes are adjacent
- *             share  adjacent lanes that one kvstore holds of a session; the shares of a session cover all of its lanes,
- *                    `replicas` times
+ *             alone, so that a layer's lanes are adjacent
+ *             share  adjacent lanes of a session that one kvstore holds; the shares of a session cover all of its
+ *                         lanes, `replicas` times
  */
 #pragma once
 
@@ -23,7 +23,7 @@ void sl_lanes_init(struct sl_lanes *lanes, const struct sl_layers *offload, cons
 static inline int sl_lanes_count(const struct sl_lanes *lanes) {
     return lanes->n_layers * lanes->n_heads;
 }
-// Of head 0 of `layer`, which must be offloaded.
+// Returns the lane of head 0 of `layer`, which must be offloaded.
 static inline int sl_lanes_first(const struct sl_lanes *lanes, int layer) {
     return lanes->index_of[layer] * lanes->n_heads;
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: offload/annex/source.h within one process: questions are answered where they are asked, in the bytes of the wire,
- *          so that one process computes what a cluster does.
+ * Purpose: offload/annex/source.h within one process: the caller's thread answers questions in the wire format, so that
+ *          one process computes the same as a cluster.
  *
- * Design: what is forgotten is kept for the next question: a step asks for the same again and again.
+ * Design: a forgotten question is kept for the next one, as each step asks the same kinds again.
  */
 #include <stdlib.h>
 
@@ -13,7 +13,7 @@
 struct sl_asked {
     void *answer; // [capacity], aligned to 64
     size_t bytes, capacity;
-    struct sl_asked *next; // of those forgotten
+    struct sl_asked *next; // in the list of forgotten ones
 };
 
 struct local_source {
@@ -58,7 +58,7 @@ static enum sl_status local_ask(struct sl_source *source, struct sl_near_request
                                 struct sl_error *err) {
     struct local_source *local = (struct local_source *)source;
     size_t limit = sl_near_answer_bytes(local->annex, request, request_bytes);
-    (void)deadline_ns; // nobody to wait for
+    (void)deadline_ns; // the answer is ready, so there is nothing to wait for
     request->annex_id = 0;
     struct sl_asked *asked = take_asked(local, limit > SL_NEAR_REFUSAL_BYTES ? limit : SL_NEAR_REFUSAL_BYTES);
     if (asked == NULL) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the files behind near.h share.
+ * Purpose: shared by the files that implement near.h.
  *
  *     near_wire.c    sizes of answers; checks of requests and answers
- *     near_memory.c  what lies in an asker's places
+ *     near_memory.c  which tokens are in an asker's places
  *     near_serve.c   answers
  */
 #pragma once
@@ -15,7 +15,7 @@ static inline size_t sl_near_padded(size_t bytes, size_t to) {
     return (bytes + to - 1) / to * to;
 }
 
-// Rows that a TOPK request gets of every lane.
+// Returns how many rows of every lane a TOPK request gets.
 static inline uint32_t sl_near_n_rows(const struct sl_near_request *request) {
     int64_t n = request->last - request->first;
     return n < (int64_t)request->topk ? (uint32_t)n : request->topk;
@@ -24,15 +24,15 @@ static inline uint32_t sl_near_n_rows(const struct sl_near_request *request) {
 struct sl_near_shape sl_near_shape_of(const struct sl_annex *annex);
 
 /*
- * Check a request as far as its bytes and the annex's bounds tell; what it asks for may still not be there. *head_out is
- * written in any case: zeros where there is no head. SL_ERR_INVALID.
+ * Checks a request against its size and the annex's bounds; the requested tokens may still not exist. *head_out is
+ * always written: zeros if there is no header. SL_ERR_INVALID.
  */
 enum sl_status sl_near_read_request(const struct sl_annex *annex, const void *request, size_t request_bytes,
                                     struct sl_near_request *head_out, struct sl_error *err);
 
 /*
- * The request wants tokens[n] (ascending, no two equal) of a lane: where the asker has them or shall put them,
- * places_out[n], and the indices of those that it lacks, fresh_out[*n_new_out] ascending. SL_ERR_EXHAUSTED.
+ * Records that a request wants tokens[n] (ascending, distinct) of a lane. places_out[n]: where the asker has them or
+ * must put them. fresh_out[*n_new_out]: ascending indices of those that are missing there. SL_ERR_EXHAUSTED.
  */
 enum sl_status sl_near_memory_want(struct sl_near_memory *memory, int lane, const struct sl_near_request *request,
                                    const uint32_t *tokens, uint32_t n, uint32_t *places_out, uint32_t *fresh_out,

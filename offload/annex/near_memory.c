@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what lies in an asker's places, so that no row is sent twice while it is there.
+ * Purpose: which tokens are in an asker's places, so that no row is sent again while the asker still has it.
  *
- * Design: of every lane that was ever asked about, which token lies in which place (offload/annex/row_places.h). A request
- *         wants at most topk tokens, and an asker has at least topk places. There are no more places than tokens, whatever
- *         an asker says. Lanes are made a group at a time when one of them is asked about: an annex says how many it has in a
- *         few bytes, a question about them brings a query for each.
- * Threads: lanes are independent of each other; whoever makes a group last finds that it is there.
+ * Design: for every lane that was ever asked about, which token is in which place (offload/annex/row_places.h). A
+ *         request wants at most topk tokens, and an asker has at least topk places. There are never more places than
+ *         tokens, whatever the asker says. Lanes are allocated in groups when one of them is asked about, because a few
+ *         bytes suffice to open an annex with many lanes, but a question must bring a query for each.
+ * Threads: lanes are independent of each other; a thread that loses the race to allocate a group uses the winner's.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -15,8 +15,8 @@
 #include "offload/annex/row_places.h"
 
 struct lane {
-    uint64_t sequence; // of the last request that was answered
-    uint32_t asked;    // places that the asker has; 0: it never asked
+    uint64_t sequence; // of the last answered request
+    uint32_t asked;    // places of the asker; 0: it never asked
     struct sl_row_places places;
 };
 
@@ -30,7 +30,7 @@ struct sl_near_memory {
     int first_lane, n_groups;
     int64_t max_tokens;
     _Atomic size_t bytes;
-    struct group *_Atomic groups[]; // NULL: none of its lanes was ever asked about
+    struct group *_Atomic groups[]; // NULL: no question was about its lanes yet
 };
 
 enum sl_status sl_near_memory_create(const struct sl_annex *annex, struct sl_near_memory **memory_out,
@@ -69,7 +69,7 @@ size_t sl_near_memory_bytes(const struct sl_near_memory *memory) {
     return atomic_load_explicit(&memory->bytes, memory_order_relaxed);
 }
 
-// NULL: no memory.
+// Returns NULL without memory.
 static struct lane *lane_of(struct sl_near_memory *m, int lane_number) {
     int i = lane_number - m->first_lane;
     struct group *_Atomic *at = &m->groups[i / GROUP_LANES];
@@ -89,7 +89,7 @@ static struct lane *lane_of(struct sl_near_memory *m, int lane_number) {
     return &group->lanes[i % GROUP_LANES];
 }
 
-// Nothing lies in any of the places.
+// Resets the record: all places are empty.
 static bool begin_anew(struct sl_near_memory *m, struct lane *lane, uint32_t asked) {
     uint32_t n_places = (int64_t)asked < m->max_tokens ? asked : (uint32_t)m->max_tokens;
     if (lane->asked != 0 && n_places == lane->places.n_places) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the annex's side of a question: from a request's bytes to an answer's.
+ * Purpose: answers a question on the annex's side: from a request's bytes to an answer's.
  *
- * Design: one function a kind, each of which writes the body into memory whose size the request alone decides
- *         (sl_near_answer_limit()), so that an annex that grows meanwhile cannot make it overflow. What cannot be answered
- *         becomes a status and a text behind the same head.
+ * Design: one function per kind. Each writes the body into memory whose size depends on the request alone
+ *         (sl_near_answer_limit()), so that an annex that grows meanwhile cannot overflow it. A failure becomes a
+ *         status and a text after the same header.
  */
 #include <assert.h>
 #include <string.h>
@@ -17,8 +17,8 @@ struct question {
     struct sl_near_memory *memory;
     struct sl_annex_scratch *scratch;
     struct sl_near_request head;
-    const uint8_t *body;           // of the request, of any alignment
-    struct sl_near_answer *answer; // its head; the body follows
+    const uint8_t *body;           // of the request, any alignment
+    struct sl_near_answer *answer; // its header; the body follows
     enum sl_status status;
     struct sl_error err;
     // TOPK, in the scratch:
@@ -26,7 +26,7 @@ struct question {
     uint32_t *sent;                   // [topk]
 };
 
-// Of rows that are there: an empty annex does not know.
+// Returns the bytes of a row; the annex must not be empty, as an empty one has no row format.
 static size_t row_bytes(const struct question *q) {
     struct sl_near_shape shape = sl_near_shape_of(q->annex);
     return sl_near_row_bytes(&shape);
@@ -34,7 +34,8 @@ static size_t row_bytes(const struct question *q) {
 
 // --- TOPK ----------------------------------------------------------------------------------------------------------
 
-// What a question needs of the scratch beside its searches: its queries, its tokens, and the rows to be sent of one lane.
+// Return the scratch that a question needs besides its searches: its queries, its tokens, and the rows to send of one
+// lane.
 static size_t query_bytes(const struct question *q) {
     return sl_near_padded((size_t)q->head.n_lanes * (size_t)q->annex->head_dim * sizeof(float), 64);
 }
@@ -66,7 +67,7 @@ static bool is_search(const struct question *q) {
     return q->status == SL_OK && q->head.kind == SL_NEAR_TOPK;
 }
 
-// The searches of all questions in one pass.
+// Runs the searches of all questions in one pass.
 static void search_together(struct question *questions, int n, struct sl_annex_scratch *scratch) {
     size_t n_searches = 0, bytes = 0;
     for (int i = 0; i < n; i++) {
@@ -104,14 +105,14 @@ static void search_together(struct question *questions, int n, struct sl_annex_s
         q->answer->scan_ns = (uint64_t)(end_ns - begin_ns);
         q->status = status;
         q->err = err;
-        if (status != SL_OK && memory != NULL && n > 1) { // what is wrong with one of them is not the others' fault
+        if (status != SL_OK && memory != NULL && n > 1) { // an invalid question must not fail the others
             q->err = (struct sl_error){0};
             q->status = sl_annex_search(q->searches, (int)q->head.n_lanes, scratch, &q->err);
         }
     }
 }
 
-// One lane's part of the answer; *at is advanced.
+// Writes one lane's part of the answer; advances *at.
 static enum sl_status put_lane(struct question *q, const struct sl_annex_search *search, uint32_t *sent, uint8_t **at,
                                struct sl_error *err) {
     struct sl_near_lane lane = {search->n_out, 0};
@@ -127,7 +128,7 @@ static enum sl_status put_lane(struct question *q, const struct sl_annex_search 
     }
     memcpy(*at, &lane, sizeof lane);
     *at = (uint8_t *)(fresh + lane.n_new);
-    if ((lane.n_rows + lane.n_new) % 2 != 0) { // rows begin at a multiple of 8 bytes
+    if ((lane.n_rows + lane.n_new) % 2 != 0) { // rows are aligned to 8 bytes
         memset(*at, 0, sizeof(uint32_t));
         *at += sizeof(uint32_t);
     }
@@ -170,7 +171,7 @@ static enum sl_status answer_rows(struct question *q, uint8_t **at, struct sl_er
     return SL_OK;
 }
 
-// The listed channels of the first n_slots slots of one lane's key index.
+// Copies the listed channels of the first n_slots slots of one lane's key index.
 static void put_channels(const struct sl_kv_segment *segment, int lane, const uint8_t *channels, int n_channels,
                          const struct sl_key_index_layout *layout, uint8_t *to) {
     const char *index = segment->indexes + (size_t)lane * segment->scan.bytes;
@@ -204,7 +205,7 @@ static enum sl_status check_channels(const struct question *q, struct sl_error *
     return SL_OK;
 }
 
-// Slots of a segment below `last`.
+// Returns how many slots of a segment are below `last`.
 static uint32_t slots_below(const struct sl_kv_segment *segment, int64_t last) {
     int64_t n = last - segment->config.begin;
     return n < segment->config.n_slots ? (uint32_t)n : segment->config.n_slots;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: sizes of answers, and the checks that stand between foreign bytes and everything else: requests on the annex's
- *          side, answers on the asker's.
+ * Purpose: sizes of answers, and the checks of untrusted bytes: requests on the annex's side, answers on the asker's.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +42,8 @@ enum sl_status sl_near_channels_layout(const struct sl_near_shape *shape, int n_
     return SL_OK;
 }
 
-// However the tokens are cut: a segment begins at a multiple of SL_PAGE_SLOTS, and each of its channels is padded.
+// Holds for every way to cut the tokens: a segment begins at a multiple of SL_PAGE_SLOTS, and each of its channels is
+// padded.
 static uint64_t channels_limit(const struct sl_near_shape *shape, uint64_t n_lanes, uint64_t n_channels,
                                uint64_t n_tokens) {
     uint64_t n_segments = n_tokens / SL_PAGE_SLOTS + 1;
@@ -57,7 +57,7 @@ size_t sl_near_answer_limit(const struct sl_near_shape *shape, const struct sl_n
     if (n_lanes > MAX_LANES) {
         return 0;
     }
-    switch (request->kind) { // nothing below reaches 2^63
+    switch (request->kind) { // no product below reaches 2^63
     case SL_NEAR_TOPK: {
         uint64_t n = request->last > request->first ? sl_near_n_rows(request) : 0;
         bool is_probe = (request->flags & SL_NEAR_PROBE) != 0;
@@ -90,7 +90,7 @@ size_t sl_near_answer_limit(const struct sl_near_shape *shape, const struct sl_n
 
 // --- requests ------------------------------------------------------------------------------------------------------
 
-// What follows the head.
+// Returns the bytes after the header.
 static uint64_t body_bytes(const struct sl_annex *annex, const struct sl_near_request *r) {
     switch (r->kind) {
     case SL_NEAR_TOPK:
@@ -172,7 +172,7 @@ size_t sl_near_answer_bytes(const struct sl_annex *annex, const void *request, s
 
 #define CORRUPT(...) sl_fail(err, SL_ERR_PEER_CORRUPT, "answer of an annex: " __VA_ARGS__)
 
-// Whether a number is a status that a failure can have.
+// Returns true if a number is a status of a failure.
 static bool is_failure(int32_t status) {
     static const enum sl_status statuses[] = {
 #define X(name, number, text) SL_##name,
@@ -215,7 +215,7 @@ enum sl_status sl_near_check(const struct sl_near_request *request, const void *
     return SL_OK;
 }
 
-// No place twice and none that the asker does not have.
+// Checks that the places are distinct and that the asker has them.
 static bool are_places(const struct sl_near_request *request, const uint32_t *places, uint32_t n) {
     uint64_t seen[SL_NEAR_MAX_PLACES / 64];
     if (request->places > SL_NEAR_MAX_PLACES) {
@@ -231,7 +231,7 @@ static bool are_places(const struct sl_near_request *request, const uint32_t *pl
     return true;
 }
 
-// Strictly ascending, in [first, last).
+// Checks that the numbers are strictly ascending and in [first, last).
 static bool are_ascending(const uint32_t *numbers, uint32_t n, int64_t first, int64_t last) {
     for (uint32_t i = 0; i < n; i++) {
         if ((int64_t)numbers[i] < (i > 0 ? (int64_t)numbers[i - 1] + 1 : first) || (int64_t)numbers[i] >= last) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which token lies in which place. See row_places.h.
+// Tracks which token is in which place. See row_places.h.
 #include "offload/annex/row_places.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define NONE UINT32_MAX // ends of the list; an empty entry of the table
+#define NONE UINT32_MAX // end of the list; an empty entry of the table
 
 static size_t bytes_of(uint32_t n_places, uint32_t n_entries) {
     return n_entries * sizeof(uint32_t) + n_places * sizeof(struct sl_row_place);
@@ -48,7 +48,7 @@ static uint32_t home(const struct sl_row_places *p, uint32_t token) {
     return (uint32_t)(token * 0x9e3779b97f4a7c15u >> 32) & p->mask;
 }
 
-// Where the token's place stands in the table, or the empty entry where it would.
+// Returns the table entry of the token's place, or the empty entry where it would be.
 static uint32_t find_entry(const struct sl_row_places *p, uint32_t token) {
     uint32_t entry = home(p, token);
     while (p->table[entry] != NONE && p->places[p->table[entry]].token != token) {
@@ -57,7 +57,7 @@ static uint32_t find_entry(const struct sl_row_places *p, uint32_t token) {
     return entry;
 }
 
-// Entries behind the one that goes move up, as far as each is still found from its home.
+// Removes a token; later entries move up as long as each is still found from its home.
 static void remove_token(struct sl_row_places *p, uint32_t token) {
     uint32_t hole = find_entry(p, token), mask = p->mask;
     for (uint32_t entry = (hole + 1) & mask; p->table[entry] != NONE; entry = (entry + 1) & mask) {
@@ -87,7 +87,7 @@ void sl_row_places_put_last(struct sl_row_places *places, uint32_t place) {
 
 // --- claims --------------------------------------------------------------------------------------------------------
 
-// A place for a token that lies in none: one that was never used, or the oldest.
+// Gives a place to a token that has none: one that was never used, or the oldest.
 static uint32_t give_place(struct sl_row_places *p, uint32_t token) {
     uint32_t index = p->oldest;
     if (p->n_used < p->n_places) {

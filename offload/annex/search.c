@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the topk tokens of every query, in one pass over the key indexes. See annex.h for what is computed.
+ * Purpose: finds the topk tokens of every query, in one pass over the key indexes. annex.h defines the result.
  *
- * Design: blocks of slots outside, queries inside, so that what queries share is read from memory once. A query keeps the
- *         best topk tokens so far, in ascending order, and behind them the scores of the tokens that follow; when these
- *         have filled their room, ops->host.select leaves the best topk of both. Of equals the lower index wins there, which is
- *         the lower token: so what is chosen in parts is what ops->host.select would choose from all scores at once, and scores
- *         are read again while they are in the cache.
- *         A team's members take queries, each with its own blocks: no result depends on who computed it.
+ * Design: the outer loop goes over blocks of slots, the inner one over queries, so that shared bytes are read from
+ *         memory once. A query keeps the best topk tokens so far, in ascending order, followed by the scores of the
+ *         next tokens. When these fill their room, ops->host.select keeps the best topk of both. It prefers the lower
+ *         index among equals, which is the lower token, so selecting in parts gives the same result as ops->host.select
+ *         over all scores at once, and scores are read again while they are in the cache. A team's members take
+ *         queries, each with its own blocks: no result depends on which member computed it.
  */
 #include <assert.h>
 #include <math.h>
@@ -17,7 +17,7 @@
 #include "offload/annex/annex_internal.h"
 
 #define BLOCK_SLOTS 4096       // scanned at a time: their codes stay in the cache for the next query
-#define LEAST_ROOM  (1u << 15) // for scores that follow; in any case 8 times topk, so that selecting does not cost more
+#define LEAST_ROOM  (1u << 15) // for the next scores; at least 8 times topk, so that selecting does not dominate
 
 // --- scratch -------------------------------------------------------------------------------------------------------
 
@@ -59,7 +59,7 @@ struct ranking {
     uint32_t next;
 };
 
-// The k best of all stay. keep: [k].
+// Keeps the k best of all. keep: [k].
 static void settle(struct ranking *r, const struct sl_ops *ops, uint32_t *keep) {
     ops->host.select(r->scores, r->n_best + r->n_new, r->k, keep);
     for (uint32_t i = 0; i < r->k; i++) { // keep[i] >= i
@@ -76,7 +76,7 @@ static void settle(struct ranking *r, const struct sl_ops *ops, uint32_t *keep) 
 
 struct state {
     struct sl_annex_search *search;
-    uint32_t n_segments; // when the search began
+    uint32_t n_segments; // at the start of the search
     int lane;            // within the share
     int *channels;       // [n_channels]
     struct ranking ranking;
@@ -90,7 +90,7 @@ static uint32_t n_wanted(const struct sl_annex_query *q) {
     return q->topk < n_choosable(q) ? q->topk : n_choosable(q);
 }
 
-// What there is to choose is chosen without looking.
+// Returns true if there are at most topk candidates: all are selected without a search.
 static bool is_trivial(const struct sl_annex_query *q) {
     return q->topk == 0 || q->topk >= n_choosable(q);
 }
@@ -123,7 +123,7 @@ static enum sl_status check(const struct sl_annex_search *search, struct sl_erro
     return SL_OK;
 }
 
-// Scratch of one member: scores of channels, and what select keeps.
+// Scratch of one member: scores of channels, and the result of select.
 struct member {
     float *scores;  // [of the largest head_dim]
     uint32_t *keep; // [of the largest topk or n_channels]
@@ -146,7 +146,7 @@ static void choose_channels(struct state *s, struct member *m) {
     }
 }
 
-// Slots [begin, end) of segment `index`, begin a multiple of SL_PAGE_SLOTS; what may not be chosen is left out.
+// Scans slots [begin, end) of segment `index`, begin a multiple of SL_PAGE_SLOTS; skips slots that are no candidates.
 static void scan_block(struct state *s, uint32_t index, uint32_t begin, uint32_t end, struct member *m) {
     const struct sl_annex *a = s->search->annex;
     const struct sl_annex_query *q = &s->search->query;
@@ -160,8 +160,8 @@ static void scan_block(struct state *s, uint32_t index, uint32_t begin, uint32_t
     if (begin >= end) {
         return;
     }
-    // ops->host.scan likes whole bytes of codes: what it finds before `first` goes where nobody looks, and only in the first
-    // block of a query is there any.
+    // ops->host.scan needs whole bytes of codes. Scores before `first` go where no code reads them; only the first
+    // block of a query has any.
     uint32_t skip = first > begin ? (uint32_t)first - begin : 0, n = end - begin - skip;
     struct ranking *r = &s->ranking;
     if (r->n_best + r->n_new + n > r->capacity) {
@@ -197,7 +197,7 @@ struct pass {
     struct member *members;
 };
 
-// Slots of the longest segment number `index` of the searches [begin, end); 0: there is none.
+// Returns the slots of the longest segment number `index` of the searches [begin, end); 0: there is none.
 static uint32_t longest(const struct pass *pass, int64_t begin, int64_t end, uint32_t index) {
     uint32_t n_slots = 0;
     for (int64_t i = begin; i < end; i++) {
@@ -233,7 +233,7 @@ static void search_range(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-// Hands out parts of one block of memory, each aligned to 64 bytes; with no memory it only counts.
+// Cuts one block of memory into parts, each aligned to 64 bytes; without memory it only counts.
 struct cutter {
     char *memory;
     size_t used;

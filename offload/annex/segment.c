@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a segment: the pages of consecutive tokens as they have arrived, or int8 pages made of them, and a key index of
- *          every lane's keys.
+ * Purpose: a segment: the pages of consecutive tokens as shipped, or int8 pages made of them, and a key index of every
+ *          lane's keys.
  *
- * Design: key indexes are made of the pages as they are kept, so that a segment whose rows are int8 is searched like a
- *         session of one process whose pages were quantized. Everything is made in one loop over lanes.
+ * Design: key indexes are made of the kept pages, so that a segment with int8 rows is searched like a session of one
+ *         process whose pages were quantized. One loop over lanes makes everything.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +14,8 @@
 #define MAX_LANES (SL_MAX_LAYERS * SL_MAX_HEADS)
 #define MAX_SLOTS (1u << 30)
 
-// What a configuration comes to. Every size fits: page and index bytes per slot are below 2^13, slots below 2^30, lanes at
-// most 2^18.
+// The sizes that follow from a configuration. None overflows: page and index bytes per slot are below 2^13, slots below
+// 2^30, lanes at most 2^18.
 struct shape {
     struct sl_page_layout packed; // of int8 rows
     struct sl_key_index_layout scan;
@@ -89,8 +89,8 @@ size_t sl_kv_segment_bytes(const struct sl_kv_segment_config *config) {
 struct make_task {
     struct sl_kv_segment *segment;
     const struct sl_ops *ops;
-    const char *shipped;  // the block to quantize from; NULL: the pages are as they are kept
-    size_t shipped_bytes; // of one lane's
+    const char *shipped;  // the block to quantize from; NULL: pages are kept as shipped
+    size_t shipped_bytes; // of one lane
 };
 
 static void pack_lane(const struct make_task *task, int64_t lane) {
@@ -119,7 +119,7 @@ static void make_lanes(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-// A segment without pages: its tables, and memory for its key indexes.
+// Allocates a segment without pages: its tables, and memory for its key indexes.
 static struct sl_kv_segment *begin_segment(const struct sl_kv_segment_config *config, const struct shape *shape,
                                            struct sl_arena *arena) {
     size_t n_lanes = (size_t)config->n_lanes;
@@ -140,7 +140,7 @@ static struct sl_kv_segment *begin_segment(const struct sl_kv_segment_config *co
     return s;
 }
 
-// Every lane's pages lie one behind the other in the segment's block.
+// Fills the page table: every lane's pages are adjacent in the segment's block.
 static bool table_pages(struct sl_kv_segment *s, const struct shape *shape) {
     s->pages = calloc((size_t)s->config.n_lanes * shape->n_pages, sizeof *s->pages);
     if (s->pages == NULL) {
@@ -185,7 +185,7 @@ enum sl_status sl_kv_segment_create(const struct sl_kv_segment_config *config, c
     }
     if (s->block == NULL || !table_pages(s, &shape)) {
         if (s->block == block) {
-            s->block = NULL; // still the caller's
+            s->block = NULL; // the caller still owns it
         }
         sl_kv_segment_unref(&s);
         return no_memory(config, err);

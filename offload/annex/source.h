@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: from where a retriever gets what is offloaded: annexes in this process (offload/annex/local_source.c) or in
- *          kvstores (offload/remote/remote_source.c). Requests and answers are the bytes of offload/annex/near.h.
+ * Purpose: the source of offloaded KV for a retriever: annexes in this process (offload/annex/local_source.c) or in
+ *          kvstores (offload/remote/remote_source.c). Requests and answers have the wire format of
+ *          offload/annex/near.h.
  * Threads: used by the engine's thread alone.
  */
 #pragma once
@@ -13,36 +14,36 @@
 
 struct sl_source;
 
-// A request under way, or its answer.
+// A pending request, or its answer.
 struct sl_asked;
 
 struct sl_source_ops {
     /*
-     * Send `request` (bytes: head and what follows it), of lanes that lie in one share; the answer takes at most
-     * answer_capacity bytes, head included. annex_id is filled in by the source, which adds SL_NEAR_RESET to a TOPK
-     * request where whom it asks is not who answered the last one for these lanes. Returns at once; a share that cannot
-     * be reached shows in wait(). A source may read what ROWS and CHANNELS ask for in place of asking (n_reads): the
-     * answer's bytes are the same, but for the time in its head.
+     * Sends `request` (bytes: header and body), about lanes of one share; the answer takes at most answer_capacity
+     * bytes, header included. The source fills in annex_id, and adds SL_NEAR_RESET to a TOPK request if another store
+     * gave the last answer for these lanes. Returns at once; wait() reports a share that cannot be reached. For ROWS
+     * and CHANNELS a source may read the content instead of asking (n_reads): the answer's bytes are the same, except
+     * the time in its header.
      */
     enum sl_status (*ask)(struct sl_source *source, struct sl_near_request *request, size_t request_bytes,
                           size_t answer_capacity, int64_t deadline_ns, struct sl_asked **asked_out,
                           struct sl_error *err);
     /*
-     * The answer, aligned to 64 bytes; valid until forget(). Waits until the deadline of ask() and, where there is a
-     * replica, asks it as well when half of that time has gone. SL_ERR_DEADLINE, SL_ERR_PEER_LOST (all replicas of the
-     * share); the text names the store.
+     * Returns the answer, aligned to 64 bytes; valid until forget(). Waits until the deadline of ask(); if there is a
+     * replica, asks it as well after half of that time. SL_ERR_DEADLINE, SL_ERR_PEER_LOST (all replicas of the share);
+     * the text names the store.
      */
     enum sl_status (*wait)(struct sl_source *source, struct sl_asked *asked, const void **answer_out, size_t *bytes_out,
                            struct sl_error *err);
-    bool (*is_there)(struct sl_source *source, struct sl_asked *asked); // wait() would not wait
-    void (*forget)(struct sl_source *source, struct sl_asked **asked); // accepts NULL, nulls; cancels what is under way
+    bool (*is_there)(struct sl_source *source, struct sl_asked *asked); // wait() would not block
+    void (*forget)(struct sl_source *source, struct sl_asked **asked); // accepts NULL, nulls; cancels a pending request
     void (*destroy)(struct sl_source **source);
 };
 
 struct sl_source {
     const struct sl_source_ops *ops;
-    // Whose shared memory answers come into, so that the device reads them where they are; it outlives the source. NULL: any
-    // memory. Set by whoever asks, before the first question.
+    // Answers arrive in this device's shared memory, so that the device reads them in place; it outlives the source.
+    // NULL: any memory. The asker sets it before the first question.
     struct sl_device *device;
     int n_shares; // of one replica, ascending
     struct {
@@ -51,7 +52,7 @@ struct sl_source {
     uint64_t bytes_sent, bytes_received, n_asks, n_replica_asks, n_reads; // for statistics
 };
 
-// Memory for answers, at a multiple of 64 bytes. NULL: exhausted.
+// Allocates memory for answers, aligned to 64 bytes. NULL: exhausted.
 static inline void *sl_source_alloc(const struct sl_source *source, size_t bytes) {
     return source->device != NULL ? sl_device_alloc(source->device, SL_MEMORY_SHARED, bytes)
                                   : aligned_alloc(64, (bytes + 63) / 64 * 64);
@@ -65,6 +66,7 @@ static inline void sl_source_free(const struct sl_source *source, void *answer) 
     }
 }
 
-// Annexes of this process; borrows `annex`, which has all lanes, and `team` (NULL: the caller alone), which searches.
+// Opens annexes of this process; borrows `annex`, which has all lanes, and `team` (NULL: the caller alone), which
+// searches.
 enum sl_status sl_local_source_create(const struct sl_annex *annex, struct sl_team *team, struct sl_source **source_out,
                                       struct sl_error *err);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's side of offloaded layers: what is held here, what is handed to the ships, and the end. See offload.h.
+// The engine's side of offloaded layers: the slots held here, the shipments, and the end. See offload.h.
 #include "offload/prefill/offload.h"
 
 #include <assert.h>
@@ -12,14 +12,14 @@
 #include "offload/prefill/offload_internal.h"
 #include "runtime/transfer.h"
 
-#define LOOK_MS 50 // between looks at the job's call while there is no room for a segment
+#define LOOK_MS 50 // between polls of the job's call while there is no room for a segment
 
 uint64_t sl_offload_fingerprint(const struct sl_plan *plan, uint64_t model_fingerprint) {
     bool quantizes = false;
     for (int l = 0; l < plan->geometry.n_layers; l++) {
         quantizes |= !sl_plan_is_offloaded(plan, l) && sl_kv_format_is_quantized(plan->packed[l].format);
     }
-    quantizes |= sl_recipe_thins(&plan->recipe); // and those of thinned layers
+    quantizes |= sl_recipe_thins(&plan->recipe); // those of thinned layers count too
     uint64_t recipe = sl_recipe_fingerprint(&plan->recipe);
     return quantizes ? sl_hash(&recipe, sizeof recipe, model_fingerprint) : model_fingerprint;
 }
@@ -28,7 +28,7 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-// Behind the prompt's first n_tokens: slots of a lane, and those of them that stay what they are.
+// Return, for the prompt's first n_tokens: the slots of a lane; and how many of them can no longer be evicted.
 static int64_t slots_at(const struct sl_offload *offload, int64_t n_tokens) {
     return sl_plan_offloaded_slots(offload->plan, n_tokens);
 }
@@ -40,7 +40,7 @@ static int64_t decided_at(const struct sl_offload *offload, int64_t n_tokens) {
 
 // ---- opening -------------------------------------------------------------------------------------------------------
 
-// Of every replica the shares, in ascending order, must cover each lane once.
+// Checks that the shares of every replica, in ascending order, cover each lane once.
 static enum sl_status check_shares(const struct sl_offload_config *config, int n_lanes, int *n_replicas_out,
                                    struct sl_error *err) {
     size_t n_seen = 0;
@@ -83,7 +83,7 @@ static enum sl_status open_links(struct sl_offload *offload, const struct sl_off
     request.work_format = (int32_t)offload->work.format;
     request.rows_format = (int32_t)offload->kept.format;
     request.scan_format = (int32_t)sl_plan_scan_format(plan);
-    // Where slots are not tokens these are names, and this prompt's alone: its own hash is their salt.
+    // If slots are not tokens, the names of segments must be this prompt's alone: its own hash is their salt.
     struct sl_hash128 salt = *config->salt;
     if (sl_recipe_thins(&plan->recipe)) {
         salt = sl_prefix_hash(config->salt, config->tokens, plan->n_prompt);
@@ -179,10 +179,10 @@ void sl_offload_close(struct sl_offload **offload_inout) {
         sl_store_link_close(offload, &offload->links[i]);
     }
     for (int i = 0; i < SL_RING; i++) {
-        (void)sl_mark_wait(&offload->ring[i].down, NULL); // a device that has failed writes nothing any more
+        (void)sl_mark_wait(&offload->ring[i].down, NULL); // a failed device writes nothing any more
         free(offload->ring[i].pages);
     }
-    sl_arena_free(offload->node->staging, offload->staging); // behind those, and what was read back
+    sl_arena_free(offload->node->staging, offload->staging); // after those copies and after all reads back
     pthread_cond_destroy(&offload->changed);
     pthread_mutex_destroy(&offload->mutex);
     free(offload);
@@ -199,7 +199,7 @@ size_t sl_offload_staging_bytes(const struct sl_offload *offload) {
     return sl_node_stages(offload->node) ? sl_plan_travelling_bytes(offload->plan, offload->n_stored > 0) : 0;
 }
 
-// One block: jobs that had a part of theirs could wait for each other.
+// Takes one block: jobs that each hold a part could wait for each other forever.
 enum sl_status sl_offload_stage(struct sl_offload *offload, struct sl_error *err) {
     size_t bytes = sl_offload_staging_bytes(offload);
     void *block = NULL;
@@ -238,7 +238,7 @@ int64_t sl_offload_begins_at(const struct sl_offload *offload, int64_t n_tokens)
 
 // ---- what is held --------------------------------------------------------------------------------------------------
 
-// Of a session that begins behind `held`: the pages that are missing up to its tokens.
+// Fetches, for a session that begins after `held`, the pages from `held` up to its tokens.
 static enum sl_status fetch_held(struct sl_offload *offload, struct sl_session *session, int layer,
                                  struct sl_error *err) {
     uint32_t n_slots = (uint32_t)(session->n_tokens - offload->held);
@@ -267,7 +267,7 @@ enum sl_status sl_offload_begin(struct sl_offload *offload, struct sl_session *s
     return status;
 }
 
-// Where the shipment's pages lie in the session.
+// Lists where the shipment's pages are in the session.
 static void list_pages(struct sl_offload *offload, const struct sl_session *session, struct sl_shipment *shipment) {
     uint32_t first = (uint32_t)((shipment->begin - offload->held) / SL_PAGE_SLOTS);
     for (int lane = 0; lane < sl_lanes_count(&offload->lanes); lane++) {
@@ -278,7 +278,7 @@ static void list_pages(struct sl_offload *offload, const struct sl_session *sess
     }
 }
 
-// They come down from the device, lane by lane, and are shipped from there.
+// Copies the pages down from the device, lane by lane; they are shipped from there.
 static enum sl_status stage(struct sl_offload *offload, struct sl_shipment *shipment, struct sl_error *err) {
     uint32_t n_pages = sl_pages_for(shipment->n_slots), n_lanes = (uint32_t)sl_lanes_count(&offload->lanes);
     size_t page_bytes = offload->work.bytes, n = 0;
@@ -299,7 +299,8 @@ static enum sl_status stage(struct sl_offload *offload, struct sl_shipment *ship
     return status;
 }
 
-// Hand [n_handed, end) to the ships. There is room for it. The mutex is held; not while the device is asked for pages.
+// Queues [n_handed, end) for the ships, which must have room. Call with the mutex held; releases it while the device
+// copies pages.
 static enum sl_status hand_over(struct sl_offload *offload, const struct sl_session *session, int64_t end,
                                 struct sl_error *err) {
     assert(offload->n_queued < SL_RING && end - offload->n_handed <= SL_KV_SEGMENT_TOKENS);
@@ -321,7 +322,7 @@ static enum sl_status hand_over(struct sl_offload *offload, const struct sl_sess
     return SL_OK;
 }
 
-// The mutex is held. Comes back with the failure of the ships.
+// Call with the mutex held. Returns the failure of the ships, if there was one.
 static enum sl_status wait_for(struct sl_offload *offload, bool (*there)(const struct sl_offload *),
                                struct sl_error *err) {
     while (offload->status == SL_OK && !there(offload)) {
@@ -344,7 +345,7 @@ static bool is_mapped(const struct sl_offload *offload) {
     return offload->n_mapped >= decided_at(offload, offload->n_tokens) / SL_ATTEND_SPLIT * SL_ATTEND_SPLIT;
 }
 
-// Pages of splits that all stores answer for are not needed here.
+// Drops pages of splits that all stores have and have mapped.
 static void let_go(struct sl_offload *offload, struct sl_session *session, int64_t n_mapped) {
     int64_t held = smaller(n_mapped, decided_at(offload, session->n_tokens)) / SL_ATTEND_SPLIT * SL_ATTEND_SPLIT;
     if (held <= offload->held) {
@@ -371,7 +372,8 @@ enum sl_status sl_offload_step(struct sl_offload *offload, struct sl_session *se
     }
     if (status == SL_OK && sl_kv_format_is_quantized(offload->kept.format) &&
         session->n_tokens < offload->plan->n_prompt) {
-        // What comes back is not what was held: which tokens do must not depend on how fast the stores are.
+        // Pages that are read back differ from the held ones. So which tokens are read back must not depend on how fast
+        // the stores are.
         status = wait_for(offload, is_mapped, err);
     }
     if (status != SL_OK && offload->status != SL_OK) {
@@ -395,7 +397,7 @@ void sl_annex_shares_free(Sluice__V1__AnnexShare ***shares, size_t n_shares) {
     *shares = NULL;
 }
 
-// A copy with everything in it: through its bytes, so that nothing is forgotten when the message grows.
+// Copies the message through its bytes, so that fields that are added later are copied too.
 static Sluice__V1__AnnexShare *describe(const struct sl_store_link *link) {
     Sluice__V1__AnnexShare share = SLUICE__V1__ANNEX_SHARE__INIT;
     share.share = (Sluice__V1__StoreShare *)link->share;
@@ -438,7 +440,7 @@ void sl_offload_hand_on(struct sl_offload *offload) {
     offload->handed_on = true;
 }
 
-// Full pages and the partial one apart: see offload.h. What is read behind a step is less than two segments.
+// Queues full pages and the partial one separately: see offload.h. After a step, less than two segments are left.
 static enum sl_status hand_over_rest(struct sl_offload *offload, const struct sl_session *session,
                                      struct sl_error *err) {
     enum sl_status status = SL_OK;
@@ -475,7 +477,7 @@ enum sl_status sl_offload_finish(struct sl_offload *offload, struct sl_session *
 }
 
 void sl_offload_get_stats(const struct sl_offload *offload, struct sl_offload_stats *stats_out) {
-    struct sl_offload *o = (struct sl_offload *)offload; // the mutex alone is written to
+    struct sl_offload *o = (struct sl_offload *)offload; // writes to the mutex alone
     pthread_mutex_lock(&o->mutex);
     *stats_out = (struct sl_offload_stats){.shipped_bytes = o->shipped_bytes,
                                            .shipped_tokens = o->shipped_tokens,

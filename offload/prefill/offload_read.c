@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Reading back what the stores have: pages of one offloaded layer at a time, and attention over them.
+ * Reads back what the stores have: pages of one offloaded layer at a time, and attention over them.
  *
- * Tiles are wanted in one order: layer by layer, of each layer from the first to the last, and behind the last layer the
- * first one again, of the next step. So while a tile is computed on, the one behind it is read into the other buffer; it is the
- * same tile even where the next step holds less here, because what is stored never changes.
+ * Tiles are needed in one order: layer by layer, within a layer from the first to the last, and after the last layer
+ * the first tile of the first layer again, for the next step. So while one tile is computed on, the next one is read
+ * into the other buffer. It is the right tile even if the next step holds less here, because stored pages never change.
  */
 #include <assert.h>
 #include <math.h>
@@ -19,7 +19,7 @@
 
 // ---- pages of a layer ----------------------------------------------------------------------------------------------
 
-struct span { // of lanes of a link, counted within the layer
+struct span { // of the lanes of a link, counted within the layer
     int first, n;
 };
 
@@ -31,7 +31,7 @@ static struct span lanes_of(const struct sl_offload *offload, const struct sl_st
     return (struct span){first - layer_first, end > first ? end - first : 0};
 }
 
-// Pages that are neighbours at both ends are one range.
+// Merges pages that are adjacent at both ends into one range.
 static size_t list_ranges(struct sl_offload *offload, const struct sl_store_link *link, const struct sl_read_back *read,
                           struct span lanes) {
     size_t n = 0, page_bytes = offload->kept.bytes;
@@ -55,7 +55,7 @@ static size_t list_ranges(struct sl_offload *offload, const struct sl_store_link
     return n;
 }
 
-// From the replica at hand. A failure is left in `read` for whoever waits.
+// Opens fetches from the current replica. Leaves a failure in `read` for the caller that waits.
 static void open_fetches(struct sl_offload *offload, struct sl_read_back *read) {
     read->status = SL_OK;
     read->err = (struct sl_error){0};
@@ -119,7 +119,7 @@ static enum sl_status wait_fetches(struct sl_read_back *read, struct sl_error *e
 
 enum sl_status sl_read_back_wait(struct sl_offload *offload, struct sl_read_back *read, struct sl_error *err) {
     if (read->n_fetches == 0 && read->status == SL_OK) {
-        return SL_OK; // it is there since somebody else has waited
+        return SL_OK; // an earlier call has waited for it
     }
     int64_t begin_ns = sl_now_ns();
     struct sl_error why = {0};
@@ -177,7 +177,7 @@ static void free_softmax(struct sl_offload *offload) {
 
 void sl_read_back_destroy(struct sl_offload *offload) {
     for (int t = 0; t < 2; t++) {
-        (void)sl_mark_wait(&offload->tiles[t].used, NULL); // a device that has failed says so again
+        (void)sl_mark_wait(&offload->tiles[t].used, NULL); // a failed device reports it again later
     }
     for (int t = 0; t < 2; t++) {
         struct sl_tile *tile = &offload->tiles[t];
@@ -194,7 +194,7 @@ void sl_read_back_destroy(struct sl_offload *offload) {
     free_softmax(offload);
 }
 
-// Where the reads of a tile arrive: staging memory where the device has memory of its own.
+// Sets the receive buffer of a tile: staging memory if the device has its own memory.
 static void set_landing(struct sl_offload *offload, struct sl_tile *tile) {
     bool stages = sl_node_stages(offload->node);
     assert(!stages || tile->staged != NULL);
@@ -206,7 +206,7 @@ static void set_landing(struct sl_offload *offload, struct sl_tile *tile) {
     }
 }
 
-// The buffers are taken when there is a first tile to read: one a head, since no range of the arena may have room for all.
+// Takes the buffers at the first tile that is read: one per head, as the arena may have no contiguous range for all.
 static enum sl_status take_buffers(struct sl_offload *offload, struct sl_error *err) {
     struct sl_arena *arena = offload->node->arena;
     size_t bytes = SL_TILE_PAGES * (size_t)offload->kept.bytes;
@@ -230,14 +230,14 @@ static enum sl_status take_buffers(struct sl_offload *offload, struct sl_error *
     return SL_OK;
 }
 
-// What has arrived goes up, in one copy a head beside the computation, which goes on behind it.
+// Copies the arrived pages up, one copy per head on another stream; later computation waits for it.
 static void move_up(struct sl_offload *offload, struct sl_tile *tile) {
     if (!sl_node_stages(offload->node) || tile->is_up) {
         return;
     }
     struct sl_stream *compute = offload->node->runtime.stream;
     struct sl_stream *in = sl_device_stream(compute->device, SL_STREAM_IN);
-    struct sl_mark before = sl_stream_mark(compute); // the memory may just have been somebody else's
+    struct sl_mark before = sl_stream_mark(compute); // another job may just have used the memory
     sl_stream_after(in, &before);
     size_t bytes = SL_TILE_PAGES * (size_t)offload->kept.bytes;
     for (int h = 0; h < offload->lanes.n_heads; h++) {
@@ -248,7 +248,7 @@ static void move_up(struct sl_offload *offload, struct sl_tile *tile) {
     tile->is_up = true;
 }
 
-// The pages of one head, and of what is in between in staging memory one copy each.
+// Reads the pages of one head through staging memory, with one copy for adjacent ones.
 static enum sl_status read_staged(struct sl_offload *offload, const struct sl_session *session, int layer,
                                   uint32_t n_pages, struct sl_error *err) {
     struct sl_tile *tile = &offload->tiles[0];
@@ -280,7 +280,7 @@ enum sl_status sl_read_back_session(struct sl_offload *offload, struct sl_sessio
     return status;
 }
 
-// One set for all layers and steps; a step may have more rows than those before it.
+// Grows the one set for all layers and steps; a step may have more rows than those before it.
 static enum sl_status grow_softmax(struct sl_offload *offload, const struct sl_attend *attend, struct sl_error *err) {
     struct sl_softmax *softmax = &offload->softmax;
     struct sl_stream *stream = offload->node->runtime.stream;
@@ -308,7 +308,7 @@ static enum sl_status grow_softmax(struct sl_offload *offload, const struct sl_a
     return SL_OK;
 }
 
-// The buffer that has the tile, or in which it is on its way: NULL.
+// Returns the buffer that has the tile, or into which it is being read; else NULL.
 static struct sl_tile *find(struct sl_offload *offload, int layer, int64_t begin) {
     for (int t = 0; t < 2; t++) {
         struct sl_tile *tile = &offload->tiles[t];
@@ -319,7 +319,7 @@ static struct sl_tile *find(struct sl_offload *offload, int layer, int64_t begin
     return NULL;
 }
 
-// Ask for a tile, into the buffer that is not `in_use`, once nothing attends to what it held.
+// Requests a tile, into the buffer that is not `in_use`, once no attention reads its old content.
 static enum sl_status ask_for(struct sl_offload *offload, int layer, int64_t begin, const struct sl_tile *in_use,
                               struct sl_tile **tile_out, struct sl_error *err) {
     enum sl_status status = SL_OK;
@@ -336,7 +336,7 @@ static enum sl_status ask_for(struct sl_offload *offload, int layer, int64_t beg
     return status;
 }
 
-// What comes behind this tile, while it is computed on. `last`: no step comes behind this one.
+// Requests the tile after this one, while this one is computed on. `last`: no step follows this one.
 static enum sl_status ask_for_next(struct sl_offload *offload, const struct sl_tile *tile, bool last,
                                    struct sl_error *err) {
     int layer = tile->read.layer, index = offload->lanes.index_of[layer];

@@ -2,10 +2,10 @@
 /*
  * The thread of a job that ships segments to all stores and renews the leases of its annexes.
  *
- *   segments   all that are queued at a time: grants from all stores, pieces from where the session's pages lie, then
- *               every store's word that it has them; behind a multiple of SL_ATTEND_SPLIT tokens also where they lie, so
- *               that they can be read back
- *   no more     every store's word that it can be asked about the whole prompt
+ *   segments   all that are queued at a time: grants from all stores, pieces directly from the session's pages, then
+ *               every store's confirmation; at a multiple of SL_ATTEND_SPLIT tokens also their addresses, so that they
+ *               can be read back
+ *   no more     every store's confirmation that it can be asked about the whole prompt
  */
 #include <string.h>
 
@@ -17,12 +17,12 @@
 
 #define SHIP_MS 15000
 #define BUILD_MS                                                                                                       \
-    10000 // without a step forward: a store makes the key indexes of a segment behind the questions of others
+    10000 // without progress: a store makes the key indexes of a segment after answering the questions of other jobs
 
 struct watch {
     struct sl_offload *offload;
     int64_t renew_ns;
-    enum sl_status status; // of renewing
+    enum sl_status status; // of the renewals
     struct sl_error err;
 };
 
@@ -49,14 +49,14 @@ static enum sl_status renew_if_due(struct watch *watch, struct sl_error *err) {
     return status;
 }
 
-// Wait until a store can be asked about the first n_tokens. The leases of all stores are renewed meanwhile, unless watch is
-// NULL: then that is somebody else's matter.
+// Waits until a store can be asked about the first n_tokens. Meanwhile renews the leases of all stores; watch NULL: the
+// caller does that elsewhere.
 static enum sl_status await_tokens(struct sl_offload *offload, struct sl_store_link *link, int64_t n_tokens,
                                    struct watch *watch, struct sl_error *err) {
     int64_t n_built = 0, n_before = -1, deadline_ns = 0;
     enum sl_status status;
     while ((status = sl_store_link_await(offload, link, n_tokens, &n_built, err)) == SL_AGAIN) {
-        sl_pulse_tick(&offload->node->engine); // which may wait for us: this wait is bounded, and goes on
+        sl_pulse_tick(&offload->node->engine); // the engine may wait for us: this wait is bounded, and we make progress
         status = watch ? renew_if_due(watch, err) : SL_OK;
         if (status != SL_OK) {
             return status;
@@ -72,7 +72,7 @@ static enum sl_status await_tokens(struct sl_offload *offload, struct sl_store_l
     return status;
 }
 
-// Asked while bytes are on their way.
+// Called while bytes are in transit.
 static bool keep_shipping(void *arg) {
     struct watch *watch = arg;
     sl_pulse_tick(&watch->offload->node->engine);
@@ -88,7 +88,7 @@ struct sending {
     uint32_t n_slots;
 };
 
-// Pages of adjacent lanes and tokens that lie one behind the other travel as one piece.
+// Queues the pages; adjacent pages of adjacent lanes and tokens travel as one piece.
 static enum sl_status queue_pages(struct sl_offload *offload, const struct sl_store_link *link,
                                   const struct sl_shipment *shipment, uint32_t skipped, struct sending *sending) {
     uint32_t n_pages = sl_pages_for(shipment->n_slots);
@@ -110,8 +110,9 @@ static enum sl_status queue_pages(struct sl_offload *offload, const struct sl_st
     return status == SL_OK && piece > 0 ? sl_ship_piece(sending->ship, sending->bytes - piece, begin, piece) : status;
 }
 
-// What of the shipment a store does not have yet goes on its way there. watch: where the store has no room for it before
-// what was shipped is built, that is awaited; NULL: it is what is on its way that is in the way, SL_ERR_EXHAUSTED.
+// Starts to send the part of the shipment that a store does not have yet. If the store has no room until earlier
+// segments are built, watch tells to wait for that; watch NULL: the shipments in transit take the room, so it fails
+// with SL_ERR_EXHAUSTED.
 static enum sl_status begin_sending(struct sl_offload *offload, struct sl_store_link *link,
                                     const struct sl_shipment *shipment, struct watch *watch, struct sending *sending,
                                     struct sl_error *err) {
@@ -146,7 +147,7 @@ static enum sl_status begin_sending(struct sl_offload *offload, struct sl_store_
     link->n_tokens = end;
     return status == SL_ERR_RANGE ? sl_fail(err, SL_ERR_PEER_CORRUPT, "kvstore %.80s: its grant is too small",
                                             link->share->address)
-                                  : SL_OK; // whatever else has failed, sl_send_finish() knows
+                                  : SL_OK; // sl_send_finish() reports any other failure
 }
 
 static enum sl_status finish_sending(struct sl_offload *offload, const struct sl_store_link *link,
@@ -191,12 +192,12 @@ enum sl_status sl_offload_map(struct sl_offload *offload, int64_t n_tokens, stru
     return map(offload, n_tokens, NULL, err);
 }
 
-// All stores have the shipment: where it lies is asked behind every split, and its place is free.
+// Completes a shipment that all stores have: maps it after every split, and frees its entry of the ring.
 static enum sl_status settle(struct sl_offload *offload, const struct sl_shipment *shipment, struct watch *watch,
                              struct sl_error *err) {
     int64_t end = shipment->begin + shipment->n_slots, split = end / SL_ATTEND_SPLIT * SL_ATTEND_SPLIT;
     enum sl_status status = SL_OK;
-    // Nobody but this thread maps while it runs.
+    // Only this thread maps while it runs.
     if (split > offload->n_mapped && split < offload->n_slots) {
         status = map(offload, split, watch, err);
     }
@@ -210,7 +211,7 @@ static enum sl_status settle(struct sl_offload *offload, const struct sl_shipmen
     return status;
 }
 
-// What is queued, all of it on its way at the same time, as far as the stores have room for it at the same time.
+// Ships all queued shipments concurrently, as far as the stores have room for them.
 static enum sl_status ship(struct sl_offload *offload, int first, int n_queued, struct watch *watch,
                            struct sl_error *err) {
     struct sending sendings[SL_RING][SL_MAX_LINKS] = {0};
@@ -222,7 +223,7 @@ static enum sl_status ship(struct sl_offload *offload, int first, int n_queued, 
         for (int i = 0; status == SL_OK && i < offload->n_links; i++) {
             status = begin_sending(offload, &offload->links[i], shipment, s == 0 ? watch : NULL, &sendings[s][i], err);
         }
-        if (status == SL_ERR_EXHAUSTED && s > 0) { // the rest of it when those before it have been built
+        if (status == SL_ERR_EXHAUSTED && s > 0) { // the rest follows when those before it have been built
             n_begun = s;
             status = SL_OK;
         }
@@ -245,7 +246,8 @@ static enum sl_status ship(struct sl_offload *offload, int first, int n_queued, 
 
 // ---- the thread ----------------------------------------------------------------------------------------------------
 
-// Every store answers for the whole prompt under its lease: what was read back before this was still what was shipped.
+// Waits until every store serves the whole prompt under its lease. That proves that all earlier reads back were of what
+// we shipped.
 static enum sl_status complete(struct sl_offload *offload, struct watch *watch, struct sl_error *err) {
     enum sl_status status = SL_OK;
     for (int i = 0; status == SL_OK && i < offload->n_links; i++) {

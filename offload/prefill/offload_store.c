@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What prefill says to the stores that hold its offloaded layers. See offload_internal.h.
+// Prefill's calls to the stores that hold its offloaded layers. See offload_internal.h.
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,13 +10,13 @@
 #include "proto/methods.h"
 
 #define CALL_MS    2000
-#define AWAIT_MS   5000 // for AwaitAnnex, which a store answers within a second whatever there is to say
+#define AWAIT_MS   5000 // for AwaitAnnex, which a store answers within a second in any case
 #define RELEASE_MS 500
-#define LOOK_MS    50 // between looks whether the job has ended
+#define LOOK_MS    50 // between polls whether the job has ended
 
 /*
- * A unary call that ends when the job does. A store that does not answer in time, or does not know us any more, has lost
- * what it held for us: whoever tries again must do so with another.
+ * Makes a unary call that ends when the job does. A store that does not answer in time, or does not know our lease any
+ * more, has lost what it held for us: the coordinator must retry with another.
  */
 static enum sl_status call(struct sl_offload *offload, const struct sl_store_link *link,
                            const struct sl_rpc_method *method, const ProtobufCMessage *request, int64_t limit_ms,
@@ -33,7 +33,7 @@ static enum sl_status call(struct sl_offload *offload, const struct sl_store_lin
         sl_rpc_stream_close(&stream);
     }
     if (status == SL_OK || (status == SL_ERR_EXISTS && method == &sl_method_store_grant_stretch)) {
-        return status; // that somebody else has stored it is good news, and an answer to nothing else
+        return status; // another job has stored it, which is fine here; other calls do not expect it
     }
     bool given_up = atomic_load(&offload->stopping) || (offload->parent && sl_rpc_call_cancelled(offload->parent));
     if (status == SL_AGAIN || (given_up && status == SL_ERR_DEADLINE)) {
@@ -41,13 +41,14 @@ static enum sl_status call(struct sl_offload *offload, const struct sl_store_lin
     } else if (!given_up && (status == SL_ERR_DEADLINE || status == SL_ERR_NOT_FOUND || status == SL_ERR_CANCELLED ||
                              status == SL_ERR_INVALID || status == SL_ERR_PRECONDITION || status == SL_ERR_EXISTS)) {
         status =
-            SL_ERR_PEER_LOST; // or it and we do not agree about an annex, for which no client can do anything: begin anew
+            SL_ERR_PEER_LOST; // also if we and the store disagree about an annex, which no client can repair: start
+                              // over
     }
     return sl_fail(err, status, "kvstore %.80s: %.280s", link->share->address,
                    why.text[0] ? why.text : "its reply is missing");
 }
 
-// What a store says about an annex is believed as far as it is possible.
+// Checks what a store says about an annex; accepts only possible values.
 static enum sl_status check_annex(const struct sl_offload *offload, const struct sl_store_link *link,
                                   struct sl_error *err) {
     const Sluice__V1__Annex *annex = link->annex;
@@ -84,7 +85,7 @@ void sl_store_link_close(struct sl_offload *offload, struct sl_store_link *link)
         Sluice__V1__ReleaseRequest request = SLUICE__V1__RELEASE_REQUEST__INIT;
         request.lease_id = link->annex->lease_id;
         struct sl_error why = {0};
-        // Without the job's call, which may be cancelled. What is lost ends with its lease.
+        // Without the job's call, which may be cancelled. If the message is lost, the lease expires.
         if (sl_rpc_unary(link->channel, &sl_method_store_release, &request.base, sl_deadline_in_ms(RELEASE_MS), NULL,
                          NULL, &why) != SL_OK) {
             sl_log_debug("offload", "job=%s lease=%s ends by itself: kvstore %s: %s", offload->job_id,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a share's pages and key indexes lie. See annex_map.h.
+// Locates a share's pages and key indexes. See annex_map.h.
 #include "offload/remote/annex_map.h"
 
 #include <assert.h>
@@ -66,7 +66,7 @@ uint64_t sl_annex_map_page(const struct sl_annex_map *map, int lane, int64_t tok
     while (map->segments[*at].begin + map->segments[*at].n_slots <= token) {
         ++*at;
     }
-    // Lane after lane, of each its full pages and then the partial one as it was shipped (offload/annex/annex.h).
+    // Lane after lane, each with its full pages and then the partial one as shipped (offload/annex/annex.h).
     const struct sl_near_segment *segment = &map->segments[*at];
     uint64_t full = segment->n_slots / SL_PAGE_SLOTS, partial = segment->n_slots % SL_PAGE_SLOTS != 0;
     uint64_t lane_bytes = full * map->kept.bytes + partial * map->work.bytes;
@@ -76,7 +76,7 @@ uint64_t sl_annex_map_page(const struct sl_annex_map *map, int lane, int64_t tok
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
 
-// Of K or of V of one token, one run of bytes.
+// Returns the bytes of K or of V of one token, which are one run.
 static size_t row_bytes(const struct sl_annex_map *map) {
     return (size_t)map->work.head_dim * (size_t)sl_kv_format_bits(map->work.format) / 8;
 }
@@ -129,7 +129,7 @@ static bool has_scales(const struct sl_annex_map *map) {
     return sl_kv_format_is_quantized(map->scan);
 }
 
-// Segments that begin before `last`.
+// Returns how many segments begin before `last`.
 static size_t n_before(const struct sl_annex_map *map, int64_t last) {
     size_t n = 0;
     while (n < map->n_segments && map->segments[n].begin < last) {
@@ -151,7 +151,7 @@ static size_t count_channels(const struct sl_annex_map *map, const struct sl_nea
     return n_before(map, request->last) * n_channels * (has_scales(map) ? 2 : 1);
 }
 
-// Where the channels of one segment are, in the window and in the answer.
+// The channels of one segment, in the window and in the answer.
 struct channels {
     struct sl_key_index_layout whole, chosen;
 };
@@ -168,10 +168,10 @@ static struct channels lay_out(const struct sl_annex_map *map, const struct sl_n
     return c;
 }
 
-// One lane's part of one segment. Returns the next range.
+// Writes one lane's part of one segment. Returns the next range.
 static struct sl_fetch_range *place_copy(const struct channels *c, uint64_t copy, const uint8_t *channels,
                                          uint32_t n_channels, uint8_t *to, struct sl_fetch_range *range) {
-    memset(to, 0, c->chosen.codes); // behind the scales
+    memset(to, 0, c->chosen.codes); // after the scales
     for (uint32_t i = 0; i < n_channels; i++) {
         uint64_t channel = channel_at(channels, i);
         if (c->chosen.codes > 0) {

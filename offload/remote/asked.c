@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of a question and its answers, used again and again. See remote_internal.h.
+// Reused memory of a question and its answers. See remote_internal.h.
 #include <stdlib.h>
 #include <string.h>
 
 #include "offload/remote/remote_internal.h"
 
-// One with room, best without growing: the smallest that has enough, else the largest. NULL: there is none.
+// Takes a buffer that needs the least growth: the smallest that has enough room, else the largest. NULL: there is none.
 static struct sl_asked *take_best(struct sl_asked **unused, size_t capacity) {
     struct sl_asked **best = NULL;
     for (struct sl_asked **at = unused; *at; at = &(*at)->next) {

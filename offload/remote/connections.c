@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections that are kept while somebody uses them. See connections.h.
+// Connections that are kept while in use. See connections.h.
 #include "offload/remote/connections.h"
 
 #include <pthread.h>
@@ -13,7 +13,7 @@ struct connection_entry {
     uint64_t epoch;
     struct sl_connection *connection;
     int n_users;
-    bool is_cut; // nobody takes it any more
+    bool is_cut; // not given out any more
 };
 
 struct sl_connections {
@@ -54,7 +54,7 @@ void sl_connections_destroy(struct sl_connections **connections_inout) {
     *connections_inout = NULL;
 }
 
-// Under the mutex.
+// Call under the mutex.
 static enum sl_status open_entry(struct sl_connections *connections, const char *address, uint64_t epoch,
                                  struct connection_entry **entry_out, struct sl_error *err) {
     struct connection_entry *entry = calloc(1, sizeof *entry);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: retrieve=pull: rows and channels that are read from a store's memory, where that can be done without the store.
+ * Purpose: retrieve=pull: reads rows and channels from a store's memory where that works without the store's threads.
  *
- * Design: from whom would be asked first, into the buffer of its answer. They get half of the time, too;
- *         where one fails the question is asked as if it never had been. A store's map is asked for when something could
- *         have been read, and is not waited for. Reads renew no lease, and what is read from an annex without one may be
- *         another's: a question goes out whenever a third of the lease has gone without, and what comes behind its end is
- *         not used.
+ * Design: reads go to the store that would be asked first, into the buffer of its answer. They too get half of the
+ *         time; if one fails, the question is asked as if there had been no read. A store's map is requested when
+ *         something could have been read, and is not waited for. Reads renew no lease, and memory of an annex without a
+ *         lease may hold other data. So a question is sent whenever a third of the lease has passed without one, and
+ *         data that arrives after the lease's end is not used.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 #include "offload/remote/remote_internal.h"
 
 #define MAP_MS       2000
-#define LEASE_MAX_MS 3600000 // renewed three times in it, however much longer a store says that it lasts
+#define LEASE_MAX_MS 3600000 // renewed three times within it, however long the store's lease is
 
 bool sl_replica_set_up_reads(struct sl_replica *replica, const Sluice__V1__AnnexShare *annex,
                              const struct sl_plan *plan) {
@@ -26,7 +26,7 @@ bool sl_replica_set_up_reads(struct sl_replica *replica, const Sluice__V1__Annex
     }
     replica->map = (struct sl_annex_map){.first_lane = annex->share->first_lane,
                                          .n_lanes = annex->share->n_lanes,
-                                         .work = plan->work[layer], // of all: compress/recipe/recipe.h
+                                         .work = plan->work[layer], // the same for all layers: compress/recipe/recipe.h
                                          .scan = sl_plan_scan_format(plan)};
     replica->lease_ms = annex->lease_ms < LEASE_MAX_MS ? annex->lease_ms : LEASE_MAX_MS;
     replica->window_bytes = annex->window.len;
@@ -40,7 +40,8 @@ bool sl_replica_set_up_reads(struct sl_replica *replica, const Sluice__V1__Annex
     return replica->window != NULL;
 }
 
-// By such connections windows are mapped or read by hardware; by others the peer's progress thread would send as it does answers.
+// Returns true if windows are mapped or read by hardware on this connection. On others the peer's progress thread would
+// send the data, as it sends answers.
 static bool reads_well(const struct sl_connection *connection) {
     const char *transport = sl_connection_transport(connection);
     return strcmp(transport, "shm") == 0 || strcmp(transport, "rdma") == 0;
@@ -51,7 +52,8 @@ static void read_no_more(struct sl_replica *replica, const struct sl_error *why)
     replica->is_read = false;
 }
 
-// Whether it is known where the store's segments lie; otherwise it is asked for that, and the answer looked at next time.
+// Returns true if the map of the store's segments is known. Otherwise requests it, and checks for the answer the next
+// time.
 static bool has_map(struct sl_remote *r, struct sl_replica *replica) {
     if (replica->map.segments) {
         return true;
@@ -85,7 +87,7 @@ static bool has_map(struct sl_remote *r, struct sl_replica *replica) {
     return status == SL_OK;
 }
 
-// The ranges of a request's answer, in r->ranges. 0: it must be asked for.
+// Lists the ranges of a request's answer in r->ranges. 0: the store must be asked.
 static size_t list_ranges(struct sl_remote *r, const struct sl_annex_map *map, const struct sl_near_request *head,
                           struct sl_asked *asked, int i) {
     const char *body = asked->request + sizeof *head;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: offloaded layers in kvstores, asked over connections. See remote_source.h.
+ * Purpose: offloaded layers in kvstores, queried over connections. See remote_source.h.
  *
- * Design: of the two stores that may hold a share one is asked first: who answered last. The other is asked when half of
- *         the time has gone, or at once when the connection to the first is cut; whoever answers first is taken. A connection that is
- *         cut is opened anew, because a store that was away for a moment still has the annex, until the time is over.
- *         Answers land in buffers that are used again: a step allocates nothing once the first few have run.
- * Delta:  a store remembers what it has sent, and knows nothing of what another one sent: `holder` says whose answer was
- *         the last to be used for some lanes, and whoever else is asked about them begins anew (SL_NEAR_RESET).
- * Reads:  of retrieve=pull: offload/remote/remote_reads.c.
+ * Design: of the two stores that may hold a share, the one that answered last is asked first. The other is asked after
+ *         half of the time, or at once when the connection to the first is cut; the first answer wins. A cut connection
+ *         is opened again until the deadline, because a store that was briefly unreachable still has the annex. Answers
+ *         arrive in reused buffers: after the first few steps, a step allocates nothing.
+ * Delta:  a store remembers what it has sent, and does not know what another one sent. `holder` is the replica whose
+ *         answer was used last for some lanes; any other one that is asked about them starts anew (SL_NEAR_RESET).
+ * Reads:  for retrieve=pull: offload/remote/remote_reads.c.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +19,8 @@
 
 // --- shares ----------------------------------------------------------------------------------------------------------
 
-#define RETRY_NS (100 * SL_NS_PER_MS) // between two attempts to open a connection that is cut
-#define TURN_NS  (SL_NS_PER_MS)       // that one of two stores is waited for before the other is looked at
+#define RETRY_NS (100 * SL_NS_PER_MS) // between two attempts to open a cut connection
+#define TURN_NS  (SL_NS_PER_MS)       // waits so long for one of two stores before polling the other
 
 static void destroy(struct sl_source **source) {
     struct sl_remote *r = (struct sl_remote *)*source;
@@ -52,7 +52,7 @@ static bool is_delta(const struct sl_near_request *head) {
     return head->kind == SL_NEAR_TOPK && !(head->flags & SL_NEAR_PROBE);
 }
 
-// Ask one of the stores that hold the share; a connection that is cut is opened first. SL_AGAIN: not so soon again.
+// Asks one of the stores that hold the share; opens a cut connection first. SL_AGAIN: too soon after the last attempt.
 static enum sl_status ask_replica(struct sl_remote *r, struct sl_asked *asked, int i, struct sl_error *err) {
     struct sl_replica *replica = &asked->share->replicas[i];
     int64_t now = sl_now_ns();
@@ -138,8 +138,8 @@ static enum sl_status ask(struct sl_source *source, struct sl_near_request *requ
 // --- waiting ---------------------------------------------------------------------------------------------------------
 
 /*
- * What a store says that cannot answer, though another might: it does not hold the annex any more, has too much to do, or is
- * about to stop. Any other refusal is about the question, and is the answer.
+ * Maps a refusal of a store that cannot answer although another might: it does not hold the annex any more, is
+ * overloaded, or is about to stop. Any other refusal concerns the question, and is the answer.
  */
 static enum sl_status check_refusal(const struct sl_asked *asked, int i, size_t bytes, struct sl_error *err) {
     struct sl_near_request request;
@@ -155,7 +155,7 @@ static enum sl_status check_refusal(const struct sl_asked *asked, int i, size_t 
     return status;
 }
 
-// Look at one store's answer until until_ns. SL_AGAIN: none yet.
+// Polls one store's answer until until_ns. SL_AGAIN: none yet.
 static enum sl_status look(struct sl_remote *r, struct sl_asked *asked, int i, int64_t until_ns, size_t *bytes_out,
                            struct sl_error *err) {
     struct sl_replica *replica = &asked->share->replicas[i];
@@ -226,7 +226,7 @@ static enum sl_status wait(struct sl_source *source, struct sl_asked *asked, con
     if (asked->fetch && sl_remote_end_read(r, asked) == SL_OK) {
         return take(r, asked, asked->reads, asked->read_bytes, answer_out, bytes_out);
     }
-    for (bool both = false;;) { // the second store is asked as well
+    for (bool both = false;;) { // both: the second store is asked as well
         int n_waiting = 0, n_gone = 0, n_lost = 0, n_looked = both ? share->n_replicas : 1;
         for (int turn = 0; turn < n_looked; turn++) {
             int i = turn == 0 ? share->first : 1 - share->first;
@@ -241,7 +241,7 @@ static enum sl_status wait(struct sl_source *source, struct sl_asked *asked, con
             n_waiting += asked->replicas[i].request != NULL;
             n_gone += share->replicas[i].is_gone;
             n_lost += share->replicas[i].is_gone || asked->replicas[i].was_cut;
-            if (said.text[0] && (status != SL_ERR_DEADLINE || !why.text[0])) { // a reason says more than the time
+            if (said.text[0] && (status != SL_ERR_DEADLINE || !why.text[0])) { // a reason is more useful than a timeout
                 why = said;
             }
             last = status == SL_ERR_EXHAUSTED ? status : last;
@@ -287,7 +287,7 @@ static enum sl_status add_replica(struct sl_remote *r, const Sluice__V1__AnnexSh
         return sl_fail(err, SL_ERR_INVALID, "annex: lanes %d and %d more: the session has %d",
                        share ? share->first_lane : 0, share ? share->n_lanes : 0, r->n_lanes);
     }
-    int s = 0; // ascending
+    int s = 0; // position that keeps the order ascending
     while (s < r->base.n_shares && r->base.shares[s].first_lane < share->first_lane) {
         s++;
     }
@@ -316,7 +316,8 @@ static enum sl_status add_replica(struct sl_remote *r, const Sluice__V1__AnnexSh
     if (!sl_replica_set_up_reads(replica, annex, plan) || !replica->store || !replica->address) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "annex: out of memory");
     }
-    if (mine->n_replicas == SL_MAX_REPLICAS && share->replica == 0) { // 0 is asked first, whichever comes first
+    if (mine->n_replicas == SL_MAX_REPLICAS && share->replica == 0) { // replica 0 is asked first, in whatever order
+                                                                      // they are added
         mine->first = SL_MAX_REPLICAS - 1;
     }
     return SL_OK;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which token lies in which place. See hot_cache.h.
+// Tracks which token is in which place. See hot_cache.h.
 #include "offload/retriever/hot_cache.h"
 
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 
 #include "offload/retriever/hot_cache.h"
 
-// A session's pages as the lanes of an annex.
+// A session's pages, as the lanes of an annex.
 struct borrowed {
     const struct sl_ops *ops;
     struct sl_team *team;
@@ -37,7 +37,7 @@ static enum sl_status append(struct borrowed *b, struct sl_annex *annex, int64_t
     return status;
 }
 
-// Cut as prefill cuts what it ships (offload/prefill/offload.h): the scales of int8 and int1 indexes are of segments.
+// Cuts as prefill does (offload/prefill/offload.h): the scales of int8 and int1 indexes are those of segments.
 static enum sl_status append_all(struct borrowed *b, struct sl_annex *annex, int64_t n_slots, struct sl_error *err) {
     int64_t full = n_slots / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
     enum sl_status status = SL_OK;
@@ -58,7 +58,7 @@ static enum sl_status make_annex(const struct sl_plan *plan, const struct sl_ops
                          .team = team,
                          .arena = session->arena,
                          .config = {.n_lanes = n_lanes,
-                                    .work = plan->work[lanes.layers[0]], // of all
+                                    .work = plan->work[lanes.layers[0]], // the same for all layers
                                     .rows = sl_plan_row_format(plan),
                                     .scan = sl_plan_scan_format(plan)},
                          .kv = calloc(2 * (size_t)n_lanes, sizeof *b.kv)};

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: attention of decode over offloaded layers: life cycle, and the two parts of a layer. See retriever.h.
+ * Purpose: decode's attention over offloaded layers: life cycle, and the two parts of a layer. See retriever.h.
  *
- * Design: of every KV head of the layer at hand one page table is made, the pages of its hot cache and behind them those
- *         that the session has, so that one list of slots names rows of both and attention is one operation, which does
- *         not care where rows lie. Sinks and recent slots come from the source like all others, once: into the session
- *         where it has nothing else (resident_only), otherwise into pages behind the hot cache, because the session's may
- *         be quantized and what a source sends is not. How rows come into the hot cache is a method's business (retriever_near.c,
- *         retriever_pull.c). Everything that a step needs is allocated at creation.
- * Invariants: a question that was asked ahead serves the very next attention of its layer and no later one, so an answer
- *         never depends on a step that was read in another way.
+ * Design: every KV head of the current layer gets one page table: the pages of its hot cache, followed by those of the
+ *         session. So one list of slots refers to rows of both, and attention is one operation that does not depend on
+ *         where rows lie. Sinks and recent slots come from the source like all others, once: into the session if it has
+ *         nothing else (resident_only), otherwise into pages after the hot cache, because the session's may be
+ *         quantized and a source's rows are not. A method fetches rows into the hot cache (retriever_near.c,
+ *         retriever_pull.c). Creation allocates everything that a step needs.
+ * Invariants: a question that was asked ahead serves the very next attention of its layer and no later one, so an
+ *             answer never depends on a step that was read otherwise.
  */
 #include "offload/retriever/retriever.h"
 
@@ -23,7 +23,7 @@
 #define LEAST_RECALL 0.8
 #define DEADLINE_MS  500
 #define LOST_MS      3000
-#define OPEN_MS      2000 // at least, of the answers that creation cannot do without
+#define OPEN_MS      2000 // at least, for the answers that creation needs
 
 // --- creation ------------------------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ static enum sl_status lay_out_parts(struct sl_retriever *r, struct sl_error *err
     return SL_OK;
 }
 
-// One allocation behind every array of arrays.
+// Allocates all rows of an array of arrays as one block.
 static void *rows_of(size_t n_rows, size_t row_bytes, void **rows_out) {
     char *block = calloc(n_rows, row_bytes);
     for (size_t i = 0; i < n_rows && block != NULL; i++) {
@@ -107,7 +107,7 @@ static void *rows_of(size_t n_rows, size_t row_bytes, void **rows_out) {
     return block;
 }
 
-// With base NULL only what it takes.
+// Lays out the shared memory; with base NULL only computes its size.
 static size_t lay_out_shared(struct sl_retriever *r, char *base) {
     size_t n_heads = (size_t)r->n_heads, means = n_heads * (size_t)r->head_dim * sizeof *r->means;
     size_t slots = n_heads * r->slots.stride * sizeof *r->slots.at, fresh = n_heads * r->topk * sizeof *r->fresh.at;
@@ -122,7 +122,7 @@ static size_t lay_out_shared(struct sl_retriever *r, char *base) {
     return rows + means + slots + fresh;
 }
 
-// Hot caches: a block a head, since no range of the arena may have room for all.
+// Takes the hot caches: one block per head, as the arena may have no contiguous range for all.
 static enum sl_status take_blocks(struct sl_retriever *r, struct sl_error *err) {
     size_t n_heads = (size_t)r->n_heads;
     r->blocks = calloc((size_t)r->lanes.n_layers * n_heads, sizeof *r->blocks);
@@ -193,7 +193,8 @@ static void set_up(struct sl_retriever *r, const struct sl_retriever_config *con
     }
     r->asked_layer = -1;
     r->shape = (struct sl_near_shape){.head_dim = r->head_dim,
-                                      .rows = plan->work[r->lanes.layers[0]].format, // of all: compress/recipe/recipe.h
+                                      .rows = plan->work[r->lanes.layers[0]].format, // the same for all layers:
+                                                                                     // compress/recipe/recipe.h
                                       .scan = sl_plan_scan_format(plan),
                                       .max_tokens = config->n_prompt};
 }
@@ -228,7 +229,7 @@ enum sl_status sl_retriever_create(const struct sl_retriever_config *config, str
         sl_retriever_destroy(&r);
         return status;
     }
-    r->config.plan = NULL; // the caller's no longer
+    r->config.plan = NULL; // the caller may free it now
     r->answer_ms = r->config.deadline_ms;
     *retriever_out = r;
     return SL_OK;
@@ -261,7 +262,7 @@ void sl_retriever_destroy(struct sl_retriever **retriever) {
     free(r->tables);
     free(r->n_slots);
     free(r->kv);
-    (void)sl_mark_wait(&r->attended, NULL); // a device that has failed reads nothing any more
+    (void)sl_mark_wait(&r->attended, NULL); // a failed device reads nothing any more
     sl_device_free(r->config.stream->device, SL_MEMORY_SHARED, r->shared);
     free(r->n_fresh);
     free(r->fresh_rows);
@@ -285,10 +286,10 @@ enum sl_status sl_retriever_ask(struct sl_retriever *retriever, int layer, const
     struct sl_retriever *r = retriever;
     struct sl_retriever_layer *here = find_layer(r, layer), *next = find_layer(r, layer + 1);
     assert(layer >= 0 && layer < r->n_layers && attend->heads.n == r->n_heads && attend->head_dim == r->head_dim);
-    assert((here == NULL && next == NULL) || attend->m == 1); // a query a step: who steps reads row by row
+    assert((here == NULL && next == NULL) || attend->m == 1); // one query a step: the caller steps row by row
     r->asked_layer = layer;
     enum sl_status status = here != NULL ? r->method->ask(r, here, attend, err) : SL_OK;
-    for (int p = 0; next != NULL && p < next->n_parts; p++) { // of a step that never came to that layer
+    for (int p = 0; next != NULL && p < next->n_parts; p++) { // of an earlier step that never reached that layer
         if (next->parts[p].main.asked != NULL) {
             sl_retriever_give_up(r, &next->parts[p].main);
             next->parts[p].reset = true;
@@ -337,7 +338,7 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
         }
     }
     status = r->method->take(r, l, attend, err);
-    status = status == SL_OK ? sl_mark_wait(&r->attended, err) : status; // the lists are used again
+    status = status == SL_OK ? sl_mark_wait(&r->attended, err) : status; // the lists are reused
     if (status != SL_OK) {
         return status;
     }
@@ -350,7 +351,7 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
     }
     struct sl_counts n_fresh = {.host = r->n_fresh}, n_slots = {.host = r->n_slots};
     r->config.ops->put_rows(r->config.stream, &combined.heads, r->fresh, n_fresh, r->fresh_rows);
-    status = sl_stream_wait(r->config.stream, err); // rows are used again
+    status = sl_stream_wait(r->config.stream, err); // rows are reused
     if (status != SL_OK) {
         return status;
     }

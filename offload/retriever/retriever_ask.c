@@ -9,8 +9,8 @@
 #define MAX_PIECES 16 // of a layer's lanes
 
 /*
- * A store answers each question by one thread. Where a layer's search is long its lanes are asked about by several
- * questions, so that the threads share it.
+ * Returns how many lanes a question has. A store answers each question with one thread. If a layer's search is long,
+ * several questions share its lanes, so that the threads share the work.
  */
 static int lanes_of_a_question(const struct sl_retriever *r) {
     if (r->method->whole_layers) {
@@ -74,7 +74,7 @@ enum sl_status sl_retriever_send(struct sl_retriever *r, const struct sl_near_re
     enum sl_status status =
         source->ops->ask(source, (struct sl_near_request *)r->request, sizeof *head + body_bytes, capacity,
                          pending->sent_ns + r->answer_ms * SL_NS_PER_MS, &pending->asked, err);
-    memcpy(&pending->request, r->request, sizeof *head); // as the source has completed it
+    memcpy(&pending->request, r->request, sizeof *head); // as completed by the source
     return status;
 }
 
@@ -84,8 +84,8 @@ void sl_retriever_give_up(struct sl_retriever *r, struct sl_retriever_pending *p
     }
 }
 
-// The share may answer the next question: the store was too slow or too busy. Not where every line to it was cut and none
-// could be opened in all that time: it is lost, and there is no reason to write worse tokens until that is certain.
+// Returns true if the share may answer the next question: the store was too slow or too busy. False if every connection
+// to it was cut and none could be opened in all that time: it is lost, and to go on would only write worse tokens.
 static bool is_passing(enum sl_status status) {
     return status == SL_ERR_DEADLINE || status == SL_ERR_EXHAUSTED || status > SL_OK;
 }
@@ -112,7 +112,7 @@ enum sl_status sl_retriever_receive(struct sl_retriever *r, int share, struct sl
         return SL_OK;
     }
     sl_retriever_give_up(r, pending);
-    if (!is_passing(status)) { // the annex is gone, or talks nonsense: another attempt elsewhere may do better
+    if (!is_passing(status)) { // the annex is gone, or its answer is invalid: a retry with other stores may work
         return sl_fail(err, SL_ERR_PEER_LOST, "offloaded layers: %s", why.text);
     }
     if (r->silent_ns[share] == 0) {

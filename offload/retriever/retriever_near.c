@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: retrieve=near: the query goes to where the keys are, and the rows that the hot cache lacks come back.
+ * Purpose: retrieve=near: the query goes to the store that has the keys, and the rows that the hot cache lacks come
+ *          back.
  *
- * Recall of predictions (ahead=1): now and then a layer's predicted and true query are both asked for tokens alone
- *     (SL_NEAR_PROBE), one in step with the prediction and one with the attention, and the answers are looked at a step
- *     later: nobody waits for them, and when they count does not depend on when they came, so that the same steps choose
- *     the same way wherever they run.
+ * Recall of predictions (ahead=1): from time to time a layer's predicted and true query are both sent for tokens alone
+ *     (SL_NEAR_PROBE), one with the prediction and one with the attention. The answers are read one step later: no
+ *     thread waits for them, and the step in which they count does not depend on when they arrive. So the same steps
+ *     make the same choices on every machine.
  */
 #include <string.h>
 
@@ -16,7 +17,7 @@
 
 // --- questions -------------------------------------------------------------------------------------------------------
 
-// By r->means.
+// Sends the query r->means.
 static enum sl_status send_query(struct sl_retriever *r, const struct sl_retriever_part *part, uint32_t flags,
                                  struct sl_retriever_pending *pending, struct sl_error *err) {
     size_t d = (size_t)r->head_dim, bytes = (size_t)part->n_lanes * d * sizeof *r->means;
@@ -32,7 +33,7 @@ static enum sl_status send_query(struct sl_retriever *r, const struct sl_retriev
     return sl_retriever_send(r, &head, bytes, pending, err);
 }
 
-// For the layer's next attention.
+// Sends the questions of the layer's next attention.
 static enum sl_status send_all(struct sl_retriever *r, struct sl_retriever_layer *l, struct sl_error *err) {
     enum sl_status status = SL_OK;
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
@@ -56,7 +57,7 @@ static enum sl_status ask(struct sl_retriever *r, struct sl_retriever_layer *l, 
 
 // --- predictions -----------------------------------------------------------------------------------------------------
 
-// How many tokens two ascending lists have in common.
+// Returns how many tokens two ascending lists have in common.
 static uint32_t n_common(const struct sl_near_lane_view *a, const struct sl_near_lane_view *b) {
     uint32_t n = 0;
     for (uint32_t i = 0, j = 0; i < a->n_rows && j < b->n_rows;) {
@@ -68,7 +69,7 @@ static uint32_t n_common(const struct sl_near_lane_view *a, const struct sl_near
     return n;
 }
 
-// Tokens that both answers of a part have, of *n_out; false: one of them did not come.
+// Counts the tokens in both answers of a part, of *n_out; false: one of them did not come.
 static bool compare(struct sl_retriever *r, struct sl_retriever_part *part, uint32_t *common_out, uint32_t *n_out) {
     const uint8_t *guessed, *guessed_end, *exact, *exact_end;
     struct sl_error err;
@@ -91,7 +92,7 @@ static bool compare(struct sl_retriever *r, struct sl_retriever_part *part, uint
     return true;
 }
 
-// What the last step's probes of this layer say, if there were any.
+// Updates the recall with the last step's probes of this layer, if there were any.
 static void harvest(struct sl_retriever *r, struct sl_retriever_layer *l) {
     uint32_t common = 0, n = 0;
     bool is_whole = true;

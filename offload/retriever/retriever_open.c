@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a retriever asks once, at creation. See retriever_internal.h.
+// Questions that a retriever asks once, at creation. See retriever_internal.h.
 #include <stdlib.h>
 #include <string.h>
 
 #include "offload/retriever/retriever_internal.h"
 
-// Once is enough: nothing has been written yet, so a share that does not answer now ends the creation.
+// Receives an answer without retries: no token has been written yet, so a share that does not answer now fails the
+// creation.
 static enum sl_status receive_once(struct sl_retriever *r, int share, struct sl_retriever_pending *pending,
                                    const uint8_t **body_out, const uint8_t **end_out, struct sl_error *err) {
     enum sl_status status = sl_retriever_receive(r, share, pending, body_out, end_out, err);
@@ -26,7 +27,7 @@ static enum sl_status ask_rows(struct sl_retriever *r, struct sl_retriever_layer
     return status;
 }
 
-// Where the rows of head h go: slots 0 .. n - 1 of the session, or behind the hot cache.
+// Returns where the rows of head h go: slots 0 .. n - 1 of the session, or pages after the hot cache.
 static struct sl_kv resident_kv(const struct sl_retriever *r, const struct sl_retriever_layer *l, int h, uint32_t n) {
     const struct sl_layer *layer = &r->config.session->layers[l->layer];
     uint32_t first = sl_pages_for(r->n_places);
@@ -38,14 +39,14 @@ static struct sl_kv resident_kv(const struct sl_retriever *r, const struct sl_re
     return kv;
 }
 
-// What rows are put with: in shared memory, made once for all layers.
+// The arguments of puts, in shared memory: made once for all layers.
 struct put {
     uint32_t n;
     uint32_t *slots; // [n] 0 .. n - 1
-    char *rows;      // [n_heads][n] on their way into a device's own memory; NULL: they are put from where they are
+    char *rows;      // [n_heads][n] staging for a device with its own memory; NULL: rows are put in place
 };
 
-// The rows of a part's heads into their slots.
+// Puts the rows of a part's heads into their slots.
 static enum sl_status put_rows(struct sl_retriever *r, const struct sl_retriever_layer *l,
                                const struct sl_retriever_part *part, const struct put *put, const uint8_t *body,
                                struct sl_error *err) {
@@ -67,7 +68,7 @@ static enum sl_status put_rows(struct sl_retriever *r, const struct sl_retriever
             sl_session_set_slots(r->config.session, l->layer, part->first_head + i, put->n);
         }
     }
-    // In any case: the rows are the source's, the list and its copies go when this has failed.
+    // Waits in any case: the source owns the rows, and the list and its copies are freed after a failure.
     enum sl_status waited = sl_stream_wait(r->config.stream, status == SL_OK ? err : NULL);
     return status == SL_OK ? waited : status;
 }
@@ -87,7 +88,7 @@ static enum sl_status take_rows(struct sl_retriever *r, struct sl_retriever_laye
             status = sl_near_read_rows(&part->main.request, sl_near_row_bytes(&r->shape), body, end, err);
         }
         if (status == SL_OK) {
-            sl_stream_hold(r->config.stream); // others step
+            sl_stream_hold(r->config.stream); // excludes other sequences' steps
             status = put_rows(r, l, part, put, body, err);
             status = sl_stream_let_go_after(r->config.stream, status, err);
         }
@@ -96,7 +97,7 @@ static enum sl_status take_rows(struct sl_retriever *r, struct sl_retriever_laye
     return status;
 }
 
-// The next layer's rows are on their way while this layer's are put where they belong.
+// Fetches the resident rows; the next layer's rows are in transit while this layer's are put.
 enum sl_status sl_retriever_fetch_resident(struct sl_retriever *r, struct sl_error *err) {
     int64_t n_prompt = r->config.n_prompt;
     uint32_t n = r->n_places > 0 ? r->sinks + r->recent : (uint32_t)n_prompt;

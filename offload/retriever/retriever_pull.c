@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: retrieve=pull, the way of TailorKV (section 4.2): keys come here and are ranked here.
+ * Purpose: retrieve=pull, TailorKV's own method (section 4.2): keys come here and are ranked here.
  *
- *     ahead (in layer l - 1)   per KV head the channels c with the largest |mean over the group of the predicted query|_c
- *                              * absmax_c; their keys, of all prompt tokens, are asked for
- *     in layer l               the true query scores them as the annex would (ops->scan over the same bytes, where the model
- *                              is computed) and the topk are selected; rows of those that the hot cache lacks are asked
- *                              for, KV head by KV head
+ *     ahead (in layer l - 1)   per KV head the channels c with the largest |mean over the group of the predicted
+ *                              query|_c * absmax_c; their keys, of all prompt tokens, are requested
+ *     in layer l               the true query scores them as the annex would (ops->scan over the same bytes, on the
+ *                              device that computes the model), and the topk are selected; the rows that the hot cache
+ *                              lacks are requested, KV head by KV head
  *
- * Design: the channels of at most two layers are under way or here, this one's and the next one's. Which token lies in
- *         which place is decided here: an annex that only gives rows need not know.
+ * Design: channels of at most two layers are pending or here, this one's and the next one's. This side decides which
+ *         token is in which place: an annex that only sends rows need not know.
  */
 #include <assert.h>
 #include <math.h>
@@ -18,7 +18,7 @@
 
 #include "offload/retriever/retriever_internal.h"
 
-// One KV head of the layer at hand.
+// One KV head of the current layer.
 struct pulled {
     const uint8_t *indexes; // of its channels, segment by segment; NULL: they did not come
     uint32_t n_segments;
@@ -30,19 +30,19 @@ struct pulled {
 
 struct sl_retriever_pull {
     float *absmax;                // [lanes][d]
-    uint16_t *channels;           // [lanes][n_channels] of the question under way, ascending
+    uint16_t *channels;           // [lanes][n_channels] of the pending question, ascending
     struct sl_hot_cache *lanes;   // [lanes]
     struct pulled *heads;         // [n_heads]
-    float *floats;                // one allocation behind absmax and by_size
-    uint32_t *numbers;            // behind what the heads have, but for their tokens, and `largest`
-    float *by_size;               // [d] of one lane, and the channels that are largest by it
+    float *floats;                // one allocation for absmax and by_size
+    uint32_t *numbers;            // the allocation of the heads' arrays, except their tokens, and of `largest`
+    float *by_size;               // [d] of one lane; the largest channels are selected by it
     uint32_t *largest;            // [n_channels]
-    void *shared;                 // memory that the device writes and reads: behind chosen and tokens
+    void *shared;                 // memory that the device writes and reads; holds chosen and tokens
     float *chosen;                // [n_heads][n_channels] of the true query
-    struct sl_lists tokens;       // [n_heads][topk], counted from the first that may be chosen
-    struct sl_vectors scores;     // [n_heads][last - first] of the device
+    struct sl_lists tokens;       // [n_heads][topk], counted from the first candidate
+    struct sl_vectors scores;     // [n_heads][last - first] in device memory
     uint32_t *counts;             // [n_heads] how many are selected
-    struct sl_kv *kv;             // [n_heads] how many there are
+    struct sl_kv *kv;             // [n_heads] how many candidates there are
     struct sl_scan_piece *pieces; // [n_heads][n_pieces]
     size_t pieces_cap;
     uint32_t n_pieces;
@@ -134,7 +134,7 @@ static void destroy(struct sl_retriever *r) {
 
 // --- channels --------------------------------------------------------------------------------------------------------
 
-// The channels of one lane in which |mean query| * absmax is largest.
+// Selects the channels of one lane in which |mean query| * absmax is largest.
 static void choose_channels(struct sl_retriever *r, int lane, const float *mean) {
     struct sl_retriever_pull *pull = r->pull;
     size_t d = (size_t)r->head_dim, n = (size_t)r->n_channels;
@@ -198,7 +198,7 @@ static enum sl_status take_channels(struct sl_retriever *r, struct sl_retriever_
 
 // --- tokens ----------------------------------------------------------------------------------------------------------
 
-// Room for the pieces of every head; only the first steps allocate.
+// Makes room for the pieces of every head; only the first steps allocate.
 static enum sl_status make_pieces(struct sl_retriever *r, struct sl_error *err) {
     struct sl_retriever_pull *pull = r->pull;
     pull->n_pieces = 0;
@@ -216,7 +216,7 @@ static enum sl_status make_pieces(struct sl_retriever *r, struct sl_error *err) 
     return n <= pull->pieces_cap ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory to rank tokens");
 }
 
-// Of head h, segment by segment: those of tokens [first, last).
+// Describes the pieces of head h, segment by segment: those of tokens [first, last).
 static void describe(const struct sl_retriever *r, int h, uint32_t first, uint32_t last) {
     const struct pulled *head = &r->pull->heads[h];
     struct sl_scan_piece *pieces = r->pull->pieces + (size_t)h * r->pull->n_pieces;
@@ -241,7 +241,7 @@ static void describe(const struct sl_retriever *r, int h, uint32_t first, uint32
     }
 }
 
-// Of every head whose channels came, the topk into pull->tokens. Waits for the device.
+// Selects, for every head whose channels came, the topk into pull->tokens. Waits for the device.
 static enum sl_status rank_heads(struct sl_retriever *r, const struct sl_attend *attend, size_t first_lane,
                                  struct sl_error *err) {
     struct sl_retriever_pull *pull = r->pull;
@@ -282,7 +282,7 @@ struct want_task {
     int first_lane;
 };
 
-// Heads [begin, end): which of the topk are not here.
+// Finds, for heads [begin, end), which of the topk the hot cache lacks.
 static void want_heads(void *arg, int64_t begin, int64_t end, int member) {
     const struct want_task *task = arg;
     struct sl_retriever *r = task->r;
@@ -326,7 +326,7 @@ static enum sl_status send_rows(struct sl_retriever *r, const struct sl_retrieve
     return status;
 }
 
-// A head's rows, if any are on their way: what the hot cache was told is true then, or it forgets everything.
+// Takes a head's rows, if any are pending: afterwards the hot cache has what it was told, or it forgets everything.
 static enum sl_status take_rows(struct sl_retriever *r, const struct sl_retriever_part *part, int i,
                                 struct sl_error *err) {
     struct pulled *head = &r->pull->heads[part->first_head + i];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what a step attends to in one layer: of every KV head a page table, the pages of its hot cache and behind them those
- *          that the session has, and the list of slots in it. See retriever.h for the order.
+ * Purpose: what a step attends to in one layer: for every KV head a page table (the pages of its hot cache, followed by
+ *          those of the session), and the list of slots in it. retriever.h defines the order.
  */
 #include <string.h>
 
@@ -22,7 +22,7 @@ static uint32_t add_range(uint32_t *list, uint32_t n, uint32_t begin, uint32_t e
     return n;
 }
 
-// The list of what head h attends to, by its table.
+// Writes the list of slots that head h attends to, by its table.
 static uint32_t list_slots(const struct sl_retriever *r, int h, uint32_t n_session) {
     const struct sl_retriever_brought *brought = &r->brought[h];
     uint32_t *list = r->slots.at + (size_t)h * r->slots.stride, block = r->n_block_pages * SL_PAGE_SLOTS;
@@ -38,7 +38,8 @@ static uint32_t list_slots(const struct sl_retriever *r, int h, uint32_t n_sessi
     return add_range(list, n, block + resident - first, block + n_session - first);
 }
 
-// Of head h: its page table, what has come of it and where it goes, and the list of what is attended to.
+// Makes, for head h, its page table, the list of fetched rows with their destinations, and the list of slots to attend
+// to.
 static void list_head(struct sl_retriever *r, const struct sl_retriever_layer *l, const struct sl_kv *in_session,
                       int h) {
     const struct sl_near_lane_view *view = &r->brought[h].view;

@@ -17,8 +17,8 @@
 
 #define BATCH     256 // spans of one message: half a megabyte at most
 #define EVERY_MS  1000
-#define EXPORT_MS 5000 // a collector that takes longer is away
-#define LAST_MS   1000 // for what is left when the process ends
+#define EXPORT_MS 5000 // a slower collector counts as unreachable
+#define LAST_MS   1000 // to send the rest when the process ends
 
 struct sl_otlp {
     char *service, *instance, *collector;
@@ -104,7 +104,7 @@ enum sl_status sl_otlp_start(const struct sl_otlp_config *config, struct sl_otlp
         destroy(otlp);
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for spans");
     }
-    // The collector is none of ours, and has no role: it is told in the clear.
+    // The collector is not part of the cluster and has no role: the spans go to it unencrypted.
     enum sl_status status = sl_rpc_channel_create(otlp->collector, NULL, 0, &otlp->channel, err);
     if (status != SL_OK) {
         sl_error_prefix(err, "--otlp");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see message.h. Times are told by the wall clock of when they are told, less how long ago they were: spans of one process keep
-//          their distances, whatever happens to that clock meanwhile.
+// Purpose: see message.h. The wall-clock time of a span is the wall clock at sending minus the span's age on the
+//          monotonic clock. So spans of one process keep their distances even if the wall clock jumps.
 #include "trace/otlp/message.h"
 
 #include <stdlib.h>
@@ -42,7 +42,7 @@ struct sl_otlp_request {
     struct told told[];
 };
 
-// protobuf-c does not check its strings, collectors do: what is not ASCII becomes '?'.
+// Replaces bytes that are not ASCII with '?': protobuf-c does not check its strings, but collectors do.
 static char *plain(char *text) {
     for (char *c = text; *c; c++) {
         *c = (unsigned char)*c < 0x20 || (unsigned char)*c > 0x7e ? '?' : *c;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: spans as OTLP's message.
+// Purpose: spans as an OTLP message.
 #pragma once
 
 #include <protobuf-c/protobuf-c.h>
 
 #include "trace/trace.h"
 
-// In memory of its own, until sl_otlp_free(). NULL: there is none. service and instance outlive it.
+// Owns its memory until sl_otlp_free(). NULL: no memory. service and instance must outlive it.
 struct sl_otlp_request;
 struct sl_otlp_request *sl_otlp_make(const struct sl_span *spans, size_t n, const char *service, const char *instance);
 const ProtobufCMessage *sl_otlp_message(const struct sl_otlp_request *request);
