@@ -9,7 +9,7 @@
 #define SL_NS_PER_S    1000000000LL
 #define SL_NO_DEADLINE INT64_MAX
 
-#pragma GCC visibility push(default) // of libsluice.so (libsluice/sluice.h)
+#pragma GCC visibility push(default) // of libsluice.so (client/libsluice/sluice.h)
 
 // Monotonic time.
 int64_t sl_now_ns(void);

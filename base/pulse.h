@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the pulse of a thread that others wait for: has it work, and does anything of it get done? node/watch.h looks at it.
+ * Purpose: the pulse of a thread that others wait for: has it work, and does anything of it get done? net/node/watch.h looks at it.
  *
  * Design: two counters. Whoever hands work to the thread, and takes it back, counts what waits; the thread counts what it gets
  *         done. A thread that comes by at regular times whatever there is to do always has work, and counts its turns. The tasks of

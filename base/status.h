@@ -18,7 +18,7 @@
 
 #include <stdarg.h>
 
-// To add one: take a free number in the group whose recovery fits, and extend rpc/rpc_status.c.
+// To add one: take a free number in the group whose recovery fits, and extend net/rpc/rpc_status.c.
 #define SL_STATUS_MAP(X)                                                                                               \
     X(OK, 0, "ok")                                                                                                     \
     X(AGAIN, 1, "try again")                                                                                           \
@@ -51,7 +51,7 @@ struct sl_error {
     char text[384];
 };
 
-#pragma GCC visibility push(default) // of libsluice.so (libsluice/sluice.h)
+#pragma GCC visibility push(default) // of libsluice.so (client/libsluice/sluice.h)
 
 // The fixed text of a status, e.g. "peer lost". Never NULL.
 const char *sl_status_text(enum sl_status status);

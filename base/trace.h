@@ -2,8 +2,8 @@
 /*
  * Purpose: where a piece of work belongs among those of all processes: W3C's trace context, and its text, `traceparent`.
  *
- * Design: a thread works for one request at a time, so it carries that request's context: rpc/ sends it with every call and takes it from
- *         every call, and nothing in between has a parameter for it. trace/ makes spans of it.
+ * Design: a thread works for one request at a time, so it carries that request's context: net/rpc/ sends it with every call and takes it from
+ *         every call, and nothing in between has a parameter for it. net/trace/ makes spans of it.
  */
 #pragma once
 

@@ -78,7 +78,7 @@ function(sl_plugin)
   endforeach()
   set(objects "")
   foreach(kernel IN LISTS CUDA_KERNELS)
-    set(source ${CMAKE_SOURCE_DIR}/tensor/cuda/${kernel}.cu)
+    set(source ${CMAKE_SOURCE_DIR}/engine/tensor/cuda/${kernel}.cu)
     string(REPLACE / _ name ${kernel})
     set(folder ${CMAKE_BINARY_DIR}/${A_NAME}/${name})
     file(MAKE_DIRECTORY ${folder})
@@ -100,21 +100,21 @@ function(sl_plugin)
       COMMAND ${NVCC} ${flags} ${targets} ${its_own} -I${CMAKE_SOURCE_DIR} -MD -MF ${folder}.d -c ${source} -o ${folder}.o
       DEPENDS ${source}
       DEPFILE ${folder}.d
-      COMMENT "Compiling tensor/cuda/${kernel}.cu for GPUs"
+      COMMENT "Compiling engine/tensor/cuda/${kernel}.cu for GPUs"
       VERBATIM)
     list(APPEND objects ${folder}.o)
   endforeach()
   set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
   add_library(${A_NAME}_kernels STATIC EXCLUDE_FROM_ALL ${objects})
   set_target_properties(${A_NAME}_kernels PROPERTIES LINKER_LANGUAGE CXX)
-  set(drivers $<TARGET_OBJECTS:sl_tensor_cuda_plugin> $<TARGET_OBJECTS:sl_tensor_cuda_table>
-    $<TARGET_OBJECTS:sl_tensor_cuda_group>)
+  set(drivers $<TARGET_OBJECTS:sl_engine_tensor_cuda_plugin> $<TARGET_OBJECTS:sl_engine_tensor_cuda_table>
+    $<TARGET_OBJECTS:sl_engine_tensor_cuda_group>)
   add_library(${A_NAME} MODULE EXCLUDE_FROM_ALL ${drivers})
   set_target_properties(${A_NAME} PROPERTIES
     OUTPUT_NAME sluice_cuda LIBRARY_OUTPUT_DIRECTORY ${A_FOLDER} LINKER_LANGUAGE CXX)
   target_link_options(${A_NAME} PRIVATE LINKER:--exclude-libs,ALL LINKER:--as-needed LINKER:--no-undefined
     -static-libgcc -static-libstdc++)
-  target_link_libraries(${A_NAME} PRIVATE ${A_NAME}_kernels sl_tensor sl_base ${CUDA_RUNTIME})
+  target_link_libraries(${A_NAME} PRIVATE ${A_NAME}_kernels sl_engine_tensor sl_base ${CUDA_RUNTIME})
 endfunction()
 
 # sl_gpu_check(NAME target SOURCES check.c ...): a program over the kernels as they are in sluice_cuda, for a machine with a device.
@@ -126,8 +126,8 @@ function(sl_gpu_check)
   target_include_directories(${A_NAME} PRIVATE ${CMAKE_SOURCE_DIR})
   target_include_directories(${A_NAME} SYSTEM PRIVATE ${CUDA_INCLUDE})
   # As files: as targets they would bring the emulated kernels. What is not needed stays out: kernels are large.
-  add_dependencies(${A_NAME} sl_tensor_cuda_plugin sl_tensor_cuda_table)
+  add_dependencies(${A_NAME} sl_engine_tensor_cuda_plugin sl_engine_tensor_cuda_table)
   target_link_libraries(${A_NAME} PRIVATE
-    sluice_cuda_kernels $<TARGET_FILE:sl_tensor_cuda_plugin> $<TARGET_FILE:sl_tensor_cuda_table>
-    sl_tensor_cpu sl_tensor sl_base sluice::cmocka ${CUDA_RUNTIME} m)
+    sluice_cuda_kernels $<TARGET_FILE:sl_engine_tensor_cuda_plugin> $<TARGET_FILE:sl_engine_tensor_cuda_table>
+    sl_engine_tensor_cpu sl_engine_tensor sl_base sluice::cmocka ${CUDA_RUNTIME} m)
 endfunction()

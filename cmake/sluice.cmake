@@ -2,7 +2,7 @@
 
 set(CMAKE_C_STANDARD 17)
 set(CMAKE_C_STANDARD_REQUIRED ON)
-set(CMAKE_CXX_STANDARD 17) # kernels of tensor/cuda, and what runs them without a GPU
+set(CMAKE_CXX_STANDARD 17) # kernels of engine/tensor/cuda, and what runs them without a GPU
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_C_EXTENSIONS ON) # POSIX and GNU interfaces: clock_gettime, pthread_setname_np
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
@@ -41,7 +41,7 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
 endif()
 
 # sl_library(SOURCES a.c ... [AVX2 b.c ...] DEPS target ... PRIVATE_DEPS target ...)
-# The static library of a folder, called after it: compress/recipe is target sl_compress_recipe. DEPS are the folders
+# The static library of a folder, called after it: engine/compress/recipe is target sl_engine_compress_recipe. DEPS are the folders
 # that it includes, as tools/lint_includes.py allows them. Includes are written from the repository's root. Files behind
 # the name of an instruction set are compiled for it, where the processor's architecture has it. Kernels (.cu) are compiled
 # as C++ for the emulator. A folder of headers has no SOURCES.

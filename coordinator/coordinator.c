@@ -14,8 +14,8 @@
 #include "base/thread.h"
 #include "base/version.h"
 #include "coordinator/coordinator_internal.h"
-#include "job/job_recipe.h"
-#include "trace/otlp/otlp.h"
+#include "engine/job/job_recipe.h"
+#include "net/trace/otlp/otlp.h"
 
 #define SWEEP_MS        100
 #define SERVER_GRACE_MS 1000 // for handlers that still send last events

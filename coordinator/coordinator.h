@@ -18,23 +18,23 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "trust/tls_files.h"
+#include "net/trust/tls_files.h"
 
 struct sl_coordinator;
 
 struct sl_coordinator_config {
     const char *listen;        // "HOST:PORT"; port 0 picks a free one
-    const char *admin_listen;  // likewise, or "none" (admin/admin.h)
+    const char *admin_listen;  // likewise, or "none" (net/admin/admin.h)
     const char *metrics_alias; // "vllm": its names, too, for what pickers read; or "none"
     struct sl_tls_files tls;   // none: callers are not asked who they are
     bool insecure;             // and then, listen also where other hosts can connect
-    const char *salt_file;     // what tenants' salts are made of, made where it is not there; NULL: trust/tenant_salt.h
+    const char *salt_file;     // what tenants' salts are made of, made where it is not there; NULL: net/trust/tenant_salt.h
     const char *state_dir;     // where jobs are written that outlive the process (state/state.h); "": nowhere
     int64_t state_bytes;       // that they may take there
     const char *model_dir;     // tokenizer, config.json and fingerprint; the weights are not loaded
     const char *model_name;    // as clients know it; NULL: the folder's
-    const char *generation_config; // auto, or none: what a model says of sampling is not taken (model/generation/generation.h)
-    const char *weights;           // the format of the workers' weights (tensor/ops.h): part of the fingerprint
+    const char *generation_config; // auto, or none: what a model says of sampling is not taken (engine/model/generation/generation.h)
+    const char *weights;           // the format of the workers' weights (engine/tensor/ops.h): part of the fingerprint
     const char *etcd;        // "HOST:PORT,...": one of several, of which one leads (election/election.h); "": alone
     const char *etcd_prefix; // of the cluster's keys there
     struct sl_tls_files etcd_tls;

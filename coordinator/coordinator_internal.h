@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "admin/admin.h"
+#include "net/admin/admin.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/election/election.h"
 #include "coordinator/job_figures.h"
@@ -16,11 +16,11 @@
 #include "coordinator/workers/admit.h"
 #include "coordinator/workers/affinity.h"
 #include "coordinator/workers/registry.h"
-#include "model/model.h"
-#include "rpc/rpc_selfcheck.h"
-#include "rpc/rpc_standard.h"
-#include "text/tokenizer/tokenizer.h"
-#include "trust/tenant_salt.h"
+#include "engine/model/model.h"
+#include "net/rpc/rpc_selfcheck.h"
+#include "net/rpc/rpc_standard.h"
+#include "engine/text/tokenizer/tokenizer.h"
+#include "net/trust/tenant_salt.h"
 
 struct sl_coordinator {
     struct sl_coordinator_config config;

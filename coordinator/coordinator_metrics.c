@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what the coordinator's admin port tells (admin/admin.h): whether it lives and serves, its jobs and its workers.
+// Purpose: what the coordinator's admin port tells (net/admin/admin.h): whether it lives and serves, its jobs and its workers.
 #include <stdlib.h>
 
-#include "admin/admin.h"
+#include "net/admin/admin.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/metrics.h"

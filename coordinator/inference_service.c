@@ -13,7 +13,7 @@
 #include "coordinator/jobs/parts.h"
 #include "coordinator/lead.h"
 #include "coordinator/run_turn.h"
-#include "job/job_request.h"
+#include "engine/job/job_request.h"
 #include "proto/methods.h"
 
 #define POLL_MS        100   // between looks at the client while nothing happens

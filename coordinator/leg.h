@@ -18,7 +18,7 @@
 #include "base/silence.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/workers/registry.h"
-#include "rpc/rpc.h"
+#include "net/rpc/rpc.h"
 
 // A worker's promise to hold memory for the job.
 struct sl_lease {

@@ -10,9 +10,9 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "coordinator/coordinator.h"
-#include "options/program.h"
-#include "rpc/rpc.h"
-#include "trace/otlp/otlp.h"
+#include "base/options/program.h"
+#include "net/rpc/rpc.h"
+#include "net/trace/otlp/otlp.h"
 
 struct options {
     struct sl_coordinator_config coordinator;

@@ -17,8 +17,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "coordinator/coordinator_internal.h"
-#include "job/job_request.h"
-#include "rpc/rpc.h"
+#include "engine/job/job_request.h"
+#include "net/rpc/rpc.h"
 
 struct sl_restored_job {
     struct sl_restored_job *next;

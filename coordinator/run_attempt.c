@@ -10,10 +10,10 @@
 #include "base/term.h"
 #include "coordinator/run_annex.h"
 #include "coordinator/run_token.h"
-#include "job/job_request.h"
+#include "engine/job/job_request.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "trace/trace.h"
+#include "net/trace/trace.h"
 
 #define CLAIM_WAIT_MS    40   // between looks at the job while it is in the line
 #define RESERVE_MS       2000 // a decode worker that cannot grant memory within this is lost

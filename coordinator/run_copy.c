@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "coordinator/leg.h"
-#include "job/job_recipe.h"
+#include "engine/job/job_recipe.h"
 #include "proto/methods.h"
 
 #define CALL_MS     2000

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/term.h"
 #include "coordinator/run_attempt.h"
-#include "trace/trace.h"
+#include "net/trace/trace.h"
 
 // A worker has refused our term. Whoever leads meanwhile under a newer one tries again; else the job is another's.
 static void hear_refusal(struct sl_run *run, const struct sl_error *err) {

@@ -21,8 +21,8 @@
 #include "coordinator/jobs/job.h"
 #include "coordinator/workers/admit.h"
 #include "coordinator/workers/registry.h"
-#include "model/model.h"
-#include "text/tokenizer/tokenizer.h"
+#include "engine/model/model.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 struct sl_run_context {
     struct sl_registry *registry;

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "rpc/rpc.h"
-#include "trace/trace.h"
+#include "net/rpc/rpc.h"
+#include "net/trace/trace.h"
 
 #define PROGRESS_EVERY_NS (250 * SL_NS_PER_MS)
 

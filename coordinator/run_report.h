@@ -9,7 +9,7 @@
 #include "coordinator/job_figures.h"
 #include "coordinator/jobs/job.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "trace/trace.h"
+#include "net/trace/trace.h"
 
 // Zero-initialised, but for its figures.
 struct sl_run_report {

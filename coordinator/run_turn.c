@@ -8,8 +8,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "job/job_recipe.h"
-#include "kvcache/capsule.h"
+#include "engine/job/job_recipe.h"
+#include "engine/kvcache/capsule.h"
 #include "proto/methods.h"
 
 #define CALL_MS       2000

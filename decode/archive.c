@@ -11,9 +11,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "decode/internal.h"
-#include "node/send.h"
+#include "net/node/send.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "runtime/transfer.h"
+#include "engine/runtime/transfer.h"
 
 #define SHIP_MS 10000
 

@@ -5,7 +5,7 @@
 #include "base/metrics.h"
 #include "base/thread.h"
 #include "decode/internal.h"
-#include "node/lease_rpc.h"
+#include "net/node/lease_rpc.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 

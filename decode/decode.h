@@ -9,7 +9,7 @@
  */
 #pragma once
 
-#include "node/node.h"
+#include "net/node/node.h"
 
 struct sl_decode_config {
     struct sl_node_config node;   // first: the option table counts on it

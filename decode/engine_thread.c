@@ -4,7 +4,7 @@
  *
  * A step: let new answers in and cancelled ones out; give every answer its share of rows (what it still has to read, or
  * the token that it wrote last); one forward pass, which chooses a token for every answer that has read everything.
- * Conversation turns that are read here (runner/reading.h) have a pass of their own, one chunk of one turn. It advances by
+ * Conversation turns that are read here (engine/runner/reading.h) have a pass of their own, one chunk of one turn. It advances by
  * a few layers between two steps, so reading and writing get half of the time each.
  */
 #include <stdio.h>

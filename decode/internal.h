@@ -8,12 +8,12 @@
 #include "base/rate.h"
 #include "decode/decode.h"
 #include "decode/kept.h"
-#include "kvcache/capsule.h"
-#include "offload/remote/remote_source.h"
+#include "engine/kvcache/capsule.h"
+#include "net/offload/remote/remote_source.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "runner/output.h"
-#include "runner/reading.h"
-#include "runner/writing.h"
+#include "engine/runner/output.h"
+#include "engine/runner/reading.h"
+#include "engine/runner/writing.h"
 
 #define SL_DECODE_MAX_ROWS 512 // of one pass, over all answers
 

@@ -15,7 +15,7 @@
 #include <pthread.h>
 
 #include "base/lease_id.h"
-#include "kvcache/capsule.h"
+#include "engine/kvcache/capsule.h"
 
 struct sl_kept_session {
     struct sl_kept_session *next;

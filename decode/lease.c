@@ -4,7 +4,7 @@
 
 #include "base/log.h"
 #include "decode/internal.h"
-#include "node/lease_rpc.h"
+#include "net/node/lease_rpc.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
 // Whether idle conversations stand in the way: what holds the staging memory of a device is none of them.

@@ -9,10 +9,10 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "decode/internal.h"
-#include "job/job_recipe.h"
-#include "job/job_request.h"
+#include "engine/job/job_recipe.h"
+#include "engine/job/job_request.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "runner/turn.h"
+#include "engine/runner/turn.h"
 
 #define KEEP_MS 3600000 // at most, a session between two turns
 #define LENT_MS 2000    // that a turn waits for its session, which is being copied

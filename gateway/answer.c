@@ -12,8 +12,8 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "gateway/openai/answer.h"
-#include "rpc/rpc.h"
-#include "trace/trace.h"
+#include "net/rpc/rpc.h"
+#include "net/trace/trace.h"
 
 enum {
     BUFFER_BYTES = 256 << 10, // of text that waits for its reader

@@ -17,7 +17,7 @@
 
 #include "base/trace.h"
 #include "gateway/intake.h"
-#include "libsluice/sluice.h"
+#include "client/libsluice/sluice.h"
 
 struct sl_answer;
 

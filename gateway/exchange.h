@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "admin/admin.h"
+#include "net/admin/admin.h"
 #include "gateway/answer.h"
 #include "gateway/connections.h"
 #include "gateway/gateway.h"

@@ -11,13 +11,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "admin/listen.h"
+#include "net/admin/listen.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/version.h"
 #include "gateway/exchange.h"
 #include "gateway/metrics.h"
-#include "trace/otlp/otlp.h"
+#include "net/trace/otlp/otlp.h"
 
 enum {
     HEAD_BYTES = 32 << 10, // of one request's line and headers

@@ -20,13 +20,13 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "trust/tls_files.h"
+#include "net/trust/tls_files.h"
 
 struct sl_gateway;
 
 struct sl_gateway_config {
     const char *listen;                 // "HOST:PORT"; port 0 picks a free one
-    const char *admin_listen;           // likewise, or "none" (admin/admin.h)
+    const char *admin_listen;           // likewise, or "none" (net/admin/admin.h)
     const char *https_cert, *https_key; // PEM files; "": in the clear
     bool insecure;                      // and then, listen also where other hosts can connect
     const char *coordinator;            // "HOST:PORT,...", all of the cluster's

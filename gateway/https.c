@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 #include "gateway/connections.h"
-#include "trust/changing_file.h"
+#include "net/trust/changing_file.h"
 
 enum { FILE_BYTES = 1 << 20, CHAIN = 16 };
 

@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "trust/api_keys.h"
+#include "net/trust/api_keys.h"
 
 struct sl_limits;
 

@@ -12,9 +12,9 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "gateway/gateway.h"
-#include "options/program.h"
-#include "rpc/rpc.h"
-#include "trace/otlp/otlp.h"
+#include "base/options/program.h"
+#include "net/rpc/rpc.h"
+#include "net/trace/otlp/otlp.h"
 
 struct options {
     struct sl_gateway_config gateway;

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "libsluice/sluice.h"
+#include "client/libsluice/sluice.h"
 
 struct sl_served;
 

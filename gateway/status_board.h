@@ -13,7 +13,7 @@
 
 #include "gateway/openai/refusal.h"
 #include "gateway/served.h"
-#include "libsluice/sluice.h"
+#include "client/libsluice/sluice.h"
 
 struct sl_board;
 struct sl_look; // one request

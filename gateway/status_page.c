@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "trust/sha256.h"
+#include "net/trust/sha256.h"
 
 extern const uint8_t sl_status_html[]; // cmake/embed.cmake
 extern const size_t sl_status_html_bytes;

@@ -12,11 +12,11 @@
 
 #include "gateway/openai/refusal.h"
 #include "gateway/web_token.h"
-#include "libsluice/sluice.h"
-#include "trust/api_keys.h"
+#include "client/libsluice/sluice.h"
+#include "net/trust/api_keys.h"
 
 struct sl_tenants_config {
-    const char *keys;       // a file (trust/api_keys.h); ""
+    const char *keys;       // a file (net/trust/api_keys.h); ""
     const char *token_keys; // a file (web_token.h); "". Neither: nobody is asked
     struct sl_web_token_policy token_policy;
     const char *folder;      // of certificates; ""

@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "trust/changing_file.h"
+#include "net/trust/changing_file.h"
 
 enum { MAX_FILE_BYTES = 256 << 10 };
 

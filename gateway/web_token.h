@@ -5,7 +5,7 @@
  * Design: signatures are libjwt's to check. What a token says of itself is not believed: a key is good for one algorithm, RSA for RS256,
  *         P-256 for ES256, P-384 for ES384, so that "none", and HMAC under a public key, are never asked about. libjwt 1.10 has no
  *         EdDSA, and takes no "typ" but JWT. A token must end (exp); clocks may differ by 30 s. The file of keys is read again when it
- *         has changed, as API keys are (trust/changing_file.h).
+ *         has changed, as API keys are (net/trust/changing_file.h).
  * Threads: any.
  */
 #pragma once
@@ -13,8 +13,8 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "trust/api_keys.h"
-#include "trust/public_keys.h"
+#include "net/trust/api_keys.h"
+#include "net/trust/public_keys.h"
 
 enum { SL_WEB_TOKEN_BYTES = 8192, SL_WEB_TOKEN_LEEWAY_S = 30 };
 

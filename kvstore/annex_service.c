@@ -3,10 +3,10 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "fabric/fabric.h"
-#include "kvcache/capsule.h"
+#include "net/fabric/fabric.h"
+#include "engine/kvcache/capsule.h"
 #include "kvstore/internal.h"
-#include "node/lease_rpc.h"
+#include "net/node/lease_rpc.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
 #define AWAIT_MS 1000 // at most, of one call: it occupies one of a bounded number of handlers that all lessees share

@@ -4,7 +4,7 @@
  *          prompt, and ships it to a worker that holds a grant for it. It also keeps the offloaded layers of sessions
  *          and searches them in place.
  *
- * Design: everything arrives as at a decode worker, in leased inbound transfers (node/inbound.h), and shares one memory
+ * Design: everything arrives as at a decode worker, in leased inbound transfers (net/node/inbound.h), and shares one memory
  *         (kvstore/memory/room.h).
  *         Capsules: a keeper thread shelves what has arrived (kvstore/capsules/arrivals.h) and ends pins that were not
  *         renewed (pins.h). Handlers of Fetch send from the shelf; a pinned capsule is not evicted. A store with a disk
@@ -14,7 +14,7 @@
  */
 #pragma once
 
-#include "node/node.h"
+#include "net/node/node.h"
 
 struct sl_kvstore_config {
     struct sl_node_config node; // first: the option table relies on it

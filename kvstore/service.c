@@ -6,8 +6,8 @@
 #include "base/clock.h"
 #include "base/lease_id.h"
 #include "kvstore/internal.h"
-#include "node/lease_rpc.h"
-#include "node/send.h"
+#include "net/node/lease_rpc.h"
+#include "net/node/send.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
 #define MAX_LOOKUP_KEYS   8192

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/request.h"
+#include "client/cli/request.h"
 
 // LICENSE, built in by CMake.
 extern const uint8_t sl_sample_text[];

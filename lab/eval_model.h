@@ -6,8 +6,8 @@
 #pragma once
 
 #include "base/arena.h"
-#include "options/config.h"
-#include "runtime/runtime.h"
+#include "base/options/config.h"
+#include "engine/runtime/runtime.h"
 
 struct sl_eval_model {
     struct sl_runtime runtime; // tokenizer only where it was asked for

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "cli/message_json.h"
+#include "client/cli/message_json.h"
 
 static void print_json(const struct sl_bench_result *result, double ratio) {
     json_t *line = json_pack("{s:s, s:s, s:f, s:s}", "bench", result->bench, "case", result->test, "value",

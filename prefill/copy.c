@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "node/send.h"
+#include "net/node/send.h"
 #include "proto/methods.h"
 
 #define MAX_PREFIXES     1024

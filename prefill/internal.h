@@ -6,16 +6,16 @@
 #include <stdatomic.h>
 
 #include "base/rate.h"
-#include "compress/evict/compressor.h"
-#include "compress/plan/plan.h"
-#include "job/error_statistics.h"
-#include "kvcache/capsule.h"
-#include "node/outbound.h"
-#include "offload/prefill/offload.h"
+#include "engine/compress/evict/compressor.h"
+#include "engine/compress/plan/plan.h"
+#include "engine/job/error_statistics.h"
+#include "engine/kvcache/capsule.h"
+#include "net/node/outbound.h"
+#include "net/offload/prefill/offload.h"
 #include "prefill/archive.h"
 #include "prefill/prefill.h"
 #include "prefill/store.h"
-#include "runner/reader.h"
+#include "engine/runner/reader.h"
 
 struct sl_copy;
 

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "prefill/internal.h"
-#include "runner/reading.h"
+#include "engine/runner/reading.h"
 
 struct sl_prefill_pass {
     struct sl_prefill_job *jobs[SL_READING_MAX_PROMPTS]; // [n]

@@ -14,7 +14,7 @@
  */
 #pragma once
 
-#include "node/node.h"
+#include "net/node/node.h"
 
 struct sl_prefill_config {
     struct sl_node_config node; // first: the option table counts on it

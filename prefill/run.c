@@ -6,8 +6,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "job/job_recipe.h"
-#include "job/job_request.h"
+#include "engine/job/job_recipe.h"
+#include "engine/job/job_request.h"
 #include "prefill/internal.h"
 
 #define REPORT_MS 250   // between two progress events; callers take seconds of silence for death

@@ -5,12 +5,12 @@
  */
 #pragma once
 
-#include "compress/plan/plan.h"
-#include "kvcache/capsule.h"
-#include "node/node.h"
+#include "engine/compress/plan/plan.h"
+#include "engine/kvcache/capsule.h"
+#include "net/node/node.h"
 #include "prefill/store_channels.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "rpc/rpc.h"
+#include "net/rpc/rpc.h"
 
 struct sl_store_client;
 

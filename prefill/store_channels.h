@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "rpc/rpc.h"
+#include "net/rpc/rpc.h"
 
 #define SL_STORE_CHANNELS_MAX 64
 

@@ -49,7 +49,7 @@ def define(file, service, source):
     for method in service.method:
         streams = (method.client_streaming, method.server_streaming)
         if streams not in KINDS:
-            sys.exit(f"{file.name}: {full_name}.{method.name}: rpc/ has no calls that stream requests only")
+            sys.exit(f"{file.name}: {full_name}.{method.name}: net/rpc/ has no calls that stream requests only")
         source.append(f'const struct sl_rpc_method sl_method_{name}_{lower(method.name)} = {{\n'
                       f'    "/{full_name}/{method.name}", {KINDS[streams]},\n'
                       f'    &{descriptor(method.input_type)}, &{descriptor(method.output_type)}}};')

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "trust/tls_files.h"
+#include "net/trust/tls_files.h"
 
 struct test_files {
     char ca[160], certificate[160], key[160];

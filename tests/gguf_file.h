@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/gguf/blocks.h"
+#include "engine/model/gguf/blocks.h"
 
 #define GGUF_FILE_BYTES (1u << 18)
 #define GGUF_FILE_ALIGN 32

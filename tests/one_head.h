@@ -2,7 +2,7 @@
 // Purpose: operations on one head, for tests that look at one.
 #pragma once
 
-#include "tensor/ops.h"
+#include "engine/tensor/ops.h"
 
 static inline struct sl_kv_heads one_head(const struct sl_kv *kv) {
     return (struct sl_kv_heads){.kv = kv, .n = 1};

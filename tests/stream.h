@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "tensor/cpu/device.h"
+#include "engine/tensor/cpu/device.h"
 
 // n_threads as of sl_team_create(). Ends the test program where there is no memory.
 static inline struct sl_stream *test_stream_open(int n_threads) {

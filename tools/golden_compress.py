@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Golden data for compress/: the methods as their papers describe them, in NumPy, sharing no code with the C.
+"""Golden data for engine/compress/: the methods as their papers describe them, in NumPy, sharing no code with the C.
 
     tools/golden_compress.py [tests/golden/compress]
 

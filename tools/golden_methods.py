@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Golden traces for compress/: every method as its paper describes it, in NumPy, sharing no code with the C.
+"""Golden traces for engine/compress/: every method as its paper describes it, in NumPy, sharing no code with the C.
 
     tools/golden_methods.py [--out tests/golden/compress] [NAME ...]    write the traces (of these files only)
     tools/golden_methods.py --check [--out tests/golden/compress]       compare what is there with what would be written

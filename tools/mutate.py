@@ -3,7 +3,7 @@
 """
 How good are the tests? Plants small bugs by rule, one at a time, builds, runs the tests that hold the file, and lists what lives.
 
-    tools/mutate.py --sample 20 coordinator/jobs fabric/link     # 20 bugs in these folders, drawn by --seed
+    tools/mutate.py --sample 20 coordinator/jobs net/fabric/link     # 20 bugs in these folders, drawn by --seed
     tools/mutate.py --since HEAD~5                                # in the lines that changed since then
     tools/mutate.py --sample 20 --resume kvstore                  # goes on where it was stopped
     tools/mutate.py --sample 20 --again kvstore                   # tries those once more that lived: after a test was written

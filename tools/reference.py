@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Man pages, and completion for bash, zsh and fish, of what the programs say of themselves (options/describe.h).
+"""Man pages, and completion for bash, zsh and fish, of what the programs say of themselves (base/options/describe.h).
 
     reference.py BIN OUT    of the programs in the folder BIN, into OUT/man1, OUT/man8, OUT/bash, OUT/zsh and OUT/fish
 """

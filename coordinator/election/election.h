@@ -10,7 +10,7 @@
  *
  * A leader has a term: a number that is higher than those of all before. It leads by its own clock: fence_ms after the last renewal of
  * which it knows it stops by itself, ahead of the lease's end, wherever its threads are. What it may have under way then reaches
- * workers with its term, and those that have heard of a higher one refuse it (node/fence.h).
+ * workers with its term, and those that have heard of a higher one refuse it (net/node/fence.h).
  * Nobody ends because etcd is away: nobody leads then, and somebody does when it is back.
  * Threads: one of its own, which alone talks to etcd; every function from any thread.
  */
@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "trust/tls_files.h"
+#include "net/trust/tls_files.h"
 
 #define SL_LEADER_BYTES 272
 

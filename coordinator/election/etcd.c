@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "coordinator/election/etcd_reply.h"
 #include "proto/methods.h"
-#include "rpc/rpc.h"
+#include "net/rpc/rpc.h"
 
 enum {
     CALL_MS = 600, // of one server: two that are silent leave time for a third ahead of the fence

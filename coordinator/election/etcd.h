@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a seat as a key of etcd (version 3's API, over rpc/).
+ * Purpose: a seat as a key of etcd (version 3's API, over net/rpc/).
  * Design: one server is asked; one that fails or is silent for CALL_MS is followed by the next, until all were asked once. Any of them
  *         answers for all: what it says was agreed on by a majority, and without one it does not answer.
  * Threads: one at a time.

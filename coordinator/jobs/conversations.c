@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "job/job_chat.h"
-#include "job/job_recipe.h"
+#include "engine/job/job_chat.h"
+#include "engine/job/job_recipe.h"
 
 #define MAX_CONVERSATIONS 1024
 #define MAX_BYTES         ((size_t)256 << 20) // of tokens

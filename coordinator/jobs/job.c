@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "job/job_request.h"
+#include "engine/job/job_request.h"
 
 // Events beside one a token: states of all attempts and the end; and progress, which is dropped beyond its share.
 #define MAX_STATE_EVENTS    512

@@ -30,14 +30,14 @@
 #include "base/salted_hash.h"
 #include "base/status.h"
 #include "base/trace.h"
-#include "compress/recipe/recipe.h"
+#include "engine/compress/recipe/recipe.h"
 #include "coordinator/jobs/event_log.h"
 #include "coordinator/workers/admit.h"
-#include "job/error_statistics.h"
-#include "job/slot_statistics.h"
-#include "model/sampler.h"
+#include "engine/job/error_statistics.h"
+#include "engine/job/slot_statistics.h"
+#include "engine/model/sampler.h"
 #include "proto/sluice/v1/inference.pb-c.h"
-#include "trust/identity.h"
+#include "net/trust/identity.h"
 
 #define SL_MAX_STOPS      16
 #define SL_MAX_STOP_BYTES 256

@@ -7,11 +7,11 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "job/job_budget.h"
-#include "job/job_chat.h"
-#include "job/job_recipe.h"
-#include "job/job_request.h"
-#include "kvcache/capsule.h"
+#include "engine/job/job_budget.h"
+#include "engine/job/job_chat.h"
+#include "engine/job/job_recipe.h"
+#include "engine/job/job_request.h"
+#include "engine/kvcache/capsule.h"
 
 // A chat that names no budget takes a quarter of the arena that its prompt leaves free: so many are written at once.
 #define BUDGET_SHARE 4

@@ -6,9 +6,9 @@
 #pragma once
 
 #include "coordinator/jobs/job.h"
-#include "model/model.h"
-#include "text/chat/chat_template.h"
-#include "text/tokenizer/tokenizer.h"
+#include "engine/model/model.h"
+#include "engine/text/chat/chat_template.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 struct sl_request_rules {
     const struct sl_tokenizer *tokenizer;
@@ -22,7 +22,7 @@ struct sl_request_rules {
 
 // What the coordinator knows beside the request.
 struct sl_request_setting {
-    struct sl_hash128 salt;   // the tenant's (trust/tenant_salt.h)
+    struct sl_hash128 salt;   // the tenant's (net/trust/tenant_salt.h)
     int64_t call_deadline_ns; // of a Generate call, or SL_NO_DEADLINE
     bool is_chat;             // the client sent messages, whatever the prompt is here
     const uint64_t *seed;     // of the turn that this one goes on from; NULL: there is none

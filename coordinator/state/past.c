@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "job/job_request.h"
+#include "engine/job/job_request.h"
 
 // ---- reading ------------------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/thread.h"
-#include "compress/plan/plan.h"
-#include "kvcache/capsule.h"
+#include "engine/compress/plan/plan.h"
+#include "engine/kvcache/capsule.h"
 
 struct sl_admission {
     struct sl_registry *registry;

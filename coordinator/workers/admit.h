@@ -19,12 +19,12 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "compress/recipe/recipe.h"
+#include "engine/compress/recipe/recipe.h"
 #include "coordinator/workers/affinity.h"
 #include "coordinator/workers/registry.h"
 #include "coordinator/workers/route.h"
 #include "coordinator/workers/tenants.h"
-#include "offload/annex/lanes.h"
+#include "engine/offload/annex/lanes.h"
 
 // What a job asks of the cluster's memory.
 struct sl_demand {

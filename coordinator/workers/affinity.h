@@ -2,7 +2,7 @@
 /*
  * Purpose: which prefill worker has read a prompt that begins like this one.
  *
- * Design: a hash table from prefix key (kvcache/capsule.h, mixed with the recipe) to worker, threaded on one list in
+ * Design: a hash table from prefix key (engine/kvcache/capsule.h, mixed with the recipe) to worker, threaded on one list in
  *         order of use; at capacity the least recently used entry goes. Memory is taken once and never grows.
  *         It is a hint: a wrong answer costs time, never correctness. Workers are known by the hash of their name, so
  *         the index survives their restarts.

@@ -31,7 +31,7 @@
 #include "base/status.h"
 #include "coordinator/workers/route.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
-#include "rpc/rpc.h"
+#include "net/rpc/rpc.h"
 
 #define SL_MAX_WORKERS SL_ROUTE_MAX_VIEWS
 

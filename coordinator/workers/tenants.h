@@ -15,7 +15,7 @@
 
 #include "base/status.h"
 #include "coordinator/workers/totals.h"
-#include "trust/identity.h"
+#include "net/trust/identity.h"
 
 struct sl_tenants;
 

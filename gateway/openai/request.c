@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/recipe/recipe.h"
+#include "engine/compress/recipe/recipe.h"
 
 enum { MAX_MESSAGES = 4096, MAX_TOP_LOGPROBS = 20 };
 

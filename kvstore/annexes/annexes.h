@@ -17,7 +17,7 @@
  *          many as are in transit at a time. An annex that ends returns the rest of its promise; its segments stay, as
  *          cache (kvstore/memory/segments.h).
  * Windows: every annex has its own window over the arena (offsets count from its base). It shows the annex's segments
- *          and nothing else, and closes when the lease ends. fabric/fetch.h says how far this protects where reads
+ *          and nothing else, and closes when the lease ends. net/fabric/fetch.h says how far this protects where reads
  *          come without a message.
  * Leases:  ended by sl_annexes_release(), or by the reaper when they are not renewed; questions renew too. Ids cannot
  *          be guessed.
@@ -27,9 +27,9 @@
 
 #include "base/lease_id.h"
 #include "base/pulse.h"
-#include "fabric/fetch.h"
+#include "net/fabric/fetch.h"
 #include "kvstore/memory/room.h"
-#include "offload/annex/near.h"
+#include "engine/offload/annex/near.h"
 
 struct sl_annexes;
 
@@ -93,7 +93,7 @@ struct sl_held_annex *sl_annexes_borrow(struct sl_annexes *annexes, uint64_t ann
 void sl_annexes_return(struct sl_annexes *annexes, struct sl_held_annex **held);
 const struct sl_annex *sl_held_annex_get(const struct sl_held_annex *held);
 // Returns the record of which pages the asker has near. Requests for the same lanes must be answered one after the
-// other (offload/annex/near.h).
+// other (engine/offload/annex/near.h).
 struct sl_near_memory *sl_held_annex_memory(struct sl_held_annex *held);
 
 // Compares two ids: true if the annexes have the same family and the same first page of the prompt; rarely true for

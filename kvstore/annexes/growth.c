@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/lease_id.h"
 #include "base/log.h"
-#include "compress/plan/plan.h"
+#include "engine/compress/plan/plan.h"
 #include "kvstore/annexes/internal.h"
 
 #define LOOK_MS 100
@@ -30,7 +30,7 @@ enum sl_status sl_annexes_bytes_to_come(const struct sl_kv_family *family, int64
                                         size_t *bytes_out, struct sl_error *err) {
     struct sl_kv_segment_config config;
     size_t bytes = 0, beside = 0; // of all built segments; of the one that is being built, in addition
-    // The sizes into which prefill cuts (offload/prefill/offload.h): whole segments, then the full pages, then a
+    // The sizes into which prefill cuts (net/offload/prefill/offload.h): whole segments, then the full pages, then a
     // partial page.
     const int64_t cuts[] = {SL_KV_SEGMENT_TOKENS, SL_PAGE_SLOTS, 1};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {

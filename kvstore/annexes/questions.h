@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the threads that answer questions about annexes (offload/annex/near.h over fabric/request.h).
+ * Purpose: the threads that answer questions about annexes (engine/offload/annex/near.h over net/fabric/request.h).
  *
  * Design: the fabric's progress thread puts a question into a bounded queue. A scanning thread takes the oldest one
  *         that may be answered now, searches, and answers from reused memory (kvstore/annexes/answers.h). A thread
@@ -16,7 +16,7 @@
 #pragma once
 
 #include "base/pulse.h"
-#include "fabric/request.h"
+#include "net/fabric/request.h"
 #include "kvstore/annexes/annexes.h"
 
 struct sl_questions;

@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/queue.h"
 #include "base/thread.h"
-#include "kvcache/capsule.h"
+#include "engine/kvcache/capsule.h"
 #include "kvstore/disk/folder.h"
 
 #define MAX_CLOSING 65536 // capsules that closing checks at most

@@ -2,7 +2,7 @@
 /*
  * Purpose: one capsule in one file, which holds everything that a store has to know about it.
  *
- * Layout:  struct sl_disk_head, the hashes of its prefixes, its header, its body (kvcache/capsule.h).
+ * Layout:  struct sl_disk_head, the hashes of its prefixes, its header, its body (engine/kvcache/capsule.h).
  *
  * Design: one digest covers head and hashes, so that a store that starts reads these alone. Another one covers header
  *         and body, and is checked when the capsule is read back. The head is written last: a file that a killed

@@ -20,7 +20,7 @@
 
 #include "kvstore/memory/segments.h"
 #include "kvstore/memory/shelf.h"
-#include "node/inbound.h"
+#include "net/node/inbound.h"
 
 struct sl_room {
     struct sl_arena *arena;   // the ledger's

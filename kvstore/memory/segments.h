@@ -16,7 +16,7 @@
 #pragma once
 
 #include "base/salted_hash.h"
-#include "offload/annex/annex.h"
+#include "engine/offload/annex/annex.h"
 
 // The properties that all segments of an annex share. Without padding: compared as bytes.
 struct sl_kv_family {
@@ -30,7 +30,7 @@ struct sl_kv_family {
 enum sl_status sl_kv_family_config(const struct sl_kv_family *family, int64_t begin, int64_t end,
                                    struct sl_kv_segment_config *config_out, struct sl_error *err);
 
-// A prompt, as hashes of its beginnings (kvcache/capsule.h).
+// A prompt, as hashes of its beginnings (engine/kvcache/capsule.h).
 struct sl_prompt_hashes {
     int64_t n_tokens;
     struct sl_hash128 *prefixes; // [n_tokens / SL_PAGE_SLOTS]: of the first (i + 1) * SL_PAGE_SLOTS tokens

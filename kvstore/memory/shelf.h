@@ -14,7 +14,7 @@
 #pragma once
 
 #include "base/arena.h"
-#include "kvcache/capsule.h"
+#include "engine/kvcache/capsule.h"
 
 #define SL_SHELF_MAX_PREFIXES 1025
 

@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "options/config.h"
+#include "base/options/config.h"
 
 struct sl_bench {
     const char *name, *usage, *summary; // as in struct sl_program

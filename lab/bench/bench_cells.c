@@ -11,13 +11,13 @@
 #include <jansson.h>
 #include <stdio.h>
 
-#include "cli/message_json.h"
+#include "client/cli/message_json.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/recipe_cell.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
-#include "options/config.h"
-#include "tensor/cpu/tiers.h"
+#include "base/options/config.h"
+#include "engine/tensor/cpu/tiers.h"
 
 #define MAX_RUNS 101
 

@@ -15,15 +15,15 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "cli/message_json.h"
-#include "job/job_recipe.h"
+#include "client/cli/message_json.h"
+#include "engine/job/job_recipe.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/cluster_job.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/eval_model.h"
 #include "lab/result.h"
-#include "options/config.h"
-#include "runner/reading.h"
+#include "base/options/config.h"
+#include "engine/runner/reading.h"
 
 #define MAX_RUNS   31
 #define MAX_CASES  128

@@ -14,15 +14,15 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "compress/plan/plan.h"
+#include "engine/compress/plan/plan.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/recipe_cell.h"
 #include "lab/bench/rig/store_rig.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
-#include "options/config.h"
-#include "runner/writing.h"
-#include "tensor/cpu/tiers.h"
+#include "base/options/config.h"
+#include "engine/runner/writing.h"
+#include "engine/tensor/cpu/tiers.h"
 
 #define MAX_LENGTHS  8
 #define WARM_UP      3

@@ -27,7 +27,7 @@
 #include "lab/bench/rig/peak.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
-#include "options/config.h"
+#include "base/options/config.h"
 
 #define CHUNK         512
 #define DECODE_STEPS  16 // a run

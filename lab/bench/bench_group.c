@@ -4,7 +4,7 @@
  *
  * Design: ranks that are processors have one memory, and read each other's rows where these lie: a gather is nothing but the meeting
  *         at the end of the operation. Beside it stands what it would cost if every rank copied the others' columns. Ranks with memory of their own
- *         gather (tensor/ranks/gather.c). What that moves is counted, not timed: a model of the geometry reads one chunk over emulated
+ *         gather (engine/tensor/ranks/gather.c). What that moves is counted, not timed: a model of the geometry reads one chunk over emulated
  *         devices that count and do not compute, and the ranks say how many bytes they sent and received.
  */
 #include <inttypes.h>
@@ -14,15 +14,15 @@
 
 #include "base/clock.h"
 #include "base/team.h"
-#include "job/job_recipe.h"
+#include "engine/job/job_recipe.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/cluster_job.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
-#include "options/config.h"
-#include "runner/reading.h"
-#include "tensor/cuda/emulated/driver.h"
-#include "tensor/ranks/ranks.h"
+#include "base/options/config.h"
+#include "engine/runner/reading.h"
+#include "engine/tensor/cuda/emulated/driver.h"
+#include "engine/tensor/ranks/ranks.h"
 
 #define MAX_RUNS    101
 #define MOST_ROUNDS 2000

@@ -20,8 +20,8 @@
 #include "lab/bench/rig/kernel_costs.h"
 #include "lab/bench/rig/kernel_world.h"
 #include "lab/result.h"
-#include "options/config.h"
-#include "tensor/drawn.h"
+#include "base/options/config.h"
+#include "engine/tensor/drawn.h"
 
 #define BATCH_SECONDS 2e-3
 #define MAX_BATCH     100 // page lists are forgotten some operations later

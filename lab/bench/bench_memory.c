@@ -14,17 +14,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/message_json.h"
-#include "job/job_recipe.h"
-#include "kvcache/capsule.h"
+#include "client/cli/message_json.h"
+#include "engine/job/job_recipe.h"
+#include "engine/kvcache/capsule.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/cluster_job.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
-#include "options/config.h"
-#include "runner/reading.h"
-#include "runtime/transfer.h"
-#include "tensor/cuda/emulated/driver.h"
+#include "base/options/config.h"
+#include "engine/runner/reading.h"
+#include "engine/runtime/transfer.h"
+#include "engine/tensor/cuda/emulated/driver.h"
 
 struct options {
     const char *model, *geometry, *weights, *recipe;

@@ -23,8 +23,8 @@
 #include "lab/bench/rig/synthetic.h"
 #include "lab/random.h"
 #include "lab/result.h"
-#include "model/model.h"
-#include "options/config.h"
+#include "engine/model/model.h"
+#include "base/options/config.h"
 
 #define MAX_ROUNDS  16
 #define MAX_SHORT   64

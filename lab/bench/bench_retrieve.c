@@ -17,8 +17,8 @@
 #include "lab/bench/rig/retrieve_steps.h"
 #include "lab/bench/rig/scan_speed.h"
 #include "lab/result.h"
-#include "options/config.h"
-#include "runtime/runtime.h"
+#include "base/options/config.h"
+#include "engine/runtime/runtime.h"
 
 #define MAX_LENGTHS 8
 #define AIM_SCAN    0.8

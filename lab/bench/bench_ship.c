@@ -24,11 +24,11 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "fabric/fabric.h"
+#include "net/fabric/fabric.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/pair.h"
 #include "lab/result.h"
-#include "options/config.h"
+#include "base/options/config.h"
 
 #define MIB          (1u << 20)
 #define REGION_BYTES (256u * MIB)

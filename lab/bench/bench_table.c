@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/tool.h"
+#include "client/cli/tool.h"
 #include "lab/bench/bench.h"
 #include "lab/result.h"
-#include "options/describe.h"
+#include "base/options/describe.h"
 
 static const struct {
     const char *name;

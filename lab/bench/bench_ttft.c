@@ -13,8 +13,8 @@
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/cluster_job.h"
 #include "lab/result.h"
-#include "options/config.h"
-#include "runner/local.h"
+#include "base/options/config.h"
+#include "engine/runner/local.h"
 
 #define MAX_RUNS 32
 #define N_OUTPUT 8

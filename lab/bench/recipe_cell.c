@@ -5,11 +5,11 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "compress/evict/compressor.h"
-#include "job/job_recipe.h"
+#include "engine/compress/evict/compressor.h"
+#include "engine/job/job_recipe.h"
 #include "lab/result.h"
-#include "runner/reading.h"
-#include "runner/writing.h"
+#include "engine/runner/reading.h"
+#include "engine/runner/writing.h"
 
 #define WARM_UP_CHUNKS 2 // of a prompt
 #define WARM_UP_STEPS  3

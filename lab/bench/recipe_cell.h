@@ -9,7 +9,7 @@
 #pragma once
 
 #include "lab/bench/rig/cell.h"
-#include "runner/writer.h"
+#include "engine/runner/writer.h"
 
 // Makes the plan of a recipe's text for the rig's model and a prompt. Statuses of sl_job_recipe() and sl_plan_make().
 enum sl_status sl_recipe_cell_plan(const struct sl_rig *rig, const char *recipe, int64_t n_tokens,

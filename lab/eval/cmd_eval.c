@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/tool.h"
+#include "client/cli/tool.h"
 #include "lab/eval/eval.h"
 #include "lab/measure/measure.h"
-#include "options/describe.h"
+#include "base/options/describe.h"
 
 // To add one: a function in a file of its own (lab/eval/eval.h, lab/measure/measure.h), and a row here.
 static const struct {

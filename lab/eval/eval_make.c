@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/message_json.h"
-#include "cli/tool.h"
+#include "client/cli/message_json.h"
+#include "client/cli/tool.h"
 #include "lab/eval/eval.h"
 #include "lab/eval/metrics/metric.h"
 #include "lab/eval/run/eval_options.h"

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "cli/progress.h"
+#include "client/cli/progress.h"
 
 #define REDRAW_NS (100 * SL_NS_PER_MS)
 #define LINE_NS   (30 * SL_NS_PER_S) // between lines, where there is no terminal to draw on

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "cli/tool.h"
+#include "client/cli/tool.h"
 #include "lab/eval/report/eval_report.h"
 #include "lab/eval/run/eval_options.h"
 #include "lab/eval/run/eval_run.h"

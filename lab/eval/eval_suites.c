@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/whole_file.h"
-#include "cli/table.h"
+#include "client/cli/table.h"
 #include "lab/eval/eval.h"
 #include "lab/eval/eval_session.h"
 #include "lab/eval/report/eval_plots.h"

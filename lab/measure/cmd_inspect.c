@@ -5,14 +5,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cli/message_json.h"
-#include "cli/table.h"
-#include "cli/tool.h"
-#include "kvcache/capsule_file.h"
+#include "client/cli/message_json.h"
+#include "client/cli/table.h"
+#include "client/cli/tool.h"
+#include "engine/kvcache/capsule_file.h"
 #include "lab/measure/measure.h"
 #include "lab/plot.h"
-#include "tensor/cpu/tiers.h"
-#include "tensor/ops.h"
+#include "engine/tensor/cpu/tiers.h"
+#include "engine/tensor/ops.h"
 
 #define MAX_BINS 1600 // columns of the picture
 

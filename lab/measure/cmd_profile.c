@@ -8,10 +8,10 @@
 #include <unistd.h>
 
 #include "base/whole_file.h"
-#include "cli/message_json.h"
-#include "cli/progress.h"
-#include "cli/table.h"
-#include "cli/tool.h"
+#include "client/cli/message_json.h"
+#include "client/cli/progress.h"
+#include "client/cli/table.h"
+#include "client/cli/tool.h"
 #include "lab/measure/measure.h"
 #include "lab/measure/profile_file.h"
 #include "lab/plot.h"

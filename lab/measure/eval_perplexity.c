@@ -15,11 +15,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/message_json.h"
-#include "cli/progress.h"
-#include "cli/table.h"
-#include "cli/tool.h"
-#include "job/job_recipe.h"
+#include "client/cli/message_json.h"
+#include "client/cli/progress.h"
+#include "client/cli/table.h"
+#include "client/cli/tool.h"
+#include "engine/job/job_recipe.h"
 #include "lab/bootstrap.h"
 #include "lab/measure/eval_recipes.h"
 #include "lab/measure/measure.h"

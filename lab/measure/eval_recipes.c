@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/recipe/recipe.h"
+#include "engine/compress/recipe/recipe.h"
 
 #define PRESETS_BUDGET "0.2"
 

@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "cli/progress.h"
-#include "cli/table.h"
-#include "cli/tool.h"
+#include "client/cli/progress.h"
+#include "client/cli/table.h"
+#include "client/cli/tool.h"
 #include "lab/eval_model.h"
 #include "lab/measure/fidelity.h"
 #include "lab/measure/measure.h"

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/evict/compressor.h"
-#include "compress/plan/plan.h"
-#include "kvcache/capsule.h"
-#include "runner/reading.h"
-#include "runner/writing.h"
+#include "engine/compress/evict/compressor.h"
+#include "engine/compress/plan/plan.h"
+#include "engine/kvcache/capsule.h"
+#include "engine/runner/reading.h"
+#include "engine/runner/writing.h"
 
 #define CHUNK 512 // prompt tokens a call, over the full cache
 #define ROWS  32  // continuation tokens a call, where the recipe has no steps

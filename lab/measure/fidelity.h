@@ -22,7 +22,7 @@
  */
 #pragma once
 
-#include "compress/recipe/recipe.h"
+#include "engine/compress/recipe/recipe.h"
 #include "lab/eval_model.h"
 
 struct sl_fidelity; // a text over the full cache

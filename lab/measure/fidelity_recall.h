@@ -6,8 +6,8 @@
  */
 #pragma once
 
-#include "compress/plan/plan.h"
-#include "offload/annex/annex.h"
+#include "engine/compress/plan/plan.h"
+#include "engine/offload/annex/annex.h"
 
 struct sl_recall {
     const struct sl_ops *ops;

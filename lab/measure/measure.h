@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the commands that look into a model or a capsule in this process. Return an exit code (cli/tool.h).
+// Purpose: the commands that look into a model or a capsule in this process. Return an exit code (client/cli/tool.h).
 #pragma once
 
 int sl_command_inspect(int argc, char **argv);

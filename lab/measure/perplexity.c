@@ -4,10 +4,10 @@
 
 #include <stdlib.h>
 
-#include "compress/plan/plan.h"
+#include "engine/compress/plan/plan.h"
 #include "lab/measure/fidelity.h"
-#include "runner/reading.h"
-#include "runner/writing.h"
+#include "engine/runner/reading.h"
+#include "engine/runner/writing.h"
 
 // --- which recipes stream --------------------------------------------------------------------------------------------
 

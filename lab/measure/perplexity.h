@@ -16,7 +16,7 @@
  */
 #pragma once
 
-#include "compress/recipe/recipe.h"
+#include "engine/compress/recipe/recipe.h"
 #include "lab/eval_model.h"
 
 struct sl_perplexity_config {

@@ -5,14 +5,14 @@
  *     {"version": 1, "dense_preference": [one number a layer], "threshold": number, "dense_layers": [layers],
  *      "attention": {"queries": 32, "texts": number, "first_4": [[one number a KV head] for every layer], ...}}
  *
- *         The model's loader (model/model_config.c) reads all but "attention", which is for people and scripts: its other
+ *         The model's loader (engine/model/model_config.c) reads all but "attention", which is for people and scripts: its other
  *         names are sl_attention_names[]. The version changes when a reader of today would go wrong.
  */
 #pragma once
 
 #include <jansson.h>
 
-#include "compress/recipe/recipe.h"
+#include "engine/compress/recipe/recipe.h"
 #include "lab/measure/attention_profile.h"
 
 // Layers whose dense preference is above the threshold; and layer 0, whatever its score: no layer before it predicts its

@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cli/message_json.h"
-#include "cli/table.h"
-#include "cli/tool.h"
-#include "job/job_recipe.h"
+#include "client/cli/message_json.h"
+#include "client/cli/table.h"
+#include "client/cli/tool.h"
+#include "engine/job/job_recipe.h"
 #include "lab/plan/plan.h"
 #include "lab/plan/sizing.h"
 

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "compress/plan/plan.h"
+#include "engine/compress/plan/plan.h"
 #include "lab/plan/play.h"
 
 #define MAX_WORKERS 4096 // of a role: beyond that, say that it is impossible

@@ -19,8 +19,8 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "compress/recipe/recipe.h"
-#include "kvcache/session.h"
+#include "engine/compress/recipe/recipe.h"
+#include "engine/kvcache/session.h"
 #include "lab/plan/speed.h"
 #include "lab/plan/workload.h"
 

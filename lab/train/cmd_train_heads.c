@@ -16,9 +16,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "cli/message_json.h"
-#include "cli/progress.h"
-#include "cli/tool.h"
+#include "client/cli/message_json.h"
+#include "client/cli/progress.h"
+#include "client/cli/tool.h"
 #include "lab/plot.h"
 #include "lab/train/example_pool.h"
 #include "lab/train/heads_file.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tensor/half.h"
+#include "engine/tensor/half.h"
 
 #define SLOT_BLOCK SL_PAGE_SLOTS // of a task
 

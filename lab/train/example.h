@@ -2,7 +2,7 @@
 /*
  * Purpose: what retaining heads learn from: a prompt with its answer, read once by the frozen model (the teacher).
  *
- *     features[layer][t] = [q | k | v] of prompt token t before RoPE          what model/retaining.c will see
+ *     features[layer][t] = [q | k | v] of prompt token t before RoPE          what engine/model/retaining.c will see
  *     labels[layer][h][t] = max over rows r and over the group's query heads g of q[r][g] . k[t][h] / sqrt(d), after
  *     RoPE
  *
@@ -21,7 +21,7 @@
 #pragma once
 
 #include "lab/train/heads.h"
-#include "model/forward.h"
+#include "engine/model/forward.h"
 
 struct sl_example {
     int n_layers, n_columns, n_kv_heads;

@@ -13,7 +13,7 @@
  *         matmul and W1 as its rows, so that parameters are plain arrays which AdamW changes in place, and whatever is
  *         done to a hidden unit is done along a row. Gradients are written by hand and checked against differences.
  *
- * Precision: parameters, moments and sums are f32. Products round as the engine's do (tensor/ops.h): nothing with
+ * Precision: parameters, moments and sums are f32. Products round as the engine's do (engine/tensor/ops.h): nothing with
  *            features in f32; with features in bf16, a tier that multiplies in bf16 rounds W1 and the gradients of H on
  *            their way in, just as it will round what the heads see when they are used.
  *
@@ -21,8 +21,8 @@
  */
 #pragma once
 
-#include "tensor/device.h"
-#include "tensor/ops.h"
+#include "engine/tensor/device.h"
+#include "engine/tensor/ops.h"
 
 struct sl_heads_shape {
     int n_layers, n_columns; // C

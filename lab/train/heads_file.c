@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: trained heads as a file; see heads_file.h and model/safetensors.h.
+// Purpose: trained heads as a file; see heads_file.h and engine/model/safetensors.h.
 #include "lab/train/heads_file.h"
 
 #include <endian.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/whole_file.h"
-#include "tensor/half.h"
+#include "engine/tensor/half.h"
 
 #define ENTRY_BYTES 160 // of the header, at most
 

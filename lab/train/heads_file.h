@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: trained heads as the file that model/retaining.c loads: retaining_heads.safetensors.
+// Purpose: trained heads as the file that engine/model/retaining.c loads: retaining_heads.safetensors.
 #pragma once
 
 #include "lab/train/heads.h"

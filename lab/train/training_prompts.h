@@ -8,8 +8,8 @@
  */
 #pragma once
 
-#include "options/config.h"
-#include "text/tokenizer/tokenizer.h"
+#include "base/options/config.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 struct sl_training_prompts_config {
     const struct sl_tokenizer *tokenizer;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A capsule as numbers (kvcache/capsule.h, kvcache/page.h, proto/sluice/v1/capsule.proto), read by a second pair of eyes.
+A capsule as numbers (engine/kvcache/capsule.h, engine/kvcache/page.h, proto/sluice/v1/capsule.proto), read by a second pair of eyes.
 
 What is digested is the header, but for its version and whose prompt it is of (which is a matter of salts), and all that pages hold. The last page of a head has room for slots that do not exist; whatever
 bytes lie there travel along and mean nothing, so they are left out. So are the gaps between the parts of a page.
@@ -12,7 +12,7 @@ PAGE_SLOTS = 64
 BITS = {0: 32, 1: 16, 2: 16, 3: 8, 4: 4, 5: 2, 6: 1}  # of an element, by enum sl_kv_format
 FIRST_QUANTIZED = 3
 IDENTITY = (1, 12)  # of a header's fields: version, prefix_hash
-FILE_MAGIC, FILE_HEAD = b"SLUICECP", 48  # kvcache/capsule_file.h
+FILE_MAGIC, FILE_HEAD = b"SLUICECP", 48  # engine/kvcache/capsule_file.h
 STORE_SIZES_AT = 64  # of a file in a store's folder: kvstore/disk/file.h
 
 

@@ -13,8 +13,8 @@
 #include <stdlib.h>
 
 #include "base/hash.h"
-#include "kvcache/capsule.h"
-#include "runtime/runtime.h"
+#include "engine/kvcache/capsule.h"
+#include "engine/runtime/runtime.h"
 
 #define N_PROMPTS   8
 #define N_THREADS   2 // of each rank

@@ -20,7 +20,7 @@
 #include "base/log.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/inference.pb-c.h"
-#include "rpc/rpc.h"
+#include "net/rpc/rpc.h"
 
 #define MAX_CLIENTS 4096
 #define PER_CHANNEL 32

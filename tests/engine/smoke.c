@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runner/local.h"
-#include "text/tokenizer/tokenizer.h"
+#include "engine/runner/local.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 static int fail(const struct sl_error *err) {
     fprintf(stderr, "sluice-engine-smoke: %s\n", err->text);

@@ -5,7 +5,7 @@
  */
 #include <stdlib.h>
 
-#include "kvcache/capsule.h"
+#include "engine/kvcache/capsule.h"
 
 #define ARENA_BYTES ((size_t)16 << 20)
 

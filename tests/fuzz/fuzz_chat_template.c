@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/chat/chat_internal.h"
-#include "text/tokenizer/tokenizer.h"
+#include "engine/text/chat/chat_internal.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 #define MAX_MESSAGES 16
 

@@ -8,7 +8,7 @@
  */
 #include <math.h>
 
-#include "model/model_internal.h"
+#include "engine/model/model_internal.h"
 #include "tests/fuzz/fuzz_folder.h"
 
 #define N_JSON  3

@@ -3,9 +3,9 @@
  * Purpose: libFuzzer target for files of options (--config): whatever the file, it is refused with a reason that names it, or what is
  *          read are values of names, each in its line, no name twice but in a list.
  *
- * Design: the first byte chooses whose options are asked for. libyaml is the distribution's; options/config_file.c is under test.
+ * Design: the first byte chooses whose options are asked for. libyaml is the distribution's; base/options/config_file.c is under test.
  */
-#include "options/config_file.h"
+#include "base/options/config_file.h"
 #include "tests/fuzz/fuzz_folder.h"
 
 #define MOST_NAME 63 // bytes

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fabric/link/crypto.h"
+#include "net/fabric/link/crypto.h"
 
 #define MAX_BYTES    ((size_t)1 << 14)
 #define MAX_MESSAGES 24

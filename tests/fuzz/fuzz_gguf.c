@@ -5,12 +5,12 @@
  *
  * Design: the first byte of the input says what the rest is: f, the bytes of the file; t, lines of tests/gguf_file.h.
  */
-#include "model/gguf/document.h"
-#include "model/model_internal.h"
-#include "model/tensors.h"
+#include "engine/model/gguf/document.h"
+#include "engine/model/model_internal.h"
+#include "engine/model/tensors.h"
 #include "tests/fuzz/fuzz_folder.h"
 #include "tests/gguf_file.h"
-#include "text/tokenizer/tokenizer.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 #define FILE_NAME "model.gguf"
 

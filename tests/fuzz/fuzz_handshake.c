@@ -16,7 +16,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "fabric/link/link_internal.h"
+#include "net/fabric/link/link_internal.h"
 #include "tests/fuzz/fuzz_folder.h"
 
 #define MAX_STEPS   48

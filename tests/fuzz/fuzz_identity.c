@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "trust/identity.h"
+#include "net/trust/identity.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

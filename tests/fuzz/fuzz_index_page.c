@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/pull/index.h"
+#include "client/cli/pull/index.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

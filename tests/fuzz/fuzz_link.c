@@ -16,7 +16,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "fabric/link/link_internal.h"
+#include "net/fabric/link/link_internal.h"
 
 #define MAX_STEPS    64
 #define MAX_RECEIVE  ((size_t)1 << 20) // more is dropped

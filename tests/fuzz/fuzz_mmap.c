@@ -7,7 +7,7 @@
  *     ^ page                ^ page
  *
  * Design: the copy ends with a page, behind which nobody may read, not even a library without AddressSanitizer (the
- *         JSON parser). What the first page has before the copy is poisoned. model/safetensors.c is compiled with these
+ *         JSON parser). What the first page has before the copy is poisoned. engine/model/safetensors.c is compiled with these
  *         in place of the calls (CMakeLists.txt).
  */
 #include <sanitizer/asan_interface.h>

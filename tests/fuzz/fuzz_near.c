@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/annex/near_internal.h"
-#include "offload/remote/annex_map.h"
-#include "tensor/cpu/attention/ref_kv_slots.h"
-#include "tensor/cpu/evict/fills.h"
-#include "tensor/cpu/retrieve/fills.h"
+#include "engine/offload/annex/near_internal.h"
+#include "net/offload/remote/annex_map.h"
+#include "engine/tensor/cpu/attention/ref_kv_slots.h"
+#include "engine/tensor/cpu/evict/fills.h"
+#include "engine/tensor/cpu/retrieve/fills.h"
 
 #define ARENA_BYTES ((size_t)1 << 20)
 #define HEAD_DIM    8

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "fabric/fetch.h"
+#include "net/fabric/fetch.h"
 #include "tests/fuzz/fuzz_turns.h"
 
 #define N_GRANTS 24

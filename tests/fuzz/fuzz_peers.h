@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #include "base/salted_hash.h"
-#include "rpc/rpc.h"
+#include "net/rpc/rpc.h"
 
 // ---- the input -------------------------------------------------------------------------------------------------------
 

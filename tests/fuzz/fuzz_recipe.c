@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/plan/plan.h"
-#include "compress/recipe/internal.h"
+#include "engine/compress/plan/plan.h"
+#include "engine/compress/recipe/internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

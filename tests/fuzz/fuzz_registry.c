@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/version.h"
 #include "coordinator/workers/registry.h"
-#include "rpc/rpc_internal.h"
+#include "net/rpc/rpc_internal.h"
 
 #define MODEL        7
 #define MAX_MESSAGES 48

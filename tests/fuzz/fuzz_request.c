@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libFuzzer target for requests over gRPC: bytes to a message under the account of rpc/rpc_budget.c, and what clients ask
+ * Purpose: libFuzzer target for requests over gRPC: bytes to a message under the account of net/rpc/rpc_budget.c, and what clients ask
  *          of the coordinator (Submit, Generate, SubmitInParts) from there to a job's specification. A message takes the memory that
  *          its length allows and no more; a specification is within its bounds.
  *
@@ -17,8 +17,8 @@
 #include "coordinator/jobs/request.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "rpc/rpc_internal.h"
-#include "rpc/rpc_wire.h"
+#include "net/rpc/rpc_internal.h"
+#include "net/rpc/rpc_wire.h"
 
 #define MODEL        "models/demo"
 #define BUDGET_BYTES (8 << 20)

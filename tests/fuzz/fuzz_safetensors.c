@@ -9,7 +9,7 @@
  *          keep a length field right
  *      x   model.safetensors.index.json, a zero byte, and shards "0" to "3" as for t, separated by zero bytes
  */
-#include "model/safetensors.h"
+#include "engine/model/safetensors.h"
 #include "tests/fuzz/fuzz_folder.h"
 
 #define FILE_NAME  "model.safetensors"

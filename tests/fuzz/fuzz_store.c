@@ -18,11 +18,11 @@
 #include "decode/internal.h"
 #include "kvstore/annexes/internal.h"
 #include "kvstore/internal.h"
-#include "node/send.h"
+#include "net/node/send.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "tensor/cpu/attention/ref_kv_slots.h"
-#include "tensor/cpu/evict/fills.h"
-#include "tensor/cpu/retrieve/fills.h"
+#include "engine/tensor/cpu/attention/ref_kv_slots.h"
+#include "engine/tensor/cpu/evict/fills.h"
+#include "engine/tensor/cpu/retrieve/fills.h"
 
 #define ARENA_BYTES ((size_t)4 << 20)
 #define CALL_BYTES  ((size_t)256 << 10) // that a request may take for the time of its call, of 18 KB here at most

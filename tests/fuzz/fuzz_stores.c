@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "fabric/fabric.h"
+#include "net/fabric/fabric.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "tests/fuzz/fuzz_peers.h"

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "fabric/core/core.h"
+#include "net/fabric/core/core.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

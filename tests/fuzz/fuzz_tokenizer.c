@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/tokenizer/tokenizer_internal.h"
+#include "engine/text/tokenizer/tokenizer_internal.h"
 
 #define DEMO  "models/demo"
 #define MARKS "tests/golden/tokenizer/families/llama2.json"

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
-#include "fabric/core/ucx.h"
+#include "net/fabric/core/ucx.h"
 
 #define MAX_LINKS 6
 #define LOOK_NS   (200 * 1000)        // that pass with every look at the clock

@@ -9,7 +9,7 @@
  */
 #pragma once
 
-#include "fabric/core/core.h"
+#include "net/fabric/core/core.h"
 
 #define FUZZ_FAR_BYTES 16384 // of the others' memory that is mapped here
 #define FUZZ_KEY_BYTES 8

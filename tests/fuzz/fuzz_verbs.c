@@ -14,8 +14,8 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "fabric/fetch.h"
-#include "fabric/ship.h"
+#include "net/fabric/fetch.h"
+#include "net/fabric/ship.h"
 #include "tests/fuzz/fuzz_transports.h"
 
 #define SLOT_BYTES  16384 // of our memory: a grant's block lies inside, the last is the window's

@@ -13,11 +13,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/model_internal.h"
-#include "tensor/weights.h"
+#include "engine/model/model_internal.h"
+#include "engine/tensor/weights.h"
 #include "tests/unit/model/run_model.h"
-#include "text/chat/chat_template.h"
-#include "text/tokenizer/tokenizer.h"
+#include "engine/text/chat/chat_template.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 #define N_TOKENS  40
 #define MAX_VOCAB 64

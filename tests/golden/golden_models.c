@@ -17,8 +17,8 @@
 
 #include <cmocka.h>
 
-#include "model/forward.h"
-#include "tensor/cpu/tiers.h"
+#include "engine/model/forward.h"
+#include "engine/tensor/cpu/tiers.h"
 #include "tests/stream.h"
 
 #define GOLDEN         "tests/golden/"

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/runtime.h"
+#include "engine/runtime/runtime.h"
 
 #define MAX_TOKENS  4096
 #define ARENA_BYTES ((size_t)512 << 20)

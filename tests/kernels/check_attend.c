@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: holds attention of every tier to the formulas of tensor/ops.h, and times it (--time [TIER]).
+ * Purpose: holds attention of every tier to the formulas of engine/tensor/ops.h, and times it (--time [TIER]).
  *
  * Design: what is expected is dense attention in f64 over read_rows(), which check_kv.c compares with what was appended.
  *

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: holds protect, spare and budgets to what tensor/ops.h says of them, in every tier.
+// Purpose: holds protect, spare and budgets to what engine/tensor/ops.h says of them, in every tier.
 #include "tests/kernels/kv_fixture.h"
 
 enum { MAX_HEADS = 8, STRIDE = 1024, FEW = 64 };

@@ -3,16 +3,16 @@
  * Purpose: holds the dense operations of every tier beside the products (check_matmul.c) to the formulas.
  *
  * Design: random inputs of odd sizes; results against f64 or the reference tier, with a tolerance that scales with the
- *         magnitude of what was added up; guard words around every output; and the promise of tensor/ops.h that a row's
+ *         magnitude of what was added up; guard words around every output; and the promise of engine/tensor/ops.h that a row's
  *         bits do not depend on the other rows of the call.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tensor/cpu/tiers.h"
-#include "tensor/rope_angles.h"
-#include "tensor/weights.h"
+#include "engine/tensor/cpu/tiers.h"
+#include "engine/tensor/rope_angles.h"
+#include "engine/tensor/weights.h"
 #include "tests/kernels/dense_fixture.h"
 #include "tests/stream.h"
 

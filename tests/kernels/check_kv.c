@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: holds the operations on the slots of KV pages to the formulas of tensor/ops.h, in every tier. Attention:
+ * Purpose: holds the operations on the slots of KV pages to the formulas of engine/tensor/ops.h, in every tier. Attention:
  *         check_attend.c.
  *
  * Design: a fixture is one head set of random pages behind ordinary memory. Everything has an answer that can be said

@@ -4,7 +4,7 @@
  *
  * Design: random inputs of odd sizes, through every combination of what a product goes through (`flavours`). The bound
  *         scales with the magnitude of what was added up. Guard words around every output, and between its rows. And
- *         the promise of tensor/ops.h: a row's bits depend neither on the other rows of the call, nor on the stream, nor
+ *         the promise of engine/tensor/ops.h: a row's bits depend neither on the other rows of the call, nor on the stream, nor
  *         on how many columns were asked for.
  */
 #include <float.h>
@@ -13,7 +13,7 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "tensor/weights.h"
+#include "engine/tensor/weights.h"
 #include "tests/kernels/dense_fixture.h"
 #include "tests/stream.h"
 
@@ -54,7 +54,7 @@ static const struct flavour {
 };
 #define N_FLAVOURS (sizeof flavours / sizeof flavours[0])
 
-// What a tier rounds to bf16 where weights are bf16 or quantized (tensor/ops.h, Precision): avx512bf16, amx and devices x, and
+// What a tier rounds to bf16 where weights are bf16 or quantized (engine/tensor/ops.h, Precision): avx512bf16, amx and devices x, and
 // amx quantized weights too.
 static bool rounds_x(const struct sl_ops *ops, size_t kind) {
     return (strcmp(ops->name, "avx512bf16") == 0 || strcmp(ops->name, "amx") == 0 || is_device(ops->name)) &&

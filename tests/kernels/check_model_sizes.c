@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "tensor/cpu/tiers.h"
+#include "engine/tensor/cpu/tiers.h"
 #include "tests/kernels/dense_fixture.h"
 #include "tests/stream.h"
 

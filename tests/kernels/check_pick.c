@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: holds pick of every tier to sorting by the total order of tensor/ops.h, and to sums in f64 as it says.
+// Purpose: holds pick of every tier to sorting by the total order of engine/tensor/ops.h, and to sums in f64 as it says.
 #include <math.h>
 
 #include "tests/kernels/kv_fixture.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: holds attention over listed slots to the formula of tensor/ops.h, in every tier, and times it (--time).
+ * Purpose: holds attention over listed slots to the formula of engine/tensor/ops.h, in every tier, and times it (--time).
  */
 #include "tests/kernels/kv_fixture.h"
 #include "tests/stream.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: holds key indexes, the scan, and rows out of and into pages to the formulas of tensor/ops.h and
- *          kvcache/key_index.h, in every tier, and times them beside plain reading (--time [TIER]).
+ * Purpose: holds key indexes, the scan, and rows out of and into pages to the formulas of engine/tensor/ops.h and
+ *          engine/kvcache/key_index.h, in every tier, and times them beside plain reading (--time [TIER]).
  */
 #include "tests/kernels/kv_fixture.h"
 
@@ -54,7 +54,7 @@ static void *make_index(const struct sl_ops *ops, const struct sl_kv *kv, uint32
 
 // --- index_keys -------------------------------------------------------------------------------------------------------
 
-// Channel c of an index of keys k[n][d] is what kvcache/key_index.h says, and zeros behind them.
+// Channel c of an index of keys k[n][d] is what engine/kvcache/key_index.h says, and zeros behind them.
 static void check_channel(const struct sl_key_index_layout *l, const char *index, const float *k, uint32_t n,
                           size_t c) {
     const char *channel = index + l->codes + c * l->channel_bytes;

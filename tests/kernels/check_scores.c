@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: holds scores of slots (what pages keep, and what is made of that, of attention and of nothing) to the formulas of
- *          tensor/ops.h, in every tier and with any team.
+ *          engine/tensor/ops.h, in every tier and with any team.
  *
  * Design: a few heads of unlike length, the first pages of some of them packed without their state. Everything is computed
  *         again slot by slot from what was put in.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: holds select of every tier to sorting by the total order of tensor/ops.h, and times it (--time [TIER]).
+// Purpose: holds select of every tier to sorting by the total order of engine/tensor/ops.h, and times it (--time [TIER]).
 #include "tests/kernels/kv_fixture.h"
 #include "tests/stream.h"
 

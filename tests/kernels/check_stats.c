@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: holds fold and window_sums of every tier to their formulas (tensor/ops.h), and times them (--time).
+ * Purpose: holds fold and window_sums of every tier to their formulas (engine/tensor/ops.h), and times them (--time).
  *
  * Design: random geometries over random pages; what is expected is computed densely in f64 from read_rows(). A weight
  *         that lies within rounding of 1/v_r may count as above or not, so counts are held between two bounds.

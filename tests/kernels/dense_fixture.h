@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-#include "tensor/half.h"
-#include "tensor/ops.h"
-#include "tensor/weights.h"
+#include "engine/tensor/half.h"
+#include "engine/tensor/ops.h"
+#include "engine/tensor/weights.h"
 #include "tests/kernels/tested.h"
 
 static inline uint64_t next_random(uint64_t *state) { // splitmix64

@@ -12,9 +12,9 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "tensor/cpu/attention/kv_page.h"
-#include "tensor/half.h"
-#include "tensor/rope_angles.h"
+#include "engine/tensor/cpu/attention/kv_page.h"
+#include "engine/tensor/half.h"
+#include "engine/tensor/rope_angles.h"
 #include "tests/kernels/tested.h"
 #include "tests/one_head.h"
 #include "tests/stream.h"
@@ -198,7 +198,7 @@ static inline void store_positions(struct cache *c, int m, int64_t *positions_ou
     }
 }
 
-// The first slot whose position is in the row's window, the way tensor/ops.h says it.
+// The first slot whose position is in the row's window, the way engine/tensor/ops.h says it.
 static inline uint32_t first_in_window(const struct sl_attend *args, const struct sl_kv *kv, int row) {
     uint32_t first = 0;
     if (args->window > 0) {

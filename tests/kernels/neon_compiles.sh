@@ -16,7 +16,7 @@ command -v "$cc" >/dev/null || { echo "skipped: no $cc"; exit 77; }
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
-sources="$(find tensor -name '*.c' ! -path 'tensor/cuda/*' ! -name 'avx*' ! -name 'amx*') kvcache/page.c
+sources="$(find engine/tensor -name '*.c' ! -path 'engine/tensor/cuda/*' ! -name 'avx*' ! -name 'amx*') engine/kvcache/page.c
     base/team.c base/thread.c base/status.c base/clock.c base/log.c base/processors.c"
 compile() { # SOURCE OBJECT
     "$cc" -std=gnu17 -O2 -pthread -Wall -Wextra -Werror -Wshadow -Wundef -ffp-contract=off -fno-math-errno \

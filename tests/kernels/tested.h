@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "tensor/ops.h"
+#include "engine/tensor/ops.h"
 
 // Their names, NULL-terminated.
 const char *const *tested(void);
@@ -33,7 +33,7 @@ bool is_emulated(const char *name);
 // Bytes that a call of a device may name in all, where that is more than 48 MB. Before the first tier().
 void tested_room(size_t bytes);
 
-// What a device promises where no operation says more (tensor/cuda/attention/launch.h): sums in an order of their own.
+// What a device promises where no operation says more (engine/tensor/cuda/attention/launch.h): sums in an order of their own.
 static inline double within(const char *name, double tolerance) {
     return is_device(name) && tolerance < 1e-5 ? 1e-5 : tolerance;
 }

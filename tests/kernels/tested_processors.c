@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tensor/cpu/tiers.h"
+#include "engine/tensor/cpu/tiers.h"
 
 const char *const *tested(void) {
     return sl_ops_tiers();

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "kvcache/capsule.h"
+#include "engine/kvcache/capsule.h"
 
 struct capsule_body {
     unsigned char *body;

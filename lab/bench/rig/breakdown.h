@@ -10,7 +10,7 @@
  */
 #pragma once
 
-#include "tensor/ops.h"
+#include "engine/tensor/ops.h"
 
 // `ops`, timed. Valid for the life of the process; a second call takes the place of the first.
 const struct sl_ops *sl_breakdown_of(const struct sl_ops *ops);

@@ -12,8 +12,8 @@
  */
 #pragma once
 
-#include "cli/tool.h"
-#include "runtime/runtime.h"
+#include "client/cli/tool.h"
+#include "engine/runtime/runtime.h"
 
 #define SL_CELL_MAX_BATCH 64
 

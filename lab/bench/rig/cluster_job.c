@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "job/job_request.h"
+#include "engine/job/job_request.h"
 #include "lab/random.h"
 
 enum sl_status sl_rig_cluster_start(struct sl_rig_cluster *c, const char *model, const char *device,

@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "cli/cluster.h"
+#include "client/cli/cluster.h"
 
 // Zeros before it is started or connected. To be stopped after failures, too.
 struct sl_rig_cluster {

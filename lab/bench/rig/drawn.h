@@ -8,8 +8,8 @@
  */
 #pragma once
 
-#include "model/model.h"
-#include "tensor/ops.h"
+#include "engine/model/model.h"
+#include "engine/tensor/ops.h"
 
 // The next model that is loaded through sl_drawn_instead() is this one: its retaining heads, which come last, are packed from their file.
 void sl_drawn_begin(const struct sl_model_config *config);

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "runtime/runtime.h"
+#include "engine/runtime/runtime.h"
 
 #define SL_WORLD_FORMATS 5 // of pages: f16, int8, int4, int2, int1
 

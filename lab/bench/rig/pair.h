@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "fabric/fabric.h"
+#include "net/fabric/fabric.h"
 
 // All bytes, or false.
 bool sl_pair_read(int fd, void *data, size_t bytes);

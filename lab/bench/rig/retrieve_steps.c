@@ -13,10 +13,10 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "compress/plan/plan.h"
+#include "engine/compress/plan/plan.h"
 #include "lab/random.h"
 #include "lab/result.h"
-#include "offload/retriever/retriever.h"
+#include "engine/offload/retriever/retriever.h"
 
 #define N_LAYERS    2
 #define WARM_UP     8

@@ -2,7 +2,7 @@
 // Purpose: how fast one thread scans channels of keys (ops->host.scan), beside how fast it reads memory.
 #pragma once
 
-#include "tensor/ops.h"
+#include "engine/tensor/ops.h"
 
 struct sl_scan_speed_config {
     const struct sl_ops *ops;

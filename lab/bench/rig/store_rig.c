@@ -13,10 +13,10 @@
 #include "base/salted_hash.h"
 #include "lab/random.h"
 #include "lab/result.h"
-#include "node/send.h"
-#include "offload/annex/annex.h"
+#include "net/node/send.h"
+#include "engine/offload/annex/annex.h"
 #include "proto/methods.h"
-#include "tensor/half.h"
+#include "engine/tensor/half.h"
 
 #define READY_MS   20000
 #define CALL_MS    20000

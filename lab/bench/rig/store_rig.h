@@ -6,10 +6,10 @@
  */
 #pragma once
 
-#include "cli/child.h"
-#include "cli/tool.h"
-#include "offload/remote/remote_source.h"
-#include "rpc/rpc.h"
+#include "client/cli/child.h"
+#include "client/cli/tool.h"
+#include "net/offload/remote/remote_source.h"
+#include "net/rpc/rpc.h"
 
 struct sl_store_rig {
     struct sl_child child;

@@ -3,7 +3,7 @@
  * Purpose: writing a random model. See synthetic.h.
  *
  * Design: the tensors are listed twice by the same walk: once for the header, once for the data. Norms are 1. The matrices of a file are
- *         one sequence of random numbers (tensor/drawn.h), in the order in which a model packs them, so a device that computes its own
+ *         one sequence of random numbers (engine/tensor/drawn.h), in the order in which a model packs them, so a device that computes its own
  *         (drawn.h) has the same ones.
  */
 #include "lab/bench/rig/synthetic.h"
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "lab/result.h"
-#include "tensor/drawn.h"
+#include "engine/tensor/drawn.h"
 
 #define GEOMETRY(layers, heads, kv_heads, d, e, f, vocab, theta, tied)                                                 \
     {                                                                                                                  \

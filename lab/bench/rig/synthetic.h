@@ -2,8 +2,8 @@
 // Purpose: model folders of any geometry with random bf16 weights: speed does not depend on what a model has learned.
 #pragma once
 
-#include "cli/tool.h"
-#include "model/model.h"
+#include "client/cli/tool.h"
+#include "engine/model/model.h"
 
 // Room for the paths that sl_synthetic_create() makes.
 #define SL_SYNTHETIC_PATH_BYTES 512

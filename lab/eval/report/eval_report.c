@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/recipe/recipe.h"
+#include "engine/compress/recipe/recipe.h"
 #include "lab/eval/run/eval_run.h"
 
 // Sums of one (recipe, cell) that become means.

@@ -3,7 +3,7 @@
 #include <jansson.h>
 #include <math.h>
 
-#include "cli/message_json.h"
+#include "client/cli/message_json.h"
 #include "lab/eval/report/eval_report.h"
 
 static json_t *number(double value) { // JSON has no NaN

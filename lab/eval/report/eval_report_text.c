@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/table.h"
+#include "client/cli/table.h"
 #include "lab/eval/report/eval_report.h"
 
 // How a table and a heading are written.

@@ -7,14 +7,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "compress/plan/plan.h"
-#include "compress/recipe/recipe.h"
-#include "job/job_recipe.h"
-#include "job/job_request.h"
-#include "kvcache/capsule.h"
-#include "libsluice/sluice.h"
-#include "rpc/rpc.h"
-#include "runner/local.h"
+#include "engine/compress/plan/plan.h"
+#include "engine/compress/recipe/recipe.h"
+#include "engine/job/job_recipe.h"
+#include "engine/job/job_request.h"
+#include "engine/kvcache/capsule.h"
+#include "client/libsluice/sluice.h"
+#include "net/rpc/rpc.h"
+#include "engine/runner/local.h"
 
 #define REQUEST_MS  10000 // of one request to the coordinator that is no job
 #define SPARE_BYTES ((size_t)64 << 20)

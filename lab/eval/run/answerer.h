@@ -11,9 +11,9 @@
 
 #include <stdbool.h>
 
-#include "model/model.h"
-#include "text/tokenizer/tokenizer.h"
-#include "trust/tls_files.h"
+#include "engine/model/model.h"
+#include "engine/text/tokenizer/tokenizer.h"
+#include "net/trust/tls_files.h"
 
 struct sl_answerer;
 struct sl_local;
@@ -54,7 +54,7 @@ struct sl_reply {
     int64_t n_reused; // of the prompt, read before: for another recipe here, by a cluster in a store
     // What is shipped to decode, and beside it to kvstores; what the prompt takes uncompressed in f16; what decode holds
     // in the end. In this process nothing is shipped: what a cluster would ship, for recipes that offload by their plan
-    // (compress/recipe/recipe.h). Of what stores had already both count all.
+    // (engine/compress/recipe/recipe.h). Of what stores had already both count all.
     int64_t shipped_bytes, offloaded_bytes, full_bytes, resident_bytes;
     double slots_per_head;   // when the prompt had been read
     double ttft_ms, tpot_ms; // ttft without what was reused

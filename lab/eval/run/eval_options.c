@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/recipe/recipe.h"
+#include "engine/compress/recipe/recipe.h"
 #include "lab/eval/tasks/nearest.h"
 #include "lab/eval_model.h"
 

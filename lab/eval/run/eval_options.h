@@ -5,8 +5,8 @@
 
 #include "lab/eval/run/answerer.h"
 #include "lab/eval/tasks/plan.h"
-#include "options/config.h"
-#include "runtime/device_choice.h"
+#include "base/options/config.h"
+#include "engine/runtime/device_choice.h"
 
 struct sl_eval_options {
     const char *model, *plan, *data, *tasks, *lengths; // the questions

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "lab/eval/tasks/plan.h"
-#include "text/tokenizer/tokenizer.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 struct sl_eval_questions {
     const struct sl_eval_plan *plan;

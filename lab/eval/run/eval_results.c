@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/message_json.h"
+#include "client/cli/message_json.h"
 
 #define VERSION   1
 #define KEY_BYTES 4096

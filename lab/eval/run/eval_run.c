@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "compress/recipe/recipe.h"
+#include "engine/compress/recipe/recipe.h"
 #include "lab/eval/metrics/metric.h"
 
 enum sl_status sl_eval_canonical(const struct sl_eval_plan *plan, const char ***texts_out, struct sl_error *err) {

@@ -9,7 +9,7 @@
 #include <jansson.h>
 
 #include "lab/eval/metrics/metric.h"
-#include "text/tokenizer/tokenizer.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 // To add one: a row, and its form in dataset.h.
 static const struct sl_dataset_format formats[] = {

@@ -32,7 +32,7 @@
 struct sl_plan_recipe {
     char *name;   // as in tables: "h2o"
     char *budget; // as written: "5%"; "" for recipes without {budget}
-    char *recipe; // to be parsed by compress/recipe/recipe.h: {budget} is filled in
+    char *recipe; // to be parsed by engine/compress/recipe/recipe.h: {budget} is filled in
 };
 
 // What one column of a table is about.
@@ -68,7 +68,7 @@ struct sl_eval_plan {
 
 /*
  * data_dir: where the files of data sets are; NULL: the plan's own folder. SL_ERR_INVALID names the member,
- * SL_ERR_NOT_FOUND the file. Whether recipes mean anything is for compress/recipe/recipe.h to say, whether data sets are there
+ * SL_ERR_NOT_FOUND the file. Whether recipes mean anything is for engine/compress/recipe/recipe.h to say, whether data sets are there
  * for sl_dataset_open().
  */
 enum sl_status sl_eval_plan_read(const char *path, const char *data_dir, struct sl_eval_plan *plan_out,

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "lab/eval/metrics/sample.h"
-#include "text/tokenizer/tokenizer.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 struct sl_haystack; // running text to hide facts in
 

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "tensor/ops.h"
+#include "engine/tensor/ops.h"
 #include "tests/kernels/cuda/image.h"
 
 enum { MOST_HEADS = 2048 }; // of a call

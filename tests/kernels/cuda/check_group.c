@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the group by which devices gather (tensor/group.h), of one rank on the device under test: its library is found, connects, gathers,
+ * Purpose: the group by which devices gather (engine/tensor/group.h), of one rank on the device under test: its library is found, connects, gathers,
  *          and ends. More ranks need more devices; over emulated ones: tests/unit/tensor/group.
  */
 #include <setjmp.h>
@@ -13,8 +13,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tensor/cpu/tiers.h"
-#include "tensor/group.h"
+#include "engine/tensor/cpu/tiers.h"
+#include "engine/tensor/group.h"
 #include "tests/kernels/cuda/device_under_test.h"
 
 #define MOST ((size_t)4 << 20)

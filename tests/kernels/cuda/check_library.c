@@ -7,15 +7,15 @@
  */
 #include <math.h>
 
-#include "tensor/cpu/tiers.h"
-#include "tensor/cuda/emu/emulator.h"
-#include "tensor/cuda/emulated/driver.h"
-#include "tensor/cuda/launching.h"
-#include "tensor/cuda/plugin/cublaslt.h"
-#include "tensor/cuda/table/library.h"
-#include "tensor/cuda/table/ops.h"
-#include "tensor/cuda/table/pack.h"
-#include "tensor/cuda/table/wgmma.h"
+#include "engine/tensor/cpu/tiers.h"
+#include "engine/tensor/cuda/emu/emulator.h"
+#include "engine/tensor/cuda/emulated/driver.h"
+#include "engine/tensor/cuda/launching.h"
+#include "engine/tensor/cuda/plugin/cublaslt.h"
+#include "engine/tensor/cuda/table/library.h"
+#include "engine/tensor/cuda/table/ops.h"
+#include "engine/tensor/cuda/table/pack.h"
+#include "engine/tensor/cuda/table/wgmma.h"
 #include "tests/kernels/kv_fixture.h"
 
 static const char *folder, *real;

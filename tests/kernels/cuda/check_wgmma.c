@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: holds products by wgmma (tensor/cuda/dense/wgmma.cu) to sums in f64, and rows to the same bits in calls of any size.
+// Purpose: holds products by wgmma (engine/tensor/cuda/dense/wgmma.cu) to sums in f64, and rows to the same bits in calls of any size.
 #include <math.h>
 
-#include "tensor/cuda/dense/launch.h"
+#include "engine/tensor/cuda/dense/launch.h"
 #include "tests/kernels/cuda/gpu_fixture.h"
 
 static const struct shape {

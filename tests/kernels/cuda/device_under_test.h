@@ -2,7 +2,7 @@
 // Purpose: the device that the checks of operations run on: emulated_device.c or plugin_device.c, whichever is linked.
 #pragma once
 
-#include "tensor/ops.h"
+#include "engine/tensor/ops.h"
 
 extern const char *const device_under_test; // its name
 

@@ -2,9 +2,9 @@
 // Purpose: see device_under_test.h.
 #include "tests/kernels/cuda/device_under_test.h"
 
-#include "tensor/cuda/emu/emulator.h"
-#include "tensor/cuda/emulated/driver.h"
-#include "tensor/cuda/table/ops.h"
+#include "engine/tensor/cuda/emu/emulator.h"
+#include "engine/tensor/cuda/emulated/driver.h"
+#include "engine/tensor/cuda/table/ops.h"
 
 const char *const device_under_test = "emulated";
 

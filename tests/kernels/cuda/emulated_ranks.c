@@ -2,10 +2,10 @@
 // Purpose: two emulated devices that are ranks, under the checks of one. See device_under_test.h.
 #include "tests/kernels/cuda/device_under_test.h"
 
-#include "tensor/cuda/emu/emulator.h"
-#include "tensor/cuda/emulated/driver.h"
-#include "tensor/cuda/table/ops.h"
-#include "tensor/ranks/ranks.h"
+#include "engine/tensor/cuda/emu/emulator.h"
+#include "engine/tensor/cuda/emulated/driver.h"
+#include "engine/tensor/cuda/table/ops.h"
+#include "engine/tensor/ranks/ranks.h"
 
 #define N_RANKS 2
 

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tensor/half.h"
+#include "engine/tensor/half.h"
 
 #ifndef FAKE_VERSION
 #define FAKE_VERSION CUBLAS_VERSION

@@ -3,7 +3,7 @@
 // CUDA finds (under_test.h).
 #pragma once
 
-#include "tensor/cuda/attention/launch.h"
+#include "engine/tensor/cuda/attention/launch.h"
 #include "tests/kernels/cuda/under_test.h"
 #include "tests/kernels/kv_fixture.h"
 

@@ -10,7 +10,7 @@
 
 #include <stddef.h>
 
-#include "tensor/device.h"
+#include "engine/tensor/device.h"
 
 // One a process.
 void image_open(struct sl_device *device, size_t most_bytes);

@@ -2,7 +2,7 @@
 // Purpose: see device_under_test.h: device 0 of libsluice_cuda.so. A real device has an order of its own.
 #include "tests/kernels/cuda/device_under_test.h"
 
-#include "runtime/plugin.h"
+#include "engine/runtime/plugin.h"
 
 const char *const device_under_test = "cuda";
 static const struct sl_plugin *plugin; // once its device was opened

@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "tensor/cuda/plugin/cudart_driver.h"
-#include "tensor/cuda/table/device.h"
+#include "engine/tensor/cuda/plugin/cudart_driver.h"
+#include "engine/tensor/cuda/table/device.h"
 #include "tests/kernels/cuda/fake_cudart.h"
 
 // A driver that is older than the toolkit: both versions, and what to do.

@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-#include "tensor/cpu/tiers.h"
+#include "engine/tensor/cpu/tiers.h"
 #include "tests/kernels/cuda/call.h"
 #include "tests/kernels/cuda/device_under_test.h"
 #include "tests/kernels/cuda/tested_evict.h"

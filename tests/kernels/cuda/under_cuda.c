@@ -4,7 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "tensor/cuda/plugin/cudart_driver.h"
+#include "engine/tensor/cuda/plugin/cudart_driver.h"
 
 const struct gpu_driver *const sl_under_test = &sl_gpu_cudart;
 

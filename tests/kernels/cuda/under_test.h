@@ -2,7 +2,7 @@
 // Purpose: the GPU that the checks of kernels run on: under_emulator.c or under_cuda.c, whichever is linked beside the kernels.
 #pragma once
 
-#include "tensor/cuda/table/driver.h"
+#include "engine/tensor/cuda/table/driver.h"
 
 extern const struct gpu_driver *const sl_under_test;
 

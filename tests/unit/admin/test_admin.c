@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "admin/admin.h"
+#include "net/admin/admin.h"
 #include "base/metrics.h"
 #include "base/thread.h"
 

@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
-#include "cli/clusters_here.h"
+#include "client/cli/clusters_here.h"
 
 static char folder[] = "/tmp/sluice-test-here-XXXXXX";
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/follow.h"
+#include "client/cli/follow.h"
 
 struct screen {
     struct sl_follow follow;

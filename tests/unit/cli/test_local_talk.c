@@ -14,8 +14,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "cli/local_job.h"
-#include "cli/request.h"
+#include "client/cli/local_job.h"
+#include "client/cli/request.h"
 #include "tests/unit/temp_folder.h"
 
 #define TEMPLATE                                                                                                       \

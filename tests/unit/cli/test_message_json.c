@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/message_json.h"
+#include "client/cli/message_json.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 

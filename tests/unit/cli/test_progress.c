@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#include "cli/progress.h"
+#include "client/cli/progress.h"
 
 static const char *render(const struct sl_progress *progress, int width) {
     static char buf[256];

@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/request.h"
-#include "compress/recipe/recipe.h"
+#include "client/cli/request.h"
+#include "engine/compress/recipe/recipe.h"
 
 static char path[] = "/tmp/sluice-test-request-XXXXXX";
 

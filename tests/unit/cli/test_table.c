@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-#include "cli/table.h"
+#include "client/cli/table.h"
 
 static char *print(const struct sl_table *table) {
     char *text = NULL;

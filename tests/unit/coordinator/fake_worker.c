@@ -17,7 +17,7 @@
 #include "base/term.h"
 #include "base/thread.h"
 #include "base/version.h"
-#include "model/model.h"
+#include "engine/model/model.h"
 #include "proto/methods.h"
 
 #define MODEL            "models/demo"

@@ -14,7 +14,7 @@
 #include "proto/sluice/v1/cluster.pb-c.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "rpc/rpc.h"
+#include "net/rpc/rpc.h"
 #include "tests/unit/slowness.h"
 
 enum fake_prefill_mode {

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "fabric/request.h"
+#include "net/fabric/request.h"
 #include "harness.h"
 
 #define DESK_MAX_THREADS 4

@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "fabric/fabric.h"
+#include "net/fabric/fabric.h"
 #include "tests/unit/slowness.h"
 
 // Of fabrics whose peers get lost, which is noticed after three; on a busy machine a thread may have no processor for some hundred ms.

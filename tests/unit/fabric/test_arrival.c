@@ -15,8 +15,8 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/thread.h"
-#include "fabric/core/core.h"
-#include "fabric/ship.h"
+#include "net/fabric/core/core.h"
+#include "net/fabric/ship.h"
 
 enum { BYTES = 3 << 20, PIECE_BYTES = 512 << 10, GUARD_BYTES = 64 << 10, WAIT_MS = 30000 };
 

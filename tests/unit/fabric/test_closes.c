@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "fabric/core/core.h"
+#include "net/fabric/core/core.h"
 
 #define BLOCK_BYTES (2u << 20)
 

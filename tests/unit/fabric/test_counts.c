@@ -13,8 +13,8 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
-#include "fabric/core/ucx.h"
-#include "fabric/fetch.h"
+#include "net/fabric/core/ucx.h"
+#include "net/fabric/fetch.h"
 #include "tests/unit/scarce.h"
 
 #define N_PAGES    256

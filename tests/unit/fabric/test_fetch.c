@@ -4,7 +4,7 @@
  *          here over shm): bytes arrive where they belong and nowhere else, what must not be read is refused, every
  *          ending is told, and nothing is written behind sl_fetch_close().
  */
-#include "fabric/fetch.h"
+#include "net/fabric/fetch.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/thread.h"
-#include "fabric/core/wire.h"
+#include "net/fabric/core/wire.h"
 #include "harness.h"
 #include "tests/unit/running_clock.h"
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fabric/link/crypto.h"
+#include "net/fabric/link/crypto.h"
 
 #define MAX_BYTES ((size_t)70000)
 #define TAG_BYTES 16

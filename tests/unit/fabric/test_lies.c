@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
-#include "fabric/core/core.h"
+#include "net/fabric/core/core.h"
 
 #define BLOCK_BYTES (1u << 20)
 #define GUARD_BYTES 65536

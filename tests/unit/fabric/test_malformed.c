@@ -15,8 +15,8 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
-#include "fabric/core/core.h"
-#include "fabric/grant.h"
+#include "net/fabric/core/core.h"
+#include "net/fabric/grant.h"
 
 #define MIB         (1u << 20)
 #define BLOCK_BYTES (256u << 10)

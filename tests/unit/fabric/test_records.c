@@ -4,7 +4,7 @@
  *          records: the link ends, its receive fails, and of a record that is not as it was sent no byte comes out.
  *
  * Design: two sets of links of this process, and two sockets between them. Bytes of the sender are held until a record is whole, so that
- *         one can be told from the next. All of it over both ways to do AES where there are two (fabric/link/crypto.h). One thread.
+ *         one can be told from the next. All of it over both ways to do AES where there are two (net/fabric/link/crypto.h). One thread.
  */
 #include "harness.h"
 
@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "fabric/link/crypto.h"
-#include "fabric/link/link_internal.h"
+#include "net/fabric/link/crypto.h"
+#include "net/fabric/link/link_internal.h"
 #include "tests/certificates.h"
 
 #define FRAME_BYTES  ((size_t)128 << 10) // eight records, behind one of its header

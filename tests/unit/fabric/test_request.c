@@ -3,7 +3,7 @@
  * Purpose: requests between two fabrics of one process, and of two where one is killed: replies arrive whole and with whoever
  *          asked, every ending is told, nothing is written behind an end, and nothing is left behind.
  */
-#include "fabric/request.h"
+#include "net/fabric/request.h"
 
 #include <signal.h>
 #include <stdio.h>

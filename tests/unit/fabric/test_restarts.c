@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
-#include "fabric/fetch.h"
+#include "net/fabric/fetch.h"
 #include "tests/unit/running_clock.h"
 
 #define N_GRANTS     6

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "fabric/ship.h"
+#include "net/fabric/ship.h"
 
 #define N_THREADS   3
 #define N_SHIPS     16 // of each

@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "fabric/core/wire.h"
-#include "fabric/link/link.h"
+#include "net/fabric/core/wire.h"
+#include "net/fabric/link/link.h"
 #include "tests/certificates.h"
 
 #define MIB    (1u << 20)

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "job/error_statistics.h"
+#include "engine/job/error_statistics.h"
 
 static const struct sl_error_statistics made = {.n_layers = 2,
                                                 .evicted_attention = {0.25f, 0},

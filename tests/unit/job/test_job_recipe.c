@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/plan/plan.h"
-#include "job/job_recipe.h"
+#include "engine/compress/plan/plan.h"
+#include "engine/job/job_recipe.h"
 
 #define ARENA_BYTES ((size_t)4 << 20)
 

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#include "job/job_request.h"
+#include "engine/job/job_request.h"
 
 static void test_sampling_survives_its_message(void **state) {
     (void)state;

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "job/slot_statistics.h"
+#include "engine/job/slot_statistics.h"
 
 #define ARENA_BYTES ((size_t)4 << 20)
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "kvcache/capsule.h"
+#include "engine/kvcache/capsule.h"
 
 #define ARENA_BYTES ((size_t)32 << 20)
 

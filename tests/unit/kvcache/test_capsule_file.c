@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: kvcache/capsule_file.h: what is written is what is read, and no damage goes unnoticed.
+// Purpose: engine/kvcache/capsule_file.h: what is written is what is read, and no damage goes unnoticed.
 #include "fixture.h"
 
 #include <unistd.h>
 
-#include "kvcache/capsule_file.h"
+#include "engine/kvcache/capsule_file.h"
 #include "tests/unit/capsule_body.h"
 
 static char path[] = "/tmp/sluice-capsule-XXXXXX";

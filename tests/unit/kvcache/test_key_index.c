@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: layouts of key indexes: sizes by hand, alignment, and what is refused.
-#include "kvcache/key_index.h"
+#include "engine/kvcache/key_index.h"
 #include "tests/unit/kvcache/fixture.h"
 
 static void test_key_index_layout_has_the_sizes_of_the_drawing(void **state) {

@@ -13,9 +13,9 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "kvcache/capsule.h"
+#include "engine/kvcache/capsule.h"
 #include "kvstore/memory/room.h"
-#include "tensor/cpu/tiers.h"
+#include "engine/tensor/cpu/tiers.h"
 
 #define MAX_PROMPT 1024
 

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "rpc/rpc.h"
+#include "net/rpc/rpc.h"
 #include "tests/unit/slowness.h"
 #include "tests/unit/temp_folder.h"
 

@@ -22,7 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "options/exit.h"
+#include "base/options/exit.h"
 #include "tests/unit/slowness.h"
 #include "tests/unit/temp_folder.h"
 

@@ -13,11 +13,11 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "fabric/fetch.h"
-#include "offload/annex/near.h"
+#include "net/fabric/fetch.h"
+#include "engine/offload/annex/near.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "rpc/rpc.h"
+#include "net/rpc/rpc.h"
 
 #define N_TOKENS    300 // 128 in a first segment, the rest, with a partial page, in a second
 #define N_FIRST     128

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "lab/eval_model.h"
-#include "tensor/cpu/tiers.h"
+#include "engine/tensor/cpu/tiers.h"
 
 struct model_fixture {
     struct sl_eval_model m;

@@ -15,9 +15,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "libsluice/sluice.h"
+#include "client/libsluice/sluice.h"
 #include "proto/methods.h"
-#include "rpc/rpc.h"
+#include "net/rpc/rpc.h"
 
 static struct {
     int32_t code; // the job's

@@ -17,9 +17,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "libsluice/sluice.h"
+#include "client/libsluice/sluice.h"
 #include "proto/methods.h"
-#include "rpc/rpc.h"
+#include "net/rpc/rpc.h"
 
 #define N_TOKENS 12
 #define BREAK_AT 5

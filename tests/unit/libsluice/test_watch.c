@@ -19,11 +19,11 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "libsluice/sluice.h"
+#include "client/libsluice/sluice.h"
 #include "proto/methods.h"
-#include "rpc/rpc.h"
+#include "net/rpc/rpc.h"
 #include "tests/unit/running_clock.h"
-#include "text/tokenizer/tokenizer.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 #define N_EVENTS 20 // of the job; the last one is Finished
 

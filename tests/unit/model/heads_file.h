@@ -2,8 +2,8 @@
 // Purpose: model folders with retaining heads for tests: a copy of a golden model and a file of invented heads.
 #pragma once
 
-#include "model/model.h"
-#include "tensor/half.h"
+#include "engine/model/model.h"
+#include "engine/tensor/half.h"
 #include "tests/unit/temp_folder.h"
 
 #define GQA             "tests/golden/llama/gqa" // 3 layers, 6 heads over 2 of 16, hidden 48, vocabulary 160

@@ -4,8 +4,8 @@
 
 #include <stdlib.h>
 
-#include "tensor/cpu/device.h"
-#include "tensor/cpu/tiers.h"
+#include "engine/tensor/cpu/device.h"
+#include "engine/tensor/cpu/tiers.h"
 #include "watch.h"
 
 #define RUN_ROWS        64

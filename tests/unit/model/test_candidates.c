@@ -13,8 +13,8 @@
 #include <cmocka.h>
 
 #include "base/hash.h"
-#include "model/sampler.h"
-#include "tensor/cpu/tiers.h"
+#include "engine/model/sampler.h"
+#include "engine/tensor/cpu/tiers.h"
 
 enum { N = 3000, MAX_HISTORY = 400 };
 

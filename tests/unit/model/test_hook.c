@@ -9,9 +9,9 @@
 #include <cmocka.h>
 
 #include "heads_file.h"
-#include "model/safetensors.h"
+#include "engine/model/safetensors.h"
 #include "run_model.h"
-#include "tensor/cpu/tiers.h"
+#include "engine/tensor/cpu/tiers.h"
 
 #define Q_DIM  (GQA_HEADS * GQA_HEAD_DIM)
 #define HIDDEN 48

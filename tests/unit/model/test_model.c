@@ -7,11 +7,11 @@
 
 #include <cmocka.h>
 
-#include "model/model.h"
-#include "model/model_internal.h"
+#include "engine/model/model.h"
+#include "engine/model/model_internal.h"
 #include "run_model.h"
-#include "tensor/cpu/device.h"
-#include "tensor/cpu/tiers.h"
+#include "engine/tensor/cpu/device.h"
+#include "engine/tensor/cpu/tiers.h"
 #include "tests/unit/temp_folder.h"
 #include "watch.h"
 

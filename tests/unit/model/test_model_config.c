@@ -8,8 +8,8 @@
 
 #include <math.h>
 
-#include "model/families.h"
-#include "model/model.h"
+#include "engine/model/families.h"
+#include "engine/model/model.h"
 #include "tests/unit/temp_folder.h"
 
 #define REQUIRED                                                                                                       \

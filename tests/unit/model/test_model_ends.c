@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "model/model.h"
+#include "engine/model/model.h"
 #include "tests/unit/temp_folder.h"
 
 #define REQUIRED                                                                                                       \

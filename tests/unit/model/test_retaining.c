@@ -9,8 +9,8 @@
 
 #include "heads_file.h"
 #include "run_model.h"
-#include "tensor/cpu/device.h"
-#include "tensor/cpu/tiers.h"
+#include "engine/tensor/cpu/device.h"
+#include "engine/tensor/cpu/tiers.h"
 
 #define N_ROWS 40
 
@@ -92,7 +92,7 @@ static void test_importance_is_the_formula_on_projections_before_rope(void **sta
         heads_write(&folder, (struct heads_file){.dtype = dtype});
         for (const char *const *tier = sl_ops_tiers(); *tier != NULL; tier++) {
             struct run_model run = run_start(folder.path, *tier, SL_POSITION_SLOT); // holds keys before RoPE
-            // with bf16 weights a tier may round what it multiplies them by to 8 bits: tensor/ops.h, Precision
+            // with bf16 weights a tier may round what it multiplies them by to 8 bits: engine/tensor/ops.h, Precision
             struct log log = {.check = true, .tolerance = dtype == SL_BF16 ? 3e-2 : 1e-4};
             read_logged(&run, &log, (int[]){N_ROWS - 3, 3}, 2);
             float least = INFINITY, most = -INFINITY;

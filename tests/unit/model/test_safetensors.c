@@ -8,7 +8,7 @@
 
 #include <sys/stat.h>
 
-#include "model/safetensors.h"
+#include "engine/model/safetensors.h"
 #include "tests/unit/temp_folder.h"
 
 #define FILE_NAME "model.safetensors"

@@ -10,8 +10,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "model/tensors.h"
-#include "tensor/half.h"
+#include "engine/model/tensors.h"
+#include "engine/tensor/half.h"
 
 #define N_BLOCKS 3
 

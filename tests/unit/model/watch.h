@@ -2,7 +2,7 @@
 // Purpose: for tests of the forward pass: its loop with something to see or to do in every layer.
 #pragma once
 
-#include "model/forward.h"
+#include "engine/model/forward.h"
 
 struct watch {
     // Behind the attention of every input; a status other than SL_OK ends the pass. May be NULL.

@@ -15,10 +15,10 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "node/inbound.h"
-#include "node/verifier.h"
-#include "runtime/transfer.h"
-#include "tensor/cuda/emu/emulator.h"
+#include "net/node/inbound.h"
+#include "net/node/verifier.h"
+#include "engine/runtime/transfer.h"
+#include "engine/tensor/cuda/emu/emulator.h"
 
 #define BYTES    ((size_t)2 << 20)
 #define BODY     ((size_t)700000)

@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
-#include "node/direct.h"
-#include "tensor/cuda/emulated/driver.h"
-#include "tensor/cuda/table/device.h"
+#include "net/node/direct.h"
+#include "engine/tensor/cuda/emulated/driver.h"
+#include "engine/tensor/cuda/table/device.h"
 
 #define BYTES ((size_t)2 << 20)
 

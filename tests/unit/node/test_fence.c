@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "node/fence.h"
+#include "net/node/fence.h"
 
 static void test_fence_takes_the_highest_term(void **state) {
     (void)state;

@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "node/adopt.h"
-#include "node/inbound.h"
+#include "net/node/adopt.h"
+#include "net/node/inbound.h"
 
 #define ARENA_BYTES ((size_t)4 << 20)
 #define LEASE_MS    400

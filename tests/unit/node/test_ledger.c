@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "node/ledger.h"
+#include "net/node/ledger.h"
 
 #define ARENA_BYTES ((size_t)4 << 20)
 #define N_THREADS   4

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "node/room.h"
+#include "net/node/room.h"
 
 #define MIB INT64_C(1048576)
 #define GIB (1024 * MIB)

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "node/staged.h"
+#include "net/node/staged.h"
 
 static const char *reason_of(const struct sl_direct_means *means) {
     static char text[128];

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "node/watch.h"
+#include "net/node/watch.h"
 
 #define MS    SL_NS_PER_MS
 #define STALL (1000 * MS)

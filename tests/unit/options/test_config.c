@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "options/config.h"
+#include "base/options/config.h"
 
 struct config {
     const char *name;

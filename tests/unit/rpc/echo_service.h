@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a service for the tests of rpc/, made of messages of the contract.
+ * Purpose: a service for the tests of net/rpc/, made of messages of the contract.
  *
  *   /test.Echo/Get    JobRequest -> Job            the same id; ids with a meaning: "fail" answers STALE with a text,
  *                                                  "silent" sends no reply, "other" one of another type, "wait" blocks until
@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "proto/sluice/v1/inference.pb-c.h"
-#include "rpc/rpc_standard.h"
+#include "net/rpc/rpc_standard.h"
 
 extern const struct sl_rpc_method echo_get, echo_watch, echo_chat, echo_relay, echo_follow;
 extern const struct sl_rpc_service echo_service;

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""A foreign gRPC client against rpc/: health, reflection (v1 and v1alpha) and a bidirectional method.
+"""A foreign gRPC client against net/rpc/: health, reflection (v1 and v1alpha) and a bidirectional method.
 
 usage: reflection_test.py ECHO_SERVER PROTOC PROTO_DIR OUT_DIR
 """

@@ -15,8 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "rpc/rpc_internal.h"
-#include "rpc/rpc_selfcheck.h"
+#include "net/rpc/rpc_internal.h"
+#include "net/rpc/rpc_selfcheck.h"
 #include "tests/unit/rpc/echo_service.h"
 
 enum { LIMIT = 256, CEILING = LIMIT - LIMIT / 4, FLOOD = 300, CALL_MS = 5000 };

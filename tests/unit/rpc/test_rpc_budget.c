@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-#include "rpc/rpc_internal.h"
+#include "net/rpc/rpc_internal.h"
 #include "tests/unit/rpc/echo_service.h"
 
 #define MIB (INT64_C(1) << 20)

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "rpc/rpc_internal.h"
+#include "net/rpc/rpc_internal.h"
 
 static void test_status_survives_the_round_trip(void **state) {
     (void)state;

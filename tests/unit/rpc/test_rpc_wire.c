@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "rpc/rpc_wire.h"
+#include "net/rpc/rpc_wire.h"
 #include "tests/unit/rpc/echo_service.h"
 
 #define SPAN(text)                                                                                                     \

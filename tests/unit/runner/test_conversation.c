@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "job/job_recipe.h"
-#include "runner/local.h"
+#include "engine/job/job_recipe.h"
+#include "engine/runner/local.h"
 
 #define N_DOCUMENT 400
 #define N_QUESTION 30

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runner/local.h"
+#include "engine/runner/local.h"
 
 #define CONFIG                                                                                                         \
     "{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 256, \"intermediate_size\": 704, "                   \

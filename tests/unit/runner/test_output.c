@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runner/output.h"
+#include "engine/runner/output.h"
 
 struct fixture {
     struct sl_tokenizer *tokenizer;

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "job/job_recipe.h"
-#include "kvcache/capsule.h"
-#include "runner/reading.h"
+#include "engine/job/job_recipe.h"
+#include "engine/kvcache/capsule.h"
+#include "engine/runner/reading.h"
 #include "tests/unit/capsule_body.h"
 
 #define MAX_TOKENS  640

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runner/local_internal.h"
+#include "engine/runner/local_internal.h"
 
 #define N_PROMPT 700
 #define N_ANSWER 12

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plugin that finds no driver; its interface is another one where FAKE_ABI says so.
-#include "tensor/plugin.h"
+#include "engine/tensor/plugin.h"
 
 #ifndef FAKE_ABI
 #define FAKE_ABI SL_PLUGIN_ABI

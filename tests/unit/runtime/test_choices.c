@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/runtime.h"
+#include "engine/runtime/runtime.h"
 
 enum { ROWS = 67 };
 

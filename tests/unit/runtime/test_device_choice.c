@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which device a word opens, and what is said where there is none. The loader finds a plugin here that finds no driver.
-#include "runtime/device_choice.h"
+#include "engine/runtime/device_choice.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/runtime.h"
+#include "engine/runtime/runtime.h"
 
 static void test_device_choice_knows_its_words(void **state) {
     static const struct {

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "runtime/transfer.h"
-#include "tensor/half.h"
+#include "engine/runtime/transfer.h"
+#include "engine/tensor/half.h"
 #include "tests/unit/capsule_body.h"
 
 enum { LAYERS = 2, HEADS = 3, DIM = 64, SLOTS = 700, STATES = 2 };
@@ -80,7 +80,7 @@ static void *make_scores(const struct sl_runtime *r) {
     return there;
 }
 
-// What eviction and packing do to a layer (compress/evict), with scores that are given.
+// What eviction and packing do to a layer (engine/compress/evict), with scores that are given.
 static void compress_layer(const struct sl_runtime *r, struct sl_session *session, int layer, float *scores,
                            uint32_t *keep) {
     static const uint32_t n_kept[HEADS] = {300, 64, 699};

@@ -8,8 +8,8 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "runtime/loading.h"
-#include "runtime/runtime.h"
+#include "engine/runtime/loading.h"
+#include "engine/runtime/runtime.h"
 
 struct heard {
     _Atomic int n;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is said of a plugin that is not there, or is another version's. argv: the folder of the test's plugins.
-#include "runtime/plugin.h"
+#include "engine/runtime/plugin.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

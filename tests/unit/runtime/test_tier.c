@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "runtime/runtime.h"
-#include "tensor/cpu/tiers.h"
+#include "engine/runtime/runtime.h"
+#include "engine/tensor/cpu/tiers.h"
 
 static const char *folder; // of tools/golden_gguf.py
 

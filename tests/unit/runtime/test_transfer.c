@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "runtime/transfer.h"
-#include "tensor/ranks/internal.h"
+#include "engine/runtime/transfer.h"
+#include "engine/tensor/ranks/internal.h"
 #include "tests/unit/capsule_body.h"
 
 enum { LAYERS = 3, HEADS = 2, DIM = 64 };

@@ -154,12 +154,12 @@ class Environment(unittest.TestCase):
         names = set()
         for program in ("coordinator", "prefill", "decode", "kvstore", "gateway"):
             names |= {option["name"] for option in json.loads(run("--describe", program=f"sluice-{program}").stdout)["options"]}
-        with open("options/environment.c", encoding="utf-8") as file:
+        with open("base/options/environment.c", encoding="utf-8") as file:
             table = re.search(r"of_servers\[\] = \{(.*?)\};", file.read(), re.S).group(1)
         self.assertEqual(sorted(re.findall(r'"([a-z-]+)"', table)), sorted(names))
         with open("docs/OPERATIONS.md", encoding="utf-8") as file:
             page = file.read()
-        with open("options/environment.c", encoding="utf-8") as file:
+        with open("base/options/environment.c", encoding="utf-8") as file:
             table = re.search(r"of_tool\[\] = \{(.*?)\};", file.read(), re.S).group(1)
         for name in re.findall(r'"([a-z-]+)"', table):
             self.assertIn("`SLUICE_" + name.upper().replace("-", "_") + "`", page)
@@ -286,7 +286,7 @@ sluice-decode:
 
     def test_the_lists_of_programs_and_of_what_they_take_are_whole(self):
         programs = every_program()
-        with open("options/environment.c", encoding="utf-8") as file:
+        with open("base/options/environment.c", encoding="utf-8") as file:
             page = file.read()
         names, options = (sorted(re.findall(r'"([a-z -]+)"', re.search(table + r"\[\] = \{(.*?)\};", page, re.S).group(1)))
                           for table in ("programs", "of_commands"))

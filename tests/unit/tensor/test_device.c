@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The processors as a device: what tensor/device.h promises of every filling, and that of this one work is done on return.
+// The processors as a device: what engine/tensor/device.h promises of every filling, and that of this one work is done on return.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

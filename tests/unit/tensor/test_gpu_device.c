@@ -10,11 +10,11 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "tensor/cpu/tiers.h"
-#include "tensor/cuda/dense/launch.h"
-#include "tensor/cuda/emu/emulator.h"
-#include "tensor/cuda/emulated/driver.h"
-#include "tensor/cuda/table/ops.h"
+#include "engine/tensor/cpu/tiers.h"
+#include "engine/tensor/cuda/dense/launch.h"
+#include "engine/tensor/cuda/emu/emulator.h"
+#include "engine/tensor/cuda/emulated/driver.h"
+#include "engine/tensor/cuda/table/ops.h"
 
 static struct sl_device *open_device(void) {
     struct sl_device *device;

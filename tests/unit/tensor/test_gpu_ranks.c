@@ -9,11 +9,11 @@
 
 #include <cmocka.h>
 
-#include "tensor/cpu/tiers.h"
-#include "tensor/cuda/emu/emulator.h"
-#include "tensor/cuda/emulated/driver.h"
-#include "tensor/cuda/table/ops.h"
-#include "tensor/ranks/internal.h"
+#include "engine/tensor/cpu/tiers.h"
+#include "engine/tensor/cuda/emu/emulator.h"
+#include "engine/tensor/cuda/emulated/driver.h"
+#include "engine/tensor/cuda/table/ops.h"
+#include "engine/tensor/ranks/internal.h"
 
 #define RANKS 2
 

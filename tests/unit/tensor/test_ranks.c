@@ -11,9 +11,9 @@
 #include <cmocka.h>
 
 #include "base/hash.h"
-#include "tensor/cpu/device.h"
-#include "tensor/cpu/tiers.h"
-#include "tensor/ranks/ranks.h"
+#include "engine/tensor/cpu/device.h"
+#include "engine/tensor/cpu/tiers.h"
+#include "engine/tensor/ranks/ranks.h"
 #include "tests/stream.h"
 
 #define MOST_RANKS 5

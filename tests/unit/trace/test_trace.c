@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "trace/trace.h"
+#include "net/trace/trace.h"
 
 static const char *const known = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 

@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "tests/replaced_file.h"
-#include "trust/api_keys.h"
+#include "net/trust/api_keys.h"
 
 // SHA-256 of "one" and of "two" (sha256sum).
 #define ONE "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed"

@@ -11,8 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "trust/identity.h"
-#include "trust/tls_files.h"
+#include "net/trust/identity.h"
+#include "net/trust/tls_files.h"
 
 static void test_identities(void **state) {
     (void)state;

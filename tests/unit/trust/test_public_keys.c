@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "tests/web_tokens.h"
-#include "trust/public_keys.h"
+#include "net/trust/public_keys.h"
 
 static char *public_of(EVP_PKEY *key) {
     assert_non_null(key);

@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "tests/unit/scarce.h"
 #include "tests/unit/temp_folder.h"
-#include "trust/revocation.h"
+#include "net/trust/revocation.h"
 
 #define DEADLINE_MS 10000
 

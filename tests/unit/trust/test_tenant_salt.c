@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "tests/unit/temp_folder.h"
-#include "trust/tenant_salt.h"
+#include "net/trust/tenant_salt.h"
 
 static struct sl_salt_secret open_secret(const char *path, bool has_certificates) {
     struct sl_salt_secret secret = {0};

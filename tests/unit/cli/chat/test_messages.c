@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/chat/messages.h"
+#include "client/cli/chat/messages.h"
 
 static void add_document(struct sl_messages *messages, const char *text) {
     struct sl_error err = {0};

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "cli/pull/index.h"
+#include "client/cli/pull/index.h"
 #include "tests/unit/temp_folder.h"
 
 // pip's variables as a test wants them; NULL: none. Files of this machine do not count: PIP_CONFIG_FILE is read last.

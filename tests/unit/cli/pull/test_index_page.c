@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/pull/index.h"
+#include "client/cli/pull/index.h"
 
 #define DIGEST "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 

@@ -7,7 +7,7 @@
 // clang-format on
 
 #include "drive.h"
-#include "tensor/cpu/tiers.h"
+#include "engine/tensor/cpu/tiers.h"
 #include "tests/stream.h"
 
 #include <math.h>

@@ -7,8 +7,8 @@
  */
 #pragma once
 
-#include "compress/evict/compressor.h"
-#include "compress/plan/plan.h"
+#include "engine/compress/evict/compressor.h"
+#include "engine/compress/plan/plan.h"
 
 enum drive_stream { DRIVE_Q = 1, DRIVE_K = 2, DRIVE_V = 3, DRIVE_IMPORTANCE = 4 };
 

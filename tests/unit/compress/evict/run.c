@@ -13,8 +13,8 @@
 #include <string.h>
 
 #include "drive.h"
-#include "tensor/cpu/device.h"
-#include "tensor/cpu/tiers.h"
+#include "engine/tensor/cpu/device.h"
+#include "engine/tensor/cpu/tiers.h"
 
 static int query_heads(const struct run *run) {
     return run->geometry.n_kv_heads * run->group;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: prefill and decode without a model, for tests: invented Q, K and V of prompt and steps go through the real
- *          ops, session, compressor and retriever, as model/model.h's hooks would have it.
+ *          ops, session, compressor and retriever, as engine/model/model.h's hooks would have it.
  *
  * The inputs are those of tools/golden_methods.py: drive_value() over (seed, stream, index); queries (next_q, too) of
  * head h in layer l are scaled by (1 + (h + 2 l) mod 4) / 2. All are exact in f16. For drive.h's inputs see drive.h.
  */
 #pragma once
 
-#include "compress/evict/compressor.h"
-#include "compress/plan/plan.h"
-#include "offload/retriever/local_retriever.h"
+#include "engine/compress/evict/compressor.h"
+#include "engine/compress/plan/plan.h"
+#include "engine/offload/retriever/local_retriever.h"
 
 enum run_stream { RUN_Q = 1, RUN_K = 2, RUN_V = 3, RUN_NEXT_Q = 4, RUN_CIS_HIGH = 5, RUN_CIS_LOW = 6 };
 enum run_pass { RUN_CHUNK, RUN_LAST, RUN_STEP };

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "drive.h"
-#include "kvcache/capsule.h"
+#include "engine/kvcache/capsule.h"
 #include "tests/one_head.h"
 #include "tests/unit/capsule_body.h"
 #include "tests/unit/scarce.h"

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "drive.h"
-#include "tensor/cpu/device.h"
+#include "engine/tensor/cpu/device.h"
 
 #define N_SLOTS 400
 #define D       16

@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/plan/budget.h"
+#include "engine/compress/plan/budget.h"
 #include "dense.h"
-#include "kvcache/capsule.h"
+#include "engine/kvcache/capsule.h"
 
 #define N_LAYERS 2
 

@@ -147,7 +147,7 @@ static void check_bytes(const char *path, const char *line, const struct drive *
     }
 }
 
-// The one test that looks into a page: the layout of kvcache/page.h is what goes over the wire.
+// The one test that looks into a page: the layout of engine/kvcache/page.h is what goes over the wire.
 static void test_quantized_pages_have_the_layout_of_kivi(void **state) {
     (void)state;
     const char *path = FOLDER "kivi.txt";

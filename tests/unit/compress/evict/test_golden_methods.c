@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "run.h"
-#include "tensor/cpu/tiers.h"
+#include "engine/tensor/cpu/tiers.h"
 #include "tests/one_head.h"
 
 #define FOLDER "tests/golden/compress/"

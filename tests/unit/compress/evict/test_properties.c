@@ -14,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/recipe/recipe.h"
+#include "engine/compress/recipe/recipe.h"
 #include "drive.h"
-#include "kvcache/capsule.h"
+#include "engine/kvcache/capsule.h"
 #include "tests/unit/capsule_body.h"
 
 static const char *pick(const char *const *words, int n) {

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "run.h"
-#include "tensor/cpu/device.h"
+#include "engine/tensor/cpu/device.h"
 
 #define N_PROMPT 700
 #define SINKS    5

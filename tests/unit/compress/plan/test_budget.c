@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/plan/budget.h"
+#include "engine/compress/plan/budget.h"
 
 static int64_t sum_of(const int64_t *shares, int n) {
     int64_t sum = 0;

@@ -12,11 +12,11 @@
 #include <string.h>
 
 #include "base/arena.h"
-#include "compress/plan/budget.h"
-#include "compress/plan/plan.h"
-#include "compress/recipe/recipe.h"
-#include "kvcache/capsule.h"
-#include "tensor/ops.h"
+#include "engine/compress/plan/budget.h"
+#include "engine/compress/plan/plan.h"
+#include "engine/compress/recipe/recipe.h"
+#include "engine/kvcache/capsule.h"
+#include "engine/tensor/ops.h"
 
 static const struct sl_kv_geometry geometry = {.n_layers = 4, .n_kv_heads = 2, .head_dim = 64};
 

@@ -14,9 +14,9 @@
 #include <stdlib.h>
 
 #include "base/arena.h"
-#include "compress/plan/plan.h"
-#include "compress/recipe/recipe.h"
-#include "kvcache/capsule.h"
+#include "engine/compress/plan/plan.h"
+#include "engine/compress/recipe/recipe.h"
+#include "engine/kvcache/capsule.h"
 
 #define MILLION  ((int64_t)1 << 20)
 #define N_LAYERS 32

@@ -9,7 +9,7 @@
 
 #include "round_trip.h"
 
-#include "compress/recipe/internal.h"
+#include "engine/compress/recipe/internal.h"
 
 struct sl_recipe parsed_recipe(const char *text) {
     struct sl_recipe recipe;

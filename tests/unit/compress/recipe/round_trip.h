@@ -2,7 +2,7 @@
 // Purpose: that text and struct are two forms of one recipe, field by field, for tests.
 #pragma once
 
-#include "compress/recipe/recipe.h"
+#include "engine/compress/recipe/recipe.h"
 
 // Fails the test on any error.
 struct sl_recipe parsed_recipe(const char *text);

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/recipe/internal.h"
+#include "engine/compress/recipe/internal.h"
 
 struct refusal {
     const char *text;

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/recipe/recipe.h"
+#include "engine/compress/recipe/recipe.h"
 
 static char page[1 << 16];
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/recipe/internal.h"
+#include "engine/compress/recipe/internal.h"
 #include "round_trip.h"
 
 static void test_recipe_parses_every_axis_of_eviction(void **state) {

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "rpc/rpc.h"
+#include "net/rpc/rpc.h"
 
 #define FAKE_ETCD_PREFIX     "/test"
 #define FAKE_ETCD_LIST_BYTES 128

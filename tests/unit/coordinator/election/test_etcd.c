@@ -17,7 +17,7 @@
 #include "coordinator/election/etcd.h"
 #include "coordinator/election/etcd_reply.h"
 #include "proto/methods.h"
-#include "rpc/rpc.h"
+#include "net/rpc/rpc.h"
 #include "tests/unit/coordinator/election/fake_etcd.h"
 
 // ---- replies ---------------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@
 
 #include "base/clock.h"
 #include "coordinator/jobs/request.h"
-#include "job/job_chat.h"
-#include "text/chat/chat_internal.h"
+#include "engine/job/job_chat.h"
+#include "engine/text/chat/chat_internal.h"
 
 #define MODEL "models/demo"
 

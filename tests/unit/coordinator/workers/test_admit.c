@@ -12,7 +12,7 @@
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/version.h"
-#include "compress/plan/plan.h"
+#include "engine/compress/plan/plan.h"
 #include "coordinator/workers/admit.h"
 #include "tests/unit/scarce.h"
 

@@ -18,7 +18,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
-#include "fabric/link/link_internal.h"
+#include "net/fabric/link/link_internal.h"
 #include "tests/certificates.h"
 
 #define N_FRAMES   24

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "fabric/fetch.h"
+#include "net/fabric/fetch.h"
 #include "kvstore/annexes/annexes.h"
 
 #define ARENA_BYTES ((size_t)8 << 20)

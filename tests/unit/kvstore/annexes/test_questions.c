@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "fabric/request.h"
+#include "net/fabric/request.h"
 #include "kvstore/annexes/questions.h"
 
 #define ARENA_BYTES ((size_t)1 << 20)

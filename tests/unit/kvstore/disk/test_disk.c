@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "kvstore/disk/disk.h"
-#include "node/watch.h"
+#include "net/node/watch.h"
 #include "tests/unit/kvstore/disk/faults.h"
 #include "tests/unit/scarce.h"
 

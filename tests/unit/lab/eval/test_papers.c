@@ -12,8 +12,8 @@
 #include <glob.h>
 #include <string.h>
 
-#include "compress/plan/plan.h"
-#include "compress/recipe/recipe.h"
+#include "engine/compress/plan/plan.h"
+#include "engine/compress/recipe/recipe.h"
 #include "lab/eval/tasks/plan.h"
 
 #define PAPERS "lab/eval/papers/*.json"

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "job/job_recipe.h"
+#include "engine/job/job_recipe.h"
 #include "lab/measure/attention_profile.h"
 #include "lab/measure/fidelity.h"
 #include "lab/measure/perplexity.h"

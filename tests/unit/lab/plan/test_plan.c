@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/recipe/recipe.h"
+#include "engine/compress/recipe/recipe.h"
 #include "lab/plan/play.h"
 #include "lab/plan/sizing.h"
 #include "lab/plan/speed.h"

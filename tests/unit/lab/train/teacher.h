@@ -4,8 +4,8 @@
 
 #include "lab/train/example.h"
 #include "lab/train/heads_file.h"
-#include "tensor/cpu/device.h"
-#include "tensor/cpu/tiers.h"
+#include "engine/tensor/cpu/device.h"
+#include "engine/tensor/cpu/tiers.h"
 #include "tests/unit/temp_folder.h"
 
 #define TEST_TEACHER_ROWS   96

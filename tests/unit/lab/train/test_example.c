@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "tensor/cpu/tiers.h"
-#include "tensor/half.h"
+#include "engine/tensor/cpu/tiers.h"
+#include "engine/tensor/half.h"
 #include "tests/unit/lab/train/teacher.h"
 #include "tests/unit/model/watch.h"
 

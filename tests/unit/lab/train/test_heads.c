@@ -12,8 +12,8 @@
 #include <cmocka.h>
 
 #include "lab/train/heads.h"
-#include "tensor/cpu/tiers.h"
-#include "tensor/half.h"
+#include "engine/tensor/cpu/tiers.h"
+#include "engine/tensor/half.h"
 #include "tests/stream.h"
 
 #define LAYERS   2

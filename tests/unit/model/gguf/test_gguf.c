@@ -10,12 +10,12 @@
 #include <limits.h>
 #include <sys/stat.h>
 
-#include "model/gguf/document.h"
-#include "model/model_internal.h"
+#include "engine/model/gguf/document.h"
+#include "engine/model/model_internal.h"
 #include "tests/gguf_file.h"
 #include "tests/unit/scarce.h"
 #include "tests/unit/temp_folder.h"
-#include "text/tokenizer/tokenizer.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 #define LLAMA                                                                                                          \
     "s general.architecture llama\nu llama.block_count 1\nu llama.embedding_length 32\nu llama.feed_forward_length "   \

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include <limits.h>
 
-#include "model/model.h"
+#include "engine/model/model.h"
 #include "tests/gguf_file.h"
 #include "tests/unit/temp_folder.h"
 

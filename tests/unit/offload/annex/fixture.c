@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see fixture.h.
 #include "fixture.h"
-#include "tensor/cpu/tiers.h"
+#include "engine/tensor/cpu/tiers.h"
 #include "tests/one_head.h"
 
 #include <math.h>

@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "offload/annex/annex_internal.h"
+#include "engine/offload/annex/annex_internal.h"
 
 #define FIRST_LANE 3 // of the fixture's lanes
 
@@ -51,7 +51,7 @@ struct sl_annex *make_annex(struct lanes *lanes, const struct make *make);
 
 void random_query(struct lanes *lanes, float *q); // [d] small integers
 
-// Key index values K^ of channel c of token j as kvcache/key_index.h has them, from what the pages of the segment stand for.
+// Key index values K^ of channel c of token j as engine/kvcache/key_index.h has them, from what the pages of the segment stand for.
 void read_scanned(const struct sl_annex *annex, int lane, float *k_out); // [n_tokens][d]
 
 // What the search must find: tokens_out [topk], ascending. Returns how many.

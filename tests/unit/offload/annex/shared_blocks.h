@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "tensor/device.h"
+#include "engine/tensor/device.h"
 
 struct shared_blocks {
     struct sl_device device; // first: entries are told of it

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "offload/annex/source.h"
+#include "engine/offload/annex/source.h"
 
 #define MAX_SHARES_MADE 4
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of offload/annex/annex.c, segment.c and lanes.c: what is kept, what is given back, and what is refused.
+// Tests of engine/offload/annex/annex.c, segment.c and lanes.c: what is kept, what is given back, and what is refused.
 #include <math.h>
 
 #include "fixture.h"

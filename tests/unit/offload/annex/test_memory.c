@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of offload/annex/near_memory.c: an asker that believes what it is told always has the right rows in its places.
+// Tests of engine/offload/annex/near_memory.c: an asker that believes what it is told always has the right rows in its places.
 #include "fixture.h"
-#include "offload/annex/near_internal.h"
-#include "offload/annex/source.h"
-#include "tensor/cpu/tiers.h"
+#include "engine/offload/annex/near_internal.h"
+#include "engine/offload/annex/source.h"
+#include "engine/tensor/cpu/tiers.h"
 #include "tests/unit/scarce.h"
 
 enum { D = 8, LANES = 2, N = 1500, CHANNELS = 4 };

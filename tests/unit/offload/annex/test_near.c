@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of offload/annex/near_wire.c, near_serve.c and local_source.c: every kind of question, and bytes that are none.
+// Tests of engine/offload/annex/near_wire.c, near_serve.c and local_source.c: every kind of question, and bytes that are none.
 #include <math.h>
 
 #include "fixture.h"
-#include "offload/annex/source.h"
+#include "engine/offload/annex/source.h"
 #include "tests/unit/offload/annex/shared_blocks.h"
 
 enum { MAX_REQUEST = 1 << 16 };

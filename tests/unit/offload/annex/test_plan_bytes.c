@@ -7,10 +7,10 @@
 
 #include <cmocka.h>
 
-#include "compress/plan/plan.h"
-#include "offload/annex/annex.h"
+#include "engine/compress/plan/plan.h"
+#include "engine/offload/annex/annex.h"
 
-// The segments of adjacent lanes [first, first + n) as prefill ships them (offload/prefill/offload.h), and the blocks of those that
+// The segments of adjacent lanes [first, first + n) as prefill ships them (net/offload/prefill/offload.h), and the blocks of those that
 // are on their way together.
 static size_t share_bytes(const struct sl_plan *plan, int first, int n, size_t *blocks_out) {
     int64_t end = 0, full = plan->n_prompt / SL_PAGE_SLOTS * SL_PAGE_SLOTS;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/annex/row_places.h"
+#include "engine/offload/annex/row_places.h"
 
 #define N_PLACES 40
 #define N_TOKENS 120

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of offload/annex/search.c: whatever the formats, cuts, shares and company, the tokens that sorting all scores gives.
+// Tests of engine/offload/annex/search.c: whatever the formats, cuts, shares and company, the tokens that sorting all scores gives.
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>

@@ -9,10 +9,10 @@
 #include <stdbool.h>
 
 #include "base/arena.h"
-#include "fabric/fetch.h"
-#include "offload/annex/near.h"
+#include "net/fabric/fetch.h"
+#include "engine/offload/annex/near.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "rpc/rpc.h"
+#include "net/rpc/rpc.h"
 
 #define FAKE_MAX_ANNEXES  8
 #define FAKE_MAX_SEGMENTS 64

@@ -2,8 +2,8 @@
 // Reads the next chunk of one prompt as a prefill worker does, and lets its offloaded layers go.
 #pragma once
 
-#include "offload/prefill/offload.h"
-#include "runner/reading.h"
+#include "net/offload/prefill/offload.h"
+#include "engine/runner/reading.h"
 
 // offload: NULL where all layers stay here. *peak_bytes_inout (or NULL): the most of the session and of tiles read back.
 static inline enum sl_status read_chunk(const struct sl_runtime *runtime, struct sl_reader *reader,

@@ -14,8 +14,8 @@
 
 #include "base/clock.h"
 #include "fake_store.h"
-#include "job/job_recipe.h"
-#include "offload/prefill/offload.h"
+#include "engine/job/job_recipe.h"
+#include "net/offload/prefill/offload.h"
 #include "tests/unit/capsule_body.h"
 #include "tests/unit/offload/prefill/read_chunk.h"
 #include "tests/unit/shallow_model.h"

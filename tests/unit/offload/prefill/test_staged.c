@@ -13,9 +13,9 @@
 
 #include "base/clock.h"
 #include "fake_store.h"
-#include "job/job_recipe.h"
-#include "offload/prefill/offload.h"
-#include "runtime/transfer.h"
+#include "engine/job/job_recipe.h"
+#include "net/offload/prefill/offload.h"
+#include "engine/runtime/transfer.h"
 #include "tests/unit/offload/prefill/read_chunk.h"
 
 #define MODEL       "tests/golden/llama/gqa" // of three layers with two KV heads

@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "fabric/fetch.h"
-#include "offload/remote/remote_source.h"
-#include "tensor/cpu/tiers.h"
+#include "net/fabric/fetch.h"
+#include "net/offload/remote/remote_source.h"
+#include "engine/tensor/cpu/tiers.h"
 #include "tests/unit/fabric/harness.h"
 #include "tests/unit/offload/annex/fixture.h"
 

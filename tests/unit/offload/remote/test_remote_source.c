@@ -3,7 +3,7 @@
  * Purpose: questions about annexes over fabrics of one process: the bytes are those of an annex at hand, a second store
  *          answers where the first is slow or lost, and what nobody answers ends in time and by name.
  */
-#include "offload/remote/remote_source.h"
+#include "net/offload/remote/remote_source.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

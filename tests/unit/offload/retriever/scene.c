@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tensor/cpu/tiers.h"
+#include "engine/tensor/cpu/tiers.h"
 #include "tests/one_head.h"
 #include "tests/stream.h"
 #include "tests/unit/compress/evict/drive.h"

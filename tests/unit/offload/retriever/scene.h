@@ -7,7 +7,7 @@
  */
 #pragma once
 
-#include "offload/retriever/retriever.h"
+#include "engine/offload/retriever/retriever.h"
 #include "tests/unit/offload/annex/shares.h"
 
 #define N_LAYERS  4 // 1 and 2 are offloaded

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "offload/retriever/hot_cache.h"
+#include "engine/offload/retriever/hot_cache.h"
 
 #define N_PLACES 24
 #define N_TOKENS 60

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "scene.h"
-#include "tensor/cpu/tiers.h"
+#include "engine/tensor/cpu/tiers.h"
 #include "tests/unit/scarce.h"
 
 static struct sl_recipe near(int ahead) {

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tensor/cuda/group/nccl.h"
+#include "engine/tensor/cuda/group/nccl.h"
 
 #ifndef FAKE_VERSION
 #define FAKE_VERSION 22809

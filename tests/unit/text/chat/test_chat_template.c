@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "tests/unit/temp_folder.h"
-#include "text/chat/chat_internal.h"
+#include "engine/text/chat/chat_internal.h"
 
 #define GOLDEN "tests/golden/chat/"
 #define NOW_MS 1735689600000 // 2025-01-01, as in tools/golden_chat.py

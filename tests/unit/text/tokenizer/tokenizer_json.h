@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "tests/unit/temp_folder.h"
-#include "text/tokenizer/tokenizer.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 static inline json_t *demo_json(void) {
     json_error_t cause;

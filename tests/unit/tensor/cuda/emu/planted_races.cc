@@ -7,8 +7,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "tensor/cuda/emu/emulator.h"
-#include "tensor/cuda/gpu.h"
+#include "engine/tensor/cuda/emu/emulator.h"
+#include "engine/tensor/cuda/gpu.h"
 
 constexpr int THREADS = 128, TILE = 32;
 

@@ -15,8 +15,8 @@ extern "C" {
 #include <cmocka.h>
 }
 
-#include "tensor/cuda/emu/emulator.h"
-#include "tensor/cuda/gpu.h"
+#include "engine/tensor/cuda/emu/emulator.h"
+#include "engine/tensor/cuda/gpu.h"
 
 static struct gpu_queue *queue;
 

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see environment.h.
+#include "base/options/environment.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+extern char **environ;
+
+// What every command of the tool takes, where it has the option. docs/OPERATIONS.md lists them.
+static const char *const of_tool[] = {"config",      "coordinator", "device",  "log",     "model",  "tls-ca",
+                                      "tls-revoked", "tls-cert",    "tls-key", "timeout", "weights"};
+
+// clang-format off
+// To add an option to a server: its name here, too (tests/unit/sluice/test_traps.py compares).
+static const char *const of_servers[] = {
+    "admin-listen", "advertise", "arena", "body-memory", "body-timeout", "check", "coordinator", "deadline", "device",
+    "disk", "disk-bytes", "etcd", "etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "fabric-listen", "first-timeout",
+    "generation-config", "gpudirect", "grace", "heartbeat", "https-cert", "https-key", "huge-pages", "idle-timeout", "inject", "insecure",
+    "job-retention", "jwt-audience", "jwt-issuer", "jwt-keys", "jwt-tenant", "keep", "kept-bytes", "kept-jobs",
+    "keys", "lease", "listen", "lock", "log", "log-format", "max-body", "max-chunk", "max-connections", "max-jobs",
+    "max-prompt", "max-requests", "max-scan-load", "max-watchers", "metrics-alias", "model", "model-name", "name",
+    "otlp", "otlp-share", "pin", "ping", "prefill-timeout", "prefixes", "queue", "ranks", "reader-timeout", "recipe", "report-loading",
+    "request-memory", "retries", "retrieve-deadline", "retrieve-lost", "salt-file", "scan-threads", "staging",
+    "stall-after", "state", "state-bytes", "tenant-share", "tenants", "threads", "tier", "tls-ca", "tls-cert",
+    "tls-key", "tls-revoked", "transport", "weights", "worker-wait",
+};
+
+// To add an option to a command that no server has: its name here, too (the same test).
+static const char *const of_commands[] = {
+    "all", "answer-tokens", "axes", "batch", "breakdown", "budget", "catalog", "cell", "cells", "certificates",
+    "channels", "chat", "checkpoint", "chunk", "clip", "compute", "continuation", "coordinator-state", "coordinators", "copy",
+    "data", "decode", "decode-arena", "depths", "detach", "drift", "dtype", "essay", "estimate-errors", "every",
+    "ffn", "first-bytes", "from", "geometry", "grammar", "group", "head-dim", "headroom", "heads", "hidden",
+    "hidden-size", "host", "http-port", "ignore-eos", "in-threads", "in-time", "index-url", "interval", "json",
+    "keep-going", "keep-models", "kv-heads", "kvstore", "label", "layers", "lengths", "limit", "link", "list", "local",
+    "logits", "long-tokens", "lr", "markdown", "max-new-tokens", "max-prompt-tokens", "max-tokens", "memory",
+    "models", "no-gateway", "no-history", "once", "only", "out", "paced", "part", "plan", "png", "port", "prefill", "prefill-arena",
+    "processes", "prompt", "prompt-file", "prompt-tokens", "prompts", "question", "quick", "quiet", "rate",
+    "rate-scale", "raw", "ready-timeout", "recommended", "repetition-penalty", "requests", "retaining-heads", "rounds", "rows", "runs",
+    "samples", "save-capsule", "save-every", "seconds", "seed", "ship-at-most", "short-jobs", "short-tokens", "slots",
+    "smooth", "spread", "state-file", "steps", "stop", "store-arena", "synthetic", "system", "task", "tasks",
+    "temperature", "text", "tflops", "threshold", "timeout", "tls", "to", "tokens", "top-k", "top-p", "topk", "tpot",
+    "trace", "ttft", "undo", "verbose", "vocab", "wait", "warm-up", "workers-log", "write",
+};
+
+// To add a command or a program: its name here, too (the same test).
+static const char *const programs[] = {
+    "sluice-coordinator", "sluice-prefill", "sluice-decode", "sluice-kvstore", "sluice-gateway", "sluice chat", "sluice run",
+    "sluice up", "sluice status", "sluice down", "sluice pull", "sluice models", "sluice submit", "sluice watch",
+    "sluice cancel", "sluice jobs", "sluice compare", "sluice top", "sluice workers", "sluice drain", "sluice plan",
+    "sluice bench engine", "sluice bench cells", "sluice bench kernels", "sluice bench group",
+    "sluice bench compress", "sluice bench ship", "sluice bench retrieve", "sluice bench decode", "sluice bench ttft",
+    "sluice bench memory", "sluice bench mixed", "sluice eval suites", "sluice eval grid", "sluice eval make", "sluice eval fidelity",
+    "sluice eval perplexity", "sluice eval weights", "sluice inspect", "sluice profile", "sluice recipes",
+    "sluice train-heads",
+};
+// clang-format on
+
+// Not options: of our tests and builds, of deploy/compose, the plugin's, and SLUICE_TIER, which is one of servers.
+static const char *const of_others[] = {"bin",           "faults", "bend",         "freeze-lib",    "fuzz",
+                                        "aiperf",        "asan",   "tsan",         "image",         "models",
+                                        "worker-memory", "cuda",   "test-verbose", "test-slowness", "gemm"};
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static bool has(const char *const *names, size_t n, const char *name) {
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(names[i], name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_tool(const char *program) {
+    return strncmp(program, "sluice ", 7) == 0;
+}
+
+bool sl_environment_takes(const char *program, const char *option) {
+    return !is_tool(program) || has(of_tool, COUNT(of_tool), option);
+}
+
+bool sl_environment_knows(const char *option) {
+    return has(of_servers, COUNT(of_servers), option) || has(of_tool, COUNT(of_tool), option);
+}
+
+bool sl_known_option(const char *name) {
+    return sl_environment_knows(name) || has(of_commands, COUNT(of_commands), name);
+}
+
+bool sl_known_program(const char *name, struct sl_similar *similar) {
+    for (size_t i = 0; i < COUNT(programs); i++) {
+        sl_similar_offer(similar, programs[i]);
+    }
+    return has(programs, COUNT(programs), name);
+}
+
+void sl_environment_name(const char *option, char *name, size_t name_bytes) {
+    snprintf(name, name_bytes, "SLUICE_%s", option);
+    for (char *c = name; *c; c++) {
+        *c = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
+    }
+}
+
+// SLUICE_MAX_BATCH=... -> "max-batch"; false: it is not one of ours.
+static bool option_name(const char *variable, char *name, size_t name_bytes) {
+    size_t n = strcspn(variable, "=");
+    if (strncmp(variable, "SLUICE_", 7) != 0 || n - 7 >= name_bytes || variable[n] == '\0' || variable[n + 1] == '\0') {
+        return false;
+    }
+    for (size_t i = 7; i < n; i++) {
+        name[i - 7] = variable[i] == '_' ? '-' : (char)tolower((unsigned char)variable[i]);
+    }
+    name[n - 7] = '\0';
+    return true;
+}
+
+void sl_environment_check(void (*warn_fn)(const char *program, const char *text), const char *program) {
+    for (char **variable = environ; *variable; variable++) {
+        char name[64], text[256], meant[80] = "";
+        if (!option_name(*variable, name, sizeof name) || sl_environment_knows(name) ||
+            has(of_others, COUNT(of_others), name) || strncmp(name, "emulated-", 9) == 0) {
+            continue;
+        }
+        struct sl_similar similar = {.word = name};
+        for (size_t i = 0; i < COUNT(of_tool); i++) {
+            sl_similar_offer(&similar, of_tool[i]);
+        }
+        for (size_t i = 0; i < COUNT(of_servers) && !is_tool(program); i++) {
+            sl_similar_offer(&similar, of_servers[i]);
+        }
+        if (similar.name) {
+            sl_environment_name(similar.name, meant, sizeof meant);
+        }
+        snprintf(text, sizeof text, "%.*s in the environment is no variable of Sluice's, and ignored%s%s%s",
+                 (int)strcspn(*variable, "="), *variable, similar.name ? ": is " : "", meant,
+                 similar.name ? " meant?" : "");
+        warn_fn(program, text);
+    }
+}

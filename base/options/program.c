@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see program.h.
+#include "base/options/program.h"
+
+#include <stdio.h>
+
+#include "base/descriptors.h"
+#include "base/options/environment.h"
+
+static void complain(const struct sl_program *program, const struct sl_error *err) {
+    if (sl_log_is_json()) {
+        sl_log_write("main", SL_LOG_ERROR, "%s", err->text);
+    } else {
+        fprintf(stderr, "%s: %s\n", program->name, err->text);
+    }
+}
+
+static void warn(const char *program, const char *text) {
+    (void)program; // the log has it
+    sl_log_warn("main", "%s", text);
+}
+
+// Of --help: a full disk must not look like success.
+static bool written(void) {
+    return fflush(stdout) == 0 && !ferror(stdout);
+}
+
+bool sl_program_begin(const struct sl_program *program, int argc, char **argv, void *config,
+                      const struct sl_program_options *common, int *code_out) {
+    struct sl_error err = {0};
+    int first;
+    enum sl_status status = sl_config_parse(program, argc, argv, config, &first, &err);
+    if (status == SL_ERR_CANCELLED) { // --help
+        *code_out = written() ? SL_EXIT_OK : SL_EXIT_FAILED;
+        return false;
+    }
+    if (status == SL_OK && first < argc) {
+        status = sl_fail(&err, SL_ERR_INVALID, "unexpected argument '%s'; see --help", argv[first]);
+    }
+    if (status == SL_OK) {
+        status = sl_log_set_format(common->log_format, &err);
+    }
+    if (status == SL_OK) {
+        status = sl_log_configure(common->log, &err);
+    }
+    if (status == SL_OK) {
+        sl_environment_check(warn, program->name);
+        sl_descriptors_raise();
+    }
+    if (status != SL_OK) {
+        complain(program, &err);
+        *code_out = SL_EXIT_USAGE;
+        return false;
+    }
+    return true;
+}
+
+int sl_program_end(const struct sl_program *program, enum sl_status status, const struct sl_error *err) {
+    if (status != SL_OK) {
+        complain(program, err);
+    }
+    return sl_exit_of(status);
+}

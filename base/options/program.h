@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what the main() of every server does in the same way: options that all have, the log, and the words it ends with.
+ *
+ *     if (!sl_program_begin(&program, argc, argv, &options, &options.common, &code)) { return code; }
+ *     ...
+ *     return sl_program_end(&program, status, &err);
+ *
+ * Design: exit codes are those of base/options/exit.h.
+ */
+#pragma once
+
+#include <stdbool.h>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "base/options/config.h"
+#include "base/options/exit.h"
+
+struct sl_program_options {
+    const char *log, *log_format;
+    const char *admin_listen; // net/admin/admin.h
+    const char *otlp;         // net/trace/otlp/otlp.h
+    double otlp_share;
+    bool check;
+};
+
+// Rows for the member `common` of struct `type`.
+#define SL_PROGRAM_OPTIONS(type, common)                                                                               \
+    SL_OPTION_ROW("log", 0, SL_OPTION_STRING, "info", "FILTER", "level, or level,component=level,...",                 \
+                  SL_FIELD(type, common.log)),                                                                         \
+        SL_OPTION_ROW("log-format", 0, SL_OPTION_STRING, "text", "FORMAT",                                             \
+                      "of a line of the log: text, or json: one object", SL_FIELD(type, common.log_format)),           \
+        SL_OPTION_ROW("admin-listen", 0, SL_OPTION_STRING, "127.0.0.1:0", "HOST:PORT",                                 \
+                      "where /livez, /readyz, /startupz and /metrics are served, in plain HTTP; or none",              \
+                      SL_FIELD(type, common.admin_listen)),                                                            \
+        SL_OPTION_ROW("otlp", 0, SL_OPTION_STRING, "", "HOST:PORT",                                                    \
+                      "OpenTelemetry collector that is told spans, by OTLP over gRPC in the clear",                    \
+                      SL_FIELD(type, common.otlp)),                                                                    \
+        SL_OPTION_ROW("otlp-share", 0, SL_OPTION_FLOAT, "1", "SHARE",                                                  \
+                      "of requests that come without a traceparent, 0 to 1", SL_FIELD(type, common.otlp_share), 0, 1), \
+        SL_OPTION_ROW("check", 0, SL_OPTION_FLAG, NULL, NULL,                                                          \
+                      "only see whether these options are right: exit code 0, or 2 and why not",                       \
+                      SL_FIELD(type, common.check))
+
+// Parse, refuse what is left of the words, and set up the log. False: *code_out is what main() returns.
+bool sl_program_begin(const struct sl_program *program, int argc, char **argv, void *config,
+                      const struct sl_program_options *common, int *code_out);
+
+// What main() returns (base/options/exit.h), after a complaint.
+int sl_program_end(const struct sl_program *program, enum sl_status status, const struct sl_error *err);

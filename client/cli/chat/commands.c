@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: what a line that begins with a slash asks for. See chat.h.
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/similar.h"
+#include "client/cli/chat/chat.h"
+#include "engine/compress/recipe/recipe.h"
+
+static enum sl_chat_next complain(const struct sl_error *err) {
+    (void)sl_tool_complain("chat", err);
+    return SL_CHAT_FAILED;
+}
+
+// Where a command shows what it was asked for: with --json standard output has turns alone.
+static FILE *screen(const struct sl_chat *chat) {
+    return chat->config->tool.json ? stderr : stdout;
+}
+
+static enum sl_chat_next help(struct sl_chat *chat, const char *argument);
+
+static enum sl_chat_next begin_anew(struct sl_chat *chat, const char *argument) {
+    (void)argument;
+    sl_chat_forget(chat);
+    return SL_CHAT_GO_ON;
+}
+
+static enum sl_chat_next leave(struct sl_chat *chat, const char *argument) {
+    (void)chat, (void)argument;
+    return SL_CHAT_LEAVE;
+}
+
+// A named pipe would be waited for, and a device might never end.
+static enum sl_status check_file(const char *path, struct sl_error *err) {
+    struct stat found;
+    if (stat(path, &found) != 0) {
+        return sl_fail(err, SL_ERR_INVALID, "%s: %s", path, strerror(errno));
+    }
+    return S_ISREG(found.st_mode) ? SL_OK : sl_fail(err, SL_ERR_INVALID, "%s is not a file", path);
+}
+
+// "~/notes.txt" as a shell has it. malloc'd.
+static char *expand(const char *path) {
+    const char *home = getenv("HOME");
+    char *whole;
+    bool at_home = path[0] == '~' && path[1] == '/' && home != NULL;
+    return asprintf(&whole, "%s%s", at_home ? home : "", at_home ? path + 1 : path) < 0 ? NULL : whole;
+}
+
+static enum sl_chat_next add_file(struct sl_chat *chat, const char *argument) {
+    struct sl_error err;
+    char *document = NULL, *path = argument[0] ? expand(argument) : NULL;
+    enum sl_status status = argument[0] ? SL_OK : sl_fail(&err, SL_ERR_INVALID, "/file FILE: which one?");
+    if (status == SL_OK && !path) {
+        status = sl_fail(&err, SL_ERR_EXHAUSTED, "no memory for a path");
+    }
+    status = status == SL_OK ? check_file(path, &err) : status;
+    status = status == SL_OK ? sl_request_read_text(path, &document, &err) : status;
+    size_t n_bytes = document ? strlen(document) : 0;
+    status = status == SL_OK ? sl_messages_add_document(&chat->messages, document, &err) : status;
+    if (status == SL_OK && !chat->config->quiet) {
+        fprintf(stderr, "%s: %zu bytes, which the next question begins with\n", path, n_bytes);
+    }
+    free(path);
+    return status == SL_OK ? SL_CHAT_GO_ON : complain(&err);
+}
+
+static enum sl_chat_next save(struct sl_chat *chat, const char *argument) {
+    struct sl_error err;
+    char *path = argument[0] ? expand(argument) : NULL;
+    enum sl_status status = argument[0] ? SL_OK : sl_fail(&err, SL_ERR_INVALID, "/save FILE: where to?");
+    if (status == SL_OK) {
+        status = path ? sl_messages_save(&chat->messages, path, &err)
+                      : sl_fail(&err, SL_ERR_EXHAUSTED, "no memory for a path");
+    }
+    free(path);
+    return status == SL_OK ? SL_CHAT_GO_ON : complain(&err);
+}
+
+static enum sl_chat_next set_recipe(struct sl_chat *chat, const char *argument) {
+    struct sl_error err;
+    struct sl_recipe recipe;
+    if (!argument[0]) {
+        fprintf(screen(chat), "%s\n",
+                chat->last && chat->last->recipe[0] ? chat->last->recipe
+                : chat->recipe[0]                   ? chat->recipe
+                                                    : "the default");
+        return SL_CHAT_GO_ON;
+    }
+    if (sl_recipe_parse(argument, &recipe, &err) != SL_OK) {
+        return complain(&err);
+    }
+    sl_recipe_format(&recipe, chat->recipe, sizeof chat->recipe);
+    if (chat->messages.n > 1 && !chat->config->quiet) {
+        fprintf(stderr, "the next turn reads the whole conversation under %s\n", chat->recipe);
+    }
+    return SL_CHAT_GO_ON;
+}
+
+static enum sl_chat_next show_statistics(struct sl_chat *chat, const char *argument) {
+    (void)argument;
+    if (chat->n_turns == 0) {
+        fprintf(screen(chat), "no answer has come to its end yet\n");
+        return SL_CHAT_GO_ON;
+    }
+    FILE *file = screen(chat);
+    fprintf(file, "%5s %9s %9s %9s %10s %10s\n", "TURN", "CONTEXT", "READ", "WRITTEN", "FIRST", "ALL");
+    for (size_t i = 0; i < chat->n_turns; i++) {
+        const struct sl_chat_turn *turn = &chat->turns[i];
+        fprintf(file, "%5zu %9lld %9lld %9lld %7.0f ms %7.0f ms\n", i + 1, (long long)turn->n_context,
+                (long long)turn->n_read, (long long)turn->n_written, turn->ttft_ms, turn->total_ms);
+    }
+    fprintf(file, "the last one:\n");
+    if (chat->last) {
+        sl_statistics_print(chat->last, file);
+    }
+    return SL_CHAT_GO_ON;
+}
+
+// To add a command: a function above, and a row here.
+static const struct command {
+    const char *name, *argument, *says;
+    enum sl_chat_next (*run)(struct sl_chat *chat, const char *argument);
+} commands[] = {
+    {"/help", "", "this list", help},
+    {"/file", "FILE", "a document, which the next question begins with; several may follow on each other", add_file},
+    {"/recipe", "RECIPE", "how the KV cache is compressed from here on; without one: how it is", set_recipe},
+    {"/stats", "", "what every turn has read, and the statistics of the last one", show_statistics},
+    {"/save", "FILE", "the conversation as JSON, in a new file", save},
+    {"/new", "", "begin anew; the system message and the recipe stay", begin_anew},
+    {"/clear", "", "the same", begin_anew},
+    {"/quit", "", "leave, as Ctrl-D does", leave},
+    {"/exit", "", "the same", leave},
+};
+
+static enum sl_chat_next help(struct sl_chat *chat, const char *argument) {
+    (void)argument;
+    FILE *file = screen(chat);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        fprintf(file, "%-8s %-7s %s\n", commands[i].name, commands[i].argument, commands[i].says);
+    }
+    fprintf(file,
+            "A line that ends with \\ goes on in the next one, and one that begins with // is a question that begins "
+            "with /.\n"
+            "Ctrl-C ends an answer.\n");
+    return SL_CHAT_GO_ON;
+}
+
+enum sl_chat_next sl_chat_command(struct sl_chat *chat, char *line) {
+    size_t n = strcspn(line, " \t");
+    char *argument = line + n + strspn(line + n, " \t");
+    for (size_t end = strlen(argument); end > 0 && strchr(" \t", argument[end - 1]); end--) {
+        argument[end - 1] = '\0';
+    }
+    line[n] = '\0';
+    struct sl_similar meant = {.word = line};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        if (strcmp(commands[i].name, line) == 0) {
+            enum sl_chat_next next = commands[i].run(chat, argument);
+            fflush(stdout);
+            return next;
+        }
+        sl_similar_offer(&meant, commands[i].name);
+    }
+    struct sl_error err;
+    sl_fail(&err, SL_ERR_INVALID, "there is no %.60s%s%s; /help lists what there is", line,
+            meant.name ? ": did you mean " : "", meant.name ? meant.name : "");
+    return complain(&err);
+}

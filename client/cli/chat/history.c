@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see history.h.
+#include "client/cli/chat/history.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define NAME "sluice/chat-history"
+
+// Every folder on the way to the file. One that cannot be made is found out when the file is written.
+static void make_folders(char *path) {
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        (void)mkdir(path, 0700);
+        *slash = '/';
+    }
+}
+
+bool sl_chat_history_path(char path_out[PATH_MAX]) {
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    int n = -1;
+    if (state && state[0] == '/') { // the specification has relative ones ignored
+        n = snprintf(path_out, PATH_MAX, "%s/" NAME, state);
+    } else if (home && home[0] == '/') {
+        n = snprintf(path_out, PATH_MAX, "%s/.local/state/" NAME, home);
+    }
+    if (n < 0 || n >= PATH_MAX) {
+        return false;
+    }
+    make_folders(path_out);
+    return true;
+}

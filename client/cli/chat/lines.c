@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: see lines.h.
+ * Design: libedit reads through read_key(), which waits for the keyboard and for signals. Signals are blocked (client/cli/tool.h), so nothing
+ *         is ever interrupted in the middle.
+ */
+#include "client/cli/chat/lines.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <histedit.h>
+#include <locale.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+#include <wchar.h>
+
+#include "client/cli/request.h"
+
+#define HISTORY_LINES 1000
+
+struct sl_lines {
+    struct sl_signals *signals;
+    const char *history_path;
+    EditLine *edit; // NULL: no terminal
+    History *history;
+    const char *prompt;
+    bool signalled, ended;
+    mbstate_t partial;  // of a character whose first bytes were typed
+    char buffer[65536]; // without a terminal
+    size_t begin, end;
+};
+
+// The terminal has another size, or a shell has set its modes meanwhile: set ours again, and draw the line anew.
+static void follow_screen(struct sl_lines *lines) {
+    lines->signals->screen_changed = false;
+    if (lines->edit) {
+        el_set(lines->edit, EL_PREP_TERM, 0); // or the editor believes that they are set
+        el_set(lines->edit, EL_PREP_TERM, 1);
+        el_resize(lines->edit);
+        el_set(lines->edit, EL_REFRESH);
+    }
+}
+
+// A shell wants the terminal: as it was before the line.
+static void leave_screen(void *lines) {
+    el_set(((struct sl_lines *)lines)->edit, EL_PREP_TERM, 0);
+}
+
+// Until there is something to read. False: a signal came that stops.
+static bool wait_for_input(struct sl_lines *lines) {
+    for (;;) {
+        if (lines->signals->screen_changed) {
+            follow_screen(lines);
+        }
+        struct pollfd polled[2] = {{.fd = STDIN_FILENO, .events = POLLIN},
+                                   {.fd = lines->signals->fd, .events = POLLIN}};
+        int n = poll(polled, 2, -1);
+        if (n > 0 && polled[1].revents != 0) {
+            int n_before = lines->signals->n_received;
+            if (sl_signals_received(lines->signals) == n_before) {
+                continue;
+            }
+            lines->signalled = true;
+            return false;
+        }
+        if (n > 0 || (n < 0 && errno != EINTR)) {
+            return true; // of what is wrong with it read() will tell
+        }
+    }
+}
+
+// ---- a terminal -----------------------------------------------------------------------------------------------------
+
+// libedit's: 1 with a character, 0 at the end, -1 when the line is given up.
+static int read_key(EditLine *edit, wchar_t *key_out) {
+    struct sl_lines *lines;
+    if (el_get(edit, EL_CLIENTDATA, &lines) != 0) {
+        return -1;
+    }
+    for (;;) {
+        char byte;
+        if (!wait_for_input(lines)) {
+            return -1;
+        }
+        ssize_t n = read(STDIN_FILENO, &byte, 1);
+        if (n <= 0) {
+            lines->ended = n == 0 || errno == EIO; // the terminal has gone
+            return n == 0 ? 0 : -1;
+        }
+        size_t used = mbrtowc(key_out, &byte, 1, &lines->partial);
+        if (used == (size_t)-1) { // no character: begin anew
+            memset(&lines->partial, 0, sizeof lines->partial);
+        } else if (used != (size_t)-2) {
+            return 1;
+        }
+    }
+}
+
+static char *show_prompt(EditLine *edit) {
+    struct sl_lines *lines;
+    return el_get(edit, EL_CLIENTDATA, &lines) == 0 ? (char *)lines->prompt : (char *)"";
+}
+
+// What is typed is UTF-8, whatever the locale knows of it.
+static void set_characters(void) {
+    const char *name = setlocale(LC_CTYPE, "");
+    if (!name || MB_CUR_MAX < 2) {
+        (void)setlocale(LC_CTYPE, "C.UTF-8");
+    }
+}
+
+static enum sl_status open_terminal(struct sl_lines *lines, FILE *out, struct sl_error *err) {
+    HistEvent event;
+    set_characters();
+    lines->edit = el_init("sluice", stdin, out, stderr);
+    lines->history = history_init();
+    if (!lines->edit || !lines->history) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the line editor");
+    }
+    el_set(lines->edit, EL_CLIENTDATA, lines);
+    el_set(lines->edit, EL_GETCFN, read_key);
+    el_set(lines->edit, EL_PROMPT, show_prompt);
+    el_set(lines->edit, EL_SIGNAL, 0);
+    el_set(lines->edit, EL_EDITOR, "emacs");
+    el_set(lines->edit, EL_HIST, history, lines->history);
+    el_set(lines->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
+    (void)el_source(lines->edit, NULL); // ~/.editrc, where there is one
+    (void)history(lines->history, &event, H_SETSIZE, HISTORY_LINES);
+    (void)history(lines->history, &event, H_SETUNIQUE, 1);
+    if (lines->history_path) {
+        (void)history(lines->history, &event, H_LOAD, lines->history_path); // there is none the first time
+    }
+    return SL_OK;
+}
+
+// One line, by a history that has no other. Others may write into the file at the same time, and what is there stays whatever happens.
+static bool append_to_file(const char *path, const char *line) {
+    HistEvent event;
+    History *one = history_init();
+    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    FILE *file = fd >= 0 && one ? fdopen(fd, "a") : NULL;
+    if (!file) {
+        if (fd >= 0) {
+            close(fd);
+        }
+        if (one) {
+            history_end(one);
+        }
+        return false;
+    }
+    bool written = history(one, &event, H_SETSIZE, 1) >= 0 && history(one, &event, H_ENTER, line) >= 0 &&
+                   flock(fd, LOCK_EX) == 0 && fseek(file, 0, SEEK_END) == 0 &&
+                   history(one, &event, H_NSAVE_FP, (size_t)1, file) >= 0;
+    written &= fclose(file) == 0; // the lock goes with it
+    history_end(one);
+    return written;
+}
+
+static void remember(struct sl_lines *lines, const char *line) {
+    HistEvent event;
+    if (line[strspn(line, " \t")] == '\0') {
+        return;
+    }
+    (void)history(lines->history, &event, H_ENTER, line);
+    if (lines->history_path && !append_to_file(lines->history_path, line)) {
+        fprintf(stderr, "sluice chat: %s cannot be written: lines are not kept\n", lines->history_path);
+        lines->history_path = NULL;
+    }
+}
+
+static enum sl_status next_typed(struct sl_lines *lines, char **line_out, struct sl_error *err) {
+    int n = 0;
+    lines->signalled = false;
+    lines->signals->leave_arg = lines;
+    lines->signals->leave_screen = leave_screen;
+    const char *typed = el_gets(lines->edit, &n);
+    lines->signals->leave_screen = NULL; // the editor has left it
+    if (lines->signalled) {
+        return sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
+    }
+    if (!typed || n <= 0) {
+        lines->ended = true;
+        return SL_ERR_NOT_FOUND;
+    }
+    char *line = strdup(typed);
+    if (!line) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a line");
+    }
+    line[strcspn(line, "\r\n")] = '\0';
+    remember(lines, line);
+    *line_out = line;
+    return SL_OK;
+}
+
+// ---- no terminal ----------------------------------------------------------------------------------------------------
+
+static enum sl_status refill(struct sl_lines *lines, struct sl_error *err) {
+    if (!wait_for_input(lines)) {
+        return sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
+    }
+    ssize_t n = read(STDIN_FILENO, lines->buffer, sizeof lines->buffer);
+    if (n < 0) {
+        return sl_fail(err, SL_ERR_IO, "standard input: %s", strerror(errno));
+    }
+    lines->begin = 0;
+    lines->end = (size_t)n;
+    lines->ended = n == 0;
+    return SL_OK;
+}
+
+// Appends to *line_inout, which has *n_inout bytes.
+static enum sl_status append(char **line_inout, size_t *n_inout, const char *bytes, size_t n, struct sl_error *err) {
+    if (*n_inout + n > SL_MAX_PROMPT_BYTES) {
+        return sl_fail(err, SL_ERR_INVALID, "a line is longer than %zu MiB, the most that one message carries",
+                       SL_MAX_PROMPT_BYTES >> 20);
+    }
+    char *line = realloc(*line_inout, *n_inout + n + 1);
+    if (!line) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a line");
+    }
+    memcpy(line + *n_inout, bytes, n);
+    *n_inout += n;
+    line[*n_inout] = '\0';
+    *line_inout = line;
+    return SL_OK;
+}
+
+static enum sl_status next_piped(struct sl_lines *lines, char **line_out, struct sl_error *err) {
+    char *line = NULL;
+    size_t n = 0;
+    enum sl_status status = SL_OK;
+    for (bool whole = false; status == SL_OK && !whole;) {
+        if (lines->begin == lines->end) {
+            status = lines->ended ? SL_ERR_NOT_FOUND : refill(lines, err);
+            if (status == SL_OK && lines->ended && line) {
+                break; // the last one has no end
+            }
+            continue;
+        }
+        const char *from = lines->buffer + lines->begin;
+        const char *end = memchr(from, '\n', lines->end - lines->begin);
+        size_t n_part = end ? (size_t)(end - from) : lines->end - lines->begin;
+        whole = end != NULL;
+        lines->begin += n_part + whole;
+        status = append(&line, &n, from, n_part, err);
+        if (status == SL_OK && memchr(from, '\0', n_part)) {
+            status = sl_fail(err, SL_ERR_INVALID, "standard input contains a zero byte: it is not a text");
+        }
+    }
+    if (status != SL_OK) {
+        free(line);
+        return status;
+    }
+    if (n > 0 && line[n - 1] == '\r') {
+        line[n - 1] = '\0';
+    }
+    *line_out = line;
+    return SL_OK;
+}
+
+// ---- both -----------------------------------------------------------------------------------------------------------
+
+enum sl_status sl_lines_open(struct sl_signals *signals, FILE *out, const char *history_path,
+                             struct sl_lines **lines_out, struct sl_error *err) {
+    struct sl_lines *lines = calloc(1, sizeof *lines);
+    if (!lines) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for lines");
+    }
+    lines->signals = signals;
+    lines->history_path = history_path;
+    enum sl_status status = isatty(STDIN_FILENO) ? open_terminal(lines, out, err) : SL_OK;
+    if (status != SL_OK) {
+        sl_lines_close(&lines);
+        return status;
+    }
+    *lines_out = lines;
+    return SL_OK;
+}
+
+void sl_lines_close(struct sl_lines **lines) {
+    if (*lines) {
+        if ((*lines)->history) {
+            history_end((*lines)->history);
+        }
+        if ((*lines)->edit) {
+            el_end((*lines)->edit);
+        }
+        free(*lines);
+        *lines = NULL;
+    }
+}
+
+bool sl_lines_is_terminal(const struct sl_lines *lines) {
+    return lines->edit != NULL;
+}
+
+enum sl_status sl_lines_next(struct sl_lines *lines, const char *prompt, char **line_out, struct sl_error *err) {
+    lines->prompt = prompt;
+    return lines->edit ? next_typed(lines, line_out, err) : next_piped(lines, line_out, err);
+}

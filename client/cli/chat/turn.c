@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: one turn: a request of the whole conversation, its events, and what stays of them. See chat.h.
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "client/cli/chat/chat.h"
+#include "client/cli/message_json.h"
+#include "engine/text/tokenizer/tokenizer.h"
+
+#define MAX_MESSAGE_BYTES ((size_t)4 << 20) // a coordinator takes of one message, and a chat is one
+#define DEADLINE_SLACK_MS 5000 // the cluster ends the job at its deadline and says so: wait a little longer to hear it
+
+// One turn while it runs.
+struct turn {
+    struct sl_chat *chat;
+    struct sl_follow follow;
+    struct sl_watch shown; // follow's own, to which everything is passed on
+    char *answer;          // what has come
+    size_t n_answer;
+    bool no_memory;
+    Sluice__V1__Finished__Reason reason;
+};
+
+// ---- what comes -----------------------------------------------------------------------------------------------------
+
+static void keep_text(struct turn *turn, const char *text) {
+    size_t n = strlen(text);
+    char *answer = realloc(turn->answer, turn->n_answer + n + 1);
+    if (!answer) {
+        turn->no_memory = true;
+        return;
+    }
+    memcpy(answer + turn->n_answer, text, n + 1);
+    turn->answer = answer;
+    turn->n_answer += n;
+}
+
+// The whole answer, as it ends: without a stop string.
+static void keep_end(struct turn *turn, const Sluice__V1__Finished *finished) {
+    struct sl_chat *chat = turn->chat;
+    turn->reason = finished->reason;
+    if (finished->text[0]) {
+        turn->n_answer = 0;
+        keep_text(turn, finished->text);
+    }
+    if (!finished->statistics) {
+        return;
+    }
+    size_t n = sluice__v1__statistics__get_packed_size(finished->statistics);
+    uint8_t *packed = malloc(n + 1);
+    if (packed) {
+        if (chat->last) {
+            sluice__v1__statistics__free_unpacked(chat->last, NULL);
+        }
+        sluice__v1__statistics__pack(finished->statistics, packed);
+        chat->last = sluice__v1__statistics__unpack(NULL, n, packed);
+        free(packed);
+    }
+}
+
+static void on_event(void *arg, const Sluice__V1__Event *event) {
+    struct turn *turn = arg;
+    bool ends = event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED;
+    if (event->what_case == SLUICE__V1__EVENT__WHAT_TOKEN) {
+        keep_text(turn, event->token->text);
+    } else if (ends) {
+        keep_end(turn, event->finished);
+    }
+    bool json = turn->chat->config->tool.json, cut = turn->reason == SLUICE__V1__FINISHED__REASON__CANCELLED_BY_CLIENT;
+    if (json ? ends : !cut) { // as JSON, a turn is one line
+        turn->shown.on_event(turn->shown.arg, event);
+    }
+}
+
+static void on_reconnect(void *arg, const struct sl_error *why) {
+    struct turn *turn = arg;
+    turn->shown.on_reconnect(turn->shown.arg, why);
+}
+
+static bool stopped(void *arg) {
+    struct turn *turn = arg;
+    return turn->no_memory || turn->shown.stopped(turn->shown.arg);
+}
+
+// ---- what is asked --------------------------------------------------------------------------------------------------
+
+static enum sl_status make_request(struct sl_chat *chat, struct sl_request *request, struct sl_error *err) {
+    struct sl_request_config config = chat->config->request;
+    config.recipe = chat->recipe;
+    config.ship_at_most = 0; // it is in the recipe
+    config.label = "chat";
+    enum sl_status status = sl_request_set_options(request, &config, err);
+    if (status == SL_OK && chat->client && !chat->id[0]) {
+        status = sl_lease_id_draw("chat", chat->id, err); // nobody else has it
+    }
+    if (status == SL_OK && chat->client) {
+        sluice__v1__conversation__init(&chat->conversation);
+        chat->conversation.id = chat->id;
+        chat->conversation.keep_ms = chat->config->keep_ms;
+        request->message.conversation = &chat->conversation;
+    }
+    return status == SL_OK ? sl_messages_request(&chat->messages, chat->as_text, &request->message, err) : status;
+}
+
+static enum sl_status answer(struct turn *turn, struct sl_error *err) {
+    struct sl_chat *chat = turn->chat;
+    struct sl_request request;
+    enum sl_status status = make_request(chat, &request, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_watch watch = {
+        .deadline_ns = sl_deadline_in_ms(chat->config->request.deadline_ms + (chat->local ? 0 : DEADLINE_SLACK_MS)),
+        .on_event = on_event,
+        .on_reconnect = on_reconnect,
+        .stopped = stopped,
+        .arg = turn};
+    if (chat->local) {
+        return sl_local_talk_turn(chat->local, &request.message, &watch, err);
+    }
+    size_t n_bytes = request.message.chat ? sluice__v1__generate_request__get_packed_size(&request.message) : 0;
+    if (n_bytes > MAX_MESSAGE_BYTES) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "the conversation has %zu bytes, and a cluster takes at most %zu of a chat; --local takes more",
+                       n_bytes, MAX_MESSAGE_BYTES);
+    }
+    char job_id[SL_JOB_ID_BYTES] = "";
+    return sl_client_generate(chat->client, &request.message, &watch, job_id, err);
+}
+
+// ---- what stays -----------------------------------------------------------------------------------------------------
+
+static void count(struct sl_chat *chat) {
+    const Sluice__V1__Statistics *s = chat->last;
+    if (!s) {
+        return;
+    }
+    if (chat->n_turns == chat->turns_capacity) {
+        size_t capacity = chat->turns_capacity > 0 ? 2 * chat->turns_capacity : 16;
+        struct sl_chat_turn *turns = realloc(chat->turns, capacity * sizeof *turns);
+        if (!turns) { // a line of /stats less
+            return;
+        }
+        chat->turns = turns;
+        chat->turns_capacity = capacity;
+    }
+    chat->turns[chat->n_turns++] = (struct sl_chat_turn){.n_context = s->n_prompt_tokens,
+                                                         .n_read = s->n_prompt_tokens - s->n_reused_tokens,
+                                                         .n_written = s->n_output_tokens,
+                                                         .ttft_ms = s->ttft_ms,
+                                                         .total_ms = s->total_ms};
+}
+
+static void tell_turn(const struct sl_chat *chat) {
+    if (chat->n_turns > 0 && !chat->config->quiet && !chat->config->tool.json && sl_terminal_width(STDERR_FILENO) > 0) {
+        const struct sl_chat_turn *turn = &chat->turns[chat->n_turns - 1];
+        fprintf(stderr, "[%lld of %lld tokens read, %lld written, the first after %.0f ms]\n", (long long)turn->n_read,
+                (long long)turn->n_context, (long long)turn->n_written, turn->ttft_ms);
+    }
+}
+
+// What was written before somebody ended it is part of the conversation; nothing is no answer.
+static int end_cut(struct turn *turn) {
+    struct sl_chat *chat = turn->chat;
+    struct sl_error err;
+    if (turn->follow.progress_shown) {
+        sl_progress_clear(stderr);
+    }
+    if (turn->follow.answer_shown) {
+        fputc('\n', turn->follow.out);
+        fflush(turn->follow.out);
+    }
+    bool kept = turn->n_answer > 0 && sl_messages_add(&chat->messages, "assistant", turn->answer, &err) == SL_OK;
+    if (kept && turn->reason == SLUICE__V1__FINISHED__REASON__CANCELLED_BY_CLIENT) {
+        count(chat);
+    }
+    bool again = !kept && sl_messages_take_back(&chat->messages);
+    if (!chat->config->quiet) {
+        fprintf(stderr, "sluice chat: stopped%s%s\n", kept ? "" : "; the question is left out",
+                again ? ", and its documents stand before the next one" : "");
+    }
+    return SL_EXIT_CANCELLED;
+}
+
+// The last question is no part of the conversation; its documents are for the next one.
+static void leave_out(struct sl_chat *chat) {
+    if (sl_messages_take_back(&chat->messages) && !chat->config->quiet) {
+        fprintf(stderr, "sluice chat: the question is left out; its documents stand before the next one\n");
+    }
+}
+
+static int fail(struct turn *turn, enum sl_status status, const struct sl_error *err) {
+    struct sl_chat *chat = turn->chat;
+    int code = sl_follow_end(&turn->follow, status, err);
+    if (status != SL_ERR_INVALID) {
+        leave_out(chat);
+    } else { // with the documents, or no further question would fit
+        sl_messages_drop_last(&chat->messages);
+        fprintf(stderr,
+                "sluice chat: the question is left out, with its documents: make it shorter, have shorter answers "
+                "(--max-new-tokens), or begin with an empty context (/new)\n");
+    }
+    return code;
+}
+
+static int end_turn(struct turn *turn, enum sl_status status, struct sl_error *err) {
+    struct sl_chat *chat = turn->chat;
+    if (turn->no_memory) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the answer");
+    }
+    bool cut = turn->reason == SLUICE__V1__FINISHED__REASON__CANCELLED_BY_CLIENT;
+    if (!turn->no_memory && !turn->follow.output_failed && (cut || status == SL_ERR_CANCELLED)) {
+        return end_cut(turn);
+    }
+    int code = status == SL_OK ? sl_follow_end(&turn->follow, status, err) : fail(turn, status, err);
+    if (status == SL_OK && code != SL_EXIT_OK) { // the job has failed, which was said
+        leave_out(chat);
+    }
+    if (code == SL_EXIT_OK) {
+        code = sl_messages_add(&chat->messages, "assistant", turn->answer ? turn->answer : "", err) == SL_OK
+                   ? SL_EXIT_OK
+                   : sl_tool_complain("chat", err);
+        count(chat);
+        tell_turn(chat);
+    }
+    return code;
+}
+
+int sl_chat_ask(struct sl_chat *chat, const char *line) {
+    struct sl_error err = {0};
+    enum sl_status status = sl_utf8_valid(line, strlen(line), NULL)
+                                ? sl_messages_add_user(&chat->messages, line, &err)
+                                : sl_fail(&err, SL_ERR_INVALID, "the line is not valid UTF-8; convert it with iconv");
+    if (status != SL_OK) {
+        return sl_tool_complain("chat", &err);
+    }
+    (void)sl_signals_received(chat->signals); // one that came before the question is not for its answer
+    chat->signals->n_received = 0;
+    struct turn turn = {.chat = chat,
+                        .follow = {.command = "chat",
+                                   .json = chat->config->tool.json,
+                                   .quiet = chat->config->quiet,
+                                   .brief = true,
+                                   .out = stdout,
+                                   .err = stderr,
+                                   .coordinator = chat->local ? NULL : chat->config->tool.coordinator,
+                                   .width = sl_terminal_width(STDERR_FILENO),
+                                   .signals = chat->signals}};
+    sl_follow_attach(&turn.follow, &turn.shown);
+    status = answer(&turn, &err);
+    int code = end_turn(&turn, status, &err);
+    free(turn.answer);
+    return code;
+}
+
+void sl_chat_forget(struct sl_chat *chat) {
+    sl_messages_clear(&chat->messages);
+    chat->n_turns = 0;
+    if (chat->last) {
+        sluice__v1__statistics__free_unpacked(chat->last, NULL);
+        chat->last = NULL;
+    }
+    if (chat->local) {
+        sl_local_talk_forget(chat->local);
+    }
+    struct sl_error err;
+    if (chat->client && chat->id[0] &&
+        sl_client_end_conversation(chat->client, chat->id, sl_deadline_in_ms(chat->config->tool.timeout_ms), &err) !=
+            SL_OK) {
+        sl_log_info("client", "what the cluster keeps of the conversation goes by itself: %s", err.text);
+    }
+    chat->id[0] = '\0';
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: one process that this one has started.
+#include "client/cli/child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+#define MAX_POLLED 256
+
+// Runs in the child; only functions that are safe between fork and exec.
+static void become(char *const argv[], int out_fd, int err_fd, int failure_fd, pid_t parent) {
+    sigset_t none;
+    sigemptyset(&none);
+    signal(SIGPIPE, SIG_DFL);
+    setpgid(0, 0);
+    // SIGKILL: the parent is gone, and with it everybody who could insist on a gentler end.
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent && dup2(out_fd, STDOUT_FILENO) >= 0 &&
+        dup2(err_fd, STDERR_FILENO) >= 0 && sigprocmask(SIG_SETMASK, &none, NULL) == 0) {
+        int null = open("/dev/null", O_RDONLY);
+        if (null >= 0 && dup2(null, STDIN_FILENO) >= 0) {
+            execv(argv[0], argv);
+        }
+    }
+    int reason = errno;
+    ssize_t written = write(failure_fd, &reason, sizeof reason);
+    (void)written; // without a reader there is nobody left to tell
+    _exit(127);
+}
+
+static void close_fd(int *fd) {
+    if (*fd >= 0) {
+        close(*fd);
+        *fd = -1;
+    }
+}
+
+enum sl_status sl_child_start(struct sl_child *child, const char *name, char *const argv[], struct sl_error *err) {
+    // Output, errors, and the errno of a failed exec: closed by a successful one.
+    int fds[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}};
+    enum sl_status status = SL_OK;
+    for (int i = 0; i < 3 && status == SL_OK; i++) {
+        if (pipe2(fds[i], O_CLOEXEC) != 0) {
+            status = sl_fail(err, SL_ERR_EXHAUSTED, "%s: pipe: %s", name, strerror(errno));
+        }
+    }
+    pid_t parent = getpid();
+    pid_t pid = status == SL_OK ? fork() : -1;
+    if (pid == 0) {
+        become(argv, fds[0][1], fds[1][1], fds[2][1], parent);
+    }
+    if (status == SL_OK && pid < 0) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "%s: fork: %s", name, strerror(errno));
+    }
+    for (int i = 0; i < 3; i++) {
+        close_fd(&fds[i][1]);
+    }
+    int reason;
+    if (status == SL_OK && read(fds[2][0], &reason, sizeof reason) == (ssize_t)sizeof reason) {
+        waitpid(pid, NULL, 0);
+        status = sl_fail(err, SL_ERR_NOT_FOUND, "%s: cannot start %s: %s", name, argv[0], strerror(reason));
+    }
+    close_fd(&fds[2][0]);
+    if (status != SL_OK) {
+        close_fd(&fds[0][0]);
+        close_fd(&fds[1][0]);
+        return status;
+    }
+    *child = (struct sl_child){
+        .pid = pid, .running = true, .out.fd = fds[0][0], .err.fd = fds[1][0], .moved_ns = sl_now_ns()};
+    snprintf(child->name, sizeof child->name, "%s", name);
+    fcntl(child->out.fd, F_SETFL, O_NONBLOCK);
+    fcntl(child->err.fd, F_SETFL, O_NONBLOCK);
+    return SL_OK;
+}
+
+static bool take_loading(struct sl_child *child, const char *line, size_t n) {
+    char text[80];
+    long long done, total;
+    snprintf(text, sizeof text, "%.*s", (int)n, line);
+    if (sscanf(text, "loading done=%lld total=%lld", &done, &total) != 2 || done < 0 || total <= 0) {
+        return false;
+    }
+    child->done_bytes = done < total ? done : total;
+    child->total_bytes = total;
+    child->moved_ns = sl_now_ns();
+    return true;
+}
+
+static void pass_line(struct sl_child *child, bool is_out, const char *line, size_t n, FILE *file) {
+    if (is_out && n >= 6 && memcmp(line, "ready ", 6) == 0) {
+        snprintf(child->ready, sizeof child->ready, "%.*s", (int)n, line);
+        child->moved_ns = sl_now_ns();
+    } else if (is_out && take_loading(child, line, n)) {
+        return;
+    } else if (!is_out && n > 0 && line[0] == '{') { // of JSON, which names its process
+        fprintf(file, "%.*s\n", (int)n, line);
+    } else {
+        fprintf(file, "%-13s| %.*s\n", child->name, (int)n, line);
+    }
+}
+
+// Pass on the complete lines; a line longer than the buffer goes in pieces, and at the end what is left.
+static void pass_lines(struct sl_child *child, struct sl_child_output *output, bool at_end, FILE *file) {
+    char *line = output->text, *end = output->text + output->n, *newline;
+    while ((newline = memchr(line, '\n', (size_t)(end - line)))) {
+        pass_line(child, output == &child->out, line, (size_t)(newline - line), file);
+        line = newline + 1;
+    }
+    size_t left = (size_t)(end - line);
+    if (left == sizeof output->text || (at_end && left > 0)) {
+        pass_line(child, output == &child->out, line, left, file);
+        left = 0;
+    }
+    memmove(output->text, line, left);
+    output->n = left;
+}
+
+// Read what there is.
+static void drain_output(struct sl_child *child, struct sl_child_output *output, FILE *file) {
+    while (output->fd >= 0) {
+        ssize_t n = read(output->fd, output->text + output->n, sizeof output->text - output->n);
+        if (n > 0) {
+            output->n += (size_t)n;
+        } else if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+            return;
+        } else {
+            close_fd(&output->fd);
+        }
+        pass_lines(child, output, output->fd < 0, file);
+    }
+}
+
+bool sl_children_wait(const struct sl_child *children, size_t n, int timeout_ms) {
+    struct pollfd polled[MAX_POLLED];
+    nfds_t n_polled = 0;
+    for (size_t i = 0; i < n && n_polled + 2 <= MAX_POLLED; i++) {
+        // poll() ignores negative descriptors.
+        polled[n_polled++] = (struct pollfd){.fd = children[i].out.fd, .events = POLLIN};
+        polled[n_polled++] = (struct pollfd){.fd = children[i].err.fd, .events = POLLIN};
+    }
+    return poll(polled, n_polled, timeout_ms) > 0;
+}
+
+void sl_children_pump(struct sl_child *children, size_t n, int timeout_ms, FILE *file) {
+    (void)sl_children_wait(children, n, timeout_ms); // a child that has ended says so without output
+    for (size_t i = 0; i < n; i++) {
+        struct sl_child *child = &children[i];
+        // First its end, then its output: what it wrote before it died is then complete.
+        if (child->running && waitpid(child->pid, &child->wait_status, WNOHANG) == child->pid) {
+            child->running = false;
+        }
+        drain_output(child, &child->out, file);
+        drain_output(child, &child->err, file);
+    }
+    fflush(file);
+}
+
+bool sl_child_ready_value(const struct sl_child *child, const char *key, char *buf, size_t buf_bytes) {
+    size_t key_bytes = strlen(key);
+    for (const char *word = child->ready; *word;) {
+        size_t n = strcspn(word, " ");
+        if (n > key_bytes && word[key_bytes] == '=' && memcmp(word, key, key_bytes) == 0) {
+            size_t value_bytes = n - key_bytes - 1;
+            if (value_bytes >= buf_bytes) {
+                return false;
+            }
+            memcpy(buf, word + key_bytes + 1, value_bytes);
+            buf[value_bytes] = '\0';
+            return true;
+        }
+        word += n + (word[n] == ' ');
+    }
+    return false;
+}
+
+char *sl_child_describe_end(const struct sl_child *child, char *buf, size_t buf_bytes) {
+    if (child->running) {
+        snprintf(buf, buf_bytes, "is running");
+    } else if (WIFSIGNALED(child->wait_status)) {
+        int number = WTERMSIG(child->wait_status);
+        snprintf(buf, buf_bytes, "was killed by signal %d (%s)", number, sigdescr_np(number));
+    } else {
+        snprintf(buf, buf_bytes, "exited with code %d", WEXITSTATUS(child->wait_status));
+    }
+    return buf;
+}
+
+void sl_child_signal(const struct sl_child *child, int number) {
+    if (child->running) {
+        kill(child->pid, number);
+    }
+}
+
+void sl_child_cleanup(struct sl_child *child) {
+    close_fd(&child->out.fd);
+    close_fd(&child->err.fd);
+}

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see cluster_argv.h.
+#include "client/cli/cluster_argv.h"
+
+#include <jansson.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "base/clock.h"
+#include "client/cli/child.h"
+
+#define STEP_MS 5
+#define TRY_MS  20000
+
+void sl_argv_add(struct sl_argv *words, const char *word) {
+    if (words->n == SL_MAX_WORDS) {
+        words->too_many = true;
+        return;
+    }
+    char *copy = strdup(word);
+    if (copy) {
+        words->list[words->n++] = copy;
+    } else {
+        words->out_of_memory = true;
+    }
+}
+
+void sl_argv_add_option(struct sl_argv *words, const char *name, const char *value) {
+    if (value) {
+        sl_argv_add(words, name);
+        sl_argv_add(words, value);
+    }
+}
+
+enum sl_status sl_argv_set_option(struct sl_argv *words, const char *name, const char *value, struct sl_error *err) {
+    for (size_t i = 0; i + 1 < words->n; i++) {
+        if (strcmp(words->list[i], name) == 0) {
+            char *copy = strdup(value);
+            if (!copy) {
+                return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+            }
+            free(words->list[i + 1]);
+            words->list[i + 1] = copy;
+        }
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_argv_check(const struct sl_argv *words, struct sl_error *err) {
+    return words->out_of_memory ? sl_fail(err, SL_ERR_EXHAUSTED, "out of memory")
+           : words->too_many    ? sl_fail(err, SL_ERR_RANGE, "more than %d arguments for a worker", SL_MAX_WORDS)
+                                : SL_OK;
+}
+
+void sl_argv_cleanup(struct sl_argv *words) {
+    for (size_t i = 0; i < words->n; i++) {
+        free(words->list[i]);
+    }
+    *words = (struct sl_argv){0};
+}
+
+static void add_program(struct sl_argv *words, const struct sl_cluster_origin *of, const char *role) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/sluice-%s", of->bin, role);
+    sl_argv_add(words, path);
+}
+
+// Whose certificate: that of role `of_role` and name.
+static enum sl_status add_tls(struct sl_argv *words, const struct sl_cluster_origin *of, const char *of_role,
+                              const char *name, struct sl_error *err) {
+    struct sl_cluster_tls tls;
+    enum sl_status status = of->config->tls ? sl_cluster_tls_find(of->config->tls, of_role, name, &tls, err) : SL_OK;
+    if (status == SL_OK && of->config->tls) {
+        sl_argv_add_option(words, "--tls-ca", tls.ca);
+        sl_argv_add_option(words, "--tls-cert", tls.certificate);
+        sl_argv_add_option(words, "--tls-key", tls.key);
+    }
+    return status == SL_OK ? sl_argv_check(words, err) : status;
+}
+
+enum sl_status sl_join_path(char path[PATH_MAX], const char *option, const char *folder, const char *name,
+                            struct sl_error *err) {
+    return snprintf(path, PATH_MAX, "%s/%s", folder, name) < PATH_MAX
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID, "%s %.200s...: the path is too long", option, folder);
+}
+
+enum sl_status sl_argv_of_coordinator(const struct sl_cluster_origin *of, int64_t i, const char *name,
+                                      struct sl_argv *words, struct sl_error *err) {
+    const struct sl_cluster_config *config = of->config;
+    bool several = config->n_coordinators > 1;
+    char listen[128], salt_file[PATH_MAX], state[PATH_MAX];
+    snprintf(listen, sizeof listen, "%s:%lld", config->host, (long long)(config->port > 0 ? config->port + i : 0));
+    add_program(words, of, "coordinator");
+    sl_argv_add_option(words, "--listen", listen);
+    sl_argv_add_option(words, "--model", config->model);
+    sl_argv_add_option(words, "--weights", config->weights);
+    sl_argv_add_option(words, "--log", config->workers_log);
+    sl_argv_add_option(words, "--generation-config", config->generation_config);
+    sl_argv_add_option(words, "--etcd", several ? of->etcd_servers : NULL);
+    enum sl_status status = SL_OK;
+    if (config->coordinator_state) {
+        status = several ? sl_join_path(state, "--coordinator-state", config->coordinator_state, name, err) : SL_OK;
+        sl_argv_add_option(words, "--state", several ? state : config->coordinator_state);
+    }
+    if (status == SL_OK && config->tls) {
+        status = sl_join_path(salt_file, "--tls", config->tls, "salt", err);
+        sl_argv_add_option(words, "--salt-file", salt_file);
+    }
+    return status == SL_OK ? add_tls(words, of, "coordinator", "coordinator", err) : status;
+}
+
+// A client of the coordinator.
+enum sl_status sl_argv_of_gateway(const struct sl_cluster_origin *of, struct sl_argv *words, struct sl_error *err) {
+    char listen[128];
+    snprintf(listen, sizeof listen, "%s:%lld", of->config->host, (long long)of->config->http_port);
+    add_program(words, of, "gateway");
+    sl_argv_add_option(words, "--listen", listen);
+    sl_argv_add_option(words, "--coordinator", of->address);
+    sl_argv_add_option(words, "--log", of->config->workers_log);
+    return add_tls(words, of, "client", "local", err);
+}
+
+enum sl_status sl_argv_of_worker(const struct sl_cluster_origin *of, const char *role, const char *name,
+                                 struct sl_argv *words, struct sl_error *err) {
+    const struct sl_cluster_config *config = of->config;
+    char listen[128], disk_bytes[32], ranks[32], folder[PATH_MAX];
+    bool has_model = strcmp(role, "kvstore") != 0;
+    const char *disk = has_model ? NULL : config->disk;
+    snprintf(listen, sizeof listen, "%s:0", config->host);
+    snprintf(disk_bytes, sizeof disk_bytes, "%lld", (long long)config->disk_bytes);
+    snprintf(ranks, sizeof ranks, "%lld", (long long)config->ranks);
+    enum sl_status status = disk ? sl_join_path(folder, "--disk", disk, name, err) : SL_OK;
+    if (status != SL_OK) {
+        return status;
+    }
+    add_program(words, of, role);
+    sl_argv_add_option(words, "--name", name);
+    sl_argv_add_option(words, "--listen", listen);
+    sl_argv_add_option(words, "--coordinator", of->address);
+    sl_argv_add_option(words, "--fabric-listen", listen);
+    sl_argv_add_option(words, "--transport", config->transport);
+    sl_argv_add_option(words, "--arena", config->arena);
+    sl_argv_add_option(words, "--model", has_model ? config->model : NULL);
+    sl_argv_add_option(words, "--weights", has_model ? config->weights : NULL);
+    sl_argv_add_option(words, "--device", has_model ? config->device : NULL);
+    if (has_model) {
+        sl_argv_add(words, "--report-loading");
+    }
+    sl_argv_add_option(words, "--ranks", has_model && config->ranks > 1 ? ranks : NULL);
+    sl_argv_add_option(words, "--disk", disk ? folder : NULL);
+    sl_argv_add_option(words, "--disk-bytes", disk ? disk_bytes : NULL);
+    sl_argv_add_option(words, "--log", config->workers_log);
+    for (size_t a = 0; a < config->n_worker_arguments; a++) {
+        sl_argv_add(words, config->worker_arguments[a]);
+    }
+    return add_tls(words, of, "worker", name, err);
+}
+
+// --- trying ----------------------------------------------------------------------------------------------------------
+
+#define N_KINDS 5
+
+static enum sl_status words_of_kind(const struct sl_cluster_origin *of, int kind, struct sl_argv *words,
+                                    struct sl_error *err) {
+    switch (kind) {
+    case 0:
+        return sl_argv_of_coordinator(of, 0, "coordinator-0", words, err);
+    case 1:
+        return sl_argv_of_worker(of, "kvstore", "kvstore-0", words, err);
+    case 2:
+        return sl_argv_of_worker(of, "decode", "decode-0", words, err);
+    case 3:
+        return sl_argv_of_worker(of, "prefill", "prefill-0", words, err);
+    default:
+        return sl_argv_of_gateway(of, words, err);
+    }
+}
+
+static bool is_wanted(const struct sl_cluster_config *config, int kind) {
+    return kind == 1 ? config->n_kvstore > 0 : kind == 4 ? config->has_gateway : true;
+}
+
+// One kind of process with its command line, and what it said, each line behind "check | ".
+struct attempt {
+    struct sl_child child;
+    FILE *said;
+    char *text;
+    size_t n_text;
+};
+
+// The words of a line of JSON; NULL: it is none.
+static char *words_of_json(const char *line) {
+    json_t *object = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+    const char *message = json_string_value(json_object_get(object, "message"));
+    char *words = message ? strdup(message) : NULL;
+    json_decref(object);
+    return words;
+}
+
+// The last line that it said: it ends with what it does not like. Lines before are warnings.
+static enum sl_status refusal(const struct attempt *attempt, struct sl_error *err) {
+    size_t n = attempt->n_text;
+    while (n > 0 && attempt->text[n - 1] == '\n') {
+        attempt->text[--n] = '\0';
+    }
+    const char *newline = strrchr(attempt->text, '\n');
+    const char *line = newline ? newline + 1 : attempt->text;
+    char *message = line[0] == '{' ? words_of_json(line) : NULL;
+    const char *bar = message ? NULL : strstr(line, "| ");
+    const char *words = bar ? strstr(bar, ": ") : NULL; // behind the program's name
+    if (message) {
+        sl_fail(err, SL_ERR_INVALID, "%s", message);
+    } else if (n > 0) {
+        sl_fail(err, SL_ERR_INVALID, "%s", words ? words + 2 : bar ? bar + 2 : line);
+    } else {
+        char end[96];
+        sl_fail(err, SL_ERR_INVALID, "a process does not take its options, and does not say why: it %s",
+                sl_child_describe_end(&attempt->child, end, sizeof end));
+    }
+    free(message);
+    return SL_ERR_INVALID;
+}
+
+static enum sl_status wait_for_all(struct attempt *attempts, size_t n, struct sl_error *err) {
+    int64_t deadline_ns = sl_deadline_in_ms(TRY_MS);
+    size_t n_running = n;
+    while (n_running > 0 && sl_deadline_left_ms(deadline_ns) > 0) {
+        sl_sleep_ms(STEP_MS);
+        n_running = 0;
+        for (size_t i = 0; i < n; i++) {
+            sl_children_pump(&attempts[i].child, 1, 0, attempts[i].said);
+            n_running += attempts[i].child.running;
+        }
+    }
+    for (size_t i = 0; i < n && n_running > 0; i++) {
+        sl_child_signal(&attempts[i].child, SIGKILL);
+    }
+    return n_running == 0 ? SL_OK
+                          : sl_fail(err, SL_ERR_DEADLINE, "a process does not read its options within %d ms", TRY_MS);
+}
+
+static enum sl_status try_kind(const struct sl_cluster_origin *of, int kind, struct attempt *attempt,
+                               struct sl_error *err) {
+    struct sl_argv words = {0};
+    attempt->said = open_memstream(&attempt->text, &attempt->n_text);
+    enum sl_status status =
+        attempt->said ? words_of_kind(of, kind, &words, err) : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    if (status == SL_OK) {
+        sl_argv_add(&words, "--check");
+        status = sl_argv_check(&words, err);
+    }
+    status = status == SL_OK ? sl_child_start(&attempt->child, "check", words.list, err) : status;
+    sl_argv_cleanup(&words);
+    if (status != SL_OK && attempt->said) {
+        fclose(attempt->said);
+        free(attempt->text);
+    }
+    return status;
+}
+
+enum sl_status sl_argv_try(const struct sl_cluster_origin *of, struct sl_error *err) {
+    struct attempt attempts[N_KINDS] = {0};
+    size_t n = 0;
+    enum sl_status status = SL_OK;
+    for (int kind = 0; kind < N_KINDS && status == SL_OK; kind++) {
+        if (is_wanted(of->config, kind)) {
+            status = try_kind(of, kind, &attempts[n], err);
+            n += status == SL_OK;
+        }
+    }
+    enum sl_status waited = wait_for_all(attempts, n, status == SL_OK ? err : NULL);
+    status = status == SL_OK ? waited : status;
+    for (size_t i = 0; i < n; i++) {
+        struct attempt *attempt = &attempts[i];
+        bool fine = WIFEXITED(attempt->child.wait_status) && WEXITSTATUS(attempt->child.wait_status) == 0;
+        fclose(attempt->said);
+        if (status == SL_OK && !fine) {
+            status = attempt->text ? refusal(attempt, err) : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+        }
+        sl_child_cleanup(&attempt->child);
+        free(attempt->text);
+    }
+    return status;
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see cluster_etcd.h.
+#include "client/cli/cluster_etcd.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ftw.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static enum sl_status find_program(char path[PATH_MAX], struct sl_error *err) {
+    const char *folders = getenv("PATH");
+    for (const char *at = folders ? folders : "/usr/bin"; *at;) {
+        size_t n = strcspn(at, ":");
+        if (snprintf(path, PATH_MAX, "%.*s/etcd", (int)n, at) < PATH_MAX && access(path, X_OK) == 0) {
+            return SL_OK;
+        }
+        at += n + (at[n] == ':');
+    }
+    return sl_fail(err, SL_ERR_NOT_FOUND,
+                   "--coordinators: several agree in an etcd on which of them leads, and etcd is not installed "
+                   "(Debian's etcd-server)");
+}
+
+// Free at this moment.
+static enum sl_status find_ports(int ports[2], struct sl_error *err) {
+    int fds[2] = {-1, -1};
+    enum sl_status status = SL_OK;
+    for (int i = 0; i < 2 && status == SL_OK; i++) {
+        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t n = sizeof address;
+        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fds[i] < 0 || bind(fds[i], (struct sockaddr *)&address, n) != 0 ||
+            getsockname(fds[i], (struct sockaddr *)&address, &n) != 0) {
+            status = sl_fail(err, SL_ERR_IO, "no port for etcd: %s", strerror(errno));
+        }
+        ports[i] = ntohs(address.sin_port);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (fds[i] >= 0) {
+            close(fds[i]);
+        }
+    }
+    return status;
+}
+
+static enum sl_status make_folder(const char *folder, struct sl_cluster_etcd *etcd, struct sl_error *err) {
+    const char *parent = getenv("TMPDIR");
+    int n = folder ? snprintf(etcd->folder, sizeof etcd->folder, "%s", folder)
+                   : snprintf(etcd->folder, sizeof etcd->folder, "%s/sluice-etcd-XXXXXX", parent ? parent : "/tmp");
+    if ((size_t)n >= sizeof etcd->folder) {
+        etcd->folder[0] = '\0';
+        return sl_fail(err, SL_ERR_INVALID, "the folder of etcd: the path is too long");
+    }
+    etcd->is_ours = !folder;
+    if (!folder && !mkdtemp(etcd->folder)) {
+        etcd->folder[0] = '\0';
+        return sl_fail(err, SL_ERR_IO, "no folder for etcd: %s", strerror(errno));
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_cluster_etcd_start(const char *folder, struct sl_cluster_etcd *etcd_out, struct sl_child *child,
+                                     struct sl_error *err) {
+    char program[PATH_MAX], client[48], peer[48], cluster[64];
+    int ports[2] = {0};
+    enum sl_status status = find_program(program, err);
+    if (status == SL_OK) {
+        status = find_ports(ports, err);
+    }
+    if (status == SL_OK) {
+        status = make_folder(folder, etcd_out, err);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    snprintf(etcd_out->servers, sizeof etcd_out->servers, "127.0.0.1:%d", ports[0]);
+    snprintf(client, sizeof client, "http://127.0.0.1:%d", ports[0]);
+    snprintf(peer, sizeof peer, "http://127.0.0.1:%d", ports[1]);
+    snprintf(cluster, sizeof cluster, "e0=%s", peer);
+    char *words[] = {program,
+                     "--name",
+                     "e0",
+                     "--data-dir",
+                     etcd_out->folder,
+                     "--listen-client-urls",
+                     client,
+                     "--advertise-client-urls",
+                     client,
+                     "--listen-peer-urls",
+                     peer,
+                     "--initial-advertise-peer-urls",
+                     peer,
+                     "--initial-cluster",
+                     cluster,
+                     "--logger",
+                     "zap",
+                     "--log-level",
+                     "error",
+                     NULL};
+    status = sl_child_start(child, "etcd", words, err);
+    if (status != SL_OK) {
+        sl_cluster_etcd_cleanup(etcd_out);
+    }
+    return status;
+}
+
+static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *at) {
+    (void)about;
+    (void)kind;
+    (void)at;
+    return remove(path);
+}
+
+void sl_cluster_etcd_cleanup(struct sl_cluster_etcd *etcd) {
+    if (etcd->is_ours && etcd->folder[0] != '\0' &&
+        nftw(etcd->folder, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT) != 0) {
+        fprintf(stderr, "sluice: %s cannot be removed: %s\n", etcd->folder, strerror(errno));
+    }
+    etcd->folder[0] = '\0';
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: `sluice compare`: finished jobs side by side: what a recipe saves, and what becomes of the answer.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/cli/commands/commands.h"
+#include "client/cli/message_json.h"
+#include "client/cli/table.h"
+#include "client/cli/tool.h"
+
+#define MAX_JOBS   8
+#define MAX_ANSWER 48 // characters of an answer in the table
+#define MAX_TITLE  28 // of a recipe
+
+static const struct sl_option options[] = {SL_TOOL_OPTIONS};
+
+static const struct sl_program program = {
+    .name = "sluice compare",
+    .usage = "[options] JOB JOB ...",
+    .summary = "Show finished jobs side by side: answer, bytes shipped, memory held, times. At most 8 of them.",
+    .epilog = SL_EXIT_CODES_HELP,
+    SL_OPTIONS(options),
+};
+
+// One job as it is known to the coordinator, and its answer.
+struct subject {
+    Sluice__V1__Job *job;
+    char *answer;
+};
+
+static void keep_answer(void *arg, const Sluice__V1__Event *event) {
+    struct subject *subject = arg;
+    if (event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED) {
+        free(subject->answer);
+        subject->answer = strdup(event->finished->text);
+    }
+}
+
+static enum sl_status fetch(struct sl_client *client, const char *id, int64_t timeout_ms, struct subject *subject,
+                            struct sl_error *err) {
+    enum sl_status status = sl_client_get(client, id, sl_deadline_in_ms(timeout_ms), &subject->job, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (subject->job->state < SLUICE__V1__JOB_STATE__DONE) {
+        return sl_fail(err, SL_ERR_PRECONDITION, "job %s has not ended yet; `sluice watch %s` follows it", id, id);
+    }
+    if (!subject->job->statistics) {
+        return sl_fail(err, SL_ERR_PRECONDITION, "job %s ended without statistics: %s", id, subject->job->status_text);
+    }
+    struct sl_watch watch = {.job_id = id,
+                             .deadline_ns = sl_deadline_in_ms(timeout_ms),
+                             .reconnect_ms = timeout_ms,
+                             .on_event = keep_answer,
+                             .arg = subject};
+    status = sl_client_watch(client, &watch, err);
+    if (status == SL_OK && !subject->answer) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "job %s: no memory for its answer", id);
+    }
+    return status;
+}
+
+// What a job has not come to, or what nobody knows of it, is "-".
+static void add_bytes(struct sl_table *table, int64_t bytes) {
+    char text[32];
+    sl_table_add(table, "%s", bytes > 0 ? sl_format_bytes((double)bytes, text, sizeof text) : "-");
+}
+static void add_ms(struct sl_table *table, double ms, int digits) {
+    if (ms > 0) {
+        sl_table_add(table, "%.*f ms", digits, ms);
+    } else {
+        sl_table_add(table, "-");
+    }
+}
+// Whether the prompt was read, or taken from a store.
+static bool has_capsule(const struct subject *subject) {
+    return subject->job->statistics->capsule_bytes > 0;
+}
+
+// What is compared: a title and how a job's cell is written.
+struct row {
+    const char *title;
+    void (*add)(struct sl_table *table, const struct subject *subject);
+};
+
+static void add_answer(struct sl_table *table, const struct subject *subject) {
+    const char *text = subject->answer + strspn(subject->answer, " \n");
+    sl_table_add(table, "%.*s%s", MAX_ANSWER, text, strlen(text) > MAX_ANSWER ? "..." : "");
+}
+static void add_reused(struct sl_table *table, const struct subject *subject) {
+    if (has_capsule(subject)) {
+        sl_table_add(table, "%lld of %lld", (long long)subject->job->statistics->n_reused_tokens,
+                     (long long)subject->job->statistics->n_prompt_tokens);
+    } else {
+        sl_table_add(table, "-");
+    }
+}
+static void add_shipped(struct sl_table *table, const struct subject *subject) {
+    add_bytes(table, subject->job->statistics->capsule_bytes);
+}
+static void add_ratio(struct sl_table *table, const struct subject *subject) {
+    const Sluice__V1__Statistics *s = subject->job->statistics;
+    if (has_capsule(subject)) {
+        sl_table_add(table, "%.1fx", (double)s->full_bytes / (double)s->capsule_bytes);
+    } else {
+        sl_table_add(table, "-");
+    }
+}
+static void add_prefill_peak(struct sl_table *table, const struct subject *subject) {
+    add_bytes(table, subject->job->statistics->prefill_peak_bytes);
+}
+static void add_resident(struct sl_table *table, const struct subject *subject) {
+    add_bytes(table, subject->job->statistics->decode_resident_bytes);
+}
+static void add_slots(struct sl_table *table, const struct subject *subject) {
+    if (subject->job->statistics->slots_per_head > 0) {
+        sl_table_add(table, "%.0f", subject->job->statistics->slots_per_head);
+    } else {
+        sl_table_add(table, "-");
+    }
+}
+static void add_evicted(struct sl_table *table, const struct subject *subject) {
+    const Sluice__V1__Statistics *s = subject->job->statistics;
+    if (s->slots_per_head <= 0) {
+        sl_table_add(table, "-");
+    } else if (s->slots_merged > 0) {
+        sl_table_add(table, "%lld, %lld merged", (long long)s->slots_evicted, (long long)s->slots_merged);
+    } else {
+        sl_table_add(table, "%lld", (long long)s->slots_evicted);
+    }
+}
+static void add_fetched(struct sl_table *table, const struct subject *subject) {
+    sl_table_add(table, has_capsule(subject) ? "%lld" : "-", (long long)subject->job->statistics->slots_fetched);
+}
+// From the shortest head of any layer to the longest.
+static void add_layers(struct sl_table *table, const struct subject *subject) {
+    const Sluice__V1__Statistics *s = subject->job->statistics;
+    if (s->n_slots_min == 0 || s->n_slots_max != s->n_slots_min) {
+        sl_table_add(table, "-");
+        return;
+    }
+    int32_t least = s->slots_min[0], most = s->slots_max[0];
+    for (size_t l = 1; l < s->n_slots_min; l++) {
+        least = s->slots_min[l] < least ? s->slots_min[l] : least;
+        most = s->slots_max[l] > most ? s->slots_max[l] : most;
+    }
+    sl_table_add(table, least == most ? "%d" : "%d to %d", least, most);
+}
+static void add_ttft(struct sl_table *table, const struct subject *subject) {
+    add_ms(table, subject->job->statistics->ttft_ms, 0);
+}
+static void add_ship(struct sl_table *table, const struct subject *subject) {
+    add_ms(table, subject->job->statistics->ship_ms, 1);
+}
+static void add_tpot(struct sl_table *table, const struct subject *subject) {
+    add_ms(table, subject->job->statistics->tpot_ms, 1);
+}
+static void add_transport(struct sl_table *table, const struct subject *subject) {
+    sl_table_add(table, "%s", has_capsule(subject) ? subject->job->statistics->transport : "-");
+}
+
+static const struct row rows[] = {
+    {"answer", add_answer},
+    {"prompt tokens reused", add_reused},
+    {"bytes shipped", add_shipped},
+    {"smaller than f16 by", add_ratio},
+    {"slots per head", add_slots},
+    {"in the end, any head", add_layers},
+    {"slots evicted", add_evicted},
+    {"slots fetched", add_fetched},
+    {"resident KV, prefill", add_prefill_peak},
+    {"resident KV, decode", add_resident},
+    {"time to first token", add_ttft},
+    {"of it shipping", add_ship},
+    {"time per token", add_tpot},
+    {"transport", add_transport},
+};
+
+static void print(const struct subject *subjects, size_t n_subjects) {
+    struct sl_column columns[MAX_JOBS + 1] = {{"", false}};
+    char numbers[MAX_JOBS][8];
+    for (size_t j = 0; j < n_subjects; j++) {
+        const char *recipe = subjects[j].job->recipe;
+        if (strlen(recipe) > MAX_TITLE) { // named above the table instead
+            snprintf(numbers[j], sizeof numbers[j], "(%zu)", j + 1);
+            printf("%s %s\n", numbers[j], recipe);
+            recipe = numbers[j];
+        }
+        columns[j + 1] = (struct sl_column){recipe, true};
+    }
+    struct sl_table table;
+    sl_table_init(&table, columns, n_subjects + 1);
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+        sl_table_add(&table, "%s", rows[r].title);
+        for (size_t j = 0; j < n_subjects; j++) {
+            rows[r].add(&table, &subjects[j]);
+        }
+    }
+    sl_table_finish(&table, stdout);
+}
+
+static enum sl_status compare(struct sl_client *client, void *arg, char **ids, struct sl_error *err) {
+    const struct sl_tool_config *config = arg;
+    struct subject subjects[MAX_JOBS] = {0};
+    enum sl_status status = SL_OK;
+    size_t n_ids = 0;
+    for (; ids[n_ids] && status == SL_OK; n_ids++) {
+        status = fetch(client, ids[n_ids], config->timeout_ms, &subjects[n_ids], err);
+    }
+    if (status == SL_OK && config->json) {
+        for (size_t j = 0; j < n_ids; j++) {
+            sl_message_print_json(&subjects[j].job->base, stdout);
+        }
+    } else if (status == SL_OK) {
+        print(subjects, n_ids);
+    }
+    for (size_t j = 0; j < n_ids; j++) {
+        if (subjects[j].job) {
+            sluice__v1__job__free_unpacked(subjects[j].job, NULL);
+        }
+        free(subjects[j].answer);
+    }
+    return status;
+}
+
+int sl_command_compare(int argc, char **argv) {
+    struct sl_tool_config config = {0};
+    return sl_tool_ask(&program, argc, argv, &config, 1, MAX_JOBS, compare);
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: `sluice down` and `sluice status`: the clusters that `sluice up` runs on this machine.
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "client/cli/clusters_here.h"
+#include "client/cli/commands/commands.h"
+#include "client/cli/message_json.h"
+#include "client/cli/table.h"
+#include "client/cli/tool.h"
+
+struct here_config {
+    struct sl_tool_config tool;
+    int64_t wait_ms;
+    bool all;
+};
+
+static const struct sl_option status_options[] = {SL_LOCAL_TOOL_OPTIONS};
+
+static const struct sl_program status_program = {
+    .name = "sluice status",
+    .usage = "[options] [NAME|HOST:PORT]",
+    .summary = "List the clusters that `sluice up` runs on this machine.",
+    .epilog = "`sluice workers` and `sluice top` ask a cluster itself.\n" SL_EXIT_CODES_HELP,
+    SL_OPTIONS(status_options),
+};
+
+static const struct sl_option down_options[] = {
+    {"all", 0, SL_OPTION_FLAG, NULL, NULL, "every cluster of this machine", SL_FIELD(here_config, all)},
+    {"wait", 0, SL_OPTION_DURATION, "60s", "TIME", "for the cluster to end", SL_FIELD(here_config, wait_ms), 1,
+     3600000},
+    SL_LOCAL_TOOL_OPTIONS,
+};
+
+static const struct sl_program down_program = {
+    .name = "sluice down",
+    .usage = "[options] [NAME|HOST:PORT]",
+    .summary = "Stop a cluster that `sluice up` runs on this machine: the only one, or the one that is named.",
+    .epilog = SL_EXIT_CODES_HELP,
+    SL_OPTIONS(down_options),
+};
+
+static const char *text_of(const struct sl_cluster_entry *entry, const char *key) {
+    const char *text = json_string_value(json_object_get(entry->state, key));
+    return text && text[0] ? text : "-";
+}
+
+static bool is_meant(const struct sl_cluster_entry *entry, const char *which) {
+    return !which || strcmp(entry->name, which) == 0 || strcmp(text_of(entry, "coordinator"), which) == 0 ||
+           strcmp(text_of(entry, "http"), which) == 0;
+}
+
+static void print_entry(const struct sl_cluster_entry *entry, struct sl_table *table) {
+    const json_t *processes = json_object_get(entry->state, "processes");
+    size_t n_running = 0;
+    for (size_t i = 0; i < json_array_size(processes); i++) {
+        pid_t pid = (pid_t)json_integer_value(json_object_get(json_array_get(processes, i), "pid"));
+        n_running += pid > 0 && kill(pid, 0) == 0; // 0: it is to be started again
+    }
+    sl_table_add(table, "%s\t%s", entry->name, !entry->running ? "ended" : entry->state ? "ready" : "starting");
+    sl_table_add(table, "%s", text_of(entry, "coordinator"));
+    sl_table_add(table, "%s", text_of(entry, "http"));
+    if (entry->state) {
+        sl_table_add(table, "%zu of %zu", n_running, json_array_size(processes));
+    } else {
+        sl_table_add(table, "-");
+    }
+    sl_table_add(table, "%s", text_of(entry, "model"));
+    sl_table_add(table, "%s/cluster.log", entry->dir);
+}
+
+static void print_json(const struct sl_cluster_entry *entry) {
+    json_t *line =
+        json_pack("{s:s, s:b, s:b}", "name", entry->name, "running", entry->running, "ready", entry->state != NULL);
+    json_object_update_missing(line, entry->state);
+    sl_json_print(line, JSON_COMPACT, stdout);
+}
+
+int sl_command_status(int argc, char **argv) {
+    static const struct sl_column columns[] = {{"NAME", false}, {"STATE", false},    {"COORDINATOR", false},
+                                               {"HTTP", false}, {"PROCESSES", true}, {"MODEL", false},
+                                               {"LOG", false}};
+    struct here_config config = {0};
+    struct sl_cluster_entry *entries;
+    size_t n, n_shown = 0;
+    int first, code;
+    struct sl_error err;
+    if (!sl_tool_parse(&status_program, argc, argv, &config, 0, 1, &first, &code)) {
+        return code;
+    }
+    if (sl_clusters_here(&entries, &n, &err) != SL_OK) {
+        return sl_tool_complain("status", &err);
+    }
+    struct sl_table table = SL_TABLE(columns);
+    for (size_t i = 0; i < n; i++) {
+        if (is_meant(&entries[i], argv[first])) {
+            n_shown += entries[i].running;
+            if (config.tool.json) {
+                print_json(&entries[i]);
+            } else {
+                print_entry(&entries[i], &table);
+            }
+        }
+    }
+    if (table.n_cells > 0) {
+        sl_table_print(&table, stdout);
+    }
+    sl_table_cleanup(&table);
+    sl_clusters_here_free(&entries, n);
+    if (n_shown > 0) {
+        return SL_EXIT_OK;
+    }
+    fprintf(stderr, "sluice status: no cluster%s%s runs on this machine: `sluice up --detach --model DIR` starts one\n",
+            argv[first] ? " " : "", argv[first] ? argv[first] : "");
+    return SL_EXIT_UNAVAILABLE;
+}
+
+// The list may be old: whom it meant is stopped, and nobody who has its name or its process id by now.
+static enum sl_status stop(const struct sl_cluster_entry *entry, int64_t wait_ms, struct sl_error *err) {
+    int64_t until = sl_deadline_in_ms(wait_ms);
+    pid_t meant = entry->pid, pid;
+    bool asked = false;
+    while ((pid = sl_cluster_entry_pid(entry)) != 0 && (meant < 0 || pid == meant)) {
+        if (pid > 0 && !asked) {
+            meant = pid;
+            asked = kill(pid, SIGTERM) == 0;
+            if (!asked && errno != ESRCH) {
+                return sl_fail(err, SL_ERR_DENIED, "%s: process %d cannot be asked to end: %s", entry->name, (int)pid,
+                               strerror(errno));
+            }
+        }
+        if (sl_deadline_left_ms(until) == 0) {
+            return sl_fail(err, SL_ERR_DEADLINE, "%s has not ended within %lld ms; its log is %s/cluster.log",
+                           entry->name, (long long)wait_ms, entry->dir);
+        }
+        sl_sleep_ms(20);
+    }
+    return SL_OK;
+}
+
+// All that are meant, also after one that could not be stopped. The worst exit code.
+static int stop_each(const struct here_config *config, const char *which, const struct sl_cluster_entry *entries,
+                     size_t n) {
+    int worst = SL_EXIT_OK;
+    for (size_t i = 0; i < n; i++) {
+        struct sl_error err;
+        if (!entries[i].running && config->all && !which) {
+            sl_cluster_entry_forget(&entries[i]);
+            printf("%s had ended already\n", entries[i].name);
+        } else if (entries[i].running && is_meant(&entries[i], which)) {
+            int code = stop(&entries[i], config->wait_ms, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain("down", &err);
+            worst = code > worst ? code : worst;
+            if (code == SL_EXIT_OK) {
+                printf("%s has ended\n", entries[i].name);
+            }
+        }
+    }
+    return worst;
+}
+
+static int stop_meant(const struct here_config *config, const char *which, const struct sl_cluster_entry *entries,
+                      size_t n) {
+    char names[256] = "";
+    struct sl_error err;
+    size_t n_meant = 0, n_ended = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!entries[i].running && which && strcmp(which, entries[i].name) == 0) {
+            sl_cluster_entry_forget(&entries[i]);
+            printf("%s had ended already\n", which);
+            return SL_EXIT_OK;
+        }
+        n_ended += !entries[i].running;
+        if (entries[i].running && is_meant(&entries[i], which)) {
+            size_t used = strlen(names);
+            snprintf(names + used, sizeof names - used, "%s%s", n_meant++ > 0 ? ", " : "", entries[i].name);
+        }
+    }
+    bool has_any = n_meant > 0 || (config->all && !which && n_ended > 0);
+    if (!has_any) {
+        sl_fail(&err, SL_ERR_NOT_FOUND, "no cluster%s%s runs on this machine", which ? " " : "", which ? which : "");
+    } else if (n_meant > 1 && !config->all) {
+        sl_fail(&err, SL_ERR_INVALID, "which one? %s run here; name one, or give --all", names);
+    } else {
+        return stop_each(config, which, entries, n);
+    }
+    return sl_tool_complain("down", &err);
+}
+
+int sl_command_down(int argc, char **argv) {
+    struct here_config config = {0};
+    struct sl_cluster_entry *entries;
+    size_t n;
+    int first, code;
+    struct sl_error err;
+    if (!sl_tool_parse(&down_program, argc, argv, &config, 0, 1, &first, &code)) {
+        return code;
+    }
+    if (sl_clusters_here(&entries, &n, &err) != SL_OK) {
+        return sl_tool_complain("down", &err);
+    }
+    code = stop_meant(&config, argv[first], entries, n);
+    sl_clusters_here_free(&entries, n);
+    return code;
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: `sluice submit`, `watch`, `cancel`, `jobs`: jobs that outlive the command that started them.
+#include <stdio.h>
+#include <unistd.h>
+
+#include "client/cli/commands/commands.h"
+#include "client/cli/follow.h"
+#include "client/cli/listing.h"
+#include "client/cli/message_json.h"
+#include "client/cli/request.h"
+#include "client/cli/tool.h"
+
+struct submit_config {
+    struct sl_tool_config tool;
+    struct sl_request_config request;
+};
+
+static const struct sl_option submit_options[] = {SL_REQUEST_OPTIONS(submit_config), SL_TOOL_OPTIONS};
+
+static const struct sl_program submit_program = {
+    .name = "sluice submit",
+    .usage = "[options] --prompt-file FILE --question TEXT",
+    .summary = "Submit a job and print its id; `sluice watch ID` follows it.",
+    .epilog = SL_EXIT_CODES_HELP,
+    SL_OPTIONS(submit_options),
+};
+
+static int submit(const struct submit_config *config, struct sl_request *request) {
+    struct sl_client *client;
+    int code;
+    if (!sl_tool_connect("submit", config->tool.coordinator, &config->tool.tls, &client, &code)) {
+        return code;
+    }
+    struct sl_error err;
+    char job_id[SL_JOB_ID_BYTES];
+    int64_t deadline_ns = sl_deadline_in_ms(config->tool.timeout_ms);
+    enum sl_status status = sl_request_ask(request, &config->request, client, deadline_ns, &err);
+    if (status == SL_OK) {
+        status = sl_client_submit(client, &request->message, deadline_ns, job_id, &err);
+    }
+    sl_tool_disconnect(&client);
+    if (status != SL_OK) {
+        return sl_tool_complain_of(config->tool.coordinator, "submit", &err);
+    }
+    printf(config->tool.json ? "{\"job_id\":\"%s\"}\n" : "%s\n", job_id);
+    return SL_EXIT_OK;
+}
+
+int sl_command_submit(int argc, char **argv) {
+    struct submit_config config = {0};
+    int first, code;
+    if (!sl_tool_parse(&submit_program, argc, argv, &config, 0, 0, &first, &code)) {
+        return code;
+    }
+    struct sl_request request;
+    struct sl_error err;
+    if (sl_request_init(&request, &config.request, &err) != SL_OK) {
+        return sl_tool_complain("submit", &err);
+    }
+    code = sl_request_check_one_turn(&request, &err) == SL_OK ? submit(&config, &request)
+                                                              : sl_tool_complain("submit", &err);
+    sl_request_cleanup(&request);
+    return code;
+}
+
+struct watch_config {
+    struct sl_tool_config tool;
+    int64_t from, deadline_ms;
+    bool quiet;
+};
+
+static const struct sl_option watch_options[] = {
+    {"from", 0, SL_OPTION_INT, "0", "N", "first event wanted; 0 is the beginning", SL_FIELD(watch_config, from), 0,
+     9e18},
+    {"deadline", 0, SL_OPTION_DURATION, NULL, "TIME", "stop watching then; the job goes on",
+     SL_FIELD(watch_config, deadline_ms), 1, 604800000},
+    {"quiet", 0, SL_OPTION_FLAG, NULL, NULL, "print only the answer", SL_FIELD(watch_config, quiet)},
+    SL_TOOL_OPTIONS,
+};
+
+static const struct sl_program watch_program = {
+    .name = "sluice watch",
+    .usage = "[options] JOB",
+    .summary = "Follow a job to its end, from the beginning or from a later event. Reconnects by itself.\n"
+               "Ctrl-C stops watching and leaves the job alone.",
+    .epilog = "The exit code is the job's.\n" SL_EXIT_CODES_HELP,
+    SL_OPTIONS(watch_options),
+};
+
+int sl_command_watch(int argc, char **argv) {
+    struct watch_config config = {.deadline_ms = -1};
+    int first, code;
+    if (!sl_tool_parse(&watch_program, argc, argv, &config, 1, 1, &first, &code)) {
+        return code;
+    }
+    struct sl_error err = {0};
+    struct sl_signals signals;
+    if (sl_signals_init(&signals, &err) != SL_OK) {
+        return sl_tool_complain("watch", &err);
+    }
+    struct sl_client *client;
+    if (sl_tool_connect("watch", config.tool.coordinator, &config.tool.tls, &client, &code)) {
+        struct sl_follow follow = {
+            .command = "watch",
+            .coordinator = config.tool.coordinator,
+            .json = config.tool.json,
+            .quiet = config.quiet,
+            .out = stdout,
+            .err = stderr,
+            .width = sl_terminal_width(STDERR_FILENO),
+            .signals = &signals,
+        };
+        struct sl_watch watch = {
+            .job_id = argv[first],
+            .from_sequence = config.from,
+            .deadline_ns = sl_deadline_in_ms(config.deadline_ms),
+            .reconnect_ms = config.tool.timeout_ms,
+        };
+        sl_follow_attach(&follow, &watch);
+        enum sl_status status = sl_client_watch(client, &watch, &err);
+        code = sl_follow_end(&follow, status, &err);
+        sl_tool_disconnect(&client);
+    }
+    sl_signals_cleanup(&signals);
+    return code;
+}
+
+static const struct sl_option tool_options[] = {SL_TOOL_OPTIONS};
+
+static const struct sl_program cancel_program = {
+    .name = "sluice cancel",
+    .usage = "[options] JOB",
+    .summary = "Cancel a job, and return when all its memory has been given back.",
+    .epilog = SL_EXIT_CODES_HELP,
+    SL_OPTIONS(tool_options),
+};
+
+static enum sl_status cancel(struct sl_client *client, void *arg, char **arguments, struct sl_error *err) {
+    const struct sl_tool_config *config = arg;
+    Sluice__V1__Job *job = NULL;
+    enum sl_status status = sl_client_cancel(client, arguments[0], sl_deadline_in_ms(config->timeout_ms), &job, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (config->json) {
+        sl_message_print_json(&job->base, stdout);
+    } else {
+        printf("%s %s\n", job->job_id, sl_job_state_name(job->state));
+    }
+    sluice__v1__job__free_unpacked(job, NULL);
+    return SL_OK;
+}
+
+int sl_command_cancel(int argc, char **argv) {
+    struct sl_tool_config config = {0};
+    return sl_tool_ask(&cancel_program, argc, argv, &config, 1, 1, cancel);
+}
+
+struct jobs_config {
+    struct sl_tool_config tool;
+    int64_t limit;
+};
+
+static const struct sl_option jobs_options[] = {
+    {"limit", 0, SL_OPTION_INT, "100", "N", "newest jobs shown", SL_FIELD(jobs_config, limit), 1, 1000000},
+    SL_TOOL_OPTIONS,
+};
+
+static const struct sl_program jobs_program = {
+    .name = "sluice jobs",
+    .usage = "[options] [JOB...]",
+    .summary = "List the cluster's jobs, newest first, or show the ones that are named.",
+    .epilog = SL_EXIT_CODES_HELP,
+    SL_OPTIONS(jobs_options),
+};
+
+static enum sl_status show_all(struct sl_client *client, const struct jobs_config *config, struct sl_error *err) {
+    Sluice__V1__ListReply *reply;
+    enum sl_status status =
+        sl_client_list(client, 0, (int32_t)config->limit, sl_deadline_in_ms(config->tool.timeout_ms), &reply, err);
+    if (status == SL_OK) {
+        for (size_t i = 0; config->tool.json && i < reply->n_jobs; i++) {
+            sl_message_print_json(&reply->jobs[i]->base, stdout);
+        }
+        if (!config->tool.json) {
+            sl_jobs_print(reply->jobs, reply->n_jobs, stdout);
+        }
+        sluice__v1__list_reply__free_unpacked(reply, NULL);
+    }
+    return status;
+}
+
+static enum sl_status show_one(struct sl_client *client, const struct jobs_config *config, const char *job_id,
+                               struct sl_error *err) {
+    Sluice__V1__Job *job;
+    enum sl_status status = sl_client_get(client, job_id, sl_deadline_in_ms(config->tool.timeout_ms), &job, err);
+    if (status == SL_OK) {
+        if (config->tool.json) {
+            sl_message_print_json(&job->base, stdout);
+        } else {
+            sl_jobs_print(&job, 1, stdout);
+            if (job->status_text[0]) {
+                printf("%s\n", job->status_text);
+            }
+            if (job->statistics) {
+                sl_statistics_print(job->statistics, stdout);
+            }
+        }
+        sluice__v1__job__free_unpacked(job, NULL);
+    }
+    return status;
+}
+
+static enum sl_status show(struct sl_client *client, void *config, char **arguments, struct sl_error *err) {
+    enum sl_status status = *arguments ? SL_OK : show_all(client, config, err);
+    for (; *arguments && status == SL_OK; arguments++) {
+        status = show_one(client, config, *arguments, err);
+    }
+    return status;
+}
+
+int sl_command_jobs(int argc, char **argv) {
+    struct jobs_config config = {0};
+    return sl_tool_ask(&jobs_program, argc, argv, &config, 0, argc, show);
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: `sluice recipes`: the presets, the axes, what to take for how many bytes, and what a recipe means once parsed.
+#include <inttypes.h>
+#include <jansson.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/cli/commands/commands.h"
+#include "client/cli/message_json.h"
+#include "client/cli/table.h"
+#include "client/cli/tool.h"
+#include "engine/compress/recipe/recipe.h"
+
+struct recipes_config {
+    struct sl_tool_config tool;
+    bool axes, grammar, recommended;
+};
+
+static const struct sl_option options[] = {
+    {"axes", 0, SL_OPTION_FLAG, NULL, NULL, "below each preset, the axes that it stands for",
+     SL_FIELD(recipes_config, axes)},
+    {"grammar", 'g', SL_OPTION_FLAG, NULL, NULL, "every axis with its values, and every score, instead of the presets",
+     SL_FIELD(recipes_config, grammar)},
+    {"recommended", 0, SL_OPTION_FLAG, NULL, NULL, "what `sluice run --ship-at-most` takes, instead of the presets",
+     SL_FIELD(recipes_config, recommended)},
+    SL_LOCAL_TOOL_OPTIONS,
+};
+
+static const struct sl_program program = {
+    .name = "sluice recipes",
+    .usage = "[options] [RECIPE...]",
+    .summary = "List the presets, or the axes that recipes are made of, or what is recommended for how many bytes, or "
+               "show what recipes mean: their canonical text and fingerprint.",
+    .epilog = "A recipe is a preset, axis=value words, or both, separated by commas: "
+              "h2o,budget=1024,format=int4\n" SL_EXIT_CODES_HELP,
+    SL_OPTIONS(options),
+};
+
+static void list_as_json(void) {
+    for (const struct sl_preset *preset = sl_recipe_presets(); preset->name; preset++) {
+        sl_json_print(
+            json_pack("{s:s, s:s, s:s}", "name", preset->name, "text", preset->text, "summary", preset->summary),
+            JSON_COMPACT, stdout);
+    }
+}
+
+static void list_grammar_as_json(void) {
+    struct sl_axis_help axis;
+    for (int i = 0; sl_recipe_axis_help(i, &axis); i++) {
+        sl_json_print(json_pack("{s:s, s:s, s:s, s:s}", "axis", axis.name, "values", axis.values, "default", axis.usual,
+                                "help", axis.help),
+                      JSON_COMPACT, stdout);
+    }
+    for (int i = 0; i < SL_N_SCORES; i++) {
+        const struct sl_score_traits *score = sl_score_get_traits((enum sl_score)i);
+        sl_json_print(json_pack("{s:s, s:s}", "score", score->name, "help", score->help), JSON_COMPACT, stdout);
+    }
+}
+
+static void list_grammar(void) {
+    static const struct sl_column axes[] = {{"AXIS", false}, {"DEFAULT", false}, {"VALUES", false}};
+    static const struct sl_column scores[] = {{"SCORE", false}, {"RANKS BY", false}};
+    struct sl_axis_help axis;
+    struct sl_table table = SL_TABLE(axes);
+    for (int i = 0; sl_recipe_axis_help(i, &axis); i++) {
+        sl_table_add(&table, "%s\t%s\t%s\t\t\t  %s", axis.name, axis.usual, axis.values, axis.help);
+    }
+    sl_table_finish(&table, stdout);
+    putchar('\n');
+    table = SL_TABLE(scores);
+    for (int i = 0; i < SL_N_SCORES; i++) {
+        sl_table_add(&table, "%s\t%s", sl_score_get_traits((enum sl_score)i)->name,
+                     sl_score_get_traits((enum sl_score)i)->help);
+    }
+    sl_table_finish(&table, stdout);
+}
+
+static void list_recommendations_as_json(void) {
+    for (const struct sl_recommendation *r = sl_recipe_recommendations(); r->recipe; r++) {
+        sl_json_print(json_pack("{s:f, s:s, s:b}", "ships_at_most", r->share, "recipe", r->recipe,
+                                "needs_retaining_heads", r->needs_heads),
+                      JSON_COMPACT, stdout);
+    }
+}
+
+static void list_recommendations(void) {
+    static const struct sl_column columns[] = {{"SHIPS AT MOST", true}, {"RECOMMENDED", false}, {"NEEDS", false}};
+    struct sl_table table = SL_TABLE(columns);
+    for (const struct sl_recommendation *r = sl_recipe_recommendations(); r->recipe; r++) {
+        sl_table_add(&table, "%.0f%%\t%s\t%s", 100 * r->share, r->recipe, r->needs_heads ? "retaining heads" : "");
+    }
+    sl_table_finish(&table, stdout);
+}
+
+// Two columns: with the axes beside them, rows would be wider than most terminals.
+static void list_presets(bool with_axes) {
+    static const struct sl_column columns[] = {{"PRESET", false}, {"SUMMARY", false}};
+    struct sl_table table = SL_TABLE(columns);
+    for (const struct sl_preset *preset = sl_recipe_presets(); preset->name; preset++) {
+        sl_table_add(&table, "%s\t%s", preset->name, preset->summary);
+        if (with_axes) {
+            sl_table_add(&table, "\t%s", preset->text);
+        }
+    }
+    sl_table_finish(&table, stdout);
+}
+
+// What a preset's name stands for; NULL for any other recipe, whose text says it.
+static const char *preset_text(const char *name) {
+    for (const struct sl_preset *preset = sl_recipe_presets(); preset->name; preset++) {
+        if (strcmp(preset->name, name) == 0) {
+            return preset->text;
+        }
+    }
+    return NULL;
+}
+
+static enum sl_status explain(const char *text, bool as_json, struct sl_error *err) {
+    struct sl_recipe recipe;
+    enum sl_status status = sl_recipe_parse(text, &recipe, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    char canonical[SL_RECIPE_TEXT_BYTES], fingerprint[24];
+    sl_recipe_format(&recipe, canonical, sizeof canonical);
+    snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, sl_recipe_fingerprint(&recipe));
+    if (as_json) {
+        sl_json_print(json_pack("{s:s, s:s, s:s}", "recipe", text, "text", canonical, "fingerprint", fingerprint),
+                      JSON_COMPACT, stdout);
+    } else {
+        const char *axes = preset_text(canonical);
+        printf("%s  %s%s%s\n", fingerprint, canonical, axes ? ": " : "", axes ? axes : "");
+    }
+    return SL_OK;
+}
+
+int sl_command_recipes(int argc, char **argv) {
+    struct recipes_config config = {0};
+    int first, code;
+    if (!sl_tool_parse(&program, argc, argv, &config, 0, argc, &first, &code)) {
+        return code;
+    }
+    if (first == argc) {
+        if (config.recommended) {
+            config.tool.json ? list_recommendations_as_json() : list_recommendations();
+        } else if (config.grammar) {
+            config.tool.json ? list_grammar_as_json() : list_grammar();
+        } else {
+            config.tool.json ? list_as_json() : list_presets(config.axes);
+        }
+        return SL_EXIT_OK;
+    }
+    for (int i = first; i < argc; i++) {
+        struct sl_error err;
+        if (explain(argv[i], config.tool.json, &err) != SL_OK) {
+            return sl_tool_complain("recipes", &err);
+        }
+    }
+    return SL_EXIT_OK;
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: `sluice run`: the main job in one line. Read a long document, compress its KV cache on the way, answer.
+ *
+ * Design: three ways to the same events, tried in this order: --local, all in this process; a coordinator that can be
+ *         reached; with --model, a cluster started on this machine for this one job.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/cli/cluster.h"
+#include "client/cli/commands/commands.h"
+#include "client/cli/follow.h"
+#include "client/cli/local_job.h"
+#include "client/cli/request.h"
+#include "client/cli/tool.h"
+#include "engine/kvcache/capsule_file.h"
+
+#define PROBE_MS     1000
+#define WAIT_STEP_MS 100
+// The cluster ends the job at its deadline and says so; wait a little longer to hear it.
+#define DEADLINE_SLACK_MS 5000
+#define STOP_GRACE_MS     5000
+
+struct run_config {
+    struct sl_tool_config tool;
+    struct sl_request_config request;
+    struct sl_cluster_config cluster;
+    int64_t threads, wait_ms;
+    const char *capsule_path;
+    bool local, quiet;
+};
+
+static const struct sl_option options[] = {
+    SL_REQUEST_OPTIONS(run_config),
+    SL_CLUSTER_OPTIONS(run_config),
+    {"local", 0, SL_OPTION_FLAG, NULL, NULL, "no cluster: everything in this process (needs --model)",
+     SL_FIELD(run_config, local)},
+    {"save-capsule", 0, SL_OPTION_STRING, NULL, "FILE",
+     "with --local: the compressed cache of the document as a file, for `sluice inspect`",
+     SL_FIELD(run_config, capsule_path)},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "of --local; 0 is one per processor", SL_FIELD(run_config, threads), 0,
+     1024},
+    {"wait", 0, SL_OPTION_DURATION, "0", "TIME", "for a cluster that is still starting", SL_FIELD(run_config, wait_ms),
+     0, 3600000},
+    {"quiet", 0, SL_OPTION_FLAG, NULL, NULL, "print only the answer", SL_FIELD(run_config, quiet)},
+    SL_TOOL_OPTIONS,
+};
+
+static const struct sl_program program = {
+    .name = "sluice run",
+    .usage = "[options] --prompt-file FILE --question TEXT",
+    .summary = "Read a document, compress its KV cache on the way, and answer a question about it.\n"
+               "The job goes to the coordinator. Where none answers and --model is given, a cluster is started on\n"
+               "this machine for the duration. With --local and several questions, the document is read once: every\n"
+               "question is a turn on the same compressed session.",
+    .epilog = "The answer goes to standard output as it is written, progress and statistics to standard error.\n"
+              "Ctrl-C cancels the job.\n" SL_EXIT_CODES_HELP,
+    SL_OPTIONS(options),
+};
+
+static bool cluster_lost(void *arg) {
+    return sl_cluster_coordinator_lost(arg);
+}
+
+static bool is_chat(const struct sl_request *request) {
+    return request->message.prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
+}
+
+static int follow_job(const struct run_config *config, struct sl_client *client, struct sl_request *request,
+                      struct sl_follow *follow) {
+    struct sl_watch watch = {.deadline_ns = sl_deadline_in_ms(config->request.deadline_ms + DEADLINE_SLACK_MS)};
+    struct sl_error err = {0};
+    follow->coordinator = config->tool.coordinator;
+    char job_id[SL_JOB_ID_BYTES] = "";
+    sl_follow_attach(follow, &watch);
+    enum sl_status status =
+        sl_request_ask(request, &config->request, client, sl_deadline_in_ms(config->tool.timeout_ms), &err);
+    follow->no_chat = !is_chat(request);
+    if (status == SL_OK) {
+        status = sl_client_generate(client, &request->message, &watch, job_id, &err);
+    }
+    return sl_follow_end(follow, status, &err);
+}
+
+static int run_remote(const struct run_config *config, struct sl_request *request, struct sl_follow *follow) {
+    struct sl_client *client;
+    int code;
+    if (!sl_tool_connect("run", config->tool.coordinator, &config->tool.tls, &client, &code)) {
+        return code;
+    }
+    code = follow_job(config, client, request, follow);
+    sl_tool_disconnect(&client);
+    return code;
+}
+
+// gRPC has to start after the processes, and stop before they do.
+static int run_in_cluster(const struct run_config *config, struct sl_request *request, struct sl_follow *follow,
+                          struct sl_cluster *cluster) {
+    struct sl_client *client;
+    int code;
+    if (!sl_tool_connect("run", sl_cluster_address(cluster), sl_cluster_operator(cluster), &client, &code)) {
+        return code;
+    }
+    struct sl_error err;
+    enum sl_status status = sl_cluster_wait_ready(cluster, client, follow->signals, &err);
+    if (status == SL_OK) {
+        status = sl_cluster_run_thread(cluster, &err);
+    }
+    if (status == SL_OK) {
+        follow->also_stopped = cluster_lost;
+        follow->also_arg = cluster;
+        code = follow_job(config, client, request, follow);
+    } else {
+        code = sl_tool_complain("run", &err);
+    }
+    sl_tool_disconnect(&client);
+    return code;
+}
+
+static int run_own_cluster(struct run_config *config, struct sl_request *request, struct sl_follow *follow) {
+    if (!config->quiet) {
+        fprintf(stderr, "sluice run: no coordinator at %s: starting a cluster on this machine\n",
+                config->tool.coordinator);
+    }
+    config->cluster.host = "127.0.0.1";
+    config->cluster.port = 0;
+    config->cluster.workers_log = config->tool.log;
+    config->cluster.quiet = config->quiet || config->tool.json;
+    struct sl_cluster *cluster = NULL;
+    struct sl_error err;
+    if (sl_cluster_start(&config->cluster, follow->signals, stderr, &cluster, &err) != SL_OK) {
+        return sl_tool_complain("run", &err);
+    }
+    int code = run_in_cluster(config, request, follow, cluster);
+    sl_cluster_stop(&cluster, STOP_GRACE_MS, follow->signals);
+    return code;
+}
+
+static int run_local(const struct run_config *config, struct sl_request *request, struct sl_follow *follow) {
+    struct sl_watch watch = {.deadline_ns = sl_deadline_in_ms(config->request.deadline_ms)};
+    struct sl_error err = {0};
+    enum sl_weight_format weights;
+    size_t arena_bytes = 0;
+    sl_follow_attach(follow, &watch);
+    enum sl_status status = sl_weight_format_parse(config->cluster.weights, &weights, &err);
+    status = status == SL_OK ? sl_local_arena_parse(config->cluster.arena, &arena_bytes, &err) : status;
+    if (status == SL_OK && sl_request_is_open(&config->request)) {
+        status = sl_request_choose(request, &config->request, sl_local_takes_chats(config->cluster.model), &err);
+    }
+    follow->no_chat = !is_chat(request);
+    if (status == SL_OK) {
+        struct sl_local_config local = {.model_dir = config->cluster.model,
+                                        .device = config->cluster.device,
+                                        .weights = weights,
+                                        .ranks = (int)config->cluster.ranks,
+                                        .arena_bytes = arena_bytes,
+                                        .threads = (int)config->threads,
+                                        .loading_fn = sl_follow_loading,
+                                        .loading_arg = follow};
+        status = sl_local_job(&local, request, config->capsule_path, &watch, &err);
+    }
+    return sl_follow_end(follow, status, &err);
+}
+
+static bool is_ready(struct sl_client *client) {
+    Sluice__V1__ModelReply *reply;
+    struct sl_error err;
+    bool ready = sl_client_model(client, sl_deadline_in_ms(PROBE_MS), &reply, &err) == SL_OK;
+    if (ready) {
+        ready = reply->ready;
+        sluice__v1__model_reply__free_unpacked(reply, NULL);
+    }
+    return ready;
+}
+
+// --wait: until somebody takes jobs, the time is over, or a signal comes. Whoever asks then finds out how it is.
+static void wait_for_cluster(const struct run_config *config, struct sl_signals *signals) {
+    int64_t deadline_ns = sl_deadline_in_ms(config->wait_ms);
+    struct sl_client *client = NULL;
+    int code;
+    bool ready = false;
+    while (!ready && sl_deadline_left_ms(deadline_ns) > 0 && sl_signals_received(signals) == 0) {
+        if (sl_tool_reachable(config->tool.coordinator, PROBE_MS) &&
+            sl_tool_connect("run", config->tool.coordinator, &config->tool.tls, &client, &code)) {
+            ready = is_ready(client);
+            sl_tool_disconnect(&client);
+        }
+        sl_sleep_ms(ready ? 0 : WAIT_STEP_MS);
+    }
+}
+
+static int run_somewhere(struct run_config *config, struct sl_request *request, struct sl_follow *follow) {
+    if (config->local) {
+        return run_local(config, request, follow);
+    }
+    if (config->wait_ms > 0) {
+        wait_for_cluster(config, follow->signals);
+    }
+    if (sl_tool_reachable(config->tool.coordinator, PROBE_MS)) {
+        return run_remote(config, request, follow);
+    }
+    if (config->cluster.model) {
+        return run_own_cluster(config, request, follow);
+    }
+    fprintf(stderr,
+            "sluice run: no coordinator at %s: start a cluster with `sluice up --detach --model DIR`, or give --model "
+            "DIR here\n",
+            config->tool.coordinator);
+    return SL_EXIT_UNAVAILABLE;
+}
+
+int sl_command_run(int argc, char **argv) {
+    struct run_config config = {0};
+    int first, code;
+    if (!sl_tool_parse(&program, argc, argv, &config, 0, 0, &first, &code)) {
+        return code;
+    }
+    struct sl_error err;
+    if (config.local && !config.cluster.model) {
+        sl_fail(&err, SL_ERR_INVALID, "--local needs --model DIR");
+        return sl_tool_complain("run", &err);
+    }
+    if (config.capsule_path && !config.local) {
+        sl_fail(&err, SL_ERR_INVALID, "--save-capsule needs --local");
+        return sl_tool_complain("run", &err);
+    }
+    if (config.capsule_path && sl_capsule_file_check(config.capsule_path, &err) != SL_OK) { // before hours of work
+        return sl_tool_complain("run", &err);
+    }
+    struct sl_request request;
+    if (sl_request_init(&request, &config.request, &err) != SL_OK) { // may wait for standard input: before the signals
+        return sl_tool_complain("run", &err);
+    }
+    if (!config.local && sl_request_check_one_turn(&request, &err) != SL_OK) {
+        sl_request_cleanup(&request);
+        return sl_tool_complain("run", &err);
+    }
+    struct sl_signals signals;
+    if (sl_signals_init(&signals, &err) != SL_OK) {
+        sl_request_cleanup(&request);
+        return sl_tool_complain("run", &err);
+    }
+    struct sl_follow follow = {
+        .command = "run",
+        .json = config.tool.json,
+        .quiet = config.quiet,
+        .out = stdout,
+        .err = stderr,
+        .width = sl_terminal_width(STDERR_FILENO),
+        .signals = &signals,
+    };
+    code = run_somewhere(&config, &request, &follow);
+    sl_signals_cleanup(&signals);
+    sl_request_cleanup(&request);
+    return code;
+}

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: the commands of the tool that speak with a cluster or do a job here. See client/cli/tool.h.
+#pragma once
+
+int sl_command_run(int argc, char **argv);
+int sl_command_up(int argc, char **argv);
+int sl_command_down(int argc, char **argv);
+int sl_command_status(int argc, char **argv);
+int sl_command_submit(int argc, char **argv);
+int sl_command_watch(int argc, char **argv);
+int sl_command_cancel(int argc, char **argv);
+int sl_command_jobs(int argc, char **argv);
+int sl_command_compare(int argc, char **argv);
+int sl_command_top(int argc, char **argv);
+int sl_command_workers(int argc, char **argv);
+int sl_command_drain(int argc, char **argv);
+int sl_command_recipes(int argc, char **argv);

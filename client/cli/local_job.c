@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: a job without a cluster, told in the same events as one of a cluster.
+#include "client/cli/local_job.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/job/job_chat.h"
+#include "engine/job/job_recipe.h"
+#include "engine/job/job_request.h"
+#include "engine/kvcache/capsule_file.h"
+#include "engine/model/model.h"
+#include "base/options/config.h"
+#include "engine/runner/local.h"
+#include "engine/text/tokenizer/tokenizer.h"
+
+#define JOB_ID    "local"
+#define MIN_ARENA (INT64_C(1) << 20)
+
+struct job {
+    const struct sl_watch *watch;
+    const char *model_dir, *capsule_path; // the capsule's: NULL when none is wanted
+    enum sl_weight_format weights;
+    int64_t sequence;
+    int64_t deadline_ns;
+    char recipe[SL_RECIPE_TEXT_BYTES]; // canonical
+    uint64_t seed;                     // of all its turns
+};
+
+// Events point to what they tell, so a caller fills `what` and `case` and the rest happens here.
+static void tell(struct job *job, Sluice__V1__Event *event) {
+    event->sequence = ++job->sequence;
+    event->time_ms = sl_wall_ms();
+    event->job_id = (char *)JOB_ID;
+    job->watch->on_event(job->watch->arg, event);
+}
+
+static void tell_state(struct job *job, Sluice__V1__JobState state) {
+    Sluice__V1__StateChange change = SLUICE__V1__STATE_CHANGE__INIT;
+    change.state = state;
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_STATE;
+    event.state = &change;
+    tell(job, &event);
+}
+
+static enum sl_status go_on(const struct job *job) {
+    if (job->watch->stopped && job->watch->stopped(job->watch->arg)) {
+        return SL_ERR_CANCELLED;
+    }
+    return sl_deadline_left_ms(job->deadline_ns) == 0 ? SL_ERR_DEADLINE : SL_OK;
+}
+
+static enum sl_status on_progress(void *arg, int64_t tokens_done, int64_t tokens_total) {
+    struct job *job = arg;
+    Sluice__V1__PrefillProgress progress = SLUICE__V1__PREFILL_PROGRESS__INIT;
+    progress.tokens_done = tokens_done;
+    progress.tokens_total = tokens_total;
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_PREFILL;
+    event.prefill = &progress;
+    tell(job, &event);
+    return go_on(job);
+}
+
+static enum sl_status on_token(void *arg, const struct sl_output_token *written) {
+    struct job *job = arg;
+    Sluice__V1__Token token = SLUICE__V1__TOKEN__INIT;
+    token.id = written->token.id;
+    token.text = (char *)written->text;
+    token.index = written->index;
+    token.logprob = written->token.logprob;
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_TOKEN;
+    event.token = &token;
+    tell(job, &event);
+    return go_on(job);
+}
+
+static enum sl_status save_capsule(void *arg, const struct sl_session *session, const struct sl_recipe *recipe,
+                                   const int32_t *tokens, struct sl_error *err) {
+    _Static_assert(SL_RECIPE_TEXT_BYTES <= SL_CAPSULE_LABEL_BYTES, "every recipe can be a label");
+    static const struct sl_hash128 nobodys = {{0}}; // salt
+    const struct job *job = arg;
+    struct sl_capsule_id id = {.recipe_fingerprint = sl_recipe_fingerprint(recipe),
+                               .prefix_hash = sl_prefix_hash(&nobodys, tokens, session->n_tokens)};
+    char text[SL_RECIPE_TEXT_BYTES];
+    enum sl_status status = sl_model_fingerprint(job->model_dir, job->weights, &id.model_fingerprint, err);
+    id.model_fingerprint = sl_model_set_fingerprint(id.model_fingerprint, session->rope_set);
+    return status == SL_OK ? sl_capsule_file_write(job->capsule_path, session, &id,
+                                                   sl_recipe_format(recipe, text, sizeof text), err)
+                           : status;
+}
+
+static void tell_end(struct job *job, const struct sl_local_request *request, struct sl_local_result *result) {
+    static const Sluice__V1__Finished__Reason reasons[] = {
+        [SL_STOP_TOKEN] = SLUICE__V1__FINISHED__REASON__STOP_TOKEN,
+        [SL_STOP_STRING] = SLUICE__V1__FINISHED__REASON__STOP_STRING,
+        [SL_STOP_LENGTH] = SLUICE__V1__FINISHED__REASON__LENGTH,
+    };
+    Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
+    statistics.n_prompt_tokens = result->n_tokens;
+    statistics.n_reused_tokens = result->n_tokens - result->n_read; // of earlier turns
+    statistics.n_output_tokens = result->n_output_tokens;
+    statistics.prefill_ms = result->prefill_ms;
+    statistics.ttft_ms = result->ttft_ms;
+    statistics.tpot_ms = result->tpot_ms;
+    statistics.total_ms = result->total_ms;
+    statistics.capsule_bytes = (int64_t)result->capsule_bytes;
+    statistics.full_bytes = (int64_t)result->full_bytes;
+    statistics.prefill_peak_bytes = (int64_t)result->prefill_peak_bytes;
+    statistics.decode_resident_bytes = (int64_t)result->decode_resident_bytes;
+    statistics.slots_per_head = result->slots_per_head;
+    statistics.slots_evicted = result->slots_evicted;
+    statistics.slots_merged = result->slots_merged;
+    statistics.transport = (char *)"nothing: one process";
+    statistics.recipe = job->recipe;
+    Sluice__V1__Sampling sampling = sl_job_sampling_message(&request->sampling);
+    statistics.sampling = &sampling;
+    sl_slot_statistics_attach(&result->slots, &statistics);
+    sl_error_statistics_attach(&result->errors, &statistics);
+    Sluice__V1__Retrieval retrieval;
+    if (result->offloads) {
+        sl_retrieval_statistics_attach(&result->retrieval, &retrieval, &statistics);
+    }
+
+    Sluice__V1__Finished finished = SLUICE__V1__FINISHED__INIT;
+    finished.reason = result->cut ? SLUICE__V1__FINISHED__REASON__CANCELLED_BY_CLIENT : reasons[result->stop];
+    finished.text = result->text;
+    finished.statistics = &statistics;
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_FINISHED;
+    event.finished = &finished;
+    tell(job, &event);
+}
+
+// The tokens of a turn's text; of the first, if the request is a chat, what the model's template makes of that.
+static enum sl_status encode_turn(struct sl_local *local, const struct sl_request *request, const char *text,
+                                  bool first, const char *model_dir, int32_t **ids_out, size_t *n_ids_out,
+                                  struct sl_error *err) {
+    const struct sl_tokenizer *tokenizer = sl_local_tokenizer(local);
+    if (request->message.prompt_case != SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT) {
+        return sl_tokenizer_encode(tokenizer, text, strlen(text), first, ids_out, n_ids_out, err);
+    }
+    struct sl_chat_template *chat_template = NULL;
+    enum sl_status status = sl_chat_template_load(model_dir, &chat_template, err);
+    if (status == SL_OK) {
+        status = sl_job_chat(chat_template, tokenizer, request->message.chat, ids_out, n_ids_out, err);
+        sl_chat_template_destroy(&chat_template);
+    }
+    return status;
+}
+
+static bool is_chat(const Sluice__V1__GenerateRequest *request) {
+    return request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
+}
+
+// Makes the request that the conversation takes; job->seed has been chosen.
+static struct sl_local_request local_request(const struct sl_local *local, const Sluice__V1__GenerateRequest *message,
+                                             const int32_t *ids, size_t n_ids, struct job *job) {
+    struct sl_local_request request = {
+        .prompt = ids,
+        .n_prompt = (int64_t)n_ids,
+        .sampling = sl_job_sampling(message->sampling, sl_local_model(local)),
+        .max_new_tokens = message->max_new_tokens, // 0 where the message has none
+        .is_chat = is_chat(message),
+        .ignore_eos = message->ignore_eos,
+        .estimate_errors = message->estimate_errors,
+        .stops = (const char *const *)message->stop,
+        .n_stops = message->n_stop,
+        .progress_fn = on_progress,
+        .token_fn = on_token,
+        .arg = job,
+    };
+    request.sampling.seed = job->seed;
+    return request;
+}
+
+// A turn, from its tokens to its last event; result_out->text is the caller's to free.
+static enum sl_status ask(struct sl_conversation *conversation, const struct sl_local_request *request, struct job *job,
+                          struct sl_local_result *result_out, struct sl_error *err) {
+    tell_state(job, SLUICE__V1__JOB_STATE__PREFILLING);
+    struct sl_error why = {0};
+    enum sl_status status = sl_conversation_turn(conversation, request, result_out, &why);
+    if (status != SL_OK) {
+        return sl_fail(err, status, "%s", why.text[0] ? why.text : sl_status_text(status));
+    }
+    tell_end(job, request, result_out);
+    return SL_OK;
+}
+
+// One prompt of a conversation, from its text to its last event.
+static enum sl_status run_turn(struct sl_local *local, struct sl_conversation *conversation,
+                               const struct sl_request *request, const char *text, bool first, struct job *job,
+                               struct sl_error *err) {
+    int32_t *ids = NULL;
+    size_t n_ids;
+    enum sl_status status = encode_turn(local, request, text, first, job->model_dir, &ids, &n_ids, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_local_request turn = local_request(local, &request->message, ids, n_ids, job);
+    turn.prefilled_fn = first && job->capsule_path ? save_capsule : NULL;
+    struct sl_local_result result = {0};
+    status = ask(conversation, &turn, job, &result, err);
+    free(result.text);
+    free(ids);
+    return status;
+}
+
+// A later question stands on a line of its own, as the first one does.
+static enum sl_status run_question(struct sl_local *local, struct sl_conversation *conversation,
+                                   const struct sl_request *request, const char *question, struct job *job,
+                                   struct sl_error *err) {
+    char *text;
+    if (asprintf(&text, "\n%s", question) < 0) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "local: out of memory");
+    }
+    enum sl_status status = run_turn(local, conversation, request, text, false, job, err);
+    free(text);
+    return status;
+}
+
+static enum sl_status run_turns(struct sl_local *local, const struct sl_request *request, struct job *job,
+                                struct sl_error *err) {
+    const char *named = request->message.recipe;
+    const char *text = named[0] ? named : sl_job_default_recipe(sl_local_model(local));
+    struct sl_recipe recipe;
+    struct sl_conversation *conversation;
+    enum sl_status status = sl_recipe_parse(text, &recipe, err);
+    status = status == SL_OK ? sl_conversation_open(local, text, 0, &conversation, err) : status;
+    if (status != SL_OK) {
+        return status;
+    }
+    sl_recipe_format(&recipe, job->recipe, sizeof job->recipe);
+    status = sl_job_choose_seed(request->message.sampling, NULL, &job->seed, err);
+    status = status == SL_OK ? run_turn(local, conversation, request, request->prompt, true, job, err) : status;
+    for (int i = 0; status == SL_OK && i < request->n_turns; i++) {
+        status = run_question(local, conversation, request, request->turns[i], job, err);
+    }
+    sl_conversation_close(&conversation);
+    return status;
+}
+
+static enum sl_status open_local(const struct sl_local_config *config, struct sl_local **local_out,
+                                 struct sl_error *err) {
+    enum sl_status status = sl_local_open(config, local_out, err);
+    if (status == SL_OK) {
+        sl_model_sampling_log(&sl_local_model(*local_out)->sampling, "client");
+    }
+    return status;
+}
+
+enum sl_status sl_local_arena_parse(const char *text, size_t *bytes_out, struct sl_error *err) {
+    int64_t bytes = 0;
+    if (text[0] != '\0' && strcmp(text, "auto") != 0 && (sl_parse_size(text, &bytes) != SL_OK || bytes < MIN_ARENA)) {
+        return sl_fail(err, SL_ERR_INVALID, "--arena: '%s' is neither auto nor a size of 1M or more, such as 64M or 2G",
+                       text);
+    }
+    *bytes_out = (size_t)bytes;
+    return SL_OK;
+}
+
+bool sl_local_takes_chats(const char *model_dir) {
+    struct sl_chat_template *chat_template;
+    struct sl_error err;
+    enum sl_status status = sl_chat_template_load(model_dir, &chat_template, &err);
+    if (status == SL_OK) {
+        sl_chat_template_destroy(&chat_template);
+    } else if (status != SL_ERR_NOT_FOUND) {
+        sl_log_warn("client", "no chats with this model: %s", err.text);
+    }
+    return status == SL_OK;
+}
+
+enum sl_status sl_local_job(const struct sl_local_config *config, const struct sl_request *request,
+                            const char *capsule_path, const struct sl_watch *watch, struct sl_error *err) {
+    struct sl_local *local = NULL;
+    enum sl_status status = open_local(config, &local, err);
+    if (status == SL_OK) {
+        struct job job = {.watch = watch,
+                          .model_dir = config->model_dir,
+                          .weights = config->weights,
+                          .capsule_path = capsule_path,
+                          .deadline_ns = watch->deadline_ns};
+        status = run_turns(local, request, &job, err);
+        sl_local_close(&local);
+    }
+    return status;
+}
+
+// ---- a conversation whose turns come one by one ---------------------------------------------------------------------
+
+struct sl_local_talk {
+    struct sl_local *local;
+    struct sl_chat_template *chat_template; // NULL: the model takes texts alone
+    struct sl_conversation *conversation;   // NULL: nothing has been read
+    char recipe[SL_RECIPE_TEXT_BYTES];      // its canonical text
+    size_t n_before;                        // of a chat: messages that its last answer was to
+    char *before;                           // of a text: all of it, with its last answer
+    bool ended_by_token;                    // the last answer, which the model did itself
+    uint64_t seed;                          // of the last turn: one that goes on from it keeps it
+};
+
+enum sl_status sl_local_talk_open(const struct sl_local_config *config, struct sl_local_talk **talk_out,
+                                  struct sl_error *err) {
+    struct sl_local_talk *talk = calloc(1, sizeof *talk);
+    if (!talk) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "local: out of memory");
+    }
+    struct sl_error why;
+    enum sl_status status = open_local(config, &talk->local, err);
+    enum sl_status chats =
+        status == SL_OK ? sl_chat_template_load(config->model_dir, &talk->chat_template, &why) : SL_OK;
+    if (chats != SL_OK && chats != SL_ERR_NOT_FOUND) {
+        sl_log_warn("client", "no chats with this model: %s", why.text);
+    }
+    if (status != SL_OK) {
+        sl_local_talk_close(&talk);
+        return status;
+    }
+    *talk_out = talk;
+    return SL_OK;
+}
+
+void sl_local_talk_forget(struct sl_local_talk *talk) {
+    sl_conversation_close(&talk->conversation);
+    free(talk->before);
+    talk->before = NULL;
+    talk->n_before = 0;
+}
+
+void sl_local_talk_close(struct sl_local_talk **talk) {
+    if (*talk) {
+        sl_local_talk_forget(*talk);
+        sl_chat_template_destroy(&(*talk)->chat_template);
+        sl_local_close(&(*talk)->local);
+        free(*talk);
+        *talk = NULL;
+    }
+}
+
+bool sl_local_talk_takes_chats(const struct sl_local_talk *talk) {
+    return talk->chat_template != NULL;
+}
+
+// What is new, if the request goes on with the conversation. SL_ERR_PRECONDITION: it does not.
+static enum sl_status encode_new(const struct sl_local_talk *talk, const Sluice__V1__GenerateRequest *request,
+                                 int32_t **ids_out, size_t *n_ids_out, struct sl_error *err) {
+    const struct sl_tokenizer *tokenizer = sl_local_tokenizer(talk->local);
+    if (!talk->conversation || (talk->n_before == 0 && !talk->before)) {
+        return SL_ERR_PRECONDITION;
+    }
+    if (is_chat(request)) {
+        if (request->chat->n_messages < talk->n_before + 2) { // the last question was left out: its answer was nothing
+            return SL_ERR_PRECONDITION;
+        }
+        return sl_job_chat_turn(talk->chat_template, tokenizer, request->chat, talk->n_before, ids_out, n_ids_out, err);
+    }
+    size_t n = talk->before ? strlen(talk->before) : 0;
+    bool same = n > 0 && strncmp(request->text, talk->before, n) == 0 && request->text[n] != '\0';
+    return same ? sl_tokenizer_encode(tokenizer, request->text + n, strlen(request->text + n), false, ids_out,
+                                      n_ids_out, err)
+                : SL_ERR_PRECONDITION;
+}
+
+static enum sl_status encode_all(const struct sl_local_talk *talk, const Sluice__V1__GenerateRequest *request,
+                                 int32_t **ids_out, size_t *n_ids_out, struct sl_error *err) {
+    const struct sl_tokenizer *tokenizer = sl_local_tokenizer(talk->local);
+    if (!is_chat(request)) {
+        return sl_tokenizer_encode(tokenizer, request->text, strlen(request->text), true, ids_out, n_ids_out, err);
+    }
+    return talk->chat_template ? sl_job_chat(talk->chat_template, tokenizer, request->chat, ids_out, n_ids_out, err)
+                               : sl_fail(err, SL_ERR_INVALID, "the model has no chat template");
+}
+
+// A session under this recipe, the one that there is or a new one.
+static enum sl_status choose_recipe(struct sl_local_talk *talk, const Sluice__V1__GenerateRequest *request,
+                                    struct sl_error *err) {
+    const char *text = request->recipe[0] ? request->recipe : sl_job_default_recipe(sl_local_model(talk->local));
+    struct sl_recipe recipe;
+    char canonical[SL_RECIPE_TEXT_BYTES];
+    enum sl_status status = sl_recipe_parse(text, &recipe, err);
+    if (status == SL_OK && strcmp(sl_recipe_format(&recipe, canonical, sizeof canonical), talk->recipe) != 0) {
+        sl_local_talk_forget(talk);
+        strcpy(talk->recipe, canonical);
+    }
+    return status;
+}
+
+// What the next turn has to know of this one. Without memory for it, that reads everything.
+static void remember(struct sl_local_talk *talk, const Sluice__V1__GenerateRequest *request,
+                     const struct sl_local_result *result) {
+    free(talk->before);
+    talk->before = NULL;
+    talk->ended_by_token = result->stop == SL_STOP_TOKEN;
+    talk->n_before = is_chat(request) ? request->chat->n_messages : 0;
+    if (!is_chat(request) && asprintf(&talk->before, "%s%s", request->text, result->text) < 0) {
+        talk->before = NULL;
+    }
+}
+
+enum sl_status sl_local_talk_turn(struct sl_local_talk *talk, const Sluice__V1__GenerateRequest *request,
+                                  const struct sl_watch *watch, struct sl_error *err) {
+    struct job job = {.watch = watch, .deadline_ns = watch->deadline_ns};
+    int32_t *ids = NULL;
+    size_t n_ids;
+    enum sl_status status = choose_recipe(talk, request, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    strcpy(job.recipe, talk->recipe);
+    status = encode_new(talk, request, &ids, &n_ids, err);
+    const uint64_t *known = status == SL_OK ? &talk->seed : NULL;
+    if (status == SL_ERR_PRECONDITION) {
+        sl_local_talk_forget(talk);
+        status = encode_all(talk, request, &ids, &n_ids, err);
+        status =
+            status == SL_OK ? sl_conversation_open(talk->local, talk->recipe, 0, &talk->conversation, err) : status;
+    }
+    if (status == SL_OK) {
+        status = sl_job_choose_seed(request->sampling, known, &job.seed, err);
+    }
+    if (status == SL_OK) {
+        talk->seed = job.seed;
+        struct sl_local_request turn = local_request(talk->local, request, ids, n_ids, &job);
+        turn.may_cut = true;
+        turn.replaces_last = talk->ended_by_token;
+        struct sl_local_result result = {0};
+        status = ask(talk->conversation, &turn, &job, &result, err);
+        if (status == SL_OK && result.stop != SL_STOP_STRING) { // the session has that string, and the answer does not
+            remember(talk, request, &result);
+        } else if (status != SL_ERR_INVALID) {
+            sl_local_talk_forget(talk);
+        }
+        free(result.text);
+    }
+    free(ids);
+    return status;
+}

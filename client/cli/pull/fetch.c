@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see fetch.h.
+#include "client/cli/pull/fetch.h"
+
+#include <curl/curl.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+enum { MAX_PAGE_BYTES = 32 << 20, CONNECT_S = 15, SILENT_S = 30, REST_MS = 1000, MAX_ATTEMPTS = 8 };
+
+enum sl_status sl_fetch_init(struct sl_error *err) {
+    return curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK ? SL_OK
+                                                             : sl_fail(err, SL_ERR_INTERNAL, "libcurl does not start");
+}
+
+void sl_fetch_cleanup(void) {
+    curl_global_cleanup();
+}
+
+static CURL *prepare(const struct sl_index *index, const char *url, char *words) {
+    CURL *curl = curl_easy_init();
+    if (!curl) {
+        return NULL;
+    }
+    bool ok = curl_easy_setopt(curl, CURLOPT_URL, url) == CURLE_OK &&
+              curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK &&
+              curl_easy_setopt(curl, CURLOPT_REDIR_PROTOCOLS_STR, "http,https") == CURLE_OK &&
+              (!index->cert[0] || curl_easy_setopt(curl, CURLOPT_CAINFO, index->cert) == CURLE_OK);
+    curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 1L);
+    curl_easy_setopt(curl, CURLOPT_MAXREDIRS, 10L);
+    curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_S);
+    curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, (long)SILENT_S);
+    curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, words);
+    curl_easy_setopt(curl, CURLOPT_USERAGENT, "sluice");
+    words[0] = '\0';
+    if (!ok) {
+        curl_easy_cleanup(curl);
+        return NULL;
+    }
+    return curl;
+}
+
+// What an attempt that ended in `code`, or in an answer that is not `wanted`, means.
+static enum sl_status judge(CURL *curl, CURLcode code, const char *url, const char *words, struct sl_error *err) {
+    char shown[200];
+    long http = 0;
+    sl_url_show(url, shown, sizeof shown);
+    if (code != CURLE_OK) {
+        return sl_fail(err, SL_ERR_PEER_LOST, "%s: %s", shown, words[0] ? words : curl_easy_strerror(code));
+    }
+    curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &http);
+    if (http == 404 || http == 410) {
+        return sl_fail(err, SL_ERR_NOT_FOUND, "%s: not there (HTTP %ld)", shown, http);
+    }
+    if (http == 401 || http == 403) {
+        return sl_fail(err, SL_ERR_DENIED, "%s: not allowed (HTTP %ld)", shown, http);
+    }
+    return http == 200 || http == 206 ? SL_OK : sl_fail(err, SL_ERR_PEER_LOST, "%s: HTTP %ld", shown, http);
+}
+
+// What ends the fetching of a page. libcurl asks at least once a second.
+struct watch {
+    bool (*stopped)(void *arg);
+    void *arg;
+    bool ended;
+};
+
+static int look_for_end(void *arg, curl_off_t total, curl_off_t now, curl_off_t up_total, curl_off_t up_now) {
+    struct watch *watch = arg;
+    (void)total, (void)now, (void)up_total, (void)up_now;
+    watch->ended = watch->stopped && watch->stopped(watch->arg);
+    return watch->ended;
+}
+
+static size_t take_page(char *data, size_t size, size_t n, void *arg) {
+    struct sl_page *page = arg;
+    size_t bytes = size * n;
+    char *grown = page->bytes + bytes <= MAX_PAGE_BYTES ? realloc(page->text, page->bytes + bytes + 1) : NULL;
+    if (!grown) {
+        return 0; // ends the transfer
+    }
+    page->text = grown;
+    memcpy(page->text + page->bytes, data, bytes);
+    page->bytes += bytes;
+    page->text[page->bytes] = '\0';
+    return bytes;
+}
+
+enum sl_status sl_fetch_page(const struct sl_index *index, const char *url, bool (*stopped)(void *arg), void *arg,
+                             struct sl_page *page_out, struct sl_error *err) {
+    struct sl_page page = {0};
+    struct watch watch = {.stopped = stopped, .arg = arg};
+    char words[CURL_ERROR_SIZE];
+    CURL *curl = prepare(index, url, words);
+    struct curl_slist *headers = curl_slist_append(
+        NULL,
+        "Accept: application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1");
+    if (!curl || !headers) {
+        curl_easy_cleanup(curl);
+        curl_slist_free_all(headers);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "libcurl: out of memory, or without HTTP");
+    }
+    curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
+    curl_easy_setopt(curl, CURLOPT_ACCEPT_ENCODING, "");
+    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, take_page);
+    curl_easy_setopt(curl, CURLOPT_WRITEDATA, &page);
+    curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, look_for_end);
+    curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &watch);
+    CURLcode code = curl_easy_perform(curl);
+    enum sl_status status;
+    if (watch.ended) {
+        status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
+    } else if (code == CURLE_WRITE_ERROR) {
+        status = sl_fail(err, SL_ERR_PEER_CORRUPT, "the page is larger than %d MiB", MAX_PAGE_BYTES >> 20);
+    } else {
+        status = judge(curl, code, url, words, err);
+    }
+    const char *type = NULL, *effective = NULL;
+    if (status == SL_OK && (curl_easy_getinfo(curl, CURLINFO_EFFECTIVE_URL, &effective) != CURLE_OK || !page.text ||
+                            strlen(effective) >= sizeof page.url)) {
+        status = sl_fail(err, SL_ERR_PEER_CORRUPT, "the page is empty");
+    }
+    if (status == SL_OK) {
+        curl_easy_getinfo(curl, CURLINFO_CONTENT_TYPE, &type);
+        page.is_json = type && strstr(type, "json");
+        strcpy(page.url, effective);
+        *page_out = page;
+    } else {
+        free(page.text);
+    }
+    curl_easy_cleanup(curl);
+    curl_slist_free_all(headers);
+    return status;
+}
+
+void sl_page_cleanup(struct sl_page *page) {
+    free(page->text);
+    *page = (struct sl_page){0};
+}
+
+// One attempt, as the callbacks of libcurl see it.
+struct attempt {
+    struct sl_download *download;
+    CURL *curl;
+    int fd;
+    int64_t from_bytes; // asked for from here on
+    bool began, stopped, too_long;
+    const char *write_error;
+};
+
+static size_t take_part(char *data, size_t size, size_t n, void *arg) {
+    struct attempt *attempt = arg;
+    if (!attempt->began) {
+        long http = 0;
+        curl_easy_getinfo(attempt->curl, CURLINFO_RESPONSE_CODE, &http);
+        if (http != 200 && http != 206) {
+            return size * n; // the words of an error are nobody's file
+        }
+        if (http == 200 && attempt->from_bytes > 0) { // the server begins anew
+            if (ftruncate(attempt->fd, 0) != 0 || lseek(attempt->fd, 0, SEEK_SET) != 0) {
+                attempt->write_error = strerror(errno);
+                return 0;
+            }
+            attempt->from_bytes = attempt->download->done_bytes = attempt->download->began_bytes = 0;
+        }
+        attempt->began = true;
+    }
+    if ((int64_t)(size * n) > attempt->download->max_bytes - attempt->download->done_bytes) {
+        attempt->too_long = true;
+        return 0;
+    }
+    for (size_t done = 0; done < size * n;) {
+        ssize_t written = write(attempt->fd, data + done, size * n - done);
+        if (written < 0 && errno != EINTR) {
+            attempt->write_error = strerror(errno);
+            return 0;
+        }
+        done += written > 0 ? (size_t)written : 0;
+        attempt->download->done_bytes += written > 0 ? written : 0;
+    }
+    return size * n;
+}
+
+static int look(void *arg, curl_off_t total, curl_off_t now, curl_off_t up_total, curl_off_t up_now) {
+    struct attempt *attempt = arg;
+    struct sl_download *download = attempt->download;
+    (void)now, (void)up_total, (void)up_now;
+    attempt->stopped = download->stopped && download->stopped(download->arg);
+    if (download->progress && attempt->began) {
+        download->progress(download->arg, download->done_bytes, total > 0 ? attempt->from_bytes + total : 0);
+    }
+    return attempt->stopped;
+}
+
+static enum sl_status fetch_once(const struct sl_index *index, struct sl_download *download, int fd,
+                                 struct sl_error *err) {
+    char words[CURL_ERROR_SIZE], range[32];
+    struct attempt attempt = {.download = download, .fd = fd, .from_bytes = download->done_bytes};
+    CURL *curl = attempt.curl = prepare(index, download->url, words);
+    if (!curl) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "libcurl: out of memory, or without HTTP");
+    }
+    if (attempt.from_bytes > 0) { // as a range: of its own resuming, libcurl would refuse an answer with everything
+        snprintf(range, sizeof range, "%lld-", (long long)attempt.from_bytes);
+        curl_easy_setopt(curl, CURLOPT_RANGE, range);
+    }
+    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, take_part);
+    curl_easy_setopt(curl, CURLOPT_WRITEDATA, &attempt);
+    curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, look);
+    curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &attempt);
+    CURLcode code = curl_easy_perform(curl);
+    long http = 0;
+    curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &http);
+    enum sl_status status;
+    if (attempt.write_error) {
+        status = sl_fail(err, SL_ERR_IO, "what comes cannot be written: %s", attempt.write_error);
+    } else if (attempt.too_long) {
+        download->done_bytes = download->began_bytes = 0;
+        status =
+            ftruncate(fd, 0) == 0
+                ? sl_fail(err, SL_ERR_PEER_CORRUPT, "more comes than the %lld bytes that it has: it is thrown away",
+                          (long long)download->max_bytes)
+                : sl_fail(err, SL_ERR_IO, "what came cannot be thrown away: %s", strerror(errno));
+    } else if (attempt.stopped) {
+        status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
+    } else if (http == 416) {
+        // Nothing lies behind what we have: it is whole, or not of this file. Its digest tells.
+        status = SL_OK;
+    } else {
+        status = judge(curl, code, download->url, words, err);
+    }
+    curl_easy_cleanup(curl);
+    return status;
+}
+
+enum sl_status sl_fetch_file(const struct sl_index *index, struct sl_download *download, int fd, struct sl_error *err) {
+    off_t there = lseek(fd, 0, SEEK_END);
+    if (there < 0) {
+        return sl_fail(err, SL_ERR_IO, "what came before cannot be read: %s", strerror(errno));
+    }
+    download->began_bytes = download->done_bytes = there;
+    for (int i = 0;; i++) {
+        int64_t before = download->done_bytes;
+        enum sl_status status = fetch_once(index, download, fd, err);
+        bool brought = download->done_bytes > before;
+        if (status != SL_ERR_PEER_LOST || !brought || i + 1 == MAX_ATTEMPTS) {
+            return status;
+        }
+        sl_sleep_ms(REST_MS);
+    }
+}
+
+enum sl_status sl_url_resolve(const char *page_url, const char *relative, char url_out[SL_URL_BYTES],
+                              struct sl_error *err) {
+    CURLU *url = curl_url();
+    char *text = NULL;
+    bool ok = url && curl_url_set(url, CURLUPART_URL, page_url, 0) == CURLUE_OK &&
+              curl_url_set(url, CURLUPART_URL, relative, 0) == CURLUE_OK &&
+              curl_url_get(url, CURLUPART_URL, &text, 0) == CURLUE_OK && strlen(text) < SL_URL_BYTES;
+    if (ok) {
+        strcpy(url_out, text);
+    }
+    curl_free(text);
+    curl_url_cleanup(url);
+    if (!ok) {
+        char shown[100];
+        sl_url_show(relative, shown, sizeof shown);
+        return sl_fail(err, SL_ERR_INVALID, "the address of the file is none: %s", shown);
+    }
+    return SL_OK;
+}

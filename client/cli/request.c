@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: the request of a job from its options.
+#include "client/cli/request.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/compress/recipe/recipe.h"
+#include "engine/text/tokenizer/tokenizer.h"
+
+static enum sl_status check_text(const char *name, const char *text, size_t bytes, struct sl_error *err) {
+    if (memchr(text, '\0', bytes)) {
+        return sl_fail(err, SL_ERR_INVALID, "%s contains a zero byte: it is not a text", name);
+    }
+    size_t bad;
+    if (!sl_utf8_valid(text, bytes, &bad)) {
+        return sl_fail(err, SL_ERR_INVALID, "%s is not valid UTF-8 at byte %zu; convert it with iconv", name, bad);
+    }
+    return SL_OK;
+}
+
+static enum sl_status too_large(const char *name, struct sl_error *err) {
+    return sl_fail(err, SL_ERR_INVALID, "%s is larger than %zu MiB, the most that one request carries", name,
+                   SL_MAX_PROMPT_BYTES >> 20);
+}
+
+static enum sl_status read_stream(FILE *file, const char *name, char **text_out, struct sl_error *err) {
+    char *text = NULL;
+    size_t used = 0, allocated = 0, n;
+    enum sl_status status = SL_OK;
+    do {
+        if (used + 1 >= allocated) {
+            allocated = allocated ? allocated * 2 : 65536;
+            char *grown = realloc(text, allocated);
+            if (!grown) {
+                status = sl_fail(err, SL_ERR_EXHAUSTED, "%s: out of memory", name);
+                goto err_free;
+            }
+            text = grown;
+        }
+        n = fread(text + used, 1, allocated - 1 - used, file);
+        used += n;
+        if (used > SL_MAX_PROMPT_BYTES) {
+            status = too_large(name, err);
+            goto err_free;
+        }
+    } while (n > 0);
+    if (ferror(file)) {
+        status = sl_fail(err, SL_ERR_INVALID, "%s: %s", name, strerror(errno));
+        goto err_free;
+    }
+    text[used] = '\0';
+    status = check_text(name, text, used, err);
+    if (status == SL_OK) {
+        *text_out = text;
+        return SL_OK;
+    }
+err_free:
+    free(text);
+    return status;
+}
+
+enum sl_status sl_request_read_text(const char *path, char **text_out, struct sl_error *err) {
+    if (strcmp(path, "-") == 0) {
+        return read_stream(stdin, "standard input", text_out, err);
+    }
+    FILE *file = fopen(path, "rb");
+    if (!file) {
+        return sl_fail(err, SL_ERR_INVALID, "%s: %s", path, strerror(errno));
+    }
+    enum sl_status status = read_stream(file, path, text_out, err);
+    fclose(file);
+    return status;
+}
+
+// document + "\n" + question; either may be NULL, not both. A new string.
+static enum sl_status compose(const char *document, const char *question, char **prompt_out, struct sl_error *err) {
+    char *prompt;
+    int n = document && question ? asprintf(&prompt, "%s\n%s", document, question)
+                                 : asprintf(&prompt, "%s", document ? document : question);
+    if (n < 0) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "prompt: out of memory");
+    }
+    enum sl_status status = n == 0                            ? sl_fail(err, SL_ERR_INVALID, "the prompt is empty")
+                            : (size_t)n > SL_MAX_PROMPT_BYTES ? too_large("the prompt", err)
+                                                              : SL_OK;
+    if (status != SL_OK) {
+        free(prompt);
+        return status;
+    }
+    *prompt_out = prompt;
+    return SL_OK;
+}
+
+static enum sl_status make_prompt(const struct sl_request_config *config, char **prompt_out, struct sl_error *err) {
+    if (config->prompt && config->prompt_file) {
+        return sl_fail(err, SL_ERR_INVALID, "--prompt and --prompt-file exclude each other");
+    }
+    const struct sl_option_list *questions = &config->questions;
+    const char *question = questions->n > 0 ? questions->items[0] : NULL;
+    if (config->chat && questions->n > 1) {
+        return sl_fail(err, SL_ERR_INVALID, "--question was given %d times: --chat takes one turn", questions->n);
+    }
+    if (config->chat && config->raw) {
+        return sl_fail(err, SL_ERR_INVALID, "--chat and --raw exclude each other");
+    }
+    if (config->system && (config->raw || (questions->n > 1 && !config->chat))) {
+        return sl_fail(err, SL_ERR_INVALID, "--system is for chats: leave out --raw, and ask one question");
+    }
+    if (!config->prompt && !config->prompt_file && !question) {
+        return sl_fail(err, SL_ERR_INVALID, "nothing to read: give --prompt-file, --prompt or --question");
+    }
+    enum sl_status status =
+        config->prompt ? check_text("--prompt", config->prompt, strlen(config->prompt), err) : SL_OK;
+    if (status == SL_OK && config->system) {
+        status = check_text("--system", config->system, strlen(config->system), err);
+    }
+    for (int i = 0; status == SL_OK && i < questions->n; i++) {
+        status = check_text("--question", questions->items[i], strlen(questions->items[i]), err);
+        if (status == SL_OK && i > 0 && questions->items[i][0] == '\0') {
+            status = sl_fail(err, SL_ERR_INVALID, "--question: number %d is empty", i + 1);
+        }
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    char *document = NULL;
+    status = config->prompt_file ? sl_request_read_text(config->prompt_file, &document, err) : SL_OK;
+    if (status == SL_OK) {
+        status = compose(document ? document : config->prompt, question, prompt_out, err);
+    }
+    free(document);
+    return status;
+}
+
+static void add_message(struct sl_request *request, const char *role, const char *content) {
+    Sluice__V1__ChatMessage *message = &request->chat_messages[request->chat.n_messages];
+    sluice__v1__chat_message__init(message);
+    message->role = (char *)role;
+    message->content = (char *)content;
+    request->chat_list[request->chat.n_messages++] = message;
+}
+
+// What the model is to read: the prompt as it is, or as a user's message.
+static void set_prompt(struct sl_request *request, const struct sl_request_config *config, bool chat) {
+    if (!chat) {
+        request->message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
+        request->message.text = request->prompt;
+        return;
+    }
+    sluice__v1__chat__init(&request->chat);
+    request->chat.messages = request->chat_list;
+    if (config->system) {
+        add_message(request, "system", config->system);
+    }
+    add_message(request, "user", request->prompt);
+    request->message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
+    request->message.chat = &request->chat;
+}
+
+// "" is the default of the cluster. NULL: none is recommended for so few bytes.
+static const char *recipe_of(const struct sl_request_config *config) {
+    if (config->recipe || config->ship_at_most == 0) {
+        return config->recipe ? config->recipe : "";
+    }
+    const struct sl_recommendation *recommended = sl_recipe_recommend(config->ship_at_most / 100);
+    return recommended ? recommended->recipe : NULL;
+}
+
+// How tokens are drawn. What is left out is as the model says, unless nobody wants that: then it is said.
+static enum sl_status set_sampling(struct sl_request *request, const struct sl_request_config *config,
+                                   struct sl_error *err) {
+    bool all = strcmp(config->generation_config, "none") == 0;
+    if (!all && strcmp(config->generation_config, "auto") != 0) {
+        return sl_fail(err, SL_ERR_INVALID, "--generation-config %.40s: expected auto or none",
+                       config->generation_config);
+    }
+    Sluice__V1__Sampling *sampling = &request->sampling;
+    sluice__v1__sampling__init(sampling);
+    if (all || config->has_temperature) {
+        sampling->temperature_present_case = SLUICE__V1__SAMPLING__TEMPERATURE_PRESENT_TEMPERATURE;
+        sampling->temperature = (float)config->temperature;
+    }
+    if (all || config->has_top_k) {
+        sampling->top_k_present_case = SLUICE__V1__SAMPLING__TOP_K_PRESENT_TOP_K;
+        sampling->top_k = (int32_t)config->top_k;
+    }
+    if (all || config->has_top_p) {
+        sampling->top_p_present_case = SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P;
+        sampling->top_p = (float)config->top_p;
+    }
+    if (all || config->has_repetition_penalty) {
+        sampling->repetition_penalty_present_case = SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY;
+        sampling->repetition_penalty = (float)config->repetition_penalty;
+    }
+    if (config->has_seed) {
+        sampling->seed_present_case = SLUICE__V1__SAMPLING__SEED_PRESENT_SEED;
+        sampling->seed = (uint64_t)config->seed;
+    }
+    request->message.sampling = sampling;
+    return SL_OK;
+}
+
+enum sl_status sl_request_set_options(struct sl_request *request, const struct sl_request_config *config,
+                                      struct sl_error *err) {
+    if (config->recipe && config->ship_at_most != 0) {
+        return sl_fail(err, SL_ERR_INVALID, "--ship-at-most chooses the recipe: leave it out, or --recipe %.100s",
+                       config->recipe);
+    }
+    const char *recipe = recipe_of(config);
+    if (!recipe) {
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "--ship-at-most %g: no recommended recipe ships so little; see `sluice recipes --recommended`, or name a "
+            "--recipe",
+            config->ship_at_most);
+    }
+    sluice__v1__generate_request__init(&request->message);
+    enum sl_status status = set_sampling(request, config, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    request->message.recipe = (char *)recipe;
+    if (config->has_max_new) {
+        request->message.max_new_tokens_present_case =
+            SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
+        request->message.max_new_tokens = (int32_t)config->max_new;
+    }
+    if (config->stop) {
+        request->stops[0] = (char *)config->stop;
+        request->message.stop = request->stops;
+        request->message.n_stop = 1;
+    }
+    request->message.deadline_ms = config->deadline_ms;
+    request->message.ignore_eos = config->ignore_eos;
+    request->message.estimate_errors = config->estimate_errors;
+    request->message.label = (char *)config->label;
+    return SL_OK;
+}
+
+enum sl_status sl_request_init(struct sl_request *request, const struct sl_request_config *config,
+                               struct sl_error *err) {
+    char *prompt = NULL;
+    enum sl_status status = sl_request_set_options(request, config, err);
+    status = status == SL_OK ? make_prompt(config, &prompt, err) : status;
+    if (status != SL_OK) {
+        return status;
+    }
+    request->prompt = prompt;
+    request->turns = config->questions.items + 1;
+    request->n_turns = config->questions.n > 1 ? config->questions.n - 1 : 0;
+    set_prompt(request, config, config->chat);
+    return SL_OK;
+}
+
+bool sl_request_is_open(const struct sl_request_config *config) {
+    return !config->chat && !config->raw && config->questions.n <= 1;
+}
+
+enum sl_status sl_request_choose(struct sl_request *request, const struct sl_request_config *config, bool takes_chats,
+                                 struct sl_error *err) {
+    if (!sl_request_is_open(config)) {
+        return SL_OK;
+    }
+    if (config->system && !takes_chats) {
+        return sl_fail(err, SL_ERR_INVALID, "--system is for chats, and this model has no chat template");
+    }
+    set_prompt(request, config, takes_chats);
+    return SL_OK;
+}
+
+enum sl_status sl_request_ask(struct sl_request *request, const struct sl_request_config *config,
+                              struct sl_client *client, int64_t deadline_ns, struct sl_error *err) {
+    Sluice__V1__ModelReply *reply;
+    enum sl_status status = sl_request_is_open(config) ? sl_client_model(client, deadline_ns, &reply, err) : SL_OK;
+    if (status == SL_OK && sl_request_is_open(config)) {
+        status = sl_request_choose(request, config, reply->takes_chats, err);
+        sluice__v1__model_reply__free_unpacked(reply, NULL);
+    }
+    return status;
+}
+
+void sl_request_cleanup(struct sl_request *request) {
+    free(request->prompt);
+    request->prompt = NULL;
+}
+
+enum sl_status sl_request_check_one_turn(const struct sl_request *request, struct sl_error *err) {
+    return request->n_turns == 0
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID, "--question was given %d times: turns need `sluice run --local`",
+                         request->n_turns + 1);
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: the options that describe a job, shared by `sluice run` and `sluice submit`, and the request made of them.
+#pragma once
+
+#include "client/libsluice/sluice.h"
+#include "base/options/config.h"
+#include "proto/sluice/v1/inference.pb-c.h"
+
+// What a coordinator takes by default.
+#define SL_MAX_PROMPT_BYTES ((size_t)64 << 20)
+
+struct sl_request_config {
+    const char *recipe, *prompt, *prompt_file, *system, *stop, *label, *generation_config;
+    struct sl_option_list questions; // the first is part of the prompt, the others are later turns
+    int64_t max_new, top_k, seed, deadline_ms;
+    double ship_at_most, temperature, top_p, repetition_penalty;
+    bool chat, raw, ignore_eos, estimate_errors;
+    bool has_temperature, has_top_k, has_top_p, has_repetition_penalty; // given: they win over the model's own
+    bool has_seed, has_max_new;
+};
+
+// How tokens are drawn, likewise; also of `sluice chat`.
+#define SL_SAMPLING_OPTIONS(type)                                                                                      \
+    SL_OPTION_ROW("temperature", 0, SL_OPTION_FLOAT, "0", "T",                                                         \
+                  "0 takes the likeliest token. Without: the model's own, as with the next three, else",               \
+                  SL_FIELD(type, request.temperature), 0, 100, SL_GIVEN(type, request.has_temperature)),               \
+        SL_OPTION_ROW("top-k", 0, SL_OPTION_INT, "0", "K", "sample among the K likeliest; 0: among all",               \
+                      SL_FIELD(type, request.top_k), 0, 1 << 24, SL_GIVEN(type, request.has_top_k)),                   \
+        SL_OPTION_ROW("top-p", 0, SL_OPTION_FLOAT, "1", "P", "sample among the likeliest that make up P",              \
+                      SL_FIELD(type, request.top_p), 1e-6, 1, SL_GIVEN(type, request.has_top_p)),                      \
+        SL_OPTION_ROW("repetition-penalty", 0, SL_OPTION_FLOAT, "1", "R", "above 1 discourages repetition",            \
+                      SL_FIELD(type, request.repetition_penalty), 1e-3, 100,                                           \
+                      SL_GIVEN(type, request.has_repetition_penalty)),                                                 \
+        SL_OPTION_ROW("generation-config", 0, SL_OPTION_STRING, "auto", "WHOSE",                                       \
+                      "auto: what is left out of these is as the model's own generation settings say; none: it is "    \
+                      "not",                                                                                           \
+                      SL_FIELD(type, request.generation_config)),                                                      \
+        SL_OPTION_ROW("seed", 0, SL_OPTION_INT, NULL, "N",                                                             \
+                      "of the sampling; without: drawn for each request and shown", SL_FIELD(type, request.seed),      \
+                      SL_GIVEN(type, request.has_seed))
+
+// Rows for the member `request` of the command's config struct `type`.
+#define SL_REQUEST_OPTIONS(type)                                                                                       \
+    SL_OPTION_ROW("recipe", 'r', SL_OPTION_STRING, NULL, "RECIPE",                                                     \
+                  "how the KV cache is compressed; see `sluice recipes`", SL_FIELD(type, request.recipe)),             \
+        SL_OPTION_ROW("ship-at-most", 0, SL_OPTION_FLOAT, "0", "PERCENT",                                              \
+                      "of the full cache: the recipe recommended for that size, without --recipe; 0: the default",     \
+                      SL_FIELD(type, request.ship_at_most), 0, 1000),                                                  \
+        SL_OPTION_ROW("prompt-file", 'f', SL_OPTION_STRING, NULL, "FILE", "document to read; - is standard input",     \
+                      SL_FIELD(type, request.prompt_file)),                                                            \
+        SL_OPTION_ROW("prompt", 'p', SL_OPTION_STRING, NULL, "TEXT", "the document itself",                            \
+                      SL_FIELD(type, request.prompt)),                                                                 \
+        SL_OPTION_ROW("question", 'q', SL_OPTION_LIST, NULL, "TEXT",                                                   \
+                      "put behind the document, on a line of its own; with run --local several times: turns",          \
+                      SL_FIELD(type, request.questions)),                                                              \
+        SL_OPTION_ROW("chat", 0, SL_OPTION_FLAG, NULL, NULL,                                                           \
+                      "the prompt is a user's message, which the model's chat template renders; usual where there is " \
+                      "one",                                                                                           \
+                      SL_FIELD(type, request.chat)),                                                                   \
+        SL_OPTION_ROW("raw", 0, SL_OPTION_FLAG, NULL, NULL, "the model goes on with the prompt as it is: no chat",     \
+                      SL_FIELD(type, request.raw)),                                                                    \
+        SL_OPTION_ROW("system", 0, SL_OPTION_STRING, NULL, "TEXT", "of a chat: the system message before the prompt",  \
+                      SL_FIELD(type, request.system)),                                                                 \
+        SL_OPTION_ROW("max-new-tokens", 'n', SL_OPTION_INT, NULL, "N",                                                 \
+                      "tokens to generate at most; without: a chat goes on to its answer's end, a text for 128",       \
+                      SL_FIELD(type, request.max_new), 1, 1 << 20, SL_GIVEN(type, request.has_max_new)),               \
+        SL_OPTION_ROW("stop", 0, SL_OPTION_STRING, NULL, "TEXT", "end the answer before this text",                    \
+                      SL_FIELD(type, request.stop)),                                                                   \
+        SL_SAMPLING_OPTIONS(type),                                                                                     \
+        SL_OPTION_ROW("ignore-eos", 0, SL_OPTION_FLAG, NULL, NULL, "go on to --max-new-tokens",                        \
+                      SL_FIELD(type, request.ignore_eos)),                                                             \
+        SL_OPTION_ROW("estimate-errors", 0, SL_OPTION_FLAG, NULL, NULL,                                                \
+                      "estimate what compression costs, layer by layer", SL_FIELD(type, request.estimate_errors)),     \
+        SL_OPTION_ROW("deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of the whole job",                            \
+                      SL_FIELD(type, request.deadline_ms), 1, 604800000),                                              \
+        SL_OPTION_ROW("label", 0, SL_OPTION_STRING, "", "TEXT", "shown by `sluice jobs`",                              \
+                      SL_FIELD(type, request.label))
+
+struct sl_request {
+    Sluice__V1__GenerateRequest message; // points into the rest
+    Sluice__V1__Sampling sampling;
+    Sluice__V1__Chat chat; // of a prompt that is a chat
+    Sluice__V1__ChatMessage chat_messages[2], *chat_list[2];
+    char *prompt; // owned
+    char *stops[1];
+    const char *const *turns; // [n_turns] questions behind the first, each a turn of its own
+    int n_turns;
+};
+
+/*
+ * Read the prompt and fill the message. SL_ERR_INVALID: no prompt, not text, too large. The config's strings must
+ * outlive the request. Not movable: the message points into it.
+ */
+enum sl_status sl_request_init(struct sl_request *request, const struct sl_request_config *config,
+                               struct sl_error *err);
+
+/*
+ * Whether the model decides if the prompt is a message of a chat, because neither --chat nor --raw did (several questions are
+ * turns, as they are). Then, once it is known whether the model takes chats, sl_request_choose() makes it one.
+ * SL_ERR_INVALID: there is a system message, and no chat.
+ */
+bool sl_request_is_open(const struct sl_request_config *config);
+enum sl_status sl_request_choose(struct sl_request *request, const struct sl_request_config *config, bool takes_chats,
+                                 struct sl_error *err);
+// The same, of the model that a cluster serves, which is asked where the request is open.
+enum sl_status sl_request_ask(struct sl_request *request, const struct sl_request_config *config,
+                              struct sl_client *client, int64_t deadline_ns, struct sl_error *err);
+
+/*
+ * All but the prompt: recipe, sampling, lengths, stop, label. SL_ERR_INVALID: no recipe is recommended for so few bytes, or two are named.
+ * The config's strings must outlive the request.
+ */
+enum sl_status sl_request_set_options(struct sl_request *request, const struct sl_request_config *config,
+                                      struct sl_error *err);
+
+void sl_request_cleanup(struct sl_request *request);
+
+// SL_ERR_INVALID: the request has turns, and a cluster's jobs have none.
+enum sl_status sl_request_check_one_turn(const struct sl_request *request, struct sl_error *err);
+
+// A whole file as a string that is valid UTF-8 without zero bytes; "-" is standard input.
+enum sl_status sl_request_read_text(const char *path, char **text_out, struct sl_error *err);

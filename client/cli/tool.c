@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: what the commands of the `sluice` tool share.
+#include "client/cli/tool.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/options/environment.h"
+#include "net/rpc/rpc.h"
+
+#define PROBE_MS 1000
+
+int sl_tool_complain(const char *command, const struct sl_error *err) {
+    fprintf(stderr, "sluice %s: %s\n", command, err->text);
+    return sl_exit_of(err->status);
+}
+
+// Where no connection can be made, or who answers is another server: of HTTP, or of gRPC without the method that was asked.
+static bool is_no_coordinator(const struct sl_error *err) {
+    bool unconnected = strstr(err->text, "failed to connect to all addresses") != NULL;
+    bool unknown = strstr(err->text, "sluice.v1.") || strstr(err->text, "http2 header") || err->text[0] == '\0';
+    return (err->status == SL_ERR_PEER_LOST && unconnected) || (err->status == SL_ERR_UNSUPPORTED && unknown);
+}
+
+int sl_tool_complain_of(const char *coordinators, const char *command, const struct sl_error *err) {
+    if (err->status == SL_ERR_PEER_LOST && !sl_tool_reachable(coordinators, PROBE_MS)) {
+        fprintf(stderr,
+                "sluice %s: no coordinator at %s: start a cluster with `sluice up --detach --model DIR`, or name "
+                "another one's "
+                "coordinator with --coordinator\n",
+                command, coordinators);
+        return SL_EXIT_UNAVAILABLE;
+    }
+    if (is_no_coordinator(err)) {
+        fprintf(stderr,
+                "sluice %s: no coordinator at %s, where something else listens, or one that wants certificates "
+                "(--tls-ca)%s%s\n",
+                command, coordinators, err->text[0] ? ": " : "", err->text);
+        return SL_EXIT_UNAVAILABLE;
+    }
+    return sl_tool_complain(command, err);
+}
+
+static void warn(const char *program, const char *text) {
+    fprintf(stderr, "%s: %s\n", program, text);
+}
+
+bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void *config, int n_min, int n_max,
+                   int *first_out, int *exit_out) {
+    struct sl_error err = {0};
+    enum sl_status status = sl_config_parse(program, argc, argv, config, first_out, &err);
+    if (status == SL_ERR_CANCELLED) {
+        *exit_out = SL_EXIT_OK;
+        return false;
+    }
+    int n = argc - *first_out;
+    if (status == SL_OK && (n < n_min || n > n_max)) {
+        status = n < n_min
+                     ? sl_fail(&err, SL_ERR_INVALID, "an argument is missing: %s %s", program->name, program->usage)
+                     : sl_fail(&err, SL_ERR_INVALID, "unexpected argument '%s'", argv[*first_out + n_max]);
+    }
+    const struct sl_tool_config *tool = config;
+    struct sl_rpc_addresses addresses;
+    if (status == SL_OK && tool->coordinator) {
+        status = sl_rpc_addresses_parse(tool->coordinator, &addresses, &err);
+    }
+    if (status == SL_OK) {
+        status = sl_log_configure(tool->log, &err);
+        sl_environment_check(warn, program->name);
+    }
+    if (status != SL_OK) {
+        fprintf(stderr, "%s: %s\n", program->name, err.text);
+        *exit_out = SL_EXIT_USAGE;
+        return false;
+    }
+    return true;
+}
+
+bool sl_tool_connect(const char *command, const char *address, const struct sl_tls_files *tls,
+                     struct sl_client **client_out, int *exit_out) {
+    struct sl_error err;
+    sl_rpc_init();
+    if (sl_client_connect(address, tls, client_out, &err) != SL_OK) {
+        sl_rpc_shutdown();
+        *exit_out = sl_tool_complain(command, &err);
+        return false;
+    }
+    return true;
+}
+
+void sl_tool_disconnect(struct sl_client **client) {
+    sl_client_close(client);
+    sl_rpc_shutdown();
+}
+
+// As it is called: without the tool's name.
+static const char *command_of(const struct sl_program *program) {
+    return program->name + strlen("sluice ");
+}
+
+int sl_tool_run(const struct sl_program *program, int argc, char **argv, void *config,
+                enum sl_status (*run_fn)(void *config, struct sl_error *err)) {
+    struct sl_error err = {0};
+    int first, code;
+    if (!sl_tool_parse(program, argc, argv, config, 0, 0, &first, &code)) {
+        return code;
+    }
+    return run_fn(config, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain(command_of(program), &err);
+}
+
+int sl_tool_ask(const struct sl_program *program, int argc, char **argv, void *config, int n_min, int n_max,
+                enum sl_status (*ask_fn)(struct sl_client *client, void *config, char **arguments,
+                                         struct sl_error *err)) {
+    const struct sl_tool_config *tool = config;
+    struct sl_client *client;
+    struct sl_error err = {0};
+    int first, code;
+    if (!sl_tool_parse(program, argc, argv, config, n_min, n_max, &first, &code) ||
+        !sl_tool_connect(command_of(program), tool->coordinator, &tool->tls, &client, &code)) {
+        return code;
+    }
+    enum sl_status status = ask_fn(client, config, argv + first, &err);
+    sl_tool_disconnect(&client);
+    return status == SL_OK ? SL_EXIT_OK : sl_tool_complain_of(tool->coordinator, command_of(program), &err);
+}
+
+static bool connects(const struct addrinfo *at, int timeout_ms) {
+    int fd = socket(at->ai_family, at->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, at->ai_protocol);
+    if (fd < 0) {
+        return false;
+    }
+    bool ok = connect(fd, at->ai_addr, at->ai_addrlen) == 0;
+    if (!ok && errno == EINPROGRESS) {
+        struct pollfd polled = {.fd = fd, .events = POLLOUT};
+        int error = ETIMEDOUT;
+        socklen_t error_bytes = sizeof error;
+        if (poll(&polled, 1, timeout_ms) == 1) {
+            getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes);
+        }
+        ok = error == 0;
+    }
+    close(fd);
+    return ok;
+}
+
+static bool reachable(const char *address, int timeout_ms) {
+    char host[256];
+    const char *colon = strrchr(address, ':');
+    if (!colon || (size_t)(colon - address) >= sizeof host) {
+        return false;
+    }
+    bool bracketed = address[0] == '[' && colon > address + 1 && colon[-1] == ']'; // [::1]:7600
+    snprintf(host, sizeof host, "%.*s", (int)(colon - address) - 2 * bracketed, address + bracketed);
+    struct addrinfo *list;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    if (getaddrinfo(host, colon + 1, &hints, &list) != 0) {
+        return false;
+    }
+    bool ok = false;
+    for (const struct addrinfo *at = list; at && !ok; at = at->ai_next) {
+        ok = connects(at, timeout_ms);
+    }
+    freeaddrinfo(list);
+    return ok;
+}
+
+bool sl_tool_reachable(const char *coordinators, int timeout_ms) {
+    struct sl_rpc_addresses addresses;
+    struct sl_error err;
+    bool ok = false;
+    if (sl_rpc_addresses_parse(coordinators, &addresses, &err) == SL_OK) {
+        for (int i = 0; i < addresses.n && !ok; i++) {
+            ok = reachable(addresses.text[i], timeout_ms);
+        }
+    }
+    return ok;
+}
+
+// before: a descriptor that is to have them, or -1.
+static enum sl_status receive(int before, bool screen, int *fd_out, struct sl_error *err) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    if (screen) {
+        sigaddset(&set, SIGWINCH);
+        sigaddset(&set, SIGTSTP);
+        sigaddset(&set, SIGCONT);
+    }
+    if (sigprocmask(SIG_BLOCK, &set, NULL) != 0) {
+        return sl_fail(err, SL_ERR_INTERNAL, "sigprocmask: %s", strerror(errno));
+    }
+    int fd = signalfd(before, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    if (fd < 0) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "signalfd: %s", strerror(errno));
+    }
+    *fd_out = fd;
+    return SL_OK;
+}
+
+enum sl_status sl_signals_init(struct sl_signals *signals, struct sl_error *err) {
+    int fd;
+    signal(SIGPIPE, SIG_IGN); // a closed pipe is an error of write(), not the end of the process
+    enum sl_status status = receive(-1, false, &fd, err);
+    if (status == SL_OK) {
+        *signals = (struct sl_signals){.fd = fd};
+    }
+    return status;
+}
+
+enum sl_status sl_signals_add_screen(struct sl_signals *signals, struct sl_error *err) {
+    return receive(signals->fd, true, &signals->fd, err);
+}
+
+// As the signal would have done, had it not been blocked: by the signal itself, for the kernel knows whether anybody would let us go on.
+static void stop_here(struct sl_signals *signals) {
+    sigset_t set, before;
+    if (signals->leave_screen) {
+        signals->leave_screen(signals->leave_arg);
+    }
+    sigemptyset(&set);
+    sigaddset(&set, SIGTSTP);
+    (void)kill(getpid(), SIGTSTP);
+    (void)pthread_sigmask(SIG_UNBLOCK, &set, &before); // and here we stand
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    signals->screen_changed = true;
+}
+
+int sl_signals_received(struct sl_signals *signals) {
+    struct signalfd_siginfo info;
+    while (read(signals->fd, &info, sizeof info) == (ssize_t)sizeof info) {
+        bool stop = info.ssi_signo == SIGTSTP, screen = stop || info.ssi_signo == SIGWINCH || info.ssi_signo == SIGCONT;
+        if (stop) {
+            stop_here(signals);
+        }
+        signals->screen_changed |= screen;
+        signals->n_received += !screen;
+        signals->terminated |= info.ssi_signo == SIGTERM;
+    }
+    return signals->n_received;
+}
+
+enum sl_status sl_signals_check(struct sl_signals *signals, struct sl_error *err) {
+    bool stopped = signals && sl_signals_received(signals) > 0;
+    return stopped ? sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal") : SL_OK;
+}
+
+void sl_signals_cleanup(struct sl_signals *signals) {
+    close(signals->fd);
+    signals->fd = -1;
+}
+
+int sl_terminal_width(int fd) {
+    if (!isatty(fd)) {
+        return 0;
+    }
+    struct winsize size;
+    return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col >= 20 ? size.ws_col : 80;
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: the calls of libsluice that are one request and one reply.
+#include "client/libsluice/sluice.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "client/libsluice/sluice_internal.h"
+#include "proto/methods.h"
+
+// ---- what connections are made with --------------------------------------------------------------------------------
+
+static struct {
+    pthread_mutex_t lock;
+    int n_users; // clients, and who has called sl_client_init()
+    bool ours;   // started here, not by a program of ours that serves, too
+} means = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void sl_client_init(void) {
+    pthread_mutex_lock(&means.lock);
+    if (means.n_users++ == 0 && !sl_rpc_is_up()) {
+        sl_rpc_init();
+        means.ours = true;
+    }
+    pthread_mutex_unlock(&means.lock);
+}
+
+void sl_client_shutdown(void) {
+    pthread_mutex_lock(&means.lock);
+    if (--means.n_users == 0 && means.ours) {
+        sl_rpc_shutdown();
+        means.ours = false;
+    }
+    pthread_mutex_unlock(&means.lock);
+}
+
+// ---- calls ---------------------------------------------------------------------------------------------------------
+
+enum sl_status sl_client_connect(const char *coordinators, const struct sl_tls_files *tls,
+                                 struct sl_client **client_out, struct sl_error *err) {
+    struct sl_client *client = calloc(1, sizeof *client);
+    if (!client) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "client: out of memory");
+    }
+    sl_client_init();
+    enum sl_status status = tls ? sl_rpc_credentials_create(tls, &client->credentials, err) : SL_OK;
+    if (status == SL_OK) {
+        status = sl_rpc_addresses_parse(coordinators, &client->coordinators, err);
+    }
+    for (int i = 0; i < client->coordinators.n && status == SL_OK; i++) {
+        status = sl_rpc_channel_create(client->coordinators.text[i], client->credentials, SL_ROLE_COORDINATOR,
+                                       &client->channels[i], err);
+    }
+    if (status != SL_OK) {
+        sl_client_close(&client);
+        return status;
+    }
+    *client_out = client;
+    return SL_OK;
+}
+
+void sl_client_close(struct sl_client **client) {
+    if (*client) {
+        for (int i = 0; i < SL_RPC_MAX_ADDRESSES; i++) {
+            sl_rpc_channel_destroy(&(*client)->channels[i]);
+        }
+        sl_rpc_credentials_destroy(&(*client)->credentials);
+        free(*client);
+        *client = NULL;
+        sl_client_shutdown();
+    }
+}
+
+enum sl_status sl_client_cancel(struct sl_client *client, const char *job_id, int64_t deadline_ns,
+                                Sluice__V1__Job **job_out, struct sl_error *err) {
+    return sl_client_call_job(client, &sl_method_inference_cancel, job_id, -1, deadline_ns, job_out, err);
+}
+
+enum sl_status sl_client_get(struct sl_client *client, const char *job_id, int64_t deadline_ns,
+                             Sluice__V1__Job **job_out, struct sl_error *err) {
+    return sl_client_call_job(client, &sl_method_inference_get, job_id, -1, deadline_ns, job_out, err);
+}
+
+enum sl_status sl_client_list(struct sl_client *client, unsigned states, int32_t limit, int64_t deadline_ns,
+                              Sluice__V1__ListReply **reply_out, struct sl_error *err) {
+    Sluice__V1__JobState listed[SLUICE__V1__JOB_STATE__CANCELLED + 1];
+    Sluice__V1__ListRequest request = SLUICE__V1__LIST_REQUEST__INIT;
+    request.limit = limit;
+    request.states = listed;
+    for (int state = SLUICE__V1__JOB_STATE__QUEUED; state <= SLUICE__V1__JOB_STATE__CANCELLED; state++) {
+        if (states >> state & 1U) {
+            listed[request.n_states++] = (Sluice__V1__JobState)state;
+        }
+    }
+    return sl_client_call(client, &sl_method_inference_list, &request.base, false, deadline_ns,
+                          (ProtobufCMessage **)reply_out, err);
+}
+
+enum sl_status sl_client_model(struct sl_client *client, int64_t deadline_ns, Sluice__V1__ModelReply **reply_out,
+                               struct sl_error *err) {
+    Sluice__V1__ModelRequest request = SLUICE__V1__MODEL_REQUEST__INIT;
+    return sl_client_call(client, &sl_method_inference_model, &request.base, true, deadline_ns,
+                          (ProtobufCMessage **)reply_out, err);
+}
+
+enum sl_status sl_client_end_conversation(struct sl_client *client, const char *id, int64_t deadline_ns,
+                                          struct sl_error *err) {
+    Sluice__V1__ConversationRequest request = SLUICE__V1__CONVERSATION_REQUEST__INIT;
+    request.id = (char *)id;
+    ProtobufCMessage *message;
+    enum sl_status status =
+        sl_client_call(client, &sl_method_inference_end_conversation, &request.base, false, deadline_ns, &message, err);
+    if (status == SL_OK) {
+        protobuf_c_message_free_unpacked(message, NULL);
+    }
+    return status;
+}
+
+enum sl_status sl_client_workers(struct sl_client *client, int64_t deadline_ns, Sluice__V1__WorkersReply **reply_out,
+                                 struct sl_error *err) {
+    Sluice__V1__WorkersRequest request = SLUICE__V1__WORKERS_REQUEST__INIT;
+    return sl_client_call(client, &sl_method_cluster_workers, &request.base, true, deadline_ns,
+                          (ProtobufCMessage **)reply_out, err);
+}
+
+enum sl_status sl_client_drain(struct sl_client *client, const char *worker, bool undo, int64_t deadline_ns,
+                               int32_t *jobs_running_out, struct sl_error *err) {
+    Sluice__V1__DrainRequest request = SLUICE__V1__DRAIN_REQUEST__INIT;
+    request.name = (char *)worker;
+    request.undo = undo;
+    ProtobufCMessage *message;
+    enum sl_status status =
+        sl_client_call(client, &sl_method_cluster_drain, &request.base, false, deadline_ns, &message, err);
+    if (status == SL_OK) {
+        *jobs_running_out = ((Sluice__V1__DrainReply *)message)->jobs_running;
+        protobuf_c_message_free_unpacked(message, NULL);
+    }
+    return status;
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: a recipe at work on one layer of a session.
+ *
+ *     accumulate   every chunk   the chunk's attention goes into the score state of the slots it saw
+ *     evict        when=chunk    behind every chunk of the prompt's body
+ *                  when=end      behind the body's last chunk; layers=d2o: when all layers have read the prompt
+ *     thin         every chunk   of offloaded layers with a budget (thin.c)
+ *     pack         last chunk    full pages are quantized; the last partial page stays as it is
+ *
+ * The body is the prompt without its tail (scope=tail). The chunks of the tail are appended and never evicted from.
+ *
+ * Invariants: the attention of a chunk has been computed before anything of its layer is evicted; a layer is packed
+ *             only after its last eviction. Only ops touch pages.
+ */
+#include "engine/compress/evict/compressor.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "engine/compress/evict/internal.h"
+#include "engine/compress/plan/budget.h"
+
+// --- life cycle -----------------------------------------------------------------------------------------------------
+
+// What no order of work could carry out, whoever made the plan.
+static enum sl_status check_recipe(const struct sl_compressor *c, struct sl_error *err) {
+    const struct sl_recipe *recipe = &c->plan.recipe;
+    if (!sl_recipe_evicts(recipe)) {
+        return SL_OK;
+    }
+    if (c->method->read == NULL) {
+        return sl_fail(err, SL_ERR_INVALID, "compressor: score=%s cannot choose what to evict", c->score->name);
+    }
+    if (recipe->std > 0 && !c->score->sums_squares) {
+        return sl_fail(err, SL_ERR_INVALID, "compressor: scope=std needs score=mas, which keeps squares of attention");
+    }
+    if (sl_budgets_at_end(c) && !c->score->sums_attention) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "compressor: layers=d2o measures accumulated attention; it needs score=aas or score=mas");
+    }
+    if (sl_budgets_at_end(c) && sl_value_per_query_head(recipe)) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "compressor: layers=d2o evicts when no query is at hand; value=...-heads looks at queries");
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_compressor_create(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_stream *stream,
+                                    struct sl_compressor **compressor_out, struct sl_error *err) {
+    struct sl_compressor *c = calloc(1, sizeof *c);
+    if (c == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "compressor: out of memory");
+    }
+    c->plan = *plan;
+    c->score = sl_score_get_traits(plan->recipe.score);
+    c->method = sl_score_method(plan->recipe.score);
+    c->ops = ops;
+    c->stream = stream;
+    enum sl_status status = check_recipe(c, err);
+    if (status != SL_OK) {
+        goto err_destroy;
+    }
+    c->kv = calloc((size_t)plan->geometry.n_kv_heads, sizeof *c->kv);
+    c->new_pages = calloc((size_t)plan->geometry.n_kv_heads * SL_PACK_PAGES, sizeof *c->new_pages);
+    if (c->kv == NULL || c->new_pages == NULL) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "compressor: out of memory");
+        goto err_destroy;
+    }
+    if (sl_recipe_evicts(&plan->recipe)) {
+        status = sl_recipe_thins(&plan->recipe) ? sl_thin_create(c, err)
+                                                : sl_scratch_create(c, (size_t)plan->max_slots, err);
+        if (status != SL_OK) {
+            goto err_destroy;
+        }
+    }
+    *compressor_out = c;
+    return SL_OK;
+
+err_destroy:
+    sl_compressor_destroy(&c);
+    return status;
+}
+
+void sl_compressor_destroy(struct sl_compressor **compressor) {
+    struct sl_compressor *c = *compressor;
+    if (c == NULL) {
+        return;
+    }
+    (void)sl_stream_wait(c->stream,
+                         NULL); // queued work may be in what is freed; a device that has failed says so again
+    sl_scratch_destroy(&c->scratch);
+    sl_thin_destroy(c);
+    sl_estimator_destroy(c);
+    free(c->step_budget);
+    free(c->kv);
+    free(c->new_pages);
+    free(c);
+    *compressor = NULL;
+}
+
+void sl_compressor_get_stats(const struct sl_compressor *compressor, struct sl_compress_stats *stats_out) {
+    *stats_out = compressor->stats;
+}
+
+// --- the layer ------------------------------------------------------------------------------------------------------
+
+static enum sl_status check_unpacked(const struct sl_session *session, int layer, struct sl_error *err) {
+    for (int h = 0; h < session->geometry.n_kv_heads; h++) {
+        if (session->layers[layer].heads[h].n_packed > 0) {
+            return sl_fail(err, SL_ERR_PRECONDITION,
+                           "compressor: layer %d is quantized already; nothing can be evicted from it, so this session "
+                           "cannot read more under an evicting recipe",
+                           layer);
+        }
+    }
+    return SL_OK;
+}
+
+// Accumulate and evict behind one chunk.
+static enum sl_status evict_behind_chunk(struct sl_compressor *c, struct sl_session *session, int layer,
+                                         const struct sl_attend *attend, bool last, struct sl_error *err) {
+    const struct sl_recipe *recipe = &c->plan.recipe;
+    int64_t begin = session->n_tokens, end = begin + attend->m, body = sl_plan_body_tokens(&c->plan);
+    bool in_tail = begin >= body && body < c->plan.n_prompt;
+    if (begin < body && end > body && body < c->plan.n_prompt) {
+        return sl_fail(err, SL_ERR_PRECONDITION,
+                       "compressor: a chunk of tokens %" PRId64 " to %" PRId64
+                       " runs into the prompt's tail, which begins at token %" PRId64,
+                       begin, end - 1, body);
+    }
+    enum sl_status status = check_unpacked(session, layer, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    bool at_end = sl_budgets_at_end(c);
+    // In the tail, too: steps, sl_compressor_end() or the next turn of a conversation evict from it.
+    if (c->method->accumulate != NULL) {
+        c->method->accumulate(c->ops, c->stream, attend);
+    }
+    bool final = !in_tail && (end == body || last); // of the body
+    if (in_tail || at_end || !((recipe->when & SL_WHEN_CHUNK) || (final && (recipe->when & SL_WHEN_END)))) {
+        return SL_OK;
+    }
+    struct sl_eviction eviction = {
+        .session = session,
+        .layer = layer,
+        .attend = attend,
+        .n_tokens = end,
+        .budget = c->plan.layer_budget[layer],
+        .stabilizers = final ? 0 : recipe->stabilizers,
+    };
+    return sl_evict_layer(c, &eviction, err);
+}
+
+enum sl_status sl_compressor_layer(struct sl_compressor *c, struct sl_session *session, int layer,
+                                   const struct sl_attend *attend, bool last, bool *final_out, struct sl_error *err) {
+    assert(layer >= 0 && layer < c->plan.geometry.n_layers);
+    assert(session->geometry.n_kv_heads == c->plan.geometry.n_kv_heads);
+    assert(!sl_compressor_wants(c, false).lse || attend->lse != NULL);
+    assert(!sl_compressor_wants(c, false).importance || attend->importance != NULL);
+    int64_t begin_ns = sl_now_ns();
+    bool evicts = sl_layer_evicts(c, layer);
+    *final_out = last && !(evicts && sl_budgets_at_end(c));
+    enum sl_status status = evicts ? evict_behind_chunk(c, session, layer, attend, last, err) : SL_OK;
+    if (sl_recipe_layer_thins(&c->plan.recipe, layer)) {
+        status = sl_thin_layer(c, session, layer, attend, err);
+    }
+    if (status == SL_OK && *final_out) {
+        status = sl_pack_layer(c, session, layer, err);
+    }
+    c->stats.ns += sl_now_ns() - begin_ns;
+    return status;
+}
+
+enum sl_status sl_compressor_finish_layer(struct sl_compressor *c, struct sl_session *session, int layer,
+                                          struct sl_error *err) {
+    assert(layer >= 0 && layer < c->plan.geometry.n_layers);
+    assert(session->geometry.n_kv_heads == c->plan.geometry.n_kv_heads);
+    int64_t begin_ns = sl_now_ns();
+    enum sl_status status = sl_pack_layer(c, session, layer, err);
+    c->stats.ns += sl_now_ns() - begin_ns;
+    return status;
+}
+
+// --- the end of the prompt (layers=d2o) -----------------------------------------------------------------------------
+
+// Budgets of the layers that evict, by the variance of what attention they have accumulated; the others keep 0 here.
+static enum sl_status divide_budgets(struct sl_compressor *c, const struct sl_session *session, int64_t *budgets,
+                                     struct sl_error *err) {
+    int n_layers = session->geometry.n_layers, n_heads = session->geometry.n_kv_heads, n = 0;
+    struct sl_device *device = c->stream->device;
+    double *variances = // every layer is measured before the host waits
+        sl_device_alloc(device, SL_MEMORY_SHARED, (size_t)n_layers * (size_t)n_heads * sizeof *variances);
+    double *weights = calloc((size_t)n_layers, sizeof *weights);
+    int64_t *shares = calloc((size_t)n_layers, sizeof *shares);
+    enum sl_status status = SL_OK;
+    if (variances == NULL || weights == NULL || shares == NULL) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "compressor: no memory for the budgets of %d layers", n_layers);
+        goto done;
+    }
+    for (int l = 0; l < n_layers; l++) {
+        if (sl_layer_evicts(c, l)) {
+            struct sl_kv_heads heads;
+            status = sl_layer_heads(c, session, l, &heads, err);
+            if (status != SL_OK) {
+                goto done;
+            }
+            for (int h = 0; h < n_heads; h++) {
+                if (heads.kv[h].n_slots > c->scratch.n_slots) {
+                    status =
+                        sl_fail(err, SL_ERR_PRECONDITION,
+                                "compressor: layer %d head %d holds %" PRIu32 " slots, the plan foresees at most %zu",
+                                l, h, heads.kv[h].n_slots, c->scratch.n_slots);
+                    goto done;
+                }
+            }
+            c->ops->variance(c->stream, &heads, 0, variances + n++ * n_heads);
+        }
+    }
+    status = sl_stream_wait(c->stream, err);
+    if (status != SL_OK || n == 0) {
+        goto done;
+    }
+    sl_budget_d2o_weights(c->plan.recipe.layers, variances, n, n_heads, weights);
+    int first = 0;
+    while (!sl_layer_evicts(c, first)) {
+        first++;
+    }
+    // layer_budget is the most that a layer can get, the same for all that evict.
+    sl_budget_divide(c->plan.total_budget, weights, n, c->plan.least_slots, c->plan.layer_budget[first], shares);
+    for (int l = 0, i = 0; l < n_layers; l++) {
+        budgets[l] = sl_layer_evicts(c, l) ? shares[i++] : 0;
+    }
+
+done:
+    if (status != SL_OK) {
+        (void)sl_stream_wait(c->stream, NULL); // what was queued before that writes to them
+    }
+    sl_device_free(device, SL_MEMORY_SHARED, variances);
+    free(weights);
+    free(shares);
+    return status;
+}
+
+static enum sl_status end_prompt(struct sl_compressor *c, struct sl_session *session, struct sl_error *err) {
+    int64_t budgets[SL_MAX_LAYERS];
+    enum sl_status status = divide_budgets(c, session, budgets, err);
+    for (int l = 0; status == SL_OK && l < session->geometry.n_layers; l++) {
+        if (!sl_layer_evicts(c, l)) {
+            continue; // final since sl_compressor_layer()
+        }
+        struct sl_eviction eviction = {
+            .session = session,
+            .layer = l,
+            .n_tokens = session->n_tokens,
+            .budget = budgets[l],
+            .tail = c->plan.tail_slots,
+        };
+        status = sl_evict_layer(c, &eviction, err);
+        if (status == SL_OK) {
+            status = sl_pack_layer(c, session, l, err);
+        }
+    }
+    return status;
+}
+
+enum sl_status sl_compressor_end(struct sl_compressor *c, struct sl_session *session, struct sl_error *err) {
+    if (!sl_budgets_at_end(c)) {
+        return SL_OK;
+    }
+    int64_t begin_ns = sl_now_ns();
+    enum sl_status status = end_prompt(c, session, err);
+    c->stats.ns += sl_now_ns() - begin_ns;
+    return status;
+}

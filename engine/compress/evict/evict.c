@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: one eviction of one layer.
+ *
+ *     rank      scores; value=...: the change of the attention output in their place; heads=layer: the mean over heads
+ *     protect   +inf for what scope protects. After ranking, so that it never enters a normalization, and in scratch, so
+ *               that it ends with the eviction
+ *     count     how many slots each head keeps
+ *     select    the best of each head
+ *     then      what is lost is estimated, what is evicted is merged, pages are compacted
+ *
+ * Design: the decisions are here, and everything that is done to slots is an operation on all heads of the layer.
+ */
+#include <assert.h>
+#include <inttypes.h>
+
+#include "engine/compress/evict/internal.h"
+
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static int64_t head_budget(const struct sl_eviction *e, int head) {
+    return e->head_budgets != NULL ? e->head_budgets[head] : e->budget;
+}
+
+// Attention decides how many slots a head keeps.
+static bool is_adaptive(const struct sl_compressor *c, const struct sl_eviction *e) {
+    return c->plan.recipe.heads == SL_HEADS_ADAPTIVE && e->head_budgets == NULL;
+}
+
+// --- rank ------------------------------------------------------------------------------------------------------------
+
+// Rows at hand that the score looks at. A score without rows has them only for value=...-heads: all.
+static int n_rows(const struct sl_compressor *c, const struct sl_attend *attend) {
+    switch (c->score->rows) {
+    case SL_ROWS_LAST:
+        return 1;
+    case SL_ROWS_WINDOW:
+        return c->plan.recipe.window < attend->m ? c->plan.recipe.window : attend->m;
+    default:
+        return attend->m;
+    }
+}
+
+// What the query heads of the rows at hand attend to.
+static enum sl_status weigh(struct sl_compressor *c, const struct sl_eviction *e, const struct sl_kv_heads *heads,
+                            struct sl_score_input *in, struct sl_error *err) {
+    const struct sl_recipe *recipe = &c->plan.recipe;
+    assert(e->attend != NULL); // sl_compressor_create() refuses recipes that would come here without
+    enum sl_status status = sl_take_sums(c, e->attend, e->attend->m - n_rows(c, e->attend), err);
+    if (status != SL_OK) {
+        return status;
+    }
+    in->group = e->attend->n_heads / heads->n;
+    in->weights = c->scratch.sums;
+    if (sl_score_pools(recipe)) {
+        // As in SnapKV's code the window's own slots are neither pooled nor pooled with: scope=recent holds them.
+        in->weights = c->scratch.pooled;
+        c->ops->pool(c->stream, heads, in->group, c->scratch.sums, recipe->pool == SL_POOL_MAX, recipe->pool_kernel,
+                     recipe->window, c->scratch.pooled);
+    }
+    return SL_OK;
+}
+
+static enum sl_status rank(struct sl_compressor *c, const struct sl_eviction *e, const struct sl_kv_heads *heads,
+                           struct sl_error *err) {
+    const struct sl_recipe *recipe = &c->plan.recipe;
+    struct sl_scratch *s = &c->scratch;
+    bool by_change = recipe->value != SL_VALUE_OFF, by_query_head = sl_value_per_query_head(recipe);
+    struct sl_score_input in = {.ops = c->ops,
+                                .stream = c->stream,
+                                .recipe = recipe,
+                                .heads = heads,
+                                .layer = e->layer,
+                                .n_tokens = e->n_tokens};
+    enum sl_status status = sl_score_is_of_rows(c->score) || by_query_head ? weigh(c, e, heads, &in, err) : SL_OK;
+    if (status != SL_OK) {
+        return status;
+    }
+    c->method->read(&in, by_change ? s->base : s->scores);
+    if (by_change) {
+        bool mean = recipe->value == SL_VALUE_FASTCAOTE || recipe->value == SL_VALUE_FASTCAOTE_HEADS;
+        c->ops->value_change(c->stream, heads, by_query_head ? in.group : 1, by_query_head ? in.weights : s->base, mean,
+                             s->scores);
+    }
+    if (recipe->std > 0) {
+        sl_score_deviation(&in, s->deviations);
+    }
+    struct sl_vectors shared[] = {s->scores, s->base, s->deviations}; // heads=layer: so that all choose alike
+    for (size_t i = 0; recipe->heads == SL_HEADS_LAYER && i < sizeof shared / sizeof shared[0]; i++) {
+        if (shared[i].at != NULL) {
+            c->ops->share(c->stream, heads, shared[i]);
+        }
+    }
+    return SL_OK;
+}
+
+// --- protect ---------------------------------------------------------------------------------------------------------
+
+// RoCo: of n slots the k = max(n - r - sinks, n - budget) with the smallest deviation may be evicted, r = std * budget.
+// Sinks and recent count as the largest deviations.
+static void spare_deviants(struct sl_compressor *c, const struct sl_eviction *e, const struct sl_kv_heads *heads) {
+    const struct sl_recipe *recipe = &c->plan.recipe;
+    struct sl_scratch *s = &c->scratch;
+    struct sl_counts spared = {.host = s->n_spared};
+    for (int h = 0; h < heads->n; h++) {
+        int64_t budget = head_budget(e, h), r = sl_recipe_std_slots(recipe, budget);
+        s->n_spared[h] = (uint32_t)least(least(r + recipe->sinks, budget) + e->tail, heads->kv[h].n_slots);
+        s->protections[h] = (struct sl_protection){recipe->sinks, sl_recipe_recent_slots(recipe, budget) + e->tail};
+    }
+    c->ops->protect(c->stream, heads, s->protections, s->deviations);
+    c->ops->select(c->stream, heads, s->deviations, (struct sl_vectors){0}, false, spared, s->keep);
+    c->ops->spare(c->stream, heads, s->keep, spared, s->scores);
+}
+
+static void protect(struct sl_compressor *c, const struct sl_eviction *e, const struct sl_kv_heads *heads) {
+    const struct sl_recipe *recipe = &c->plan.recipe;
+    struct sl_scratch *s = &c->scratch;
+    if (recipe->std > 0) {
+        spare_deviants(c, e, heads);
+    }
+    for (int h = 0; h < heads->n; h++) {
+        int64_t budget = head_budget(e, h), sinks = least(recipe->sinks, budget);
+        int64_t recent = sl_recipe_recent_slots(recipe, budget);
+        int64_t newest = recent > e->stabilizers ? recent : e->stabilizers;
+        // Never more than stays, or the newest of the protected would be the ones to go.
+        s->protections[h] = (struct sl_protection){sinks, least(newest, budget - sinks) + e->tail};
+    }
+    c->ops->protect(c->stream, heads, s->protections, s->scores);
+}
+
+// --- count -----------------------------------------------------------------------------------------------------------
+
+static struct sl_counts count(struct sl_compressor *c, const struct sl_eviction *e, const struct sl_kv_heads *heads) {
+    struct sl_scratch *s = &c->scratch;
+    if (is_adaptive(c, e)) {
+        struct sl_counts decided = {.device = s->decided};
+        c->ops->budgets(c->stream, heads, s->scores, (uint32_t)(e->budget + e->tail), s->work, decided);
+        return decided;
+    }
+    for (int h = 0; h < heads->n; h++) {
+        s->kept[h] = (uint32_t)least(heads->kv[h].n_slots, head_budget(e, h) + e->tail);
+    }
+    return (struct sl_counts){.host = s->kept};
+}
+
+// --- the eviction ----------------------------------------------------------------------------------------------------
+
+// Is any head above its budget, and can it be worked on?
+static enum sl_status check_heads(const struct sl_compressor *c, const struct sl_eviction *e,
+                                  const struct sl_kv_heads *heads, bool *over_out, struct sl_error *err) {
+    bool adaptive = is_adaptive(c, e), over = false;
+    int64_t room = 0;
+    for (int h = 0; h < heads->n; h++) {
+        uint32_t n = heads->kv[h].n_slots;
+        if (n > c->scratch.n_slots) {
+            return sl_fail(err, SL_ERR_PRECONDITION,
+                           "compressor: layer %d head %d holds %" PRIu32 " slots, the plan foresees at most %zu",
+                           e->layer, h, n, c->scratch.n_slots);
+        }
+        if (c->plan.recipe.heads == SL_HEADS_LAYER && n != heads->kv[0].n_slots) {
+            return sl_fail(err, SL_ERR_PRECONDITION,
+                           "compressor: heads=layer, but heads 0 and %d of layer %d hold %" PRIu32 " and %" PRIu32
+                           " slots: this session was made under another recipe",
+                           h, e->layer, heads->kv[0].n_slots, n);
+        }
+        int64_t budget = head_budget(e, h) + e->tail;
+        over = over || (!adaptive && n > budget);
+        room += budget - n;
+    }
+    over = over || (adaptive && room < 0);
+    for (int h = 0; over && h < heads->n; h++) {
+        if (heads->kv[h].n_packed > 0) {
+            return sl_fail(err, SL_ERR_PRECONDITION,
+                           "compressor: layer %d is quantized already; nothing can be evicted from it", e->layer);
+        }
+    }
+    *over_out = over;
+    return SL_OK;
+}
+
+// The session's counts, when pages have been compacted. Where attention has decided them the host waits: it gives back
+// pages by them, and plans count on that memory before the next layer.
+static enum sl_status settle(struct sl_compressor *c, const struct sl_eviction *e, const struct sl_kv_heads *heads,
+                             struct sl_counts kept, struct sl_error *err) {
+    const uint32_t *stays = kept.host;
+    if (stays == NULL) {
+        sl_stream_copy(c->stream, c->scratch.decided_here, kept.device, (size_t)heads->n * sizeof *kept.device);
+        enum sl_status status = sl_stream_wait(c->stream, err);
+        if (status != SL_OK) {
+            return status;
+        }
+        stays = c->scratch.decided_here;
+    }
+    for (int h = 0; h < heads->n; h++) {
+        uint32_t n = heads->kv[h].n_slots, stay = stays[h];
+        if (stay < n) {
+            sl_session_set_slots(e->session, e->layer, h, stay);
+            c->stats.slots_evicted += n - stay;
+        }
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction *e, struct sl_error *err) {
+    struct sl_scratch *s = &c->scratch;
+    struct sl_kv_heads heads;
+    bool over = false;
+    enum sl_status status = sl_layer_heads(c, e->session, e->layer, &heads, err);
+    status = status == SL_OK ? check_heads(c, e, &heads, &over, err) : status;
+    if (status == SL_OK && over) {
+        status = rank(c, e, &heads, err);
+    }
+    if (status != SL_OK || !over) {
+        return status;
+    }
+    protect(c, e, &heads);
+    struct sl_counts kept = count(c, e, &heads);
+    c->ops->select(c->stream, &heads, s->scores, s->base, c->score->newest_of_ties, kept, s->keep);
+    status = sl_estimate_eviction(c, e, &heads, kept, err);
+    if (status == SL_OK && c->plan.recipe.evicted == SL_EVICTED_MERGE) {
+        status = sl_merge_evicted(c, e, &heads, kept, err);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    c->ops->gather(c->stream, &heads, s->keep, kept);
+    return settle(c, e, &heads, kept, err);
+}

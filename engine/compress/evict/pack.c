@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: full pages of a layer that is final become pages of its packed layout; the last partial page stays as it is.
+ *          Only after the layer's last eviction, because packed pages cannot be compacted.
+ *
+ * Design: in rounds, the first one of one page of every head, later ones of what the packed pages are smaller by than those
+ *         that they have replaced: so the layer never holds more than it did and one packed page per head, which is what
+ *         plans count on. If memory ends between rounds, the layer is valid as it is and packing can go on later.
+ */
+#include "engine/compress/evict/internal.h"
+
+static uint32_t pages_to_pack(const struct sl_head *head) {
+    return head->n_slots / SL_PAGE_SLOTS - head->n_packed;
+}
+
+// Up to n packed pages for every head that has as many pages to pack: *n_pages_out in all. False, and none: memory ends.
+static bool take_new_pages(struct sl_compressor *c, struct sl_session *session, int layer, uint32_t n,
+                           int64_t *n_pages_out) {
+    const struct sl_layer *l = &session->layers[layer];
+    *n_pages_out = 0;
+    for (int64_t i = 0; i < (int64_t)session->geometry.n_kv_heads * n; i++) {
+        bool wanted = i % n < pages_to_pack(&l->heads[i / n]);
+        int range = sl_session_range(session, (int)(i / n));
+        c->new_pages[i] = wanted ? sl_arena_alloc_near(session->arena, range, l->packed.bytes) : NULL;
+        if (wanted && c->new_pages[i] == NULL) {
+            while (i-- > 0) {
+                sl_arena_free(session->arena, c->new_pages[i]);
+            }
+            return false;
+        }
+        *n_pages_out += wanted;
+    }
+    return true;
+}
+
+static void give_back(struct sl_compressor *c, struct sl_session *session, uint32_t n) {
+    for (int64_t i = 0; i < (int64_t)session->geometry.n_kv_heads * n; i++) {
+        sl_arena_free(session->arena, c->new_pages[i]);
+    }
+}
+
+static void put_new_pages(struct sl_compressor *c, struct sl_session *session, int layer, uint32_t n) {
+    for (int64_t i = 0; i < (int64_t)session->geometry.n_kv_heads * n; i++) {
+        if (c->new_pages[i] != NULL) {
+            sl_session_pack_page(session, layer, (int)(i / n), c->new_pages[i]);
+        }
+    }
+}
+
+// What a page takes of the arena.
+static size_t in_units(size_t bytes) {
+    return (bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
+}
+
+// Pages a head for which what earlier rounds have given back has room, beside the first round's.
+static uint32_t next_round(const struct sl_layer *l, int n_heads, size_t given_back) {
+    size_t n = 1 + given_back / ((size_t)n_heads * in_units(l->packed.bytes));
+    return n < SL_PACK_PAGES ? (uint32_t)n : SL_PACK_PAGES;
+}
+
+enum sl_status sl_pack_layer(struct sl_compressor *c, struct sl_session *session, int layer, struct sl_error *err) {
+    const struct sl_layer *l = &session->layers[layer];
+    int n_heads = session->geometry.n_kv_heads;
+    size_t given_back = 0;
+    if (!sl_kv_format_is_quantized(l->packed.format)) {
+        return SL_OK;
+    }
+    for (uint32_t n = 1;; n = next_round(l, n_heads, given_back)) {
+        int64_t n_pages;
+        if (!take_new_pages(c, session, layer, n, &n_pages)) {
+            n = 1; // what was given back may lie in pieces that are too small
+            if (!take_new_pages(c, session, layer, n, &n_pages)) {
+                return sl_fail(err, SL_ERR_EXHAUSTED, "compressor: no arena memory for quantized pages of layer %d",
+                               layer);
+            }
+        }
+        if (n_pages == 0) {
+            return SL_OK;
+        }
+        struct sl_kv_heads heads;
+        enum sl_status status = sl_layer_heads(c, session, layer, &heads, err);
+        if (status != SL_OK) {
+            give_back(c, session, n);
+            return status;
+        }
+        c->ops->quantize(c->stream, &heads, n, c->new_pages);
+        sl_estimate_pages(c, layer, &heads, n);
+        put_new_pages(c, session, layer, n);
+        c->stats.pages_quantized += n_pages;
+        given_back += (size_t)n_pages * (in_units(l->work.bytes) - in_units(l->packed.bytes));
+    }
+}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: mas, mean attention: RoCo (Ren and Zhu, On the Efficacy of Eviction Policy), with the deviation that its scope
+ *          protects by.
+ *
+ *     score_j     = s_j / n_j                        s_j: sum over all rows so far of abar[i][j], q_j: of its square
+ *     deviation_j = sqrt(q_j / n_j - (s_j / n_j)^2)  n_j: queries that saw slot j, its own included
+ *
+ * n_j is not stored: every token since then was a query.
+ */
+#include "engine/compress/evict/scores/score.h"
+
+static void accumulate(const struct sl_ops *ops, struct sl_stream *stream, const struct sl_attend *attend) {
+    ops->fold(stream, attend, 0, &(struct sl_fold){.sum = 0, .square = 1, .above = -1});
+}
+
+static void read_scores(const struct sl_score_input *in, struct sl_vectors scores) {
+    in->ops->mean_state(in->stream, in->heads, in->n_tokens, scores, (struct sl_vectors){0});
+}
+
+void sl_score_deviation(const struct sl_score_input *in, struct sl_vectors deviations) {
+    in->ops->mean_state(in->stream, in->heads, in->n_tokens, (struct sl_vectors){0}, deviations);
+}
+
+const struct sl_score_method sl_score_mas = {.accumulate = accumulate, .read = read_scores};

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see score.h.
+#include "engine/compress/evict/scores/score.h"
+
+#include <assert.h>
+
+const struct sl_score_method sl_score_none = {.read = NULL};
+
+static const struct sl_score_method *const methods[] = {
+#define X(NAME, word, ...) [SL_SCORE_##NAME] = &sl_score_##word,
+    SL_SCORE_MAP(X)
+#undef X
+};
+
+const struct sl_score_method *sl_score_method(enum sl_score score) {
+    assert((int)score >= 0 && score < SL_N_SCORES);
+    return methods[score];
+}

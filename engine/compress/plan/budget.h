@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: how a budget is divided over layers. Arithmetic on host arrays, no tensors. Over the heads of a layer it is
+ *          divided by ops->budgets.
+ *
+ * Invariants: every division sums to its total exactly, and gives nobody more than there is to hold.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/compress/recipe/recipe.h"
+
+/*
+ * Divide `total` slots in proportion to weights[n] (>= 0, finite; all zero: equally), at least `least` and at most
+ * `most` each. What a clipped share leaves over goes to the others in proportion (water-filling); rounding by largest
+ * remainder, ties by index. n * least <= total <= n * most.
+ */
+void sl_budget_divide(int64_t total, const double *weights, int n, int64_t least, int64_t most, int64_t *shares_out);
+
+/*
+ * PyramidKV: shares fall linearly from the first layer to the last: with mean budget b, the last gets b / beta and the
+ * first 2b - b / beta (beta = 20).
+ */
+void sl_budget_pyramid(int64_t total, int n_layers, int64_t least, int64_t most, int64_t *shares_out);
+
+/*
+ * D2O, section 3.2: weights softmax_l(-x_l) of the layers' attention density. `variances` [n_layers][n_heads]: unbiased
+ * variance over slots of the column sums of attention. Three readings of x_l:
+ *     SL_LAYERS_D2O         per layer: variances min-max normalized over its heads ((v - min) / (max - min + 1e-6)), mean
+ *     SL_LAYERS_D2O_RAW     mean variance of the layer's heads as it is (log-sum-exp, so that it can underflow to 0 but
+ *                           not to NaN)
+ *     SL_LAYERS_D2O_MINMAX  mean variance, min-max normalized over the layers
+ */
+void sl_budget_d2o_weights(enum sl_split_layers reading, const double *variances, int n_layers, int n_heads,
+                           double *weights_out);

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see job_recipe.h.
+#include "engine/job/job_recipe.h"
+
+#include <string.h>
+
+// Sliding windows are ranges of original positions, and all of a range is attended.
+static enum sl_status check_windows(const struct sl_recipe *recipe, const struct sl_model_config *model,
+                                    struct sl_error *err) {
+    if (model->window > 0 && recipe->positions == SL_POSITION_SLOT) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "recipe: positions=slot, but this model's sliding windows go by original positions; use "
+                       "positions=original");
+    }
+    for (int l = 0; model->window > 0 && l < model->n_layers; l++) {
+        if (sl_layers_has(&recipe->offload, l) && (model->window_layers[l / 64] >> (l % 64) & 1) != 0) {
+            return sl_fail(
+                err, SL_ERR_INVALID,
+                "recipe: place=offload fetches slots of layer %d from everywhere, but this model's layer has "
+                "a sliding window of %lld; leave it resident",
+                l, (long long)model->window);
+        }
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_job_recipe(const char *text, const struct sl_model_config *model, struct sl_recipe *recipe_out,
+                             struct sl_error *err) {
+    struct sl_recipe recipe;
+    enum sl_status status = sl_recipe_parse(text, &recipe, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (sl_score_get_traits(recipe.score)->wants_importance && model->retaining_hidden == 0) {
+        return sl_fail(err, SL_ERR_PRECONDITION,
+                       "recipe: score=%s comes from retaining heads, and this model has none: put "
+                       "retaining_heads.safetensors beside it (`sluice train-heads` makes it, "
+                       "tools/convert_retaining_heads.py converts a published one)",
+                       sl_score_get_traits(recipe.score)->name);
+    }
+    struct sl_layers dense;
+    _Static_assert(sizeof dense.bits == sizeof model->dense_layers, "one bit a layer, both ways");
+    memcpy(dense.bits, model->dense_layers, sizeof dense.bits);
+    status = sl_recipe_resolve(&recipe, model->has_profile ? &dense : NULL, model->n_layers, err);
+    if (status == SL_OK) {
+        status = check_windows(&recipe, model, err);
+    }
+    if (status == SL_OK) {
+        *recipe_out = recipe;
+    }
+    return status;
+}
+
+const char *sl_job_default_recipe(const struct sl_model_config *model) {
+    struct sl_page_layout layout;
+    bool fits = sl_page_layout_init(&layout, SL_KV_INT8, model->head_dim, 0, false) == SL_OK;
+    return fits ? "full,format=int8" : "full";
+}
+
+static bool same_layout(const struct sl_page_layout *a, const struct sl_page_layout *b) {
+    return a->format == b->format && a->n_states == b->n_states && a->has_positions == b->has_positions;
+}
+
+enum sl_status sl_job_check_session(const struct sl_plan *plan, const struct sl_session *session,
+                                    struct sl_error *err) {
+    if (session->positions != plan->recipe.positions) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "the capsule's keys are rotated otherwise than its recipe says");
+    }
+    if (session->rope_set != plan->rope_set) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "the capsule's keys are rotated for another length of context");
+    }
+    for (int layer = 0; layer < plan->geometry.n_layers; layer++) {
+        if (!same_layout(&session->layers[layer].work, &plan->work[layer]) ||
+            !same_layout(&session->layers[layer].packed, &plan->packed[layer])) {
+            return sl_fail(err, SL_ERR_PEER_CORRUPT, "the capsule's layer %d is not laid out as its recipe says",
+                           layer);
+        }
+        if (session->layers[layer].offloaded != sl_plan_is_offloaded(plan, layer)) {
+            return sl_fail(err, SL_ERR_PEER_CORRUPT, "the capsule's layer %d is %s, and its recipe says otherwise",
+                           layer, session->layers[layer].offloaded ? "offloaded" : "resident");
+        }
+    }
+    return SL_OK;
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: fields that several requests about a job have, read the same by all who get them.
+#pragma once
+
+#include "base/salted_hash.h"
+#include "engine/model/model.h"
+#include "engine/model/sampler.h"
+#include "proto/sluice/v1/inference.pb-c.h"
+
+// SL_ERR_INVALID names the field, and the id that the model's vocabulary does not have. ids may be NULL.
+enum sl_status sl_job_check_ids(const struct sl_model_config *model, const char *field, const Sluice__V1__TokenIds *ids,
+                                struct sl_error *err);
+
+// The salt of a prompt's prefix hashes; zeros if there is none. SL_ERR_INVALID: it has another length.
+enum sl_status sl_job_read_salt(const ProtobufCBinaryData *field, struct sl_hash128 *salt_out, struct sl_error *err);
+
+/*
+ * Returns the sampling of a message. Absent fields, and an absent message (NULL), are as the model says; what it does not
+ * say, and where `model` is NULL, as inference.proto says. An absent seed is 0: sl_job_choose_seed() draws one where a
+ * job begins. Checks nothing of the message.
+ */
+struct sl_sampling sl_job_sampling(const Sluice__V1__Sampling *message, const struct sl_model_config *model);
+// Returns whether the caller named a seed; 0 is one.
+bool sl_job_names_seed(const Sluice__V1__Sampling *message);
+
+/*
+ * Chooses the seed of a job: the one that the message names, else *known (the seed that an earlier attempt or turn was
+ * told; NULL: there is none), else a random one. Random seeds are below 2^53, so that every JSON reader repeats them
+ * exactly. SL_ERR_IO: the system has no random numbers.
+ */
+enum sl_status sl_job_choose_seed(const Sluice__V1__Sampling *message, const uint64_t *known, uint64_t *seed_out,
+                                  struct sl_error *err);
+
+// The reverse of sl_job_sampling(): all fields are present.
+Sluice__V1__Sampling sl_job_sampling_message(const struct sl_sampling *sampling);
+// What the model says.
+Sluice__V1__Sampling sl_job_model_sampling(const struct sl_model_config *model);

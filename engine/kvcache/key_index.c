@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: where the parts of a key index are, as key_index.h draws it.
+#include "engine/kvcache/key_index.h"
+
+#include <string.h>
+
+#define PART_ALIGN 64
+
+static size_t whole_parts(size_t bytes) {
+    return (bytes + PART_ALIGN - 1) / PART_ALIGN * PART_ALIGN;
+}
+
+// The formats that keys are searched in.
+static bool has_index(enum sl_kv_format format) {
+    switch (format) {
+    case SL_KV_F32:
+    case SL_KV_F16:
+    case SL_KV_BF16:
+    case SL_KV_INT8:
+    case SL_KV_INT1:
+        return true;
+    case SL_KV_INT4:
+    case SL_KV_INT2:
+        return false;
+    }
+    return false;
+}
+
+enum sl_status sl_key_index_layout_init(struct sl_key_index_layout *layout, enum sl_kv_format format, int head_dim,
+                                        uint32_t n_slots) {
+    struct sl_page_layout page; // knows which head sizes there are
+    bool quantized = sl_kv_format_is_quantized(format);
+    if (!sl_kv_format_is_known(format) || !has_index(format) ||
+        sl_page_layout_init(&page, SL_KV_F32, head_dim, 0, false) != SL_OK || n_slots < 1 ||
+        n_slots > UINT32_MAX - SL_PAGE_SLOTS) {
+        return SL_ERR_INVALID;
+    }
+    size_t floats = whole_parts((size_t)head_dim * sizeof(float));
+    memset(layout, 0, sizeof *layout); // padding too: layouts are compared as bytes
+    layout->format = format;
+    layout->head_dim = head_dim;
+    layout->capacity = sl_pages_for(n_slots) * SL_PAGE_SLOTS;
+    layout->absmax = 0;
+    layout->scale = (uint32_t)floats;
+    layout->codes = (uint32_t)(quantized ? 2 * floats : floats);
+    layout->channel_bytes = whole_parts((size_t)layout->capacity * (size_t)sl_kv_format_bits(format) / 8);
+    layout->bytes = layout->codes + (size_t)head_dim * layout->channel_bytes;
+    return SL_OK;
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: where the parts of a page are, as page.h draws it.
+#include "engine/kvcache/page.h"
+
+#include <string.h>
+
+#define MAX_HEAD_DIM 512 // a page of f32 is then 256 KiB; no model comes near
+#define PART_ALIGN   64
+
+// The offset at which a part of `bytes` begins; *end moves behind it.
+static uint32_t place(uint32_t *end, uint32_t bytes) {
+    uint32_t offset = *end;
+    *end = (offset + bytes + PART_ALIGN - 1) / PART_ALIGN * PART_ALIGN;
+    return offset;
+}
+
+enum sl_status sl_page_layout_init(struct sl_page_layout *layout, enum sl_kv_format format, int head_dim, int n_states,
+                                   bool has_positions) {
+    if (!sl_kv_format_is_known(format) || head_dim < 8 || head_dim > MAX_HEAD_DIM || head_dim % 8 != 0 ||
+        n_states < 0 || n_states > SL_MAX_STATES) {
+        return SL_ERR_INVALID;
+    }
+    bool quantized = sl_kv_format_is_quantized(format);
+    int group = sl_v_group(head_dim);
+    if (quantized && head_dim % group != 0) {
+        return SL_ERR_INVALID;
+    }
+
+    uint32_t rows_bytes = SL_PAGE_SLOTS * (uint32_t)head_dim * (uint32_t)sl_kv_format_bits(format) / 8;
+    uint32_t pair_bytes = 2 * sizeof(uint16_t); // scale, zero
+    uint32_t end = 0;
+    memset(layout, 0, sizeof *layout); // padding too: layouts are compared as bytes
+    layout->format = format;
+    layout->head_dim = head_dim;
+    layout->n_states = n_states;
+    layout->has_positions = has_positions;
+    layout->k = place(&end, rows_bytes);
+    layout->k_scale = place(&end, quantized ? (uint32_t)head_dim * pair_bytes : 0);
+    layout->v = place(&end, rows_bytes);
+    layout->v_scale = place(&end, quantized ? SL_PAGE_SLOTS * (uint32_t)(head_dim / group) * pair_bytes : 0);
+    layout->positions = place(&end, has_positions ? SL_PAGE_SLOTS * (uint32_t)sizeof(int32_t) : 0);
+    layout->states = place(&end, (uint32_t)n_states * SL_PAGE_SLOTS * (uint32_t)sizeof(float));
+    layout->bytes = end;
+    return SL_OK;
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see generation.h.
+#include "engine/model/generation/generation.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+
+// As wide as what people ask for themselves (client/cli/request.h).
+#define MAX_TEMPERATURE 100.0
+#define MIN_TOP_P       1e-6
+#define MIN_PENALTY     1e-3
+#define MAX_PENALTY     100.0
+
+// What changes answers elsewhere. To add one that we draw by: a field of struct sl_model_sampling, and its row goes.
+static const struct {
+    const char *name;
+    double neutral; // as if it were not said; so is an empty list or text
+} undone[] = {
+    {"min_p", 0},
+    {"typical_p", 1},
+    {"epsilon_cutoff", 0},
+    {"eta_cutoff", 0},
+    {"top_h", 1},
+    {"presence_penalty", 0},
+    {"frequency_penalty", 0},
+    {"encoder_repetition_penalty", 1},
+    {"no_repeat_ngram_size", 0},
+    {"encoder_no_repeat_ngram_size", 0},
+    {"bad_words_ids", 0},
+    {"suppress_tokens", 0},
+    {"begin_suppress_tokens", 0},
+    {"sequence_bias", 0},
+    {"forced_bos_token_id", -1},
+    {"forced_eos_token_id", -1},
+    {"min_length", 0},
+    {"min_new_tokens", 0},
+    {"num_beams", 1},
+    {"penalty_alpha", 0},
+    {"guidance_scale", 1},
+    // Of GGUF files.
+    {"sequence", 0},
+    {"penalty_last_n", -1},
+    {"mirostat", 0},
+    {"xtc_probability", 0},
+    {"penalty_freq", 0},
+    {"penalty_present", 0},
+};
+
+static bool asks_for_something(const json_t *value, double neutral) {
+    if (json_is_number(value)) {
+        return json_number_value(value) != neutral;
+    }
+    return json_is_true(value) || json_array_size(value) > 0 || json_object_size(value) > 0 ||
+           json_string_length(value) > 0;
+}
+
+static void list_undone(const json_t *root, char *list, size_t bytes) {
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof undone / sizeof undone[0]; i++) {
+        if (asks_for_something(json_object_get(root, undone[i].name), undone[i].neutral) && used < bytes) {
+            used += (size_t)snprintf(list + used, bytes - used, "%s%s", used > 0 ? ", " : "", undone[i].name);
+        }
+    }
+}
+
+// A number between min and max; *is_given_out: the file has one.
+static enum sl_status get(const json_t *root, const char *file, const char *key, double min, double max,
+                          bool *is_given_out, float *value_out, struct sl_error *err) {
+    const json_t *value = json_object_get(root, key);
+    double number = json_number_value(value);
+    *is_given_out = value != NULL && !json_is_null(value);
+    if (!*is_given_out) {
+        return SL_OK;
+    }
+    // Written so that what is no number at all fails, too.
+    if (!json_is_number(value) || !(number >= min && number <= max)) {
+        return sl_fail(err, SL_ERR_INVALID, "%s: %s must be a number, %g to %g", file, key, min, max);
+    }
+    *value_out = (float)number;
+    return SL_OK;
+}
+
+static enum sl_status get_top_k(const json_t *root, const char *file, int *top_k_out, struct sl_error *err) {
+    const json_t *value = json_object_get(root, "top_k");
+    if (value == NULL || json_is_null(value)) {
+        return SL_OK;
+    }
+    json_int_t k = json_integer_value(value);
+    if (!json_is_integer(value) || k < -1 || k > INT_MAX) {
+        return sl_fail(err, SL_ERR_INVALID, "%s: top_k must be an integer, 1 to %d, or 0 or -1 for off", file, INT_MAX);
+    }
+    *top_k_out = k > 0 ? (int)k : 0;
+    return SL_OK;
+}
+
+enum sl_status sl_model_sampling_read(const json_t *root, const char *file, struct sl_model_sampling *sampling_out,
+                                      struct sl_error *err) {
+    struct sl_model_sampling s = {0};
+    bool given;
+    const json_t *draws = json_object_get(root, "do_sample");
+    if (draws != NULL && !json_is_boolean(draws) && !json_is_null(draws)) {
+        return sl_fail(err, SL_ERR_INVALID, "%s: do_sample must be true or false", file);
+    }
+    enum sl_status status = get(root, file, "temperature", 0, MAX_TEMPERATURE, &s.has_temperature, &s.temperature, err);
+    status = status == SL_OK ? get_top_k(root, file, &s.top_k, err) : status;
+    status = status == SL_OK ? get(root, file, "top_p", MIN_TOP_P, 1, &given, &s.top_p, err) : status;
+    status = status == SL_OK
+                 ? get(root, file, "repetition_penalty", MIN_PENALTY, MAX_PENALTY, &given, &s.repetition_penalty, err)
+                 : status;
+    if (status != SL_OK) {
+        return status;
+    }
+    if (json_is_false(draws)) {
+        s.has_temperature = true;
+        s.temperature = 0;
+    } else if (json_is_true(draws) && !s.has_temperature) { // what Transformers draws at
+        s.has_temperature = true;
+        s.temperature = 1;
+    }
+    list_undone(root, s.left_out, sizeof s.left_out);
+    *sampling_out = s;
+    return SL_OK;
+}
+
+static void add(char *buf, size_t bytes, size_t *used, const char *name, double value) {
+    if (*used < bytes) {
+        *used += (size_t)snprintf(buf + *used, bytes - *used, "%s%s %g", *used > 0 ? ", " : "", name, value);
+    }
+}
+
+char *sl_model_sampling_text(const struct sl_model_sampling *sampling, char *buf, size_t buf_bytes) {
+    size_t used = 0;
+    buf[0] = '\0';
+    if (sampling->has_temperature) {
+        add(buf, buf_bytes, &used, "temperature", (double)sampling->temperature);
+    }
+    if (sampling->top_k > 0) {
+        add(buf, buf_bytes, &used, "top_k", sampling->top_k);
+    }
+    if (sampling->top_p > 0) {
+        add(buf, buf_bytes, &used, "top_p", (double)sampling->top_p);
+    }
+    if (sampling->repetition_penalty > 0) {
+        add(buf, buf_bytes, &used, "repetition_penalty", (double)sampling->repetition_penalty);
+    }
+    return buf;
+}
+
+void sl_model_sampling_log(const struct sl_model_sampling *sampling, const char *component) {
+    char text[128];
+    if (sl_model_sampling_text(sampling, text, sizeof text)[0] != '\0') {
+        sl_log_info(component, "requests that do not say get the model's own sampling: %s", text);
+    }
+    if (sampling->left_out[0] != '\0') {
+        sl_log_warn(component, "the model's generation settings ask for what is not done here: %s", sampling->left_out);
+    }
+}
+
+enum sl_status sl_model_sampling_choose(const char *word, struct sl_model_sampling *sampling, struct sl_error *err) {
+    if (strcmp(word, "none") == 0) {
+        *sampling = (struct sl_model_sampling){0};
+        return SL_OK;
+    }
+    return strcmp(word, "auto") == 0
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID, "--generation-config %.40s: expected auto or none", word);
+}

@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: reading GGUF files. See gguf.h for the format and the promises.
+ *
+ * Design: a cursor goes over the header and never beyond its end; the first thing that does not fit ends the reading with
+ *         the reason. What is kept of the metadata are places in the mapping, of the tensors a list.
+ */
+#include "engine/model/gguf/gguf.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/tensor/half.h"
+
+#define MAX_VALUES        65536 // of keys, and of tensors
+#define MAX_ALIGNMENT     (1 << 20)
+#define DEFAULT_ALIGNMENT 32
+#define MAX_SHOWN         64 // bytes of a text in a message
+
+struct sl_gguf {
+    unsigned char *base; // the mapping
+    size_t bytes;
+    size_t header_bytes;
+    struct sl_gguf_value *values; // sorted by key
+    size_t n_values;
+    struct sl_gguf_tensor *tensors; // sorted by name
+    size_t n_tensors;
+};
+
+struct cursor {
+    const unsigned char *at, *end;
+    const char *path;
+    struct sl_error *err;
+};
+
+// --- numbers in the mapping ------------------------------------------------------------------------------------------
+
+static uint64_t little_endian(const unsigned char *at, size_t n_bytes) {
+    uint64_t value = 0;
+    for (size_t i = 0; i < n_bytes; i++) {
+        value |= (uint64_t)at[i] << (8 * i);
+    }
+    return value;
+}
+
+static double double_of(uint64_t bits) {
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// Bytes of one of a kind; 0 of texts and arrays, which have lengths of their own.
+static size_t kind_bytes(enum sl_gguf_kind kind) {
+    static const unsigned char bytes[SL_GGUF_N_KINDS] = {
+        [SL_GGUF_U8] = 1,  [SL_GGUF_I8] = 1,  [SL_GGUF_U16] = 2, [SL_GGUF_I16] = 2,
+        [SL_GGUF_U32] = 4, [SL_GGUF_I32] = 4, [SL_GGUF_F32] = 4, [SL_GGUF_BOOL] = 1,
+        [SL_GGUF_U64] = 8, [SL_GGUF_I64] = 8, [SL_GGUF_F64] = 8,
+    };
+    return bytes[kind];
+}
+
+static bool is_signed(enum sl_gguf_kind kind) {
+    return kind == SL_GGUF_I8 || kind == SL_GGUF_I16 || kind == SL_GGUF_I32 || kind == SL_GGUF_I64;
+}
+
+bool sl_gguf_as_integer(const struct sl_gguf_value *value, uint64_t i, int64_t *integer_out) {
+    size_t n_bytes = kind_bytes(value->kind);
+    if (n_bytes == 0 || value->kind == SL_GGUF_F32 || value->kind == SL_GGUF_F64 || value->kind == SL_GGUF_BOOL) {
+        return false;
+    }
+    uint64_t bits = little_endian(value->data + i * n_bytes, n_bytes);
+    if (is_signed(value->kind)) {
+        int unused = 64 - 8 * (int)n_bytes;
+        *integer_out = (int64_t)(bits << unused) >> unused;
+        return true;
+    }
+    *integer_out = (int64_t)bits;
+    return bits <= INT64_MAX;
+}
+
+double sl_gguf_element(const struct sl_gguf_value *value, uint64_t i) {
+    size_t n_bytes = kind_bytes(value->kind);
+    uint64_t bits = little_endian(value->data + i * n_bytes, n_bytes);
+    if (value->kind == SL_GGUF_F32) {
+        return (double)sl_bits_to_f32((uint32_t)bits);
+    }
+    if (value->kind == SL_GGUF_F64) {
+        return double_of(bits);
+    }
+    int64_t integer = 0;
+    return sl_gguf_as_integer(value, i, &integer) ? (double)integer : (double)bits;
+}
+
+struct sl_gguf_text sl_gguf_next_text(const unsigned char **at) {
+    struct sl_gguf_text text = {(const char *)*at + 8, (size_t)little_endian(*at, 8)};
+    *at += 8 + text.n_bytes;
+    return text;
+}
+
+// --- the header ------------------------------------------------------------------------------------------------------
+
+static enum sl_status truncated(const struct cursor *c, const char *what) {
+    return sl_fail(c->err, SL_ERR_INVALID, "%s: the file ends within its %s: it is truncated or damaged", c->path,
+                   what);
+}
+
+static enum sl_status take(struct cursor *c, uint64_t n_bytes, const char *what, const unsigned char **at_out) {
+    if (n_bytes > (uint64_t)(c->end - c->at)) {
+        return truncated(c, what);
+    }
+    *at_out = c->at;
+    c->at += n_bytes;
+    return SL_OK;
+}
+
+static enum sl_status take_number(struct cursor *c, size_t n_bytes, const char *what, uint64_t *value_out) {
+    const unsigned char *at = NULL;
+    enum sl_status status = take(c, n_bytes, what, &at);
+    if (status == SL_OK) {
+        *value_out = little_endian(at, n_bytes);
+    }
+    return status;
+}
+
+static enum sl_status take_text(struct cursor *c, const char *what, struct sl_gguf_text *text_out) {
+    uint64_t n_bytes = 0;
+    const unsigned char *at = NULL;
+    enum sl_status status = take_number(c, 8, what, &n_bytes);
+    if (status == SL_OK && (status = take(c, n_bytes, what, &at)) == SL_OK) {
+        *text_out = (struct sl_gguf_text){(const char *)at, (size_t)n_bytes};
+    }
+    return status;
+}
+
+struct sl_gguf_text sl_gguf_shown(struct sl_gguf_text text) {
+    if (text.at == NULL) {
+        return (struct sl_gguf_text){"missing", strlen("missing")};
+    }
+    return (struct sl_gguf_text){text.at, text.n_bytes < MAX_SHOWN ? text.n_bytes : MAX_SHOWN};
+}
+
+static enum sl_status take_kind(struct cursor *c, enum sl_gguf_kind *kind_out) {
+    uint64_t kind = 0;
+    enum sl_status status = take_number(c, 4, "metadata", &kind);
+    if (status == SL_OK && kind >= SL_GGUF_N_KINDS) {
+        return sl_fail(c->err, SL_ERR_INVALID, "%s: a value of the unknown type %llu", c->path,
+                       (unsigned long long)kind);
+    }
+    *kind_out = (enum sl_gguf_kind)kind;
+    return status;
+}
+
+// The n elements of a value, which are gone over, so that whoever reads them later needs no bounds.
+static enum sl_status take_elements(struct cursor *c, struct sl_gguf_value *value) {
+    size_t n_bytes = kind_bytes(value->kind), all;
+    value->data = c->at;
+    if (n_bytes > 0) {
+        const unsigned char *at;
+        return __builtin_mul_overflow(n_bytes, value->n, &all) ? truncated(c, "metadata")
+                                                               : take(c, all, "metadata", &at);
+    }
+    enum sl_status status = SL_OK;
+    for (uint64_t i = 0; i < value->n && status == SL_OK; i++) {
+        struct sl_gguf_text text;
+        status = take_text(c, "metadata", &text);
+    }
+    return status;
+}
+
+static enum sl_status take_value(struct cursor *c, struct sl_gguf_value *value) {
+    *value = (struct sl_gguf_value){.n = 1};
+    enum sl_status status = take_text(c, "metadata", &value->key);
+    if (status != SL_OK || (status = take_kind(c, &value->kind)) != SL_OK) {
+        return status;
+    }
+    if (value->kind == SL_GGUF_ARRAY) {
+        value->is_array = true;
+        status = take_kind(c, &value->kind);
+        if (status == SL_OK && value->kind == SL_GGUF_ARRAY) {
+            status = sl_fail(c->err, SL_ERR_UNSUPPORTED, "%s: %.*s is an array of arrays", c->path,
+                             (int)sl_gguf_shown(value->key).n_bytes, value->key.at);
+        }
+        if (status == SL_OK) {
+            status = take_number(c, 8, "metadata", &value->n);
+        }
+    }
+    return status == SL_OK ? take_elements(c, value) : status;
+}
+
+static int compare_texts(struct sl_gguf_text a, struct sl_gguf_text b) {
+    int order = memcmp(a.at, b.at, a.n_bytes < b.n_bytes ? a.n_bytes : b.n_bytes);
+    return order != 0 ? order : (a.n_bytes > b.n_bytes) - (a.n_bytes < b.n_bytes);
+}
+
+static int compare_values(const void *a, const void *b) {
+    return compare_texts(((const struct sl_gguf_value *)a)->key, ((const struct sl_gguf_value *)b)->key);
+}
+
+static int compare_names(const void *a, const void *b) {
+    return strcmp(((const struct sl_gguf_tensor *)a)->name, ((const struct sl_gguf_tensor *)b)->name);
+}
+
+static int compare_places(const void *a, const void *b) {
+    const struct sl_gguf_tensor *x = a, *y = b;
+    return x->data != y->data ? (x->data < y->data ? -1 : 1) : (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+static enum sl_status read_values(struct sl_gguf *g, struct cursor *c, uint64_t n) {
+    g->values = calloc(n + 1, sizeof *g->values);
+    if (g->values == NULL) {
+        return sl_fail(c->err, SL_ERR_EXHAUSTED, "%s: out of memory for %llu values", c->path, (unsigned long long)n);
+    }
+    enum sl_status status = SL_OK;
+    for (; g->n_values < n && status == SL_OK; g->n_values++) {
+        status = take_value(c, &g->values[g->n_values]);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    qsort(g->values, g->n_values, sizeof *g->values, compare_values);
+    for (size_t i = 1; i < g->n_values; i++) {
+        if (compare_values(&g->values[i - 1], &g->values[i]) == 0) {
+            struct sl_gguf_text key = sl_gguf_shown(g->values[i].key);
+            return sl_fail(c->err, SL_ERR_INVALID, "%s: the key %.*s is there twice", c->path, (int)key.n_bytes,
+                           key.at);
+        }
+    }
+    return SL_OK;
+}
+
+// --- tensors ---------------------------------------------------------------------------------------------------------
+
+// Extents and bytes; the file has the extent that varies fastest first.
+static enum sl_status take_shape(struct cursor *c, struct sl_gguf_tensor *tensor, uint64_t n_dims) {
+    size_t n = 1;
+    if (n_dims < 1 || n_dims > SL_GGUF_MAX_DIMS) {
+        return sl_fail(c->err, SL_ERR_INVALID, "%s: tensor %.96s has %llu dimensions, expected 1 to %d", c->path,
+                       tensor->name, (unsigned long long)n_dims, SL_GGUF_MAX_DIMS);
+    }
+    tensor->n_dims = (int)n_dims;
+    for (int i = tensor->n_dims - 1; i >= 0; i--) {
+        uint64_t extent = 0;
+        enum sl_status status = take_number(c, 8, "list of tensors", &extent);
+        if (status != SL_OK) {
+            return status;
+        }
+        if (extent < 1 || extent > INT32_MAX || __builtin_mul_overflow(n, (size_t)extent, &n) || n > SIZE_MAX / 8) {
+            return sl_fail(c->err, SL_ERR_INVALID, "%s: tensor %.96s: impossible shape", c->path, tensor->name);
+        }
+        tensor->shape[i] = (int64_t)extent;
+    }
+    uint64_t id = 0;
+    enum sl_status status = take_number(c, 4, "list of tensors", &id);
+    if (status != SL_OK) {
+        return status;
+    }
+    const char *name;
+    tensor->type = sl_block_type((uint32_t)id, &name);
+    if (tensor->type == NULL) {
+        return sl_fail(
+            c->err, SL_ERR_UNSUPPORTED,
+            "%s: tensor %.96s has type %llu (%s); F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 and Q2_K to Q6_K "
+            "are supported",
+            c->path, tensor->name, (unsigned long long)id, name);
+    }
+    if (tensor->shape[tensor->n_dims - 1] % tensor->type->n_weights != 0) {
+        return sl_fail(c->err, SL_ERR_INVALID, "%s: tensor %.96s: rows of %lld weights are no whole blocks of %s",
+                       c->path, tensor->name, (long long)tensor->shape[tensor->n_dims - 1], name);
+    }
+    tensor->bytes = n / (size_t)tensor->type->n_weights * tensor->type->bytes;
+    return SL_OK;
+}
+
+static enum sl_status take_tensor(struct cursor *c, struct sl_gguf_tensor *tensor, uint64_t *offset_out) {
+    struct sl_gguf_text name = {0};
+    uint64_t n_dims = 0;
+    enum sl_status status = take_text(c, "list of tensors", &name);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (name.n_bytes == 0 || memchr(name.at, '\0', name.n_bytes) != NULL) {
+        return sl_fail(c->err, SL_ERR_INVALID, "%s: a tensor's name is empty or has a zero byte", c->path);
+    }
+    tensor->name = strndup(name.at, name.n_bytes);
+    if (tensor->name == NULL) {
+        return sl_fail(c->err, SL_ERR_EXHAUSTED, "%s: out of memory", c->path);
+    }
+    status = take_number(c, 4, "list of tensors", &n_dims);
+    if (status == SL_OK) {
+        status = take_shape(c, tensor, n_dims);
+    }
+    return status == SL_OK ? take_number(c, 8, "list of tensors", offset_out) : status;
+}
+
+static enum sl_status place_tensor(const struct sl_gguf *g, const struct cursor *c, uint64_t alignment, uint64_t offset,
+                                   struct sl_gguf_tensor *tensor) {
+    uint64_t data_bytes = g->bytes - g->header_bytes;
+    if (offset % alignment != 0) {
+        return sl_fail(c->err, SL_ERR_INVALID, "%s: tensor %.96s at byte %llu, expected a multiple of %llu", c->path,
+                       tensor->name, (unsigned long long)offset, (unsigned long long)alignment);
+    }
+    if (offset > data_bytes || tensor->bytes > data_bytes - offset) {
+        return sl_fail(c->err, SL_ERR_INVALID, "%s: tensor %.96s of %zu bytes ends behind the file: it is truncated",
+                       c->path, tensor->name, tensor->bytes);
+    }
+    tensor->data = g->base + g->header_bytes + offset;
+    return SL_OK;
+}
+
+static enum sl_status check_tensors(struct sl_gguf *g, const struct cursor *c) {
+    qsort(g->tensors, g->n_tensors, sizeof *g->tensors, compare_places);
+    for (size_t i = 1; i < g->n_tensors; i++) {
+        if (g->tensors[i - 1].data + g->tensors[i - 1].bytes > g->tensors[i].data) {
+            return sl_fail(c->err, SL_ERR_INVALID, "%s: tensor %.96s overlaps another one", c->path,
+                           g->tensors[i].name);
+        }
+    }
+    qsort(g->tensors, g->n_tensors, sizeof *g->tensors, compare_names);
+    for (size_t i = 1; i < g->n_tensors; i++) {
+        if (compare_names(&g->tensors[i - 1], &g->tensors[i]) == 0) {
+            return sl_fail(c->err, SL_ERR_INVALID, "%s: tensor %.96s is there twice", c->path, g->tensors[i].name);
+        }
+    }
+    return SL_OK;
+}
+
+static enum sl_status read_tensors(struct sl_gguf *g, struct cursor *c, uint64_t n) {
+    uint64_t *offsets = calloc(n + 1, sizeof *offsets);
+    g->tensors = calloc(n + 1, sizeof *g->tensors);
+    if (g->tensors == NULL || offsets == NULL) {
+        free(offsets);
+        return sl_fail(c->err, SL_ERR_EXHAUSTED, "%s: out of memory for %llu tensors", c->path, (unsigned long long)n);
+    }
+    enum sl_status status = SL_OK;
+    for (; g->n_tensors < n && status == SL_OK; g->n_tensors++) {
+        status = take_tensor(c, &g->tensors[g->n_tensors], &offsets[g->n_tensors]);
+    }
+    const struct sl_gguf_value *given = sl_gguf_value(g, "general.alignment");
+    if (status == SL_OK && given != NULL && (given->is_array || given->kind != SL_GGUF_U32)) {
+        status = sl_fail(c->err, SL_ERR_INVALID, "%s: general.alignment is no number of type u32", c->path);
+    }
+    int64_t alignment = sl_gguf_integer(g, "general.alignment", DEFAULT_ALIGNMENT);
+    if (status == SL_OK && (alignment < 1 || alignment > MAX_ALIGNMENT || (alignment & (alignment - 1)) != 0)) {
+        status = sl_fail(c->err, SL_ERR_INVALID, "%s: general.alignment is %lld, expected a power of two up to %d",
+                         c->path, (long long)alignment, MAX_ALIGNMENT);
+    }
+    if (status == SL_OK) {
+        size_t header = (size_t)(c->at - g->base), over = header % (size_t)alignment;
+        g->header_bytes = over == 0 ? header : header + (size_t)alignment - over;
+        if (g->header_bytes > g->bytes) { // also of a file without tensors, whose padding may be left out
+            g->header_bytes = g->bytes;
+        }
+    }
+    for (size_t i = 0; i < n && status == SL_OK; i++) {
+        status = place_tensor(g, c, (uint64_t)alignment, offsets[i], &g->tensors[i]);
+    }
+    free(offsets);
+    return status == SL_OK ? check_tensors(g, c) : status;
+}
+
+static enum sl_status read_all(struct sl_gguf *g, const char *path, struct sl_error *err) {
+    struct cursor c = {g->base, g->base + g->bytes, path, err};
+    const unsigned char *magic = NULL;
+    uint64_t version = 0, n_tensors = 0, n_values = 0;
+    enum sl_status status = take(&c, 4, "header", &magic);
+    if (status != SL_OK || memcmp(magic, "GGUF", 4) != 0) {
+        return sl_fail(err, SL_ERR_INVALID, "%s: not a GGUF file, and no folder", path);
+    }
+    status = take_number(&c, 4, "header", &version);
+    if (status == SL_OK && version != 2 && version != 3) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: GGUF of version %llu%s; 2 and 3 are supported, little endian",
+                       path, (unsigned long long)version, version > 0xffff ? " (big endian?)" : "");
+    }
+    if (status != SL_OK || (status = take_number(&c, 8, "header", &n_tensors)) != SL_OK ||
+        (status = take_number(&c, 8, "header", &n_values)) != SL_OK) {
+        return status;
+    }
+    if (n_tensors > MAX_VALUES || n_values > MAX_VALUES) {
+        return sl_fail(err, SL_ERR_INVALID, "%s: %llu tensors and %llu values, expected at most %d", path,
+                       (unsigned long long)n_tensors, (unsigned long long)n_values, MAX_VALUES);
+    }
+    status = read_values(g, &c, n_values);
+    if (status == SL_OK && sl_gguf_integer(g, "split.count", 1) != 1) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: one of %lld files; join them first (llama-gguf-split --merge)",
+                       path, (long long)sl_gguf_integer(g, "split.count", 1));
+    }
+    return status == SL_OK ? read_tensors(g, &c, n_tensors) : status;
+}
+
+static enum sl_status map_file(struct sl_gguf *g, const char *path, struct sl_error *err) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // of a FIFO, to find out that it is one
+    if (fd < 0) {
+        return sl_fail(err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
+    }
+    struct stat st;
+    enum sl_status status = SL_OK;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        status = sl_fail(err, SL_ERR_IO, "%s: not a regular file", path);
+    } else if (st.st_size == 0) {
+        status = sl_fail(err, SL_ERR_INVALID, "%s: empty", path);
+    } else {
+        void *base = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (base == MAP_FAILED) {
+            status = sl_fail(err, SL_ERR_IO, "%s: mmap: %s", path, strerror(errno));
+        } else {
+            g->base = base;
+            g->bytes = (size_t)st.st_size;
+        }
+    }
+    close(fd);
+    return status;
+}
+
+enum sl_status sl_gguf_open(const char *path, struct sl_gguf **gguf_out, struct sl_error *err) {
+    struct sl_gguf *g = calloc(1, sizeof *g);
+    if (g == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "%s: out of memory", path);
+    }
+    enum sl_status status = map_file(g, path, err);
+    if (status == SL_OK) {
+        status = read_all(g, path, err);
+    }
+    if (status != SL_OK) {
+        sl_gguf_close(&g);
+        return status;
+    }
+    *gguf_out = g;
+    return SL_OK;
+}
+
+void sl_gguf_close(struct sl_gguf **gguf) {
+    struct sl_gguf *g = *gguf;
+    if (g == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < g->n_tensors; i++) {
+        free(g->tensors[i].name);
+    }
+    if (g->base != NULL) {
+        munmap(g->base, g->bytes);
+    }
+    free(g->tensors);
+    free(g->values);
+    free(g);
+    *gguf = NULL;
+}
+
+// --- what is asked of it ---------------------------------------------------------------------------------------------
+
+const struct sl_gguf_tensor *sl_gguf_tensors(const struct sl_gguf *g, size_t *n_out) {
+    *n_out = g->n_tensors;
+    return g->tensors;
+}
+
+const struct sl_gguf_tensor *sl_gguf_tensor(const struct sl_gguf *g, const char *name) {
+    struct sl_gguf_tensor key = {.name = (char *)name};
+    return bsearch(&key, g->tensors, g->n_tensors, sizeof key, compare_names);
+}
+
+const unsigned char *sl_gguf_header(const struct sl_gguf *g, size_t *n_bytes_out) {
+    *n_bytes_out = g->header_bytes;
+    return g->base;
+}
+
+const unsigned char *sl_gguf_mapping(const struct sl_gguf *g, size_t *n_bytes_out) {
+    *n_bytes_out = g->bytes;
+    return g->base;
+}
+
+const struct sl_gguf_value *sl_gguf_value(const struct sl_gguf *g, const char *key) {
+    struct sl_gguf_value wanted = {.key = {key, strlen(key)}};
+    return bsearch(&wanted, g->values, g->n_values, sizeof wanted, compare_values);
+}
+
+static const struct sl_gguf_value *find_one(const struct sl_gguf *g, const char *key) {
+    const struct sl_gguf_value *value = sl_gguf_value(g, key);
+    return value != NULL && !value->is_array ? value : NULL;
+}
+
+int64_t sl_gguf_integer(const struct sl_gguf *g, const char *key, int64_t fallback) {
+    const struct sl_gguf_value *value = find_one(g, key);
+    int64_t integer;
+    return value != NULL && sl_gguf_as_integer(value, 0, &integer) ? integer : fallback;
+}
+
+double sl_gguf_number(const struct sl_gguf *g, const char *key, double fallback) {
+    const struct sl_gguf_value *value = find_one(g, key);
+    bool is_number = value != NULL && (value->kind == SL_GGUF_F32 || value->kind == SL_GGUF_F64);
+    return is_number ? sl_gguf_element(value, 0) : fallback;
+}
+
+bool sl_gguf_bool(const struct sl_gguf *g, const char *key, bool fallback) {
+    const struct sl_gguf_value *value = find_one(g, key);
+    return value != NULL && value->kind == SL_GGUF_BOOL ? value->data[0] != 0 : fallback;
+}
+
+struct sl_gguf_text sl_gguf_text(const struct sl_gguf *g, const char *key) {
+    const struct sl_gguf_value *value = find_one(g, key);
+    if (value == NULL || value->kind != SL_GGUF_STRING) {
+        return (struct sl_gguf_text){0};
+    }
+    const unsigned char *at = value->data;
+    return sl_gguf_next_text(&at);
+}
+
+bool sl_gguf_text_is(struct sl_gguf_text text, const char *is) {
+    return text.at != NULL && strlen(is) == text.n_bytes && memcmp(text.at, is, text.n_bytes) == 0;
+}

@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: config.json and generation_config.json of what a GGUF file's metadata say.
+ *
+ * Design: values are handed over as the file has them, under the names of a folder's config.json, and are checked where that
+ *         is (engine/model/model_config.c). What only the list of tensors tells is taken from there: whether the embedding is also
+ *         the head, whether there are biases, and frequencies of RoPE that are stretched one by one.
+ *
+ * To add an architecture: a line in architectures[], one in names[] of engine/model/tensors.c for tensors with other names.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/model/gguf/document.h"
+#include "engine/model/gguf/gguf_json.h"
+
+#define MAX_KEY       128
+#define MAX_STRETCHES 16384
+
+struct making {
+    const struct sl_gguf *gguf;
+    const char *architecture; // what keys begin with
+    json_t *root;
+    bool ok;
+};
+
+static const struct {
+    const char *name, *family; // general.architecture, and what config.json calls it
+} architectures[] = {
+    {"llama", "LlamaForCausalLM"}, {"qwen2", "Qwen2ForCausalLM"},   {"qwen3", "Qwen3ForCausalLM"},
+    {"phi3", "Phi3ForCausalLM"},   {"falcon", "FalconForCausalLM"},
+};
+
+static const struct {
+    const char *key, *json; // behind the architecture's name; in config.json
+} fields[] = {
+    {"block_count", "num_hidden_layers"},
+    {"embedding_length", "hidden_size"},
+    {"feed_forward_length", "intermediate_size"},
+    {"feed_forward_length", "ffn_hidden_size"}, // what Falcons call it
+    {"attention.head_count", "num_attention_heads"},
+    {"attention.head_count_kv", "num_key_value_heads"},
+    {"attention.key_length", "head_dim"},
+    {"attention.sliding_window", "sliding_window"},
+    {"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
+    {"attention.layer_norm_epsilon", "layer_norm_epsilon"},
+    {"context_length", "max_position_embeddings"},
+    {"rope.freq_base", "rope_theta"},
+};
+
+// A value as JSON: lists are handed over empty, for nothing of ours is one; NULL: a number that is not finite, or no memory.
+static json_t *json_of(const struct sl_gguf_value *value) {
+    int64_t integer;
+    const unsigned char *at = value->data;
+    if (value->is_array) {
+        return json_array();
+    }
+    if (value->kind == SL_GGUF_STRING) {
+        return sl_gguf_json_text(sl_gguf_next_text(&at));
+    }
+    if (value->kind == SL_GGUF_BOOL) {
+        return json_boolean(value->data[0] != 0);
+    }
+    return sl_gguf_as_integer(value, 0, &integer) ? json_integer(integer) : json_real(sl_gguf_element(value, 0));
+}
+
+static const struct sl_gguf_value *value_of(const struct making *m, const char *key) {
+    char full[MAX_KEY];
+    snprintf(full, sizeof full, "%s.%s", m->architecture, key);
+    return sl_gguf_value(m->gguf, full);
+}
+
+// object[name] from the key, where the file has it.
+static void copy_to(struct making *m, json_t *object, const char *name, const char *key) {
+    const struct sl_gguf_value *value = value_of(m, key);
+    if (value != NULL) {
+        sl_json_put(object, name, json_of(value), &m->ok);
+    }
+}
+
+static int64_t integer_of(const struct making *m, const char *key, int64_t fallback) {
+    char full[MAX_KEY];
+    snprintf(full, sizeof full, "%s.%s", m->architecture, key);
+    return sl_gguf_integer(m->gguf, full, fallback);
+}
+
+static bool has_tensor(const struct making *m, const char *name) {
+    return sl_gguf_tensor(m->gguf, name) != NULL;
+}
+
+// Channels of a head where the file does not say.
+static int64_t even_share(const struct making *m) {
+    int64_t heads = integer_of(m, "attention.head_count", 0);
+    return heads > 0 ? integer_of(m, "embedding_length", 0) / heads : 0;
+}
+
+// --- what we do not compute ------------------------------------------------------------------------------------------
+
+// To add one: what changes numbers, and is nothing that fields[] or put_rope() hand over.
+static const struct {
+    const char *key;
+    double neutral[2]; // as if the key were not there; true is 1
+    const char *asked; // by all other values
+} refused[] = {
+    {"expert_count", {0, 0}, "mixtures of experts"},
+    {"attention.causal", {1, 1}, "attention that sees what follows"},
+    {"attention.clamp_kqv", {0, 0}, "clamping of q, k and v"},
+    {"attention.max_alibi_bias", {0, 0}, "ALiBi"},
+    {"attention.scale", {0, 0}, "a scale of attention"},
+    {"attn_logit_softcapping", {0, 0}, "capping of scores"},
+    {"final_logit_softcapping", {0, 0}, "capping of logits"},
+    {"logit_scale", {0, 1}, "a scale of logits"},
+    {"residual_scale", {0, 1}, "a scale of residuals"},
+    {"embedding_scale", {0, 1}, "a scale of embeddings"},
+    {"rope.scaling.yarn_ext_factor", {1, 1}, "a share of yarn"},
+    {"rope.scaling.yarn_attn_factor", {1, 1}, "a scale of cosines of its own"},
+    {"rope.scaling.yarn_log_multiplier", {0, 0}, "a scale of cosines of its own"},
+};
+
+// NaN: not a number.
+static double number_of(const struct sl_gguf_value *value) {
+    if (value->is_array || value->kind == SL_GGUF_STRING) {
+        return NAN;
+    }
+    return value->kind == SL_GGUF_BOOL ? value->data[0] != 0 : sl_gguf_element(value, 0);
+}
+
+// SL_OK: the key is not there, or is one of two numbers.
+static enum sl_status refuse_unless(const struct making *m, const char *key, double a, double b, const char *asked,
+                                    struct sl_error *err) {
+    const struct sl_gguf_value *value = value_of(m, key);
+    double number = value != NULL ? number_of(value) : a;
+    if (number == a || number == b) {
+        return SL_OK;
+    }
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s.%s is %g, which asks for %s: not supported", m->architecture, key,
+                   number, asked);
+}
+
+static enum sl_status check_known(const struct making *m, struct sl_error *err) {
+    static const char *const integers[] = {"attention.key_length", "attention.value_length", "rope.dimension_count"};
+    enum sl_status status = SL_OK;
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0] && status == SL_OK; i++) {
+        status = refuse_unless(m, refused[i].key, refused[i].neutral[0], refused[i].neutral[1], refused[i].asked, err);
+    }
+    for (size_t i = 0; i < sizeof integers / sizeof integers[0] && status == SL_OK; i++) {
+        if (value_of(m, integers[i]) != NULL && integer_of(m, integers[i], -1) < 0) {
+            status = sl_fail(err, SL_ERR_INVALID, "%s.%s is no integer from 0 on", m->architecture, integers[i]);
+        }
+    }
+    int64_t key = integer_of(m, "attention.key_length", even_share(m));
+    int64_t value = integer_of(m, "attention.value_length", even_share(m));
+    if (status == SL_OK && key != value) {
+        status = sl_fail(err, SL_ERR_UNSUPPORTED,
+                         "%s.attention: keys of %lld channels and values of %lld: only equal ones are supported",
+                         m->architecture, (long long)key, (long long)value);
+    }
+    return status;
+}
+
+// --- RoPE ------------------------------------------------------------------------------------------------------------
+
+// What files without a type mean by a factor is linear.
+static struct sl_gguf_text scaling_type(const struct making *m) {
+    const struct sl_gguf_value *type = value_of(m, "rope.scaling.type");
+    const unsigned char *at = type != NULL ? type->data : NULL;
+    return at != NULL ? sl_gguf_next_text(&at) : (struct sl_gguf_text){"linear", strlen("linear")};
+}
+
+// Older files have the factor under another name.
+static const char *factor_key(const struct making *m) {
+    return value_of(m, "rope.scaling.factor") == NULL ? "rope.scale_linear" : "rope.scaling.factor";
+}
+
+// The numbers of a tensor of one dimension as a list under `name`.
+static enum sl_status put_stretches(struct making *m, json_t *scaling, const char *name, const char *tensor_name,
+                                    struct sl_error *err) {
+    const struct sl_gguf_tensor *tensor = sl_gguf_tensor(m->gguf, tensor_name);
+    if (tensor == NULL) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "tensor %s is missing, and its other half is there", tensor_name);
+    }
+    if (tensor->n_dims != 1 || tensor->type->n_weights != 1 || tensor->shape[0] > MAX_STRETCHES) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "tensor %s has %d dimensions, the first of %lld, and type %s; one of up to %d, of F32, F16 or "
+                       "BF16, is supported",
+                       tensor_name, tensor->n_dims, (long long)tensor->shape[0], tensor->type->name, MAX_STRETCHES);
+    }
+    json_t *list = json_array();
+    for (int64_t i = 0; i < tensor->shape[0]; i++) {
+        float stretch;
+        tensor->type->widen(tensor->data + (size_t)i * tensor->type->bytes, &stretch);
+        if (json_array_append_new(list, json_real((double)stretch)) != 0) {
+            m->ok = false;
+        }
+    }
+    sl_json_put(scaling, name, list, &m->ok);
+    return SL_OK;
+}
+
+// Every two channels have a stretch of their own: a set for short and one for long jobs (longrope), or one for all, which is
+// what converters make of llama3's scaling. No other scaling goes together with them.
+static enum sl_status put_longrope(struct making *m, bool has_sets, bool is_scaled, json_t *scaling,
+                                   struct sl_error *err) {
+    const char *names[] = {"rope_freqs.weight", "rope_freqs.weight"};
+    enum sl_status status = SL_OK;
+    if (has_sets) {
+        names[0] = "rope_factors_short.weight";
+        names[1] = "rope_factors_long.weight";
+        copy_to(m, scaling, "original_max_position_embeddings", "rope.scaling.original_context_length");
+        copy_to(m, scaling, "attention_factor", "rope.scaling.attn_factor");
+    } else {
+        status = refuse_unless(m, "rope.scaling.attn_factor", 1, 1, "a scale of cosines of its own", err);
+        sl_json_put(scaling, "attention_factor", json_real(1.0), &m->ok);
+    }
+    if (status == SL_OK && is_scaled) {
+        status = refuse_unless(m, factor_key(m), 1, 1, "a scaling of RoPE beside its tensors", err);
+    }
+    status = status == SL_OK ? put_stretches(m, scaling, "short_factor", names[0], err) : status;
+    status = status == SL_OK ? put_stretches(m, scaling, "long_factor", names[1], err) : status;
+    sl_json_put(scaling, "rope_type", json_string("longrope"), &m->ok);
+    return status;
+}
+
+static enum sl_status put_scaling(struct making *m, json_t *scaling, struct sl_error *err) {
+    bool is_yarn = sl_gguf_text_is(scaling_type(m), "yarn");
+    sl_json_put(scaling, "rope_type", sl_gguf_json_text(scaling_type(m)), &m->ok);
+    copy_to(m, scaling, "factor", factor_key(m));
+    copy_to(m, scaling, "original_max_position_embeddings", "rope.scaling.original_context_length");
+    if (is_yarn) {
+        copy_to(m, scaling, "beta_fast", "rope.scaling.yarn_beta_fast");
+        copy_to(m, scaling, "beta_slow", "rope.scaling.yarn_beta_slow");
+    }
+    // Of yarn, config.json's is the whole scale, and the file's is taken times what yarn makes of the factor.
+    return refuse_unless(m, "rope.scaling.attn_factor", 1, 1, "a scale of cosines of its own", err);
+}
+
+static enum sl_status put_rope(struct making *m, struct sl_error *err) {
+    const struct sl_gguf_value *type = value_of(m, "rope.scaling.type");
+    if (type != NULL && (type->is_array || type->kind != SL_GGUF_STRING)) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s.rope.scaling.type is no text", m->architecture);
+    }
+    bool has_sets = has_tensor(m, "rope_factors_short.weight") || has_tensor(m, "rope_factors_long.weight");
+    bool has_one = has_tensor(m, "rope_freqs.weight"), is_none = sl_gguf_text_is(scaling_type(m), "none");
+    if (has_sets && has_one) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "tensors rope_freqs.weight and rope_factors_*: only either is supported");
+    }
+    if ((has_sets || has_one) && sl_gguf_text_is(scaling_type(m), "yarn")) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s.rope.scaling.type is yarn, beside tensors that scale RoPE",
+                       m->architecture);
+    }
+    json_t *scaling = json_object();
+    enum sl_status status = SL_OK;
+    if (has_sets || has_one) {
+        status = put_longrope(m, has_sets, !is_none, scaling, err);
+    } else if (!is_none && (type != NULL || value_of(m, factor_key(m)) != NULL)) {
+        status = put_scaling(m, scaling, err);
+    }
+    if (status == SL_OK && json_object_size(scaling) > 0) {
+        sl_json_put(m->root, "rope_scaling", scaling, &m->ok);
+    } else {
+        json_decref(scaling);
+    }
+    return status;
+}
+
+// How much of a head is rotated, where that is not all of it.
+static void put_rotary(struct making *m) {
+    int64_t rotary = integer_of(m, "rope.dimension_count", 0);
+    int64_t head_dim = integer_of(m, "attention.key_length", even_share(m));
+    if (rotary > 0 && head_dim > 0 && rotary != head_dim) {
+        sl_json_put(m->root, "partial_rotary_factor", json_real((double)rotary / (double)head_dim), &m->ok);
+    }
+}
+
+// --- the documents ---------------------------------------------------------------------------------------------------
+
+static void put_layers(struct making *m, const char *family) {
+    const struct sl_gguf_tensor *embedding = sl_gguf_tensor(m->gguf, "token_embd.weight");
+    json_t *names = json_array();
+    // Sliding windows make a Llama a Mistral.
+    bool is_mistral = strcmp(m->architecture, "llama") == 0 && integer_of(m, "attention.sliding_window", 0) > 0;
+    m->ok = json_array_append_new(names, json_string(is_mistral ? "MistralForCausalLM" : family)) == 0 && m->ok;
+    sl_json_put(m->root, "architectures", names, &m->ok);
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        copy_to(m, m->root, fields[i].json, fields[i].key);
+    }
+    if (integer_of(m, "attention.sliding_window", -1) == 0) { // says that there is none
+        sl_json_put(m->root, "sliding_window", json_null(), &m->ok);
+    }
+    if (embedding != NULL && embedding->n_dims == 2) {
+        sl_json_put(m->root, "vocab_size", json_integer(embedding->shape[0]), &m->ok);
+    }
+    sl_json_put(m->root, "tie_word_embeddings", json_boolean(!has_tensor(m, "output.weight")), &m->ok);
+    if (strcmp(m->architecture, "falcon") != 0 && strcmp(m->architecture, "phi3") != 0) {
+        sl_json_put(m->root, "attention_bias", json_boolean(has_tensor(m, "blk.0.attn_output.bias")), &m->ok);
+        sl_json_put(m->root, "mlp_bias", json_boolean(has_tensor(m, "blk.0.ffn_up.bias")), &m->ok);
+    }
+    sl_json_put(m->root, "torch_dtype", json_string("bfloat16"), &m->ok);
+}
+
+enum sl_status sl_gguf_config(const struct sl_gguf *gguf, json_t **root_out, struct sl_error *err) {
+    struct sl_gguf_text name = sl_gguf_text(gguf, "general.architecture");
+    char list[128] = "";
+    for (size_t i = 0; i < sizeof architectures / sizeof architectures[0]; i++) {
+        if (!sl_gguf_text_is(name, architectures[i].name)) {
+            snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i > 0 ? ", " : "", architectures[i].name);
+            continue;
+        }
+        struct making m = {gguf, architectures[i].name, json_object(), true};
+        enum sl_status status = check_known(&m, err);
+        if (status == SL_OK) {
+            put_layers(&m, architectures[i].family);
+            put_rotary(&m);
+            status = put_rope(&m, err);
+        }
+        if (status == SL_OK && !m.ok) {
+            status = sl_fail(err, SL_ERR_INVALID, "a value is no finite number or no UTF-8, or there is no memory");
+        }
+        if (status != SL_OK) {
+            json_decref(m.root);
+            return status;
+        }
+        *root_out = m.root;
+        return SL_OK;
+    }
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "general.architecture is %.*s; only %s are supported",
+                   (int)sl_gguf_shown(name).n_bytes, sl_gguf_shown(name).at, list);
+}
+
+// --- where answers end -----------------------------------------------------------------------------------------------
+
+static void add_end(json_t *ends, int64_t id, bool *ok) {
+    size_t i;
+    const json_t *known;
+    json_array_foreach(ends, i, known) {
+        if (json_integer_value(known) == id) {
+            return;
+        }
+    }
+    *ok = json_array_append_new(ends, json_integer(id)) == 0 && *ok;
+}
+
+// --- how tokens are drawn --------------------------------------------------------------------------------------------
+
+static double number_at(const struct sl_gguf *gguf, const char *key, double fallback) {
+    const struct sl_gguf_value *value = sl_gguf_value(gguf, key);
+    return value != NULL ? number_of(value) : fallback;
+}
+
+// What converters have taken over from generation_config.json, and what llama.cpp has besides, under the same names where both
+// have one (engine/model/generation/generation.c).
+static enum sl_status put_sampling(const struct sl_gguf *gguf, json_t *root, bool *ok, struct sl_error *err) {
+    static const struct {
+        const char *key, *json;
+    } names[] = {
+        {"temp", "temperature"},
+        {"top_k", "top_k"},
+        {"top_p", "top_p"},
+        {"penalty_repeat", "repetition_penalty"},
+        {"min_p", "min_p"},
+        {"sequence", "sequence"},
+        {"mirostat", "mirostat"},
+        {"xtc_probability", "xtc_probability"},
+        {"penalty_last_n", "penalty_last_n"},
+        {"penalty_freq", "penalty_freq"},
+        {"penalty_present", "penalty_present"},
+    };
+    char key[MAX_KEY];
+    double penalty = number_at(gguf, "general.sampling.penalty_repeat", 1);
+    bool penalizes = penalty != 1 && number_at(gguf, "general.sampling.penalty_last_n", -1) != 0; // 0: of no token
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        snprintf(key, sizeof key, "general.sampling.%s", names[i].key);
+        const struct sl_gguf_value *value = sl_gguf_value(gguf, key);
+        bool is_of_penalty =
+            strcmp(key, "general.sampling.penalty_repeat") == 0 || strcmp(key, "general.sampling.penalty_last_n") == 0;
+        if (value == NULL || (is_of_penalty && !penalizes)) {
+            continue;
+        }
+        json_t *json = json_of(value);
+        if (json == NULL) {
+            return sl_fail(err, SL_ERR_INVALID, "%s is no finite number or no UTF-8", key);
+        }
+        sl_json_put(root, names[i].json, json, ok);
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_gguf_generation(const struct sl_gguf *gguf, json_t **root_out, struct sl_error *err) {
+    static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id"};
+    json_t *root = json_object(), *ends = json_array();
+    bool ok = root != NULL && ends != NULL;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        int64_t id = sl_gguf_integer(gguf, keys[i], -1);
+        if (id >= 0) {
+            add_end(ends, id, &ok);
+        }
+    }
+    int64_t begin = sl_gguf_integer(gguf, "tokenizer.ggml.bos_token_id", -1);
+    if (begin >= 0) {
+        sl_json_put(root, "bos_token_id", json_integer(begin), &ok);
+    }
+    sl_json_put(root, "eos_token_id", ends, &ok);
+    enum sl_status status = put_sampling(gguf, root, &ok, err);
+    if (status == SL_OK && !ok) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    if (status != SL_OK) {
+        json_decref(root);
+        return status;
+    }
+    *root_out = root;
+    return SL_OK;
+}

@@ -1,0 +1,553 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: config.json and generation_config.json, checked, and what the files beside them tell of the model
+ *          (retaining heads, profile). What a file asks for and we do not compute is refused by name, so that a model
+ *          either runs as its authors meant it or does not run.
+ *
+ * Design: a row of engine/model/families.h says which keys a family has and what holds where its file is silent. A reader
+ *         carries the first failure; getters after it do nothing. That keeps one line a field below.
+ */
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/model/gguf/document.h"
+#include "engine/model/gguf/special_tokens.h"
+#include "engine/model/model_internal.h"
+
+#define MAX_DIMENSION (1 << 20) // of hidden, intermediate: keeps every product of two of them inside int64_t
+#define MAX_VOCAB     (1 << 24)
+// Of every number that is not an integer. What a model means lies far within; outside, norm_eps would be 0 or infinite as
+// f32, and frequencies of RoPE infinite.
+#define MIN_NUMBER 1e-30
+#define MAX_NUMBER 1e30
+
+struct reader {
+    const json_t *object;
+    const char *file;
+    enum sl_status status;
+    struct sl_error *err;
+};
+
+static bool is_given(const json_t *value) {
+    return value != NULL && !json_is_null(value);
+}
+
+// `fallback` INT64_MIN: the key is required.
+static int64_t get_int(struct reader *r, const char *key, int64_t fallback, int64_t min, int64_t max) {
+    if (r->status != SL_OK) {
+        return 0;
+    }
+    const json_t *value = json_object_get(r->object, key);
+    if (!is_given(value)) {
+        if (fallback == INT64_MIN) {
+            r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: %s is missing", r->file, key);
+        }
+        return fallback;
+    }
+    if (!json_is_integer(value) || json_integer_value(value) < min || json_integer_value(value) > max) {
+        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: %s must be an integer between %lld and %lld", r->file, key,
+                            (long long)min, (long long)max);
+        return 0;
+    }
+    return json_integer_value(value);
+}
+
+static bool is_positive(double number) {
+    return number >= MIN_NUMBER && number <= MAX_NUMBER;
+}
+
+static double get_positive(struct reader *r, const json_t *object, const char *key, double fallback) {
+    if (r->status != SL_OK) {
+        return 0.0;
+    }
+    const json_t *value = json_object_get(object, key);
+    double number = is_given(value) ? json_number_value(value) : fallback;
+    if ((is_given(value) && !json_is_number(value)) || !is_positive(number)) {
+        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: %s must be a positive number, %g to %g", r->file, key,
+                            MIN_NUMBER, MAX_NUMBER);
+    }
+    return number;
+}
+
+static bool get_bool(struct reader *r, const char *key, bool fallback) {
+    const json_t *value = json_object_get(r->object, key);
+    if (r->status != SL_OK || !is_given(value)) {
+        return fallback;
+    }
+    if (!json_is_boolean(value)) {
+        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: %s must be true or false", r->file, key);
+    }
+    return json_is_true(value);
+}
+
+static const char *get_string(struct reader *r, const json_t *object, const char *key, const char *fallback) {
+    const json_t *value = json_object_get(object, key);
+    if (r->status != SL_OK || !is_given(value)) {
+        return fallback;
+    }
+    if (!json_is_string(value)) {
+        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: %s must be a string", r->file, key);
+        return fallback;
+    }
+    return json_string_value(value);
+}
+
+static void refuse(struct reader *r, const char *key, const char *found, const char *supported) {
+    if (r->status == SL_OK) {
+        r->status = sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: %s is %.64s; only %s is supported", r->file, key, found,
+                            supported);
+    }
+}
+
+static void read_architecture(struct reader *r, struct sl_model_config *c) {
+    const json_t *first = json_array_get(json_object_get(r->object, "architectures"), 0);
+    const char *name = json_is_string(first) ? json_string_value(first) : "(not given)";
+    c->family = sl_family_find(name);
+    if (c->family == NULL) {
+        char list[256];
+        refuse(r, "architectures", name, sl_family_list(list, sizeof list));
+        return;
+    }
+    for (size_t i = 0; c->family->required[i].key != NULL; i++) {
+        bool value = c->family->required[i].value;
+        if (get_bool(r, c->family->required[i].key, value) != value) {
+            refuse(r, c->family->required[i].key, value ? "false" : "true", value ? "true" : "false");
+        }
+    }
+    if (is_given(json_object_get(r->object, "quantization_config"))) {
+        refuse(r, "quantization_config", "given", "an unquantized checkpoint");
+    }
+}
+
+// The MLP's activation, and which matrices have biases.
+static void read_layer(struct reader *r, struct sl_model_config *c) {
+    static const struct {
+        const char *name; // as Transformers calls it
+        enum sl_activation activation;
+    } activations[] = {
+        {"silu", SL_ACT_SILU},          {"swish", SL_ACT_SILU},          {"gelu", SL_ACT_GELU},
+        {"gelu_new", SL_ACT_GELU_TANH}, {"gelu_fast", SL_ACT_GELU_TANH}, {"gelu_pytorch_tanh", SL_ACT_GELU_TANH},
+    };
+    if (r->status != SL_OK) {
+        return;
+    }
+    const char *name = get_string(r, r->object, c->family->activation_key, c->family->activation);
+    for (size_t i = 0; i < sizeof activations / sizeof activations[0]; i++) {
+        if (strcmp(name, activations[i].name) == 0) {
+            c->activation = activations[i].activation;
+        }
+    }
+    if (c->activation == SL_ACT_NONE) {
+        refuse(r, c->family->activation_key, name, "silu, gelu or gelu_pytorch_tanh");
+    }
+    _Static_assert(sizeof c->has_bias / sizeof c->has_bias[0] == SL_N_LAYER_MATRICES, "one a matrix");
+    for (int i = 0; i < SL_N_LAYER_MATRICES; i++) {
+        const struct sl_family_matrix *matrix = &c->family->matrices[i];
+        c->has_bias[i] =
+            matrix->bias_key != NULL ? get_bool(r, matrix->bias_key, matrix->bias_default) : matrix->bias_default;
+    }
+}
+
+static void check_heads(struct reader *r, const struct sl_model_config *c, bool divide) {
+    if (r->status != SL_OK) {
+        return;
+    }
+    if (divide && c->hidden % c->n_heads != 0) {
+        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: hidden_size %d is not a multiple of num_attention_heads %d",
+                            r->file, c->hidden, c->n_heads);
+    } else if (c->head_dim % 8 != 0 || c->head_dim > SL_MAX_HEAD_DIM) {
+        r->status = sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: head_dim is %d; multiples of 8 up to %d are supported",
+                            r->file, c->head_dim, SL_MAX_HEAD_DIM);
+    } else if (c->n_heads % c->n_kv_heads != 0) {
+        r->status =
+            sl_fail(r->err, SL_ERR_INVALID, "%s: num_attention_heads %d is not a multiple of num_key_value_heads %d",
+                    r->file, c->n_heads, c->n_kv_heads);
+    }
+}
+
+static void read_dimensions(struct reader *r, struct sl_model_config *c) {
+    if (r->status != SL_OK) {
+        return;
+    }
+    const struct sl_family *family = c->family;
+    c->n_layers = (int)get_int(r, "num_hidden_layers", INT64_MIN, 1, SL_MAX_LAYERS);
+    c->n_heads = (int)get_int(r, "num_attention_heads", INT64_MIN, 1, SL_MAX_HEADS);
+    c->n_kv_heads = family->n_kv_heads;
+    if (c->n_kv_heads == 0) {
+        c->n_kv_heads = (int)get_int(r, "num_key_value_heads", c->n_heads, 1, SL_MAX_HEADS);
+    }
+    c->hidden = (int)get_int(r, "hidden_size", INT64_MIN, 1, MAX_DIMENSION);
+    int64_t intermediate = family->intermediate_ratio > 0 ? (int64_t)family->intermediate_ratio * c->hidden : INT64_MIN;
+    c->intermediate = (int)get_int(r, family->intermediate_key, intermediate, 1, 4 * MAX_DIMENSION);
+    c->n_vocab = (int32_t)get_int(r, "vocab_size", INT64_MIN, 1, MAX_VOCAB);
+    c->max_positions = get_int(r, "max_position_embeddings", family->max_positions, 1, INT32_MAX);
+    c->norm_eps = (float)get_positive(r, r->object, family->eps_key, family->eps);
+    c->tied_embeddings = get_bool(r, "tie_word_embeddings", family->tied_embeddings);
+    if (r->status != SL_OK) {
+        return;
+    }
+    bool divide = family->head_dim == 0 && !is_given(json_object_get(r->object, "head_dim"));
+    c->head_dim = divide ? c->hidden / c->n_heads : (int)get_int(r, "head_dim", family->head_dim, 1, MAX_DIMENSION);
+    check_heads(r, c, divide);
+}
+
+static void read_dtype(struct reader *r, struct sl_model_config *c) {
+    const char *name = get_string(r, r->object, "torch_dtype", get_string(r, r->object, "dtype", "float32"));
+    if (strcmp(name, "float32") == 0) {
+        c->dtype = SL_F32;
+    } else if (strcmp(name, "float16") == 0) {
+        c->dtype = SL_F16;
+    } else if (strcmp(name, "bfloat16") == 0) {
+        c->dtype = SL_BF16;
+    } else {
+        refuse(r, "torch_dtype", name, "float32, float16 or bfloat16");
+    }
+}
+
+// --- windows -------------------------------------------------------------------------------------------------------
+
+static void set_window_layers(struct sl_model_config *c, int begin) {
+    for (int l = begin; l < c->n_layers; l++) {
+        c->window_layers[l / 64] |= 1ull << (l % 64);
+    }
+}
+
+// "layer_types": ["full_attention" or "sliding_attention", ...], one a layer.
+static void read_layer_types(struct reader *r, struct sl_model_config *c, const json_t *types) {
+    if (json_array_size(types) != (size_t)c->n_layers) {
+        r->status =
+            sl_fail(r->err, SL_ERR_INVALID, "%s: layer_types must be %d names, one a layer", r->file, c->n_layers);
+        return;
+    }
+    for (int l = 0; l < c->n_layers; l++) {
+        const json_t *type = json_array_get(types, (size_t)l);
+        const char *name = json_is_string(type) ? json_string_value(type) : "(no text)";
+        if (strcmp(name, "sliding_attention") == 0) {
+            c->window_layers[l / 64] |= 1ull << (l % 64);
+        } else if (strcmp(name, "full_attention") != 0) {
+            refuse(r, "layer_types", name, "full_attention or sliding_attention");
+            return;
+        }
+    }
+}
+
+// sliding_window and which layers have it. A key that is null says that there is none; absent it is the family's.
+static void read_window(struct reader *r, struct sl_model_config *c) {
+    if (r->status != SL_OK || c->family->windows == SL_WINDOW_NEVER) {
+        return;
+    }
+    bool by_layer = c->family->windows == SL_WINDOW_BY_LAYER;
+    if (by_layer && !get_bool(r, "use_sliding_window", false)) {
+        return;
+    }
+    bool is_null = json_is_null(json_object_get(r->object, "sliding_window"));
+    c->window =
+        is_null ? 0 : get_int(r, "sliding_window", c->family->window, c->family->window == 0 ? 0 : 1, INT32_MAX);
+    if (c->window == 0 || r->status != SL_OK) {
+        return;
+    }
+    const json_t *types = json_object_get(r->object, "layer_types");
+    if (by_layer && is_given(types)) {
+        read_layer_types(r, c, types);
+    } else {
+        set_window_layers(c, by_layer ? (int)get_int(r, "max_window_layers", INT64_MIN, 0, INT32_MAX) : 0);
+    }
+}
+
+// --- RoPE ----------------------------------------------------------------------------------------------------------
+
+static void read_linear(struct reader *r, const json_t *scaling, struct sl_model_config *c) {
+    c->rope.factor = get_positive(r, scaling, "factor", 0.0);
+}
+
+static void read_llama3(struct reader *r, const json_t *scaling, struct sl_model_config *c) {
+    c->rope.factor = get_positive(r, scaling, "factor", 0.0);
+    c->rope.low_turns = get_positive(r, scaling, "low_freq_factor", 0.0);
+    c->rope.high_turns = get_positive(r, scaling, "high_freq_factor", 0.0);
+    if (r->status == SL_OK && c->rope.high_turns <= c->rope.low_turns) {
+        r->status = sl_fail(r->err, SL_ERR_INVALID,
+                            "%s: rope_scaling needs high_freq_factor greater than low_freq_factor", r->file);
+    }
+}
+
+static double yarn_scale(double factor, double weight) {
+    return factor <= 1.0 ? 1.0 : 0.1 * weight * log(factor) + 1.0;
+}
+
+// The model is good for factor times its original context, whatever max_position_embeddings says: the published advice
+// is to add the scaling and nothing else.
+static void read_yarn(struct reader *r, const json_t *scaling, struct sl_model_config *c) {
+    double factor = c->rope.factor = get_positive(r, scaling, "factor", 0.0);
+    c->rope.low_turns = get_positive(r, scaling, "beta_slow", 1.0);
+    c->rope.high_turns = get_positive(r, scaling, "beta_fast", 32.0);
+    const json_t *truncate = json_object_get(scaling, "truncate");
+    c->rope.truncate = !is_given(truncate) || json_is_true(truncate);
+    double scale = yarn_scale(factor, 1.0);
+    if (is_given(json_object_get(scaling, "mscale")) && is_given(json_object_get(scaling, "mscale_all_dim"))) {
+        scale = yarn_scale(factor, get_positive(r, scaling, "mscale", 0.0)) /
+                yarn_scale(factor, get_positive(r, scaling, "mscale_all_dim", 0.0));
+    }
+    c->rope.scale = get_positive(r, scaling, "attention_factor", scale);
+    if (r->status == SL_OK && c->rope.high_turns <= c->rope.low_turns) {
+        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: rope_scaling needs beta_fast greater than beta_slow", r->file);
+    }
+    double reach = factor * (double)c->rope.original_max_positions;
+    if (r->status == SL_OK && reach > (double)c->max_positions) {
+        c->max_positions = reach < (double)INT32_MAX ? (int64_t)reach : INT32_MAX;
+    }
+}
+
+static void read_stretches(struct reader *r, const json_t *scaling, const char *key, int n, double *stretches_out) {
+    const json_t *list = json_object_get(scaling, key);
+    bool is_valid = json_array_size(list) == (size_t)n; // 0 of what is no array; n is not
+    for (int i = 0; i < n && is_valid; i++) {
+        const json_t *value = json_array_get(list, (size_t)i);
+        stretches_out[i] = json_number_value(value);
+        is_valid = json_is_number(value) && is_positive(stretches_out[i]);
+    }
+    if (r->status == SL_OK && !is_valid) {
+        r->status = sl_fail(r->err, SL_ERR_INVALID,
+                            "%s: rope_scaling.%s must be %d positive numbers, one for every two channels that rotate",
+                            r->file, key, n);
+    }
+}
+
+static void read_longrope(struct reader *r, const json_t *scaling, struct sl_model_config *c) {
+    static const char *const unknown[] = {"short_mscale", "long_mscale"};
+    for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
+        if (is_given(json_object_get(scaling, unknown[i]))) {
+            refuse(r, unknown[i], "given", "attention_factor");
+        }
+    }
+    read_stretches(r, scaling, "short_factor", c->rotary_dim / 2, c->rope.stretch[0]);
+    read_stretches(r, scaling, "long_factor", c->rotary_dim / 2, c->rope.stretch[1]);
+    double original = (double)c->rope.original_max_positions;
+    double factor = get_positive(r, scaling, "factor", (double)c->max_positions / original);
+    double scale = factor <= 1.0 ? 1.0 : sqrt(1.0 + log(factor) / log(original));
+    c->rope.scale = get_positive(r, scaling, "attention_factor", scale);
+}
+
+static const struct {
+    const char *name; // rope_type, in older files type
+    enum sl_rope_kind kind;
+    void (*read)(struct reader *, const json_t *, struct sl_model_config *);
+} rope_kinds[] = {
+    {"default", SL_ROPE_DEFAULT, NULL},
+    {"linear", SL_ROPE_LINEAR, read_linear},
+    {"llama3", SL_ROPE_LLAMA3, read_llama3},
+    {"yarn", SL_ROPE_YARN, read_yarn},
+    {"longrope", SL_ROPE_LONGROPE, read_longrope},
+    {"su", SL_ROPE_LONGROPE, read_longrope},
+};
+
+// The original context is said with the scaling, or beside it, or it is the context that the file speaks of.
+static int64_t original_positions(struct reader *r, const json_t *scaling, const struct sl_model_config *c) {
+    int64_t beside = get_int(r, "original_max_position_embeddings", c->max_positions, 2, INT32_MAX);
+    double original = get_positive(r, scaling, "original_max_position_embeddings", (double)beside);
+    if (r->status == SL_OK && (original < 2.0 || original > (double)INT32_MAX)) {
+        r->status =
+            sl_fail(r->err, SL_ERR_INVALID,
+                    "%s: rope_scaling.original_max_position_embeddings must be between 2 and %d", r->file, INT32_MAX);
+    }
+    return r->status == SL_OK ? (int64_t)original : 0;
+}
+
+static void read_rotary_dim(struct reader *r, const json_t *parameters, struct sl_model_config *c) {
+    double within = get_positive(r, parameters, "partial_rotary_factor", 1.0);
+    double share = get_positive(r, r->object, "partial_rotary_factor", within);
+    c->rotary_dim = (int)(c->head_dim * fmin(share, 1.0));
+    if (r->status == SL_OK && share != 1.0 && !c->family->partial_rotary) {
+        refuse(r, "partial_rotary_factor", "given", "1");
+    } else if (r->status == SL_OK && (share > 1.0 || c->rotary_dim < 8 || c->rotary_dim % 8 != 0)) {
+        r->status = sl_fail(r->err, SL_ERR_UNSUPPORTED,
+                            "%s: partial_rotary_factor %g of head_dim %d is %d channels; multiples of 8 are supported",
+                            r->file, share, c->head_dim, c->rotary_dim);
+    }
+}
+
+// The scaling is under "rope_scaling", or under "rope_parameters" together with the base in newer files.
+static void read_rope(struct reader *r, struct sl_model_config *c) {
+    const json_t *parameters = json_object_get(r->object, "rope_parameters");
+    const json_t *scaling = json_object_get(r->object, "rope_scaling");
+    scaling = is_given(scaling) ? scaling : parameters;
+    c->rope.scale = 1.0;
+    double theta = get_positive(r, parameters, "rope_theta", 10000.0);
+    c->rope_theta = get_positive(r, r->object, "rope_theta", theta);
+    if (r->status != SL_OK) {
+        return;
+    }
+    read_rotary_dim(r, parameters, c);
+    if (!is_given(scaling) || r->status != SL_OK) {
+        return;
+    }
+    if (!json_is_object(scaling)) {
+        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: rope_scaling must be an object or null", r->file);
+        return;
+    }
+    const char *type = get_string(r, scaling, "rope_type", get_string(r, scaling, "type", "default"));
+    for (size_t i = 0; i < sizeof rope_kinds / sizeof rope_kinds[0]; i++) {
+        if (strcmp(type, rope_kinds[i].name) != 0) {
+            continue;
+        }
+        c->rope.kind = rope_kinds[i].kind;
+        if (rope_kinds[i].read != NULL) {
+            c->rope.original_max_positions = original_positions(r, scaling, c);
+            rope_kinds[i].read(r, scaling, c);
+        }
+        return;
+    }
+    refuse(r, "rope_scaling.rope_type", type, "default, linear, llama3, yarn or longrope");
+}
+
+// --- the rest ------------------------------------------------------------------------------------------------------
+
+// Reads bos_token_id and eos_token_id, the latter an integer or a list, whose ids go in front of those that c has from
+// another file. Keys that the file lacks leave *c as it was.
+static void read_special_ids(struct reader *r, struct sl_model_config *c) {
+    c->bos_id = (int32_t)get_int(r, "bos_token_id", c->bos_id, 0, c->n_vocab - 1);
+    const json_t *eos = json_object_get(r->object, "eos_token_id");
+    if (r->status != SL_OK || !is_given(eos)) {
+        return;
+    }
+    size_t n = json_is_array(eos) ? json_array_size(eos) : 1;
+    if (n > SL_MAX_LISTED_EOS) {
+        r->status = sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: %zu eos_token_ids, at most %d are supported", r->file, n,
+                            SL_MAX_LISTED_EOS);
+        return;
+    }
+    struct sl_model_ends ends = {.n = 0};
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_is_array(eos) ? json_array_get(eos, i) : eos;
+        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= c->n_vocab) {
+            r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: eos_token_id must be ids below vocab_size %d", r->file,
+                                c->n_vocab);
+            return;
+        }
+        sl_model_ends_add(&ends, json_integer_value(id));
+    }
+    c->n_listed_ends = ends.n;
+    for (int i = 0; i < c->ends.n; i++) {
+        sl_model_ends_add(&ends, c->ends.ids[i]);
+    }
+    c->ends = ends;
+}
+
+static void read_generation(struct reader *r, struct sl_model_config *c) {
+    read_special_ids(r, c);
+    if (r->status == SL_OK) {
+        r->status = sl_model_sampling_read(r->object, r->file, &c->sampling, r->err);
+    }
+}
+
+// {"version": 1, "dense_preference": [one number a layer], "threshold": number, "dense_layers": [layers]}
+static void read_profile(struct reader *r, struct sl_model_config *c) {
+    int64_t version = get_int(r, "version", INT64_MIN, 0, INT32_MAX);
+    if (r->status == SL_OK && version != 1) {
+        refuse(r, "version", "another", "1");
+    }
+    const json_t *threshold = json_object_get(r->object, "threshold");
+    if (r->status == SL_OK && (!json_is_number(threshold) || json_number_value(threshold) < 0.0)) {
+        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: threshold must be a number, 0 or above", r->file);
+    }
+    const json_t *preference = json_object_get(r->object, "dense_preference");
+    const json_t *dense = json_object_get(r->object, "dense_layers");
+    if (r->status != SL_OK) {
+        return;
+    }
+    // One entry a layer: how a profile that was made for another model is recognized.
+    bool is_whole = json_array_size(preference) == (size_t)c->n_layers;
+    for (int l = 0; l < c->n_layers && is_whole; l++) {
+        is_whole = json_is_number(json_array_get(preference, (size_t)l));
+    }
+    if (!is_whole) {
+        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: dense_preference must be %d numbers, one a layer", r->file,
+                            c->n_layers);
+        return;
+    }
+    bool is_valid = json_is_array(dense);
+    for (size_t i = 0; i < json_array_size(dense) && is_valid; i++) {
+        const json_t *layer = json_array_get(dense, i);
+        int64_t l = json_is_integer(layer) ? json_integer_value(layer) : -1;
+        is_valid = l >= 0 && l < c->n_layers;
+        if (is_valid) {
+            c->dense_layers[l / 64] |= 1ull << (l % 64);
+        }
+    }
+    if (!is_valid) {
+        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: dense_layers must be a list of layers between 0 and %d",
+                            r->file, c->n_layers - 1);
+        return;
+    }
+    c->has_profile = true;
+}
+
+// A file that a model may have or not: `read` fills *c from it.
+static enum sl_status read_optional(const char *model_dir, const char *file,
+                                    void (*read)(struct reader *, struct sl_model_config *), struct sl_model_config *c,
+                                    struct sl_error *err) {
+    json_t *root = NULL;
+    enum sl_status status = sl_model_document_load(model_dir, file, &root, err);
+    if (status != SL_OK) {
+        return status == SL_ERR_NOT_FOUND ? SL_OK : status;
+    }
+    struct reader r = {root, file, SL_OK, err};
+    read(&r, c);
+    json_decref(root);
+    return r.status;
+}
+
+// Adds the ends of answers that the tokenizer knows.
+static enum sl_status complete_ends(const char *model_dir, struct sl_model_config *c, struct sl_error *err) {
+    json_t *specials = NULL;
+    int64_t eos_id = -1;
+    enum sl_status status = sl_model_special_tokens(model_dir, &specials, &eos_id, err);
+    if (status == SL_OK) {
+        sl_model_ends_complete(&c->ends, eos_id, specials, c->n_vocab);
+        json_decref(specials);
+    }
+    return status;
+}
+
+enum sl_status sl_model_config_load(const char *model_dir, struct sl_model_config *config_out, struct sl_error *err) {
+    json_t *root = NULL;
+    struct sl_error why;
+    enum sl_status status = sl_model_document_load(model_dir, "config.json", &root, &why);
+    if (status == SL_ERR_NOT_FOUND) {
+        return sl_fail(err, SL_ERR_INVALID, "--model %.100s: no model is there: %.250s", model_dir, why.text);
+    }
+    if (status != SL_OK) {
+        return sl_fail(err, status, "%s", why.text);
+    }
+    struct sl_model_config config = {.bos_id = -1};
+    struct reader r = {root, "config.json", SL_OK, err};
+    read_architecture(&r, &config);
+    read_dimensions(&r, &config);
+    read_layer(&r, &config);
+    read_dtype(&r, &config);
+    read_window(&r, &config);
+    read_rope(&r, &config);
+    read_special_ids(&r, &config);
+    json_decref(root);
+    if (r.status != SL_OK) {
+        sl_error_prefix(err, model_dir);
+        return r.status;
+    }
+    status = read_optional(model_dir, "generation_config.json", read_generation, &config, err);
+    if (status == SL_OK) {
+        status = read_optional(model_dir, "sluice_profile.json", read_profile, &config, err);
+    }
+    if (status == SL_OK) {
+        status = complete_ends(model_dir, &config, err);
+    }
+    struct sl_safetensors *heads = NULL;
+    if (status == SL_OK) {
+        status = sl_retaining_open(model_dir, &config, &heads, &config.retaining_hidden, err);
+    }
+    sl_safetensors_close(&heads);
+    if (status == SL_OK) {
+        *config_out = config;
+    }
+    return status;
+}

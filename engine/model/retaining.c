@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the retaining heads of a model (Locret, section 3.1): per layer a small network that tells from a token's
+ *          own projections how much each KV head will want it later.
+ *
+ *     score[r][h] = sum_i W2[h][i] silu(hidden[r][i]),   hidden[r] = W1 [q_r | k_r | v_r]
+ *     W1 [R][(H + 2 Hk) d], W2 [Hk][R], no biases; q, k and v before RoPE, all heads of each one after the other
+ *
+ * File: retaining_heads.safetensors beside the model, with tensors layers.<i>.w1 and layers.<i>.w2 for every layer and
+ *       nothing else; tools/convert_retaining_heads.py makes it from the authors' checkpoints.
+ *
+ * Design: W1 is three matrices over its column blocks, and two of the products add to the first. A sl_matrix has no
+ *         row stride, so a column block cannot be a view of the file: blocks are copied, and a tier that packs lets the
+ *         copies go again.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/model/model_internal.h"
+#include "engine/tensor/half.h"
+
+#define FILE_NAME  "retaining_heads.safetensors"
+#define MAX_NAME   32
+#define MAX_HIDDEN (1 << 16)
+
+static int64_t q_columns(const struct sl_model_config *c) {
+    return (int64_t)c->n_heads * c->head_dim;
+}
+
+static int64_t kv_columns(const struct sl_model_config *c) {
+    return (int64_t)c->n_kv_heads * c->head_dim;
+}
+
+// --- the file ------------------------------------------------------------------------------------------------------
+
+// A tensor of the file with the shape it must have; failures name the file.
+static enum sl_status find(const struct sl_safetensors *tensors, int layer, const char *which, int64_t rows,
+                           int64_t columns, const struct sl_tensor **tensor_out, enum sl_dtype *dtype_out,
+                           struct sl_error *err) {
+    char name[MAX_NAME];
+    snprintf(name, sizeof name, "layers.%d.%s", layer, which);
+    enum sl_status status = sl_safetensors_find(tensors, name, 2, rows, columns, tensor_out, dtype_out, err);
+    if (status == SL_ERR_NOT_FOUND) {
+        return sl_fail(err, SL_ERR_INVALID, "%s: tensor %s is missing, expected one of shape [%lld, %lld]", FILE_NAME,
+                       name, (long long)rows, (long long)columns);
+    }
+    if (status != SL_OK) {
+        sl_error_prefix(err, FILE_NAME);
+    }
+    return status;
+}
+
+// Rows of the first layer's W1: what every other tensor is held to.
+static enum sl_status find_hidden(const struct sl_safetensors *tensors, const struct sl_model_config *c,
+                                  int *hidden_out, struct sl_error *err) {
+    size_t n;
+    const struct sl_tensor *list = sl_safetensors_list(tensors, &n);
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(list[i].name, "layers.0.w1") != 0) {
+            continue;
+        }
+        if (list[i].n_dims != 2 || list[i].shape[0] < 1 || list[i].shape[0] > MAX_HIDDEN) {
+            return sl_fail(err, SL_ERR_INVALID, "%s: tensor layers.0.w1 must have 1 to %d rows of %lld columns",
+                           FILE_NAME, MAX_HIDDEN, (long long)(q_columns(c) + 2 * kv_columns(c)));
+        }
+        *hidden_out = (int)list[i].shape[0];
+        return SL_OK;
+    }
+    return sl_fail(err, SL_ERR_INVALID, "%s: tensor layers.0.w1 is missing, expected one of %lld columns", FILE_NAME,
+                   (long long)(q_columns(c) + 2 * kv_columns(c)));
+}
+
+static bool is_expected(const char *name, int n_layers) {
+    for (int i = 0; i < 2 * n_layers; i++) {
+        char expected[MAX_NAME];
+        snprintf(expected, sizeof expected, "layers.%d.w%d", i / 2, i % 2 + 1);
+        if (strcmp(name, expected) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static enum sl_status check_shapes(const struct sl_safetensors *tensors, const struct sl_model_config *c,
+                                   int *hidden_out, struct sl_error *err) {
+    int hidden = 0;
+    enum sl_status status = find_hidden(tensors, c, &hidden, err);
+    for (int l = 0; l < c->n_layers && status == SL_OK; l++) {
+        const struct sl_tensor *tensor;
+        enum sl_dtype dtype;
+        status = find(tensors, l, "w1", hidden, q_columns(c) + 2 * kv_columns(c), &tensor, &dtype, err);
+        if (status == SL_OK) {
+            status = find(tensors, l, "w2", c->n_kv_heads, hidden, &tensor, &dtype, err);
+        }
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    // Every expected tensor is there, so one more is something that we would leave out: a bias, a layer too many.
+    size_t n;
+    const struct sl_tensor *list = sl_safetensors_list(tensors, &n);
+    for (size_t i = 0; i < n && n > 2 * (size_t)c->n_layers; i++) {
+        if (!is_expected(list[i].name, c->n_layers)) {
+            return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: tensor %.96s: expected are only layers.0 to .%d, .w1 and .w2",
+                           FILE_NAME, list[i].name, c->n_layers - 1);
+        }
+    }
+    *hidden_out = hidden;
+    return SL_OK;
+}
+
+enum sl_status sl_retaining_open(const char *model_dir, const struct sl_model_config *config,
+                                 struct sl_safetensors **tensors_out, int *hidden_out, struct sl_error *err) {
+    struct sl_safetensors *tensors = NULL;
+    enum sl_status status = sl_safetensors_open_file(model_dir, FILE_NAME, &tensors, err);
+    if (status == SL_ERR_NOT_FOUND) {
+        *tensors_out = NULL;
+        *hidden_out = 0;
+        return SL_OK;
+    }
+    if (status == SL_OK) {
+        status = check_shapes(tensors, config, hidden_out, err);
+    }
+    if (status != SL_OK) {
+        sl_safetensors_close(&tensors);
+        return status;
+    }
+    *tensors_out = tensors;
+    return SL_OK;
+}
+
+// --- loading -------------------------------------------------------------------------------------------------------
+
+static size_t dtype_bytes(enum sl_dtype dtype) {
+    return dtype == SL_F32 ? 4 : 2;
+}
+
+static bool is_finite(const unsigned char *element, enum sl_dtype dtype) {
+    float value;
+    uint16_t half;
+    if (dtype == SL_F32) {
+        memcpy(&value, element, sizeof value);
+        return isfinite(value);
+    }
+    memcpy(&half, element, sizeof half);
+    return isfinite(dtype == SL_F16 ? sl_f16_to_f32(half) : sl_bf16_to_f32(half));
+}
+
+// One value that is not a number would make every score one, and scores decide what is forgotten.
+static enum sl_status check_finite(const struct sl_tensor *tensor, enum sl_dtype dtype, struct sl_error *err) {
+    size_t size = dtype_bytes(dtype);
+    for (size_t i = 0; i < tensor->bytes / size; i++) {
+        if (!is_finite(tensor->data + i * size, dtype)) {
+            int64_t columns = tensor->shape[1];
+            return sl_fail(err, SL_ERR_INVALID, "%s: tensor %s: element [%lld, %lld] is not finite, expected a number",
+                           FILE_NAME, tensor->name, (long long)((int64_t)i / columns),
+                           (long long)((int64_t)i % columns));
+        }
+    }
+    return SL_OK;
+}
+
+// Columns [begin, begin + matrix->k) of a tensor, as rows of their own at `to`.
+static void copy_columns(const struct sl_tensor *tensor, enum sl_dtype dtype, int64_t begin, int64_t n_columns,
+                         unsigned char *to) {
+    size_t size = dtype_bytes(dtype), row = (size_t)n_columns * size;
+    for (int64_t r = 0; r < tensor->shape[0]; r++) {
+        memcpy(to + (size_t)r * row, tensor->data + (size_t)(r * tensor->shape[1] + begin) * size, row);
+    }
+}
+
+static enum sl_status load_w1(struct sl_model *model, int layer, struct sl_stream *stream, struct sl_error *err) {
+    const struct sl_model_config *c = &model->config;
+    struct sl_retaining *heads = &model->layers[layer].retaining;
+    int64_t rows = c->retaining_hidden, kv = kv_columns(c), begin = 0;
+    const struct sl_tensor *tensor;
+    enum sl_dtype dtype;
+    enum sl_status status =
+        find(model->retaining_tensors, layer, "w1", rows, q_columns(c) + 2 * kv, &tensor, &dtype, err);
+    if (status == SL_OK) {
+        status = check_finite(tensor, dtype, err);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    unsigned char *to = heads->columns = malloc(tensor->bytes);
+    if (to == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "%s: out of memory for %s", FILE_NAME, tensor->name);
+    }
+    struct sl_matrix *blocks[] = {&heads->q, &heads->k, &heads->v};
+    bool all_packed = true;
+    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
+        struct sl_matrix *block = blocks[i];
+        *block = (struct sl_matrix){.n = rows,
+                                    .k = i == 0 ? q_columns(c) : kv,
+                                    .dtype = dtype,
+                                    .parts = {{to, rows}},
+                                    .activation = i == 2 ? SL_ACT_SILU : SL_ACT_NONE}; // of the sum of the three
+        copy_columns(tensor, dtype, begin, block->k, to);
+        begin += block->k;
+        to += (size_t)(block->n * block->k) * dtype_bytes(dtype);
+        status = model->ops->pack(stream, block, err);
+        if (status != SL_OK) {
+            return status;
+        }
+        all_packed = all_packed && !sl_matrix_reads_parts(block);
+    }
+    if (all_packed) {
+        heads->q.parts[0].data = heads->k.parts[0].data = heads->v.parts[0].data = NULL;
+        free(heads->columns);
+        heads->columns = NULL;
+    }
+    model->weight_bytes += tensor->bytes;
+    sl_tensor_drop_pages(tensor);
+    return SL_OK;
+}
+
+static enum sl_status load_w2(struct sl_model *model, int layer, struct sl_stream *stream, struct sl_error *err) {
+    const struct sl_model_config *c = &model->config;
+    struct sl_matrix *w2 = &model->layers[layer].retaining.w2;
+    const struct sl_tensor *tensor;
+    enum sl_dtype dtype;
+    enum sl_status status =
+        find(model->retaining_tensors, layer, "w2", c->n_kv_heads, c->retaining_hidden, &tensor, &dtype, err);
+    if (status == SL_OK) {
+        status = check_finite(tensor, dtype, err);
+    }
+    if (status == SL_OK) {
+        *w2 = (struct sl_matrix){
+            .n = c->n_kv_heads, .k = c->retaining_hidden, .dtype = dtype, .parts = {{tensor->data, c->n_kv_heads}}};
+        model->weight_bytes += tensor->bytes;
+        status = model->ops->pack(stream, w2, err);
+    }
+    return status;
+}
+
+enum sl_status sl_retaining_load(struct sl_model *model, const char *model_dir, struct sl_stream *stream,
+                                 struct sl_error *err) {
+    struct sl_model_config *c = &model->config;
+    enum sl_status status = sl_retaining_open(model_dir, c, &model->retaining_tensors, &c->retaining_hidden, err);
+    for (int l = 0; l < c->n_layers && status == SL_OK && c->retaining_hidden > 0; l++) {
+        status = load_w1(model, l, stream, err);
+        if (status == SL_OK) {
+            status = load_w2(model, l, stream, err);
+        }
+    }
+    return status;
+}
+
+void sl_retaining_unload(struct sl_model *model, int layer) {
+    struct sl_retaining *heads = &model->layers[layer].retaining;
+    struct sl_matrix *matrices[] = {&heads->q, &heads->k, &heads->v, &heads->w2};
+    for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
+        model->ops->unpack(matrices[i]);
+    }
+    free(heads->columns);
+    heads->columns = NULL;
+}
+
+// --- scores --------------------------------------------------------------------------------------------------------
+
+void sl_retaining_score(const struct sl_model *model, int layer, struct sl_stream *stream, const float *qkv, int64_t m,
+                        float *hidden, void *scratch, float *scores_out) {
+    const struct sl_model_config *c = &model->config;
+    const struct sl_retaining *heads = &model->layers[layer].retaining;
+    const struct sl_matrix *blocks[] = {&heads->q, &heads->k, &heads->v};
+    int64_t columns = q_columns(c) + 2 * kv_columns(c);
+    for (int i = 0; i < 3; i++) {
+        struct sl_matmul part = {.x = qkv,
+                                 .x_stride = columns,
+                                 .m = m,
+                                 .y = hidden,
+                                 .y_stride = c->retaining_hidden,
+                                 .accumulate = i > 0,
+                                 .then = i == 2 ? &heads->w2 : NULL,
+                                 .scratch = scratch};
+        model->ops->matmul(stream, blocks[i], &part);
+        qkv += blocks[i]->k;
+    }
+    struct sl_matmul last = {.x = hidden,
+                             .x_stride = c->retaining_hidden,
+                             .m = m,
+                             .y = scores_out,
+                             .y_stride = c->n_kv_heads,
+                             .scratch = scratch};
+    model->ops->matmul(stream, &heads->w2, &last);
+}

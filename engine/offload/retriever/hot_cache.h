@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the rows of offloaded layers that decode has, in numbered places: their memory (near and pull), and which
+ *          token is in which place if the asker decides that itself (pull; with near the annex decides).
+ *
+ * Design: the places of a lane are the slots of its pages, in the layer's working layout, so that ops put rows there
+ *         and attend to them as to any slots.
+ * Places: a wanted token that is missing gets a place that was never used (the lowest first), else the one wanted
+ *         longest ago (of those wanted at the same time the lowest place), never one that is wanted now.
+ */
+#pragma once
+
+#include "engine/compress/plan/plan.h"
+#include "engine/compress/recipe/recipe.h"
+#include "engine/offload/annex/row_places.h"
+
+// Returns the places of a lane (sl_plan_row_places()); 0: the prompt is so short that every token is resident.
+uint32_t sl_hot_cache_places(const struct sl_plan *plan, int64_t n_prompt);
+
+struct sl_hot_cache {
+    struct sl_row_places places;
+    bool *is_wanted; // [n_places] all false between calls
+};
+
+enum sl_status sl_hot_cache_init(struct sl_hot_cache *cache, uint32_t n_places, struct sl_error *err);
+void sl_hot_cache_cleanup(struct sl_hot_cache *cache); // accepts zeros
+void sl_hot_cache_forget(struct sl_hot_cache *cache);  // all places become unused
+
+/*
+ * Requests tokens[n], ascending, n <= n_places: places_out[i] is the place of tokens[i] from now on; fresh_out:
+ * [*n_fresh_out] ascending indices of the missing ones, whose rows the caller must put there.
+ */
+void sl_hot_cache_want(struct sl_hot_cache *cache, const uint32_t *tokens, uint32_t n, uint32_t *places_out,
+                       uint32_t *fresh_out, uint32_t *n_fresh_out);

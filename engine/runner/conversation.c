@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: turns over one compressed session, in one process. See local.h.
+ *
+ * Design: the first turn is a job: reader, then output, as in a prefill and a decode worker. A later turn reads through
+ *         the same reader with a plan made for all tokens so far, or steps, where the recipe steps.
+ * Invariants: between turns the session holds everything but the last token of tokens[]; once a turn has touched the
+ *             session and failed, nothing more is written from it.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/job/job_budget.h"
+#include "engine/job/job_recipe.h"
+#include "engine/kvcache/capsule.h"
+#include "engine/runner/local_internal.h"
+#include "engine/runner/reading.h"
+#include "engine/runner/turn.h"
+#include "engine/runner/writing.h"
+#include "engine/runtime/transfer.h"
+
+struct sl_conversation {
+    struct sl_local *local;
+    struct sl_recipe recipe;
+    int64_t max_tokens, reach; // reach: max_tokens as it was asked for, 0 where it was not
+    int rope_set;              // by all tokens that may come: reach, or those of the first turn
+    int32_t *tokens;           // prompts and answers so far, [n_tokens] of cap_tokens
+    int64_t n_tokens, cap_tokens;
+    struct sl_writer writer; // writing; zeros before the first turn
+    bool broken;
+};
+
+enum sl_status sl_conversation_open(struct sl_local *local, const char *recipe, int64_t max_tokens,
+                                    struct sl_conversation **conversation_out, struct sl_error *err) {
+    const struct sl_model_config *model = sl_local_model(local);
+    struct sl_conversation *c = calloc(1, sizeof *c);
+    if (!c) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "conversation: out of memory");
+    }
+    c->local = local;
+    c->reach = max_tokens;
+    c->max_tokens = max_tokens > 0 && max_tokens < model->max_positions ? max_tokens : model->max_positions;
+    enum sl_status status = sl_job_recipe(recipe, model, &c->recipe, err);
+    if (status == SL_OK && c->recipe.chunk_tokens > local->max_chunk_tokens) {
+        status = sl_fail(err, SL_ERR_INVALID, "recipe: chunk=%d is more than %d", c->recipe.chunk_tokens,
+                         local->max_chunk_tokens);
+    }
+    if (status != SL_OK) {
+        sl_conversation_close(&c);
+        return status;
+    }
+    *conversation_out = c;
+    return SL_OK;
+}
+
+void sl_conversation_close(struct sl_conversation **conversation) {
+    struct sl_conversation *c = *conversation;
+    if (!c) {
+        return;
+    }
+    sl_writer_close(&c->writer);
+    free(c->tokens);
+    free(c);
+    *conversation = NULL;
+}
+
+const struct sl_session *sl_conversation_session(const struct sl_conversation *conversation) {
+    return conversation->writer.session;
+}
+
+// ---- what is new ---------------------------------------------------------------------------------------------------
+
+static int64_t replaced(const struct sl_conversation *c, const struct sl_local_request *request) {
+    return request->replaces_last && c->n_tokens > 0;
+}
+
+static enum sl_status check(const struct sl_conversation *c, const struct sl_local_request *request,
+                            struct sl_error *err) {
+    if (c->broken) {
+        return sl_fail(err, SL_ERR_PRECONDITION, "this conversation has ended with a failure; begin a new one");
+    }
+    if (request->n_prompt < 1) {
+        return sl_fail(err, SL_ERR_INVALID, "prompt: empty");
+    }
+    int64_t end = c->n_tokens - replaced(c, request) + request->n_prompt + request->max_new_tokens;
+    if (c->writer.session && sl_model_rope_set(sl_local_model(c->local), end) > c->rope_set) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "%lld tokens with this turn: the model rotates keys of so long a context otherwise than it has "
+                       "rotated those of this conversation; begin a new one with all of the text",
+                       (long long)end);
+    }
+    if (end > c->max_tokens) {
+        char behind[64] = "";
+        if (c->n_tokens > 0) {
+            snprintf(behind, sizeof behind, " behind %lld tokens of earlier turns", (long long)c->n_tokens);
+        }
+        return sl_fail(err, SL_ERR_INVALID,
+                       "prompt of %lld tokens and max_new_tokens %lld%s exceed the %s %lld positions",
+                       (long long)request->n_prompt, (long long)request->max_new_tokens, behind,
+                       c->max_tokens < sl_local_model(c->local)->max_positions ? "conversation's" : "model's",
+                       (long long)c->max_tokens);
+    }
+    return SL_OK;
+}
+
+// A budget that the caller left out becomes what fits: one answer is written at a time, so it may take the whole arena.
+static enum sl_status choose_budget(const struct sl_conversation *c, struct sl_local_request *request,
+                                    struct sl_error *err) {
+    if (request->max_new_tokens != 0 || request->n_prompt < 1) {
+        return SL_OK;
+    }
+    struct sl_arena_stats arena;
+    sl_arena_get_stats(c->local->runtime.arena, &arena);
+    const struct sl_job_budget asked = {.model = sl_local_model(c->local),
+                                        .recipe = &c->recipe,
+                                        .n_tokens = c->n_tokens - replaced(c, request) + request->n_prompt,
+                                        .rope_set = c->writer.session ? &c->rope_set : NULL,
+                                        .is_chat = request->is_chat,
+                                        .in_one_process = true,
+                                        .arena_bytes = (int64_t)arena.capacity_bytes,
+                                        .share = 1};
+    int64_t n = 0;
+    enum sl_status status = sl_job_budget(&asked, &n, err);
+    int64_t left = c->max_tokens - asked.n_tokens;
+    request->max_new_tokens = left > 0 && left < n ? left : n;
+    return status;
+}
+
+// Room for the turn's prompt and answer behind what there is; the prompt is put there.
+static enum sl_status add_prompt(struct sl_conversation *c, const struct sl_local_request *request,
+                                 struct sl_error *err) {
+    int64_t needed = c->n_tokens + request->n_prompt + request->max_new_tokens;
+    if (needed > c->cap_tokens) {
+        int32_t *tokens = realloc(c->tokens, sizeof *tokens * (size_t)needed);
+        if (!tokens) {
+            return sl_fail(err, SL_ERR_EXHAUSTED, "conversation: out of memory");
+        }
+        c->tokens = tokens;
+        c->cap_tokens = needed;
+    }
+    c->n_tokens -= replaced(c, request); // the session does not hold it yet
+    memcpy(c->tokens + c->n_tokens, request->prompt, sizeof *c->tokens * (size_t)request->n_prompt);
+    c->n_tokens += request->n_prompt;
+    return SL_OK;
+}
+
+// ---- steps ---------------------------------------------------------------------------------------------------------
+
+// Rows of decode: n tokens behind the session's. choice: of the token behind them, or NULL.
+static enum sl_status step(struct sl_conversation *c, const int32_t *tokens, int n, struct sl_choice *choice,
+                           struct sl_error *err) {
+    sl_writer_feed(&c->writer, tokens, n, choice);
+    return sl_writing_step(&c->local->runtime, &c->writer, err);
+}
+
+static enum sl_status tell_progress(const struct sl_conversation *c, const struct sl_local_request *request,
+                                    int64_t end) {
+    return request->progress_fn ? request->progress_fn(request->arg, c->writer.session->n_tokens, end) : SL_OK;
+}
+
+// A later turn's tokens up to `end` through the steps of decode. Retrieval looks at one query at a time.
+static enum sl_status read_by_steps(struct sl_conversation *c, const struct sl_local_request *request, int64_t end,
+                                    struct sl_error *err) {
+    int64_t most = c->writer.retrieval.retriever ? 1 : c->recipe.chunk_tokens;
+    enum sl_status status = SL_OK;
+    while (status == SL_OK && c->writer.session->n_tokens < end) {
+        int64_t n = end - c->writer.session->n_tokens;
+        status = step(c, c->tokens + c->writer.session->n_tokens, (int)(n < most ? n : most), NULL, err);
+        if (status == SL_OK) {
+            status = tell_progress(c, request, end);
+        }
+    }
+    return status;
+}
+
+// ---- chunks --------------------------------------------------------------------------------------------------------
+
+// What another recipe has read of the same prompt already, if there is any. Estimates are of what is read.
+static enum sl_status begin_at_trunk(struct sl_conversation *c, const struct sl_local_request *request, int64_t end,
+                                     const struct sl_plan *plan, struct sl_error *err) {
+    const struct sl_local *local = c->local;
+    return local->trunks && !c->writer.session && !request->estimate_errors
+               ? sl_trunks_resume(local->trunks, plan, c->tokens, c->max_tokens - end, local->runtime.arena,
+                                  &c->writer.session, err)
+               : SL_OK;
+}
+
+// Before a step: what has been read is kept for others when the step goes beyond what they have in common.
+static void keep_trunk(const struct sl_conversation *c, const struct sl_plan *plan, const struct sl_reader *reader) {
+    int64_t done = c->writer.session->n_tokens, shared = sl_reader_shared_tokens(plan);
+    if (c->local->trunks && sl_plan_reads_whole(plan) && done <= shared &&
+        done + sl_reader_next_tokens(reader) > shared) {
+        sl_trunks_keep(c->local->trunks, plan, c->tokens, c->writer.session);
+    }
+}
+
+static enum sl_status read_by_chunks(struct sl_conversation *c, const struct sl_local_request *request, int64_t end,
+                                     const struct sl_plan *plan, struct sl_local_result *result, struct sl_error *err) {
+    struct sl_reader *reader;
+    struct sl_reader_config config = {.plan = plan,
+                                      .runtime = &c->local->runtime,
+                                      .arena = c->local->runtime.arena,
+                                      .extra_slots = c->max_tokens - end,
+                                      .estimate_errors = request->estimate_errors,
+                                      .resumed = c->writer.session,
+                                      .tokens = c->tokens};
+    enum sl_status status = sl_reader_create(&config, &reader, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    c->writer.session = sl_reader_session(reader);
+    for (bool done = false; status == SL_OK && !done;) {
+        keep_trunk(c, plan, reader);
+        status = sl_reading_step(reader, &done, err);
+        if (status == SL_OK) {
+            status = tell_progress(c, request, end);
+        }
+    }
+    struct sl_compress_stats stats;
+    sl_reader_get_stats(reader, &stats);
+    result->slots_evicted += stats.slots_evicted;
+    result->slots_merged += stats.slots_merged;
+    if (request->estimate_errors) {
+        sl_reader_get_errors(reader, &result->errors);
+    }
+    c->writer.session = sl_reader_take_session(reader); // also after a failure: it is ours to destroy
+    sl_reader_destroy(&reader);
+    return status;
+}
+
+// ---- a turn --------------------------------------------------------------------------------------------------------
+
+// To whoever wants to see it: where the host can read it.
+static enum sl_status show_session(const struct sl_conversation *c, const struct sl_local_request *request,
+                                   struct sl_error *err) {
+    struct sl_mirror mirror;
+    enum sl_status status = sl_mirror_open(&c->local->runtime, c->writer.session, &mirror, err);
+    if (status == SL_OK) {
+        status = request->prefilled_fn(request->arg, mirror.session, &c->recipe, c->tokens, err);
+        sl_mirror_close(&mirror);
+    }
+    return status;
+}
+
+// All but the last token of what is new.
+static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_local_request *request,
+                                  struct sl_local_result *result, struct sl_error *err) {
+    int64_t end = c->n_tokens - 1, begin = c->writer.session ? c->writer.session->n_tokens : 0;
+    bool first = !c->writer.session;
+    struct sl_plan plan;
+    if (first) {
+        c->rope_set = sl_model_rope_set(sl_local_model(c->local),
+                                        c->reach > 0 ? c->reach : c->n_tokens + request->max_new_tokens);
+    }
+    enum sl_status status =
+        sl_turn_plan(&c->recipe, sl_local_model(c->local), end, c->rope_set, c->writer.session, &plan, err);
+    if (status == SL_OK && first && end == 0) {
+        status = sl_plan_create_session(&plan, c->max_tokens, c->local->runtime.arena, &c->writer.session, err);
+    } else if (status == SL_OK && sl_writer_one_by_one(&c->writer)) {
+        status = read_by_steps(c, request, end, err);
+    } else if (status == SL_OK && begin < end) {
+        status = begin_at_trunk(c, request, end, &plan, err);
+        begin = c->writer.session ? c->writer.session->n_tokens : 0;
+        status = status == SL_OK ? read_by_chunks(c, request, end, &plan, result, err) : status;
+    }
+    if (status == SL_OK && first) {
+        status = sl_writer_open(&c->writer, &c->local->runtime,
+                                &(struct sl_writer_config){.plan = &plan,
+                                                           .n_read = c->writer.session->n_tokens,
+                                                           .estimate_errors = request->estimate_errors},
+                                err);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_session_stats stats;
+    sl_session_get_stats(c->writer.session, &stats);
+    struct sl_kv_geometry g = c->writer.session->geometry;
+    result->n_tokens = end + 1;
+    result->n_read = end + 1 - begin;
+    result->slots_per_head = stats.n_slots_mean;
+    result->capsule_bytes = sl_capsule_body_bytes(c->writer.session);
+    result->full_bytes = (size_t)result->n_tokens * (size_t)g.n_layers * (size_t)g.n_kv_heads * (size_t)g.head_dim * 2 *
+                         sizeof(uint16_t);
+    return request->prefilled_fn ? show_session(c, request, err) : SL_OK;
+}
+
+static enum sl_status write_answer(struct sl_conversation *c, const struct sl_local_request *request,
+                                   struct sl_output *output, int64_t began_ns, struct sl_local_result *result,
+                                   struct sl_error *err) {
+    int64_t first_ns = 0;
+    struct sl_output_token written = {0};
+    while (written.stop == SL_STOP_NONE) {
+        enum sl_status status = step(c, c->tokens + c->n_tokens - 1, 1, sl_output_choice(output), err);
+        if (status == SL_OK) {
+            status = sl_output_next(output, &written, err);
+        }
+        if (status == SL_OK) {
+            c->tokens[c->n_tokens++] = written.token.id;
+            status = request->token_fn ? request->token_fn(request->arg, &written) : SL_OK;
+            if (status == SL_ERR_CANCELLED && request->may_cut) {
+                result->cut = written.stop == SL_STOP_NONE;
+                written.stop = result->cut ? SL_STOP_LENGTH : written.stop;
+                status = SL_OK;
+            }
+        }
+        if (status != SL_OK) {
+            return status;
+        }
+        first_ns = first_ns ? first_ns : sl_now_ns();
+    }
+    int64_t now = sl_now_ns();
+    result->stop = written.stop;
+    result->n_output_tokens = sl_output_n_tokens(output);
+    result->ttft_ms = (double)(first_ns - began_ns) / SL_NS_PER_MS;
+    result->total_ms = (double)(now - began_ns) / SL_NS_PER_MS;
+    result->tpot_ms = result->n_output_tokens > 1
+                          ? (double)(now - first_ns) / SL_NS_PER_MS / (double)(result->n_output_tokens - 1)
+                          : 0;
+    result->text = strdup(sl_output_text(output));
+    return result->text ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "local: out of memory");
+}
+
+// What the steps of this turn have done, and what is held in the end.
+static void measure(const struct sl_conversation *c, const struct sl_compress_stats *before,
+                    const struct sl_retriever_stats *retrieved_before, struct sl_local_result *result) {
+    if (c->writer.retrieval.retriever) {
+        struct sl_retriever_stats now;
+        sl_retriever_get_stats(c->writer.retrieval.retriever, &now);
+        result->offloads = true;
+        result->retrieval = sl_retriever_stats_since(&now, retrieved_before);
+    }
+    if (c->writer.compressor) {
+        struct sl_compress_stats after;
+        sl_compressor_get_stats(c->writer.compressor, &after);
+        result->slots_evicted += after.slots_evicted - before->slots_evicted;
+        result->slots_merged += after.slots_merged - before->slots_merged;
+        struct sl_error_statistics errors;
+        sl_error_statistics_read(c->writer.compressor, &errors);
+        sl_error_statistics_add_steps(&result->errors, &errors);
+    }
+    struct sl_session_stats stats;
+    sl_session_get_stats(c->writer.session, &stats);
+    result->decode_resident_bytes = stats.resident_bytes;
+    sl_slot_statistics_measure(c->writer.session, &result->slots);
+}
+
+static enum sl_status run_turn(struct sl_conversation *c, const struct sl_local_request *request,
+                               struct sl_output *output, int64_t began_ns, struct sl_local_result *result,
+                               struct sl_error *err) {
+    struct sl_compress_stats before = {0};
+    struct sl_retriever_stats retrieved_before = {0};
+    enum sl_status status = SL_OK;
+    if (c->writer.retrieval.retriever) {
+        sl_retriever_get_stats(c->writer.retrieval.retriever, &retrieved_before);
+    }
+    if (c->writer.compressor) {
+        sl_compressor_get_stats(c->writer.compressor, &before);
+        status = sl_writer_estimate(&c->writer, request->estimate_errors, err);
+    }
+    result->errors.n_layers = request->estimate_errors ? sl_local_model(c->local)->n_layers : 0; // zeros, to add to
+    sl_arena_reset_high_water(c->local->runtime.arena);
+    status = status == SL_OK ? read_prompt(c, request, result, err) : status;
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_arena_stats arena;
+    sl_arena_get_stats(c->local->runtime.arena, &arena);
+    result->prefill_peak_bytes = arena.high_water_bytes;
+    result->prefill_ms = (double)(sl_now_ns() - began_ns) / SL_NS_PER_MS;
+    status = write_answer(c, request, output, began_ns, result, err);
+    if (status == SL_OK) {
+        measure(c, &before, &retrieved_before, result);
+    }
+    return status;
+}
+
+enum sl_status sl_conversation_turn(struct sl_conversation *c, const struct sl_local_request *caller_request,
+                                    struct sl_local_result *result_out, struct sl_error *err) {
+    int64_t began_ns = sl_now_ns(), n_before = c->n_tokens;
+    struct sl_local_request asked = *caller_request;
+    const struct sl_local_request *request = &asked;
+    enum sl_status status = choose_budget(c, &asked, err);
+    if (status == SL_OK) {
+        status = check(c, request, err);
+    }
+    if (status == SL_OK) {
+        status = add_prompt(c, request, err);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_output_config config = {.tokenizer = c->local->runtime.tokenizer,
+                                      .model = sl_local_model(c->local),
+                                      .sampling = request->sampling,
+                                      .max_new_tokens = request->max_new_tokens,
+                                      .ignore_eos = request->ignore_eos,
+                                      .stops = request->stops,
+                                      .n_stops = request->n_stops,
+                                      .prompt = c->tokens,
+                                      .n_prompt = c->n_tokens};
+    struct sl_output *output;
+    status = sl_output_create(&config, &output, err);
+    if (status != SL_OK) {
+        c->n_tokens = n_before;
+        return status;
+    }
+    struct sl_local_result result = {0};
+    status = run_turn(c, request, output, began_ns, &result, err);
+    sl_output_destroy(&output);
+    c->broken = status != SL_OK;
+    if (status == SL_OK) {
+        *result_out = result;
+    } else {
+        free(result.text);
+    }
+    return status;
+}
+
+// A job is a conversation of one turn.
+enum sl_status sl_local_generate(struct sl_local *local, const struct sl_local_request *request,
+                                 struct sl_local_result *result_out, struct sl_error *err) {
+    struct sl_conversation *conversation;
+    int64_t max_tokens = request->n_prompt + request->max_new_tokens;
+    enum sl_status status = sl_conversation_open(local, request->recipe, max_tokens, &conversation, err);
+    if (status == SL_OK) {
+        status = sl_conversation_turn(conversation, request, result_out, err);
+        sl_conversation_close(&conversation);
+    }
+    return status;
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// One prompt and where its chunks end. See reader.h.
+#include <stdlib.h>
+
+#include "engine/runner/reader_internal.h"
+
+static bool has_offloaded(const struct sl_plan *plan) {
+    bool any = false;
+    for (int layer = 0; layer < plan->geometry.n_layers; layer++) {
+        any |= sl_plan_is_offloaded(plan, layer);
+    }
+    return any;
+}
+
+static enum sl_status open_reader(struct sl_reader *reader, const struct sl_reader_config *config,
+                                  struct sl_error *err) {
+    const struct sl_runtime *runtime = config->runtime;
+    reader->plan = malloc(sizeof *reader->plan);
+    if (!reader->plan) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "reader: out of memory");
+    }
+    *reader->plan = *config->plan;
+    enum sl_status status = sl_compressor_create(reader->plan, runtime->ops, runtime->stream, &reader->compressor, err);
+    if (status == SL_OK && !config->attends_elsewhere && has_offloaded(reader->plan)) {
+        status =
+            sl_fail(err, SL_ERR_INVALID, "reader: the plan has offloaded layers, and there is nowhere to put them");
+    }
+    if (status == SL_OK) {
+        status = sl_compressor_estimate(reader->compressor, config->estimate_errors, err);
+    }
+    if (status == SL_OK && !config->resumed) {
+        status = sl_plan_create_session(reader->plan, config->extra_slots, config->arena, &reader->session, err);
+    }
+    if (status == SL_OK) {
+        struct sl_compressor_wants wants = sl_compressor_wants(reader->compressor, false);
+        reader->wants = (struct sl_pass_wants){.lse = wants.lse, .importance = wants.importance, .reading = true};
+        reader->session = config->resumed ? config->resumed : reader->session;
+    }
+    return status;
+}
+
+enum sl_status sl_reader_create(const struct sl_reader_config *config, struct sl_reader **reader_out,
+                                struct sl_error *err) {
+    struct sl_reader *reader = calloc(1, sizeof *reader);
+    if (!reader) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "reader: out of memory");
+    }
+    reader->runtime = config->runtime;
+    reader->tokens = config->tokens;
+    reader->attends_elsewhere = config->attends_elsewhere;
+    enum sl_status status = open_reader(reader, config, err);
+    if (status != SL_OK) {
+        sl_reader_destroy(&reader);
+        return status;
+    }
+    *reader_out = reader;
+    return SL_OK;
+}
+
+void sl_reader_destroy(struct sl_reader **reader) {
+    if (*reader) {
+        sl_compressor_destroy(&(*reader)->compressor);
+        sl_session_destroy(&(*reader)->session);
+        free((*reader)->plan);
+        free(*reader);
+        *reader = NULL;
+    }
+}
+
+// --- where chunks end ------------------------------------------------------------------------------------------------
+
+int64_t sl_reader_shared_tokens(const struct sl_plan *plan) {
+    // The chunk that ends the body is evicted for good, and its last rows may be the window that decides.
+    int64_t shared = sl_plan_body_tokens(plan) - sl_recipe_observed_rows(&plan->recipe);
+    return shared > 0 ? shared : 0;
+}
+
+/*
+ * Chunks begin at multiples of the chunk size whatever was resumed, so that a resumed job repeats the original's chunks;
+ * where the prompt's tail begins, which is not compressed like its body; and never inside the window of rows that
+ * decides what stays, so that one pass sees all of it. With offloaded layers no chunk crosses the end of a split: the
+ * tokens that its rows find in the stores must not depend on how the prompt is cut. (Where offloaded layers are thinned,
+ * a split is one of the chunks and counts slots, and stores keep slots as they were read.)
+ */
+static int64_t next_end(const struct sl_reader *reader) {
+    const struct sl_recipe *recipe = &reader->plan->recipe;
+    int64_t done = reader->session->n_tokens, chunk = recipe->chunk_tokens, body = sl_plan_body_tokens(reader->plan);
+    int64_t shared = sl_reader_shared_tokens(reader->plan), end = (done / chunk + 1) * chunk;
+    if (reader->n_fed > 0) {
+        return done + reader->n_fed;
+    }
+    if (done < shared && shared < end && end < body) {
+        end = shared;
+    } else if (done < body && (body < end || (shared <= done && body - done <= chunk))) {
+        end = body;
+    }
+    if (reader->attends_elsewhere && !sl_recipe_thins(recipe) && done / SL_ATTEND_SPLIT != end / SL_ATTEND_SPLIT) {
+        end = (done / SL_ATTEND_SPLIT + 1) * SL_ATTEND_SPLIT;
+    }
+    return end < reader->plan->n_prompt ? end : reader->plan->n_prompt;
+}
+
+int64_t sl_reader_next_tokens(const struct sl_reader *reader) {
+    return next_end(reader) - reader->session->n_tokens;
+}
+
+void sl_reader_feed(struct sl_reader *reader, int n_tokens, float *all_logits) {
+    reader->n_fed = n_tokens;
+    reader->all_logits = all_logits;
+}
+
+// --- what is final ---------------------------------------------------------------------------------------------------
+
+enum sl_status sl_reader_finish(struct sl_reader *reader, struct sl_error *err) {
+    int n_layers = reader->session->geometry.n_layers;
+    struct sl_stream *stream = reader->runtime->stream;
+    struct sl_error why = {0};
+    enum sl_status status = SL_OK;
+    sl_stream_hold(stream);
+    for (int layer = 0; status == SL_OK && layer < n_layers; layer++) {
+        status = sl_compressor_finish_layer(reader->compressor, reader->session, layer, &why);
+    }
+    status = sl_stream_let_go_after(stream, status, &why);
+    for (int layer = 0; status == SL_OK && layer < n_layers; layer++) {
+        reader->final[layer] = true;
+    }
+    reader->finished = status == SL_OK;
+    sl_reader_fail(reader, status, &why);
+    return sl_reader_status(reader, err);
+}
+
+bool sl_reader_is_done(const struct sl_reader *reader) {
+    return reader->finished;
+}
+
+int sl_reader_take_final(struct sl_reader *reader) {
+    bool any = reader->n_taken < reader->session->geometry.n_layers && reader->final[reader->n_taken];
+    return any ? reader->n_taken++ : -1;
+}
+
+void sl_reader_fail(struct sl_reader *reader, enum sl_status status, const struct sl_error *err) {
+    if (status != SL_OK && reader->status == SL_OK) {
+        reader->status = status;
+        reader->err = *err;
+    }
+}
+
+enum sl_status sl_reader_status(const struct sl_reader *reader, struct sl_error *err) {
+    if (reader->status != SL_OK && err) {
+        *err = reader->err;
+    }
+    return reader->status;
+}
+
+// --- what it holds ---------------------------------------------------------------------------------------------------
+
+struct sl_session *sl_reader_session(struct sl_reader *reader) {
+    return reader->session;
+}
+
+struct sl_session *sl_reader_take_session(struct sl_reader *reader) {
+    struct sl_session *session = reader->session;
+    reader->session = NULL;
+    return session;
+}
+
+size_t sl_reader_peak_bytes(const struct sl_reader *reader) {
+    return reader->peak_bytes;
+}
+
+void sl_reader_get_stats(const struct sl_reader *reader, struct sl_compress_stats *stats_out) {
+    sl_compressor_get_stats(reader->compressor, stats_out);
+}
+
+void sl_reader_get_errors(const struct sl_reader *reader, struct sl_error_statistics *errors_out) {
+    sl_error_statistics_read(reader->compressor, errors_out);
+}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: what reader.c and reading.c share: the prompt that a pass reads on.
+#pragma once
+
+#include "engine/runner/reader.h"
+
+struct sl_reader {
+    const struct sl_runtime *runtime;
+    struct sl_plan *plan;             // owned
+    struct sl_session *session;       // owned
+    struct sl_compressor *compressor; // owned
+    struct sl_pass_wants wants;       // of the forward pass
+    const int32_t *tokens;
+    bool attends_elsewhere;
+    bool last;                 // the prompt ends with the pass at hand
+    bool finished;             // every layer is final
+    bool final[SL_MAX_LAYERS]; // its pages will not change any more
+    int n_taken;               // layers returned by sl_reader_take_final()
+    size_t peak_bytes;
+    // sl_reader_feed(); n_fed 0: the next chunk
+    int n_fed;
+    float *all_logits;
+    enum sl_status status;
+    struct sl_error err;
+};

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a writer holds, from the prompt's last token to the answer's. See writer.h.
+#include "engine/runner/writer.h"
+
+#include <stdlib.h>
+
+#include "base/log.h"
+
+static enum sl_status open_retrieval(struct sl_writer *w, const struct sl_runtime *runtime,
+                                     const struct sl_writer_config *config, struct sl_error *err) {
+    w->wants.next_q = sl_retriever_wants_next_q(&w->plan->recipe);
+    if (!config->is_remote) {
+        if (!runtime->device->ops->one_memory && w->plan->recipe.retrieve == SL_RETRIEVE_NEAR) {
+            sl_log_info("retrieve",
+                        "searched=host reason=\"retrieve=near: keys are searched where they lie; pull has the "
+                        "device score them\"");
+        }
+        enum sl_status status = sl_mirror_open(runtime, w->session, &w->searched, err);
+        return status == SL_OK ? sl_retrieval_open_local(w->plan, runtime->ops, runtime->stream, w->session,
+                                                         w->searched.session, config->n_read, &w->retrieval, err)
+                               : status;
+    }
+    struct sl_retriever_config retriever = {
+        .plan = w->plan,
+        .ops = runtime->ops,
+        .stream = runtime->stream,
+        .arena = w->session->arena,
+        .session = w->session,
+        .source = w->retrieval.source,
+        .n_prompt = sl_plan_offloaded_slots(w->plan, config->n_read),
+        .resident_only = true,
+        .deadline_ms = config->deadline_ms,
+        .lost_ms = config->lost_ms,
+        .on_fallback = config->on_fallback,
+        .arg = config->arg,
+    };
+    return sl_retriever_create(&retriever, &w->retrieval.retriever, err);
+}
+
+enum sl_status sl_writer_open(struct sl_writer *w, const struct sl_runtime *runtime,
+                              const struct sl_writer_config *config, struct sl_error *err) {
+    w->plan = malloc(sizeof *w->plan);
+    if (!w->plan) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "writer: out of memory");
+    }
+    *w->plan = *config->plan;
+    if (sl_recipe_offloads(&w->plan->recipe)) {
+        return open_retrieval(w, runtime, config, err);
+    }
+    enum sl_status status = sl_compressor_create(w->plan, runtime->ops, runtime->stream, &w->compressor, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (!sl_compressor_steps(w->compressor)) {
+        sl_compressor_destroy(&w->compressor);
+        return SL_OK;
+    }
+    status = sl_writer_estimate(w, config->estimate_errors, err);
+    if (status == SL_OK) {
+        sl_stream_hold(runtime->stream);
+        status = sl_compressor_begin_steps(w->compressor, w->session, config->n_read, err);
+        status = sl_stream_let_go_after(runtime->stream, status, err);
+    }
+    return status;
+}
+
+enum sl_status sl_writer_estimate(struct sl_writer *w, bool wanted, struct sl_error *err) {
+    enum sl_status status = sl_compressor_estimate(w->compressor, wanted, err);
+    struct sl_compressor_wants wants = sl_compressor_wants(w->compressor, true);
+    w->wants = (struct sl_pass_wants){.lse = wants.lse, .importance = wants.importance};
+    return status;
+}
+
+// --- the end ---------------------------------------------------------------------------------------------------------
+
+struct sl_session *sl_writer_take_session(struct sl_writer *w) {
+    struct sl_session *session = w->session;
+    w->session = NULL;
+    return session;
+}
+
+void sl_writer_close(struct sl_writer *w) {
+    sl_retrieval_close(&w->retrieval); // before the sessions that it knows; ends what is being asked
+    sl_mirror_close(&w->searched);
+    sl_compressor_destroy(&w->compressor);
+    sl_session_destroy(&w->session);
+    free(w->plan);
+    *w = (struct sl_writer){0};
+}

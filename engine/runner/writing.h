@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: one forward pass over the next tokens of many answers, as a loop that its caller writes:
+ *
+ *     sl_writing_begin(&writing, runtime, activations, writers, n, err)
+ *     while (sl_writing_layer(&writing)) {
+ *         ...              run another pass
+ *     }
+ *     sl_writing_end(&writing, err)
+ *
+ * sl_writing_layer() computes a layer: keys and values join the sessions, retrievers ask for offloaded slots before anything
+ * waits, every row attends, recipes evict, then the output projection and the MLP. sl_writing_end() computes logits and chooses
+ * tokens.
+ *
+ * Design and failure: as engine/runner/reading.h.
+ */
+#pragma once
+
+#include "engine/runner/writer.h"
+
+#define SL_WRITING_MAX_ANSWERS 256
+
+struct sl_writing {
+    const struct sl_runtime *runtime;
+    struct sl_writer *writers[SL_WRITING_MAX_ANSWERS]; // [n]
+    struct sl_input inputs[SL_WRITING_MAX_ANSWERS];
+    int n;
+    struct sl_pass pass;
+    int next_layer;
+    enum sl_status status;
+    struct sl_error err;
+};
+
+// The writing must not move until it ends. Every writer has been fed. Statuses of sl_pass_begin(); nothing has happened then.
+enum sl_status sl_writing_begin(struct sl_writing *writing, const struct sl_runtime *runtime,
+                                struct sl_activations *activations, struct sl_writer *const *writers, int n,
+                                struct sl_error *err);
+// Returns false when no layer is left, and when the pass or all of its writers have failed.
+bool sl_writing_layer(struct sl_writing *writing);
+// Statuses of sl_pass_append() and sl_pass_end(): of every writer.
+enum sl_status sl_writing_end(struct sl_writing *writing, struct sl_error *err);
+
+// The whole loop for a caller that does nothing between layers, with the engine's own activations. Statuses of
+// sl_writing_begin() and sl_writing_end().
+enum sl_status sl_writing_pass(const struct sl_runtime *runtime, struct sl_writer *const *writers, int n,
+                               struct sl_error *err);
+// The same for one writer. The status is the pass's or the writer's.
+enum sl_status sl_writing_step(const struct sl_runtime *runtime, struct sl_writer *writer, struct sl_error *err);

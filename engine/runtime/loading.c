@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reports of a model that is being loaded. See loading.h.
+#include "engine/runtime/loading.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+
+#define LOOK_MS      250
+#define FIRST_LOG_MS 1000 // a model that is there sooner is not worth a line
+#define LOG_MS       5000
+
+static uint64_t count(const struct sl_loading *loading) {
+    uint64_t n = atomic_load(&loading->progress.done_bytes);
+    for (size_t i = 0; i < loading->config.n_teams; i++) {
+        n += sl_team_tasks_done(loading->config.teams[i]);
+    }
+    return n;
+}
+
+static void *report(void *arg) {
+    struct sl_loading *loading = arg;
+    const struct sl_loading_config *config = &loading->config;
+    int64_t begin_ns = sl_now_ns(), log_ns = begin_ns + FIRST_LOG_MS * SL_NS_PER_MS;
+    uint64_t seen = count(loading);
+    pthread_mutex_lock(&loading->mutex);
+    while (!loading->ended) {
+        sl_cond_wait_until(&loading->changed, &loading->mutex, sl_deadline_in_ms(LOOK_MS));
+        uint64_t now = count(loading);
+        size_t done = atomic_load(&loading->progress.done_bytes);
+        size_t total = atomic_load(&loading->progress.total_bytes);
+        if (loading->ended || now == seen || total == 0) {
+            continue;
+        }
+        seen = now;
+        if (config->report_fn != NULL) {
+            config->report_fn(config->arg, done, total);
+        }
+        if (sl_now_ns() >= log_ns) {
+            sl_log_info("runtime", "loading %s: %.0f%% of %.1f MB after %.0f s", config->model,
+                        100 * (double)done / (double)total, (double)total / 1e6,
+                        (double)(sl_now_ns() - begin_ns) / 1e9);
+            log_ns = sl_deadline_in_ms(LOG_MS);
+        }
+    }
+    pthread_mutex_unlock(&loading->mutex);
+    return NULL;
+}
+
+enum sl_status sl_loading_begin(struct sl_loading *loading, const struct sl_loading_config *config,
+                                struct sl_error *err) {
+    *loading = (struct sl_loading){.config = *config};
+    pthread_mutex_init(&loading->mutex, NULL);
+    sl_cond_init(&loading->changed);
+    enum sl_status status = sl_thread_start("loading", report, loading, &loading->thread, err);
+    if (status != SL_OK) {
+        pthread_cond_destroy(&loading->changed);
+        pthread_mutex_destroy(&loading->mutex);
+    }
+    return status;
+}
+
+void sl_loading_end(struct sl_loading *loading) {
+    pthread_mutex_lock(&loading->mutex);
+    loading->ended = true;
+    pthread_cond_signal(&loading->changed);
+    pthread_mutex_unlock(&loading->mutex);
+    pthread_join(loading->thread, NULL);
+    pthread_cond_destroy(&loading->changed);
+    pthread_mutex_destroy(&loading->mutex);
+}

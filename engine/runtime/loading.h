@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: reports how far a model is loaded, while it is loaded.
+ *
+ * Design: a thread looks at two counters: the bytes that are loaded, and the tasks of the teams that load them. The tasks show progress
+ *         within a matrix of gigabytes. A report goes out only when a counter has moved, so silence means that nothing moves.
+ * Threads: begin and end in the thread that loads; reports come from a thread of their own.
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/team.h"
+#include "engine/model/model.h"
+
+// Takes a report: bytes of the model's file, of which total_bytes may include tensors that are not needed.
+typedef void (*sl_loading_fn)(void *arg, size_t done_bytes, size_t total_bytes);
+
+struct sl_loading_config {
+    const char *model;            // for the log
+    struct sl_team *const *teams; // [n_teams] that load; entries may be NULL
+    size_t n_teams;
+    sl_loading_fn report_fn; // NULL: the log alone
+    void *arg;
+};
+
+struct sl_loading {
+    struct sl_loading_config config;
+    struct sl_model_progress progress; // of sl_model_load()
+    pthread_t thread;
+    pthread_mutex_t mutex; // over `ended`
+    pthread_cond_t changed;
+    bool ended;
+};
+
+// Starts to report: to report_fn four times a second at most, and to the log from the first second on, every five seconds.
+// `config` is copied, what it points to stays until sl_loading_end(). SL_ERR_EXHAUSTED: no thread.
+enum sl_status sl_loading_begin(struct sl_loading *loading, const struct sl_loading_config *config,
+                                struct sl_error *err);
+
+// Waits for a report that is under way. No report comes afterwards.
+void sl_loading_end(struct sl_loading *loading);

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see plugin.h.
+#include "engine/runtime/plugin.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FILE_NAME "libsluice_cuda.so"
+
+enum sl_status sl_plugin_load(const char *path, const struct sl_plugin **plugin_out, struct sl_error *err) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s cannot be loaded: %s", path, dlerror());
+    }
+    sl_plugin_get_fn get = (sl_plugin_get_fn)dlsym(library, SL_PLUGIN_GETTER);
+    if (get == NULL) {
+        dlclose(library);
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s is no plugin of Sluice: it has no %s()", path, SL_PLUGIN_GETTER);
+    }
+    const struct sl_plugin *plugin = get();
+    if (plugin->abi != SL_PLUGIN_ABI) {
+        enum sl_status status =
+            sl_fail(err, SL_ERR_UNSUPPORTED, "%s has interface %u, this program %u: build both from the same sources",
+                    path, plugin->abi, SL_PLUGIN_ABI);
+        dlclose(library);
+        return status;
+    }
+    *plugin_out = plugin;
+    return SL_OK;
+}
+
+enum sl_status sl_plugin_find(const struct sl_plugin **plugin_out, struct sl_error *err) {
+    char path[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - sizeof FILE_NAME - 1);
+    char *name = NULL;
+    if (length > 0) {
+        path[length] = '\0';
+        name = strrchr(path, '/');
+    }
+    if (name != NULL) {
+        snprintf(name + 1, sizeof FILE_NAME, "%s", FILE_NAME);
+        if (access(path, F_OK) == 0) {
+            return sl_plugin_load(path, plugin_out, err);
+        }
+    }
+    void *elsewhere = dlopen(FILE_NAME, RTLD_LAZY | RTLD_LOCAL);
+    if (elsewhere == NULL) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, FILE_NAME " is not beside the program: build with -DSLUICE_CUDA=ON");
+    }
+    dlclose(elsewhere);
+    return sl_plugin_load(FILE_NAME, plugin_out, err);
+}

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operations, threads, device, model, tokenizer and engine, opened in this order. See runtime.h.
+#include "engine/runtime/transfer.h"
+
+#include "base/log.h"
+#include "base/processors.h"
+#include "engine/runtime/plugin.h"
+#include "engine/tensor/cpu/device.h"
+#include "engine/tensor/cpu/tiers.h"
+#include "engine/tensor/cuda/emulated/driver.h"
+#include "engine/tensor/cuda/table/ops.h"
+
+// Neighbours in the machine are of one rank: where the threads are pinned, ranks fill one NUMA node after the other.
+static enum sl_status open_teams(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
+    int n = config->ranks, threads = config->threads > 0 ? config->threads : sl_processors_count();
+    threads = threads < n ? n : threads;
+    enum sl_status status = SL_OK;
+    for (int i = 0; i < n && status == SL_OK; i++) {
+        int first = threads * i / n, end = threads * (i + 1) / n;
+        struct sl_team **team = i == 0 ? &r->team : &r->others[i];
+        status = sl_team_create(end - first, team, err);
+        status = status == SL_OK && config->pin ? sl_team_pin_part(*team, first, threads, err) : status;
+    }
+    return status;
+}
+
+static enum sl_status open_team(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
+    if (config->team != NULL) {
+        r->team = config->team;
+        return SL_OK;
+    }
+    r->owns_team = true;
+    if (config->ranks > 1) {
+        return open_teams(config, r, err);
+    }
+    enum sl_status status = sl_team_create(config->threads, &r->team, err);
+    return status == SL_OK && config->pin ? sl_team_pin(r->team, err) : status;
+}
+
+// How the device of a rank is opened.
+struct opener {
+    enum sl_status (*open)(const struct opener *opener, int rank, struct sl_team *team, struct sl_device **device_out,
+                           struct sl_error *err);
+    const struct sl_ops *ops;       // of each
+    const struct sl_plugin *plugin; // of cuda; NULL: of another
+    int first;                      // device
+};
+
+static enum sl_status open_all(const struct opener *opener, int n, struct sl_runtime *r, struct sl_error *err) {
+    if (n <= 1) {
+        enum sl_status status = opener->open(opener, 0, r->team, &r->device, err);
+        r->ops = status == SL_OK ? opener->ops : r->ops;
+        return status;
+    }
+    struct sl_ranks_config ranks = {
+        .n = n, .ops = opener->ops, .group = opener->plugin != NULL ? opener->plugin->group : NULL};
+    enum sl_status status = SL_OK;
+    for (int i = 0; i < n && status == SL_OK; i++) {
+        ranks.teams[i] = i == 0 ? r->team : r->others[i];
+        status = opener->open(opener, i, ranks.teams[i], &ranks.devices[i], err);
+    }
+    status = status == SL_OK ? sl_ranks_open(&ranks, &r->device, &r->ops, err) : status;
+    for (int i = 0; i < n && status != SL_OK; i++) {
+        sl_device_close(&ranks.devices[i]);
+    }
+    return status;
+}
+
+static enum sl_status open_cpu_device(const struct opener *opener, int rank, struct sl_team *team,
+                                      struct sl_device **device_out, struct sl_error *err) {
+    (void)opener;
+    (void)rank;
+    return sl_cpu_device_open(team, device_out, err);
+}
+
+static enum sl_status open_processors(const struct sl_runtime_config *config, struct sl_runtime *r,
+                                      struct sl_error *err) {
+    const struct opener opener = {.open = open_cpu_device, .ops = r->ops};
+    return open_all(&opener, config->ranks, r, err);
+}
+
+static enum sl_status open_emulated_device(const struct opener *opener, int rank, struct sl_team *team,
+                                           struct sl_device **device_out, struct sl_error *err) {
+    (void)opener;
+    return sl_gpu_device_open(&sl_gpu_emulator, rank, team, device_out, err);
+}
+
+static enum sl_status open_emulated(const struct sl_runtime_config *config, struct sl_runtime *r,
+                                    struct sl_error *err) {
+    const struct opener opener = {.open = open_emulated_device, .ops = sl_gpu_ops(&sl_gpu_emulator, r->ops)};
+    return open_all(&opener, config->ranks, r, err);
+}
+
+static enum sl_status open_cuda_device(const struct opener *opener, int rank, struct sl_team *team,
+                                       struct sl_device **device_out, struct sl_error *err) {
+    char text[160];
+    enum sl_status status = opener->plugin->open(opener->first + rank, team, device_out, err);
+    if (status == SL_OK) {
+        opener->plugin->describe(opener->first + rank, text, sizeof text);
+        sl_log_info("runtime", "device=cuda:%d is=\"%s\"", opener->first + rank, text);
+    }
+    return status;
+}
+
+static enum sl_status open_cuda(const struct sl_runtime_config *config, int first, struct sl_runtime *r,
+                                struct sl_error *err) {
+    struct opener opener = {.open = open_cuda_device, .first = first};
+    enum sl_status status = sl_plugin_find(&opener.plugin, err);
+    if (status == SL_OK) {
+        opener.ops = opener.plugin->ops(r->ops);
+        status = open_all(&opener, config->ranks, r, err);
+    }
+    return status;
+}
+
+static enum sl_status open_best(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
+    struct sl_error why;
+    enum sl_status status;
+    if (config->host_reader != NULL) {
+        status = sl_fail(&why, SL_ERR_UNSUPPORTED, "%s reads tensors as the host", config->host_reader);
+    } else {
+        status = open_cuda(config, 0, r, &why);
+    }
+    if (status != SL_ERR_UNSUPPORTED) {
+        if (status != SL_OK && err != NULL) {
+            *err = why;
+        }
+        return status;
+    }
+    if (config->ranks > 1) { // somebody asked for as many devices, and processors are none
+        sl_log_warn("runtime", "device=cpu ranks=%d not=cuda reason=\"%s\"", config->ranks, why.text);
+    } else {
+        sl_log_info("runtime", "device=cpu not=cuda reason=\"%s\"", why.text);
+    }
+    return open_processors(config, r, err);
+}
+
+static enum sl_status open_device(const struct sl_runtime_config *config, const struct sl_device_choice *choice,
+                                  struct sl_runtime *r, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    switch (choice->kind) {
+    case SL_DEVICE_AUTO:
+        status = open_best(config, r, err);
+        break;
+    case SL_DEVICE_CPU:
+        status = open_processors(config, r, err);
+        break;
+    case SL_DEVICE_CUDA:
+        status = open_cuda(config, choice->index, r, err);
+        break;
+    case SL_DEVICE_EMULATED:
+        status = open_emulated(config, r, err);
+        break;
+    }
+    if (status == SL_OK && config->host_reader != NULL && !r->device->ops->one_memory) {
+        status =
+            sl_fail(err, SL_ERR_UNSUPPORTED, "--device %s: %s reads tensors as the host, and has to use --device cpu",
+                    config->device, config->host_reader);
+    }
+    if (status == SL_OK) {
+        const struct sl_ops *instead = config->instead != NULL ? config->instead(r->ops) : NULL;
+        r->ops = instead != NULL ? instead : r->ops;
+        r->stream = sl_device_stream(r->device, SL_STREAM_COMPUTE);
+        sl_device_limit_waits(r->device, config->stall_ms > 0 ? config->stall_ms : SL_DEVICE_STILL_MS);
+    }
+    return status;
+}
+
+static enum sl_status load_model(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
+    struct sl_team *teams[SL_MAX_RANKS];
+    for (int i = 0; i < SL_MAX_RANKS; i++) {
+        teams[i] = i == 0 ? r->team : r->others[i];
+    }
+    const struct sl_loading_config reports = {config->model_dir, teams, SL_MAX_RANKS, config->loading_fn,
+                                              config->loading_arg};
+    struct sl_loading loading;
+    enum sl_status status = sl_loading_begin(&loading, &reports, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    // Weights are packed by the team, each share where the member runs that will read it.
+    sl_team_pin_caller(r->team);
+    status = sl_model_load(config->model_dir, r->ops, config->weights, r->stream, &loading.progress, &r->model, err);
+    sl_team_release_caller(r->team);
+    sl_loading_end(&loading);
+    return status;
+}
+
+static enum sl_status open_model(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
+    enum sl_status status = load_model(config, r, err);
+    for (int i = 0; status == SL_OK && sl_runtime_ranks(r) > 1 && i < sl_runtime_ranks(r); i++) {
+        sl_log_info("runtime", "rank=%d of=%d weights=%zu", i, sl_runtime_ranks(r),
+                    sl_ranks_weight_bytes(r->device, i));
+    }
+    if (status == SL_OK) {
+        r->config = sl_model_get_config(r->model);
+        status = config->tokenizer ? sl_tokenizer_load(config->model_dir, &r->tokenizer, err) : SL_OK;
+    }
+    if (status == SL_OK && config->max_rows > 0) {
+        status = sl_engine_create(r->model, r->stream, config->max_rows, &r->engine, err);
+    }
+    return status;
+}
+
+static enum sl_status select_tier(const struct sl_runtime_config *config, const struct sl_ops **ops_out,
+                                  struct sl_error *err) {
+    const struct sl_ops *fastest;
+    enum sl_status status = sl_ops_select(config->tier, &fastest, err);
+    *ops_out = fastest;
+    if (status != SL_OK || config->model_dir == NULL || config->weights != SL_WEIGHT_STORED ||
+        !sl_model_exceeds_bf16(config->model_dir)) {
+        return status;
+    }
+    status = sl_ops_select_closer(config->tier, ops_out, err);
+    if (status == SL_OK && *ops_out != fastest) {
+        sl_log_info("runtime", "tier=%s faster=%s reason=\"weights have more bits than bf16\"", (*ops_out)->name,
+                    fastest->name);
+    }
+    return status;
+}
+
+enum sl_status sl_runtime_open(const struct sl_runtime_config *asked, struct sl_runtime *runtime_out,
+                               struct sl_error *err) {
+    struct sl_runtime runtime = {.ops = asked->ops};
+    struct sl_device_choice choice;
+    enum sl_status status = sl_device_choice_parse(asked->device, &choice, err);
+    status = status == SL_OK ? sl_device_choice_add_ranks(&choice, asked->ranks, err) : status;
+    if (status == SL_OK && choice.ranks > 1 && asked->team != NULL) {
+        status = sl_fail(err, SL_ERR_INVALID, "%d ranks: each has a team of its own", choice.ranks);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_runtime_config with_ranks = *asked, *config = &with_ranks;
+    with_ranks.ranks = choice.ranks;
+    status = config->ops != NULL ? SL_OK : select_tier(config, &runtime.ops, err);
+    if (status == SL_OK) {
+        status = open_team(config, &runtime, err);
+    }
+    if (status == SL_OK) {
+        status = open_device(config, &choice, &runtime, err);
+    }
+    if (status == SL_OK && !runtime.device->ops->one_memory) {
+        status = sl_transfer_create(runtime.device, &runtime.transfer, err);
+    }
+    if (status == SL_OK && config->model_dir != NULL) {
+        struct sl_error why = {0};
+        status = open_model(config, &runtime, &why);
+        if (status != SL_OK) { // a model without one of its files is a model that was named in vain
+            status = sl_fail(err, status == SL_ERR_NOT_FOUND ? SL_ERR_INVALID : status, "%s", why.text);
+        }
+    }
+    if (status != SL_OK) {
+        sl_runtime_close(&runtime);
+        return status;
+    }
+    *runtime_out = runtime;
+    return SL_OK;
+}
+
+int sl_runtime_ranks(const struct sl_runtime *runtime) {
+    return runtime->device != NULL ? sl_ranks_count(runtime->device) : 1;
+}
+
+size_t sl_runtime_usual_arena_bytes(const struct sl_runtime *r) {
+    bool apart = r->device != NULL && !r->device->ops->one_memory;
+    return apart ? sl_device_room(r->device) / 100 * 85 : (size_t)1 << 30;
+}
+
+_Static_assert(SL_MAX_RANKS <= SL_ARENA_RANGES, "a range for each rank");
+
+// In the memory of a rank's device.
+static enum sl_status open_range(struct sl_runtime *r, int rank, size_t bytes, struct sl_arena **range_out,
+                                 struct sl_error *err) {
+    struct sl_device *device = sl_ranks_device(r->device, rank);
+    if (bytes < SL_ARENA_UNIT) { // 85% of nothing
+        return sl_fail(
+            err, SL_ERR_EXHAUSTED,
+            "the device has no room for a KV cache beside the model: %zu bytes are free; smaller weights leave more",
+            sl_device_room(device));
+    }
+    void *memory = sl_device_alloc(device, SL_MEMORY_DEVICE, bytes + SL_ARENA_UNIT);
+    uintptr_t base = ((uintptr_t)memory + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
+    r->arena_memory[rank] = memory;
+    return memory != NULL
+               ? sl_arena_create((void *)base, bytes, range_out, err)
+               : sl_fail(err, SL_ERR_EXHAUSTED,
+                         "the device has no room for a KV cache of %zu bytes: take less than the %zu that are free",
+                         bytes, sl_device_room(device));
+}
+
+enum sl_status sl_runtime_open_arena(struct sl_runtime *r, size_t bytes, struct sl_error *err) {
+    int n = sl_runtime_ranks(r);
+    if (r->device->ops->one_memory) {
+        return sl_arena_create_mapped(bytes, &r->arena, err);
+    }
+    enum sl_status status = SL_OK;
+    for (int i = 0; i < n && status == SL_OK; i++) {
+        struct sl_arena *range = NULL;
+        struct sl_error why;
+        status = open_range(r, i, bytes / (size_t)n, &range, &why);
+        if (status == SL_OK && i == 0) {
+            r->arena = range;
+        } else if (status == SL_OK) {
+            sl_arena_join(r->arena, &range);
+        } else if (n > 1) {
+            sl_ranks_say_whose(i, n, status, &why, err);
+        } else if (err != NULL) {
+            *err = why;
+        }
+    }
+    return status;
+}
+
+void sl_runtime_close(struct sl_runtime *runtime) {
+    if (sl_runtime_ranks(runtime) > 1 && sl_device_has_failed(runtime->device)) {
+        // A rank is lost, cannot be waited for, and may come back to all this: it stays until the process ends.
+        *runtime = (struct sl_runtime){0};
+        return;
+    }
+    sl_engine_destroy(&runtime->engine);
+    sl_tokenizer_destroy(&runtime->tokenizer);
+    sl_model_destroy(&runtime->model);
+    sl_arena_destroy(&runtime->arena);
+    for (int i = 0; runtime->device != NULL && i < sl_runtime_ranks(runtime); i++) {
+        sl_device_free(sl_ranks_device(runtime->device, i), SL_MEMORY_DEVICE, runtime->arena_memory[i]);
+    }
+    sl_transfer_destroy(&runtime->transfer);
+    sl_device_close(&runtime->device);
+    for (int i = 1; i < SL_MAX_RANKS; i++) {
+        sl_team_destroy(&runtime->others[i]);
+    }
+    if (runtime->owns_team) {
+        sl_team_destroy(&runtime->team);
+    }
+    *runtime = (struct sl_runtime){0};
+}

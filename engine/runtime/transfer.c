@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collected, and copied. See transfer.h.
+#include "engine/runtime/transfer.h"
+
+#include <stdlib.h>
+
+#include "engine/kvcache/capsule.h"
+
+#define N_BLOCKS    2 // one is filled while the other leaves
+#define MIRROR_ROOM ((size_t)1 << 20)
+
+struct block {
+    void *at; // of the device
+    size_t bytes;
+    struct sl_mark left; // behind the copy that reads it
+};
+
+struct sl_transfer {
+    struct sl_device *device;
+    struct block blocks[N_BLOCKS];
+    unsigned next;
+};
+
+enum sl_status sl_transfer_create(struct sl_device *device, struct sl_transfer **transfer_out, struct sl_error *err) {
+    struct sl_transfer *transfer = calloc(1, sizeof *transfer);
+    if (transfer == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "transfer: out of memory");
+    }
+    transfer->device = device;
+    *transfer_out = transfer;
+    return SL_OK;
+}
+
+void sl_transfer_destroy(struct sl_transfer **transfer_inout) {
+    struct sl_transfer *transfer = *transfer_inout;
+    if (transfer != NULL) {
+        for (int i = 0; i < N_BLOCKS; i++) {
+            sl_device_free(transfer->device, SL_MEMORY_DEVICE, transfer->blocks[i].at);
+        }
+        free(transfer);
+        *transfer_inout = NULL;
+    }
+}
+
+// --- pieces ----------------------------------------------------------------------------------------------------------
+
+struct pieces {
+    struct sl_piece *at; // [room]
+    uint32_t n, room;
+};
+
+static enum sl_status add_piece(void *arg, const struct sl_capsule_piece *piece) {
+    struct pieces *pieces = arg;
+    if (pieces->n == pieces->room) {
+        uint32_t room = pieces->room > 0 ? 2 * pieces->room : 64;
+        struct sl_piece *at = realloc(pieces->at, room * sizeof *at);
+        if (at == NULL) {
+            return SL_ERR_EXHAUSTED;
+        }
+        pieces->at = at;
+        pieces->room = room;
+    }
+    pieces->at[pieces->n++] = (struct sl_piece){piece->data, piece->bytes};
+    return SL_OK;
+}
+
+// --- down ------------------------------------------------------------------------------------------------------------
+
+// The block that is filled next: nobody reads it any more where the compute stream goes on.
+static enum sl_status next_block(struct sl_transfer *transfer, struct sl_stream *compute, size_t bytes,
+                                 struct block **block_out, struct sl_error *err) {
+    struct block *block = &transfer->blocks[transfer->next++ % N_BLOCKS];
+    *block_out = block;
+    if (bytes <= block->bytes) {
+        if (block->left.stream != NULL) {
+            sl_stream_after(compute, &block->left);
+        }
+        return SL_OK;
+    }
+    sl_device_free(transfer->device, SL_MEMORY_DEVICE, block->at); // behind everything that is queued
+    *block = (struct block){.at = sl_device_alloc(transfer->device, SL_MEMORY_DEVICE, bytes), .bytes = bytes};
+    if (block->at == NULL) {
+        block->bytes = 0;
+        return sl_fail(err, SL_ERR_EXHAUSTED, "the device has no room for %zu bytes of a layer on its way out", bytes);
+    }
+    return SL_OK;
+}
+
+static enum sl_status collect_and_copy(const struct sl_runtime *r, const struct sl_piece *pieces, uint32_t n,
+                                       size_t bytes, void *to, struct sl_mark *done_out, struct sl_error *err) {
+    struct sl_stream *out = sl_device_stream(r->device, SL_STREAM_OUT);
+    struct block *block;
+    enum sl_status status = next_block(r->transfer, r->stream, bytes, &block, err);
+    if (status == SL_OK) {
+        r->ops->collect(r->stream, pieces, n, block->at);
+        struct sl_mark collected = sl_stream_mark(r->stream);
+        sl_stream_after(out, &collected);
+        sl_stream_copy(out, to, block->at, bytes);
+        *done_out = block->left = sl_stream_mark(out);
+    }
+    return status;
+}
+
+enum sl_status sl_transfer_pieces_out(const struct sl_runtime *r, const struct sl_piece *pieces, uint32_t n,
+                                      size_t bytes, void *to, struct sl_mark *done_out, struct sl_error *err) {
+    *done_out = (struct sl_mark){0};
+    if (bytes == 0) {
+        return SL_OK;
+    }
+    if (r->device->ops->one_memory) {
+        r->ops->collect(r->stream, pieces, n, to);
+        return SL_OK;
+    }
+    sl_stream_hold(r->stream);
+    enum sl_status status = collect_and_copy(r, pieces, n, bytes, to, done_out, err);
+    return sl_stream_let_go_after(r->stream, status, err);
+}
+
+// Of [at, at + bytes), behind what wrote it.
+static enum sl_status digest(const struct sl_runtime *r, const char *at, size_t bytes, uint32_t piece_bytes,
+                             uint64_t *digests_out, struct sl_error *err) {
+    size_t n = (bytes + piece_bytes - 1) / piece_bytes;
+    uint32_t last_bytes = (uint32_t)(bytes - (n - 1) * piece_bytes);
+    struct sl_digest_piece *pieces = malloc(n * sizeof *pieces);
+    if (pieces == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "transfer: out of memory");
+    }
+    for (size_t i = 0; i < n; i++) {
+        pieces[i] = (struct sl_digest_piece){at + i * piece_bytes, i + 1 < n ? &piece_bytes : &last_bytes, 1};
+    }
+    r->ops->digest(r->stream, pieces, (uint32_t)n, digests_out);
+    free(pieces);
+    return SL_OK;
+}
+
+enum sl_status sl_transfer_layer_digested(const struct sl_runtime *r, const struct sl_session *session, int layer,
+                                          uint32_t piece_bytes, void *to, uint64_t *digests_out,
+                                          struct sl_mark *done_out, struct sl_error *err) {
+    struct pieces pieces = {0};
+    size_t bytes = sl_capsule_layer_bytes(session, layer);
+    *done_out = (struct sl_mark){0};
+    enum sl_status status = sl_capsule_layer_pieces(session, layer, 0, SIZE_MAX, add_piece, &pieces);
+    if (status != SL_OK) {
+        sl_fail(err, status, "transfer: out of memory");
+    } else if (bytes > 0) {
+        sl_stream_hold(r->stream);
+        r->ops->collect(r->stream, pieces.at, pieces.n, to);
+        status = digest(r, to, bytes, piece_bytes, digests_out, err);
+        *done_out = sl_stream_mark(r->stream);
+        status = sl_stream_let_go_after(r->stream, status, err);
+    }
+    free(pieces.at);
+    return status;
+}
+
+struct sl_mark sl_transfer_out(const struct sl_runtime *r, void *to, const void *from, size_t bytes) {
+    struct sl_stream *out = sl_device_stream(r->device, SL_STREAM_OUT);
+    struct sl_mark before = sl_stream_mark(r->stream);
+    sl_stream_after(out, &before);
+    sl_stream_copy(out, to, from, bytes);
+    return sl_stream_mark(out);
+}
+
+enum sl_status sl_transfer_layer_out(const struct sl_runtime *r, const struct sl_session *session, int layer, void *to,
+                                     struct sl_mark *done_out, struct sl_error *err) {
+    struct pieces pieces = {0};
+    enum sl_status status = sl_capsule_layer_pieces(session, layer, 0, SIZE_MAX, add_piece, &pieces);
+    if (status == SL_OK) {
+        size_t bytes = sl_capsule_layer_bytes(session, layer);
+        status = sl_transfer_pieces_out(r, pieces.at, pieces.n, bytes, to, done_out, err);
+    } else {
+        sl_fail(err, status, "transfer: out of memory");
+    }
+    free(pieces.at);
+    return status;
+}
+
+enum sl_status sl_transfer_body_out(const struct sl_runtime *r, const struct sl_session *session, void *to,
+                                    struct sl_error *err) {
+    struct sl_mark done = {0}, last = {0};
+    enum sl_status status = SL_OK;
+    for (int layer = 0; status == SL_OK && layer < session->geometry.n_layers; layer++) {
+        status = sl_transfer_layer_out(r, session, layer, to, &done, err);
+        last = done.stream != NULL ? done : last;
+        to = (char *)to + sl_capsule_layer_bytes(session, layer);
+    }
+    enum sl_status waited =
+        sl_mark_wait(&last, status == SL_OK ? err : NULL); // `to` is the caller's again, in any case
+    return status == SL_OK ? waited : status;
+}
+
+// --- up --------------------------------------------------------------------------------------------------------------
+
+// The stream, behind what is queued: what had the memory before may be at work in it.
+static struct sl_stream *way_in(const struct sl_runtime *r) {
+    struct sl_stream *in = sl_device_stream(r->device, SL_STREAM_IN);
+    struct sl_mark before = sl_stream_mark(r->stream);
+    sl_stream_after(in, &before);
+    return in;
+}
+
+enum sl_status sl_transfer_in(const struct sl_runtime *r, void *to, const void *from, size_t bytes,
+                              struct sl_error *err) {
+    struct sl_stream *in = way_in(r);
+    sl_stream_copy(in, to, from, bytes);
+    return sl_stream_wait(in, err);
+}
+
+static void copy_piece(void *in, void *to, const void *from, size_t bytes) {
+    sl_stream_copy(in, to, from, bytes);
+}
+
+enum sl_status sl_transfer_session_in(const struct sl_runtime *r, struct sl_session *session, struct sl_arena *arena,
+                                      void **staged_out, struct sl_mark *done_out, struct sl_error *err) {
+    struct sl_stream *in = way_in(r);
+    enum sl_status status = sl_session_move(session, arena, copy_piece, in, staged_out);
+    if (status != SL_OK) {
+        return sl_fail(err, status, "the arena has no room for a capsule of %zu bytes; retry in 500 ms",
+                       session->adopted.bytes);
+    }
+    *done_out = sl_stream_mark(in);
+    return SL_OK;
+}
+
+// --- for the host to read ----------------------------------------------------------------------------------------------
+
+static enum sl_status copy_session(const struct sl_runtime *r, const struct sl_session *session,
+                                   struct sl_mirror *mirror, struct sl_error *err) {
+    struct sl_capsule_bytes capsule = {.body_bytes = sl_capsule_body_bytes(session)};
+    struct sl_capsule_id id = {0};
+    capsule.body = sl_arena_alloc(mirror->arena, capsule.body_bytes);
+    bool any = capsule.body_bytes > 0; // nothing cannot be pinned
+    enum sl_status status = any ? sl_device_share(r->device, capsule.body, capsule.body_bytes, err) : SL_OK;
+    if (status == SL_OK && any) {
+        status = sl_transfer_body_out(r, session, capsule.body, err);
+        sl_device_unshare(r->device, capsule.body);
+    }
+    if (status == SL_OK) {
+        status = sl_capsule_write_header(session, &id, &capsule.header, &capsule.header_bytes, err);
+    }
+    if (status != SL_OK) {
+        sl_capsule_bytes_free(&capsule, mirror->arena);
+        return status;
+    }
+    return sl_capsule_adopt(&capsule, mirror->arena, &session->geometry, &id, 1, &mirror->copy, err);
+}
+
+enum sl_status sl_mirror_open(const struct sl_runtime *r, const struct sl_session *session,
+                              struct sl_mirror *mirror_out, struct sl_error *err) {
+    *mirror_out = (struct sl_mirror){.session = session};
+    if (r->device->ops->one_memory) {
+        return SL_OK;
+    }
+    size_t bytes = sl_capsule_body_bytes(session);
+    enum sl_status status = sl_arena_create_mapped(2 * bytes + MIRROR_ROOM, &mirror_out->arena, err);
+    if (status == SL_OK) {
+        status = copy_session(r, session, mirror_out, err);
+    }
+    mirror_out->session = mirror_out->copy;
+    if (status != SL_OK) {
+        sl_mirror_close(mirror_out);
+    }
+    return status;
+}
+
+void sl_mirror_close(struct sl_mirror *mirror) {
+    sl_session_destroy(&mirror->copy);
+    sl_arena_destroy(&mirror->arena);
+    *mirror = (struct sl_mirror){0};
+}

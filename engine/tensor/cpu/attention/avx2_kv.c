@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: attention over pages with AVX2. The formulas are those of ref_kv.c.
+ *
+ * Design: a block of query vectors (kv_blocks.h) is scaled (and rotated) once into scratch and goes through the pages of
+ *         a split: a page is turned into f32 tiles (avx2_kv.h) once and used for all of them. Scores and weighted
+ *         values are then the same kernel, chain(): A times strips.
+ *
+ *         Bits: a score is one chain of fused multiply-adds over the channels in order, an output channel one chain
+ *         over the slots in order, whatever the page's format. Neither depends on how many vectors or columns a kernel
+ *         works on together, so blocking never shows in a result.
+ */
+#include "engine/tensor/cpu/attention/avx2_kv.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "engine/tensor/cpu/attention/fills.h"
+
+#define BLOCK    96 // query vectors: a multiple of ROWS; their scratch stays in the second-level cache
+#define ROWS     6  // of A in one kernel: 6 by 16 sums, 2 loads and a broadcast take 15 of 16 registers
+#define MAX_WIDE ((SL_MAX_HEAD_DIM + SL_STRIP - 1) / SL_STRIP * SL_STRIP)
+
+// --- the kernel ------------------------------------------------------------------------------------------------------
+
+// n_rows by n_strips strips, both constants at every call, of the strips from b and the columns from c on.
+static inline __attribute__((always_inline)) void chain(const struct sl_avx2_product *p, const float *a, const float *b,
+                                                        float *c, const float *factor, size_t begin, size_t end,
+                                                        int n_rows, int n_strips) {
+    __m256 sum[ROWS][2 * SL_PAGE_STRIPS];
+    SL_UNROLL
+    for (int v = 0; v < n_rows; v++) {
+        SL_UNROLL
+        for (int x = 0; x < 2 * n_strips; x++) {
+            sum[v][x] = factor == NULL ? _mm256_setzero_ps()
+                                       : _mm256_mul_ps(_mm256_load_ps(c + (size_t)v * p->c_stride + 8 * x),
+                                                       _mm256_broadcast_ss(factor + v));
+        }
+    }
+    size_t strip = p->strip_rows * SL_STRIP, a_stride = p->a_stride;
+    b += begin * SL_STRIP;
+    for (size_t e = begin; e < end; e++, b += SL_STRIP) {
+        SL_UNROLL
+        for (int s = 0; s < n_strips; s++) {
+            __m256 b0 = _mm256_load_ps(b + (size_t)s * strip), b1 = _mm256_load_ps(b + (size_t)s * strip + 8);
+            SL_UNROLL
+            for (int v = 0; v < n_rows; v++) {
+                __m256 w = _mm256_broadcast_ss(a + (size_t)v * a_stride + e);
+                sum[v][2 * s] = _mm256_fmadd_ps(w, b0, sum[v][2 * s]);
+                sum[v][2 * s + 1] = _mm256_fmadd_ps(w, b1, sum[v][2 * s + 1]);
+            }
+        }
+    }
+    SL_UNROLL
+    for (int v = 0; v < n_rows; v++) {
+        SL_UNROLL
+        for (int x = 0; x < 2 * n_strips; x++) {
+            _mm256_store_ps(c + (size_t)v * p->c_stride + 8 * x, sum[v][x]);
+        }
+    }
+}
+
+// Few rows take several strips at a time: a lone chain would wait for itself.
+static void multiply_rows(const struct sl_avx2_product *p, int row, int n_rows, int n_strips, size_t begin,
+                          size_t end) {
+    const float *a = p->a + (size_t)row * p->a_stride, *b = p->b;
+    const float *factor = p->factor == NULL ? NULL : p->factor + row;
+    float *c = p->c + (size_t)row * p->c_stride;
+    int wide = n_rows == 1 ? 4 : n_rows == 2 ? 2 : 1;
+    for (int s = 0; s < n_strips;) {
+        int n = s + wide <= n_strips ? wide : 1;
+        switch (n_rows * 8 + n) { // every case is a kernel of its own
+        case 1 * 8 + 4:
+            chain(p, a, b, c, factor, begin, end, 1, 4);
+            break;
+        case 1 * 8 + 1:
+            chain(p, a, b, c, factor, begin, end, 1, 1);
+            break;
+        case 2 * 8 + 2:
+            chain(p, a, b, c, factor, begin, end, 2, 2);
+            break;
+        case 2 * 8 + 1:
+            chain(p, a, b, c, factor, begin, end, 2, 1);
+            break;
+        case 3 * 8 + 1:
+            chain(p, a, b, c, factor, begin, end, 3, 1);
+            break;
+        case 4 * 8 + 1:
+            chain(p, a, b, c, factor, begin, end, 4, 1);
+            break;
+        case 5 * 8 + 1:
+            chain(p, a, b, c, factor, begin, end, 5, 1);
+            break;
+        default:
+            chain(p, a, b, c, factor, begin, end, 6, 1);
+            break;
+        }
+        s += n;
+        b += (size_t)n * p->strip_rows * SL_STRIP;
+        c += n * SL_STRIP;
+    }
+}
+
+// Strip by strip, so that one stays in the first-level cache while the rows go by.
+void sl_avx2_multiply(const struct sl_avx2_product *p, int row_begin, int row_end, int n_strips, size_t begin,
+                      size_t end) {
+    if (row_end - row_begin <= ROWS) {
+        multiply_rows(p, row_begin, row_end - row_begin, n_strips, begin, end);
+        return;
+    }
+    for (int s = 0; s < n_strips; s++) {
+        struct sl_avx2_product one = *p;
+        one.b += (size_t)s * p->strip_rows * SL_STRIP;
+        one.c += s * SL_STRIP;
+        for (int v = row_begin; v < row_end; v += ROWS) {
+            multiply_rows(&one, v, v + ROWS < row_end ? ROWS : row_end - v, 1, begin, end);
+        }
+    }
+}
+
+// --- a call ----------------------------------------------------------------------------------------------------------
+
+void sl_avx2_load_queries(const struct sl_avx2_call *call, int head, int64_t begin, int n,
+                          struct sl_page_angles *of_page, float *q) {
+    int d = call->args.head_dim, n_heads;
+    for (int v = 0; v < n; v += n_heads, q += (size_t)n_heads * (size_t)d) { // up to the last query head of the row
+        int64_t row = (begin + v) / call->group, left = call->group - (begin + v) % call->group;
+        n_heads = left < n - v ? (int)left : n - v;
+        const float *from = call->args.q + row * sl_attend_q_stride(&call->args) +
+                            (size_t)(head * call->group + (begin + v) % call->group) * (size_t)d;
+        if (call->angles != NULL) {
+            int64_t slot = (int64_t)call->args.heads.kv[head].n_slots - call->args.m + row;
+            sl_avx2_rotate_queries(call->angles, of_page, slot, from, n_heads, q);
+            from = q;
+        }
+        for (int i = 0; i < n_heads * d; i += 8) {
+            _mm256_storeu_ps(q + i, _mm256_mul_ps(_mm256_loadu_ps(from + i), _mm256_set1_ps(call->args.scale)));
+        }
+    }
+}
+
+void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_page_angles *of_page,
+                       float *tile) {
+    const struct sl_kv *kv = &call->args.heads.kv[head];
+    sl_avx2_fill_keys(sl_kv_page_layout(kv, page), kv->pages[page], tile);
+    if (call->angles != NULL) {
+        sl_avx2_rotate_keys(call->angles, of_page, page, tile);
+    }
+}
+
+// --- attend ----------------------------------------------------------------------------------------------------------
+
+// What one block works in.
+struct scratch {
+    _Alignas(64) float q[BLOCK * SL_MAX_HEAD_DIM]; // [n_vectors][d]
+    float k[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];      // K^T tile
+    float v[SL_PAGE_SLOTS * MAX_WIDE];             // V tile
+    float scores[BLOCK * SL_PAGE_SLOTS];           // [n_vectors][SL_PAGE_SLOTS], then the weights
+    float out[BLOCK * MAX_WIDE];                   // [n_vectors][d in whole strips]
+    float factors[BLOCK];                          // c of sl_avx2_softmax_add()
+    struct sl_page_angles of_page;
+    struct sl_avx2_softmax states[BLOCK];
+};
+
+// One page for the vectors of a block. Slots that a vector does not see have weight 0, which leaves its sums as they are.
+static void attend_page(const struct sl_avx2_call *call, const struct sl_kv_block *b, uint32_t page,
+                        struct scratch *s) {
+    const struct sl_kv *kv = &b->args->heads.kv[b->head];
+    int d = b->args->head_dim, n_strips = sl_avx2_n_strips(d), begin, end;
+    int n_page = sl_kv_block_clip(b, page, &begin, &end);
+    if (n_page == 0) {
+        return;
+    }
+    sl_avx2_load_keys(call, b->head, page, &s->of_page, s->k);
+    sl_avx2_fill_values(sl_kv_page_layout(kv, page), kv->pages[page], n_page, s->v);
+    const struct sl_avx2_product qk = {s->q, (size_t)d, s->k, (size_t)d, s->scores, SL_PAGE_SLOTS, NULL};
+    sl_avx2_multiply(&qk, begin, end, (n_page + SL_STRIP - 1) / SL_STRIP, 0, (size_t)d);
+    for (int v = begin; v < end; v++) {
+        float *scores = s->scores + (size_t)v * SL_PAGE_SLOTS;
+        sl_avx2_mask(scores, sl_slots_in_page(b->first[v], b->end[v], page));
+        s->factors[v] = sl_avx2_softmax_add(&s->states[v], scores);
+    }
+    const struct sl_avx2_product pv = {
+        s->scores, SL_PAGE_SLOTS, s->v, SL_PAGE_SLOTS, s->out, (size_t)n_strips * SL_STRIP, s->factors};
+    sl_avx2_multiply(&pv, begin, end, n_strips, 0, (size_t)n_page);
+}
+
+static void attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
+                         const struct sl_kv_partial *partial) {
+    size_t d = (size_t)b->args->head_dim, wide = (size_t)sl_avx2_n_strips((int)d) * SL_STRIP;
+    const struct sl_avx2_call call = {.args = *b->args, .angles = b->angles, .group = b->group};
+    struct scratch s;
+    s.of_page.page = -1;
+    sl_avx2_load_queries(&call, b->head, b->begin, b->n, &s.of_page, s.q);
+    memset(s.out, 0, (size_t)b->n * wide * sizeof *s.out);
+    for (int v = 0; v < b->n; v++) {
+        s.states[v] = (struct sl_avx2_softmax){-INFINITY, 0.0f};
+    }
+    for (uint32_t page = page_begin; page < page_end; page++) {
+        attend_page(&call, b, page, &s);
+    }
+    for (int v = 0; v < b->n; v++) {
+        memcpy(partial->out + (size_t)v * d, s.out + (size_t)v * wide, d * sizeof *s.out);
+        partial->max[v] = s.states[v].max;
+        partial->sum[v] = s.states[v].sum;
+    }
+}
+
+// --- the entries -----------------------------------------------------------------------------------------------------
+
+void sl_avx2_call_init(struct sl_avx2_call *call, const struct sl_attend *args, struct sl_slot_angles *angles) {
+    int group = args->n_heads / args->heads.n;
+    *call = (struct sl_avx2_call){.args = *args, .group = group};
+    if (args->rope != NULL) {
+        sl_slot_angles_init(angles, args->rope);
+        call->angles = angles;
+    }
+}
+
+static const struct sl_kv_kernel attention = {attend_block, BLOCK};
+
+static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
+    sl_kv_attend(stream, calls, n_calls, &attention);
+}
+
+static void attend_before(struct sl_stream *stream, const struct sl_attend *args,
+                          const struct sl_softmax *before_inout) {
+    sl_kv_attend_before(stream, args, before_inout, &attention);
+}
+
+void sl_avx2_kv_fill(struct sl_ops *ops) {
+    ops->append = sl_avx2_append;
+    ops->attend = attend;
+    ops->attend_before = attend_before;
+}

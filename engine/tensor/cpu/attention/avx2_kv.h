@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what the AVX2 files about KV pages share. Include only from files compiled for AVX2, FMA and F16C.
+ *
+ * Vocabulary: strip  SL_STRIP columns of a tile, row after row without gaps: what the kernel of avx2_kv.c reads
+ *             tile   a page's K or V in f32 as strips: K^T is SL_PAGE_SLOTS columns (tokens) of d rows (channels),
+ *                    V is d columns (channels), rounded up to whole strips, of SL_PAGE_SLOTS rows (tokens)
+ */
+#pragma once
+
+#include "engine/tensor/cpu/attention/kv_blocks.h"
+#include "engine/tensor/cpu/simd/avx2_math.h"
+
+#define SL_STRIP       16 // columns: two registers
+#define SL_PAGE_STRIPS (SL_PAGE_SLOTS / SL_STRIP)
+
+static inline int sl_avx2_n_strips(int head_dim) {
+    return (head_dim + SL_STRIP - 1) / SL_STRIP;
+}
+
+// tile[SL_PAGE_STRIPS][d][SL_STRIP] = K^T of all the page's slots: those that were never written hold what they hold.
+void sl_avx2_fill_keys(const struct sl_page_layout *layout, const void *page, float *tile);
+
+// tile[sl_avx2_n_strips(d)][SL_PAGE_SLOTS][SL_STRIP] = V of the page's first n slots; columns beyond d are 0.
+void sl_avx2_fill_values(const struct sl_page_layout *layout, const void *page, int n, float *tile);
+
+// out[n_rows][d] = in[n_rows][d] rotated by one slot
+void sl_avx2_rotate_queries(const struct sl_slot_angles *angles, struct sl_page_angles *of_page, int64_t slot,
+                            const float *in, int n_rows, float *out);
+void sl_avx2_rotate_keys(const struct sl_slot_angles *angles, struct sl_page_angles *of_page, int64_t page,
+                         float *tile);
+
+// --- products (avx2_kv.c) --------------------------------------------------------------------------------------------
+
+// C[v][x] = factor[v] C[v][x] + sum_e A[v][e] B[e][x], e ascending; without factor C is only written.
+struct sl_avx2_product {
+    const float *a; // [n_rows][a_stride]
+    size_t a_stride;
+    const float *b; // strips of strip_rows rows, begin_e .. end_e of which are used
+    size_t strip_rows;
+    float *c; // [n_rows][c_stride]
+    size_t c_stride;
+    const float *factor; // [n_rows] or NULL
+};
+
+// Rows [row_begin, row_end) of C, the first n_strips strips, over e in [begin, end).
+void sl_avx2_multiply(const struct sl_avx2_product *p, int row_begin, int row_end, int n_strips, size_t begin,
+                      size_t end);
+
+// --- a call of an operation on attention (avx2_kv.c) -----------------------------------------------------------------
+
+// The query vectors of a KV head: (row, query head) pairs, row by row.
+struct sl_avx2_call {
+    struct sl_attend args;
+    const struct sl_slot_angles *angles; // NULL: keys are rotated already
+    int group;                           // query heads a KV head
+};
+
+// `angles` is the caller's memory for call->angles, filled when args->rope is set.
+void sl_avx2_call_init(struct sl_avx2_call *call, const struct sl_attend *args, struct sl_slot_angles *angles);
+
+// q[n][d] = query vectors [begin, begin + n) of a KV head, scaled and rotated.
+void sl_avx2_load_queries(const struct sl_avx2_call *call, int head, int64_t begin, int n,
+                          struct sl_page_angles *of_page, float *q);
+
+// The K^T tile of a page of a KV head, rotated.
+void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_page_angles *of_page,
+                       float *tile);
+
+// --- entries of the table in other files -----------------------------------------------------------------------------
+
+void sl_avx2_append(struct sl_stream *stream, const struct sl_attend *calls, int n_calls);
+
+/*
+ * Statistics with scores that a tier of its own computes: what is made of queries and keys is opaque to the others, if it
+ * fits into as many floats as there are numbers.
+ */
+#define SL_STATS_BLOCK 96 // query vectors at a time: a multiple of the kernels' rows
+struct sl_avx2_scorer {
+    // of n <= SL_STATS_BLOCK vectors, as sl_avx2_load_queries()
+    void (*load_queries)(const struct sl_avx2_call *call, int head, int64_t begin, int n,
+                         struct sl_page_angles *of_page, float *q);
+    // of a page, as sl_avx2_load_keys()
+    void (*load_keys)(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_page_angles *of_page,
+                      float *tile);
+    // scores[SL_STATS_BLOCK][SL_PAGE_SLOTS] of the vectors [v_begin, v_end) and the first n_slots slots; more of them may
+    // be written
+    void (*score)(const float *q, const float *tile, size_t d, int v_begin, int v_end, int n_slots, float *scores);
+};
+void sl_avx2_fold_by(const struct sl_avx2_scorer *by, struct sl_stream *stream, const struct sl_attend *args,
+                     int first_row, const struct sl_fold *what);
+void sl_avx2_window_sums_by(const struct sl_avx2_scorer *by, struct sl_stream *stream, const struct sl_attend *args,
+                            int first_row, struct sl_vectors sums_out);
+
+// --- small things ----------------------------------------------------------------------------------------------------
+
+/*
+ * exp of what is at most a little above 0; 0 under -86.98, NaN stays. As sl_avx2_exp() does it, in fewer instructions:
+ * 1.5 * 2^23 + 127 is added to round x / ln 2 to an integer n, and leaves n + 127, an exponent, in the low bits; and
+ * 1 + f + c2 f^2 + .. + c5 f^5 is fitted (least largest relative error, 1.05e-7) where Taylor needs one power more.
+ */
+static inline __m256 sl_avx2_exp_weight(__m256 x) {
+    const __m256 shift = _mm256_set1_ps(12583039.0f);
+    __m256 t = _mm256_fmadd_ps(x, _mm256_set1_ps(1.44269504f), shift), n = _mm256_sub_ps(t, shift);
+    __m256 f = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693359375f), x);
+    f = _mm256_fnmadd_ps(n, _mm256_set1_ps(-2.12194440e-4f), f);
+    __m256 p = _mm256_set1_ps(0.00831252019f);
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.0418901569f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.166671146f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.499992315f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
+    __m256 power = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(t), 23));
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-86.98f), _CMP_LT_OQ), _mm256_mul_ps(p, power));
+}
+
+// Minus infinity for the scores of a page that are not in the range.
+static inline void sl_avx2_mask(float *scores, struct sl_range range) {
+    for (int j = 0; j < range.begin; j++) {
+        scores[j] = -INFINITY;
+    }
+    for (int j = range.end; j < SL_PAGE_SLOTS; j++) {
+        scores[j] = -INFINITY;
+    }
+}
+
+// Largest of the 8 lanes.
+static inline float sl_avx2_max(__m256 x) {
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+
+// The running softmax of one query vector over tiles, see ref_softmax.h; what it weighs is kept elsewhere.
+struct sl_avx2_softmax {
+    float max, sum;
+};
+
+// The scores of a tile (those not seen masked) become weights exp(s - max'); returns c, by which what was summed before
+// must be scaled.
+static inline float sl_avx2_softmax_add(struct sl_avx2_softmax *s, float *scores) {
+    __m256 most = _mm256_set1_ps(s->max);
+    SL_UNROLL
+    for (int j = 0; j < SL_PAGE_SLOTS; j += 8) {
+        most = _mm256_max_ps(most, _mm256_load_ps(scores + j));
+    }
+    float max = sl_avx2_max(most);
+    __m256 sum = _mm256_setzero_ps(), shift = _mm256_set1_ps(max);
+    SL_UNROLL
+    for (int j = 0; j < SL_PAGE_SLOTS; j += 8) {
+        __m256 p = sl_avx2_exp_weight(_mm256_sub_ps(_mm256_load_ps(scores + j), shift));
+        _mm256_store_ps(scores + j, p);
+        sum = _mm256_add_ps(sum, p);
+    }
+    float c = s->max == max ? 1.0f : _mm256_cvtss_f32(sl_avx2_exp_weight(_mm256_set1_ps(s->max - max)));
+    s->max = max;
+    s->sum = s->sum * c + sl_avx2_sum(sum);
+    return c;
+}

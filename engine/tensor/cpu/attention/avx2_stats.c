@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: column statistics of attention with AVX2: fold, window_sums. The formulas are those of ref_stats.c.
+ *
+ * Design: a task takes a run of pages of one KV head. Their K^T tiles are made once and kept while all rows go by in
+ *         order, a block of whole rows (all query heads of the KV head) at a time: scores of the block by the kernel of
+ *         attention, then exp(score - lse) and whatever is added up, strip by strip, with the sums in registers. So
+ *         beyond the scores, a square or a comparison costs an instruction or two per row and eight slots.
+ *
+ *         The mean over the G query heads is left undone until the end: a = G abar, a > G / v_r, and the state gets
+ *         sum a / G and sum a^2 / G^2.
+ *
+ * Invariants: a statistic is one chain of additions over the rows in order, whatever the blocks, the team and the other
+ *         statistics; the state is added to once.
+ */
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/tensor/cpu/attention/avx2_kv.h"
+#include "engine/tensor/cpu/attention/fills.h"
+#include "engine/tensor/cpu/attention/heads.h"
+#include "engine/tensor/cpu/attention/ref_kv.h"
+
+#define BLOCK SL_STATS_BLOCK
+#define RUN   4 // pages of one task; their tiles stay in the second-level cache
+
+struct stats_call {
+    struct sl_avx2_call call; // group <= BLOCK
+    const struct sl_avx2_scorer *scorer;
+    int first_row;
+    struct sl_fold what;        // of fold
+    struct sl_vectors sums_out; // of window_sums
+};
+
+enum { SUM, SQUARE, ABOVE, N_STATS };
+
+// What one task works in.
+struct scratch {
+    _Alignas(64) float q[BLOCK * SL_MAX_HEAD_DIM];  // [n_vectors][d]
+    float k[RUN * SL_PAGE_SLOTS * SL_MAX_HEAD_DIM]; // the tiles of the pages, one behind the other
+    float scores[BLOCK * SL_PAGE_SLOTS];            // [n_vectors][SL_PAGE_SLOTS]
+    float lse[BLOCK];                               // of the vectors
+    float even[BLOCK];                              // of the rows: G / v_r, infinite where v_r is 1
+    uint32_t first[BLOCK], end[BLOCK];              // slots that the rows see
+    float stats[RUN][N_STATS][SL_PAGE_SLOTS];       // of fold
+    struct sl_page_angles of_keys, of_queries;
+};
+
+// Rows [begin, begin + n_rows) of the call.
+struct block {
+    int begin, n_rows;
+};
+
+// --- a block of rows -------------------------------------------------------------------------------------------------
+
+// The first row that sees a slot of the page.
+static int first_to_see(const struct sl_attend *args, const struct sl_kv *kv, uint32_t page) {
+    int64_t row = (int64_t)page * SL_PAGE_SLOTS - ((int64_t)kv->n_slots - args->m);
+    return row > 0 ? (int)row : 0;
+}
+
+// No row sees anything before the page: the first row's window begins first.
+static bool is_before_windows(const struct stats_call *stats, const struct sl_kv *kv, uint32_t page) {
+    const struct sl_attend *args = &stats->call.args;
+    return stats->first_row >= args->m || page * SL_PAGE_SLOTS <= sl_attend_first(args, kv, stats->first_row);
+}
+
+static void load_block(const struct stats_call *stats, int head, struct block block, struct scratch *s) {
+    const struct sl_avx2_call *call = &stats->call;
+    const struct sl_attend *args = &call->args;
+    int group = call->group;
+    stats->scorer->load_queries(call, head, (int64_t)block.begin * group, block.n_rows * group, &s->of_queries, s->q);
+    for (int r = 0; r < block.n_rows; r++) {
+        size_t row = (size_t)block.begin + (size_t)r;
+        s->first[r] = sl_attend_first(args, &args->heads.kv[head], (int)row);
+        s->end[r] = args->heads.kv[head].n_slots - (uint32_t)args->m + (uint32_t)row + 1;
+        uint32_t visible = s->end[r] - s->first[r];
+        // one slot has the mean, whatever rounding says
+        s->even[r] = visible > 1 ? (float)group / (float)visible : INFINITY;
+        for (int g = 0; g < group; g++) {
+            s->lse[r * group + g] = args->lse[(size_t)(head * group + g) * (size_t)args->m + row];
+        }
+    }
+}
+
+// Scores of a block and the tile's page, minus infinity where a row does not see the slot, for the rows that are
+// returned: those that see any; the scores of the others are left alone.
+static struct sl_range score_block(const struct stats_call *stats, struct block block, uint32_t page, const float *tile,
+                                   struct scratch *s) {
+    struct sl_range rows = {0, block.n_rows};
+    int group = stats->call.group;
+    while (rows.begin < rows.end && s->end[rows.begin] <= page * SL_PAGE_SLOTS) {
+        rows.begin++;
+    }
+    while (rows.begin < rows.end && s->first[rows.end - 1] >= (page + 1) * SL_PAGE_SLOTS) {
+        rows.end--;
+    }
+    if (rows.begin == rows.end) {
+        return rows;
+    }
+    int n_page = sl_slots_in_page(0, s->end[rows.end - 1], page).end; // the last row sees the most
+    stats->scorer->score(s->q, tile, (size_t)stats->call.args.head_dim, rows.begin * group, rows.end * group, n_page,
+                         s->scores);
+    for (int r = rows.begin; r < rows.end; r++) {
+        struct sl_range seen = sl_slots_in_page(s->first[r], s->end[r], page);
+        for (int g = 0; seen.end - seen.begin < SL_PAGE_SLOTS && g < group; g++) {
+            sl_avx2_mask(s->scores + (size_t)(r * group + g) * SL_PAGE_SLOTS, seen);
+        }
+    }
+    return rows;
+}
+
+static inline __m256 weight(const float *scores, const float *lse) {
+    return sl_avx2_exp_weight(_mm256_sub_ps(_mm256_load_ps(scores), _mm256_broadcast_ss(lse)));
+}
+
+// --- fold ------------------------------------------------------------------------------------------------------------
+
+// Rows of a block into the statistics of the page's slots. square and above are constants at every call.
+static inline __attribute__((always_inline)) void add_rows(const struct scratch *s, struct sl_range rows, int group,
+                                                           bool square, bool above,
+                                                           float stats[N_STATS][SL_PAGE_SLOTS]) {
+    for (int x = 0; x < SL_PAGE_SLOTS; x += SL_STRIP) {
+        __m256 sums[2], squares[2], counts[2];
+        SL_UNROLL
+        for (int i = 0; i < 2; i++) {
+            sums[i] = _mm256_load_ps(stats[SUM] + x + 8 * i);
+            squares[i] = _mm256_load_ps(stats[SQUARE] + x + 8 * i);
+            counts[i] = _mm256_load_ps(stats[ABOVE] + x + 8 * i);
+        }
+        const float *lse = s->lse + (size_t)rows.begin * (size_t)group;
+        const float *scores = s->scores + (size_t)rows.begin * (size_t)group * SL_PAGE_SLOTS + x;
+        for (int r = rows.begin; r < rows.end; r++) {
+            __m256 a[2] = {weight(scores, lse), weight(scores + 8, lse)};
+            lse++;
+            scores += SL_PAGE_SLOTS;
+            for (int g = 1; g < group; g++, lse++, scores += SL_PAGE_SLOTS) {
+                a[0] = _mm256_add_ps(a[0], weight(scores, lse));
+                a[1] = _mm256_add_ps(a[1], weight(scores + 8, lse));
+            }
+            SL_UNROLL
+            for (int i = 0; i < 2; i++) {
+                sums[i] = _mm256_add_ps(sums[i], a[i]);
+                if (square) {
+                    squares[i] = _mm256_fmadd_ps(a[i], a[i], squares[i]);
+                }
+                if (above) {
+                    __m256 is_above = _mm256_cmp_ps(a[i], _mm256_broadcast_ss(s->even + r), _CMP_GT_OQ);
+                    counts[i] = _mm256_add_ps(counts[i], _mm256_and_ps(is_above, _mm256_set1_ps(1.0f)));
+                }
+            }
+        }
+        SL_UNROLL
+        for (int i = 0; i < 2; i++) {
+            _mm256_store_ps(stats[SUM] + x + 8 * i, sums[i]);
+            _mm256_store_ps(stats[SQUARE] + x + 8 * i, squares[i]);
+            _mm256_store_ps(stats[ABOVE] + x + 8 * i, counts[i]);
+        }
+    }
+}
+
+static void fold_block(const struct scratch *s, struct sl_range rows, int group, const struct sl_fold *what,
+                       float stats[N_STATS][SL_PAGE_SLOTS]) {
+    switch ((what->square >= 0) * 2 + (what->above >= 0)) {
+    case 0:
+        add_rows(s, rows, group, false, false, stats);
+        break;
+    case 1:
+        add_rows(s, rows, group, false, true, stats);
+        break;
+    case 2:
+        add_rows(s, rows, group, true, false, stats);
+        break;
+    default:
+        add_rows(s, rows, group, true, true, stats);
+        break;
+    }
+}
+
+static bool has_plane(const struct sl_page_layout *layout, int plane) {
+    return plane >= 0 && plane < layout->n_states; // packed pages may have dropped their state
+}
+
+static bool is_folded(const struct sl_page_layout *layout, const struct sl_fold *what) {
+    return has_plane(layout, what->sum) || has_plane(layout, what->square) || has_plane(layout, what->above);
+}
+
+static void add_to_plane(const struct sl_page_layout *layout, void *page, int plane, const float *values, float factor,
+                         int n) {
+    for (int j = 0; has_plane(layout, plane) && j < n; j++) {
+        sl_page_state(layout, page, plane)[j] += values[j] * factor;
+    }
+}
+
+static void fold_run(const struct stats_call *stats, int head, uint32_t page_begin, uint32_t page_end) {
+    const struct sl_avx2_call *call = &stats->call;
+    const struct sl_attend *args = &call->args;
+    const struct sl_kv *kv = &args->heads.kv[head];
+    size_t tile = (size_t)args->head_dim * SL_PAGE_SLOTS;
+    struct scratch s;
+    s.of_keys.page = s.of_queries.page = -1;
+    memset(s.stats, 0, sizeof s.stats);
+    if (is_before_windows(stats, kv, page_end)) {
+        return;
+    }
+    uint32_t n_folded = 0;
+    for (uint32_t page = page_begin; page < page_end; page++) {
+        if (is_folded(sl_kv_page_layout(kv, page), &stats->what)) {
+            stats->scorer->load_keys(call, head, page, &s.of_keys, s.k + (page - page_begin) * tile);
+            n_folded++;
+        }
+    }
+    if (n_folded == 0) {
+        return;
+    }
+    int block_rows = BLOCK / call->group, row = first_to_see(args, kv, page_begin);
+    for (row = row > stats->first_row ? row : stats->first_row; row < args->m; row += block_rows) {
+        struct block block = {row, args->m - row < block_rows ? args->m - row : block_rows};
+        load_block(stats, head, block, &s);
+        if (s.first[0] >= page_end * SL_PAGE_SLOTS) {
+            break; // the windows of this row and of those behind it begin after the run
+        }
+        for (uint32_t page = page_begin; page < page_end; page++) {
+            if (is_folded(sl_kv_page_layout(kv, page), &stats->what)) {
+                uint32_t i = page - page_begin;
+                struct sl_range rows = score_block(stats, block, page, s.k + i * tile, &s);
+                fold_block(&s, rows, call->group, &stats->what, s.stats[i]);
+            }
+        }
+    }
+    float mean = 1.0f / (float)call->group;
+    for (uint32_t page = page_begin; page < page_end; page++) {
+        const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
+        const float(*of_page)[SL_PAGE_SLOTS] = (const float(*)[SL_PAGE_SLOTS])s.stats[page - page_begin];
+        int n = sl_attend_visible(args, kv, args->m - 1, page).end;
+        add_to_plane(layout, kv->pages[page], stats->what.sum, of_page[SUM], mean, n);
+        add_to_plane(layout, kv->pages[page], stats->what.square, of_page[SQUARE], mean * mean, n);
+        add_to_plane(layout, kv->pages[page], stats->what.above, of_page[ABOVE], 1.0f, n);
+    }
+}
+
+// --- window sums -----------------------------------------------------------------------------------------------------
+
+// out[j] += sum over rows of query head g's weights, j < n
+static void add_head(const struct scratch *s, struct sl_range rows, int group, int g, int n, float *out) {
+    _Alignas(32) float sums[SL_PAGE_SLOTS] = {0};
+    memcpy(sums, out, (size_t)n * sizeof *out);
+    for (int x = 0; x < SL_PAGE_SLOTS; x += SL_STRIP) {
+        __m256 low = _mm256_load_ps(sums + x), high = _mm256_load_ps(sums + x + 8);
+        for (int r = rows.begin; r < rows.end; r++) {
+            const float *scores = s->scores + (size_t)(r * group + g) * SL_PAGE_SLOTS + x;
+            const float *lse = s->lse + r * group + g;
+            low = _mm256_add_ps(low, weight(scores, lse));
+            high = _mm256_add_ps(high, weight(scores + 8, lse));
+        }
+        _mm256_store_ps(sums + x, low);
+        _mm256_store_ps(sums + x + 8, high);
+    }
+    memcpy(out, sums, (size_t)n * sizeof *out);
+}
+
+static void window_run(const struct stats_call *stats, int head, uint32_t page_begin, uint32_t page_end) {
+    const struct sl_avx2_call *call = &stats->call;
+    const struct sl_attend *args = &call->args;
+    const struct sl_kv *kv = &args->heads.kv[head];
+    size_t tile = (size_t)args->head_dim * SL_PAGE_SLOTS;
+    int group = call->group, block_rows = BLOCK / group;
+    struct scratch s;
+    s.of_keys.page = s.of_queries.page = -1;
+    struct sl_vectors sums = {sl_vector(stats->sums_out, head * group), stats->sums_out.stride}; // of the KV head
+    size_t begin = (size_t)page_begin * SL_PAGE_SLOTS, end = (size_t)page_end * SL_PAGE_SLOTS;
+    for (int g = 0; g < group; g++) {
+        size_t n = (kv->n_slots < end ? kv->n_slots : end) - begin;
+        memset(sl_vector(sums, g) + begin, 0, n * sizeof *sums.at);
+    }
+    if (is_before_windows(stats, kv, page_end)) {
+        return;
+    }
+    for (uint32_t page = page_begin; page < page_end; page++) {
+        stats->scorer->load_keys(call, head, page, &s.of_keys, s.k + (page - page_begin) * tile);
+    }
+    int row = first_to_see(args, kv, page_begin);
+    for (row = row > stats->first_row ? row : stats->first_row; row < args->m; row += block_rows) {
+        struct block block = {row, args->m - row < block_rows ? args->m - row : block_rows};
+        load_block(stats, head, block, &s);
+        if (s.first[0] >= page_end * SL_PAGE_SLOTS) {
+            break; // the windows of this row and of those behind it begin after the run
+        }
+        for (uint32_t page = page_begin; page < page_end; page++) {
+            struct sl_range rows = score_block(stats, block, page, s.k + (page - page_begin) * tile, &s);
+            int n = sl_attend_visible(args, kv, args->m - 1, page).end;
+            for (int g = 0; g < group; g++) {
+                add_head(&s, rows, group, g, n, sl_vector(sums, g) + (size_t)page * SL_PAGE_SLOTS);
+            }
+        }
+    }
+}
+
+// --- the entries -----------------------------------------------------------------------------------------------------
+
+// Task: a run of pages of one KV head. The heads differ in length: a run may be beyond one's end.
+static void run_tasks(void *arg, int64_t begin, int64_t end, int member) {
+    (void)member;
+    const struct stats_call *stats = arg;
+    const struct sl_attend *args = &stats->call.args;
+    for (int64_t task = begin; task < end; task++) {
+        int head = (int)(task % args->heads.n);
+        uint32_t page = (uint32_t)(task / args->heads.n) * RUN, n_pages = sl_pages_for(args->heads.kv[head].n_slots);
+        if (page < n_pages) {
+            (stats->sums_out.at != NULL ? window_run : fold_run)(stats, head, page,
+                                                                 page + RUN < n_pages ? page + RUN : n_pages);
+        }
+    }
+}
+
+static void run(struct sl_stream *stream, struct stats_call *stats, const struct sl_attend *args) {
+    assert(args->lse != NULL && stats->first_row >= 0);
+    struct sl_slot_angles angles;
+    sl_avx2_call_init(&stats->call, args, &angles);
+    uint32_t n_pages = 0; // of the longest head
+    for (int h = 0; h < args->heads.n; h++) {
+        uint32_t n = sl_pages_for(args->heads.kv[h].n_slots);
+        n_pages = n > n_pages ? n : n_pages;
+    }
+    sl_stream_run(stream, (int64_t)((n_pages + RUN - 1) / RUN) * args->heads.n, 1, run_tasks, stats);
+}
+
+void sl_avx2_fold_by(const struct sl_avx2_scorer *by, struct sl_stream *stream, const struct sl_attend *args,
+                     int first_row, const struct sl_fold *what) {
+    if (args->n_heads / args->heads.n > BLOCK) { // a row does not fit a block
+        sl_ref_fold(stream, args, first_row, what);
+        return;
+    }
+    struct stats_call stats = {.scorer = by, .first_row = first_row, .what = *what};
+    run(stream, &stats, args);
+}
+
+void sl_avx2_window_sums_by(const struct sl_avx2_scorer *by, struct sl_stream *stream, const struct sl_attend *args,
+                            int first_row, struct sl_vectors sums_out) {
+    if (args->n_heads / args->heads.n > BLOCK) {
+        sl_ref_window_sums(stream, args, first_row, sums_out);
+        return;
+    }
+    struct stats_call stats = {.scorer = by, .first_row = first_row, .sums_out = sums_out};
+    run(stream, &stats, args);
+}
+
+static void score(const float *q, const float *tile, size_t d, int v_begin, int v_end, int n_slots, float *scores) {
+    const struct sl_avx2_product qk = {q, d, tile, d, scores, SL_PAGE_SLOTS, NULL};
+    sl_avx2_multiply(&qk, v_begin, v_end, (n_slots + SL_STRIP - 1) / SL_STRIP, 0, d);
+}
+
+static const struct sl_avx2_scorer scorer = {sl_avx2_load_queries, sl_avx2_load_keys, score};
+
+static void fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
+    sl_avx2_fold_by(&scorer, stream, args, first_row, what);
+}
+
+static void window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row,
+                        struct sl_vectors sums_out) {
+    sl_avx2_window_sums_by(&scorer, stream, args, first_row, sums_out);
+}
+
+void sl_avx2_stats_fill(struct sl_ops *ops) {
+    ops->fold = fold;
+    ops->window_sums = window_sums;
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: attention over pages with AVX-512. The formulas are those of ref_kv.c, the design that of avx2_kv.c.
+ *
+ * Design: a kernel is up to 6 vectors by 4 strips, 24 sums in registers: 4 loads and 6 broadcasts feed 24 multiply-adds,
+ *         which are what it waits for. With few vectors (a decode step) it is the memory that a step waits for: while
+ *         a page is worked on, the next one is fetched.
+ */
+#include "engine/tensor/cpu/attention/avx512_kv.h"
+
+#include <string.h>
+
+#include "engine/tensor/cpu/attention/fills.h"
+
+#define ROWS     6
+#define WIDE     4 // strips of one kernel
+#define MAX_WIDE ((SL_MAX_HEAD_DIM + SL_STRIP - 1) / SL_STRIP * SL_STRIP)
+
+// --- the kernel ------------------------------------------------------------------------------------------------------
+
+// n_rows by n_strips, both constants at every call; see sl_avx2_product.
+static inline __attribute__((always_inline)) void chain(const struct sl_avx2_product *p, const float *a, const float *b,
+                                                        float *c, const float *factor, size_t begin, size_t end,
+                                                        int n_rows, int n_strips) {
+    __m512 sum[ROWS][WIDE];
+    SL_UNROLL
+    for (int v = 0; v < n_rows; v++) {
+        SL_UNROLL
+        for (int s = 0; s < n_strips; s++) {
+            sum[v][s] = factor == NULL ? _mm512_setzero_ps()
+                                       : _mm512_mul_ps(_mm512_load_ps(c + (size_t)v * p->c_stride + SL_STRIP * s),
+                                                       _mm512_set1_ps(factor[v]));
+        }
+    }
+    size_t strip = p->strip_rows * SL_STRIP, a_stride = p->a_stride;
+    b += begin * SL_STRIP;
+    for (size_t e = begin; e < end; e++, b += SL_STRIP) {
+        __m512 x[WIDE];
+        SL_UNROLL
+        for (int s = 0; s < n_strips; s++) {
+            x[s] = _mm512_load_ps(b + (size_t)s * strip);
+        }
+        SL_UNROLL
+        for (int v = 0; v < n_rows; v++) {
+            __m512 w = _mm512_set1_ps(a[(size_t)v * a_stride + e]);
+            SL_UNROLL
+            for (int s = 0; s < n_strips; s++) {
+                sum[v][s] = _mm512_fmadd_ps(w, x[s], sum[v][s]);
+            }
+        }
+    }
+    SL_UNROLL
+    for (int v = 0; v < n_rows; v++) {
+        SL_UNROLL
+        for (int s = 0; s < n_strips; s++) {
+            _mm512_store_ps(c + (size_t)v * p->c_stride + SL_STRIP * s, sum[v][s]);
+        }
+    }
+}
+
+typedef void chain_fn(const struct sl_avx2_product *p, const float *a, const float *b, float *c, const float *factor,
+                      size_t begin, size_t end);
+
+#define CHAIN(rows, strips)                                                                                            \
+    static void chain_##rows##_##strips(const struct sl_avx2_product *p, const float *a, const float *b, float *c,     \
+                                        const float *factor, size_t begin, size_t end) {                               \
+        chain(p, a, b, c, factor, begin, end, rows, strips);                                                           \
+    }
+#define CHAINS(rows) CHAIN(rows, 1) CHAIN(rows, 2) CHAIN(rows, 3) CHAIN(rows, 4)
+CHAINS(1)
+CHAINS(2)
+CHAINS(3)
+CHAINS(4)
+CHAINS(5)
+CHAINS(6)
+#define NAMES(rows)                                                                                                    \
+    { chain_##rows##_1, chain_##rows##_2, chain_##rows##_3, chain_##rows##_4 }
+static chain_fn *const chains[ROWS][WIDE] = {NAMES(1), NAMES(2), NAMES(3), NAMES(4), NAMES(5), NAMES(6)};
+
+// As sl_avx2_multiply(), with the same chains of sums. Some strips at a time, so that they stay in the first-level cache while the rows go by.
+static void multiply(const struct sl_avx2_product *p, int row_begin, int row_end, int n_strips, size_t begin,
+                     size_t end) {
+    for (int s = 0; s < n_strips; s += WIDE) {
+        int n = n_strips - s < WIDE ? n_strips - s : WIDE;
+        for (int v = row_begin; v < row_end; v += ROWS) {
+            int n_rows = row_end - v < ROWS ? row_end - v : ROWS;
+            chains[n_rows - 1][n - 1](p, p->a + (size_t)v * p->a_stride, p->b + (size_t)s * p->strip_rows * SL_STRIP,
+                                      p->c + (size_t)v * p->c_stride + s * SL_STRIP,
+                                      p->factor == NULL ? NULL : p->factor + v, begin, end);
+        }
+    }
+}
+
+// --- attend ----------------------------------------------------------------------------------------------------------
+
+// What one block works in.
+struct scratch {
+    _Alignas(64) float q[SL_AVX512_BLOCK * SL_MAX_HEAD_DIM]; // [n_vectors][d]
+    float k[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];                // K^T tile
+    float v[SL_PAGE_SLOTS * MAX_WIDE];                       // V tile
+    float scores[SL_AVX512_BLOCK * SL_PAGE_SLOTS];           // [n_vectors][SL_PAGE_SLOTS], then the weights
+    float out[SL_AVX512_BLOCK * MAX_WIDE];                   // [n_vectors][d in whole strips]
+    float factors[SL_AVX512_BLOCK];
+    struct sl_page_angles of_page;
+    struct sl_avx2_softmax states[SL_AVX512_BLOCK];
+};
+
+static __mmask64 slots_mask(struct sl_range seen) {
+    return (seen.end < 64 ? (1ull << seen.end) - 1 : ~0ull) & ~((1ull << seen.begin) - 1);
+}
+
+// As sl_avx2_softmax_add(), where `seen` are the slots that count; it is not empty.
+static inline float softmax_add(struct sl_avx2_softmax *s, struct sl_range seen, float *scores) {
+    __m512 x[SL_PAGE_STRIPS], most, sum;
+    __mmask64 mask = slots_mask(seen);
+    SL_UNROLL
+    for (int i = 0; i < SL_PAGE_STRIPS; i++) {
+        x[i] = _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), (__mmask16)(mask >> 16 * i), scores + 16 * i);
+    }
+    most = _mm512_max_ps(_mm512_max_ps(x[0], x[1]), _mm512_max_ps(x[2], x[3]));
+    float max = fmaxf(s->max, sl_avx512_max(most));
+    SL_UNROLL
+    for (int i = 0; i < SL_PAGE_STRIPS; i++) {
+        x[i] = sl_avx512_exp_weight(_mm512_sub_ps(x[i], _mm512_set1_ps(max)));
+        _mm512_store_ps(scores + 16 * i, x[i]);
+    }
+    sum = _mm512_add_ps(_mm512_add_ps(x[0], x[1]), _mm512_add_ps(x[2], x[3]));
+    float c = s->max == max ? 1.0f : _mm512_cvtss_f32(sl_avx512_exp_weight(_mm512_set1_ps(s->max - max)));
+    s->max = max;
+    s->sum = s->sum * c + sl_avx512_sum(sum);
+    return c;
+}
+
+// One page for the vectors of a block. Slots that a vector does not see have weight 0, which leaves its sums as they are.
+static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t page_end, struct scratch *s) {
+    const struct sl_kv *kv = &b->args->heads.kv[b->head];
+    const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
+    int d = b->args->head_dim, n_strips = sl_avx2_n_strips(d), begin, end;
+    int n_page = sl_kv_block_clip(b, page, &begin, &end);
+    if (n_page == 0) {
+        return;
+    }
+    const char *next = sl_kv_next_page(kv, page, page_end);
+    sl_avx512_fill_keys(layout, kv->pages[page], next, s->k);
+    if (b->angles != NULL) {
+        sl_avx2_rotate_keys(b->angles, &s->of_page, page, s->k);
+    }
+    const struct sl_avx2_product qk = {s->q, (size_t)d, s->k, (size_t)d, s->scores, SL_PAGE_SLOTS, NULL};
+    multiply(&qk, begin, end, (n_page + SL_STRIP - 1) / SL_STRIP, 0, (size_t)d);
+    for (int v = begin; v < end; v++) {
+        s->factors[v] = softmax_add(&s->states[v], sl_slots_in_page(b->first[v], b->end[v], page),
+                                    s->scores + (size_t)v * SL_PAGE_SLOTS);
+    }
+    sl_avx512_fill_values(layout, kv->pages[page], next, n_page, s->v);
+    const struct sl_avx2_product pv = {
+        s->scores, SL_PAGE_SLOTS, s->v, SL_PAGE_SLOTS, s->out, (size_t)n_strips * SL_STRIP, s->factors};
+    multiply(&pv, begin, end, n_strips, 0, (size_t)n_page);
+}
+
+void sl_avx512_attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
+                            const struct sl_kv_partial *partial) {
+    size_t d = (size_t)b->args->head_dim, wide = (size_t)sl_avx2_n_strips((int)d) * SL_STRIP;
+    const struct sl_avx2_call call = {.args = *b->args, .angles = b->angles, .group = b->group};
+    struct scratch s;
+    s.of_page.page = -1;
+    sl_avx2_load_queries(&call, b->head, b->begin, b->n, &s.of_page, s.q);
+    memset(s.out, 0, (size_t)b->n * wide * sizeof *s.out);
+    for (int v = 0; v < b->n; v++) {
+        s.states[v] = (struct sl_avx2_softmax){-INFINITY, 0.0f};
+    }
+    for (uint32_t page = page_begin; page < page_end; page++) {
+        attend_page(b, page, page_end, &s);
+    }
+    for (int v = 0; v < b->n; v++) {
+        memcpy(partial->out + (size_t)v * d, s.out + (size_t)v * wide, d * sizeof *s.out);
+        partial->max[v] = s.states[v].max;
+        partial->sum[v] = s.states[v].sum;
+    }
+}
+
+static const struct sl_kv_kernel attention = {sl_avx512_attend_block, SL_AVX512_BLOCK};
+
+static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
+    sl_kv_attend(stream, calls, n_calls, &attention);
+}
+
+static void attend_before(struct sl_stream *stream, const struct sl_attend *args,
+                          const struct sl_softmax *before_inout) {
+    sl_kv_attend_before(stream, args, before_inout, &attention);
+}
+
+// --- statistics: those of avx2_stats.c, by scores of this tier -------------------------------------------------------
+
+static void load_keys(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_page_angles *of_page,
+                      float *tile) {
+    const struct sl_kv *kv = &call->args.heads.kv[head];
+    sl_avx512_fill_keys(sl_kv_page_layout(kv, page), kv->pages[page], kv->pages[page], tile);
+    if (call->angles != NULL) {
+        sl_avx2_rotate_keys(call->angles, of_page, page, tile);
+    }
+}
+
+static void score(const float *q, const float *tile, size_t d, int v_begin, int v_end, int n_slots, float *scores) {
+    const struct sl_avx2_product qk = {q, d, tile, d, scores, SL_PAGE_SLOTS, NULL};
+    multiply(&qk, v_begin, v_end, (n_slots + SL_STRIP - 1) / SL_STRIP, 0, d);
+}
+
+static const struct sl_avx2_scorer scorer = {sl_avx2_load_queries, load_keys, score};
+
+void sl_avx512_fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
+    sl_avx2_fold_by(&scorer, stream, args, first_row, what);
+}
+
+void sl_avx512_window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row,
+                           struct sl_vectors sums_out) {
+    sl_avx2_window_sums_by(&scorer, stream, args, first_row, sums_out);
+}
+
+void sl_avx512_kv_fill(struct sl_ops *ops) {
+    ops->attend = attend;
+    ops->attend_before = attend_before;
+    ops->fold = sl_avx512_fold;
+    ops->window_sums = sl_avx512_window_sums;
+}

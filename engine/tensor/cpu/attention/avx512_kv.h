@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what the AVX-512 files about KV pages share. Include only from files compiled for AVX-512 F, BW, VL and DQ.
+ *
+ * Design: tiles are those of avx2_kv.h, where a strip is a register of this width: what makes them of the rarer formats,
+ *         and rotates them, is the code of that tier.
+ */
+#pragma once
+
+#include "engine/tensor/cpu/attention/avx2_kv.h"
+
+// As sl_avx2_fill_keys() and sl_avx2_fill_values(). The same part of page `next` is fetched meanwhile: see
+// sl_kv_next_page(); it may be the page itself.
+void sl_avx512_fill_keys(const struct sl_page_layout *layout, const void *page, const char *next, float *tile);
+void sl_avx512_fill_values(const struct sl_page_layout *layout, const void *page, const char *next, int n, float *tile);
+
+// `lines` lines of the cache from `at` on, on their way into the second level.
+static inline __attribute__((always_inline)) void sl_avx512_fetch(const char *at, int lines) {
+    SL_UNROLL
+    for (int line = 0; line < lines; line++) {
+        _mm_prefetch(at + 64 * line, _MM_HINT_T1);
+    }
+}
+
+// The attention kernel of the tier (see kv_blocks.h), for calls that a faster one does not cover, and the most vectors it
+// takes.
+#define SL_AVX512_BLOCK 96
+void sl_avx512_attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
+                            const struct sl_kv_partial *partial);
+
+// Entries of the table, for calls that a faster tier does not cover.
+void sl_avx512_fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what);
+void sl_avx512_window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row,
+                           struct sl_vectors sums_out);
+
+// As sl_avx2_exp_weight().
+static inline __m512 sl_avx512_exp_weight(__m512 x) {
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)),
+                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512 f = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+    f = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), f);
+    __m512 p = _mm512_set1_ps(0.00831252019f);
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.0418901569f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.166671146f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.499992315f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-86.98f), _CMP_NLT_UQ), p, n);
+}
+
+// (0..7) + (8..15), and then as sl_avx2_sum(): always in this order
+static inline float sl_avx512_sum(__m512 x) {
+    return sl_avx2_sum(_mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
+}
+
+static inline float sl_avx512_max(__m512 x) {
+    return sl_avx2_max(_mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: operations as loops over KV heads: how those that are a function of one head become a loop of the team.
+#pragma once
+
+#include "engine/tensor/ops.h"
+
+// One head's part of an operation; `call` is the operation's.
+typedef void (*sl_head_fn)(const void *call, int head);
+
+// Heads 0 .. n - 1. work: about how many numbers are touched in all; a little is done by the caller alone, sooner than others
+// would have woken up.
+void sl_each_head(struct sl_stream *stream, int n, size_t work, sl_head_fn fn, const void *call);
+
+static inline size_t sl_heads_slots(const struct sl_kv_heads *heads) {
+    size_t n = 0;
+    for (int h = 0; h < heads->n; h++) {
+        n += heads->kv[h].n_slots;
+    }
+    return n;
+}
+
+static inline float *sl_vector(struct sl_vectors x, int row) {
+    return x.at + (size_t)row * x.stride;
+}
+
+static inline uint32_t *sl_list(struct sl_lists x, int head) {
+    return x.at + (size_t)head * x.stride;
+}
+
+static inline uint32_t sl_count(struct sl_counts n, int head) {
+    return n.host != NULL ? n.host[head] : n.device[head];
+}

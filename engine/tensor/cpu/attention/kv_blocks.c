@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: attention of a step: which blocks there are, who computes them, and the merge of what they found.
+ *
+ * Design: the calls of a step become items, the one with the costliest blocks first, and of an item the last rows
+ *         first: they see the most. A team hands out tasks in order, so that none of the long ones is left for the end.
+ *
+ *         Where there are fewer blocks than the team can use, they are made of fewer vectors, and then each of their
+ *         splits is a task. What such tasks find waits in the caller's memory, as many splits at a time as fit there.
+ */
+#include "engine/tensor/cpu/attention/kv_blocks.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_ITEMS        128         // calls of one loop
+#define WAITING_FLOATS   (96 * 1024) // of results of tasks that are one split
+#define TASKS_A_MEMBER   4           // a loop of fewer tasks may leave members without work
+#define LEAST_OF_A_BLOCK 16          // vectors; fewer would read pages more often than they are worth
+
+struct item {
+    const struct sl_attend *args;
+    int group;
+    int64_t n_vectors; // of a KV head
+    int64_t cost;      // of its largest block
+    int n_blocks;      // of a KV head
+    int64_t first;     // block of the step
+};
+
+struct step {
+    const struct sl_kv_kernel *kernel;
+    const struct sl_slot_angles *angles;
+    const struct sl_softmax *unfinished; // where blocks go that are not divided by their sums; NULL: they are
+    int block_vectors;
+    int n_items;
+    struct item items[MAX_ITEMS];
+    int64_t n_blocks;
+    // When a task is one split:
+    uint32_t n_splits;    // of the longest head
+    uint32_t split_begin; // of this loop
+    int n_places;         // of results a block: what earlier loops found, and a split of this loop each
+    size_t d, n_most;     // largest head_dim, most vectors of a block
+    float *waiting;       // [n_blocks][n_places] results of n_most * (d + 2) floats
+};
+
+// --- angles ----------------------------------------------------------------------------------------------------------
+
+void sl_slot_angles_init(struct sl_slot_angles *angles, const struct sl_rope *rope) {
+    angles->half = rope->rotary_dim / 2;
+    angles->rope = rope;
+    for (int i = 0; i < angles->half; i++) { // by steps of one slot; 63 steps lose less than 2^-45
+        double step_cos = cos(rope->inv_freq[i]), step_sin = sin(rope->inv_freq[i]);
+        angles->cosines[i][0] = 1.0;
+        angles->sines[i][0] = 0.0;
+        for (int j = 1; j < SL_PAGE_SLOTS; j++) {
+            double c = angles->cosines[i][j - 1], s = angles->sines[i][j - 1];
+            angles->cosines[i][j] = c * step_cos - s * step_sin;
+            angles->sines[i][j] = s * step_cos + c * step_sin;
+        }
+    }
+}
+
+void sl_page_angles_turn(const struct sl_slot_angles *angles, struct sl_page_angles *of_page, int64_t page) {
+    if (of_page->page == page) {
+        return;
+    }
+    of_page->page = page;
+    for (int i = 0; i < angles->half; i++) {
+        double angle = (double)(page * SL_PAGE_SLOTS) * angles->rope->inv_freq[i];
+        of_page->cosines[i] = cos(angle) * angles->rope->scale;
+        of_page->sines[i] = sin(angle) * angles->rope->scale;
+    }
+}
+
+// --- one block -------------------------------------------------------------------------------------------------------
+
+static void find_block(const struct step *step, int64_t index, struct sl_kv_block *b) {
+    int low = 0, high = step->n_items; // the last item that begins at or before the index
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (step->items[middle].first <= index) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    const struct item *item = &step->items[low];
+    const struct sl_attend *args = item->args;
+    int64_t of_call = index - item->first, nth = item->n_blocks - 1 - of_call / args->heads.n;
+    b->args = args;
+    b->angles = args->rope != NULL ? step->angles : NULL;
+    b->head = (int)(of_call % args->heads.n);
+    b->group = item->group;
+    b->begin = nth * step->block_vectors;
+    int64_t left = item->n_vectors - b->begin;
+    b->n = left < step->block_vectors ? (int)left : step->block_vectors;
+    const struct sl_kv *kv = &args->heads.kv[b->head];
+    for (int v = 0; v < b->n; v++) {
+        int row = (int)((b->begin + v) / item->group);
+        bool same = v > 0 && (b->begin + v) % item->group != 0;
+        b->first[v] = same ? b->first[v - 1] : sl_attend_first(args, kv, row);
+        bool all = step->unfinished != NULL; // slots that come before the rows' own
+        b->end[v] = all ? kv->n_slots : kv->n_slots - (uint32_t)args->m + (uint32_t)row + 1;
+    }
+}
+
+// The pages of a split that some vector of the block sees.
+static void pages_of_split(const struct sl_kv_block *b, uint32_t split, uint32_t *begin, uint32_t *end) {
+    uint32_t from = b->first[0] / SL_PAGE_SLOTS, to = sl_pages_for(b->end[b->n - 1]);
+    *begin = split * SL_SPLIT_PAGES > from ? split * SL_SPLIT_PAGES : from;
+    *end = (split + 1) * SL_SPLIT_PAGES < to ? (split + 1) * SL_SPLIT_PAGES : to;
+}
+
+static bool attend_split(const struct step *step, const struct sl_kv_block *b, uint32_t split,
+                         const struct sl_kv_partial *partial) {
+    uint32_t begin, end;
+    pages_of_split(b, split, &begin, &end);
+    if (begin >= end) {
+        return false;
+    }
+    step->kernel->attend(b, begin, end, partial);
+    return true;
+}
+
+// a += b, where b is of later slots. What is empty has no numbers in it.
+static void merge(const struct sl_kv_partial *a, const struct sl_kv_partial *b, int n_vectors, size_t d) {
+    for (int v = 0; v < n_vectors; v++) {
+        float *restrict to = a->out + (size_t)v * d;
+        const float *restrict from = b->out + (size_t)v * d;
+        if (b->max[v] == -INFINITY) {
+            continue;
+        }
+        if (a->max[v] == -INFINITY) {
+            memcpy(to, from, d * sizeof *to);
+            a->sum[v] = b->sum[v];
+            a->max[v] = b->max[v];
+            continue;
+        }
+        float max = fmaxf(a->max[v], b->max[v]);
+        float c_a = expf(a->max[v] - max), c_b = expf(b->max[v] - max);
+        for (size_t i = 0; i < d; i++) {
+            to[i] = to[i] * c_a + from[i] * c_b;
+        }
+        a->sum[v] = a->sum[v] * c_a + b->sum[v] * c_b;
+        a->max[v] = max;
+    }
+}
+
+// Vector v of a block as the calls number it.
+struct place {
+    size_t of_out; // in [m][H][d]
+    size_t of_row; // in [H][m]
+};
+
+static struct place place_of(const struct sl_kv_block *b, int v) {
+    size_t row = (size_t)((b->begin + v) / b->group);
+    size_t head = (size_t)(b->head * b->group) + (size_t)((b->begin + v) % b->group);
+    return (struct place){row * (size_t)sl_attend_out_stride(b->args) + head * (size_t)b->args->head_dim,
+                          head * (size_t)b->args->m + row};
+}
+
+// What earlier calls found for the block's vectors, and the inverse.
+static void load_softmax(const struct sl_kv_block *b, const struct sl_softmax *from, const struct sl_kv_partial *to) {
+    size_t d = (size_t)b->args->head_dim;
+    for (int v = 0; v < b->n; v++) {
+        struct place at = place_of(b, v);
+        to->max[v] = from->max[at.of_row];
+        if (to->max[v] != -INFINITY) { // else nothing else of it is to be read
+            to->sum[v] = from->sum[at.of_row];
+            memcpy(to->out + (size_t)v * d, from->out + at.of_out, d * sizeof *to->out);
+        }
+    }
+}
+
+static void store_softmax(const struct sl_kv_block *b, const struct sl_kv_partial *from, const struct sl_softmax *to) {
+    size_t d = (size_t)b->args->head_dim;
+    for (int v = 0; v < b->n; v++) {
+        struct place at = place_of(b, v);
+        to->max[at.of_row] = from->max[v];
+        if (from->max[v] != -INFINITY) {
+            to->sum[at.of_row] = from->sum[v];
+            memcpy(to->out + at.of_out, from->out + (size_t)v * d, d * sizeof *to->out);
+        }
+    }
+}
+
+static void write_block(const struct step *step, const struct sl_kv_block *b, const struct sl_kv_partial *partial) {
+    const struct sl_attend *args = b->args;
+    size_t d = (size_t)args->head_dim;
+    if (step->unfinished != NULL) {
+        store_softmax(b, partial, step->unfinished);
+        return;
+    }
+    for (int v = 0; v < b->n; v++) {
+        struct place at = place_of(b, v);
+        float *restrict out = args->out + at.of_out;
+        const float *restrict sums = partial->out + (size_t)v * d;
+        for (size_t i = 0; i < d; i++) {
+            out[i] = sums[i] / partial->sum[v];
+        }
+        if (args->lse != NULL) {
+            args->lse[at.of_row] = partial->max[v] + logf(partial->sum[v]);
+        }
+    }
+}
+
+// --- tasks -----------------------------------------------------------------------------------------------------------
+
+// Task: a block, split by split.
+static void block_tasks(void *arg, int64_t task_begin, int64_t task_end, int member) {
+    (void)member;
+    const struct step *step = arg;
+    _Alignas(64) float out[2][SL_BLOCK_FLOATS], max[2][SL_BLOCK_VECTORS], sum[2][SL_BLOCK_VECTORS];
+    const struct sl_kv_partial all = {out[0], max[0], sum[0]}, one = {out[1], max[1], sum[1]};
+    struct sl_kv_block b;
+    for (int64_t task = task_begin; task < task_end; task++) {
+        find_block(step, task, &b);
+        uint32_t split = b.first[0] / SL_PAGE_SLOTS / SL_SPLIT_PAGES;
+        if (b.args->before != NULL) {
+            load_softmax(&b, b.args->before, &all);
+        } else {
+            attend_split(step, &b, split++, &all); // which merging into nothing would come to
+        }
+        while (attend_split(step, &b, split++, &one)) {
+            merge(&all, &one, b.n, (size_t)b.args->head_dim);
+        }
+        write_block(step, &b, &all);
+    }
+}
+
+static void set_empty(const struct sl_kv_partial *partial, int n_vectors) {
+    for (int v = 0; v < n_vectors; v++) {
+        partial->max[v] = -INFINITY;
+    }
+}
+
+static size_t result_floats(const struct step *step) {
+    return (step->n_most * (step->d + 2) + 15) / 16 * 16; // whole lines of the cache
+}
+
+// Where the results of the i-th split of this loop wait; i = 0: the sum of those before.
+static struct sl_kv_partial waiting(const struct step *step, int64_t block, int i) {
+    float *at = step->waiting + ((size_t)block * (size_t)step->n_places + (size_t)i) * result_floats(step);
+    return (struct sl_kv_partial){at, at + step->n_most * step->d, at + step->n_most * (step->d + 1)};
+}
+
+// Task: a split of a block.
+static void split_tasks(void *arg, int64_t task_begin, int64_t task_end, int member) {
+    (void)member;
+    const struct step *step = arg;
+    struct sl_kv_block b;
+    for (int64_t task = task_begin; task < task_end; task++) {
+        int i = (int)(task % (step->n_places - 1));
+        int64_t block = task / (step->n_places - 1);
+        find_block(step, block, &b);
+        const struct sl_kv_partial partial = waiting(step, block, i + 1);
+        if (!attend_split(step, &b, step->split_begin + (uint32_t)i, &partial)) {
+            set_empty(&partial, b.n);
+        }
+    }
+}
+
+static void run_splits(struct sl_stream *stream, struct step *step) {
+    struct sl_kv_block b;
+    for (step->split_begin = 0; step->split_begin < step->n_splits; step->split_begin += (uint32_t)step->n_places - 1) {
+        sl_stream_run(stream, step->n_blocks * (step->n_places - 1), 1, split_tasks, step);
+        for (int64_t block = 0; block < step->n_blocks; block++) {
+            find_block(step, block, &b);
+            const struct sl_kv_partial all = waiting(step, block, 0);
+            if (step->split_begin == 0 && b.args->before != NULL) {
+                load_softmax(&b, b.args->before, &all);
+            } else if (step->split_begin == 0) {
+                set_empty(&all, b.n);
+            }
+            for (int i = 1; i < step->n_places; i++) {
+                const struct sl_kv_partial one = waiting(step, block, i);
+                merge(&all, &one, b.n, (size_t)b.args->head_dim);
+            }
+            if (step->split_begin + (uint32_t)step->n_places - 1 >= step->n_splits) {
+                write_block(step, &b, &all);
+            }
+        }
+    }
+}
+
+// --- a step ----------------------------------------------------------------------------------------------------------
+
+static int by_cost(const void *a, const void *b) {
+    const struct item *x = a, *y = b;
+    return (x->cost < y->cost) - (x->cost > y->cost);
+}
+
+static void list_blocks(struct step *step, int block_vectors) {
+    step->block_vectors = block_vectors;
+    step->n_blocks = 0;
+    step->n_most = 0;
+    for (int i = 0; i < step->n_items; i++) {
+        struct item *item = &step->items[i];
+        int64_t most = item->n_vectors < block_vectors ? item->n_vectors : block_vectors;
+        item->n_blocks = (int)((item->n_vectors + block_vectors - 1) / block_vectors);
+        item->first = step->n_blocks;
+        step->n_blocks += (int64_t)item->n_blocks * item->args->heads.n;
+        step->n_most = (size_t)most > step->n_most ? (size_t)most : step->n_most;
+    }
+}
+
+static void add_call(struct step *step, const struct sl_attend *args, int block_vectors) {
+    assert(args->before == NULL || (args->rope == NULL && args->window <= 0));
+    struct item *item = &step->items[step->n_items++];
+    uint32_t n_slots = 0;
+    for (int h = 0; h < args->heads.n; h++) {
+        n_slots = args->heads.kv[h].n_slots > n_slots ? args->heads.kv[h].n_slots : n_slots;
+    }
+    int group = args->n_heads / args->heads.n;
+    *item = (struct item){.args = args, .group = group, .n_vectors = (int64_t)args->m * group};
+    item->cost = (item->n_vectors < block_vectors ? item->n_vectors : block_vectors) * (int64_t)n_slots;
+    uint32_t n_splits = (sl_pages_for(n_slots) + SL_SPLIT_PAGES - 1) / SL_SPLIT_PAGES;
+    step->n_splits = n_splits > step->n_splits ? n_splits : step->n_splits;
+    step->d = (size_t)args->head_dim > step->d ? (size_t)args->head_dim : step->d;
+}
+
+static void run_step(struct sl_stream *stream, struct step *step) {
+    _Alignas(64) float results[WAITING_FLOATS];
+    qsort(step->items, (size_t)step->n_items, sizeof step->items[0], by_cost);
+    int64_t enough = sl_stream_threads(stream) > 1 ? (int64_t)sl_stream_threads(stream) * TASKS_A_MEMBER : 1;
+    int block_vectors = step->kernel->block_vectors;
+    while ((size_t)block_vectors * step->d > SL_BLOCK_FLOATS) {
+        block_vectors /= 2;
+    }
+    list_blocks(step, block_vectors);
+    while (step->n_blocks < enough && step->n_most > LEAST_OF_A_BLOCK) {
+        block_vectors /= 2;
+        list_blocks(step, block_vectors);
+    }
+    size_t a_split = (size_t)step->n_blocks * result_floats(step);
+    size_t places = a_split <= WAITING_FLOATS ? WAITING_FLOATS / a_split : 0;
+    if (step->n_blocks >= enough || step->n_splits == 1 || places < 3) {
+        sl_stream_run(stream, step->n_blocks, 1, block_tasks, step);
+        return;
+    }
+    step->n_places = places > step->n_splits + 1 ? (int)step->n_splits + 1 : (int)places;
+    step->waiting = results;
+    run_splits(stream, step);
+}
+
+void sl_kv_attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls,
+                  const struct sl_kv_kernel *kernel) {
+    assert(kernel->block_vectors <= SL_BLOCK_VECTORS);
+    struct sl_slot_angles angles;
+    const struct sl_rope *rope = NULL; // whose angles they are
+    for (int i = 0; i < n_calls;) {
+        struct step step = {.kernel = kernel, .angles = &angles};
+        for (; i < n_calls && step.n_items < MAX_ITEMS; i++) {
+            if (calls[i].rope != NULL && calls[i].rope != rope) {
+                if (rope != NULL && step.n_items > 0) {
+                    break; // another model's angles: after this loop
+                }
+                rope = calls[i].rope;
+                sl_slot_angles_init(&angles, rope);
+            }
+            add_call(&step, &calls[i], kernel->block_vectors);
+        }
+        run_step(stream, &step);
+    }
+}
+
+void sl_kv_attend_before(struct sl_stream *stream, const struct sl_attend *args, const struct sl_softmax *before_inout,
+                         const struct sl_kv_kernel *kernel) {
+    assert(kernel->block_vectors <= SL_BLOCK_VECTORS);
+    struct sl_attend call = *args;
+    call.before = before_inout;
+    struct step step = {.kernel = kernel, .unfinished = before_inout};
+    add_call(&step, &call, kernel->block_vectors);
+    run_step(stream, &step);
+}

@@ -1,0 +1,512 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: matmul with the tile unit, for bf16 and quantized weights; on tier amx2 for those in f16, too.
+ *
+ * matmul   y[r][j] (+)= sum_i x[r][i] W[j][i]        x [m][k], W [n][k], y [m][n]
+ *
+ * Design: x becomes bf16 once a call, in tiles of 16 tokens [step][tokens][32 of k]. A tile product multiplies 16 tokens by
+ *         16 rows of W over a step of 32 of k (amx_pack.h): 16 cycles of the tile unit, for which it may load one tile. The
+ *         four sums of two panels, or of a panel and two tiles of tokens, stay in tile registers.
+ *
+ *         Terms: tier amx rounds x, and weights that are not bf16. Tier amx2 makes of x, and of such weights, the sum of two
+ *         numbers of bf16, x = x1 + x2, W = W1 + W2, and adds x1 W1, x2 W1, x1 W2; what is left out, and lost of each, is
+ *         some 2^-16 of a product. Tiles of W and of x are loaded once for all.
+ *
+ *         Many rows: a task is a block of rows by a few panels, stretch of k by stretch of k. A stretch of two panels lies in
+ *         L1 while the tokens stream past it from L2. What streams is loaded with the hint that it will not be needed
+ *         again (TILELOADDT1): it stays out of L1, and a stretch may fill nearly all of L1, which makes sums that pass
+ *         through memory between stretches rare. Blocks are as high as L2 allows: W comes from memory once for each.
+ *         Few rows: tasks are panels; W streams by, from memory, once, and sums stay in registers for all of k.
+ *
+ * Invariants: an element's sum is one chain of TDPBF16PS over the steps in ascending order, and the terms of each in the order
+ *         above, from 0, for any m: between stretches it passes through memory as the f32 that it is. A y that it is added
+ *         to comes last. What is in the other rows and columns of a tile does not touch it. TDPBF16PS rounds to nearest even
+ *         and takes subnormals as zeros.
+ * Threads: tile registers are configured and released within each call of a task.
+ */
+#include <assert.h>
+#include <immintrin.h>
+
+#include "engine/tensor/cpu/dense/amx_pack.h"
+#include "engine/tensor/cpu/dense/avx512_dense.h"
+#include "engine/tensor/cpu/dense/avx512_sums.h"
+#include "engine/tensor/cpu/dense/fills.h"
+#include "engine/tensor/cpu/simd/amx_tile.h"
+
+#define TOKENS        16         // of a tile
+#define STREAM_ROWS   32         // at most so many rows are computed as the weights stream by
+#define STREAM_STEPS  1          // made into tiles at once, then: meanwhile the step before is multiplied
+#define STRETCH_BYTES (40 << 10) // of two panels, of L1's 48 KiB
+#define ROW_BLOCK     512        // of a task: a stretch of their x is 320 KiB in L2, or twice that ...
+#define PANEL_GROUP   8          // ... and their sums for so many panels 512 KiB, on the stack
+#define PACK_STEPS    8          // of x at once
+
+// --- tile registers ------------------------------------------------------------------------------------------------
+
+// By the tokens of a tile. 0 to 3: sums [tokens][16 rows of W], f32. 4, 5: W. 6, 7: x.
+#define CONFIG(tokens)                                                                                                 \
+    [tokens] = {                                                                                                       \
+        .palette = 1,                                                                                                  \
+        .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},                                                                 \
+        .rows = {(tokens), (tokens), (tokens), (tokens), 16, 16, (tokens), (tokens)},                                  \
+    }
+
+static const struct sl_tile_config configs[TOKENS + 1] = {
+    CONFIG(1), CONFIG(2),  CONFIG(3),  CONFIG(4),  CONFIG(5),  CONFIG(6),  CONFIG(7),  CONFIG(8),
+    CONFIG(9), CONFIG(10), CONFIG(11), CONFIG(12), CONFIG(13), CONFIG(14), CONFIG(15), CONFIG(16),
+};
+
+/*
+ * Where registers 0 to 3 lie between stretches: twice the sums [TOKENS][SL_PANEL] of a panel, of two panels or of two tiles of
+ * tokens. With one of each, the other half is idle.
+ */
+#define PANEL_FLOATS (TOKENS * SL_PANEL)
+#define SUMS_FLOATS  (2 * PANEL_FLOATS)
+#define SUMS_STRIDE  (SL_PANEL * 4) // bytes
+
+static inline void zero_sums(void) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+}
+
+static inline void load_sums(const float *sums) {
+    sl_amx_written();
+    _tile_loadd(0, sums, SUMS_STRIDE);
+    _tile_loadd(1, sums + SL_PANEL_HALF, SUMS_STRIDE);
+    _tile_loadd(2, sums + PANEL_FLOATS, SUMS_STRIDE);
+    _tile_loadd(3, sums + PANEL_FLOATS + SL_PANEL_HALF, SUMS_STRIDE);
+}
+
+static inline void store_sums(float *sums) {
+    _tile_stored(0, sums, SUMS_STRIDE);
+    _tile_stored(1, sums + SL_PANEL_HALF, SUMS_STRIDE);
+    _tile_stored(2, sums + PANEL_FLOATS, SUMS_STRIDE);
+    _tile_stored(3, sums + PANEL_FLOATS + SL_PANEL_HALF, SUMS_STRIDE);
+}
+
+/*
+ * Sums `i` and `j` += two tiles of W by one of x, which is in register 6, and its second term in 7. That of W, a step's bytes behind the
+ * first, meets the first of x alone. Sums take turns: each product waits for the one before it of the same sum.
+ */
+#define MEET(i, j, w, x_terms, w_terms)                                                                                \
+    do {                                                                                                               \
+        _tile_loadd(4, w, 64);                                                                                         \
+        _tile_dpbf16ps(i, 6, 4);                                                                                       \
+        _tile_loadd(5, (w) + SL_AMX_TILE_BYTES, 64);                                                                   \
+        _tile_dpbf16ps(j, 6, 5);                                                                                       \
+        if ((x_terms) == 2) {                                                                                          \
+            _tile_dpbf16ps(i, 7, 4);                                                                                   \
+            _tile_dpbf16ps(j, 7, 5);                                                                                   \
+        }                                                                                                              \
+        if ((w_terms) == 2) {                                                                                          \
+            _tile_loadd(4, (w) + SL_AMX_STEP_BYTES, 64);                                                               \
+            _tile_dpbf16ps(i, 6, 4);                                                                                   \
+            _tile_loadd(5, (w) + SL_AMX_STEP_BYTES + SL_AMX_TILE_BYTES, 64);                                           \
+            _tile_dpbf16ps(j, 6, 5);                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+#define INLINE static inline __attribute__((always_inline))
+
+// What will be needed after a stretch: `lines` cache lines a step from `at` on, and as many `stride` bytes behind them, are fetched
+// into L2.
+struct next {
+    const char *at;
+    int64_t stride, lines;
+};
+
+// Two panels' steps by one full tile of tokens.
+INLINE void steps_4x1(const char *w0, const char *w1, const char *x, int x_terms, int w_terms, int64_t count,
+                      struct next next) {
+    int64_t step_bytes = w_terms * SL_AMX_STEP_BYTES;
+    sl_amx_written();
+    for (int64_t s = 0; s < count; s++, x += x_terms * SL_AMX_TILE_BYTES) {
+        _tile_stream_loadd(6, x, 64);
+        if (x_terms == 2) {
+            _tile_stream_loadd(7, x + SL_AMX_TILE_BYTES, 64);
+        }
+        MEET(0, 1, w0 + s * step_bytes, x_terms, w_terms);
+        MEET(2, 3, w1 + s * step_bytes, x_terms, w_terms);
+        for (int64_t i = 0; i < next.lines; i++, next.at += 64) {
+            _mm_prefetch(next.at, _MM_HINT_T1);
+            _mm_prefetch(next.at + next.stride, _MM_HINT_T1);
+        }
+    }
+}
+
+// Weights that stream by from memory: what comes a quarter of a step later is asked for now. Tile loads alone do not keep
+// enough of them on their way; much further ahead, or into L2 only, is slower again.
+static inline void fetch_ahead(const char *w) {
+    SL_UNROLL
+    for (int64_t i = 0; i < SL_AMX_STEP_BYTES; i += 64) {
+        _mm_prefetch(w + SL_AMX_STEP_BYTES / 4 + i, _MM_HINT_T0);
+    }
+}
+
+// One or two panels' steps (w1 NULL: one) by one tile of `tokens` tokens. `streams`: w is in memory, not in a buffer that has just
+// been written.
+INLINE void steps_nx1(const char *w0, const char *w1, const char *x, int64_t tokens, int x_terms, int w_terms,
+                      int64_t count, bool streams) {
+    int64_t step_bytes = w_terms * SL_AMX_STEP_BYTES;
+    sl_amx_written();
+    for (int64_t s = 0; s < count; s++, x += x_terms * 64 * tokens) {
+        if (streams) {
+            fetch_ahead(w0 + s * step_bytes);
+            if (w1 != NULL) {
+                fetch_ahead(w1 + s * step_bytes);
+            }
+        }
+        _tile_loadd(6, x, 64);
+        if (x_terms == 2) {
+            _tile_loadd(7, x + 64 * tokens, 64);
+        }
+        MEET(0, 1, w0 + s * step_bytes, x_terms, w_terms);
+        if (w1 != NULL) {
+            MEET(2, 3, w1 + s * step_bytes, x_terms, w_terms);
+        }
+    }
+}
+
+#define MEET_TWO(w, x0, x1)                                                                                            \
+    do {                                                                                                               \
+        _tile_loadd(6, x0, 64);                                                                                        \
+        _tile_loadd(4, w, 64);                                                                                         \
+        _tile_dpbf16ps(0, 6, 4);                                                                                       \
+        _tile_loadd(5, (w) + SL_AMX_TILE_BYTES, 64);                                                                   \
+        _tile_dpbf16ps(1, 6, 5);                                                                                       \
+        _tile_loadd(7, x1, 64);                                                                                        \
+        _tile_dpbf16ps(2, 7, 4);                                                                                       \
+        _tile_dpbf16ps(3, 7, 5);                                                                                       \
+    } while (0)
+
+// A panel's steps by two tiles of tokens.
+INLINE void steps_2x2(const char *w, const char *x0, const char *x1, int x_terms, int w_terms, int64_t count) {
+    sl_amx_written();
+    for (int64_t s = 0; s < count; s++, w += w_terms * SL_AMX_STEP_BYTES) {
+        MEET_TWO(w, x0, x1);
+        if (x_terms == 2) {
+            MEET_TWO(w, x0 + SL_AMX_TILE_BYTES, x1 + SL_AMX_TILE_BYTES);
+        }
+        if (w_terms == 2) {
+            MEET_TWO(w + SL_AMX_STEP_BYTES, x0, x1);
+        }
+        x0 += x_terms * SL_AMX_TILE_BYTES;
+        x1 += x_terms * SL_AMX_TILE_BYTES;
+    }
+}
+
+// --- sums and y ----------------------------------------------------------------------------------------------------
+
+// rows[count][SL_PANEL] += y, where the product adds to it.
+static void add_y(const struct sl_product *a, int64_t p, int64_t row, int64_t count, float *rows) {
+    const float *y = a->y + row * a->y_stride + p * SL_PANEL;
+    __mmask16 lo = sl_avx512_lanes(a->outputs - p * SL_PANEL), hi = sl_avx512_lanes(a->outputs - p * SL_PANEL - 16);
+    for (int64_t r = 0; r < count; r++, y += a->y_stride, rows += SL_PANEL) {
+        _mm512_store_ps(rows, _mm512_add_ps(_mm512_load_ps(rows), _mm512_maskz_loadu_ps(lo, y)));
+        _mm512_store_ps(rows + 16, _mm512_add_ps(_mm512_load_ps(rows + 16), _mm512_maskz_loadu_ps(hi, y + 16)));
+    }
+}
+
+// y from the sums of `count` tokens from row `row` on.
+static void finish_tile(const struct sl_product *a, int64_t p, int64_t row, int64_t count, float *sums) {
+    if (a->accumulate) {
+        add_y(a, p, row, count, sums);
+    }
+    sl_sums_finish(a, p, row, count, sums);
+}
+
+// --- x into tiles --------------------------------------------------------------------------------------------------
+
+// Tokens of a tile: few rows make narrow tiles.
+static int64_t tile_tokens(int64_t m) {
+    return sl_min(m, TOKENS);
+}
+
+// The others are tier avx512's.
+static bool arranges(const struct sl_matrix *w) {
+    return w->format != SL_WEIGHT_STORED || w->dtype == SL_BF16 || (w->dtype == SL_F16 && w->in_two_terms);
+}
+
+// Terms of x.
+static int x_terms_of(const struct sl_matrix *w) {
+    return w->in_two_terms ? 2 : 1;
+}
+
+// A step of a tile of tokens: the terms of x, each [tokens][32 of k].
+static int64_t x_step_bytes(const struct sl_matrix *w, int64_t tokens) {
+    return x_terms_of(w) * 64 * tokens;
+}
+
+static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
+    if (!arranges(w)) {
+        return sl_avx512_matmul_scratch(w, m);
+    }
+    return (size_t)(sl_div_up(m, TOKENS) * sl_amx_steps(w) * x_step_bytes(w, tile_tokens(m)));
+}
+
+// Steps of a stretch: all are alike but for the last one, which may be shorter.
+static int64_t stretch_steps(const struct sl_matrix *w) {
+    int64_t steps = sl_amx_steps(w), most = STRETCH_BYTES / (2 * sl_amx_terms(w) * SL_AMX_STEP_BYTES);
+    return sl_div_up(steps, sl_div_up(steps, most));
+}
+
+// Tile t of tokens at a step: [stretch][tile][step]. What a stretch needs is contiguous, or it would compete with itself
+// for the same sets of L2.
+static inline char *x_tile(const struct sl_product *a, int64_t t, int64_t step) {
+    int64_t length = stretch_steps(a->w), first = step / length * length;
+    int64_t n_tiles = sl_div_up(a->m, TOKENS), count = sl_min(length, sl_amx_steps(a->w) - first);
+    return (char *)a->scratch + (first * n_tiles + t * count + step - first) * x_step_bytes(a->w, tile_tokens(a->m));
+}
+
+// Step s of row r of tile t; zeros where there is none.
+static inline void pack_x_row(const struct sl_product *a, int64_t t, int64_t s, int64_t r, char *row, char *second) {
+    const float *x = a->x + (t * TOKENS + r) * a->x_stride + s * SL_AMX_STEP;
+    int64_t left = t * TOKENS + r < a->m ? a->w->k - s * SL_AMX_STEP : 0;
+    __m512 lo, hi;
+    if (left >= SL_AMX_STEP) { // nearly always
+        lo = _mm512_loadu_ps(x);
+        hi = _mm512_loadu_ps(x + 16);
+    } else {
+        lo = _mm512_maskz_loadu_ps(sl_avx512_lanes(left), x);
+        hi = _mm512_maskz_loadu_ps(sl_avx512_lanes(left - 16), x + 16);
+    }
+    if (second == NULL) {
+        _mm512_storeu_si512(row, (__m512i)_mm512_cvtne2ps_pbh(hi, lo));
+        return;
+    }
+    __m512i of_first, of_second;
+    sl_amx_split(lo, hi, &of_first, &of_second);
+    _mm512_storeu_si512(row, of_first);
+    _mm512_storeu_si512(second, of_second);
+}
+
+// At most PACK_STEPS steps of a tile.
+static void pack_x_steps(const struct sl_product *a, int64_t t, int64_t begin, int64_t end) {
+    int64_t tokens = tile_tokens(a->m);
+    for (int64_t s = begin; s < end; s++) {
+        char *tile = x_tile(a, t, s);
+        for (int64_t r = 0; r < tokens; r++) {
+            pack_x_row(a, t, s, r, tile + r * 64, a->w->in_two_terms ? tile + (tokens + r) * 64 : NULL);
+        }
+    }
+}
+
+// Tasks: chunks of PACK_STEPS of every tile.
+static void pack_x(void *arg, int64_t begin, int64_t end, int member) {
+    const struct sl_product *a = arg;
+    int64_t steps = sl_amx_steps(a->w), chunks = sl_div_up(steps, PACK_STEPS);
+    (void)member;
+    for (int64_t task = a->first_task + begin; task < a->first_task + end; task++) {
+        int64_t first = task % chunks * PACK_STEPS;
+        pack_x_steps(a, task / chunks, first, sl_min(first + PACK_STEPS, steps));
+    }
+}
+
+// --- few rows ------------------------------------------------------------------------------------------------------
+
+struct stream {
+    float sums[SUMS_FLOATS];
+    char tiles[2][STREAM_STEPS * 2 * SL_AMX_STEP_BYTES];
+} __attribute__((aligned(64)));
+
+// `count` steps from s on of one or two panels, which lie at `packed` and packed_1 (NULL: one).
+INLINE void stream_some(const struct sl_product *a, struct stream *stream, const char *packed, const char *packed_1,
+                        int x_terms, int w_terms, int64_t s, int64_t count) {
+    const struct sl_matrix *w = a->w;
+    bool streams = sl_amx_keeps_tiles(w);
+    const char *x = x_tile(a, 0, s), *w0 = sl_amx_tiles(w, packed, count, stream->tiles[0]);
+    if (a->m > TOKENS) {
+        steps_2x2(w0, x, x_tile(a, 1, s), x_terms, w_terms, count);
+    } else if (packed_1 != NULL) {
+        const char *w1 = sl_amx_tiles(w, packed_1, count, stream->tiles[1]);
+        steps_nx1(w0, w1, x, a->m, x_terms, w_terms, count, streams);
+    } else {
+        steps_nx1(w0, NULL, x, a->m, x_terms, w_terms, count, streams);
+    }
+}
+
+// All of k for one or two panels from p on.
+static void stream_steps(const struct sl_product *a, struct stream *stream, int64_t p, bool pair) {
+    const struct sl_matrix *w = a->w;
+    int64_t steps = sl_amx_steps(w), length = stretch_steps(w);
+    size_t step_bytes = sl_amx_packed_step_bytes(w);
+    const char *panel = (const char *)w->packed + (size_t)(p * steps) * step_bytes;
+    for (int64_t s = 0, count; s < steps; s += count) {
+        count = sl_min(STREAM_STEPS, sl_min((s / length + 1) * length, steps) - s);
+        const char *packed = panel + (size_t)s * step_bytes;
+        const char *packed_1 = pair ? packed + (size_t)steps * step_bytes : NULL;
+        if (!w->in_two_terms) {
+            stream_some(a, stream, packed, packed_1, 1, 1, s, count);
+        } else if (sl_amx_terms(w) == 1) {
+            stream_some(a, stream, packed, packed_1, 2, 1, s, count);
+        } else {
+            stream_some(a, stream, packed, packed_1, 2, 2, s, count);
+        }
+    }
+}
+
+static void matmul_stream(void *arg, int64_t begin, int64_t end, int member) {
+    const struct sl_product *a = arg;
+    int64_t last = sl_min(end * a->tasks.panels_per_task, a->n_panels), n_tiles = sl_div_up(a->m, TOKENS);
+    struct stream stream;
+    (void)member;
+    _tile_loadconfig(&configs[tile_tokens(a->m)]);
+    for (int64_t p = begin * a->tasks.panels_per_task; p < last;) {
+        int64_t panels = n_tiles == 1 && p + 2 <= last ? 2 : 1;
+        zero_sums();
+        stream_steps(a, &stream, p, panels == 2);
+        store_sums(stream.sums);
+        for (int64_t i = 0; i < n_tiles * panels; i++) {
+            int64_t row = n_tiles == 1 ? 0 : i * TOKENS;
+            finish_tile(a, n_tiles == 1 ? p + i : p, row, sl_min(TOKENS, a->m - row), stream.sums + i * PANEL_FLOATS);
+        }
+        p += panels;
+    }
+    _tile_release();
+}
+
+// --- many rows -----------------------------------------------------------------------------------------------------
+
+struct block {
+    float sums[PANEL_GROUP / 2][ROW_BLOCK / TOKENS][SUMS_FLOATS]; // of two panels each
+    char tiles[2][STRETCH_BYTES / 2];
+} __attribute__((aligned(64)));
+
+// A stretch of one or two panels, of which w0 and w1 (NULL: one) are the tiles, by all rows of a task.
+INLINE void multiply_stretch(const struct sl_product *a, const struct sl_panel_task *task, float (*sums)[SUMS_FLOATS],
+                             const char *w0, const char *w1, int x_terms, int w_terms, int64_t begin, int64_t count,
+                             struct next next) {
+    int64_t n_tiles = sl_div_up(task->rows, TOKENS);
+    for (int64_t t = 0; t < n_tiles; t++, next.at += next.lines * count * 64) {
+        const char *x = x_tile(a, task->row / TOKENS + t, begin);
+        if (begin == 0) {
+            zero_sums();
+        } else {
+            load_sums(sums[t]);
+        }
+        if (w1 != NULL) {
+            steps_4x1(w0, w1, x, x_terms, w_terms, count, next);
+        } else {
+            steps_nx1(w0, NULL, x, TOKENS, x_terms, w_terms, count, false);
+        }
+        store_sums(sums[t]);
+    }
+}
+
+// Panel p and the one behind it, if it is this task's, in steps [begin, begin + count).
+static void multiply_pair(const struct sl_product *a, const struct sl_panel_task *task, struct block *block, int64_t p,
+                          int64_t begin, int64_t count) {
+    const struct sl_matrix *w = a->w;
+    size_t step_bytes = sl_amx_packed_step_bytes(w), panel_bytes = (size_t)sl_amx_steps(w) * step_bytes;
+    const char *packed = (const char *)w->packed + (size_t)p * panel_bytes + (size_t)begin * step_bytes;
+    const char *w0 = sl_amx_tiles(w, packed, count, block->tiles[0]), *w1 = NULL;
+    if (p + 1 < task->last) {
+        w1 = sl_amx_tiles(w, packed + panel_bytes, count, block->tiles[1]);
+    }
+    bool turn = p + 2 >= task->last; // to the next stretch of the first panels
+    struct next next = {
+        .at = turn ? packed - (size_t)(p - task->first) * panel_bytes + (size_t)count * step_bytes
+                   : packed + 2 * panel_bytes,
+        .stride = (int64_t)panel_bytes,
+        .lines = sl_div_up((int64_t)step_bytes, 64 * sl_div_up(task->rows, TOKENS)), // of every step
+    };
+    float(*sums)[SUMS_FLOATS] = block->sums[(p - task->first) / 2];
+    if (!w->in_two_terms) {
+        multiply_stretch(a, task, sums, w0, w1, 1, 1, begin, count, next);
+    } else if (sl_amx_terms(w) == 1) {
+        multiply_stretch(a, task, sums, w0, w1, 2, 1, begin, count, next);
+    } else {
+        multiply_stretch(a, task, sums, w0, w1, 2, 2, begin, count, next);
+    }
+}
+
+static void multiply_block(const struct sl_product *a, const struct sl_panel_task *task, struct block *block) {
+    int64_t steps = sl_amx_steps(a->w), stretch = stretch_steps(a->w);
+    for (int64_t s = 0; s < steps; s += stretch) {
+        for (int64_t p = task->first; p < task->last; p += 2) {
+            multiply_pair(a, task, block, p, s, sl_min(stretch, steps - s));
+        }
+    }
+    // All panels of a tile of tokens at once: what they give of a row of y is adjacent.
+    for (int64_t r = 0; r < task->rows; r += TOKENS) {
+        for (int64_t p = task->first; p < task->last; p++) {
+            int64_t i = p - task->first;
+            finish_tile(a, p, task->row + r, sl_min(TOKENS, task->rows - r),
+                        block->sums[i / 2][r / TOKENS] + i % 2 * PANEL_FLOATS);
+        }
+    }
+}
+
+static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
+    const struct sl_product *a = arg;
+    struct block block;
+    (void)member;
+    _tile_loadconfig(&configs[TOKENS]);
+    for (int64_t t = begin; t < end; t++) {
+        struct sl_panel_task task = sl_panel_task(&a->tasks, t);
+        multiply_block(a, &task, &block);
+    }
+    _tile_release();
+}
+
+// --- matmul --------------------------------------------------------------------------------------------------------
+
+static void arrange(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args, int part,
+                    int n_parts) {
+    struct sl_product a = sl_product_of(w, args);
+    int64_t n_chunks = sl_div_up(a.m, TOKENS) * sl_div_up(sl_amx_steps(w), PACK_STEPS);
+    a.first_task = n_chunks * part / n_parts;
+    sl_stream_run(a.m * w->k < SL_ALONE_WORK ? NULL : stream, n_chunks * (part + 1) / n_parts - a.first_task, 16,
+                  pack_x, &a);
+}
+
+static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
+    if (!arranges(w)) {
+        sl_avx512_matmul(stream, w, args);
+        return;
+    }
+    assert(!w->gated || (!args->accumulate && args->n_columns == 0));
+    struct sl_product a = sl_product_of(w, args);
+    int64_t steps = sl_amx_steps(w);
+    if (a.m < 1) {
+        return;
+    }
+    if (!args->arranged) {
+        arrange(stream, w, args, 0, 1);
+    }
+    struct sl_stream *used = a.n_panels * steps < 256 ? NULL : stream; // half a million weights a row
+    if (a.m <= STREAM_ROWS) {
+        size_t panel_bytes = (size_t)steps * sl_amx_packed_step_bytes(w);
+        a.tasks = sl_panel_stream(stream, a.m, a.n_panels, panel_bytes, 2);
+        sl_stream_run(used, a.tasks.n, 1, matmul_stream, &a);
+    } else {
+        a.tasks = sl_panel_blocks(stream, a.m, ROW_BLOCK / x_terms_of(w), 2 * TOKENS, a.n_panels, PANEL_GROUP);
+        sl_stream_run(used, a.tasks.n, 1, matmul_block, &a);
+    }
+}
+
+static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    matrix->in_two_terms = false;
+    return arranges(matrix) ? sl_amx_pack(stream, matrix, err) : sl_avx512_pack(stream, matrix, err);
+}
+
+static enum sl_status pack_in_two_terms(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    matrix->in_two_terms = true;
+    return arranges(matrix) ? sl_amx_pack(stream, matrix, err) : sl_avx512_pack(stream, matrix, err);
+}
+
+void sl_amx_dense_fill(struct sl_ops *ops) { // the rest is tier avx512's, which also frees what either packs
+    ops->widened = SL_BF16;
+    ops->pack = pack;
+    ops->matmul_scratch = matmul_scratch;
+    ops->arranges = arranges;
+    ops->arrange = arrange;
+    ops->matmul = matmul;
+}
+
+void sl_amx2_dense_fill(struct sl_ops *ops) { // the rest is tier amx's
+    ops->widened = SL_F16;
+    ops->pack = pack_in_two_terms;
+}

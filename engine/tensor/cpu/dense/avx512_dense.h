@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: matmul of tier avx512 (engine/tensor/ops.h), for that tier's table and for what tiers avx512bf16 and amx leave to it.
+#pragma once
+
+#include "engine/tensor/ops.h"
+
+enum sl_status sl_avx512_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
+size_t sl_avx512_matmul_scratch(const struct sl_matrix *w, int64_t m);
+void sl_avx512_matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args);

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: matmul with AVX-512 in f32, for weights of every type and format.
+ *
+ * matmul   y[r][j] (+)= sum_i x[r][i] W[j][i]        x [m][k], W [n][k], y [m][n]
+ *
+ * Design: W is packed once into panels (panels.h), each k steps of 32 weights in the type of the file or quantized; see
+ *         `forms`. A tile is some rows by one or more panels of sums in registers; a step multiplies 32 weights by one x
+ *         of every row. Few rows are bound by memory: weights are widened in registers as they stream by, and one or two
+ *         rows take several panels at once so that enough sums are in flight. Many rows are bound by arithmetic: K_BLOCK
+ *         steps of a few panels are widened once, stay in L2, and serve all rows of a block; the x's of a tile are
+ *         copied together so that they stay in L1.
+ *
+ * Invariants: every sum starts from 0 (or y) and takes i in ascending order with one fused multiply-add a step; so neither
+ *             m, nor the tile, nor the number of threads changes a bit. All types widen exactly, quantized weights too:
+ *             a code of 8 bits times an f16 is an f32.
+ */
+#include <assert.h>
+#include <immintrin.h>
+#include <string.h>
+
+#include "engine/tensor/cpu/dense/avx512_dense.h"
+#include "engine/tensor/cpu/dense/avx512_sums.h"
+#include "engine/tensor/weights.h"
+
+#define STREAM_ROWS 8  // at most so many rows are computed as the weights stream by
+#define TILE_ROWS   14 // times two registers, and three for weights and x
+#define WIDE_PANELS 4
+#define K_BLOCK     256
+#define X_STRIDE    (K_BLOCK + 16) // no power of two: rows of a tile must not compete for the same lines of a cache
+#define PANEL_GROUP 4 // panels of a task: K_BLOCK steps of them, widened, are 128 KiB on the stack and in L2
+#define ROW_BLOCK   (TILE_ROWS * 16)
+
+// --- packing -------------------------------------------------------------------------------------------------------
+
+/*
+ * How the 32 weights w[c] of a step lie in a panel:
+ *   F32, F16  in order
+ *   BF16      c and c + 16 in the lower and upper half of 32-bit word c: a shift and a mask widen them
+ *   INT8      in order; before every SL_WEIGHT_GROUP steps stand their 32 scales
+ *   INT4      four steps together, step s of weight c in nibble 2 s of 32-bit word c, and of c + 16 in nibble 2 s + 1;
+ *             before every SL_WEIGHT_GROUP steps stand their 32 scales
+ */
+enum form { FORM_F32, FORM_F16, FORM_BF16, FORM_INT8, FORM_INT4 };
+
+#define SCALES_BYTES (SL_PANEL * sizeof(uint16_t))
+
+static const struct {
+    size_t group_bytes; // of SL_WEIGHT_GROUP steps, with their scales
+} forms[] = {
+    [FORM_F32] = {SL_WEIGHT_GROUP * SL_PANEL * 4},
+    [FORM_F16] = {SL_WEIGHT_GROUP * SL_PANEL * 2},
+    [FORM_BF16] = {SL_WEIGHT_GROUP * SL_PANEL * 2},
+    [FORM_INT8] = {SL_WEIGHT_GROUP * SL_PANEL + SCALES_BYTES},
+    [FORM_INT4] = {SL_WEIGHT_GROUP * SL_PANEL / 2 + SCALES_BYTES},
+};
+
+static enum form form_of(const struct sl_matrix *w) {
+    if (w->format == SL_WEIGHT_STORED) {
+        return w->dtype == SL_F32 ? FORM_F32 : w->dtype == SL_F16 ? FORM_F16 : FORM_BF16;
+    }
+    return w->format == SL_WEIGHT_INT8 ? FORM_INT8 : FORM_INT4;
+}
+
+// Stored ones end with the k-th step, quantized ones with the group.
+static size_t panel_bytes(const struct sl_matrix *w) {
+    size_t group_bytes = forms[form_of(w)].group_bytes;
+    return w->format == SL_WEIGHT_STORED ? (size_t)w->k * (group_bytes / SL_WEIGHT_GROUP)
+                                         : (size_t)sl_weight_groups(w->k) * group_bytes;
+}
+
+static void pack_stored_row(const struct sl_matrix *w, int64_t p, int c, char *panel) {
+    size_t size = sl_dtype_bytes(w->dtype), step_bytes = SL_PANEL * size;
+    int64_t j = sl_panel_row(w, p, c);
+    char *to = panel + (size_t)(w->dtype == SL_BF16 ? 2 * (c % 16) + c / 16 : c) * size;
+    const unsigned char *from = j >= 0 ? sl_weight_row(w, j) : NULL;
+    for (int64_t i = 0; i < w->k; i++, to += step_bytes) {
+        if (from == NULL) {
+            memset(to, 0, size);
+        } else if (size == 2) {
+            memcpy(to, from + 2 * i, 2);
+        } else {
+            memcpy(to, from + 4 * i, 4);
+        }
+    }
+}
+
+// A row's codes are written into its place of every step; an INT4 code into its nibble of memory that was zero.
+static void pack_quantized_row(const struct sl_matrix *w, int64_t p, int c, char *panel) {
+    enum form form = form_of(w);
+    for (int64_t g = 0; g < sl_weight_groups(w->k); g++, panel += forms[form].group_bytes) {
+        int8_t codes[SL_WEIGHT_GROUP];
+        uint8_t *to = (uint8_t *)panel + SCALES_BYTES;
+        ((uint16_t *)panel)[c] = sl_panel_quantize(w, p, c, g, codes);
+        for (int s = 0; s < SL_WEIGHT_GROUP; s++) {
+            if (form == FORM_INT8) {
+                to[s * SL_PANEL + c] = (uint8_t)codes[s];
+            } else { // byte s % 4 of a word has the nibbles of its step
+                to[(s / 4 * 16 + c % 16) * 4 + s % 4] |= (uint8_t)((codes[s] & 15) << (c / 16 * 4));
+            }
+        }
+    }
+}
+
+enum sl_status sl_avx512_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    return sl_panels_pack(stream, matrix, panel_bytes(matrix),
+                          matrix->format == SL_WEIGHT_STORED ? pack_stored_row : pack_quantized_row, err);
+}
+
+// --- tiles ---------------------------------------------------------------------------------------------------------
+
+#define INLINE static inline __attribute__((always_inline))
+
+// The scales of a group of steps.
+INLINE void load_scales(enum form form, const char *group, __m512 scales[2]) {
+    if (form == FORM_INT8 || form == FORM_INT4) {
+        scales[0] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)group));
+        scales[1] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)group + 1));
+    }
+}
+
+// The 32 weights of step s of a group, widened.
+INLINE void load_step(enum form form, const char *group, int64_t s, const __m512 scales[2], __m512 step[2]) {
+    const __m512 nibbles = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+    if (form == FORM_F32) {
+        step[0] = _mm512_loadu_ps((const float *)group + s * SL_PANEL);
+        step[1] = _mm512_loadu_ps((const float *)group + s * SL_PANEL + 16);
+    } else if (form == FORM_F16) {
+        step[0] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)group + 2 * s));
+        step[1] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)group + 2 * s + 1));
+    } else if (form == FORM_BF16) {
+        __m512i pairs = _mm512_loadu_si512((const __m512i *)group + s);
+        step[0] = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+        step[1] = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000)));
+    } else if (form == FORM_INT8) {
+        const __m128i *codes = (const __m128i *)(group + SCALES_BYTES) + 2 * s;
+        for (int c = 0; c < 2; c++) {
+            step[c] = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(codes + c))), scales[c]);
+        }
+    } else {
+        __m512i words = _mm512_loadu_si512((const __m512i *)(group + SCALES_BYTES) + s / 4);
+        for (int c = 0; c < 2; c++) { // the permutation looks at the lowest nibble alone
+            __m512i index = _mm512_srli_epi32(words, (unsigned)(s % 4 * 8 + c * 4));
+            step[c] = _mm512_mul_ps(_mm512_permutexvar_ps(index, nibbles), scales[c]);
+        }
+    }
+}
+
+/*
+ * sums[panels][rows][32] += x[rows][k] W. weights: the first panel, at the beginning of a group; the next panel is
+ * `stride` bytes further, its sums `sums_stride` floats. Called with constants only, so that acc stays in registers.
+ */
+INLINE void tile(int rows, int panels, enum form form, const char *weights, size_t stride, const float *x, int64_t ldx,
+                 int64_t k, float *sums, int64_t sums_stride) {
+    __m512 acc[WIDE_PANELS * TILE_ROWS][2], scales[WIDE_PANELS][2];
+    SL_UNROLL
+    for (int t = 0; t < panels * rows; t++) {
+        acc[t][0] = _mm512_load_ps(sums + t / rows * sums_stride + t % rows * SL_PANEL);
+        acc[t][1] = _mm512_load_ps(sums + t / rows * sums_stride + t % rows * SL_PANEL + 16);
+    }
+    for (int64_t g = 0; g < k; g += SL_WEIGHT_GROUP, weights += forms[form].group_bytes, x += SL_WEIGHT_GROUP) {
+        int64_t steps = sl_min(SL_WEIGHT_GROUP, k - g);
+        SL_UNROLL
+        for (int p = 0; p < panels; p++) {
+            load_scales(form, weights + (size_t)p * stride, scales[p]);
+        }
+        for (int64_t s = 0; s < steps; s += 4) {
+            SL_UNROLL
+            for (int j = 0; j < 4; j++) {
+                if (s + j >= steps) {
+                    break;
+                }
+                SL_UNROLL
+                for (int p = 0; p < panels; p++) {
+                    __m512 step[2];
+                    load_step(form, weights + (size_t)p * stride, s + j, scales[p], step);
+                    SL_UNROLL
+                    for (int r = 0; r < rows; r++) {
+                        __m512 xi = _mm512_set1_ps(x[r * ldx + s + j]);
+                        acc[p * rows + r][0] = _mm512_fmadd_ps(xi, step[0], acc[p * rows + r][0]);
+                        acc[p * rows + r][1] = _mm512_fmadd_ps(xi, step[1], acc[p * rows + r][1]);
+                    }
+                }
+            }
+        }
+    }
+    SL_UNROLL
+    for (int t = 0; t < panels * rows; t++) {
+        _mm512_store_ps(sums + t / rows * sums_stride + t % rows * SL_PANEL, acc[t][0]);
+        _mm512_store_ps(sums + t / rows * sums_stride + t % rows * SL_PANEL + 16, acc[t][1]);
+    }
+}
+
+typedef void (*tile_fn)(const char *weights, size_t stride, const float *x, int64_t ldx, int64_t k, float *sums,
+                        int64_t sums_stride);
+
+#define TILE(name, rows, panels, form)                                                                                 \
+    static void name(const char *weights, size_t stride, const float *x, int64_t ldx, int64_t k, float *sums,          \
+                     int64_t sums_stride) {                                                                            \
+        tile(rows, panels, form, weights, stride, x, ldx, k, sums, sums_stride);                                       \
+    }
+#define TILES(suffix, form)                                                                                            \
+    TILE(tile_1x4_##suffix, 1, 4, form)                                                                                \
+    TILE(tile_1x1_##suffix, 1, 1, form)                                                                                \
+    TILE(tile_2x2_##suffix, 2, 2, form)                                                                                \
+    TILE(tile_2x1_##suffix, 2, 1, form)                                                                                \
+    TILE(tile_3x1_##suffix, 3, 1, form)                                                                                \
+    TILE(tile_4x1_##suffix, 4, 1, form)                                                                                \
+    TILE(tile_5x1_##suffix, 5, 1, form)                                                                                \
+    TILE(tile_6x1_##suffix, 6, 1, form)                                                                                \
+    TILE(tile_7x1_##suffix, 7, 1, form)                                                                                \
+    TILE(tile_8x1_##suffix, 8, 1, form)
+TILES(f32, FORM_F32)
+TILES(f16, FORM_F16)
+TILES(bf16, FORM_BF16)
+TILES(int8, FORM_INT8)
+TILES(int4, FORM_INT4)
+
+// Of widened weights, with the x's of struct block: their stride is a constant, or addresses would need more registers
+// than there are.
+#define BLOCK_TILE(rows)                                                                                               \
+    static void block_tile_##rows(const float *weights, const float *x, int64_t k, float *sums) {                      \
+        tile(rows, 1, FORM_F32, (const char *)weights, 0, x, X_STRIDE, k, sums, 0);                                    \
+    }
+BLOCK_TILE(1)
+BLOCK_TILE(2)
+BLOCK_TILE(3)
+BLOCK_TILE(4)
+BLOCK_TILE(5)
+BLOCK_TILE(6)
+BLOCK_TILE(7)
+BLOCK_TILE(8)
+BLOCK_TILE(9)
+BLOCK_TILE(10)
+BLOCK_TILE(11)
+BLOCK_TILE(12)
+BLOCK_TILE(13)
+BLOCK_TILE(14)
+
+// As the weights stream by, by form and rows - 1: one panel, and the widest that the registers hold.
+static const struct {
+    tile_fn one, wide;
+    int wide_panels;
+} streams[][STREAM_ROWS] = {
+#define STREAMS(suffix)                                                                                                \
+    {                                                                                                                  \
+        {tile_1x1_##suffix, tile_1x4_##suffix, 4}, {tile_2x1_##suffix, tile_2x2_##suffix, 2},                          \
+            {tile_3x1_##suffix, tile_3x1_##suffix, 1}, {tile_4x1_##suffix, tile_4x1_##suffix, 1},                      \
+            {tile_5x1_##suffix, tile_5x1_##suffix, 1}, {tile_6x1_##suffix, tile_6x1_##suffix, 1},                      \
+            {tile_7x1_##suffix, tile_7x1_##suffix, 1}, {tile_8x1_##suffix, tile_8x1_##suffix, 1},                      \
+    }
+    [FORM_F32] = STREAMS(f32),   [FORM_F16] = STREAMS(f16),   [FORM_BF16] = STREAMS(bf16),
+    [FORM_INT8] = STREAMS(int8), [FORM_INT4] = STREAMS(int4),
+};
+
+typedef void (*block_tile_fn)(const float *weights, const float *x, int64_t k, float *sums);
+
+static const block_tile_fn block_tiles[TILE_ROWS] = { // by rows - 1
+    block_tile_1, block_tile_2, block_tile_3,  block_tile_4,  block_tile_5,  block_tile_6,  block_tile_7,
+    block_tile_8, block_tile_9, block_tile_10, block_tile_11, block_tile_12, block_tile_13, block_tile_14};
+
+// --- matmul --------------------------------------------------------------------------------------------------------
+
+size_t sl_avx512_matmul_scratch(const struct sl_matrix *w, int64_t m) {
+    (void)w;
+    (void)m;
+    return 0;
+}
+
+// Few rows: tasks are panel groups; every weight is read once and widened on the way.
+static void matmul_stream(void *arg, int64_t begin, int64_t end, int member) {
+    const struct sl_product *a = arg;
+    enum form form = form_of(a->w);
+    size_t stride = panel_bytes(a->w);
+    int wide = streams[form][a->m - 1].wide_panels;
+    int64_t last = sl_min(end * a->tasks.panels_per_task, a->n_panels), sums_stride = a->m * SL_PANEL;
+    float sums[STREAM_ROWS * SL_PANEL] __attribute__((aligned(64))); // enough for 4 panels of 1 row, or 2 of 2
+    (void)member;
+    for (int64_t p = begin * a->tasks.panels_per_task; p < last;) {
+        int panels = p + wide <= last ? wide : 1;
+        const char *weights = (const char *)a->w->packed + (size_t)p * stride;
+        for (int i = 0; i < panels; i++) {
+            sl_sums_start(a, p + i, 0, a->m, sums + i * sums_stride);
+        }
+        tile_fn fn = panels == wide ? streams[form][a->m - 1].wide : streams[form][a->m - 1].one;
+        fn(weights, stride, a->x, a->x_stride, a->w->k, sums, sums_stride);
+        for (int i = 0; i < panels; i++) {
+            sl_sums_finish(a, p + i, 0, a->m, sums + i * sums_stride);
+        }
+        p += panels;
+    }
+}
+
+// K_BLOCK steps of a task's panels, widened, the same stretch of the x's of one tile, and all sums of the task.
+struct block {
+    float weights[PANEL_GROUP][K_BLOCK * SL_PANEL];
+    float sums[PANEL_GROUP][ROW_BLOCK * SL_PANEL];
+    float x[TILE_ROWS * X_STRIDE];
+} __attribute__((aligned(64)));
+
+INLINE void widen_as(enum form form, const char *group, int64_t k, float *out) {
+    for (int64_t g = 0; g < k; g += SL_WEIGHT_GROUP, group += forms[form].group_bytes) {
+        __m512 scales[2];
+        load_scales(form, group, scales);
+        for (int64_t s = 0; s < sl_min(SL_WEIGHT_GROUP, k - g); s++, out += SL_PANEL) {
+            __m512 step[2];
+            load_step(form, group, s, scales, step);
+            _mm512_store_ps(out, step[0]);
+            _mm512_store_ps(out + 16, step[1]);
+        }
+    }
+}
+
+// k steps as f32, from the beginning of a group on; f32 weights are where they are.
+static const float *widen(enum form form, const char *group, int64_t k, float *out) {
+    switch (form) {
+    case FORM_F32:
+        return (const float *)group;
+    case FORM_F16:
+        widen_as(FORM_F16, group, k, out);
+        break;
+    case FORM_BF16:
+        widen_as(FORM_BF16, group, k, out);
+        break;
+    case FORM_INT8:
+        widen_as(FORM_INT8, group, k, out);
+        break;
+    case FORM_INT4:
+        widen_as(FORM_INT4, group, k, out);
+        break;
+    }
+    return out;
+}
+
+static void multiply_block(const struct sl_product *a, const struct sl_panel_task *task, struct block *block) {
+    int64_t row = task->row, rows = task->rows, first = task->first, last = task->last;
+    enum form form = form_of(a->w);
+    size_t stride = panel_bytes(a->w);
+    int64_t even_rows = sl_div_up(rows, sl_div_up(rows, TILE_ROWS)); // of a tile, so that none is left with a few
+    const float *weights[PANEL_GROUP];
+    for (int64_t p = first; p < last; p++) {
+        sl_sums_start(a, p, row, rows, block->sums[p - first]);
+    }
+    for (int64_t i = 0; i < a->w->k; i += K_BLOCK) {
+        int64_t count = sl_min(K_BLOCK, a->w->k - i);
+        for (int64_t p = first; p < last; p++) {
+            const char *panel = (const char *)a->w->packed + (size_t)p * stride;
+            weights[p - first] = widen(form, panel + (size_t)(i / SL_WEIGHT_GROUP) * forms[form].group_bytes, count,
+                                       block->weights[p - first]);
+        }
+        for (int64_t r = 0, tile_rows; r < rows; r += tile_rows) {
+            tile_rows = sl_min(even_rows, rows - r);
+            for (int64_t t = 0; t < tile_rows; t++) {
+                memcpy(block->x + t * X_STRIDE, a->x + (row + r + t) * a->x_stride + i, (size_t)count * sizeof(float));
+            }
+            for (int64_t p = first; p < last; p++) {
+                block_tiles[tile_rows - 1](weights[p - first], block->x, count, block->sums[p - first] + r * SL_PANEL);
+            }
+        }
+    }
+    for (int64_t p = first; p < last; p++) {
+        sl_sums_finish(a, p, row, rows, block->sums[p - first]);
+    }
+}
+
+// Many rows: tasks are (row block, panel group) pairs.
+static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
+    const struct sl_product *a = arg;
+    struct block block;
+    (void)member;
+    for (int64_t t = begin; t < end; t++) {
+        struct sl_panel_task task = sl_panel_task(&a->tasks, t);
+        multiply_block(a, &task, &block);
+    }
+}
+
+void sl_avx512_matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
+    assert(!w->gated || (!args->accumulate && args->n_columns == 0));
+    struct sl_product a = sl_product_of(w, args);
+    if (a.m < 1) {
+        return;
+    }
+    struct sl_stream *used = a.m * a.n_panels * SL_PANEL * w->k < SL_ALONE_WORK ? NULL : stream;
+    if (a.m <= STREAM_ROWS) {
+        a.tasks = sl_panel_stream(stream, a.m, a.n_panels, panel_bytes(w), WIDE_PANELS);
+        sl_stream_run(used, a.tasks.n, 1, matmul_stream, &a);
+    } else {
+        a.tasks = sl_panel_blocks(stream, a.m, ROW_BLOCK, TILE_ROWS, a.n_panels, PANEL_GROUP);
+        sl_stream_run(used, a.tasks.n, 1, matmul_block, &a);
+    }
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the sums of a panel, f32 [rows][SL_PANEL], and their way to y: what they start from, and bias, activation and
+ *          gate at the end. Include only from files built for AVX-512.
+ *
+ * Design: a tile of any kernel adds to sums that lie in a cache, never to y: so y is written once, and nothing depends on
+ *         how k was cut, because f32 in memory is f32 in a register.
+ */
+#pragma once
+
+#include "engine/tensor/cpu/dense/panels.h"
+#include "engine/tensor/cpu/simd/avx512_math.h"
+
+// One product, of which tasks compute (rows, panels) blocks.
+struct sl_product {
+    const struct sl_matrix *w;
+    const float *x;
+    int64_t x_stride, m;
+    float *y;
+    int64_t y_stride;
+    int64_t outputs; // columns of y
+    bool accumulate;
+    int64_t n_panels;
+    struct sl_panel_tasks tasks;
+    void *scratch;
+    int64_t first_task; // of a part of x
+};
+
+static inline struct sl_product sl_product_of(const struct sl_matrix *w, const struct sl_matmul *args) {
+    int64_t outputs = args->n_columns > 0 ? args->n_columns : sl_matrix_outputs(w);
+    return (struct sl_product){.w = w,
+                               .x = args->x,
+                               .x_stride = args->x_stride,
+                               .m = args->m,
+                               .y = args->y,
+                               .y_stride = args->y_stride,
+                               .outputs = outputs,
+                               .accumulate = args->accumulate,
+                               .n_panels = sl_panel_count(w, outputs),
+                               .scratch = args->scratch};
+}
+
+// The first `count` lanes, none if it is negative.
+static inline __mmask16 sl_avx512_lanes(int64_t count) {
+    return count >= 16 ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
+}
+
+// sums = 0, or y where the product adds to it, for `rows` rows from `row` on of panel p.
+static inline void sl_sums_start(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, float *sums) {
+    const float *y = a->y + row * a->y_stride + p * SL_PANEL;
+    __mmask16 lo = a->accumulate ? sl_avx512_lanes(a->outputs - p * SL_PANEL) : 0;
+    __mmask16 hi = a->accumulate ? sl_avx512_lanes(a->outputs - p * SL_PANEL - 16) : 0;
+    for (int64_t r = 0; r < rows; r++, y += a->y_stride, sums += SL_PANEL) {
+        _mm512_store_ps(sums, _mm512_maskz_loadu_ps(lo, y));
+        _mm512_store_ps(sums + 16, _mm512_maskz_loadu_ps(hi, y + 16));
+    }
+}
+
+static inline __attribute__((always_inline)) void sl_sums_finish_as(const struct sl_product *a, int64_t p, int64_t row,
+                                                                    int64_t rows, const float *sums,
+                                                                    enum sl_activation activation, bool gated) {
+    int64_t column = p * (gated ? SL_PANEL_HALF : SL_PANEL), left = a->outputs - column;
+    __mmask16 lo = sl_avx512_lanes(left), hi = gated ? lo : sl_avx512_lanes(left - 16);
+    const float *bias = a->w->bias;
+    __m512 bias_lo = _mm512_setzero_ps(), bias_hi = bias_lo;
+    if (bias != NULL) {
+        bias_lo = _mm512_maskz_loadu_ps(lo, bias + column);
+        bias_hi = _mm512_maskz_loadu_ps(hi, bias + column + (gated ? a->w->n / 2 : 16));
+    }
+    float *y = a->y + row * a->y_stride + column;
+    for (int64_t r = 0; r < rows; r++, y += a->y_stride, sums += SL_PANEL) {
+        __m512 first = _mm512_load_ps(sums), second = _mm512_load_ps(sums + 16);
+        if (bias != NULL) {
+            first = _mm512_add_ps(first, bias_lo);
+            second = _mm512_add_ps(second, bias_hi);
+        }
+        first = sl_avx512_activate(activation, first);
+        if (gated) {
+            _mm512_mask_storeu_ps(y, lo, _mm512_mul_ps(first, second));
+        } else {
+            _mm512_mask_storeu_ps(y, lo, first);
+            _mm512_mask_storeu_ps(y + 16, hi, sl_avx512_activate(activation, second));
+        }
+    }
+}
+
+// y = what the matrix makes of the sums, for `rows` rows from `row` on of panel p.
+static inline void sl_sums_finish(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, const float *sums) {
+    if (a->w->activation == SL_ACT_NONE && !a->w->gated) {
+        sl_sums_finish_as(a, p, row, rows, sums, SL_ACT_NONE, false);
+    } else if (a->w->activation == SL_ACT_SILU && a->w->gated) {
+        sl_sums_finish_as(a, p, row, rows, sums, SL_ACT_SILU, true);
+    } else {
+        sl_sums_finish_as(a, p, row, rows, sums, a->w->activation, a->w->gated);
+    }
+}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: matmul with VDPBF16PS, for bf16 and quantized weights.
+ *
+ * matmul   y[r][j] (+)= sum_i x[r][i] W[j][i]        x [m][k], W [n][k], y [m][n]
+ *
+ * Design: x is rounded to bf16 once a call. W is packed into panels of pairs (avx512bf16_pack.h): a register holds two
+ *         of k for 16 rows of W and meets one pair of x, broadcast. A tile is some rows of x by a panel, two registers
+ *         of sums a row; one or two rows take several panels at once so that enough sums are in flight.
+ *
+ *         A task is a block of rows by a few panels, stretch of k by stretch of k. A stretch of x for a tile lies in L1
+ *         and meets every panel; the panels' stretches lie in L2 and serve all tiles. With few rows there is one tile,
+ *         and W streams by, from memory, once. Quantized weights are made into pairs a stretch at a time, a shorter one
+ *         where only one tile uses them, which then still finds them in L1.
+ *
+ * Invariants: an element's sum is one chain of VDPBF16PS over the pairs in ascending order, from 0 or y, for any m:
+ *             between stretches it passes through memory as the f32 that it is. Of quantized weights the chain is that
+ *             of a group, from 0, and groups are added in ascending order with one fused multiply-add each: weights are
+ *             not rounded. VDPBF16PS rounds to nearest even and takes subnormals as zeros.
+ *
+ * Where: AMD from Zen 4 on, which issues VDPBF16PS as often as multiply-adds: from 128 rows on bf16 products at 2.2 times
+ *        avx512's rate, quantized ones at 1.6 times, one row at the rate of memory, but int8 weights at half of avx512's
+ *        (`kernels_matmul --time TIER 1`). Sapphire Rapids issues it a quarter as often, so "auto" does not choose this tier
+ *        there, even where the system refuses the tiles. VNNI, which all of these have, would need activations of 8 bits;
+ *        engine/tensor/ops.h promises bf16.
+ */
+#include <assert.h>
+#include <immintrin.h>
+#include <string.h>
+
+#include "engine/tensor/cpu/dense/avx512_dense.h"
+#include "engine/tensor/cpu/dense/avx512_sums.h"
+#include "engine/tensor/cpu/dense/avx512bf16_pack.h"
+#include "engine/tensor/cpu/dense/fills.h"
+#include "engine/tensor/weights.h"
+
+#define TILE_ROWS      14 // times two registers, and three for weights and x
+#define STRETCH_GROUPS 16 // 32 KiB a panel
+#define STREAM_GROUPS  2  // 4 KiB a panel, of quantized weights for one tile
+#define PANEL_GROUP    4  // panels of a task: their stretches are 128 KiB in L2, and on the stack where quantized
+#define ROW_BLOCK      (TILE_ROWS * 16)
+// Pairs of a row of x in a stretch. No power of two: rows of a tile must not compete for the same lines of a cache.
+#define X_STRIDE (STRETCH_GROUPS * SL_PAIR_STEPS + 16)
+
+#define INLINE static inline __attribute__((always_inline))
+
+// --- tiles ---------------------------------------------------------------------------------------------------------
+
+/*
+ * sums[panels][rows][32] += x[rows] W over `groups` groups. weights: pairs of the first panel; the next panel is
+ * `stride` bytes further, its sums ROW_BLOCK rows. scaled: they are codes, with scales. Called with constants only, so
+ * that acc stays in registers.
+ */
+INLINE void tile(int rows, int panels, bool scaled, const char *weights, size_t stride, const int32_t *x,
+                 int64_t groups, float *sums) {
+    __m512 acc[TILE_ROWS][2];
+    SL_UNROLL
+    for (int t = 0; t < panels * rows; t++) {
+        const float *from = sums + (t / rows * ROW_BLOCK + t % rows) * SL_PANEL;
+        acc[t][0] = scaled ? _mm512_setzero_ps() : _mm512_load_ps(from);
+        acc[t][1] = scaled ? _mm512_setzero_ps() : _mm512_load_ps(from + 16);
+    }
+    for (int64_t g = 0; g < groups; g++) {
+        const char *scales = weights;
+        weights += scaled ? SL_PAIR_SCALES_BYTES : 0;
+        for (int s = 0; s < SL_PAIR_STEPS; s += 4, weights += 4 * SL_PAIR_STEP_BYTES, x += 4) {
+            SL_UNROLL
+            for (int j = 0; j < 4; j++) {
+                SL_UNROLL
+                for (int p = 0; p < panels; p++) {
+                    const __m512i *step = (const __m512i *)(weights + (size_t)p * stride) + 2 * j;
+                    __m512bh first = (__m512bh)_mm512_load_si512(step), second = (__m512bh)_mm512_load_si512(step + 1);
+                    SL_UNROLL
+                    for (int r = 0; r < rows; r++) {
+                        __m512bh pair = (__m512bh)_mm512_set1_epi32(x[r * X_STRIDE + j]);
+                        acc[p * rows + r][0] = _mm512_dpbf16_ps(acc[p * rows + r][0], pair, first);
+                        acc[p * rows + r][1] = _mm512_dpbf16_ps(acc[p * rows + r][1], pair, second);
+                    }
+                }
+            }
+        }
+        if (scaled) {
+            SL_UNROLL
+            for (int t = 0; t < panels * rows; t++) {
+                const float *scale = (const float *)(scales + (size_t)(t / rows) * stride);
+                float *to = sums + (t / rows * ROW_BLOCK + t % rows) * SL_PANEL;
+                _mm512_store_ps(to, _mm512_fmadd_ps(acc[t][0], _mm512_load_ps(scale), _mm512_load_ps(to)));
+                _mm512_store_ps(to + 16,
+                                _mm512_fmadd_ps(acc[t][1], _mm512_load_ps(scale + 16), _mm512_load_ps(to + 16)));
+                acc[t][0] = acc[t][1] = _mm512_setzero_ps();
+            }
+        }
+    }
+    if (!scaled) {
+        SL_UNROLL
+        for (int t = 0; t < panels * rows; t++) {
+            float *to = sums + (t / rows * ROW_BLOCK + t % rows) * SL_PANEL;
+            _mm512_store_ps(to, acc[t][0]);
+            _mm512_store_ps(to + 16, acc[t][1]);
+        }
+    }
+}
+
+typedef void (*tile_fn)(const char *weights, size_t stride, const int32_t *x, int64_t groups, float *sums);
+
+#define TILE(name, rows, panels, scaled)                                                                               \
+    static void name(const char *weights, size_t stride, const int32_t *x, int64_t groups, float *sums) {              \
+        tile(rows, panels, scaled, weights, stride, x, groups, sums);                                                  \
+    }
+#define TILES(kind, scaled)                                                                                            \
+    TILE(kind##_1x1, 1, 1, scaled)                                                                                     \
+    TILE(kind##_1x4, 1, 4, scaled)                                                                                     \
+    TILE(kind##_2x1, 2, 1, scaled)                                                                                     \
+    TILE(kind##_2x2, 2, 2, scaled)                                                                                     \
+    TILE(kind##_3x1, 3, 1, scaled)                                                                                     \
+    TILE(kind##_4x1, 4, 1, scaled)                                                                                     \
+    TILE(kind##_5x1, 5, 1, scaled)                                                                                     \
+    TILE(kind##_6x1, 6, 1, scaled)                                                                                     \
+    TILE(kind##_7x1, 7, 1, scaled)                                                                                     \
+    TILE(kind##_8x1, 8, 1, scaled)                                                                                     \
+    TILE(kind##_9x1, 9, 1, scaled)                                                                                     \
+    TILE(kind##_10x1, 10, 1, scaled)                                                                                   \
+    TILE(kind##_11x1, 11, 1, scaled)                                                                                   \
+    TILE(kind##_12x1, 12, 1, scaled)                                                                                   \
+    TILE(kind##_13x1, 13, 1, scaled)                                                                                   \
+    TILE(kind##_14x1, 14, 1, scaled)
+TILES(pairs, false)
+TILES(codes, true)
+
+// By whether they are quantized, and rows - 1: one panel, and the widest.
+static const struct row_tiles {
+    tile_fn one, wide;
+    int wide_panels;
+} tiles[2][TILE_ROWS] = {
+#define ROWS(kind)                                                                                                     \
+    {                                                                                                                  \
+        {kind##_1x1, kind##_1x4, 4}, {kind##_2x1, kind##_2x2, 2}, {kind##_3x1, kind##_3x1, 1},                         \
+            {kind##_4x1, kind##_4x1, 1}, {kind##_5x1, kind##_5x1, 1}, {kind##_6x1, kind##_6x1, 1},                     \
+            {kind##_7x1, kind##_7x1, 1}, {kind##_8x1, kind##_8x1, 1}, {kind##_9x1, kind##_9x1, 1},                     \
+            {kind##_10x1, kind##_10x1, 1}, {kind##_11x1, kind##_11x1, 1}, {kind##_12x1, kind##_12x1, 1},               \
+            {kind##_13x1, kind##_13x1, 1}, {kind##_14x1, kind##_14x1, 1},                                              \
+    }
+    [false] = ROWS(pairs),
+    [true] = ROWS(codes),
+};
+
+// --- x into pairs --------------------------------------------------------------------------------------------------
+
+// Groups of a stretch: all are alike but for the last one, which may be shorter.
+static int64_t stretch_groups(const struct sl_matrix *w) {
+    int64_t groups = sl_weight_groups(w->k);
+    return sl_div_up(groups, sl_div_up(groups, STRETCH_GROUPS));
+}
+
+static bool is_quantized(const struct sl_matrix *w) {
+    return w->format != SL_WEIGHT_STORED;
+}
+
+// Weights that are not this file's.
+static bool is_avx512s(const struct sl_matrix *w) {
+    return !is_quantized(w) && w->dtype != SL_BF16;
+}
+
+static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
+    if (is_avx512s(w)) {
+        return sl_avx512_matmul_scratch(w, m);
+    }
+    return (size_t)(sl_div_up(sl_weight_groups(w->k), stretch_groups(w)) * m * X_STRIDE) * sizeof(int32_t);
+}
+
+// Row r of x from group g on, to the end of its stretch: [stretch][m][X_STRIDE].
+static inline int32_t *x_pairs(const struct sl_product *a, int64_t r, int64_t g) {
+    int64_t length = stretch_groups(a->w);
+    return (int32_t *)a->scratch + (g / length * a->m + r) * X_STRIDE + g % length * SL_PAIR_STEPS;
+}
+
+static void round_x(void *arg, int64_t begin, int64_t end, int member) {
+    const struct sl_product *a = arg;
+    (void)member;
+    for (int64_t r = a->first_task + begin; r < a->first_task + end; r++) {
+        const float *x = a->x + r * a->x_stride;
+        for (int64_t i = 0; i < a->w->k; i += SL_WEIGHT_GROUP) {
+            __m512 lo = _mm512_maskz_loadu_ps(sl_avx512_lanes(a->w->k - i), x + i);
+            __m512 hi = _mm512_maskz_loadu_ps(sl_avx512_lanes(a->w->k - i - 16), x + i + 16);
+            _mm512_store_si512(x_pairs(a, r, i / SL_WEIGHT_GROUP), (__m512i)_mm512_cvtne2ps_pbh(hi, lo));
+        }
+    }
+}
+
+// --- matmul --------------------------------------------------------------------------------------------------------
+
+struct block {
+    char pairs[PANEL_GROUP * STRETCH_GROUPS * SL_PAIR_GROUP_BYTES]; // of quantized weights
+    float sums[PANEL_GROUP][ROW_BLOCK * SL_PANEL];
+} __attribute__((aligned(64)));
+
+// `count` groups, from group g on, of n panels as pairs, the next panel *stride_out bytes further.
+static const char *panel_pairs(const struct sl_matrix *w, int64_t first, int64_t n, int64_t g, int64_t count,
+                               struct block *block, size_t *stride_out) {
+    size_t stride = (size_t)sl_weight_groups(w->k) * sl_pairs_packed_bytes(w);
+    const char *packed = (const char *)w->packed + (size_t)first * stride + (size_t)g * sl_pairs_packed_bytes(w);
+    if (!is_quantized(w)) {
+        *stride_out = stride;
+        return packed;
+    }
+    *stride_out = (size_t)(count * SL_PAIR_GROUP_BYTES);
+    for (int64_t p = 0; p < n; p++) {
+        sl_pairs_of_codes(w, packed + (size_t)p * stride, count, block->pairs + (size_t)p * *stride_out);
+    }
+    return block->pairs;
+}
+
+static void multiply(const struct sl_product *a, const struct sl_panel_task *task, struct block *block) {
+    int64_t row = task->row, rows = task->rows, first = task->first, n = task->last - task->first;
+    int64_t even_rows = sl_div_up(rows, sl_div_up(rows, TILE_ROWS)); // of a tile, so that none is left with a few
+    int64_t groups = sl_weight_groups(a->w->k), stretch = stretch_groups(a->w);
+    int64_t length = is_quantized(a->w) && rows <= TILE_ROWS ? STREAM_GROUPS : stretch;
+    const struct row_tiles *of_rows = tiles[is_quantized(a->w)];
+    for (int64_t p = 0; p < n; p++) {
+        sl_sums_start(a, first + p, row, rows, block->sums[p]);
+    }
+    for (int64_t g = 0, count; g < groups; g += count) {
+        size_t stride;
+        count = sl_min(length, sl_min((g / stretch + 1) * stretch, groups) - g);
+        const char *weights = panel_pairs(a->w, first, n, g, count, block, &stride);
+        for (int64_t r = 0, tile_rows; r < rows; r += tile_rows) {
+            tile_rows = sl_min(even_rows, rows - r);
+            const int32_t *x = x_pairs(a, row + r, g);
+            int wide = of_rows[tile_rows - 1].wide_panels;
+            for (int64_t p = 0, panels; p < n; p += panels) {
+                panels = p + wide <= n ? wide : 1;
+                tile_fn fn = panels == wide ? of_rows[tile_rows - 1].wide : of_rows[tile_rows - 1].one;
+                fn(weights + (size_t)p * stride, stride, x, count, block->sums[p] + r * SL_PANEL);
+            }
+        }
+    }
+    for (int64_t p = 0; p < n; p++) {
+        sl_sums_finish(a, first + p, row, rows, block->sums[p]);
+    }
+}
+
+// Tasks are (row block, panel group) pairs.
+static void multiply_tasks(void *arg, int64_t begin, int64_t end, int member) {
+    const struct sl_product *a = arg;
+    struct block block;
+    (void)member;
+    for (int64_t t = begin; t < end; t++) {
+        struct sl_panel_task task = sl_panel_task(&a->tasks, t);
+        multiply(a, &task, &block);
+    }
+}
+
+static bool arranges(const struct sl_matrix *w) {
+    return !is_avx512s(w);
+}
+
+static void arrange(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args, int part,
+                    int n_parts) {
+    struct sl_product a = sl_product_of(w, args);
+    a.first_task = a.m * part / n_parts;
+    sl_stream_run(a.m * w->k < SL_ALONE_WORK ? NULL : stream, a.m * (part + 1) / n_parts - a.first_task, 8, round_x,
+                  &a);
+}
+
+static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
+    if (is_avx512s(w)) {
+        sl_avx512_matmul(stream, w, args);
+        return;
+    }
+    assert(!w->gated || (!args->accumulate && args->n_columns == 0));
+    struct sl_product a = sl_product_of(w, args);
+    if (a.m < 1) {
+        return;
+    }
+    if (!args->arranged) {
+        arrange(stream, w, args, 0, 1);
+    }
+    a.tasks = sl_panel_blocks(stream, a.m, ROW_BLOCK, TILE_ROWS, a.n_panels, PANEL_GROUP);
+    bool alone = a.m * a.n_panels * SL_PANEL * w->k < SL_ALONE_WORK;
+    sl_stream_run(alone ? NULL : stream, a.tasks.n, 1, multiply_tasks, &a);
+}
+
+static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    return is_avx512s(matrix) ? sl_avx512_pack(stream, matrix, err) : sl_pairs_pack(stream, matrix, err);
+}
+
+void sl_avx512bf16_dense_fill(struct sl_ops *ops) { // the rest is tier avx512's, which also frees what either packs
+    ops->widened = SL_BF16;
+    ops->pack = pack;
+    ops->matmul_scratch = matmul_scratch;
+    ops->arranges = arranges;
+    ops->arrange = arrange;
+    ops->matmul = matmul;
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see rows.h.
+#include "engine/tensor/cpu/dense/rows.h"
+
+#include "engine/tensor/cpu/dense/panels.h"
+
+#define TASK_FLOATS (1 << 14)
+
+static void normalize(void *arg, int64_t begin, int64_t end, int member) {
+    const struct sl_norm_rows *a = arg;
+    (void)member;
+    for (int64_t r = begin; r < end; r++) {
+        for (int64_t g = 0; g < a->n_groups; g++) {
+            int64_t column = g * a->norm->n;
+            a->vector(a->norm, a->x + r * a->x_stride + column, a->out + r * a->out_stride + column);
+        }
+    }
+}
+
+void sl_norm_run(struct sl_stream *stream, const struct sl_norm_rows *rows, int64_t m) {
+    struct sl_norm_rows args = *rows;
+    int64_t row = rows->norm->n * rows->n_groups;
+    sl_stream_run(m * row < SL_ALONE_WORK ? NULL : stream, m, sl_div_up(TASK_FLOATS, row), normalize, &args);
+}
+
+static void rotate(void *arg, int64_t begin, int64_t end, int member) {
+    const struct sl_rotate_rows *a = arg;
+    int64_t half = a->rope->rotary_dim / 2;
+    (void)member;
+    for (int64_t r = begin; r < end; r++) {
+        a->row(a->rope, a->cosines + r * half, a->sines + r * half, a->x + r * a->stride, a->n_heads);
+    }
+}
+
+void sl_rotate_run(struct sl_stream *stream, const struct sl_rotate_rows *rows, int64_t m) {
+    struct sl_rotate_rows args = *rows;
+    int64_t row = (int64_t)rows->n_heads * rows->rope->rotary_dim;
+    sl_stream_run(m * row < SL_ALONE_WORK ? NULL : stream, m, 8, rotate, &args);
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: operations of eviction on the cached rows of all heads, by a tier's kernels, which work on one; and the compaction,
+ *          which all tiers share.
+ */
+#include "engine/tensor/cpu/evict/evict.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/kvcache/session.h"
+#include "engine/tensor/cpu/attention/heads.h"
+#include "engine/tensor/cpu/attention/kv_page.h"
+#include "engine/tensor/cpu/evict/fills.h"
+
+struct call {
+    const struct sl_evict_kernels *by;
+    const struct sl_kv_heads *heads;
+    struct sl_vectors x, out;
+    struct sl_lists keep, evicted, into;
+    struct sl_counts kept;
+    const uint32_t *n; // [heads] of lists
+    int group;
+    bool mean_center;
+};
+
+static size_t n_numbers(const struct sl_kv_heads *heads) {
+    return sl_heads_slots(heads) * (size_t)heads->kv[0].work->head_dim;
+}
+
+// --- CAOTE -----------------------------------------------------------------------------------------------------------
+
+static void value_change_head(const void *arg, int h) {
+    const struct call *c = arg;
+    const struct sl_kv *kv = &c->heads->kv[h];
+    float *out = sl_vector(c->out, h);
+    if (c->group == 1) {
+        c->by->value_change(kv, sl_vector(c->x, h), c->mean_center, false, out);
+        return;
+    }
+    // The outputs of the group's heads lie side by side, so the square of their change is the sum of their squares.
+    memset(out, 0, kv->n_slots * sizeof *out);
+    for (int g = 0; g < c->group; g++) {
+        c->by->value_change(kv, sl_vector(c->x, h * c->group + g), c->mean_center, true, out);
+    }
+    for (uint32_t j = 0; j < kv->n_slots; j++) {
+        out[j] = sqrtf(out[j]);
+    }
+}
+
+void sl_evict_value_change(const struct sl_evict_kernels *by, struct sl_stream *stream, const struct sl_kv_heads *heads,
+                           int group, struct sl_vectors weights, bool mean_center, struct sl_vectors out) {
+    const struct call call = {
+        .by = by, .heads = heads, .group = group, .x = weights, .mean_center = mean_center, .out = out};
+    sl_each_head(stream, heads->n, n_numbers(heads), value_change_head, &call);
+}
+
+// --- D2O -------------------------------------------------------------------------------------------------------------
+
+// Slots that may be merged: a head that keeps nothing has nothing to merge into.
+static uint32_t n_evicted(const struct call *c, int h) {
+    uint32_t n = c->heads->kv[h].n_slots, kept = sl_count(c->kept, h);
+    return kept > 0 && kept < n ? n - kept : 0;
+}
+
+// The slots that are not in keep[], which ascends.
+static void list_evicted(const uint32_t *keep, uint32_t n_keep, uint32_t n, uint32_t *evicted) {
+    for (uint32_t j = 0, i = 0; j < n; j++) {
+        if (i < n_keep && keep[i] == j) {
+            i++;
+        } else {
+            *evicted++ = j;
+        }
+    }
+}
+
+static void nearest_head(const void *arg, int h) {
+    const struct call *c = arg;
+    uint32_t n = n_evicted(c, h), n_kept = sl_count(c->kept, h);
+    if (n == 0) {
+        return;
+    }
+    const struct sl_kv *kv = &c->heads->kv[h];
+    float *cosine = sl_vector(c->out, h);
+    list_evicted(sl_list(c->keep, h), n_kept, kv->n_slots, sl_list(c->evicted, h));
+    c->by->nearest(kv, sl_list(c->evicted, h), n, sl_list(c->keep, h), n_kept, sl_list(c->into, h), cosine);
+    for (uint32_t i = 0; i < n; i++) {
+        cosine[i] = fminf(fmaxf(cosine[i], -1), 1); // what rounding puts beyond 1; NaN becomes -1
+    }
+}
+
+void sl_evict_nearest(const struct sl_evict_kernels *by, struct sl_stream *stream, const struct sl_kv_heads *heads,
+                      struct sl_lists keep, struct sl_counts kept, struct sl_lists evicted_out,
+                      struct sl_lists into_out, struct sl_vectors cosine_out) {
+    const struct call call = {.by = by,
+                              .heads = heads,
+                              .keep = keep,
+                              .kept = kept,
+                              .evicted = evicted_out,
+                              .into = into_out,
+                              .out = cosine_out};
+    sl_each_head(stream, heads->n, n_numbers(heads), nearest_head, &call);
+}
+
+// False where no slot may be merged.
+static bool mean_similarity(const struct call *c, float *mean_out) {
+    double sum = 0;
+    int64_t count = 0;
+    for (int h = 0; h < c->heads->n; h++) {
+        for (uint32_t i = 0; i < n_evicted(c, h); i++, count++) {
+            sum += (double)sl_vector(c->x, h)[i];
+        }
+    }
+    *mean_out = count > 0 ? (float)(sum / (double)count) : 0;
+    return count > 0;
+}
+
+// Those that reach the threshold move to the front of their lists: they are what is merged.
+static uint32_t list_merged(const struct call *c, int h, float threshold) {
+    uint32_t *from = sl_list(c->evicted, h), *into = sl_list(c->into, h), n = 0;
+    float *cosine = sl_vector(c->x, h);
+    for (uint32_t i = 0; i < n_evicted(c, h); i++) {
+        if (cosine[i] >= threshold) {
+            from[n] = from[i];
+            into[n] = into[i];
+            cosine[n++] = cosine[i];
+        }
+    }
+    return n;
+}
+
+static void merge_head(const void *arg, int h) {
+    const struct call *c = arg;
+    if (c->n[h] > 0) {
+        c->by->merge(&c->heads->kv[h], sl_list(c->evicted, h), sl_list(c->into, h), sl_vector(c->x, h), c->n[h]);
+    }
+}
+
+void sl_evict_merge(const struct sl_evict_kernels *by, struct sl_stream *stream, const struct sl_kv_heads *heads,
+                    struct sl_counts kept, struct sl_lists evicted, struct sl_lists into, struct sl_vectors cosine,
+                    float beta, float *threshold_inout, uint32_t *n_merged_out) {
+    uint32_t n[SL_MAX_HEADS];
+    struct call call = {.by = by, .heads = heads, .kept = kept, .evicted = evicted, .into = into, .x = cosine, .n = n};
+    float mean;
+    *n_merged_out = 0;
+    if (!mean_similarity(&call, &mean)) {
+        return;
+    }
+    *threshold_inout = *threshold_inout == 0 ? mean : (1 - beta) * *threshold_inout + beta * mean;
+    for (int h = 0; h < heads->n; h++) {
+        assert(heads->kv[h].n_packed == 0);
+        n[h] = list_merged(&call, h, *threshold_inout);
+        *n_merged_out += n[h];
+    }
+    sl_each_head(stream, heads->n, n_numbers(heads), merge_head, &call);
+}
+
+// --- compaction ------------------------------------------------------------------------------------------------------
+
+// The first i with keep[i] != i, or n: keep[i] - i never falls, so it can be looked for by halves.
+static uint32_t first_moved(const uint32_t *keep, uint32_t n) {
+    uint32_t begin = 0, end = n;
+    while (begin < end) {
+        uint32_t middle = begin + (end - begin) / 2;
+        if (keep[middle] == middle) {
+            begin = middle + 1;
+        } else {
+            end = middle;
+        }
+    }
+    return begin;
+}
+
+// Slots [b, b + n) of page `from` become slots [a, a + n) of page `to`, which may be the same page.
+static void move_slots(const struct sl_page_layout *layout, char *to, uint32_t a, const char *from, uint32_t b,
+                       size_t n) {
+    size_t row_bytes = (size_t)layout->head_dim * (size_t)sl_kv_format_bits(layout->format) / 8;
+    memmove(to + layout->k + a * row_bytes, from + layout->k + b * row_bytes, n * row_bytes);
+    memmove(to + layout->v + a * row_bytes, from + layout->v + b * row_bytes, n * row_bytes);
+    if (layout->has_positions) {
+        memmove(to + layout->positions + a * sizeof(int32_t), from + layout->positions + b * sizeof(int32_t),
+                n * sizeof(int32_t));
+    }
+    for (int plane = 0; plane < layout->n_states; plane++) {
+        size_t at = layout->states + (size_t)plane * SL_PAGE_SLOTS * sizeof(float);
+        memmove(to + at + a * sizeof(float), from + at + b * sizeof(float), n * sizeof(float));
+    }
+}
+
+// Runs of neighbours move together, as far as both of their pages reach: a decode step that evicts one slot moves whole
+// pages by one row, and looks at nothing before that slot.
+static void gather_head(const void *arg, int h) {
+    const struct call *c = arg;
+    const struct sl_kv *kv = &c->heads->kv[h];
+    const uint32_t *keep = sl_list(c->keep, h);
+    uint32_t n_keep = sl_count(c->kept, h);
+    if (n_keep >= kv->n_slots) {
+        return;
+    }
+    assert(kv->n_packed == 0);
+    for (uint32_t i = first_moved(keep, n_keep), n; i < n_keep; i += n) {
+        uint32_t a = i % SL_PAGE_SLOTS, b = keep[i] % SL_PAGE_SLOTS, most = SL_PAGE_SLOTS - (a > b ? a : b);
+        for (n = 1; n < most && i + n < n_keep && keep[i + n] == keep[i] + n; n++) {
+        }
+        // keep[i] > i from here on, so nothing is overwritten before it has moved
+        move_slots(kv->work, kv->pages[i / SL_PAGE_SLOTS], a, kv->pages[keep[i] / SL_PAGE_SLOTS], b, n);
+    }
+}
+
+static void gather(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
+                   struct sl_counts kept) {
+    const struct call call = {.heads = heads, .keep = keep, .kept = kept};
+    sl_each_head(stream, heads->n, n_numbers(heads), gather_head, &call);
+}
+
+void sl_ref_gather_fill(struct sl_ops *ops) {
+    ops->gather = gather;
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: a scan as pages of 64 slots: what the fast tiers share.
+ *
+ * Design: what differs between channels (where their codes are, and their weight: the query, times the scale if there is
+ *         one) is worked out once. A tier has one kernel a format, which computes a page; part of a page is computed
+ *         as a whole one, which is there to be read because an index's capacity is whole pages, so that a score is the
+ *         same chain of sums whatever range it is asked for in.
+ */
+#pragma once
+
+#include <assert.h>
+#include <string.h>
+
+#include "engine/tensor/cpu/retrieve/scan_heads.h"
+#include "engine/tensor/ops.h"
+
+struct sl_scan_channels {
+    int n;
+    float weights[SL_MAX_HEAD_DIM];
+    const char *codes[SL_MAX_HEAD_DIM];
+};
+
+// scores[64] of the slots from slot j on, a multiple of 64: sums over the channels in order.
+typedef void (*sl_scan_page_fn)(const struct sl_scan_channels *channels, size_t j, float *scores);
+
+struct sl_scan_kernel {
+    sl_scan_page_fn page[SL_KV_N_FORMATS]; // of the formats that a key index can have
+};
+
+/*
+ * A tier's kernels, its host.scan and its ops->scan from its scan_page(channels, slot, format, scores), which is inlined into each: the
+ * format is known there.
+ */
+#define SL_SCAN_OF_PAGES(scan_page)                                                                                    \
+    static void scan_f32(const struct sl_scan_channels *s, size_t j, float *scores) {                                  \
+        scan_page(s, j, SL_KV_F32, scores);                                                                            \
+    }                                                                                                                  \
+    static void scan_f16(const struct sl_scan_channels *s, size_t j, float *scores) {                                  \
+        scan_page(s, j, SL_KV_F16, scores);                                                                            \
+    }                                                                                                                  \
+    static void scan_bf16(const struct sl_scan_channels *s, size_t j, float *scores) {                                 \
+        scan_page(s, j, SL_KV_BF16, scores);                                                                           \
+    }                                                                                                                  \
+    static void scan_int8(const struct sl_scan_channels *s, size_t j, float *scores) {                                 \
+        scan_page(s, j, SL_KV_INT8, scores);                                                                           \
+    }                                                                                                                  \
+    static void scan_int1(const struct sl_scan_channels *s, size_t j, float *scores) {                                 \
+        scan_page(s, j, SL_KV_INT1, scores);                                                                           \
+    }                                                                                                                  \
+    static const struct sl_scan_kernel kernel = {{[SL_KV_F32] = scan_f32,                                              \
+                                                  [SL_KV_F16] = scan_f16,                                              \
+                                                  [SL_KV_BF16] = scan_bf16,                                            \
+                                                  [SL_KV_INT8] = scan_int8,                                            \
+                                                  [SL_KV_INT1] = scan_int1}};                                          \
+    static void scan(const struct sl_key_index_layout *layout, const void *index, const float *q, const int *channels, \
+                     int n_channels, uint32_t begin, uint32_t end, float *scores_out) {                                \
+        sl_scan_pages(&kernel, layout, index, q, channels, n_channels, begin, end, scores_out);                        \
+    }                                                                                                                  \
+    static void scan_heads(struct sl_stream *stream, const struct sl_scan_call *args) {                                \
+        sl_scan_heads(stream, args, scan);                                                                             \
+    }
+
+// Bytes of a channel before slot j, a multiple of 8.
+static inline size_t sl_scan_offset(enum sl_kv_format format, size_t j) {
+    return j * (size_t)sl_kv_format_bits(format) / 8;
+}
+
+static inline void sl_scan_pages(const struct sl_scan_kernel *kernel, const struct sl_key_index_layout *layout,
+                                 const void *index, const float *q, const int *channels, int n_channels, uint32_t begin,
+                                 uint32_t end, float *scores_out) {
+    struct sl_scan_channels s;
+    const char *at = index;
+    const float *scale = (const float *)(at + layout->scale);
+    bool scaled = sl_kv_format_is_quantized(layout->format);
+    assert(end <= layout->capacity && n_channels <= layout->head_dim);
+    s.n = n_channels;
+    for (int i = 0; i < n_channels; i++) {
+        int c = channels[i];
+        assert(c >= 0 && c < layout->head_dim);
+        s.weights[i] = scaled ? q[c] * scale[c] : q[c];
+        s.codes[i] = at + layout->codes + (size_t)c * layout->channel_bytes;
+    }
+    for (uint32_t j = begin; j < end;) {
+        uint32_t first = j % SL_PAGE_SLOTS, page = j - first;
+        uint32_t last = end - page < SL_PAGE_SLOTS ? end - page : SL_PAGE_SLOTS;
+        if (last - first == SL_PAGE_SLOTS) {
+            kernel->page[layout->format](&s, page, scores_out);
+        } else {
+            _Alignas(64) float all[SL_PAGE_SLOTS];
+            kernel->page[layout->format](&s, page, all);
+            memcpy(scores_out, all + first, (last - first) * sizeof *all);
+        }
+        scores_out += last - first;
+        j += last - first;
+    }
+}

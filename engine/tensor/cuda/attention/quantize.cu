@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: full working pages into packed ones: x^ = code * s + z by groups, a block a page.
+ *
+ * Design: K, a group a channel over the slots: a thread a channel, neighbours read neighbours; slots come twice, the second time
+ *         from the cache, and leave as words of codes. V, groups of up to 64 channels of a slot: eight lanes a group, eight channels
+ *         each. The bits of engine/tensor/cpu/attention/ref_kv_slots.c; to be compiled with -fmad=false.
+ */
+#include "engine/tensor/cuda/attention/launch.h"
+#include "engine/tensor/cuda/pages.h"
+
+constexpr uint32_t THREADS = 256;
+
+// Scale and zero as they are stored, rounded to f16 before any code is computed; and as they are used.
+struct group {
+    uint32_t pair;
+    float scale, zero, top;
+};
+
+GPU_DEVICE group group_of(float min, float max, int bits) {
+    group g;
+    g.top = (float)((1 << bits) - 1);
+    uint16_t scale = gpu::f32_to_f16_saturated((max - min) / g.top), zero = gpu::f32_to_f16_saturated(min);
+    g.pair = scale | (uint32_t)zero << 16;
+    g.scale = gpu::f16_to_f32(scale);
+    g.zero = gpu::f16_to_f32(zero);
+    return g;
+}
+
+// round-half-even(clamp((x - z) / s, 0, 2^b - 1)), 0 where s = 0 (or nothing sensible can be said: NaN)
+GPU_DEVICE uint32_t encode(float x, const group &g) {
+    float t = g.scale > 0.0f ? (x - g.zero) / g.scale : 0.0f;
+    return !(t > 0.0f) ? 0u : t >= g.top ? (uint32_t)g.top : (uint32_t)rintf(t);
+}
+
+GPU_DEVICE void quantize_k(const sl_page_layout *work, const char *page, const sl_page_layout *packed, char *out) {
+    int d = work->head_dim, bits = gpu::bits_of(packed->format);
+    for (int c = (int)threadIdx.x; c < d; c += (int)THREADS) {
+        float min = gpu::read_float(work->format, page + work->k, (size_t)c), max = min;
+        for (int j = 1; j < SL_PAGE_SLOTS; j++) {
+            float x = gpu::read_float(work->format, page + work->k, (size_t)(j * d + c));
+            min = fminf(min, x);
+            max = fmaxf(max, x);
+        }
+        group g = group_of(min, max, bits);
+        uint32_t *codes = (uint32_t *)(out + packed->k) + c * 2 * bits;
+        ((uint32_t *)(out + packed->k_scale))[c] = g.pair;
+        for (int j = 0; j < SL_PAGE_SLOTS; j += 32 / bits) { // a word of codes
+            uint32_t word = 0;
+            for (int e = 0; e < 32 / bits; e++) {
+                word |= encode(gpu::read_float(work->format, page + work->k, (size_t)((j + e) * d + c)), g) << e * bits;
+            }
+            codes[j * bits / 32] = word;
+        }
+    }
+}
+
+// Eight codes are as many bytes as one has bits.
+GPU_DEVICE void put_codes8(char *at, int bits, const uint32_t (&codes)[8]) {
+    uint64_t all = 0;
+    GPU_UNROLL
+    for (int e = 0; e < 8; e++) {
+        all |= (uint64_t)codes[e] << e * bits;
+    }
+    if (bits == 8) {
+        *(uint64_t *)at = all;
+    } else if (bits == 4) {
+        *(uint32_t *)at = (uint32_t)all;
+    } else if (bits == 2) {
+        *(uint16_t *)at = (uint16_t)all;
+    } else {
+        *(uint8_t *)at = (uint8_t)all;
+    }
+}
+
+GPU_DEVICE void quantize_v(const sl_page_layout *work, const char *page, const sl_page_layout *packed, char *out) {
+    int d = work->head_dim, bits = gpu::bits_of(packed->format), channels = gpu::v_group(d), n_groups = d / channels;
+    int lane = (int)threadIdx.x % 8;
+    for (int i = (int)threadIdx.x / 8; i < SL_PAGE_SLOTS * n_groups; i += (int)THREADS / 8) { // whole warps
+        int j = i / n_groups, c = i % n_groups * channels + lane * 8;
+        bool mine = lane * 8 < channels; // a group may be narrower than eight lanes
+        float x[8], min = NAN, max = NAN;
+        if (mine) {
+            gpu::read_floats8(work->format, page + work->v, (size_t)(j * d + c), x);
+            GPU_UNROLL
+            for (int e = 0; e < 8; e++) {
+                min = fminf(min, x[e]);
+                max = fmaxf(max, x[e]);
+            }
+        }
+        for (int lanes = 1; lanes < 8; lanes *= 2) {
+            min = fminf(min, __shfl_xor_sync(~0u, min, lanes));
+            max = fmaxf(max, __shfl_xor_sync(~0u, max, lanes));
+        }
+        if (mine) {
+            group g = group_of(min, max, bits);
+            uint32_t codes[8];
+            GPU_UNROLL
+            for (int e = 0; e < 8; e++) {
+                codes[e] = encode(x[e], g);
+            }
+            put_codes8(out + packed->v + (j * d + c) / 8 * bits, bits, codes);
+            if (lane == 0) {
+                ((uint32_t *)(out + packed->v_scale))[i] = g.pair;
+            }
+        }
+    }
+}
+
+// Positions and state as they are, and zeros between the parts: they travel too.
+GPU_DEVICE void copy_rest(const sl_page_layout *work, const char *page, const sl_page_layout *packed, char *out) {
+    uint32_t *words = (uint32_t *)out, begin = packed->k_scale / 4 + (uint32_t)packed->head_dim;
+    for (uint32_t i = begin + threadIdx.x; i < packed->v / 4; i += THREADS) {
+        words[i] = 0;
+    }
+    for (uint32_t i = threadIdx.x; packed->has_positions && i < SL_PAGE_SLOTS; i += THREADS) {
+        words[packed->positions / 4 + i] = ((const uint32_t *)(page + work->positions))[i];
+    }
+    for (uint32_t i = threadIdx.x; i < (uint32_t)packed->n_states * SL_PAGE_SLOTS; i += THREADS) {
+        words[packed->states / 4 + i] = ((const uint32_t *)(page + work->states))[i];
+    }
+}
+
+// blockIdx: page, head.
+static __global__ void __launch_bounds__(THREADS) quantize(const gpu_head *heads, void *const *to) {
+    const gpu_head *h = &heads[blockIdx.y];
+    char *out = (char *)to[(size_t)blockIdx.y * gridDim.x + blockIdx.x];
+    if (out != nullptr) {
+        const char *page = (const char *)h->pages[h->n_packed + blockIdx.x];
+        quantize_k(&h->work, page, &h->packed, out);
+        quantize_v(&h->work, page, &h->packed, out);
+        copy_rest(&h->work, page, &h->packed, out);
+    }
+}
+
+void sl_gpu_quantize(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t n_pages,
+                     void *const *to) {
+    if (n_pages > 0) {
+        GPU_LAUNCH(quantize, dim3(n_pages, (unsigned)n_heads), THREADS, 0, queue, heads, to);
+    }
+}

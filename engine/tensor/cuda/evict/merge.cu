@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: D2O: which retained key is the most similar to an evicted one, and the merge of the one into the other.
+ *
+ * Design: nearest is a product of matrices, 64 evicted by 64 retained keys at a time, of which only each row's best is kept: f32,
+ *         in shared memory, of any format; nearest_tensor.cu has tensor cores do it, where they can. Retained keys come in ascending order, so the first of equals stays.
+ *         merge: a block has some slots to merge into, and looks through the whole list for what goes there, in order; a warp has
+ *         the slots of its number and adds the rows up, so that a sum's order is the list's. What is merged into is merged from
+ *         nowhere, so blocks do not meet.
+ */
+#include "engine/tensor/cuda/evict/nearest.h"
+
+constexpr uint32_t THREADS = 256, WARPS = THREADS / 32, TILE = 64, DEPTH = 32;
+
+static __global__ void list_evicted(merge_call c, const uint32_t *keep, size_t keep_stride) {
+    uint32_t n_keep = c.kept[blockIdx.y];
+    keep += blockIdx.y * keep_stride;
+    FOR_SLOTS(j, n_evicted(c, blockIdx.y) > 0 ? c.heads[blockIdx.y].n_slots : 0) {
+        uint32_t below = gpu::kept_below(keep, n_keep, j);
+        if (below == n_keep || keep[below] != j) {
+            c.evicted[blockIdx.y * c.evicted_stride + (j - below)] = j;
+        }
+    }
+}
+
+// --- nearest ---------------------------------------------------------------------------------------------------------
+
+// Channels [k0, k0 + DEPTH) of the keys of listed slots [first, first + TILE), transposed: a thread has eight of one key.
+// *square: of that key, is added to.
+GPU_DEVICE void load_keys(const gpu_head *h, const uint32_t *slots, uint32_t first, uint32_t n, int k0,
+                          float (*tile)[TILE + 4], float *square) {
+    uint32_t row = threadIdx.x / 4;
+    int c = (int)threadIdx.x % 4 * 8;
+    float key[8] = {};
+    if (first + row < n && k0 + c < h->work.head_dim) {
+        uint32_t j = slots[first + row];
+        gpu::read_k8(&h->work, gpu::page_of(h, j), j % SL_PAGE_SLOTS, k0 + c, key);
+    }
+    GPU_UNROLL
+    for (int i = 0; i < 8; i++) {
+        tile[c + i][row] = key[i];
+        *square += key[i] * key[i];
+    }
+}
+
+// Of the key whose row four neighbours have.
+GPU_DEVICE float inverse_norm(float square) {
+    square += __shfl_xor_sync(~0u, square, 1);
+    square += __shfl_xor_sync(~0u, square, 2);
+    return inverse_root(square);
+}
+
+// blockIdx: tiles of evicted slots, head. Thread (x, y) has rows 4 y .. + 4 and columns x, x + 16, x + 32, x + 48.
+static __global__ void __launch_bounds__(THREADS) nearest(merge_call c, const uint32_t *keep, size_t keep_stride) {
+    __shared__ __attribute__((aligned(16))) float rows[DEPTH][TILE + 4], columns[DEPTH][TILE + 4];
+    __shared__ float row_norms[TILE], column_norms[TILE];
+    uint32_t h = blockIdx.y, n = n_evicted(c, h), n_keep = c.kept[h], x = threadIdx.x % 16, y = threadIdx.x / 16;
+    const gpu_head *head = &c.heads[h];
+    const uint32_t *evicted = c.evicted + h * c.evicted_stride;
+    keep += h * keep_stride;
+    for (uint32_t first = blockIdx.x * TILE; first < n; first += gridDim.x * TILE) {
+        best best[4];
+        GPU_UNROLL
+        for (uint32_t i = 0; i < 4; i++) {
+            best[i] = {-INFINITY, 0};
+        }
+        for (uint32_t column0 = 0; column0 < n_keep; column0 += TILE) {
+            float sums[4][4] = {}, row_square = 0, column_square = 0;
+            for (int k0 = 0; k0 < head->work.head_dim; k0 += (int)DEPTH) {
+                load_keys(head, evicted, first, n, k0, rows, &row_square);
+                load_keys(head, keep, column0, n_keep, k0, columns, &column_square);
+                __syncthreads();
+                for (uint32_t k = 0; k < DEPTH; k++) {
+                    float4 a = *(const float4 *)&rows[k][4 * y];
+                    const float of_row[4] = {a.x, a.y, a.z, a.w};
+                    GPU_UNROLL
+                    for (uint32_t j = 0; j < 4; j++) {
+                        float b = columns[k][x + 16 * j];
+                        GPU_UNROLL
+                        for (uint32_t i = 0; i < 4; i++) {
+                            sums[i][j] += of_row[i] * b;
+                        }
+                    }
+                }
+                __syncthreads();
+            }
+            float row_norm = inverse_norm(row_square), column_norm = inverse_norm(column_square);
+            if (threadIdx.x % 4 == 0) {
+                row_norms[threadIdx.x / 4] = row_norm;
+                column_norms[threadIdx.x / 4] = column_norm;
+            }
+            __syncthreads();
+            GPU_UNROLL
+            for (uint32_t j = 0; j < 4; j++) {
+                uint32_t at = column0 + x + 16 * j;
+                GPU_UNROLL
+                for (uint32_t i = 0; i < 4 && at < n_keep; i++) {
+                    float norms = row_norms[4 * y + i] * column_norms[x + 16 * j];
+                    float value = norms > 0.0f ? sums[i][j] * norms : 0.0f;
+                    if (value > best[i].value) { // the first of equals, and no NaN
+                        best[i] = {value, at};
+                    }
+                }
+            }
+        }
+        GPU_UNROLL
+        for (uint32_t i = 0; i < 4; i++) {
+            for (int lanes = 8; lanes > 0; lanes /= 2) { // of the 16 that have the row
+                float value = __shfl_xor_sync(~0u, best[i].value, lanes);
+                uint32_t at = __shfl_xor_sync(~0u, best[i].at, lanes);
+                if (value > best[i].value || (value == best[i].value && at < best[i].at)) {
+                    best[i] = {value, at};
+                }
+            }
+            uint32_t row = first + 4 * y + i;
+            if (x == 0 && row < n) {
+                c.into[h * c.into_stride + row] = keep[best[i].at];
+                c.cosine[h * c.cosine_stride + row] = fminf(fmaxf(best[i].value, -1.0f), 1.0f);
+            }
+        }
+    }
+}
+
+// --- merge -----------------------------------------------------------------------------------------------------------
+
+struct similarity {
+    double sum, count;
+};
+
+static __global__ void __launch_bounds__(1024) add_similarity(merge_call c, similarity *of_heads) {
+    __shared__ double scratch[32];
+    uint32_t n = n_evicted(c, blockIdx.x);
+    double sum = 0;
+    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
+        sum += (double)c.cosine[blockIdx.x * c.cosine_stride + i];
+    }
+    sum = gpu::block_sum(sum, scratch);
+    if (threadIdx.x == 0) {
+        of_heads[blockIdx.x] = {sum, (double)n};
+    }
+}
+
+// One warp.
+static __global__ void move_threshold(const similarity *of_heads, int n_heads, float beta, float *threshold,
+                                      uint32_t *n_merged) {
+    __shared__ double scratch[32];
+    similarity all = {};
+    for (int h = (int)threadIdx.x; h < n_heads; h += 32) {
+        all.sum += of_heads[h].sum;
+        all.count += of_heads[h].count;
+    }
+    all.sum = gpu::block_sum(all.sum, scratch);
+    all.count = gpu::block_sum(all.count, scratch);
+    if (threadIdx.x == 0) {
+        float mean = all.count > 0 ? (float)(all.sum / all.count) : 0.0f, t = *threshold;
+        *n_merged = 0;
+        if (all.count > 0) {
+            *threshold = t == 0 ? mean : (1 - beta) * t + beta * mean;
+        }
+    }
+}
+
+// What a block puts aside.
+struct merged { // in dynamic shared memory, then the sums: [slots][2][d]
+    uint32_t from[THREADS], into[THREADS], scratch[32];
+    float weights[THREADS];       // exp(cosine)
+    float of_slot[SL_PAGE_SLOTS]; // e + sum of weights; 0: nothing goes there
+};
+
+// Channels [8 unit, + 8) of K, then of V, of a slot.
+GPU_DEVICE void read_unit(const gpu_head *h, uint32_t j, int unit, int n_units, float (&out)[8]) {
+    if (unit < n_units) {
+        gpu::read_k8(&h->work, gpu::page_of(h, j), j % SL_PAGE_SLOTS, 8 * unit, out);
+    } else {
+        gpu::read_v8(&h->work, gpu::page_of(h, j), j % SL_PAGE_SLOTS, 8 * (unit - n_units), out);
+    }
+}
+
+// sums += w (x_from - x_into) of the listed ones, in order: a warp those whose slot is its own, a lane its channels.
+GPU_DEVICE void add_listed(const gpu_head *h, merged *m, float *sums, uint32_t n_listed, uint32_t first, int d) {
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (uint32_t q = 0; q < n_listed; q++) {
+        uint32_t slot = m->into[q] - first;
+        if (slot % WARPS != warp) {
+            continue;
+        }
+        float w = m->weights[q];
+        for (int unit = (int)lane; unit < d / 4; unit += 32) {
+            float from[8], into[8], *sum = sums + slot * 2 * (uint32_t)d + 8 * unit;
+            read_unit(h, m->from[q], unit, d / 8, from);
+            read_unit(h, m->into[q], unit, d / 8, into);
+            GPU_UNROLL
+            for (int i = 0; i < 8; i++) {
+                sum[i] += w * (from[i] - into[i]);
+            }
+        }
+        if (lane == 0) {
+            m->of_slot[slot] = (m->of_slot[slot] == 0.0f ? expf(1.0f) : m->of_slot[slot]) + w;
+        }
+    }
+}
+
+// x += sums / weight
+GPU_DEVICE void write_merged(const gpu_head *h, const merged *m, const float *sums, uint32_t first, uint32_t n_here,
+                             int d) {
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (uint32_t slot = warp; slot < n_here; slot += WARPS) {
+        float weight = m->of_slot[slot];
+        for (int unit = (int)lane; weight > 0.0f && unit < d / 4; unit += 32) {
+            uint32_t j = first + slot, part = unit < d / 8 ? h->work.k : h->work.v;
+            float x[8];
+            read_unit(h, j, unit, d / 8, x);
+            GPU_UNROLL
+            for (int i = 0; i < 8; i++) {
+                x[i] += sums[slot * 2 * (uint32_t)d + (uint32_t)(8 * unit + i)] / weight;
+            }
+            gpu::write_floats8(h->work.format, gpu::page_of(h, j) + part,
+                               (size_t)(j % SL_PAGE_SLOTS) * (size_t)d + (size_t)(8 * (unit % (d / 8))), x);
+        }
+    }
+}
+
+// blockIdx: n_slots slots, head.
+static __global__ void __launch_bounds__(THREADS)
+    merge_slots(merge_call c, uint32_t n_slots, const float *threshold, uint32_t *n_merged) {
+    GPU_DYNAMIC_SHARED(merged, m);
+    float *sums = (float *)(m + 1);
+    const gpu_head *h = &c.heads[blockIdx.y];
+    uint32_t n = n_evicted(c, blockIdx.y), all_merged = 0;
+    const uint32_t *evicted = c.evicted + blockIdx.y * c.evicted_stride;
+    int d = h->work.head_dim;
+    for (uint32_t first = blockIdx.x * n_slots; first < h->n_slots && n > 0; first += gridDim.x * n_slots) {
+        uint32_t n_here = h->n_slots - first < n_slots ? h->n_slots - first : n_slots;
+        for (uint32_t i = threadIdx.x; i < n_here * 2 * (uint32_t)d; i += THREADS) {
+            sums[i] = 0.0f;
+        }
+        for (uint32_t i = threadIdx.x; i < n_slots; i += THREADS) {
+            m->of_slot[i] = 0.0f;
+        }
+        for (uint32_t i0 = 0; i0 < n; i0 += THREADS) {
+            uint32_t i = i0 + threadIdx.x, into = i < n ? c.into[blockIdx.y * c.into_stride + i] : 0, n_listed;
+            float cosine = i < n ? c.cosine[blockIdx.y * c.cosine_stride + i] : -2.0f;
+            bool goes = i < n && into >= first && into - first < n_here && cosine >= *threshold;
+            uint32_t at = gpu::block_before(goes, m->scratch, &n_listed);
+            if (goes) {
+                m->from[at] = evicted[i];
+                m->into[at] = into;
+                m->weights[at] = expf(cosine);
+            }
+            __syncthreads();
+            add_listed(h, m, sums, n_listed, first, d);
+            all_merged += n_listed;
+            __syncthreads();
+        }
+        write_merged(h, m, sums, first, n_here, d);
+        __syncthreads();
+    }
+    if (threadIdx.x == 0 && all_merged > 0) {
+        atomicAdd(n_merged, all_merged);
+    }
+}
+
+// --- launches --------------------------------------------------------------------------------------------------------
+
+void sl_gpu_nearest(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
+                    const uint32_t *keep, size_t keep_stride, const uint32_t *kept, uint32_t *evicted_out,
+                    size_t evicted_stride, uint32_t *into_out, size_t into_stride, float *cosine_out,
+                    size_t cosine_stride, const struct sl_page_layout *layout, void *work) {
+    const merge_call c = {heads, kept, evicted_out, evicted_stride, into_out, into_stride, cosine_out, cosine_stride};
+    unsigned tiles = (most_slots + TILE - 1) / TILE;
+    GPU_LAUNCH(list_evicted, gpu::grid_of(most_slots, n_heads), THREADS, 0, queue, c, keep, keep_stride);
+    if (work != nullptr &&
+        gpu_nearest_tensor(queue, c, n_heads, most_slots, layout, keep, keep_stride, (float *)work)) {
+        return;
+    }
+    GPU_LAUNCH(nearest, dim3(tiles > 0 ? tiles : 1, (unsigned)n_heads), THREADS, 0, queue, c, keep, keep_stride);
+}
+
+size_t sl_gpu_nearest_work(int n_heads, uint32_t most_slots, const struct sl_page_layout *layout) {
+    bool halves = layout->format == SL_KV_F16 || layout->format == SL_KV_BF16;
+    return halves ? (size_t)n_heads * most_slots * sizeof(float) : 0;
+}
+
+size_t sl_gpu_merge_work(int n_heads) {
+    return (size_t)n_heads * sizeof(similarity);
+}
+
+void sl_gpu_merge(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots, int head_dim,
+                  const uint32_t *kept, const uint32_t *evicted, size_t evicted_stride, const uint32_t *into,
+                  size_t into_stride, const float *cosine, size_t cosine_stride, float beta, void *work,
+                  float *threshold_inout, uint32_t *n_merged_out) {
+    constexpr uint32_t SUMS = 8192; // floats, of K and V
+    const merge_call c = {
+        heads,           kept,         (uint32_t *)evicted, evicted_stride, (uint32_t *)into, into_stride,
+        (float *)cosine, cosine_stride};
+    similarity *of_heads = (similarity *)work;
+    uint32_t n_slots = SUMS / (2 * (uint32_t)head_dim), most = SL_PAGE_SLOTS;
+    n_slots = n_slots < most ? n_slots : most;
+    unsigned blocks = (most_slots + n_slots - 1) / n_slots;
+    size_t bytes = sizeof(merged) + n_slots * 2 * (size_t)head_dim * sizeof(float);
+    GPU_LAUNCH(add_similarity, (unsigned)n_heads, 1024, 0, queue, c, of_heads);
+    GPU_LAUNCH(move_threshold, 1, 32, 0, queue, of_heads, n_heads, beta, threshold_inout, n_merged_out);
+    GPU_LAUNCH(merge_slots, dim3(blocks > 0 ? blocks : 1, (unsigned)n_heads), THREADS, bytes, queue, c, n_slots,
+               threshold_inout, n_merged_out);
+}

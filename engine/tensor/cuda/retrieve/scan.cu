@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: slots of key indexes (engine/kvcache/key_index.h) scored by all of their channels:
+ *
+ *     out[j - begin] = sum_c w[c] code_j[c] in ascending c,    w[c] = q[c] scale[c], or q[c] where there are no scales
+ *
+ * Design: a thread has as many adjacent slots as one load of a channel brings: 16 bytes but for f32, of which it takes two, and
+ *         signs, of which 32 are enough. Every byte is read once, so that an index may lie in the host's memory: what is asked for
+ *         then crosses the bus in whole sectors, and no copy of it goes before. Weights are worked out once a block.
+ */
+#include "engine/tensor/cuda/block.h"
+#include "engine/tensor/cuda/pages.h"
+#include "engine/tensor/cuda/retrieve/launch.h"
+
+constexpr uint32_t THREADS = 256, MOST_CHANNELS = 512; // SL_MAX_HEAD_DIM
+
+template <sl_kv_format FORMAT> struct codes { // of a float format
+    static constexpr uint32_t EACH = 8;
+    float x[EACH];
+};
+template <> struct codes<SL_KV_INT8> {
+    static constexpr uint32_t EACH = 16;
+    uint4 x;
+};
+template <> struct codes<SL_KV_INT1> {
+    static constexpr uint32_t EACH = 32;
+    uint32_t x;
+};
+
+// Of slots [j, j + EACH) of a channel, j a multiple of as many.
+template <sl_kv_format FORMAT> GPU_DEVICE void load(const char *channel, uint32_t j, codes<FORMAT> *out) {
+    gpu::read_floats8(FORMAT, channel, j, out->x);
+}
+GPU_DEVICE void load(const char *channel, uint32_t j, codes<SL_KV_INT8> *out) {
+    out->x = ((const uint4 *)channel)[j / 16];
+}
+GPU_DEVICE void load(const char *channel, uint32_t j, codes<SL_KV_INT1> *out) {
+    out->x = ((const uint32_t *)channel)[j / 32];
+}
+
+// weight * the i-th of them
+template <sl_kv_format FORMAT> GPU_DEVICE float times(float weight, const codes<FORMAT> &of, uint32_t i) {
+    return weight * of.x[i];
+}
+GPU_DEVICE float times(float weight, const codes<SL_KV_INT8> &of, uint32_t i) {
+    uint32_t word = i < 4 ? of.x.x : i < 8 ? of.x.y : i < 12 ? of.x.z : of.x.w;
+    return weight * (float)(int8_t)(uint8_t)(word >> i % 4 * 8);
+}
+GPU_DEVICE float times(float weight, const codes<SL_KV_INT1> &of, uint32_t i) {
+    return (of.x >> i & 1) != 0 ? weight : -weight;
+}
+
+// blockIdx.y: piece. One block at least: ptxas spills rather than take more registers, else. What is loaded of slots outside of it lies in the index, whose capacity is whole pages.
+template <sl_kv_format FORMAT>
+static __global__ void __launch_bounds__(THREADS, 1) scan(const gpu_scan_piece *pieces, int n_channels) {
+    constexpr uint32_t EACH = codes<FORMAT>::EACH;
+    __shared__ float weights[MOST_CHANNELS];
+    const gpu_scan_piece p = pieces[blockIdx.y];
+    if (p.begin == p.end) {
+        return;
+    }
+    for (int c = (int)threadIdx.x; c < n_channels; c += (int)THREADS) {
+        weights[c] = gpu::is_codes(FORMAT) ? p.q[c] * p.scale[c] : p.q[c];
+    }
+    __syncthreads();
+    uint32_t first = p.begin / EACH, n = (p.end + EACH - 1) / EACH - first;
+    FOR_SLOTS(u, n) {
+        uint32_t j = (first + u) * EACH;
+        float sum[EACH];
+        GPU_UNROLL
+        for (uint32_t i = 0; i < EACH; i++) {
+            sum[i] = 0.0f;
+        }
+        for (int c = 0; c < n_channels; c++) {
+            codes<FORMAT> here;
+            load(p.codes + (size_t)c * p.channel_bytes, j, &here);
+            GPU_UNROLL
+            for (uint32_t i = 0; i < EACH; i++) {
+                sum[i] += times(weights[c], here, i);
+            }
+        }
+        GPU_UNROLL
+        for (uint32_t i = 0; i < EACH; i++) {
+            if (j + i >= p.begin && j + i < p.end) {
+                p.out[j + i - p.begin] = sum[i];
+            }
+        }
+    }
+}
+
+template <sl_kv_format FORMAT>
+static void launch(struct gpu_queue *queue, const gpu_scan_piece *pieces, uint32_t n_pieces, int n_channels,
+                   uint32_t most_slots) {
+    // One unit more: a piece may begin within one.
+    dim3 grid = gpu::grid_of(most_slots / codes<FORMAT>::EACH + 2, (int)n_pieces);
+    GPU_LAUNCH(scan<FORMAT>, grid, THREADS, 0, queue, pieces, n_channels);
+}
+
+void sl_gpu_scan(struct gpu_queue *queue, enum sl_kv_format format, const struct gpu_scan_piece *pieces,
+                 uint32_t n_pieces, int n_channels, uint32_t most_slots) {
+    switch (format) {
+    case SL_KV_F32:
+        launch<SL_KV_F32>(queue, pieces, n_pieces, n_channels, most_slots);
+        break;
+    case SL_KV_F16:
+        launch<SL_KV_F16>(queue, pieces, n_pieces, n_channels, most_slots);
+        break;
+    case SL_KV_BF16:
+        launch<SL_KV_BF16>(queue, pieces, n_pieces, n_channels, most_slots);
+        break;
+    case SL_KV_INT8:
+        launch<SL_KV_INT8>(queue, pieces, n_pieces, n_channels, most_slots);
+        break;
+    case SL_KV_INT1:
+        launch<SL_KV_INT1>(queue, pieces, n_pieces, n_channels, most_slots);
+        break;
+    case SL_KV_INT4:
+    case SL_KV_INT2:
+        break; // no key index has them (engine/kvcache/key_index.h)
+    }
+}

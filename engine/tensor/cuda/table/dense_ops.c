@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: weights, products, norms and rotations. See ops.h.
+#include <assert.h>
+#include <stdlib.h>
+
+#include "engine/tensor/cuda/table/library.h"
+#include "engine/tensor/cuda/table/ops.h"
+#include "engine/tensor/cuda/table/pack.h"
+
+// What sl_matrix.packed is.
+struct gpu_packed {
+    struct sl_device *device;
+    void *block; // of the device
+    struct gpu_matrix matrix;
+    enum sl_memory memory; // that the block is of
+};
+
+// --- weights -------------------------------------------------------------------------------------------------------------
+
+struct packing {
+    const struct sl_matrix *matrix;
+    const struct gpu_matrix *as;
+    void *bytes;
+};
+
+static void pack_rows_of(void *arg, int64_t begin, int64_t end, int member) {
+    const struct packing *p = arg;
+    (void)member;
+    for (int64_t j = begin; j < end; j++) {
+        sl_gpu_matrix_pack_row(p->matrix, p->as, j, p->bytes);
+    }
+}
+
+static void unpack(struct sl_matrix *matrix) {
+    struct gpu_packed *packed = matrix->packed;
+    if (packed != NULL) {
+        sl_device_free(packed->device, packed->memory, packed->block);
+        free(packed);
+    }
+    matrix->packed = NULL;
+    matrix->packed_bytes = 0;
+}
+
+// Takes memory for a matrix, which kernels find from here on; what it holds is for the caller to write.
+static enum sl_status take_packed(struct sl_device *device, enum sl_memory memory, struct sl_matrix *matrix,
+                                  struct sl_error *err) {
+    struct gpu_packed *packed = calloc(1, sizeof *packed);
+    if (packed == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    sl_gpu_matrix_describe(matrix, &packed->matrix);
+    packed->device = device;
+    packed->memory = memory;
+    packed->block = sl_device_alloc(device, memory, packed->matrix.bytes);
+    if (packed->block == NULL) {
+        size_t bytes = packed->matrix.bytes;
+        free(packed);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "the device has no room for %zu bytes of weights%s", bytes,
+                       memory == SL_MEMORY_SHARED ? ", which it would read from the host's memory" : "");
+    }
+    bool is_quantized = matrix->format != SL_WEIGHT_STORED;
+    packed->matrix.weights = packed->block;
+    packed->matrix.scales = is_quantized ? (const uint16_t *)((char *)packed->block + packed->matrix.scales_at) : NULL;
+    packed->matrix.bias = matrix->bias;
+    packed->matrix.up_bias = matrix->up_bias > 0 ? matrix->up_bias : matrix->n / 2;
+    packed->matrix.first_id = matrix->first_id;
+    matrix->rounds_x = packed->matrix.kind != GPU_WEIGHT_F32 && packed->matrix.kind != GPU_WEIGHT_F16;
+    matrix->packed = packed;
+    matrix->packed_bytes = packed->matrix.bytes;
+    return SL_OK;
+}
+
+static enum sl_status pack_into(struct sl_stream *stream, enum sl_memory memory, struct sl_matrix *matrix,
+                                struct sl_error *err) {
+    enum sl_status status = take_packed(stream->device, memory, matrix, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct gpu_packed *packed = matrix->packed;
+    size_t bytes = packed->matrix.bytes;
+    bool stays = memory == SL_MEMORY_SHARED;
+    struct packing packing = {matrix, &packed->matrix,
+                              stays ? packed->block : sl_device_alloc(stream->device, SL_MEMORY_SHARED, bytes)};
+    if (packing.bytes == NULL) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "no room for %zu bytes of weights in the host's memory", bytes);
+    } else {
+        sl_stream_run(stream, matrix->n, 16, pack_rows_of, &packing);
+        if (!stays) {
+            sl_stream_copy(stream, packed->block, packing.bytes, bytes);
+        }
+        status = sl_stream_wait(stream, err);
+    }
+    if (!stays) {
+        sl_device_free(stream->device, SL_MEMORY_SHARED, packing.bytes);
+    }
+    if (status != SL_OK) {
+        unpack(matrix);
+    }
+    return status;
+}
+
+static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    return pack_into(stream, SL_MEMORY_DEVICE, matrix, err);
+}
+
+// The host's memory, which kernels reach: of a gigabyte of embeddings a step looks up some rows.
+static enum sl_status pack_rows(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    return pack_into(stream, SL_MEMORY_SHARED, matrix, err);
+}
+
+static enum sl_status draw(struct sl_stream *stream, struct sl_matrix *matrix, bool is_rows, uint64_t first,
+                           struct sl_error *err) {
+    assert(matrix->dtype == SL_BF16 && matrix->format == SL_WEIGHT_STORED);
+    enum sl_memory memory = is_rows ? SL_MEMORY_SHARED : SL_MEMORY_DEVICE;
+    enum sl_status status = take_packed(stream->device, memory, matrix, err);
+    if (status == SL_OK) {
+        struct gpu_packed *packed = matrix->packed;
+        sl_gpu_draw(sl_gpu_stream(stream)->queue, &packed->matrix, first, packed->block);
+        status = sl_stream_wait(stream, err);
+        if (status != SL_OK) {
+            unpack(matrix);
+        }
+    }
+    return status;
+}
+
+static const struct gpu_matrix *on_device(const struct sl_matrix *matrix) {
+    return &((const struct gpu_packed *)matrix->packed)->matrix;
+}
+
+// --- dense ---------------------------------------------------------------------------------------------------------------
+
+static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
+    (void)w;
+    (void)m;
+    return 0;
+}
+
+static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
+    struct gpu_product product = {.x = args->x,
+                                  .x_stride = args->x_stride,
+                                  .m = args->m,
+                                  .y = args->y,
+                                  .y_stride = args->y_stride,
+                                  .n_columns = args->n_columns,
+                                  .accumulate = args->accumulate,
+                                  .reading = args->reading};
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    if (args->reading && sl_gpu_library_matmul(s, on_device(w), &product)) {
+        return;
+    }
+    size_t bytes = sl_gpu_matmul_work(on_device(w), args->m, args->reading);
+    product.work = bytes > 0 ? sl_gpu_scratch(s, bytes) : NULL;
+    if (bytes == 0 || product.work != NULL) {
+        sl_gpu_matmul(s->queue, on_device(w), &product);
+    }
+}
+
+static void prepare(struct sl_stream *stream, const struct sl_matrix *w) {
+    sl_gpu_library_prepare(sl_gpu_stream(stream), on_device(w));
+}
+
+static void embed(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
+    sl_gpu_embed(sl_gpu_stream(stream)->queue, on_device(table), ids, m, out);
+}
+
+static void norm(struct sl_stream *stream, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
+                 int n_groups, float *out, int64_t out_stride) {
+    struct gpu_norm of = {norm->kind == SL_NORM_LAYER, norm->n, norm->eps, norm->weight, norm->bias};
+    sl_gpu_norm(sl_gpu_stream(stream)->queue, &of, x, x_stride, m, n_groups, out, out_stride);
+}
+
+static void angles(struct sl_stream *stream, const struct sl_rope *rope, const int64_t *positions, int64_t m,
+                   float *cosines, float *sines) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    const double *inv_freq = sl_gpu_describe(s, rope->inv_freq, (size_t)rope->rotary_dim / 2 * sizeof *inv_freq);
+    if (inv_freq != NULL) {
+        struct gpu_rope of = {rope->head_dim, rope->rotary_dim, inv_freq, rope->scale};
+        sl_gpu_angles(s->queue, &of, positions, m, cosines, sines);
+    }
+}
+
+static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
+                   float *x, int64_t stride, int64_t m, int n_heads) {
+    struct gpu_rope of = {rope->head_dim, rope->rotary_dim, NULL, rope->scale};
+    sl_gpu_rotate(sl_gpu_stream(stream)->queue, &of, cosines, sines, x, stride, m, n_heads);
+}
+
+_Static_assert(sizeof(struct gpu_pick) == sizeof(struct sl_pick), "one struct in two languages");
+_Static_assert(sizeof(struct gpu_picked) == sizeof(struct sl_picked), "one struct in two languages");
+_Static_assert(offsetof(struct gpu_picked, best) == offsetof(struct sl_picked, best), "one struct in two languages");
+
+static void pick(struct sl_stream *stream, const float *logits, int64_t n_vocab, const struct sl_pick *asked, int64_t m,
+                 struct sl_picked *picked_out) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    const struct gpu_pick *of = sl_gpu_describe(s, asked, (size_t)m * sizeof *asked);
+    void *work = sl_gpu_scratch(s, sl_gpu_pick_work(m));
+    if (of != NULL && work != NULL) {
+        sl_gpu_pick(s->queue, logits, n_vocab, of, m, work, (struct gpu_picked *)picked_out);
+    }
+}
+
+// --- between ranks -------------------------------------------------------------------------------------------------------
+
+static struct gpu_columns columns_of(const struct sl_columns *columns) {
+    struct gpu_columns of = {.x = columns->x,
+                             .stride = columns->stride,
+                             .m = columns->m,
+                             .n_parts = columns->n_parts,
+                             .bf16 = columns->bf16,
+                             .parts = columns->parts,
+                             .part_bytes = columns->part_bytes};
+    _Static_assert(GPU_MAX_PARTS == SL_MAX_RANKS, "a part a rank");
+    for (int i = 0; i <= columns->n_parts; i++) {
+        of.bounds[i] = (uint32_t)columns->bounds[i];
+    }
+    return of;
+}
+
+static void put_columns(struct sl_stream *stream, const struct sl_columns *columns, int rank) {
+    struct gpu_columns of = columns_of(columns);
+    sl_gpu_put_columns(sl_gpu_stream(stream)->queue, &of, rank);
+}
+
+static void take_columns(struct sl_stream *stream, const struct sl_columns *columns, int rank) {
+    struct gpu_columns of = columns_of(columns);
+    sl_gpu_take_columns(sl_gpu_stream(stream)->queue, &of, rank);
+}
+
+void sl_gpu_dense_fill(struct sl_ops *ops) {
+    ops->widened = SL_BF16;
+    ops->pack = pack;
+    ops->unpack = unpack;
+    ops->pack_rows = pack_rows;
+    ops->prepare = prepare;
+    ops->draw = draw;
+    ops->matmul_scratch = matmul_scratch;
+    ops->matmul = matmul;
+    ops->embed = embed;
+    ops->norm = norm;
+    ops->angles = angles;
+    ops->rotate = rotate;
+    ops->pick = pick;
+    ops->put_columns = put_columns;
+    ops->take_columns = take_columns;
+}

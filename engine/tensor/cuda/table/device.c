@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see device.h.
+#include "engine/tensor/cuda/table/device.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+#define LOOK_MS 50 // between two looks at a device that is waited for
+
+struct gpu_device {
+    struct sl_device device;
+    const struct gpu_driver *driver;
+    int index;
+    struct gpu_stream streams[SL_N_STREAMS];
+    atomic_bool failed, hangs; // one that hangs has failed, too
+    _Atomic int64_t still_ms;  // see sl_device_limit_waits()
+};
+
+// The driver, for what it is asked of this device.
+static const struct gpu_driver *driver_of(const struct sl_device *device) {
+    const struct gpu_device *gpu = (const struct gpu_device *)device;
+    gpu->driver->use(gpu->index);
+    return gpu->driver;
+}
+
+// --- life cycle --------------------------------------------------------------------------------------------------------
+
+static void close_stream(struct gpu_stream *s) {
+    if (s->queue != NULL) {
+        s->driver->queue_close(&s->queue);
+    }
+    for (int i = 0; i < GPU_EVENTS && s->events[i] != NULL; i++) {
+        s->driver->event_close(&s->events[i]);
+    }
+    s->driver->free_shared(s->here);
+    s->driver->free(s->there);
+    s->driver->free(s->scratch.at);
+    s->driver->free(s->slot_angles.cosines.at);
+    s->driver->free(s->slot_angles.sines.at);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->mutex);
+}
+
+// What is queued may still run, and the driver would wait for it: nothing is closed where the device hangs.
+static void close_device(struct sl_device *device) {
+    struct gpu_device *gpu = (struct gpu_device *)device;
+    if (atomic_load(&gpu->hangs)) {
+        return;
+    }
+    for (int i = 0; i < SL_N_STREAMS; i++) {
+        close_stream(&gpu->streams[i]);
+    }
+    free(gpu);
+}
+
+static bool open_stream(struct gpu_device *gpu, enum sl_stream_kind kind, struct sl_team *team) {
+    struct gpu_stream *s = &gpu->streams[kind];
+    const struct gpu_driver *driver = gpu->driver;
+    s->stream = (struct sl_stream){&gpu->device, team};
+    s->driver = driver;
+    s->index = gpu->index;
+    s->queue = driver->queue_open();
+    bool there = s->queue != NULL;
+    for (int i = 0; i < GPU_EVENTS && there; i++) {
+        s->events[i] = driver->event_open();
+        there = s->events[i] != NULL;
+    }
+    if (there && kind == SL_STREAM_COMPUTE) {
+        s->here = driver->alloc_shared(driver->ring_bytes);
+        s->there = driver->alloc(driver->ring_bytes);
+        there = s->here != NULL && s->there != NULL;
+    }
+    return there;
+}
+
+// --- what a device does ----------------------------------------------------------------------------------------------
+
+static struct sl_stream *stream_of(struct sl_device *device, enum sl_stream_kind kind) {
+    return &((struct gpu_device *)device)->streams[kind].stream;
+}
+
+static size_t room(struct sl_device *device) {
+    return driver_of(device)->room();
+}
+
+static bool network_reaches(struct sl_device *device) {
+    return driver_of(device)->network_reaches();
+}
+
+static void *network_view(struct sl_device *device, void *block) {
+    const struct gpu_driver *driver = driver_of(device);
+    return driver->network_view != NULL ? driver->network_view(block) : block;
+}
+
+static enum sl_status network_flush(struct sl_device *device, void *block, const void *seen, size_t bytes,
+                                    struct sl_error *err) {
+    return driver_of(device)->network_flush(block, seen, bytes, err);
+}
+
+static void *alloc_block(struct sl_device *device, enum sl_memory memory, size_t bytes) {
+    const struct gpu_driver *driver = driver_of(device);
+    if (bytes == 0) {
+        return NULL;
+    }
+    return memory == SL_MEMORY_SHARED ? driver->alloc_shared(bytes) : driver->alloc(bytes);
+}
+
+// A block of the device goes back behind everything that is queued: whoever frees need not wait.
+static void free_block(struct sl_device *device, enum sl_memory memory, void *block) {
+    struct gpu_device *gpu = (struct gpu_device *)device;
+    for (int i = 0; i < SL_N_STREAMS && memory == SL_MEMORY_DEVICE; i++) {
+        (void)sl_stream_wait(&gpu->streams[i].stream, NULL);
+    }
+    if (atomic_load(&gpu->hangs)) {
+        return; // work may still touch it, and the driver would wait for that
+    }
+    if (memory == SL_MEMORY_DEVICE) {
+        gpu->driver->free(block);
+    } else {
+        gpu->driver->free_shared(block);
+    }
+}
+
+static enum sl_status share_block(struct sl_device *device, void *base, size_t bytes, struct sl_error *err) {
+    return ((struct gpu_device *)device)->driver->share(base, bytes, err);
+}
+
+static void unshare_block(struct sl_device *device, void *base) {
+    const struct gpu_device *gpu = (struct gpu_device *)device;
+    if (!atomic_load(&gpu->hangs)) {
+        gpu->driver->unshare(base);
+    }
+}
+
+static void limit_waits(struct sl_device *device, int64_t still_ms) {
+    atomic_store(&((struct gpu_device *)device)->still_ms, still_ms);
+}
+
+static void hold(struct sl_stream *stream) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    pthread_mutex_lock(&s->mutex);
+    if (s->n_held == 0 || !pthread_equal(s->holder, pthread_self())) {
+        uint64_t ticket = s->n_tickets++;
+        while (ticket != s->n_served) {
+            pthread_cond_wait(&s->changed, &s->mutex);
+        }
+        s->holder = pthread_self();
+    }
+    s->n_held++;
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static enum sl_status let_go(struct sl_stream *stream, struct sl_error *err) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    enum sl_status status = SL_OK;
+    pthread_mutex_lock(&s->mutex);
+    assert(s->n_held > 0);
+    if (--s->n_held == 0) {
+        status = atomic_exchange(&s->status, SL_OK);
+        if (status != SL_OK && err != NULL) {
+            *err = s->err;
+        }
+        s->n_served++;
+        pthread_cond_broadcast(&s->changed);
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return status;
+}
+
+static bool has_failed(const struct sl_device *device) {
+    return atomic_load(&((const struct gpu_device *)device)->failed);
+}
+
+static void note_at_least(_Atomic uint64_t *noted, uint64_t number) {
+    uint64_t was = atomic_load(noted);
+    while (was < number && !atomic_compare_exchange_weak(noted, &was, number)) {
+    }
+}
+
+// The next mark that was not reached when somebody last looked, and those behind it. Of marks that have lost their event to a newer
+// one nothing is seen: they count as reached, or one that looks late would see no progress until the newer one is.
+static uint64_t progress(const struct sl_device *device) {
+    struct gpu_device *gpu = (struct gpu_device *)device;
+    struct gpu_stream *s = &gpu->streams[SL_STREAM_COMPUTE];
+    if (gpu->driver->progress != NULL) {
+        return gpu->driver->progress();
+    }
+    uint64_t n = atomic_load(&s->n_looked), marks = atomic_load(&s->n_marks);
+    n = marks > GPU_EVENTS && n < marks - GPU_EVENTS ? marks - GPU_EVENTS : n;
+    driver_of(device);
+    while (n < marks && gpu->driver->event_reached(s->events[(n + 1) % GPU_EVENTS])) {
+        n++;
+    }
+    note_at_least(&s->n_looked, n);
+    return n;
+}
+
+static void copy_block(struct sl_stream *stream, void *to, const void *from, size_t bytes) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    if (bytes > 0) {
+        s->driver->copy(s->queue, to, from, bytes);
+    }
+}
+
+static void mark_here(struct sl_stream *stream, struct sl_mark *mark_out) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    pthread_mutex_lock(&s->mutex);
+    *mark_out = (struct sl_mark){stream, ++s->n_marks};
+    s->driver->event_record(s->events[s->n_marks % GPU_EVENTS], s->queue);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static void come_after(struct sl_stream *stream, const struct sl_mark *mark) {
+    struct gpu_stream *of = (struct gpu_stream *)mark->stream; // maybe another device's: what is used is the stream's
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    s->driver->event_before(of->events[mark->number % GPU_EVENTS], s->queue);
+}
+
+// Noted by waits alone: a device that has failed reaches everything, and the next wait has to say so.
+static bool is_reached(const struct sl_mark *mark) {
+    struct gpu_stream *s = sl_gpu_stream(mark->stream);
+    return mark->number <= atomic_load(&s->n_reached) || s->driver->event_reached(s->events[mark->number % GPU_EVENTS]);
+}
+
+static enum sl_status say_hangs(const struct gpu_device *gpu, struct sl_error *err) {
+    return sl_fail(
+        err, SL_ERR_INTERNAL,
+        "device %d (%s) hangs: it has work and got nothing done for %.1f s. This process has to end; `dmesg` names "
+        "errors of the driver (Xid), and `nvidia-smi --gpu-reset -i %d` may bring the device back",
+        gpu->index, gpu->driver->name, (double)atomic_load(&gpu->still_ms) / 1e3, gpu->index);
+}
+
+// Waits as long as the device gets on. False: it hangs. Looks are counted, and not the clock: a process that was stopped as a whole
+// does not blame the device.
+static bool wait_while_it_moves(struct gpu_device *gpu, struct gpu_event *event) {
+    uint64_t seen = 0;
+    int64_t still_ms = -LOOK_MS; // the first look has nothing to compare with
+    while (!atomic_load(&gpu->hangs) && !gpu->driver->event_wait_until(event, sl_now_ns() + LOOK_MS * SL_NS_PER_MS)) {
+        uint64_t now = progress(&gpu->device);
+        still_ms = now == seen || still_ms < 0 ? still_ms + LOOK_MS : 0;
+        seen = now;
+        if (still_ms >= atomic_load(&gpu->still_ms)) {
+            atomic_store(&gpu->hangs, true);
+        }
+    }
+    return !atomic_load(&gpu->hangs);
+}
+
+// Of mark 0, which is reached from the beginning, it is asked whether the device has failed meanwhile.
+static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err) {
+    struct gpu_stream *s = sl_gpu_stream(mark->stream);
+    struct gpu_device *gpu = (struct gpu_device *)mark->stream->device;
+    if (mark->number == 0 || mark->number > atomic_load(&s->n_reached)) {
+        struct gpu_event *event = s->events[mark->number % GPU_EVENTS];
+        bool moves = mark->number == 0 ? !atomic_load(&gpu->hangs) : wait_while_it_moves(gpu, event);
+        enum sl_status status = !moves              ? say_hangs(gpu, err)
+                                : mark->number == 0 ? s->driver->queue_look(s->queue, err)
+                                                    : s->driver->event_wait(event, err); // which is reached
+        if (status != SL_OK) {
+            atomic_store(&gpu->failed, true);
+            return status;
+        }
+        note_at_least(&s->n_reached, mark->number);
+    }
+    if (s->status != SL_OK && err != NULL) { // behind the wait: whoever frees memory counts on nothing running in it
+        *err = s->err;
+    }
+    return s->status;
+}
+
+static bool wait_until(const struct sl_mark *mark, int64_t until_ns) {
+    struct gpu_stream *s = sl_gpu_stream(mark->stream);
+    return mark->number <= atomic_load(&s->n_reached) ||
+           s->driver->event_wait_until(s->events[mark->number % GPU_EVENTS], until_ns);
+}
+
+static const struct sl_device_ops gpu_ops = {
+    .name = "cuda",
+    .full_rows = 2048,
+    .close = close_device,
+    .stream = stream_of,
+    .room = room,
+    .network_reaches = network_reaches,
+    .network_view = network_view,
+    .network_flush = network_flush,
+    .alloc = alloc_block,
+    .free = free_block,
+    .share = share_block,
+    .unshare = unshare_block,
+    .hold = hold,
+    .let_go = let_go,
+    .has_failed = has_failed,
+    .progress = progress,
+    .copy = copy_block,
+    .mark = mark_here,
+    .after = come_after,
+    .reached = is_reached,
+    .wait = wait_for,
+    .wait_until = wait_until,
+    .limit_waits = limit_waits,
+};
+
+enum sl_status sl_gpu_device_open(const struct gpu_driver *driver, int index, struct sl_team *team,
+                                  struct sl_device **device_out, struct sl_error *err) {
+    enum sl_status status = driver->open(index, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct gpu_device *gpu = calloc(1, sizeof *gpu);
+    if (gpu == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    gpu->device.ops = &gpu_ops;
+    gpu->driver = driver;
+    gpu->index = index;
+    atomic_store(&gpu->still_ms, SL_DEVICE_STILL_MS);
+    for (int i = 0; i < SL_N_STREAMS; i++) {
+        gpu->streams[i].driver = driver;
+        pthread_mutex_init(&gpu->streams[i].mutex, NULL);
+        pthread_cond_init(&gpu->streams[i].changed, NULL);
+    }
+    for (int i = 0; i < SL_N_STREAMS; i++) {
+        if (!open_stream(gpu, (enum sl_stream_kind)i, team)) {
+            close_device(&gpu->device);
+            return sl_fail(err, SL_ERR_EXHAUSTED, "device %d has no memory for %zu bytes of page lists", index,
+                           driver->ring_bytes);
+        }
+    }
+    *device_out = &gpu->device;
+    return SL_OK;
+}
+
+bool sl_gpu_hangs(const struct gpu_stream *stream) {
+    return atomic_load(&((const struct gpu_device *)stream->stream.device)->hangs);
+}
+
+// --- what describes a call -----------------------------------------------------------------------------------------------
+
+static void *run_short(struct gpu_stream *s, const char *of, size_t bytes) {
+    if (s->status == SL_OK) {
+        s->status = sl_fail(&s->err, SL_ERR_EXHAUSTED,
+                            "the device has no room for %zu bytes of %s: a smaller --arena leaves more", bytes, of);
+    }
+    return NULL;
+}
+
+void *sl_gpu_describe_begin(struct gpu_stream *s, size_t bytes, void **here_out) {
+    size_t half = s->driver->ring_bytes / 2;
+    size_t rounded = (bytes + 63) / 64 * 64, left = half - s->described % half;
+    if (rounded > half) {
+        return run_short(s, "page lists of one layer", bytes);
+    }
+    if (rounded > left || left == half) { // into the other half, once what was read from it has been
+        s->described += left == half ? 0 : left;
+        struct sl_mark before = s->half;
+        s->half = sl_stream_mark(&s->stream);
+        if (sl_mark_wait(&before, &s->err) != SL_OK) {
+            s->status = s->err.status;
+            return NULL;
+        }
+    }
+    *here_out = s->here + s->described % s->driver->ring_bytes;
+    void *there = s->there + s->described % s->driver->ring_bytes;
+    s->described += rounded;
+    return there;
+}
+
+void sl_gpu_describe_end(struct gpu_stream *s, void *there, size_t bytes) {
+    s->driver->copy(s->queue, there, s->here + ((char *)there - s->there), bytes);
+}
+
+void *sl_gpu_describe(struct gpu_stream *s, const void *bytes, size_t n_bytes) {
+    void *here, *there = sl_gpu_describe_begin(s, n_bytes, &here);
+    if (there != NULL) {
+        memcpy(here, bytes, n_bytes);
+        sl_gpu_describe_end(s, there, n_bytes);
+    }
+    return there;
+}
+
+void *sl_gpu_grow(struct gpu_stream *s, struct gpu_block *block, size_t bytes) {
+    if (bytes > block->bytes) {
+        (void)sl_stream_wait(&s->stream, NULL); // what runs may be in it
+        if (sl_gpu_hangs(s)) {
+            return NULL; // the next wait says so
+        }
+        s->driver->free(block->at);
+        *block = (struct gpu_block){s->driver->alloc(bytes + bytes / 4), bytes + bytes / 4};
+        if (block->at == NULL) {
+            block->bytes = 0;
+            return run_short(s, "scratch", bytes);
+        }
+    }
+    return block->at;
+}
+
+void *sl_gpu_scratch(struct gpu_stream *s, size_t bytes) {
+    return sl_gpu_grow(s, &s->scratch, bytes > 0 ? bytes : 1); // never NULL for want of nothing
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: scores, and which slots stay. See ops.h.
+#include <assert.h>
+
+#include "engine/tensor/cuda/table/ops.h"
+
+static_assert(sizeof(struct gpu_protection) == sizeof(struct sl_protection), "launch.h has its own of the same");
+static_assert(sizeof(struct gpu_page_error) == sizeof(struct sl_page_error), "launch.h has its own of the same");
+
+// What every entry begins with.
+#define HEADS(stream, heads)                                                                                           \
+    struct gpu_stream *s = sl_gpu_stream(stream);                                                                      \
+    const struct gpu_head *on_device = sl_gpu_heads(s, heads);                                                         \
+    uint32_t most = sl_gpu_most_slots(heads)
+
+// --- scores ------------------------------------------------------------------------------------------------------------
+
+static void read_state(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, struct sl_vectors out) {
+    HEADS(stream, heads);
+    sl_gpu_read_state(s->queue, on_device, heads->n, most, plane, out.at, out.stride);
+}
+
+static void write_state(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, int m,
+                        const float *values) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    sl_gpu_write_state(s->queue, sl_gpu_heads(s, heads), heads->n, plane, m, values);
+}
+
+static void spread(struct sl_stream *stream, const float *values, int n, int m, struct sl_vectors out) {
+    sl_gpu_spread(sl_gpu_stream(stream)->queue, values, n, m, out.at, out.stride);
+}
+
+static void mean_state(struct sl_stream *stream, const struct sl_kv_heads *heads, int64_t n_tokens,
+                       struct sl_vectors mean_out, struct sl_vectors deviation_out) {
+    HEADS(stream, heads);
+    sl_gpu_mean_state(s->queue, on_device, heads->n, most, n_tokens, mean_out.at, mean_out.stride, deviation_out.at,
+                      deviation_out.stride);
+}
+
+static void pool(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x, bool max,
+                 int kernel, int64_t window, struct sl_vectors out) {
+    HEADS(stream, heads);
+    sl_gpu_pool(s->queue, on_device, heads->n, most, group, x.at, x.stride, max, kernel, window, out.at, out.stride);
+}
+
+static void mean_group(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
+                       struct sl_vectors out) {
+    HEADS(stream, heads);
+    sl_gpu_mean_group(s->queue, on_device, heads->n, most, group, x.at, x.stride, out.at, out.stride);
+}
+
+static void recency(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors out) {
+    HEADS(stream, heads);
+    sl_gpu_recency(s->queue, on_device, heads->n, most, out.at, out.stride);
+}
+
+static void chance(struct sl_stream *stream, const struct sl_kv_heads *heads, uint64_t seed, int layer, int64_t offset,
+                   struct sl_vectors out) {
+    HEADS(stream, heads);
+    sl_gpu_chance(s->queue, on_device, heads->n, most, seed, layer, offset, out.at, out.stride);
+}
+
+static void value_change(struct sl_stream *stream, const struct sl_kv_heads *heads, int group,
+                         struct sl_vectors weights, bool mean_center, struct sl_vectors out) {
+    HEADS(stream, heads);
+    int d = heads->kv[0].work->head_dim;
+    void *work = sl_gpu_scratch(s, sl_gpu_value_change_work(heads->n, group, d, most));
+    if (work != NULL) {
+        sl_gpu_value_change(s->queue, on_device, heads->n, most, d, group, weights.at, weights.stride, mean_center,
+                            work, out.at, out.stride);
+    }
+}
+
+static void share(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors x_inout) {
+    HEADS(stream, heads);
+    sl_gpu_share(s->queue, on_device, heads->n, most, x_inout.at, x_inout.stride);
+}
+
+static void variance(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, double *out) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    sl_gpu_variance(s->queue, sl_gpu_heads(s, heads), heads->n, plane, out);
+}
+
+// --- which slots stay ----------------------------------------------------------------------------------------------------
+
+static void protect(struct sl_stream *stream, const struct sl_kv_heads *heads, const struct sl_protection *protections,
+                    struct sl_vectors x_inout) {
+    HEADS(stream, heads);
+    const void *there = sl_gpu_describe(s, protections, (size_t)heads->n * sizeof *protections);
+    if (there != NULL) {
+        sl_gpu_protect(s->queue, on_device, heads->n, most, there, x_inout.at, x_inout.stride);
+    }
+}
+
+static void spare(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists listed, struct sl_counts n,
+                  struct sl_vectors x_inout) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    const uint32_t *counts = sl_gpu_counts(s, n, heads->n);
+    if (counts != NULL) {
+        sl_gpu_spare(s->queue, heads->n, sl_gpu_most_slots(heads), listed.at, listed.stride, counts, x_inout.at,
+                     x_inout.stride);
+    }
+}
+
+static void budgets(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
+                    uint32_t budget, struct sl_vectors work, struct sl_counts kept_out) {
+    HEADS(stream, heads);
+    (void)work;
+    void *scratch = sl_gpu_scratch(s, sl_gpu_budgets_work(heads->n));
+    if (scratch != NULL) {
+        sl_gpu_budgets(s->queue, on_device, heads->n, most, scores.at, scores.stride, budget, scratch, kept_out.device);
+    }
+}
+
+static void select_slots(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
+                         struct sl_vectors ties, bool newest, struct sl_counts kept, struct sl_lists keep_out) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    const uint32_t *counts = sl_gpu_counts(s, kept, heads->n);
+    if (counts != NULL) {
+        sl_gpu_select(s->queue, sl_gpu_heads(s, heads), heads->n, scores.at, scores.stride, ties.at, ties.stride,
+                      newest, counts, keep_out.at, keep_out.stride);
+    }
+}
+
+static void gather(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
+                   struct sl_counts kept) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    const uint32_t *counts = sl_gpu_counts(s, kept, heads->n);
+    if (counts != NULL) {
+        sl_gpu_gather(s->queue, sl_gpu_heads(s, heads), heads->n, heads->kv[0].work, keep.at, keep.stride, counts);
+    }
+}
+
+static void nearest(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
+                    struct sl_counts kept, struct sl_lists evicted_out, struct sl_lists into_out,
+                    struct sl_vectors cosine_out) {
+    HEADS(stream, heads);
+    const uint32_t *counts = sl_gpu_counts(s, kept, heads->n);
+    const struct sl_page_layout *layout = heads->kv[0].work;
+    size_t bytes = sl_gpu_nearest_work(heads->n, most, layout);
+    void *work = bytes > 0 ? sl_gpu_scratch(s, bytes) : NULL;
+    if (counts != NULL && (bytes == 0 || work != NULL)) {
+        sl_gpu_nearest(s->queue, on_device, heads->n, most, keep.at, keep.stride, counts, evicted_out.at,
+                       evicted_out.stride, into_out.at, into_out.stride, cosine_out.at, cosine_out.stride, layout,
+                       work);
+    }
+}
+
+static void merge(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_counts kept,
+                  struct sl_lists evicted, struct sl_lists into, struct sl_vectors cosine, float beta,
+                  float *threshold_inout, uint32_t *n_merged_out) {
+    HEADS(stream, heads);
+    const uint32_t *counts = sl_gpu_counts(s, kept, heads->n);
+    void *work = sl_gpu_scratch(s, sl_gpu_merge_work(heads->n));
+    if (counts != NULL && work != NULL) {
+        sl_gpu_merge(s->queue, on_device, heads->n, most, heads->kv[0].work->head_dim, counts, evicted.at,
+                     evicted.stride, into.at, into.stride, cosine.at, cosine.stride, beta, work, threshold_inout,
+                     n_merged_out);
+    }
+}
+
+// --- what it costs -------------------------------------------------------------------------------------------------------
+
+static void lost(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
+                 struct sl_lists keep, struct sl_counts kept, int64_t n_rows, double *lost_inout) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    const uint32_t *counts = sl_gpu_counts(s, kept, heads->n);
+    void *work = sl_gpu_scratch(s, sl_gpu_lost_work(heads->n));
+    if (counts != NULL && work != NULL) {
+        sl_gpu_lost(s->queue, sl_gpu_heads(s, heads), heads->n, group, x.at, x.stride, keep.at, keep.stride, counts,
+                    n_rows, work, lost_inout);
+    }
+}
+
+static void page_error(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to,
+                       struct sl_page_error *error_inout) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    void *there = sl_gpu_describe(s, to, (size_t)heads->n * n_pages * sizeof *to);
+    void *work = sl_gpu_scratch(s, sl_gpu_page_error_work(heads->n, n_pages));
+    if (there != NULL && work != NULL) {
+        sl_gpu_page_error(s->queue, sl_gpu_heads(s, heads), heads->n, n_pages, there, work,
+                          (struct gpu_page_error *)error_inout);
+    }
+}
+
+// --- pages and rows --------------------------------------------------------------------------------------------------------
+
+static void quantize(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    void *there = sl_gpu_describe(s, to, (size_t)heads->n * n_pages * sizeof *to);
+    if (there != NULL) {
+        sl_gpu_quantize(s->queue, sl_gpu_heads(s, heads), heads->n, n_pages, there);
+    }
+}
+
+static void mean_query(struct sl_stream *stream, const struct sl_attend *args, const float *q, float *means_out) {
+    sl_gpu_mean_query(sl_gpu_stream(stream)->queue, q, args->heads.n, args->n_heads / args->heads.n, args->head_dim,
+                      means_out);
+}
+
+static void put_rows(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists slots,
+                     struct sl_counts n, const void *const *rows) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    const uint32_t *counts = sl_gpu_counts(s, n, heads->n);
+    const void *there = sl_gpu_describe(s, rows, (size_t)heads->n * sizeof *rows);
+    if (counts != NULL && there != NULL) {
+        sl_gpu_put_rows(s->queue, sl_gpu_heads(s, heads), heads->n, sl_gpu_most_slots(heads), slots.at, slots.stride,
+                        counts, there);
+    }
+}
+
+#define PIECES 512 // of a launch: what describes them is a small part of a ring
+
+static void scan(struct sl_stream *stream, const struct sl_scan_call *args) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    uint32_t n = (uint32_t)args->n_heads * args->n_pieces;
+    for (uint32_t first = 0, n_here; first < n; first += n_here) {
+        void *here;
+        uint32_t most = 0;
+        n_here = n - first < PIECES ? n - first : PIECES;
+        struct gpu_scan_piece *there = sl_gpu_describe_begin(s, n_here * sizeof *there, &here);
+        if (there == NULL) {
+            return;
+        }
+        for (uint32_t i = 0; i < n_here; i++) {
+            const struct sl_scan_piece *piece = &args->pieces[first + i];
+            size_t h = (first + i) / args->n_pieces;
+            const char *index = piece->index;
+            ((struct gpu_scan_piece *)here)[i] = (struct gpu_scan_piece){0};
+            if (piece->begin == piece->end) {
+                continue;
+            }
+            assert(piece->end <= piece->layout.capacity && args->n_channels <= SL_MAX_HEAD_DIM &&
+                   piece->layout.format == args->pieces[0].layout.format);
+            ((struct gpu_scan_piece *)here)[i] =
+                (struct gpu_scan_piece){.codes = index + piece->layout.codes,
+                                        .scale = (const float *)(index + piece->layout.scale),
+                                        .q = args->q + h * (size_t)args->n_channels,
+                                        .out = args->out.at + h * args->out.stride + piece->at,
+                                        .channel_bytes = piece->layout.channel_bytes,
+                                        .begin = piece->begin,
+                                        .end = piece->end};
+            most = piece->end - piece->begin > most ? piece->end - piece->begin : most;
+        }
+        sl_gpu_describe_end(s, there, n_here * sizeof *there);
+        if (most > 0) {
+            sl_gpu_scan(s->queue, args->pieces[0].layout.format, there, n_here, args->n_channels, most);
+        }
+    }
+}
+
+void sl_gpu_evict_fill(struct sl_ops *ops) {
+    ops->read_state = read_state;
+    ops->write_state = write_state;
+    ops->spread = spread;
+    ops->mean_state = mean_state;
+    ops->pool = pool;
+    ops->mean_group = mean_group;
+    ops->recency = recency;
+    ops->chance = chance;
+    ops->value_change = value_change;
+    ops->share = share;
+    ops->variance = variance;
+    ops->protect = protect;
+    ops->spare = spare;
+    ops->budgets = budgets;
+    ops->select = select_slots;
+    ops->gather = gather;
+    ops->nearest = nearest;
+    ops->merge = merge;
+    ops->lost = lost;
+    ops->page_error = page_error;
+    ops->quantize = quantize;
+    ops->mean_query = mean_query;
+    ops->put_rows = put_rows;
+    ops->scan = scan;
+}

@@ -1,0 +1,554 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the table of operations behind which tensor memory is opaque. Only engine/tensor/cpu (and, one day, engine/tensor/cuda)
+ *          dereference activations, weights and pages; the forward pass and engine/compress/ are orchestration over this
+ *          table.
+ *
+ * Design: the ref_*.c of engine/tensor/cpu fill the whole table with plain C that reads like the formulas; a faster tier overwrites
+ *         the entries it is better at (engine/tensor/cpu/tiers.h). Callers never branch on the tier or the device. tests/kernels/
+ *         checks and times every entry of every tier against the reference.
+ *
+ *         What differs between model families is data here: a matrix carries the bias and the activation that its
+ *         product goes through, a norm its kind, a rope its dimensions, so that the forward pass is one for all.
+ *
+ * Reproducibility: the result of a row never depends on how many other rows are in the call; of a product at most on
+ *         whether these are being read (sl_matmul.reading). matmul sums over k in one
+ *         fixed order per element and attend visits pages in slot order, so a prompt gives the same bits whatever the
+ *         chunk size, and one process the same bits as the cluster (on processors of the same tier).
+ *
+ * Precision: sums are f32 everywhere. Weights and keys are used as they are stored; a tier may round the other side of
+ *         a product (activations, queries, attention weights) to bf16 where the weights are bf16 or quantized, or the
+ *         keys 16 bits or less: tier "amx" does, and "avx512bf16" for weights. "amx2" keeps 16 bits of both sides, but for
+ *         attention weights and values, and keys that are rotated or quantized. With f32 weights and f32 pages no tier rounds anything.
+ *
+ * Order: an operation is queued in a stream (engine/tensor/device.h) and may be done after it returns. Tensors that it names (vectors,
+ *         lists, rows, pages, scratch, what `device` of counts leads to) are memory of the device, or shared memory where
+ *         the host writes or reads them: it does so behind a wait. What describes the call (page lists, counts.host,
+ *         protections, lists of pointers) is the host's, and is read before the call returns. The processors do all of it
+ *         at once, and take a stream NULL, too: the calling thread alone. docs/DESIGN.md has the places that wait.
+ *
+ * Shapes: m rows (tokens of one call), d = head_dim, H query heads, Hk KV heads, G = H / Hk query heads a KV head.
+ *         Activations are f32, row-major; rows are packed unless a stride is given (in floats, from row to row), and
+ *         the first one is aligned to 64 bytes.
+ *
+ * To add an op: an entry here with its formula, ref_<op> in a ref_*.c of engine/tensor/cpu, tests/kernels/check_<op>.c; then tiers.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/kvcache/key_index.h"
+#include "engine/kvcache/page.h"
+#include "engine/tensor/device.h"
+
+// --- weights ---------------------------------------------------------------------------------------------------------
+
+// Of a tensor in a file. The last two are blocks of SL_WEIGHT_GROUP weights of a row, as GGUF has them: s, an f16, and codes
+// in 8 bits, or in 4 with 8 added, where byte i has code i below and code i + 16 above; x = s * code.
+enum sl_dtype { SL_F32, SL_F16, SL_BF16, SL_Q8_0, SL_Q4_0 };
+
+/*
+ * What pack() makes of a matrix. The quantized ones: groups of SL_WEIGHT_GROUP weights of a row, adjacent in k (the
+ * last one of a row may be shorter), share a scale s, an f16; x^ = s * code. With t the x of the largest |x|, the first
+ * of equals:
+ *   INT8  s = |t| / 127 rounded to f16
+ *         code = round-half-even(clamp(x * (1 / s), -127, 127))
+ *   INT4  s = that of t / -8, t / -8.5, t / -7.5, t / -7, rounded to f16, by which sum (x - s * code)^2 over the group is
+ *         the least; the first of equals
+ *         code = round-half-even(clamp(x * (1 / s), -8, 7))
+ * in f32, and where s is 0, code is 0. Four scales in place of t / -8 alone make INT4's squared error 8% less.
+ * Codes that a file has (SL_Q8_0, SL_Q4_0) stay as they are, with their scale, where they fit the format. Those of 8 bits go
+ * down to -128.
+ */
+enum sl_weight_format { SL_WEIGHT_STORED, SL_WEIGHT_INT8, SL_WEIGHT_INT4 };
+#define SL_WEIGHT_GROUP 32
+
+// "stored", "int8", "int4": what every --weights takes. SL_ERR_INVALID.
+enum sl_status sl_weight_format_parse(const char *name, enum sl_weight_format *format_out, struct sl_error *err);
+const char *sl_weight_format_name(enum sl_weight_format format);
+
+enum sl_activation {
+    SL_ACT_NONE,
+    SL_ACT_SILU,      // x / (1 + exp(-x))
+    SL_ACT_GELU,      // x (1 + erf(x / sqrt 2)) / 2
+    SL_ACT_GELU_TANH, // x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
+};
+
+// Adjacent rows of a tensor as they lie in its file, or were made of it: [n][k], of any alignment.
+struct sl_rows {
+    const void *data; // not owned
+    int64_t n;
+};
+
+#define SL_MAX_PARTS 3 // tensors of a file that are one matrix here: q, k, v; gate, up
+
+/*
+ * A weight matrix W[n][k] as the tier keeps it, and what its product goes through:
+ *
+ *     y = act(x W^T + bias)                                        [m][n]
+ *     y = act(x G^T + bias_G) * (x U^T + bias_U)    when gated:    [m][n/2], G the first n/2 rows of W and U the others
+ *
+ * Made by ops->pack(), freed by ops->unpack().
+ */
+struct sl_matrix {
+    int64_t n, k;
+    enum sl_dtype dtype;                // of all parts
+    enum sl_weight_format format;       // asked of pack(), which takes SL_Q8_0 and SL_Q4_0 never as SL_WEIGHT_STORED
+    struct sl_rows parts[SL_MAX_PARTS]; // W's rows, one part after the other; embed() reads rows of parts[0]
+    const float *bias;                  // [n] or NULL; not owned
+    enum sl_activation activation;
+    bool gated;
+    void *packed; // the tier's own layout, or NULL when it computes from the parts
+    size_t packed_bytes;
+    bool packed_reads_parts; // what is packed leads to the parts, at least in places
+    bool in_two_terms;       // of tier amx2, which sets it: engine/tensor/cpu/dense/amx_dense.c
+    bool rounds_x; // pack() of a device with memory of its own sets it: products read nothing of x but its bf16
+    // Of a rank's share (engine/tensor/ranks):
+    int64_t whole_n; // n of what it is a share of, which may say how sums over k are cut; 0: it is the whole
+    // And where the device has memory of its own:
+    int64_t up_bias;  // how many floats behind `bias` U's begins; 0: n / 2
+    int64_t first_id; // embed(): of the first row; rows of ids outside [first_id, first_id + n) are passed over
+};
+
+// Products read the parts: they stay as long as the matrix.
+static inline bool sl_matrix_reads_parts(const struct sl_matrix *w) {
+    return w->packed == NULL || w->packed_reads_parts;
+}
+
+// Columns of y.
+static inline int64_t sl_matrix_outputs(const struct sl_matrix *w) {
+    return w->gated ? w->n / 2 : w->n;
+}
+
+static inline int64_t sl_matrix_whole_n(const struct sl_matrix *w) {
+    return w->whole_n > 0 ? w->whole_n : w->n;
+}
+
+// One product.
+struct sl_matmul {
+    const float *x; // [m][k]
+    int64_t x_stride;
+    int64_t m;
+    float *y; // [m][sl_matrix_outputs()]
+    int64_t y_stride;
+    int64_t n_columns; // compute only the first n_columns of y, not of a gated matrix; 0: all
+    bool accumulate;   // y = act(y + x W^T + bias); not with a gated matrix
+    bool reading;      // rows of prompts, many as a rule: a device may have another way for all of these
+    // Where y is replicated memory: the matrix whose products alone read y, as their x. Ranks then exchange y as that matrix
+    // reads it, perhaps rounded. NULL: any operation may read y.
+    const struct sl_matrix *then;
+    bool
+        arranged; // scratch has been written by ops->arrange, every part of it; calls at the same time may share it then
+    void *scratch; // ops->matmul_scratch() bytes, aligned to 64; else not shared between calls at the same time
+};
+
+// --- norms and positions ---------------------------------------------------------------------------------------------
+
+enum sl_norm_kind {
+    SL_NORM_RMS,   // x / sqrt(mean x^2 + eps) * weight
+    SL_NORM_LAYER, // (x - mean x) / sqrt(mean (x - mean x)^2 + eps) * weight + bias
+};
+
+struct sl_norm {
+    enum sl_norm_kind kind;
+    int64_t n;
+    float eps;
+    const float *weight; // [n]
+    const float *bias;   // [n] or NULL
+};
+
+#define SL_MAX_HEAD_DIM 512 // the angles of one position, and one head's row, fit on the stack; models are checked
+
+// Angles of RoPE: angle(pos, i) = pos * inv_freq[i], in f64; of a head of d channels the first rotary_dim are rotated,
+// channel i < rotary_dim / 2 with channel i + rotary_dim / 2 (halves, not interleaved).
+struct sl_rope {
+    int head_dim;
+    int rotary_dim;         // <= head_dim, a multiple of 8
+    const double *inv_freq; // [rotary_dim / 2]
+    double scale;           // multiplies cos and sin (1 but for long-context scalings)
+};
+
+// --- what ranks exchange ---------------------------------------------------------------------------------------------
+
+#define SL_MAX_RANKS 16
+
+// Columns of x that ranks have computed: rank r those in [bounds[r], bounds[r + 1]). Its part is [m][bounds[r + 1] - bounds[r]] without
+// gaps, at parts + r * part_bytes, as f32, or rounded to bf16.
+struct sl_columns {
+    float *x; // [m][bounds[n_parts]]
+    int64_t stride, m;
+    int n_parts;
+    int64_t bounds[SL_MAX_RANKS + 1];
+    bool bf16;
+    void *parts;
+    size_t part_bytes;
+};
+
+// --- attention -------------------------------------------------------------------------------------------------------
+
+/*
+ * The softmax of rows over slots that came before those of a call, not yet divided by its sum. A row that has seen no
+ * slot has max minus infinity, and nothing else of it is read.
+ */
+struct sl_softmax {
+    float *out; // [m][H][d] sum_j exp(s_j - max) V_j
+    float *max; // [H][m]    max_j s_j
+    float *sum; // [H][m]    sum_j exp(s_j - max)
+};
+#define SL_ATTEND_SPLIT (64 * SL_PAGE_SLOTS) // slots; see attend_before
+
+/*
+ * m new rows of one session in one layer, and the slots of that session. The rows' own slots are counted in, as the last
+ * m: append() writes them, and attention is causal: row r sees the slots of KV head h below kv[h].n_slots - m + r + 1.
+ *
+ * out[r][h] = sum_j softmax_j(scale * q[r][h] . K_j) V_j
+ * lse[h][r] = log sum_j exp(scale * q . K_j)
+ *
+ * With a window (sliding-window attention), row r sees of those only the slots whose position is above
+ * positions[r] - window. Slots ascend by position, so that is a range of slots: see sl_attend_first() in kv_page.h.
+ */
+struct sl_attend {
+    const float *q;     // [m][H][d]; after RoPE, or before it when rope is set
+    int64_t q_stride;   // 0: packed
+    const float *k, *v; // of append: [m][Hk][d], as they are to be stored
+    int64_t kv_stride;  // 0: packed
+    int m, n_heads, head_dim;
+    float scale;
+    struct sl_kv_heads heads; // [Hk]
+    // slot positions: rotate key j by j and query r by its slot; NULL: keys are rotated already
+    const struct sl_rope *rope;
+    int64_t window;               // 0: none. Not with rope
+    const int64_t *positions;     // [m] of the rows; needed with a window, and by append where pages keep positions
+    float *out;                   // [m][H][d]; of attend and attend_slots
+    int64_t out_stride;           // of out, and of before->out; 0: packed
+    float *lse;                   // [H][m]; may be NULL in attend and attend_slots, required by fold and window_sums
+    const struct sl_matrix *then; // of out: as sl_matmul.then
+    // of attend: slots that are not in `heads` and come before them; NULL: none. Without rope and window
+    const struct sl_softmax *before;
+    // What the forward pass has at hand for a hook that asked for it (engine/model/model.h); not used by any op.
+    const float *importance; // [m][Hk]: the retaining heads' score of every new token
+    const float *next_q;     // [m][H][d]: the next layer's query as predicted from this layer's input, after RoPE
+};
+
+static inline int64_t sl_attend_q_stride(const struct sl_attend *args) {
+    return args->q_stride != 0 ? args->q_stride : (int64_t)args->n_heads * args->head_dim;
+}
+
+static inline int64_t sl_attend_out_stride(const struct sl_attend *args) {
+    return args->out_stride != 0 ? args->out_stride : (int64_t)args->n_heads * args->head_dim;
+}
+
+// What fold() adds up over rows, each into a score plane of its own (struct sl_page_layout.states); -1: not wanted.
+// With abar[r][j] = mean over the G query heads of softmax_j(scale * q[r][g] . K_j):
+struct sl_fold {
+    int sum;    // += sum_r abar[r][j]
+    int square; // += sum_r abar[r][j]^2
+    int above;  // += number of rows r with abar[r][j] > 1 / (slots that r sees)
+};
+
+// --- what is ranked and chosen ---------------------------------------------------------------------------------------
+
+/*
+ * Numbers of KV heads: x[h] = at + h * stride has an element a slot of head h, or of what is said. Memory is the caller's, and
+ * what an operation must put aside is a parameter of it: none allocates.
+ */
+struct sl_vectors {
+    float *at; // NULL: none
+    size_t stride;
+};
+
+// Slots of KV heads, ascending, in the same way.
+struct sl_lists {
+    uint32_t *at;
+    size_t stride;
+};
+
+// One number a head. The host does not know those that attention decides (ops->budgets).
+struct sl_counts {
+    const uint32_t *host; // [n], or NULL: the numbers are in `device`
+    uint32_t *device;     // [n]
+};
+
+// The slots of a head that stay whatever their score; more than it has: all.
+struct sl_protection {
+    int64_t n_first, n_newest;
+};
+
+// What quantizing pages has changed, in sums of squares over rows of K and of V: (x^ - x)^2, and x^2.
+struct sl_page_error {
+    double key, key_norm, value, value_norm;
+};
+
+// Bytes that are digested in parts: d_0 = 0, d_i = hash of part i (base/hash.h) with the seed d_{i-1}.
+struct sl_digest_piece {
+    const void *data;
+    const uint32_t *part_bytes; // [n_parts], the host's; each at least 1
+    uint32_t n_parts;
+};
+
+#define SL_MAX_CANDIDATES 1024
+
+// What is asked of a row of logits.
+struct sl_pick {
+    int32_t most;      // candidates, at most SL_MAX_CANDIDATES; 0: nothing is asked of the row
+    float temperature; // of `rest`; 0: that is not asked for
+};
+
+/*
+ * The best of the finite logits of a row: best[0 .. n), the logit descending, then the id ascending; n is the smaller of n_finite and
+ * pick.most. With m the logit of the last of them, sums in f64 over finite logits:
+ *     lse  = log sum_i exp(l_i)
+ *     rest = sum_i exp((l_i - m) / pick.temperature), of those that are not among the best
+ * Where none is finite, nothing else is set.
+ */
+struct sl_picked {
+    double lse, rest;
+    int32_t n_finite, n;
+    struct sl_candidate {
+        float logit;
+        int32_t id;
+    } best[SL_MAX_CANDIDATES];
+};
+
+// Bytes that lie together: of pages, so multiples of 16.
+struct sl_piece {
+    const void *at;
+    size_t bytes;
+};
+
+// What stores and whoever searches or measures compute: on memory of the host, by the calling thread, done on return.
+/*
+ * Some slots of a key index (engine/kvcache/key_index.h), and where their scores go: out.at[h * out.stride + at + j - begin] is that of
+ * slot j, begin <= j < end, in the row h of its head. begin == end: nothing is read or written.
+ */
+struct sl_scan_piece {
+    struct sl_key_index_layout layout;
+    const void *index; // shared or device memory, aligned to 64
+    uint32_t begin, end;
+    uint32_t at;
+};
+
+// Pieces that have one format, and each head's n_channels channels.
+struct sl_scan_call {
+    const struct sl_scan_piece *pieces; // [n_heads][n_pieces], the host's
+    int n_heads;
+    uint32_t n_pieces;
+    const float *q; // [n_heads][n_channels]
+    int n_channels;
+    struct sl_vectors out;
+};
+
+struct sl_host_ops {
+    // The b largest of scores[n]: as ops->select, without ties
+    void (*select)(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_out);
+    // As ops->quantize, a page
+    void (*quantize)(const struct sl_page_layout *work, const void *page, const struct sl_page_layout *packed,
+                     void *packed_page);
+    // Make a key index (engine/kvcache/key_index.h) of the keys of the first n_slots slots of kv, at most layout->capacity. Of
+    // quantized pages: of what their codes stand for. Every tier makes the same bytes.
+    void (*index_keys)(const struct sl_kv *kv, uint32_t n_slots, const struct sl_key_index_layout *layout,
+                       void *index_out);
+    // scores_out[j - begin] = sum_i q[channels[i]] * K^_j[channels[i]] for slots [begin, end) of a key index, in f32,
+    // in ascending i: the same bits however the slots are divided into calls.
+    void (*scan)(const struct sl_key_index_layout *layout, const void *index, const float *q, const int *channels,
+                 int n_channels, uint32_t begin, uint32_t end, float *scores_out);
+    // K and V rows of the listed slots, [n][2][d] in the format of kv->work (of quantized pages: what they stand for,
+    // rounded to it): what ops->put_rows takes.
+    void (*copy_rows)(const struct sl_kv *kv, const uint32_t *slots, uint32_t n, void *rows_out);
+};
+
+struct sl_ops {
+    const char *name;
+    // What products want of weights in 16 bits that came as something else: SL_F16, or SL_BF16 where that is faster.
+    enum sl_dtype widened;
+
+    // --- weights ---------------------------------------------------------------------------------------------------
+    // Prepare matrix->packed from the parts. SL_ERR_EXHAUSTED. The inverse accepts a matrix that was never packed.
+    enum sl_status (*pack)(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
+    void (*unpack)(struct sl_matrix *matrix);
+    // The same of a matrix that only embed() reads: nothing to do where the device reaches the parts.
+    enum sl_status (*pack_rows)(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
+    // For benches: prepares matrix->packed as pack() does (as pack_rows() where is_rows), of random numbers (engine/tensor/drawn.h) in the place of
+    // the parts: element i of the rows is number first + i. The matrix is bf16 and stays so. NULL: the host makes the parts.
+    enum sl_status (*draw)(struct sl_stream *stream, struct sl_matrix *matrix, bool is_rows, uint64_t first,
+                           struct sl_error *err);
+
+    // Finds out how rows of prompts (sl_matmul.reading) are multiplied by matrices like w, which is packed; else the first such product
+    // does, and its request waits. Waits; a failure of the device comes with the next wait. NULL: there is nothing to find out.
+    void (*prepare)(struct sl_stream *stream, const struct sl_matrix *w);
+
+    // --- dense -----------------------------------------------------------------------------------------------------
+    // Bytes of sl_matmul.scratch for up to m rows of a matrix that is packed; 0: none is needed.
+    size_t (*matmul_scratch)(const struct sl_matrix *w, int64_t m);
+    // Does matmul first write x into scratch as it reads it best? Then for matrices of w's k, type and format it is the same,
+    // and several that multiply the same rows may do it once: each arranges its part of n_parts, waits for the others, and calls
+    // matmul with args->arranged. NULL: never.
+    bool (*arranges)(const struct sl_matrix *w);
+    void (*arrange)(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args, int part,
+                    int n_parts);
+    // The product of struct sl_matrix.
+    void (*matmul)(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args);
+    // out[r] = table[ids[r]], r < m
+    void (*embed)(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out);
+    // Each of n_groups adjacent vectors of norm->n, in m rows, on its own. out may be x.
+    void (*norm)(struct sl_stream *stream, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
+                 int n_groups, float *out, int64_t out_stride);
+    // cosines[r][i], sines[r][i] = scale * cos, sin of angle(positions[r], i), i < rotary_dim / 2: computed in f64,
+    // rounded once. Made once for all layers.
+    void (*angles)(struct sl_stream *stream, const struct sl_rope *rope, const int64_t *positions, int64_t m,
+                   float *cosines, float *sines);
+    // Rotate n_heads adjacent vectors of rope->head_dim in each of m rows by the row's angles.
+    void (*rotate)(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
+                   float *x, int64_t stride, int64_t m, int n_heads);
+
+    // Into shared memory: picked_out[r] of logits[r][n_vocab], r < m, as asked[r] says, which is the host's.
+    void (*pick)(struct sl_stream *stream, const float *logits, int64_t n_vocab, const struct sl_pick *asked, int64_t m,
+                 struct sl_picked *picked_out);
+
+    // --- between ranks: of devices with memory of their own; else NULL -----------------------------------------------
+    // Writes the part of one rank from its columns of x.
+    void (*put_columns)(struct sl_stream *stream, const struct sl_columns *columns, int rank);
+    // Writes the columns of all ranks but this one into x from their parts.
+    void (*take_columns)(struct sl_stream *stream, const struct sl_columns *columns, int rank);
+
+    // --- KV pages --------------------------------------------------------------------------------------------------
+    // Page lists and counts as they are now become known to the device: sets published. Every other operation on heads wants
+    // heads that were published, and no later change of their lists: so once a layer of a step, and again where pages or
+    // counts have changed. A device forgets what was published some layers ago. The host's lists may change on return.
+    // SL_ERR_EXHAUSTED.
+    enum sl_status (*publish)(struct sl_stream *stream, struct sl_kv_heads *heads_inout, struct sl_error *err);
+    // Write k and v of every call's rows as the last m slots of its heads, in their working format, with positions[r]
+    // if the layout has positions, and zero score state.
+    void (*append)(struct sl_stream *stream, const struct sl_attend *calls, int n_calls);
+    // n_calls of different sessions at once: a decode step of many.
+    void (*attend)(struct sl_stream *stream, const struct sl_attend *calls, int n_calls);
+    // Add the slots of args->heads (a head may have none), all of which come before every row's own, to *before_inout;
+    // out, lse and before are not used. Calls over consecutive multiples of SL_ATTEND_SPLIT slots and then attend() with
+    // args->before give the bits of one attend() over all slots. Without window and rope.
+    void (*attend_before)(struct sl_stream *stream, const struct sl_attend *args,
+                          const struct sl_softmax *before_inout);
+    // Column statistics of attention into the score state of every slot, rows [first_row, m), from a second pass over
+    // the keys with the saved lse; no m-by-n matrix is stored. See struct sl_fold. `out` is not used.
+    void (*fold)(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what);
+    // sums_out[h][j] = sum over rows r >= first_row of softmax_j(scale * q[r][h] . K_j), for query head h < H and the
+    // n_slots of its KV head. A row does not see later slots: adds 0 there.
+    void (*window_sums)(struct sl_stream *stream, const struct sl_attend *args, int first_row,
+                        struct sl_vectors sums_out);
+    // Group-quantize: of every head the first n_pages pages in the working layout (all full) into the pages
+    // to[h * n_pages + p] in the packed one (int8..int1), NULL: not this one. Positions are copied, and state if packed has
+    // it. x^ = code * s + z, z = min, s = (max - min) / (2^b - 1), s and z rounded to f16 first,
+    // code = round-half-even(clamp((x - z) / s, 0, 2^b - 1)), 0 where s = 0.
+    void (*quantize)(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to);
+    // The pieces, one behind the other, into adjacent memory: what travels leaves a device in one copy
+    void (*collect)(struct sl_stream *stream, const struct sl_piece *pieces, uint32_t n, void *to);
+    // digests_out[i], in shared memory: the last digest of pieces[i]. What travels without passing through the host is verified by it
+    void (*digest)(struct sl_stream *stream, const struct sl_digest_piece *pieces, uint32_t n, uint64_t *digests_out);
+
+    // --- scores of slots: j < kv[h].n_slots ------------------------------------------------------------------------
+    // out[h][j] = state[plane][j]; 0 where a packed page has dropped it
+    void (*read_state)(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, struct sl_vectors out);
+    // Of the last m slots, in working pages: state[plane] of slot n_slots - m + r of head h = values[r * n + h]
+    void (*write_state)(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, int m,
+                        const float *values);
+    // out[h][r] = values[r * n + h], r < m
+    void (*spread)(struct sl_stream *stream, const float *values, int n, int m, struct sl_vectors out);
+    // With q_j = n_tokens - position of slot j, and the planes 0 (sums) and 1 (sums of squares), in f64:
+    //     mean_out[h][j] = state[0][j] / q_j    deviation_out[h][j] = sqrt(max(state[1][j] / q_j - (state[0][j] / q_j)^2, 0))
+    // Either output may be none.
+    void (*mean_state)(struct sl_stream *stream, const struct sl_kv_heads *heads, int64_t n_tokens,
+                       struct sl_vectors mean_out, struct sl_vectors deviation_out);
+    // Of each of `group` query heads a KV head: out[i][j] = mean (max: maximum) of x[i] over slots [j - K / 2, j - K / 2 + K),
+    // K = kernel, among those before the last `window`; beyond the edges there is 0 (max: nothing). The last `window` as they are.
+    void (*pool)(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x, bool max,
+                 int kernel, int64_t window, struct sl_vectors out);
+    // out[h][j] = mean over its query heads, i in [h * group, (h + 1) * group), of x[i][j]
+    void (*mean_group)(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
+                       struct sl_vectors out);
+    // out[h][j] = j
+    void (*recency)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors out);
+    // out[h][j] = a number in [0, 1) that depends on seed, layer, h and (position of slot j) + offset alone
+    void (*chance)(struct sl_stream *stream, const struct sl_kv_heads *heads, uint64_t seed, int layer, int64_t offset,
+                   struct sl_vectors out);
+    // CAOTE (eq. 21), with a = w / sum(w) over all slots, for the weights w = weights[i] of each of `group` query heads:
+    //     change_i[j] = a_j / max(1 - a_j, 1e-6) * || c - V_j ||_2,  c = sum_k a_k V_k, or mean_k V_k if mean_center.
+    //     out[h][j] = change_h[j], or with group > 1 the root of the sum of squares of the group's changes
+    // Weights are >= 0; where they sum to 0 they count as equal.
+    void (*value_change)(struct sl_stream *stream, const struct sl_kv_heads *heads, int group,
+                         struct sl_vectors weights, bool mean_center, struct sl_vectors out);
+    // x_inout[h][j] = mean over the heads, which have equally many slots, of x[.][j], in f64
+    void (*share)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors x_inout);
+    // Into shared memory: out[h] = unbiased variance over the slots of state[plane], in f64; 0 for fewer than two
+    void (*variance)(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, double *out);
+
+    // --- which slots stay ------------------------------------------------------------------------------------------
+    // x_inout[h][j] = +inf for the slots in protections[h]
+    void (*protect)(struct sl_stream *stream, const struct sl_kv_heads *heads, const struct sl_protection *protections,
+                    struct sl_vectors x_inout);
+    // x_inout[h][j] = +inf for the slots in listed[h]
+    void (*spare)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists listed, struct sl_counts n,
+                  struct sl_vectors x_inout);
+    // AdaKV: how many slots each head keeps when the scores of all compete for n * budget slots. A head keeps at least
+    // floor(0.2 * budget), and at least the slots whose score is +inf. Total order: that of select(), equals by head and then
+    // by slot. kept_out.device[h] <= n_slots; their sum is min(n * budget, sum of n_slots). `work` is overwritten.
+    void (*budgets)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
+                    uint32_t budget, struct sl_vectors work, struct sl_counts kept_out);
+    // The kept[h] slots (at most all) with the largest scores. Total order: score descending, then ties[h][j] descending, then
+    // slot ascending; without ties (ties.at NULL) slot descending if `newest`. NaN is lowest. Of heads their n_slots alone is asked:
+    // pages may be NULL.
+    void (*select)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
+                   struct sl_vectors ties, bool newest, struct sl_counts kept, struct sl_lists keep_out);
+    // Compact in place: slot keep[h][i] becomes slot i < kept[h], K, V, position and state alike. Needs n_packed == 0.
+    void (*gather)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
+                   struct sl_counts kept);
+    /*
+     * D2O. nearest: evicted_out[h] lists the slots that are not in keep[h]. Of the i-th of them, into_out[h][i] is the slot in
+     * keep[h] whose K is the most similar by cosine (a key of no length, or of NaN: cosine 0; ties: the first), and cosine_out[h][i] that
+     * cosine, within [-1, 1]; NaN: -1. Heads that keep nothing are passed over, here and in merge.
+     * merge: with m the mean of cosine over all heads and slots, and t = *threshold_inout,
+     *     t becomes m where it is 0, else (1 - beta) t + beta m
+     *     every evicted slot with cosine_i >= t goes into its nearest one, K and V alike, in f32:
+     *         x_c = (e * x_c + sum_i exp(cosine_i) * x_i) / (e + sum_i exp(cosine_i))
+     *     *n_merged_out counts them; it and the threshold are in shared memory
+     * Where no slot is evicted t stays. The lists are overwritten. Needs n_packed == 0.
+     */
+    void (*nearest)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
+                    struct sl_counts kept, struct sl_lists evicted_out, struct sl_lists into_out,
+                    struct sl_vectors cosine_out);
+    void (*merge)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_counts kept,
+                  struct sl_lists evicted, struct sl_lists into, struct sl_vectors cosine, float beta,
+                  float *threshold_inout, uint32_t *n_merged_out);
+
+    // --- estimates of what that costs ------------------------------------------------------------------------------
+    // Into shared memory, here and below.
+    // *lost_inout += mean over the heads of lost_h, in f64: the mean over the head's query heads of the sum of x[i] over the
+    // slots that are not in keep[h]; with n_rows > 0 that sum's share in the sum over all slots (0 of 0: 0), times n_rows
+    void (*lost)(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
+                 struct sl_lists keep, struct sl_counts kept, int64_t n_rows, double *lost_inout);
+    // *error_inout += what quantize() has changed with these arguments, page after page, and of those head after head
+    void (*page_error)(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to,
+                       struct sl_page_error *error_inout);
+
+    // --- retrieval (TailorKV) --------------------------------------------------------------------------------------
+    // Into shared memory: means_out[h][c] = mean over the G query heads g of KV head h of q[0][g][c], c < d, m = 1; signs cancel, as in TailorKV's
+    // code. q: args->q or next_q, of heads that lie side by side
+    void (*mean_query)(struct sl_stream *stream, const struct sl_attend *args, const float *q, float *means_out);
+    // As attend with m = 1, but the query heads of KV head h see only slots[h][0 .. n[h]), in this order: the bits depend on
+    // the order and on what the slots hold, not on where they lie.
+    void (*attend_slots)(struct sl_stream *stream, const struct sl_attend *args, struct sl_lists slots,
+                         struct sl_counts n);
+    // rows[h], [n[h]][2][d] in the working format, become K and V of slots[h][0 .. n[h]), which lie in working pages.
+    // Positions and state stay as they are.
+    void (*put_rows)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists slots,
+                     struct sl_counts n, const void *const *rows);
+    // Every piece as host.scan, by all channels in ascending order: the same bits however slots are divided into pieces.
+    void (*scan)(struct sl_stream *stream, const struct sl_scan_call *args);
+    struct sl_host_ops host;
+
+    // --- for tests and inspection: one head ------------------------------------------------------------------------
+    // K and V rows of slots [begin, end) as f32 [end - begin][d]; either output may be NULL
+    void (*read_rows)(const struct sl_kv *kv, uint32_t begin, uint32_t end, float *k_out, float *v_out);
+    // positions_out[j] for all slots (j itself when the layout has no positions)
+    void (*read_positions)(const struct sl_kv *kv, int64_t *positions_out);
+};

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what the packers of all tiers share: rows of a matrix as they lie in the model's files, and the one
+ *          quantization of them, so that every tier computes with the same codes and scales.
+ */
+#pragma once
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "engine/tensor/half.h"
+#include "engine/tensor/ops.h"
+
+// Of a weight; not of those that come in blocks.
+static inline size_t sl_dtype_bytes(enum sl_dtype dtype) {
+    return dtype == SL_F32 ? 4 : 2;
+}
+
+static inline bool sl_dtype_is_codes(enum sl_dtype dtype) {
+    return dtype == SL_Q8_0 || dtype == SL_Q4_0;
+}
+
+// Of a block: the scale, then the codes.
+static inline size_t sl_dtype_block_bytes(enum sl_dtype dtype) {
+    return 2 + (dtype == SL_Q8_0 ? SL_WEIGHT_GROUP : SL_WEIGHT_GROUP / 2);
+}
+
+// Of a row of k weights, whole blocks where they come in blocks.
+static inline size_t sl_dtype_row_bytes(enum sl_dtype dtype, int64_t k) {
+    return sl_dtype_is_codes(dtype) ? (size_t)(k / SL_WEIGHT_GROUP) * sl_dtype_block_bytes(dtype)
+                                    : (size_t)k * sl_dtype_bytes(dtype);
+}
+
+// Code i of a block.
+static inline int8_t sl_block_code(const unsigned char *block, enum sl_dtype dtype, int i) {
+    const unsigned char *codes = block + 2;
+    if (dtype == SL_Q8_0) {
+        return (int8_t)codes[i];
+    }
+    return (int8_t)((i < SL_WEIGHT_GROUP / 2 ? codes[i] & 15 : codes[i - SL_WEIGHT_GROUP / 2] >> 4) - 8);
+}
+
+// Groups of a row that share a scale.
+static inline int64_t sl_weight_groups(int64_t k) {
+    return (k + SL_WEIGHT_GROUP - 1) / SL_WEIGHT_GROUP;
+}
+
+// Row j of W, [k] of w->dtype, of any alignment.
+static inline const unsigned char *sl_weight_row(const struct sl_matrix *w, int64_t j) {
+    for (int i = 0; i < SL_MAX_PARTS; i++) {
+        if (j < w->parts[i].n) {
+            return (const unsigned char *)w->parts[i].data + (size_t)j * sl_dtype_row_bytes(w->dtype, w->k);
+        }
+        j -= w->parts[i].n;
+    }
+    assert(!"a row beyond the parts of a matrix");
+    return NULL;
+}
+
+// Element i of a row.
+static inline float sl_weight_element(const unsigned char *row, enum sl_dtype dtype, int64_t i) {
+    uint16_t half;
+    float value;
+    if (dtype == SL_F32) {
+        memcpy(&value, row + 4 * i, sizeof value);
+        return value;
+    }
+    if (sl_dtype_is_codes(dtype)) {
+        const unsigned char *block = row + (size_t)(i / SL_WEIGHT_GROUP) * sl_dtype_block_bytes(dtype);
+        memcpy(&half, block, sizeof half);
+        return sl_f16_to_f32(half) * (float)sl_block_code(block, dtype, (int)(i % SL_WEIGHT_GROUP));
+    }
+    memcpy(&half, row + 2 * i, sizeof half);
+    return dtype == SL_F16 ? sl_f16_to_f32(half) : sl_bf16_to_f32(half);
+}
+
+/*
+ * The codes and the scale (f16) of group g of row j, as enum sl_weight_format defines them; returns how many codes the
+ * group has. INT4 codes come one a byte here.
+ */
+int sl_weight_quantize_group(const struct sl_matrix *w, int64_t j, int64_t g, int8_t *codes_out, uint16_t *scale_out);
+
+/*
+ * codes_out[k] and scales_out[sl_weight_groups(k)] of all groups of row j.
+ */
+void sl_weight_quantize_row(const struct sl_matrix *w, int64_t j, int8_t *codes_out, uint16_t *scales_out);
+
+// out[k]: row j.
+void sl_weight_widen_row(const struct sl_matrix *w, int64_t j, float *out);
+
+// --- what a product goes through, as formulas ------------------------------------------------------------------------
+
+float sl_activate(enum sl_activation activation, float x);

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: expressions of a template: operators, over the operands of chat_operand.c. See chat_internal.h.
+ *
+ * Design: one function a level of precedence, from the weakest, as in Jinja's parser:
+ *
+ *      a if b else c;  or;  and;  not;  == != < <= > >= in;  + -;  ~;  * / // %;  unary - +;  . [] () | is
+ */
+#include "engine/text/chat/chat_internal.h"
+
+static struct sl_chat_node *parse_unary(struct sl_chat_parser *parser, bool with_filters);
+
+static struct sl_chat_node *parse_sign(struct sl_chat_parser *parser, enum sl_chat_op op) {
+    sl_chat_next_token(parser);
+    struct sl_chat_node *operand = sl_chat_enter(parser) ? parse_unary(parser, false) : NULL;
+    sl_chat_leave(parser);
+    return sl_chat_binary(parser, op, operand, NULL);
+}
+
+static struct sl_chat_node *parse_unary(struct sl_chat_parser *parser, bool with_filters) {
+    struct sl_chat_node *node;
+    if (sl_chat_peek_operator(parser, "-")) {
+        node = parse_sign(parser, SL_CHAT_OP_NEGATE);
+    } else if (sl_chat_peek_operator(parser, "+")) {
+        node = parse_sign(parser, SL_CHAT_OP_POSITIVE);
+    } else {
+        node = sl_chat_parse_primary(parser);
+    }
+    node = sl_chat_parse_postfix(parser, node);
+    if (with_filters) {
+        node = sl_chat_parse_filters(parser, node);
+    }
+    if (sl_chat_peek_operator(parser, "**")) {
+        sl_chat_unsupported(parser, "the operator", parser->token->text);
+    }
+    return node;
+}
+
+// The operator of `ops` that comes next, taken; or NULL.
+static const char *skip_one_of(struct sl_chat_parser *parser, const char *const *ops) {
+    while (*ops && !sl_chat_skip_operator(parser, *ops)) {
+        ops++;
+    }
+    return *ops;
+}
+
+static struct sl_chat_node *math(struct sl_chat_parser *parser, const char *op, struct sl_chat_node *a,
+                                 struct sl_chat_node *b) {
+    struct sl_chat_node *node = sl_chat_binary(parser, SL_CHAT_OP_MATH, a, b);
+    if (node) {
+        node->text = sl_chat_text_of(op);
+    }
+    return node;
+}
+
+static struct sl_chat_node *parse_products(struct sl_chat_parser *parser) {
+    static const char *const ops[] = {"*", "//", "/", "%", NULL};
+    struct sl_chat_node *node = parse_unary(parser, true);
+    const char *op;
+    while (parser->work->status == SL_OK && (op = skip_one_of(parser, ops))) {
+        bool at_output = sl_chat_take_output(parser);
+        node = sl_chat_put_back(parser, at_output, math(parser, op, node, parse_unary(parser, true)));
+    }
+    return node;
+}
+
+static struct sl_chat_node *parse_concats(struct sl_chat_parser *parser) {
+    struct sl_chat_node *node = parse_products(parser);
+    while (parser->work->status == SL_OK && sl_chat_skip_operator(parser, "~")) {
+        bool at_output = sl_chat_take_output(parser);
+        node = sl_chat_put_back(parser, at_output,
+                                sl_chat_binary(parser, SL_CHAT_OP_CONCAT, node, parse_products(parser)));
+    }
+    return node;
+}
+
+static struct sl_chat_node *parse_sums(struct sl_chat_parser *parser) {
+    static const char *const ops[] = {"+", "-", NULL};
+    struct sl_chat_node *node = parse_concats(parser);
+    const char *op;
+    while (parser->work->status == SL_OK && (op = skip_one_of(parser, ops))) {
+        bool at_output = sl_chat_take_output(parser);
+        node = sl_chat_put_back(parser, at_output, math(parser, op, node, parse_concats(parser)));
+    }
+    return node;
+}
+
+static const char *skip_comparison(struct sl_chat_parser *parser) {
+    static const char *const ops[] = {"==", "!=", "<=", ">=", "<", ">", NULL};
+    if (sl_chat_skip_name(parser, "in")) {
+        return "in";
+    }
+    if (sl_chat_peek_name(parser, "not") && parser->token[1].type == SL_CHAT_TOKEN_NAME &&
+        sl_chat_text_is(parser->token[1].text, "in")) {
+        sl_chat_next_token(parser);
+        sl_chat_next_token(parser);
+        return "not in";
+    }
+    return skip_one_of(parser, ops);
+}
+
+static struct sl_chat_node *parse_comparisons(struct sl_chat_parser *parser) {
+    struct sl_chat_node *first = parse_sums(parser), *comparands = NULL, **link = &comparands;
+    const char *op;
+    while (parser->work->status == SL_OK && (op = skip_comparison(parser))) {
+        struct sl_chat_node *node = sl_chat_binary(parser, SL_CHAT_OP_COMPARAND, parse_sums(parser), NULL);
+        if (!node) {
+            return NULL;
+        }
+        node->text = sl_chat_text_of(op);
+        *link = node;
+        link = &node->next;
+    }
+    struct sl_chat_node *node = comparands ? sl_chat_node(parser, SL_CHAT_OP_COMPARE) : NULL;
+    if (!node) {
+        return first;
+    }
+    node->a = first;
+    node->list = comparands;
+    return sl_chat_finish(parser, node);
+}
+
+static struct sl_chat_node *parse_not(struct sl_chat_parser *parser) {
+    if (!sl_chat_skip_name(parser, "not")) {
+        return parse_comparisons(parser);
+    }
+    struct sl_chat_node *operand = sl_chat_enter(parser) ? parse_not(parser) : NULL;
+    sl_chat_leave(parser);
+    return sl_chat_binary(parser, SL_CHAT_OP_NOT, operand, NULL);
+}
+
+static struct sl_chat_node *parse_and(struct sl_chat_parser *parser) {
+    struct sl_chat_node *node = parse_not(parser);
+    while (parser->work->status == SL_OK && sl_chat_skip_name(parser, "and")) {
+        node = sl_chat_binary(parser, SL_CHAT_OP_AND, node, parse_not(parser));
+    }
+    return node;
+}
+
+static struct sl_chat_node *parse_or(struct sl_chat_parser *parser) {
+    struct sl_chat_node *node = parse_and(parser);
+    while (parser->work->status == SL_OK && sl_chat_skip_name(parser, "or")) {
+        node = sl_chat_binary(parser, SL_CHAT_OP_OR, node, parse_and(parser));
+    }
+    return node;
+}
+
+static struct sl_chat_node *parse_choice(struct sl_chat_parser *parser) {
+    struct sl_chat_node *node = parse_or(parser);
+    while (parser->work->status == SL_OK && sl_chat_skip_name(parser, "if")) {
+        struct sl_chat_node *choice = sl_chat_binary(parser, SL_CHAT_OP_CHOICE, parse_or(parser), node);
+        if (!choice) {
+            return NULL;
+        }
+        if (sl_chat_skip_name(parser, "else")) {
+            choice->c = sl_chat_parse_expression(parser, true);
+        }
+        node = sl_chat_finish(parser, choice);
+    }
+    return node;
+}
+
+struct sl_chat_node *sl_chat_parse_expression(struct sl_chat_parser *parser, bool with_choice) {
+    struct sl_chat_node *node = NULL;
+    if (sl_chat_enter(parser)) {
+        node = with_choice ? parse_choice(parser) : parse_or(parser);
+    }
+    sl_chat_leave(parser);
+    return node;
+}
+
+// a, or a, b without brackets, which is a tuple
+struct sl_chat_node *sl_chat_parse_tuple(struct sl_chat_parser *parser, bool with_choice) {
+    struct sl_chat_node *first = sl_chat_parse_expression(parser, with_choice), *last = first;
+    if (!last || !sl_chat_peek_operator(parser, ",")) {
+        return first;
+    }
+    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_TUPLE);
+    while (last && sl_chat_skip_operator(parser, ",")) {
+        if (!sl_chat_begins_value(parser) && !sl_chat_peek_operator(parser, "-") &&
+            !sl_chat_peek_operator(parser, "+")) {
+            break;
+        }
+        last->next = sl_chat_parse_expression(parser, with_choice);
+        last = last->next;
+    }
+    if (!node) {
+        return NULL;
+    }
+    node->list = first;
+    return sl_chat_finish(parser, node);
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: what the parser's files share: the next token, and nodes of the tree. See chat_internal.h.
+#include "engine/text/chat/chat_internal.h"
+
+// ---- tokens ---------------------------------------------------------------------------------------------------------
+
+void sl_chat_next_token(struct sl_chat_parser *parser) {
+    if (parser->token->type != SL_CHAT_TOKEN_END) {
+        parser->token++;
+        parser->work->line = parser->token->line;
+    }
+}
+
+bool sl_chat_peek_operator(const struct sl_chat_parser *parser, const char *op) {
+    return parser->token->type == SL_CHAT_TOKEN_OPERATOR && sl_chat_text_is(parser->token->text, op);
+}
+
+bool sl_chat_peek_name(const struct sl_chat_parser *parser, const char *name) {
+    return parser->token->type == SL_CHAT_TOKEN_NAME && sl_chat_text_is(parser->token->text, name);
+}
+
+bool sl_chat_skip_operator(struct sl_chat_parser *parser, const char *op) {
+    bool there = sl_chat_peek_operator(parser, op);
+    if (there) {
+        sl_chat_next_token(parser);
+    }
+    return there;
+}
+
+bool sl_chat_skip_name(struct sl_chat_parser *parser, const char *name) {
+    bool there = sl_chat_peek_name(parser, name);
+    if (there) {
+        sl_chat_next_token(parser);
+    }
+    return there;
+}
+
+void sl_chat_unexpected(struct sl_chat_parser *parser, const char *expected) {
+    const struct sl_chat_token *token = parser->token;
+    int n = sl_chat_excerpt(token->text);
+    sl_chat_fail(parser->work, SL_ERR_INVALID, "expected %s before '%.*s'", expected, n, token->text.bytes);
+}
+
+void sl_chat_expect_operator(struct sl_chat_parser *parser, const char *op) {
+    if (!sl_chat_skip_operator(parser, op)) {
+        sl_chat_unexpected(parser, op);
+    }
+}
+
+// ---- nodes ----------------------------------------------------------------------------------------------------------
+
+bool sl_chat_enter(struct sl_chat_parser *parser) {
+    if (++parser->depth > SL_CHAT_MAX_DEPTH) {
+        sl_chat_fail(parser->work, SL_ERR_EXHAUSTED, "nested deeper than %d", SL_CHAT_MAX_DEPTH);
+    }
+    return parser->work->status == SL_OK;
+}
+
+void sl_chat_leave(struct sl_chat_parser *parser) {
+    parser->depth--;
+}
+
+struct sl_chat_node *sl_chat_node(struct sl_chat_parser *parser, enum sl_chat_op op) {
+    struct sl_chat_node *node = sl_chat_alloc(parser->work, sizeof(*node));
+    if (node) {
+        node->op = op;
+        node->line = parser->token->line;
+        node->depth = 1;
+    }
+    return node;
+}
+
+static int depth_of(const struct sl_chat_node *list) {
+    int depth = 0;
+    for (; list; list = list->next) {
+        depth = list->depth > depth ? list->depth : depth;
+    }
+    return depth;
+}
+
+struct sl_chat_node *sl_chat_finish(struct sl_chat_parser *parser, struct sl_chat_node *node) {
+    if (!node || parser->work->status != SL_OK) {
+        return NULL;
+    }
+    const struct sl_chat_node *below[] = {node->a, node->b, node->c, node->list, node->body, node->otherwise};
+    for (size_t i = 0; i < sizeof(below) / sizeof(*below); i++) {
+        int depth = 1 + depth_of(i < 3 && below[i] ? &(struct sl_chat_node){.depth = below[i]->depth} : below[i]);
+        node->depth = depth > node->depth ? depth : node->depth;
+    }
+    if (node->depth > SL_CHAT_MAX_DEPTH) {
+        sl_chat_fail(parser->work, SL_ERR_EXHAUSTED, "nested deeper than %d", SL_CHAT_MAX_DEPTH);
+        return NULL;
+    }
+    return node;
+}
+
+bool sl_chat_take_output(struct sl_chat_parser *parser) {
+    bool at_output = parser->at_output;
+    parser->at_output = false;
+    return at_output;
+}
+
+struct sl_chat_node *sl_chat_put_back(struct sl_chat_parser *parser, bool at_output, struct sl_chat_node *node) {
+    parser->at_output = at_output;
+    return node;
+}
+
+struct sl_chat_node *sl_chat_binary(struct sl_chat_parser *parser, enum sl_chat_op op, struct sl_chat_node *a,
+                                    struct sl_chat_node *b) {
+    struct sl_chat_node *node = sl_chat_node(parser, op);
+    if (node) {
+        node->a = a;
+        node->b = b;
+        node->line = a ? a->line : node->line;
+    }
+    return sl_chat_finish(parser, node);
+}
+
+void sl_chat_unsupported(struct sl_chat_parser *parser, const char *what, struct sl_chat_text name) {
+    sl_chat_fail(parser->work, SL_ERR_UNSUPPORTED, "%s '%.*s'", what, sl_chat_excerpt(name), name.bytes);
+}

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what the operators of an expression stand between: names and literals, with what follows them: attributes,
+ *          items, calls, filters and tests. See chat_internal.h.
+ */
+#include "engine/text/chat/chat_internal.h"
+
+// ---- arguments ------------------------------------------------------------------------------------------------------
+
+static struct sl_chat_node *parse_argument(struct sl_chat_parser *parser) {
+    if (sl_chat_peek_operator(parser, "*") || sl_chat_peek_operator(parser, "**")) {
+        sl_chat_unsupported(parser, "arguments by", parser->token->text);
+    }
+    if (parser->token->type == SL_CHAT_TOKEN_NAME && parser->token[1].type == SL_CHAT_TOKEN_OPERATOR &&
+        sl_chat_text_is(parser->token[1].text, "=")) {
+        struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_KEYWORD);
+        if (node) {
+            node->text = parser->token->text;
+            sl_chat_next_token(parser);
+            sl_chat_next_token(parser);
+            node->a = sl_chat_parse_expression(parser, true);
+        }
+        return sl_chat_finish(parser, node);
+    }
+    return sl_chat_parse_expression(parser, true);
+}
+
+// (a, b, name=c)
+static struct sl_chat_node *parse_arguments(struct sl_chat_parser *parser) {
+    struct sl_chat_node *first = NULL, **link = &first;
+    sl_chat_expect_operator(parser, "(");
+    while (parser->work->status == SL_OK && !sl_chat_peek_operator(parser, ")")) {
+        *link = parse_argument(parser);
+        if (!*link) {
+            return NULL;
+        }
+        link = &(*link)->next;
+        if (!sl_chat_skip_operator(parser, ",")) {
+            break;
+        }
+    }
+    sl_chat_expect_operator(parser, ")");
+    return first;
+}
+
+// ---- primaries ------------------------------------------------------------------------------------------------------
+
+static struct sl_chat_node *constant(struct sl_chat_parser *parser, struct sl_chat_value value) {
+    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_CONST);
+    if (node) {
+        node->value = value;
+    }
+    return node;
+}
+
+static struct sl_chat_node *parse_name(struct sl_chat_parser *parser) {
+    static const char *const reserved[] = {"and", "or", "not", "in", "is", "if", "else", "elif", "for"};
+    struct sl_chat_text name = parser->token->text;
+    struct sl_chat_node *node;
+    for (size_t i = 0; i < sizeof(reserved) / sizeof(*reserved); i++) {
+        if (sl_chat_text_is(name, reserved[i])) {
+            sl_chat_unexpected(parser, "a value");
+            return NULL;
+        }
+    }
+    if (sl_chat_text_is(name, "true") || sl_chat_text_is(name, "True")) {
+        node = constant(parser, sl_chat_bool(true));
+    } else if (sl_chat_text_is(name, "false") || sl_chat_text_is(name, "False")) {
+        node = constant(parser, sl_chat_bool(false));
+    } else if (sl_chat_text_is(name, "none") || sl_chat_text_is(name, "None")) {
+        node = constant(parser, (struct sl_chat_value){.kind = SL_CHAT_NONE});
+    } else {
+        node = sl_chat_node(parser, SL_CHAT_OP_NAME);
+        if (node) {
+            node->text = name;
+        }
+    }
+    sl_chat_next_token(parser);
+    return node;
+}
+
+static struct sl_chat_node *parse_string(struct sl_chat_parser *parser) { // 'a' 'b' is 'ab'
+    struct sl_chat_text text = SL_CHAT_TEXT("");
+    struct sl_chat_node *node = constant(parser, sl_chat_string(text));
+    while (parser->token->type == SL_CHAT_TOKEN_STRING && sl_chat_step(parser->work, 0)) {
+        text = sl_chat_concat(parser->work, text, parser->token->text);
+        sl_chat_next_token(parser);
+    }
+    if (node) {
+        node->value = sl_chat_string(text);
+    }
+    return node;
+}
+
+// [a, b]
+static struct sl_chat_node *parse_list(struct sl_chat_parser *parser) {
+    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_LIST);
+    struct sl_chat_node **link = node ? &node->list : NULL;
+    sl_chat_expect_operator(parser, "[");
+    while (parser->work->status == SL_OK && !sl_chat_peek_operator(parser, "]")) {
+        *link = sl_chat_parse_expression(parser, true);
+        if (!*link) {
+            return NULL;
+        }
+        link = &(*link)->next;
+        if (!sl_chat_skip_operator(parser, ",")) {
+            break;
+        }
+    }
+    sl_chat_expect_operator(parser, "]");
+    return sl_chat_finish(parser, node);
+}
+
+// {a: b, c: d}
+static struct sl_chat_node *parse_dict(struct sl_chat_parser *parser) {
+    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_DICT);
+    struct sl_chat_node **link = node ? &node->list : NULL;
+    sl_chat_expect_operator(parser, "{");
+    while (parser->work->status == SL_OK && !sl_chat_peek_operator(parser, "}")) {
+        for (int i = 0; i < 2; i++) {
+            *link = sl_chat_parse_expression(parser, true);
+            if (!*link) {
+                return NULL;
+            }
+            link = &(*link)->next;
+            if (i == 0) {
+                sl_chat_expect_operator(parser, ":");
+            }
+        }
+        if (!sl_chat_skip_operator(parser, ",")) {
+            break;
+        }
+    }
+    sl_chat_expect_operator(parser, "}");
+    return sl_chat_finish(parser, node);
+}
+
+static struct sl_chat_node *parse_brackets(struct sl_chat_parser *parser) {
+    sl_chat_expect_operator(parser, "(");
+    if (sl_chat_skip_operator(parser, ")")) {
+        return sl_chat_node(parser, SL_CHAT_OP_TUPLE);
+    }
+    struct sl_chat_node *node = sl_chat_parse_tuple(parser, true);
+    sl_chat_expect_operator(parser, ")");
+    return node;
+}
+
+struct sl_chat_node *sl_chat_parse_primary(struct sl_chat_parser *parser) {
+    const struct sl_chat_token *token = parser->token;
+    if (token->type == SL_CHAT_TOKEN_NAME) {
+        return parse_name(parser);
+    }
+    if (token->type == SL_CHAT_TOKEN_STRING) {
+        return parse_string(parser);
+    }
+    if (token->type == SL_CHAT_TOKEN_NUMBER) {
+        struct sl_chat_node *node = constant(parser, token->value);
+        sl_chat_next_token(parser);
+        return node;
+    }
+    struct sl_chat_node *node = NULL;
+    bool at_output = sl_chat_take_output(parser);
+    if (sl_chat_peek_operator(parser, "(")) {
+        node = parse_brackets(parser);
+    } else if (sl_chat_peek_operator(parser, "[")) {
+        node = parse_list(parser);
+    } else if (sl_chat_peek_operator(parser, "{")) {
+        node = parse_dict(parser);
+    } else {
+        sl_chat_unexpected(parser, "a value");
+    }
+    return sl_chat_put_back(parser, at_output, node);
+}
+
+// ---- what stands behind a value -------------------------------------------------------------------------------------
+
+static struct sl_chat_node *parse_attribute(struct sl_chat_parser *parser, struct sl_chat_node *object) {
+    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_ATTRIBUTE);
+    const struct sl_chat_token *token = parser->token;
+    if (!node) {
+        return NULL;
+    }
+    node->a = object;
+    sl_chat_next_token(parser);
+    if (token->type == SL_CHAT_TOKEN_NUMBER && token->value.kind == SL_CHAT_INT) { // items.0 is items[0]
+        node->op = SL_CHAT_OP_ITEM;
+        node->b = constant(parser, token->value);
+    } else if (token->type != SL_CHAT_TOKEN_NAME) {
+        sl_chat_fail(parser->work, SL_ERR_INVALID, "expected a name behind '.'");
+    } else if (token->text.bytes[0] == '_') {
+        sl_chat_unsupported(parser, "the attribute", token->text);
+    }
+    node->text = token->text;
+    return sl_chat_finish(parser, node);
+}
+
+// [a] or [a:b:c]; missing bounds are none.
+static struct sl_chat_node *parse_item(struct sl_chat_parser *parser, struct sl_chat_node *object) {
+    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_SLICE);
+    if (!node) {
+        return NULL;
+    }
+    struct sl_chat_node **link = &node->list;
+    node->a = object;
+    int n_colons = 0, n_bounds = 0;
+    while (parser->work->status == SL_OK && n_colons <= 2) {
+        bool given = !sl_chat_peek_operator(parser, ":") && !sl_chat_peek_operator(parser, "]");
+        n_bounds += given;
+        *link = given ? sl_chat_parse_expression(parser, true)
+                      : constant(parser, (struct sl_chat_value){.kind = SL_CHAT_NONE});
+        if (!*link) {
+            return NULL;
+        }
+        link = &(*link)->next;
+        if (!sl_chat_skip_operator(parser, ":")) {
+            break;
+        }
+        n_colons++;
+    }
+    if (n_colons == 0) {
+        if (n_bounds == 0) {
+            sl_chat_unexpected(parser, "an index");
+        }
+        node->op = SL_CHAT_OP_ITEM;
+        node->b = node->list;
+        node->list = NULL;
+    }
+    if (sl_chat_peek_operator(parser, ",")) {
+        sl_chat_fail(parser->work, SL_ERR_UNSUPPORTED, "an index of several values");
+    }
+    sl_chat_expect_operator(parser, "]");
+    return sl_chat_finish(parser, node);
+}
+
+// namespace(a=1): the one function that takes any argument, by name only.
+static void check_namespace(struct sl_chat_parser *parser, const struct sl_chat_node *node) {
+    for (const struct sl_chat_node *arg = node->list; arg; arg = arg->next) {
+        if (arg->op != SL_CHAT_OP_KEYWORD || arg->text.bytes[0] == '_') {
+            sl_chat_fail(parser->work, SL_ERR_UNSUPPORTED, "namespace() with an argument that is not name=value");
+        }
+    }
+}
+
+static struct sl_chat_node *parse_call(struct sl_chat_parser *parser, struct sl_chat_node *callee) {
+    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_CALL);
+    if (!node || !callee) {
+        return NULL;
+    }
+    node->line = callee->line;
+    node->list = parse_arguments(parser);
+    node->text = callee->text;
+    if (parser->work->status != SL_OK) {
+        return NULL;
+    }
+    if (callee->op == SL_CHAT_OP_ATTRIBUTE) { // which method it is depends on the value
+        node->op = SL_CHAT_OP_METHOD;
+        node->a = callee->a;
+        node->builtin = sl_chat_find_builtin(SL_CHAT_METHODS, callee->text);
+        if (!node->builtin) {
+            sl_chat_unsupported(parser, "the method", callee->text);
+        }
+        return sl_chat_finish(parser, node);
+    }
+    if (callee->op == SL_CHAT_OP_NAME && (sl_chat_text_is(callee->text, "namespace"))) {
+        node->op = SL_CHAT_OP_NAMESPACE;
+        check_namespace(parser, node);
+        return sl_chat_finish(parser, node);
+    }
+    node->builtin = callee->op == SL_CHAT_OP_NAME ? sl_chat_find_builtin(SL_CHAT_FUNCTIONS, callee->text) : NULL;
+    if (!node->builtin) {
+        sl_chat_unsupported(parser, "the function", callee->op == SL_CHAT_OP_NAME ? callee->text : SL_CHAT_TEXT("()"));
+        return NULL;
+    }
+    sl_chat_check_arguments(parser->work, node->builtin, node->list);
+    return sl_chat_finish(parser, node);
+}
+
+struct sl_chat_node *sl_chat_parse_postfix(struct sl_chat_parser *parser, struct sl_chat_node *node) {
+    while (parser->work->status == SL_OK) {
+        if (sl_chat_skip_operator(parser, ".")) {
+            node = parse_attribute(parser, node);
+        } else if (sl_chat_skip_operator(parser, "[")) {
+            bool at_output = sl_chat_take_output(parser);
+            node = sl_chat_put_back(parser, at_output, parse_item(parser, node));
+        } else if (sl_chat_peek_operator(parser, "(")) {
+            bool at_output = sl_chat_take_output(parser);
+            node = sl_chat_put_back(parser, at_output, parse_call(parser, node));
+        } else {
+            break;
+        }
+    }
+    return node;
+}
+
+// A filter that is given the name of a test looks for it now, if it is spelled out.
+static void check_test_name(struct sl_chat_parser *parser, const struct sl_chat_node *filter) {
+    const struct sl_chat_node *arg = filter->builtin->test_name > 0 ? filter->list : NULL;
+    for (int i = 1; arg && i < filter->builtin->test_name; i++) {
+        arg = arg->next;
+    }
+    if (arg && arg->op == SL_CHAT_OP_CONST && arg->value.kind == SL_CHAT_STRING &&
+        !sl_chat_find_builtin(SL_CHAT_TESTS, arg->value.text)) {
+        sl_chat_unsupported(parser, "the test", arg->value.text);
+    }
+}
+
+static struct sl_chat_node *parse_filter(struct sl_chat_parser *parser, struct sl_chat_node *subject) {
+    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_FILTER);
+    if (parser->token->type != SL_CHAT_TOKEN_NAME || !node) {
+        sl_chat_unexpected(parser, "the name of a filter");
+        return NULL;
+    }
+    struct sl_chat_text name = parser->token->text;
+    node->a = subject;
+    sl_chat_next_token(parser);
+    if (sl_chat_peek_operator(parser, "(")) {
+        bool at_output = sl_chat_take_output(parser);
+        node->list = sl_chat_put_back(parser, at_output, parse_arguments(parser));
+    }
+    if (sl_chat_text_is(name, "safe") && !node->list) { // it would escape what it is put together with
+        if (!parser->at_output || parser->token->type != SL_CHAT_TOKEN_OUTPUT_END) {
+            sl_chat_fail(parser->work, SL_ERR_UNSUPPORTED, "the filter 'safe' anywhere but at the end of {{ }}");
+        }
+        return subject;
+    }
+    node->builtin = sl_chat_find_builtin(SL_CHAT_FILTERS, name);
+    if (!node->builtin) {
+        sl_chat_unsupported(parser, "the filter", name);
+        return NULL;
+    }
+    sl_chat_check_arguments(parser->work, node->builtin, node->list);
+    check_test_name(parser, node);
+    return sl_chat_finish(parser, node);
+}
+
+bool sl_chat_begins_value(const struct sl_chat_parser *parser) {
+    switch (parser->token->type) {
+    case SL_CHAT_TOKEN_NAME:
+        return !sl_chat_peek_name(parser, "else") && !sl_chat_peek_name(parser, "or") &&
+               !sl_chat_peek_name(parser, "and");
+    case SL_CHAT_TOKEN_STRING:
+    case SL_CHAT_TOKEN_NUMBER:
+        return true;
+    default:
+        return sl_chat_peek_operator(parser, "(") || sl_chat_peek_operator(parser, "[") ||
+               sl_chat_peek_operator(parser, "{");
+    }
+}
+
+// a is test, a is not test, a is test argument, a is test(arguments)
+static struct sl_chat_node *parse_test(struct sl_chat_parser *parser, struct sl_chat_node *subject) {
+    bool negated = sl_chat_skip_name(parser, "not");
+    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_TEST);
+    if ((parser->token->type != SL_CHAT_TOKEN_NAME) || !node) {
+        sl_chat_unexpected(parser, "the name of a test");
+        return NULL;
+    }
+    struct sl_chat_text name = parser->token->text;
+    node->a = subject;
+    sl_chat_next_token(parser);
+    node->builtin = sl_chat_find_builtin(SL_CHAT_TESTS, name);
+    if (!node->builtin) {
+        sl_chat_unsupported(parser, "the test", name);
+        return NULL;
+    }
+    if (sl_chat_peek_operator(parser, "(")) {
+        node->list = parse_arguments(parser);
+    } else if (sl_chat_begins_value(parser)) {
+        node->list = sl_chat_parse_postfix(parser, sl_chat_parse_primary(parser));
+    }
+    sl_chat_check_arguments(parser->work, node->builtin, node->list);
+    node = sl_chat_finish(parser, node);
+    return negated ? sl_chat_binary(parser, SL_CHAT_OP_NOT, node, NULL) : node;
+}
+
+struct sl_chat_node *sl_chat_parse_filters(struct sl_chat_parser *parser, struct sl_chat_node *node) {
+    while (parser->work->status == SL_OK) {
+        if (sl_chat_skip_operator(parser, "|")) {
+            node = parse_filter(parser, node);
+        } else if (sl_chat_skip_name(parser, "is")) {
+            node = parse_test(parser, node);
+        } else if (sl_chat_peek_operator(parser, "(")) {
+            node = parse_call(parser, node);
+        } else {
+            break;
+        }
+    }
+    return node;
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the pipeline from text to ids (see the picture in tokenizer_internal.h).
+ *
+ * Design: added tokens are cut out twice: those that are not normalized from the text as it came, the others from what
+ *         normalization made of the text in between. What is left goes through the pre-tokenizer into merges.
+ */
+#include <stdlib.h>
+
+#include "engine/text/tokenizer/tokenizer_internal.h"
+
+#define MAX_TEXT_BYTES ((size_t)1 << 30) // places in a piece are 32-bit
+
+// One call of sl_tokenizer_encode().
+struct encoding {
+    const struct sl_tokenizer *tokenizer;
+    struct sl_bpe_scratch scratch;
+    struct sl_regex_search search;
+    struct sl_ids ids;
+    bool first; // nothing of the text came before what is being encoded
+    struct sl_error *err;
+};
+
+static enum sl_status encode_piece(void *arg, const char *piece, size_t n_bytes) {
+    struct encoding *e = arg;
+    enum sl_status status = sl_bpe_encode(&e->tokenizer->bpe, &e->scratch, piece, n_bytes, &e->ids);
+    return status == SL_OK ? SL_OK : sl_fail(e->err, status, "no memory to encode a piece of %zu bytes", n_bytes);
+}
+
+static enum sl_status encode_plain(struct encoding *e, const char *text, size_t n_bytes) {
+    return sl_pretokenizer_cut(&e->tokenizer->pretokenizer, &e->search, text, n_bytes, e->first, encode_piece, e,
+                               e->err);
+}
+
+typedef enum sl_status (*encode_fn)(struct encoding *e, const char *text, size_t n_bytes);
+
+// Tokens of `set` become their ids; what lies between them goes to `between`.
+static enum sl_status encode_added(struct encoding *e, const struct sl_added_set *set, encode_fn between,
+                                   const char *text, size_t n_bytes) {
+    struct sl_added_cursor cursor = {.set = set, .text = text, .n_bytes = n_bytes, .pending_id = -1};
+    size_t begin = 0, end = 0;
+    int32_t id = -1;
+    bool first = e->first;
+    while (sl_added_next(&cursor, &begin, &end, &id)) {
+        enum sl_status status = SL_OK;
+        e->first = first && begin == 0;
+        if (id < 0) {
+            status = between(e, text + begin, end - begin);
+        } else if (sl_ids_push(&e->ids, id) != SL_OK) {
+            status = sl_fail(e->err, SL_ERR_EXHAUSTED, "no memory for %zu ids", e->ids.n);
+        }
+        if (status != SL_OK) {
+            return status;
+        }
+    }
+    return SL_OK;
+}
+
+static enum sl_status encode_raw(struct encoding *e, const char *text, size_t n_bytes) {
+    struct sl_text normalized = {.bytes = text, .n_bytes = n_bytes};
+    enum sl_status status = sl_normalizer_run(&e->tokenizer->normalizer, &normalized);
+    if (status != SL_OK) {
+        sl_fail(e->err, status, "cannot normalize a text of %zu bytes", n_bytes);
+    } else {
+        status = encode_added(e, &e->tokenizer->added_normalized, encode_plain, normalized.bytes, normalized.n_bytes);
+    }
+    sl_text_cleanup(&normalized);
+    return status;
+}
+
+static enum sl_status push_all(struct encoding *e, const int32_t *ids, int n) {
+    enum sl_status status = SL_OK;
+    for (int i = 0; i < n && status == SL_OK; i++) {
+        status = sl_ids_push(&e->ids, ids[i]);
+    }
+    return status == SL_OK ? SL_OK : sl_fail(e->err, status, "no memory for %zu ids", e->ids.n);
+}
+
+static enum sl_status encode_whole(struct encoding *e, const char *text, size_t n_bytes, bool add_special) {
+    const struct sl_template *template = &e->tokenizer->template;
+    if (!sl_regex_search_init(&e->search)) {
+        return sl_fail(e->err, SL_ERR_EXHAUSTED, "no memory to encode a text of %zu bytes", n_bytes);
+    }
+    enum sl_status status = add_special ? push_all(e, template->before, template->n_before) : SL_OK;
+    if (status == SL_OK) {
+        status = encode_added(e, &e->tokenizer->added_raw, encode_raw, text, n_bytes);
+    }
+    if (status == SL_OK && add_special) {
+        status = push_all(e, template->after, template->n_after);
+    }
+    sl_regex_search_cleanup(&e->search);
+    return status;
+}
+
+enum sl_status sl_tokenizer_encode(const struct sl_tokenizer *tokenizer, const char *text, size_t n_bytes,
+                                   bool add_special, int32_t **ids_out, size_t *n_ids_out, struct sl_error *err) {
+    size_t bad_offset = 0;
+    if (n_bytes > MAX_TEXT_BYTES) {
+        return sl_fail(err, SL_ERR_RANGE, "a text of %zu bytes; at most %zu can be encoded", n_bytes, MAX_TEXT_BYTES);
+    }
+    if (!sl_utf8_valid(text, n_bytes, &bad_offset)) {
+        return sl_fail(err, SL_ERR_INVALID, "the text is not UTF-8: the byte 0x%02x at offset %zu",
+                       (unsigned)(unsigned char)text[bad_offset], bad_offset);
+    }
+    struct encoding e = {.tokenizer = tokenizer, .first = true, .err = err};
+    enum sl_status status = encode_whole(&e, text, n_bytes, add_special);
+    sl_bpe_scratch_cleanup(&e.scratch);
+    if (status != SL_OK) {
+        free(e.ids.ids);
+        return status;
+    }
+    *ids_out = e.ids.ids;
+    *n_ids_out = e.ids.n;
+    return SL_OK;
+}
+
+int32_t sl_tokenizer_vocab_size(const struct sl_tokenizer *tokenizer) {
+    return tokenizer->vocab.n;
+}
+
+int32_t sl_tokenizer_begin_id(const struct sl_tokenizer *tokenizer) {
+    return tokenizer->template.n_before > 0 ? tokenizer->template.before[0] : -1;
+}
+
+uint64_t sl_tokenizer_fingerprint(const struct sl_tokenizer *tokenizer) {
+    return tokenizer->fingerprint;
+}
+
+const char *sl_tokenizer_token_bytes(const struct sl_tokenizer *tokenizer, int32_t id, size_t *n_bytes_out) {
+    if (id < 0 || id >= tokenizer->vocab.n) {
+        return NULL;
+    }
+    *n_bytes_out = tokenizer->vocab.entries[id].n_text;
+    return tokenizer->vocab.entries[id].text;
+}
+
+bool sl_tokenizer_is_special(const struct sl_tokenizer *tokenizer, int32_t id) {
+    return id >= 0 && id < tokenizer->vocab.n && tokenizer->vocab.entries[id].special;
+}

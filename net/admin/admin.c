@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see admin.h.
+#include "net/admin/admin.h"
+
+#include <assert.h>
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "net/admin/listen.h"
+#include "net/admin/process.h"
+#include "base/log.h"
+#include "base/metrics.h"
+
+enum {
+    MAX_ADDED = 8,
+    MAX_CONNECTIONS = 64,
+    MAX_OF_ONE_HOST = 16, // so that no single one keeps the others out
+    IDLE_S = 20,          // longer than between two scrapes of most
+    HEAD_BYTES = 8 << 10,
+    BODY_BYTES = 64 << 10, // a longer request body ends the connection
+};
+
+struct source {
+    void (*write_fn)(void *arg, FILE *page);
+    void *arg;
+};
+
+struct sl_admin {
+    char address[128];
+    const char *version;
+    struct MHD_Daemon *daemon;
+    pthread_mutex_t mutex; // guards what follows
+    bool started;
+    int n_checks, n_sources;
+    struct sl_admin_check checks[MAX_ADDED];
+    struct source sources[MAX_ADDED];
+};
+
+// ---- the answer -----------------------------------------------------------------------------------------------------
+
+static void write_line(FILE *body, bool verbose, const char *name, const char *words) {
+    if (verbose) {
+        fprintf(body, "%s: ", name);
+    }
+    for (; *words; words++) { // a reason may quote text from a peer
+        fputc((unsigned char)*words < 0x20 ? ' ' : *words, body);
+    }
+    fputc('\n', body);
+}
+
+// Writes the first failing reason, or with `verbose` every check.
+static bool write_probe(struct sl_admin *admin, enum sl_probe probe, bool verbose, FILE *body) {
+    bool well = true;
+    if (probe == SL_PROBE_READY && !admin->started) {
+        write_line(body, verbose, "started", "starting");
+        return false;
+    }
+    for (int i = 0; i < admin->n_checks; i++) {
+        const struct sl_admin_check *check = &admin->checks[i];
+        bool is_notice = check->probe == SL_PROBE_NOTICE && probe == SL_PROBE_LIVE;
+        if ((check->probe != probe && !is_notice) || (!well && !verbose)) {
+            continue;
+        }
+        char why[SL_WHY_BYTES] = "not well";
+        bool is_well = check->well_fn(check->arg, why);
+        if (verbose || !is_well) {
+            write_line(body, verbose, check->name, is_well ? "ok" : why);
+        }
+        well = well && (is_well || is_notice);
+    }
+    if (well && !verbose) {
+        fputs("ok\n", body);
+    }
+    return well;
+}
+
+static void write_metrics(struct sl_admin *admin, FILE *body) {
+    sl_metrics_declare(body, SL_GAUGE, "sluice_build_info", "1, and what is running.");
+    sl_metrics_sample(body, "sluice_build_info", 1, "version", admin->version, NULL);
+    sl_process_write_metrics(body);
+    for (int i = 0; i < admin->n_sources; i++) {
+        admin->sources[i].write_fn(admin->sources[i].arg, body);
+    }
+}
+
+// Writes the answer to `path`. Returns the HTTP status: 404 for an unknown path.
+static unsigned write_answer(struct sl_admin *admin, const char *path, bool verbose, FILE *body) {
+    bool well = true;
+    pthread_mutex_lock(&admin->mutex);
+    if (strcmp(path, "/livez") == 0) {
+        well = write_probe(admin, SL_PROBE_LIVE, verbose, body);
+    } else if (strcmp(path, "/readyz") == 0) {
+        well = write_probe(admin, SL_PROBE_READY, verbose, body);
+    } else if (strcmp(path, "/startupz") == 0) {
+        well = admin->started;
+        write_line(body, verbose, "started", well ? "ok" : "starting");
+    } else if (strcmp(path, "/metrics") == 0) {
+        write_metrics(admin, body);
+    } else {
+        pthread_mutex_unlock(&admin->mutex);
+        fputs("there are /livez, /readyz, /startupz and /metrics\n", body);
+        return MHD_HTTP_NOT_FOUND;
+    }
+    pthread_mutex_unlock(&admin->mutex);
+    return well ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE;
+}
+
+static enum MHD_Result send_text(struct MHD_Connection *connection, unsigned status, char *text, size_t n,
+                                 const char *type) {
+    struct MHD_Response *response = MHD_create_response_from_buffer(n, text, MHD_RESPMEM_MUST_FREE);
+    if (!response) {
+        free(text);
+        return MHD_NO; // no memory: the connection is closed
+    }
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+    if (status == MHD_HTTP_METHOD_NOT_ALLOWED) {
+        MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
+    }
+    enum MHD_Result result = MHD_queue_response(connection, status, response);
+    MHD_destroy_response(response);
+    return result;
+}
+
+static enum MHD_Result handle(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
+                              const char *version, const char *body, size_t *body_bytes, void **seen) {
+    (void)version;
+    (void)body;
+    struct sl_admin *admin = cls;
+    bool is_get = strcmp(method, MHD_HTTP_METHOD_GET) == 0 || strcmp(method, MHD_HTTP_METHOD_HEAD) == 0;
+    // n_seen: 0 at the first call, then 1 plus the bytes of a request body. We ignore the body, but read it: a client
+    // that is cut off while it sends one never sees the answer.
+    uintptr_t n_seen = (uintptr_t)*seen;
+    if (n_seen == 0 || *body_bytes > 0) {
+        n_seen += n_seen == 0 ? 1 : *body_bytes;
+        *body_bytes = 0;
+        *seen = (void *)n_seen;
+        return n_seen < BODY_BYTES ? MHD_YES : MHD_NO;
+    }
+    char *text = NULL;
+    size_t n = 0;
+    FILE *file = open_memstream(&text, &n);
+    if (!file) {
+        return MHD_NO;
+    }
+    unsigned status = MHD_HTTP_METHOD_NOT_ALLOWED;
+    if (is_get) {
+        bool verbose = MHD_get_connection_values(connection, MHD_GET_ARGUMENT_KIND, NULL, NULL) > 0 &&
+                       MHD_lookup_connection_value_n(connection, MHD_GET_ARGUMENT_KIND, "verbose", strlen("verbose"),
+                                                     NULL, NULL) == MHD_YES;
+        status = write_answer(admin, url, verbose, file);
+    } else {
+        fputs("GET and HEAD alone\n", file);
+    }
+    if (fclose(file) != 0) {
+        free(text);
+        return MHD_NO;
+    }
+    bool is_metrics = status == MHD_HTTP_OK && strcmp(url, "/metrics") == 0;
+    return send_text(connection, status, text, n,
+                     is_metrics ? "text/plain; version=0.0.4; charset=utf-8" : "text/plain; charset=utf-8");
+}
+
+// ---- life -------------------------------------------------------------------------------------------------------------
+
+static void log_line(void *cls, const char *format, va_list args) {
+    (void)cls;
+    char line[256];
+    vsnprintf(line, sizeof line, format, args);
+    line[strcspn(line, "\n")] = '\0';
+    sl_log_debug("admin", "%s", line);
+}
+
+enum sl_status sl_admin_open(const char *listen, const char *version, struct sl_admin **admin_out,
+                             struct sl_error *err) {
+    *admin_out = NULL;
+    if (strcmp(listen, "none") == 0) {
+        return SL_OK;
+    }
+    struct sl_admin *admin = calloc(1, sizeof *admin);
+    if (!admin) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the admin port");
+    }
+    admin->version = version;
+    pthread_mutex_init(&admin->mutex, NULL);
+    int fd = -1;
+    const struct sl_http_place place = {.option = "--admin-listen", .text = listen, .for_anybody = true};
+    enum sl_status status = sl_http_listen(&place, &fd, admin->address, sizeof admin->address, err);
+    if (status == SL_OK) {
+        admin->daemon = MHD_start_daemon(
+            MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG, 0, NULL, NULL, handle, admin, MHD_OPTION_EXTERNAL_LOGGER,
+            log_line, NULL, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS,
+            MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)MAX_OF_ONE_HOST, MHD_OPTION_CONNECTION_TIMEOUT,
+            (unsigned)IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEAD_BYTES, MHD_OPTION_END);
+        if (!admin->daemon) {
+            close(fd);
+            status = sl_fail(err, SL_ERR_IO, "--admin-listen %.200s: the HTTP server does not start", listen);
+        }
+    }
+    if (status != SL_OK) {
+        sl_admin_close(&admin);
+        return status;
+    }
+    *admin_out = admin;
+    return SL_OK;
+}
+
+const char *sl_admin_address(const struct sl_admin *admin) {
+    return admin ? admin->address : "";
+}
+
+void sl_admin_add_check(struct sl_admin *admin, const struct sl_admin_check *check) {
+    if (!admin) {
+        return;
+    }
+    pthread_mutex_lock(&admin->mutex);
+    assert(admin->n_checks < MAX_ADDED);
+    admin->checks[admin->n_checks++] = *check;
+    pthread_mutex_unlock(&admin->mutex);
+}
+
+void sl_admin_add_metrics(struct sl_admin *admin, void (*write_fn)(void *arg, FILE *page), void *arg) {
+    if (!admin) {
+        return;
+    }
+    pthread_mutex_lock(&admin->mutex);
+    assert(admin->n_sources < MAX_ADDED);
+    admin->sources[admin->n_sources++] = (struct source){write_fn, arg};
+    pthread_mutex_unlock(&admin->mutex);
+}
+
+void sl_admin_started(struct sl_admin *admin) {
+    if (admin) {
+        pthread_mutex_lock(&admin->mutex);
+        admin->started = true;
+        pthread_mutex_unlock(&admin->mutex);
+    }
+}
+
+void sl_admin_close(struct sl_admin **admin_inout) {
+    struct sl_admin *admin = *admin_inout;
+    *admin_inout = NULL;
+    if (!admin) {
+        return;
+    }
+    if (admin->daemon) {
+        MHD_stop_daemon(admin->daemon);
+    }
+    pthread_mutex_destroy(&admin->mutex);
+    free(admin);
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Verifies data that has arrived in device memory. See verifier.h.
+#include "net/node/verifier.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "base/thread.h"
+
+#define AT_ONCE 512 // segments between two waits
+
+struct sl_verifier {
+    struct sl_verifying what;
+    uint64_t *digests; // [AT_ONCE] of shared memory
+    struct sl_digest_piece pieces[AT_ONCE];
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t mutex; // guards the following
+    pthread_cond_t changed;
+    struct sl_arrival *first, **last;
+    bool stopping;
+};
+
+// Makes what the network wrote of an arrival visible to kernels.
+static enum sl_status flush(const struct sl_direct *direct, const struct sl_arrival *arrival, struct sl_error *err) {
+    const char *begin = arrival->at[0].data, *end = begin;
+    for (uint32_t i = 0; i < arrival->n; i++) {
+        const char *at = arrival->at[i].data;
+        begin = at < begin ? at : begin;
+        end = at + arrival->at[i].bytes > end ? at + arrival->at[i].bytes : end;
+    }
+    size_t offset = (size_t)(begin - direct->block);
+    return sl_device_network_flush(direct->device, direct->block + offset, direct->seen + offset, (size_t)(end - begin),
+                                   err);
+}
+
+static enum sl_status digest(struct sl_verifier *verifier, const struct sl_arrived *at, uint32_t n,
+                             struct sl_error *err) {
+    const struct sl_runtime *runtime = verifier->what.runtime;
+    for (uint32_t i = 0; i < n; i++) {
+        verifier->pieces[i] = (struct sl_digest_piece){at[i].data, at[i].part_bytes, at[i].n_parts};
+    }
+    sl_stream_hold(runtime->stream);
+    runtime->ops->digest(runtime->stream, verifier->pieces, n, verifier->digests);
+    struct sl_mark done = sl_stream_mark(runtime->stream);
+    enum sl_status status = sl_stream_let_go(runtime->stream, err);
+    enum sl_status waited = sl_mark_wait(&done, status == SL_OK ? err : NULL);
+    return status == SL_OK ? waited : status;
+}
+
+// Verifies an arrival. SL_ERR_PEER_CORRUPT: segment *which_out has a wrong digest.
+static enum sl_status verify(struct sl_verifier *verifier, const struct sl_arrival *arrival, uint32_t *which_out,
+                             struct sl_error *err) {
+    enum sl_status status = flush(verifier->what.direct, arrival, err);
+    for (uint32_t first = 0, n; status == SL_OK && first < arrival->n; first += n) {
+        n = arrival->n - first < AT_ONCE ? arrival->n - first : AT_ONCE;
+        status = digest(verifier, arrival->at + first, n, err);
+        for (uint32_t i = 0; status == SL_OK && i < n; i++) {
+            *which_out = first + i;
+            status = verifier->digests[i] == arrival->at[first + i].digest ? SL_OK : SL_ERR_PEER_CORRUPT;
+        }
+    }
+    return status;
+}
+
+static void verify_and_end(struct sl_verifier *verifier, struct sl_arrival *arrival) {
+    struct sl_error err = {0};
+    uint32_t which = 0;
+    enum sl_status status = verify(verifier, arrival, &which, &err);
+    if (status != SL_OK && status != SL_ERR_PEER_CORRUPT) {
+        sl_log_warn("node", "what has arrived in the device cannot be verified: %s", err.text);
+        status = verifier->what.check(verifier->what.arg, status, &err);
+    }
+    sl_arrival_end(&arrival, status, which);
+}
+
+static void *verifier_main(void *arg) {
+    struct sl_verifier *verifier = arg;
+    pthread_mutex_lock(&verifier->mutex);
+    while (!verifier->stopping) {
+        struct sl_arrival *arrival = verifier->first;
+        if (arrival == NULL) {
+            pthread_cond_wait(&verifier->changed, &verifier->mutex);
+            continue;
+        }
+        verifier->first = arrival->next;
+        verifier->last = verifier->first != NULL ? verifier->last : &verifier->first;
+        pthread_mutex_unlock(&verifier->mutex);
+        verify_and_end(verifier, arrival);
+        pthread_mutex_lock(&verifier->mutex);
+    }
+    pthread_mutex_unlock(&verifier->mutex);
+    return NULL;
+}
+
+enum sl_status sl_verifier_start(const struct sl_verifying *what, struct sl_verifier **verifier_out,
+                                 struct sl_error *err) {
+    struct sl_verifier *verifier = calloc(1, sizeof *verifier);
+    if (verifier == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory to verify what arrives");
+    }
+    verifier->what = *what;
+    verifier->last = &verifier->first;
+    pthread_mutex_init(&verifier->mutex, NULL);
+    sl_cond_init(&verifier->changed);
+    verifier->digests = sl_device_alloc(what->runtime->device, SL_MEMORY_SHARED, AT_ONCE * sizeof verifier->digests[0]);
+    enum sl_status status = verifier->digests != NULL
+                                ? sl_thread_start("verifier", verifier_main, verifier, &verifier->thread, err)
+                                : sl_fail(err, SL_ERR_EXHAUSTED, "no memory to verify what arrives");
+    verifier->started = status == SL_OK;
+    if (status != SL_OK) {
+        sl_verifier_destroy(&verifier);
+        return status;
+    }
+    *verifier_out = verifier;
+    return SL_OK;
+}
+
+void sl_verifier_take(void *arg, struct sl_arrival *arrival) {
+    struct sl_verifier *verifier = arg;
+    pthread_mutex_lock(&verifier->mutex);
+    bool stopping = verifier->stopping;
+    if (!stopping) {
+        arrival->next = NULL;
+        *verifier->last = arrival;
+        verifier->last = &arrival->next;
+        pthread_cond_signal(&verifier->changed);
+    }
+    pthread_mutex_unlock(&verifier->mutex);
+    if (stopping) {
+        sl_arrival_end(&arrival, SL_ERR_CANCELLED, 0);
+    }
+}
+
+void sl_verifier_stop(struct sl_verifier *verifier) {
+    if (verifier == NULL || !verifier->started) {
+        return;
+    }
+    pthread_mutex_lock(&verifier->mutex);
+    verifier->stopping = true;
+    pthread_cond_signal(&verifier->changed);
+    pthread_mutex_unlock(&verifier->mutex);
+    pthread_join(verifier->thread, NULL);
+    verifier->started = false;
+    while (verifier->first != NULL) { // no thread adds to it any more
+        struct sl_arrival *arrival = verifier->first;
+        verifier->first = arrival->next;
+        sl_arrival_end(&arrival, SL_ERR_CANCELLED, 0);
+    }
+}
+
+void sl_verifier_destroy(struct sl_verifier **verifier_inout) {
+    struct sl_verifier *verifier = *verifier_inout;
+    if (verifier != NULL) {
+        sl_device_free(verifier->what.runtime->device, SL_MEMORY_SHARED, verifier->digests);
+        pthread_cond_destroy(&verifier->changed);
+        pthread_mutex_destroy(&verifier->mutex);
+        free(verifier);
+        *verifier_inout = NULL;
+    }
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// Polls the progress counters. See watch.h.
+#include "net/node/watch.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/thread.h"
+
+#define LOOKS       16 // polls within stall_ms
+#define LOOK_MAX_MS 500
+#define LOOK_MIN_MS 5
+#define LONG_LOOKS  2 // a longer time between two polls counts as this many polls
+
+struct sl_watch {
+    struct sl_watch_config config;
+    int64_t look_ms;
+    pthread_t thread;
+    pthread_mutex_t mutex; // guards stopping
+    pthread_cond_t wake;
+    bool stopping;
+};
+
+enum sl_pulse_change sl_pulse_look(struct sl_pulse *pulse, int64_t elapsed_ns, int64_t stall_ns) {
+    uint64_t count = sl_pulse_count(pulse);
+    bool moves = count != pulse->seen || atomic_load(&pulse->n_waiting) == 0;
+    int64_t before_ns = pulse->still_ns;
+    pulse->seen = count;
+    pulse->still_ns = moves ? 0 : before_ns + elapsed_ns;
+    atomic_store(&pulse->is_still, pulse->still_ns >= stall_ns);
+    if (moves) {
+        return before_ns >= stall_ns ? SL_PULSE_MOVING : SL_PULSE_AS_BEFORE;
+    }
+    if (before_ns < stall_ns && pulse->still_ns >= stall_ns) {
+        return SL_PULSE_STILL;
+    }
+    return before_ns < 2 * stall_ns && pulse->still_ns >= 2 * stall_ns ? SL_PULSE_OVER : SL_PULSE_AS_BEFORE;
+}
+
+static void look(struct sl_watch *watch, int64_t elapsed_ns) {
+    const struct sl_watch_config *config = &watch->config;
+    void (*const tell[])(void *arg, const struct sl_pulse *pulse) = {
+        [SL_PULSE_STILL] = config->still_fn, [SL_PULSE_MOVING] = config->moving_fn, [SL_PULSE_OVER] = config->over_fn};
+    int64_t most_ns = LONG_LOOKS * watch->look_ms * SL_NS_PER_MS;
+    elapsed_ns = elapsed_ns < most_ns ? elapsed_ns : most_ns;
+    for (struct sl_pulse *pulse = config->pulses; pulse; pulse = pulse->next) {
+        enum sl_pulse_change change = sl_pulse_look(pulse, elapsed_ns, config->stall_ms * SL_NS_PER_MS);
+        if (change != SL_PULSE_AS_BEFORE) {
+            tell[change](config->arg, pulse);
+        }
+    }
+}
+
+static void *watch_main(void *arg) {
+    struct sl_watch *watch = arg;
+    int64_t looked_ns = sl_now_ns();
+    pthread_mutex_lock(&watch->mutex);
+    while (!watch->stopping) {
+        sl_cond_wait_until(&watch->wake, &watch->mutex, sl_deadline_in_ms(watch->look_ms));
+        pthread_mutex_unlock(&watch->mutex);
+        int64_t now_ns = sl_now_ns();
+        look(watch, now_ns - looked_ns);
+        looked_ns = now_ns;
+        pthread_mutex_lock(&watch->mutex);
+    }
+    pthread_mutex_unlock(&watch->mutex);
+    return NULL;
+}
+
+enum sl_status sl_watch_create(const struct sl_watch_config *config, struct sl_watch **watch_out,
+                               struct sl_error *err) {
+    struct sl_watch *watch = calloc(1, sizeof *watch);
+    if (!watch) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "watch: out of memory");
+    }
+    watch->config = *config;
+    int64_t look_ms = config->stall_ms / LOOKS;
+    watch->look_ms = look_ms < LOOK_MIN_MS ? LOOK_MIN_MS : look_ms > LOOK_MAX_MS ? LOOK_MAX_MS : look_ms;
+    pthread_mutex_init(&watch->mutex, NULL);
+    sl_cond_init(&watch->wake);
+    enum sl_status status = sl_thread_start("watch", watch_main, watch, &watch->thread, err);
+    if (status != SL_OK) {
+        pthread_cond_destroy(&watch->wake);
+        pthread_mutex_destroy(&watch->mutex);
+        free(watch);
+        return status;
+    }
+    *watch_out = watch;
+    return SL_OK;
+}
+
+void sl_watch_destroy(struct sl_watch **watch_inout) {
+    struct sl_watch *watch = *watch_inout;
+    if (!watch) {
+        return;
+    }
+    pthread_mutex_lock(&watch->mutex);
+    watch->stopping = true;
+    pthread_cond_signal(&watch->wake);
+    pthread_mutex_unlock(&watch->mutex);
+    pthread_join(watch->thread, NULL);
+    pthread_cond_destroy(&watch->wake);
+    pthread_mutex_destroy(&watch->mutex);
+    free(watch);
+    *watch_inout = NULL;
+}

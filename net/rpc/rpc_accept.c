@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: accepts connections for gRPC, so that a flood of them neither deafens a server nor takes its last descriptors.
+ *
+ * Design: gRPC core (seen in 1.51) stops listening for good when accept4() fails with anything but EAGAIN: one EMFILE, and the port
+ *         never answers again. Its C interface takes no accepted connection with TLS, and has no limit of connections. So this
+ *         file defines accept4(), which libgrpc.so then calls in place of the C library's, in every program that has a server:
+ *
+ *             listener is no gRPC server's   as the C library answers
+ *             descriptor below the ceiling   gRPC gets it
+ *             descriptor at or above it      closed at once with a reset; the next connection's turn
+ *             failure                        EAGAIN, unless the listener itself is at fault: gRPC waits for the next connection
+ *
+ *         The kernel hands out the lowest free number, so a descriptor at the ceiling means that this many are open, and nothing needs
+ *         to be counted. The ceiling is three quarters of the limit; files, the fabric, the admin port and calls to other processes
+ *         share the rest. The limit is read each time: an operator may change it while the process runs (prlimit).
+ * Threads: any; gRPC calls accept4() on a polling thread.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/descriptors.h"
+#include "base/log.h"
+#include "net/rpc/rpc_internal.h"
+
+enum { MAX_PORTS = 16 };
+
+// One process has one accept4(), and so one table.
+static struct port {
+    atomic_int number; // 0: free
+    atomic_ullong n_accepted, n_refused;
+    atomic_llong complained_ns;
+} ports[MAX_PORTS];
+
+static struct port *find(int number) {
+    for (size_t i = 0; number > 0 && i < MAX_PORTS; i++) {
+        if (atomic_load(&ports[i].number) == number) {
+            return &ports[i];
+        }
+    }
+    return NULL;
+}
+
+enum sl_status sl_rpc_accept_guard(int port, struct sl_error *err) {
+    for (size_t i = 0; i < MAX_PORTS; i++) {
+        int free_number = 0;
+        if (atomic_compare_exchange_strong(&ports[i].number, &free_number, port)) {
+            return SL_OK;
+        }
+    }
+    return sl_fail(err, SL_ERR_EXHAUSTED, "a process has at most %d gRPC servers", MAX_PORTS);
+}
+
+void sl_rpc_accept_release(int port) {
+    struct port *found = find(port);
+    if (found) {
+        atomic_store(&found->number, 0);
+    }
+}
+
+void sl_rpc_accept_counts(int port, uint64_t *n_accepted_out, uint64_t *n_refused_out) {
+    struct port *found = find(port);
+    *n_accepted_out = found ? atomic_load(&found->n_accepted) : 0;
+    *n_refused_out = found ? atomic_load(&found->n_refused) : 0;
+}
+
+// Returns the guarded port that a socket listens on, or NULL.
+static struct port *port_of(int listener) {
+    struct sockaddr_storage address = {0};
+    socklen_t bytes = sizeof address;
+    if (getsockname(listener, (struct sockaddr *)&address, &bytes) != 0) {
+        return NULL;
+    }
+    switch (address.ss_family) {
+    case AF_INET:
+        return find(ntohs(((const struct sockaddr_in *)&address)->sin_port));
+    case AF_INET6:
+        return find(ntohs(((const struct sockaddr_in6 *)&address)->sin6_port));
+    default:
+        return NULL;
+    }
+}
+
+static void complain(struct port *port, const char *why) {
+    const int64_t now_ns = sl_now_ns();
+    long long before_ns = atomic_load(&port->complained_ns);
+    if (now_ns - before_ns > SL_NS_PER_S && atomic_compare_exchange_strong(&port->complained_ns, &before_ns, now_ns)) {
+        sl_log_warn("rpc", "port %d: %s; the limit is %d descriptors (ulimit -n)", atomic_load(&port->number), why,
+                    sl_descriptors_limit());
+    }
+}
+
+static void refuse(int fd) {
+    const struct linger at_once = {.l_onoff = 1, .l_linger = 0}; // a reset: no state is left in the kernel
+    (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    close(fd);
+}
+
+// The C library's, or that of a library which stands in front of it.
+static int next_accept4(int listener, struct sockaddr *address, socklen_t *bytes, int flags) {
+    int (*next)(int listener, struct sockaddr *address, socklen_t *bytes, int flags);
+    void *found = dlsym(RTLD_NEXT, "accept4");
+    memcpy(&next, &found, sizeof next); // ISO C has no conversion between the two kinds of pointers
+    return next(listener, address, bytes, flags);
+}
+
+__attribute__((visibility("default"))) int accept4(int listener, struct sockaddr *address, socklen_t *bytes,
+                                                   int flags) {
+    struct port *port = port_of(listener);
+    if (!port) {
+        return next_accept4(listener, address, bytes, flags);
+    }
+    const int ceiling = sl_descriptors_for_clients();
+    const socklen_t room = bytes ? *bytes : 0;
+    for (;;) {
+        const int fd = next_accept4(listener, address, bytes, flags);
+        if (fd < 0 && (errno == EBADF || errno == EINVAL || errno == ENOTSOCK || errno == EFAULT || errno == EINTR)) {
+            return -1;
+        }
+        if (fd < 0) {
+            if (errno != EAGAIN) {
+                complain(port, strerror(errno));
+            }
+            errno = EAGAIN;
+            return -1;
+        }
+        if (fd < ceiling) {
+            atomic_fetch_add(&port->n_accepted, 1);
+            return fd;
+        }
+        refuse(fd);
+        atomic_fetch_add(&port->n_refused, 1);
+        complain(port, "refuses connections above three quarters of the limit");
+        if (bytes) {
+            *bytes = room;
+        }
+    }
+}

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: one call at the server, from being asked for to being forgotten.
+ *
+ *      created --accept_tag ok--> accepted --watch--> handled --finish--> freed with the last reference
+ *         \----accept_tag failed (the server stops)--> freed
+ *
+ * Design: references are held by whoever handles the call, by the close operation (which tells that the client has
+ *         gone) and by the final status. A unary call's reply is kept and travels in one batch with the status.
+ * Threads: a handler may send on one thread and receive on another; each of the two on one thread at a time.
+ */
+#include <assert.h>
+#include <grpc/byte_buffer.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "net/rpc/rpc_internal.h"
+
+#define OWNER(tag, member) ((struct sl_rpc_call *)((char *)(tag)-offsetof(struct sl_rpc_call, member)))
+
+// ---- all calls of a server -----------------------------------------------------------------------------------------
+
+void sl_rpc_calls_init(struct sl_rpc_calls *calls) {
+    pthread_mutex_init(&calls->mutex, NULL);
+    sl_cond_init(&calls->gone);
+    calls->n = 0;
+}
+
+void sl_rpc_calls_cleanup(struct sl_rpc_calls *calls) {
+    pthread_cond_destroy(&calls->gone);
+    pthread_mutex_destroy(&calls->mutex);
+}
+
+static void enter(struct sl_rpc_calls *calls) {
+    pthread_mutex_lock(&calls->mutex);
+    calls->n++;
+    pthread_mutex_unlock(&calls->mutex);
+}
+
+static void leave(struct sl_rpc_calls *calls) {
+    pthread_mutex_lock(&calls->mutex);
+    if (--calls->n == 0) {
+        pthread_cond_signal(&calls->gone);
+    }
+    pthread_mutex_unlock(&calls->mutex); // the server may be gone from here on
+}
+
+enum sl_status sl_rpc_calls_wait(struct sl_rpc_calls *calls, int64_t deadline_ns) {
+    enum sl_status status = SL_OK;
+    pthread_mutex_lock(&calls->mutex);
+    while (calls->n && status == SL_OK) {
+        status = sl_cond_wait_until(&calls->gone, &calls->mutex, deadline_ns);
+    }
+    status = calls->n ? SL_ERR_DEADLINE : SL_OK;
+    pthread_mutex_unlock(&calls->mutex);
+    return status;
+}
+
+// ---- one -----------------------------------------------------------------------------------------------------------
+
+struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, struct sl_rpc_calls *calls,
+                                       const struct sl_rpc_bound *bound) {
+    struct sl_rpc_call *call = calloc(1, sizeof *call);
+    if (!call) {
+        return NULL;
+    }
+    call->server = server;
+    call->calls = calls;
+    call->bound = bound;
+    call->deadline_ns = SL_NO_DEADLINE;
+    atomic_init(&call->refs, 1);
+    atomic_init(&call->cancelled, false);
+    grpc_metadata_array_init(&call->metadata);
+    grpc_call_details_init(&call->details);
+    pthread_mutex_init(&call->mutex, NULL);
+    sl_cond_init(&call->cond);
+    enter(calls);
+    return call;
+}
+
+void sl_rpc_call_unref(struct sl_rpc_call *call) {
+    if (atomic_fetch_sub(&call->refs, 1) != 1) {
+        return;
+    }
+    struct sl_rpc_calls *calls = call->calls;
+    grpc_metadata_array_destroy(&call->metadata);
+    grpc_call_details_destroy(&call->details);
+    grpc_byte_buffer_destroy(call->payload);
+    grpc_byte_buffer_destroy(call->reply);
+    if (call->call) {
+        grpc_call_unref(call->call);
+        sl_rpc_live_calls_add(-1);
+    }
+    pthread_cond_destroy(&call->cond);
+    pthread_mutex_destroy(&call->mutex);
+    free(call);
+    leave(calls);
+}
+
+// ---- cancellation --------------------------------------------------------------------------------------------------
+
+static void run_on_cancel_locked(struct sl_rpc_call *call) {
+    void (*fn)(void *) = call->on_cancel;
+    void *arg = call->on_cancel_arg;
+    if (!fn) {
+        return;
+    }
+    call->on_cancel = NULL; // once
+    call->on_cancel_running = true;
+    call->on_cancel_thread = pthread_self();
+    pthread_mutex_unlock(&call->mutex);
+    fn(arg);
+    pthread_mutex_lock(&call->mutex);
+    call->on_cancel_running = false;
+    pthread_cond_broadcast(&call->cond);
+}
+
+static void on_close(struct sl_rpc_tag *tag, bool ok) {
+    (void)ok;
+    struct sl_rpc_call *call = OWNER(tag, close_tag);
+    if (call->close_cancelled) {
+        pthread_mutex_lock(&call->mutex);
+        atomic_store(&call->cancelled, true);
+        run_on_cancel_locked(call);
+        pthread_mutex_unlock(&call->mutex);
+    }
+    sl_rpc_call_unref(call);
+}
+
+enum sl_status sl_rpc_call_watch(struct sl_rpc_call *call) {
+    const grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER,
+                        .data.recv_close_on_server.cancelled = &call->close_cancelled};
+    call->close_tag.fn = on_close;
+    atomic_fetch_add(&call->refs, 1);
+    const enum sl_status status = sl_rpc_batch_start(call->call, &op, 1, &call->close_tag);
+    if (status != SL_OK) {
+        atomic_fetch_sub(&call->refs, 1); // never the last: the caller has one
+    }
+    return status;
+}
+
+const struct sl_identity *sl_rpc_call_identity(const struct sl_rpc_call *call) {
+    return &call->caller;
+}
+
+bool sl_rpc_call_cancelled(const struct sl_rpc_call *call) {
+    return atomic_load(&call->cancelled);
+}
+
+void sl_rpc_call_on_cancel(struct sl_rpc_call *call, void (*fn)(void *), void *arg) {
+    pthread_mutex_lock(&call->mutex);
+    call->on_cancel = fn;
+    call->on_cancel_arg = arg;
+    if (fn && atomic_load(&call->cancelled)) {
+        run_on_cancel_locked(call);
+    }
+    // The callback itself may unregister; it cannot wait for its own end.
+    while (!fn && call->on_cancel_running && !pthread_equal(call->on_cancel_thread, pthread_self())) {
+        pthread_cond_wait(&call->cond, &call->mutex);
+    }
+    pthread_mutex_unlock(&call->mutex);
+}
+
+// ---- messages ------------------------------------------------------------------------------------------------------
+
+static enum sl_status keep_reply(struct sl_rpc_call *call, const ProtobufCMessage *message) {
+    if (call->reply) {
+        sl_log_error("rpc", "%s: a unary method sends a second reply", call->bound->method->path);
+        return SL_ERR_INTERNAL;
+    }
+    call->reply = sl_rpc_message_pack(message);
+    return SL_OK;
+}
+
+enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage *message) {
+    if (sl_rpc_call_cancelled(call)) {
+        return SL_ERR_CANCELLED;
+    }
+    const struct sl_rpc_method *method = call->bound->method;
+    if (method->kind != SL_RPC_BIDI && message->descriptor != method->reply) {
+        sl_log_error("rpc", "%s: sends a %s, not a %s", method->path, message->descriptor->name, method->reply->name);
+        return SL_ERR_INTERNAL;
+    }
+    if (method->kind == SL_RPC_UNARY) {
+        return keep_reply(call, message);
+    }
+    grpc_byte_buffer *bytes = sl_rpc_message_pack(message);
+    grpc_op ops[2] = {0};
+    size_t n_ops = 0;
+    if (!call->metadata_sent) {
+        call->metadata_sent = true;
+        ops[n_ops++].op = GRPC_OP_SEND_INITIAL_METADATA;
+    }
+    ops[n_ops].op = GRPC_OP_SEND_MESSAGE;
+    ops[n_ops++].data.send_message.send_message = bytes;
+    const int64_t give_up_ns = sl_deadline_in_ms(call->send_ms);
+    const enum sl_status status = sl_rpc_batch_run(call->call, ops, n_ops, give_up_ns);
+    if (status != SL_OK && sl_now_ns() >= give_up_ns) {
+        sl_log_warn("rpc", "%s: the client has read nothing for %" PRId64 " ms: the call is cancelled", method->path,
+                    call->send_ms);
+    }
+    grpc_byte_buffer_destroy(bytes);
+    return status;
+}
+
+enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMessageDescriptor *type,
+                                   ProtobufCMessage **message_out, struct sl_error *err) {
+    assert(call->bound->method->kind == SL_RPC_BIDI);
+    grpc_byte_buffer *bytes = NULL;
+    const grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &bytes};
+    const enum sl_status status = sl_rpc_batch_run(call->call, &op, 1, call->deadline_ns);
+    if (status != SL_OK) {
+        return sl_fail(err, status, "%s", sl_status_text(status));
+    }
+    if (!bytes) { // the client has half-closed, or the call failed under us (gone, deadline, message over the limit)
+        const bool failed = sl_rpc_call_cancelled(call) || grpc_call_failed_before_recv_message(call->call);
+        return failed ? sl_fail(err, SL_ERR_CANCELLED, "%s", sl_status_text(SL_ERR_CANCELLED)) : SL_ERR_NOT_FOUND;
+    }
+    sl_rpc_account_begin(&call->account, grpc_byte_buffer_length(bytes));
+    const enum sl_status unpacked = sl_rpc_message_unpack(bytes, "the message", type, &call->account, message_out, err);
+    grpc_byte_buffer_destroy(bytes);
+    const enum sl_status over = sl_rpc_account_complain(&call->account, "the message", err);
+    return over != SL_OK ? over : unpacked;
+}
+
+enum sl_status sl_rpc_call_hold(struct sl_rpc_call *call, size_t bytes, struct sl_error *err) {
+    return bytes < INT64_MAX && sl_rpc_account_hold(&call->account, (int64_t)bytes)
+               ? SL_OK
+               : sl_rpc_account_complain(&call->account, call->bound->method->path, err);
+}
+
+// ---- the end -------------------------------------------------------------------------------------------------------
+
+static void on_finish(struct sl_rpc_tag *tag, bool ok) {
+    (void)ok; // the client may be gone: nobody to tell
+    sl_rpc_call_unref(OWNER(tag, finish_tag));
+}
+
+void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const char *text) {
+    sl_rpc_call_on_cancel(call, NULL, NULL); // what the handler registered may live on its stack
+    grpc_slice details = grpc_slice_from_copied_string(status == SL_OK ? "" : text);
+    grpc_op ops[3] = {0};
+    size_t n_ops = 0;
+    if (!call->metadata_sent) {
+        ops[n_ops++].op = GRPC_OP_SEND_INITIAL_METADATA;
+    }
+    if (status == SL_OK && call->reply) {
+        ops[n_ops].op = GRPC_OP_SEND_MESSAGE;
+        ops[n_ops++].data.send_message.send_message = call->reply;
+    }
+    ops[n_ops].op = GRPC_OP_SEND_STATUS_FROM_SERVER;
+    ops[n_ops].data.send_status_from_server.status = (grpc_status_code)sl_rpc_code_of_status(status);
+    ops[n_ops++].data.send_status_from_server.status_details = &details;
+    call->finish_tag.fn = on_finish;
+    atomic_fetch_add(&call->refs, 1);
+    if (sl_rpc_batch_start(call->call, ops, n_ops, &call->finish_tag) != SL_OK) {
+        grpc_call_cancel_with_status(call->call, GRPC_STATUS_INTERNAL, "the server could not send its status", NULL);
+        atomic_fetch_sub(&call->refs, 1); // never the last: the caller has one
+    }
+    grpc_slice_unref(details);
+}
+
+int64_t sl_rpc_call_deadline_ns(const struct sl_rpc_call *call) {
+    return call->deadline_ns;
+}

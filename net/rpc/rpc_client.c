@@ -1,0 +1,502 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: calls to other processes: one reply, or a stream of them.
+ *
+ * Design: a unary call is one batch of all its operations and one wait. A stream has three tags: start, status, and one
+ *         read that is always posted ahead, so that waiting for it can time out without losing anything.
+ *         Calls fail at once (UNAVAILABLE) while the peer refuses connections; channels come back within a second.
+ *         With a parent, gRPC itself makes the deadline the smaller one and cancels the child with the parent.
+ *         gRPC's timers wait by the time of day (its build in distributions does): a clock that is set back by an hour stops
+ *         them for an hour. So a call is also ended by our own deadline, and a channel that fails is told to try again.
+ *
+ * Invariants of a stream: `message` is ours when read_done; the next read is posted only after it was taken; once a
+ * read has brought no message none is posted again, and the status follows. n_pending counts the tags under way; the
+ *         object is freed only at zero.
+ */
+#include <grpc/byte_buffer.h>
+#include <grpc/impl/codegen/propagation_bits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "net/rpc/rpc_internal.h"
+
+enum {
+    MAX_REPLY_BYTES = 64 << 20,
+    KEEPALIVE_TIME_MS = 4000, // a dead server is noticed within the sum of the two
+    KEEPALIVE_TIMEOUT_MS = 2000,
+    MIN_CONNECT_MS = 1000, // what a connection attempt is given; gRPC has one setting for this and the shortest backoff
+    BACKOFF_FIRST_MS = 100,
+    BACKOFF_MAX_MS = 1000,
+    RESOLVE_AGAIN_MS = 1000,
+    TIMERS_MS = 200, // behind a deadline gRPC has had its time to end a call
+    TRY_AGAIN_MS = 2 * BACKOFF_MAX_MS,
+};
+
+// ---- channels ------------------------------------------------------------------------------------------------------
+
+struct sl_rpc_channel {
+    grpc_channel *channel;
+    bool in_clear;
+    atomic_llong tried_again_ns; // when gRPC was last told to forget its backoff
+};
+
+// shares: connections, with the process's other channels to the same address.
+static enum sl_status create_channel(const char *address, const struct sl_rpc_credentials *credentials, unsigned roles,
+                                     int max_reply_bytes, bool shares, struct sl_rpc_channel **channel_out,
+                                     struct sl_error *err) {
+    struct sl_rpc_address parsed;
+    const enum sl_status status = sl_rpc_address_parse(address, &parsed, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (parsed.port == 0) {
+        return sl_fail(err, SL_ERR_INVALID, "address '%s': port 0 cannot be called", address);
+    }
+    struct sl_rpc_channel *channel = calloc(1, sizeof *channel);
+    grpc_channel_credentials *theirs = channel ? sl_rpc_channel_credentials(credentials, roles) : NULL;
+    if (!theirs) {
+        free(channel);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a channel to %s", address);
+    }
+    grpc_arg args[] = {
+        sl_rpc_setting(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, max_reply_bytes),
+        sl_rpc_setting(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
+        sl_rpc_setting(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_TIME_MS),
+        sl_rpc_setting(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS),
+        sl_rpc_setting(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
+        sl_rpc_setting(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
+        sl_rpc_setting(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, MIN_CONNECT_MS),
+        sl_rpc_setting(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, BACKOFF_FIRST_MS),
+        sl_rpc_setting(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, BACKOFF_MAX_MS),
+        sl_rpc_setting(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, RESOLVE_AGAIN_MS),
+        sl_rpc_setting(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+        sl_rpc_setting(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, !shares),
+        // We try again ourselves; and gRPC's own way ends the process where a server's last words have no status.
+        sl_rpc_setting(GRPC_ARG_ENABLE_RETRIES, 0),
+    };
+    const grpc_channel_args all = {.num_args = sizeof args / sizeof *args, .args = args};
+    char target[300];
+    sl_rpc_address_target(&parsed, target, sizeof target);
+    channel->channel = grpc_channel_create(target, theirs, &all);
+    channel->in_clear = credentials == NULL;
+    grpc_channel_credentials_release(theirs);
+    *channel_out = channel;
+    return SL_OK;
+}
+
+enum sl_status sl_rpc_channel_create(const char *address, const struct sl_rpc_credentials *credentials, unsigned roles,
+                                     struct sl_rpc_channel **channel_out, struct sl_error *err) {
+    return create_channel(address, credentials, roles, MAX_REPLY_BYTES, true, channel_out, err);
+}
+
+enum sl_status sl_rpc_channel_create_bounded(const char *address, const struct sl_rpc_credentials *credentials,
+                                             unsigned roles, int max_reply_bytes, struct sl_rpc_channel **channel_out,
+                                             struct sl_error *err) {
+    return create_channel(address, credentials, roles, max_reply_bytes, true, channel_out, err);
+}
+
+enum sl_status sl_rpc_channel_create_alone(const char *address, const struct sl_rpc_credentials *credentials,
+                                           unsigned roles, struct sl_rpc_channel **channel_out, struct sl_error *err) {
+    return create_channel(address, credentials, roles, MAX_REPLY_BYTES, false, channel_out, err);
+}
+
+void sl_rpc_channel_destroy(struct sl_rpc_channel **channel) {
+    if (*channel) {
+        grpc_channel_destroy((*channel)->channel);
+        free(*channel);
+        *channel = NULL;
+    }
+}
+
+// What would be a mistake of ours in calling a method.
+static enum sl_status check_request(const struct sl_rpc_method *method, const ProtobufCMessage *request,
+                                    enum sl_rpc_kind most, struct sl_error *err) {
+    if (method->kind > most) {
+        return sl_fail(err, SL_ERR_INTERNAL, "%s: a method that streams is called as one that does not", method->path);
+    }
+    if (request->descriptor != method->request) {
+        return sl_fail(err, SL_ERR_INTERNAL, "%s: the request is a %s, not a %s", method->path,
+                       request->descriptor->name, method->request->name);
+    }
+    return SL_OK;
+}
+
+static grpc_call *create_call(struct sl_rpc_channel *channel, const char *path, int64_t deadline_ns,
+                              struct sl_rpc_call *parent) {
+    grpc_slice method = grpc_slice_from_copied_string(path);
+    grpc_call *call =
+        grpc_channel_create_call(channel->channel, parent ? parent->call : NULL, GRPC_PROPAGATE_DEFAULTS,
+                                 sl_rpc_queue(), method, NULL, sl_rpc_deadline_to_timespec(deadline_ns), NULL);
+    grpc_slice_unref(method);
+    return call;
+}
+
+// What a call ended with, as gRPC writes it.
+struct outcome {
+    struct sl_rpc_channel *channel;
+    struct sl_rpc_trace_entry trace; // that was sent
+    grpc_metadata_array initial, trailing;
+    grpc_status_code code;
+    grpc_slice details;
+};
+
+static void outcome_init(struct outcome *outcome, struct sl_rpc_channel *channel) {
+    outcome->channel = channel;
+    grpc_metadata_array_init(&outcome->initial);
+    grpc_metadata_array_init(&outcome->trailing);
+    outcome->code = GRPC_STATUS_UNKNOWN;
+    outcome->details = grpc_empty_slice();
+}
+
+static void outcome_cleanup(struct outcome *outcome) {
+    grpc_metadata_array_destroy(&outcome->initial);
+    grpc_metadata_array_destroy(&outcome->trailing);
+    grpc_slice_unref(outcome->details);
+}
+
+static bool outcome_has(const struct outcome *outcome, const char *words) {
+    return memmem(GRPC_SLICE_START_PTR(outcome->details), GRPC_SLICE_LENGTH(outcome->details), words, strlen(words));
+}
+
+static enum sl_status outcome_status(const struct outcome *outcome, struct sl_error *err) {
+    const enum sl_status status = sl_rpc_status_of_code((int)outcome->code);
+    if (status == SL_OK) {
+        return SL_OK;
+    }
+    const size_t length = GRPC_SLICE_LENGTH(outcome->details);
+    if (length == 0) {
+        return sl_fail(err, status, "%s", sl_rpc_code_name((int)outcome->code));
+    }
+    const char *hint = outcome->channel->in_clear && status == SL_ERR_PEER_LOST && outcome_has(outcome, "Socket closed")
+                           ? "; if it wants certificates: --tls-ca, --tls-cert, --tls-key"
+                           : "";
+    const size_t limit = sizeof err->text - 1 - strlen(hint);
+    return sl_fail(err, status, "%.*s%s", (int)(length < limit ? length : limit),
+                   (const char *)GRPC_SLICE_START_PTR(outcome->details), hint);
+}
+
+static grpc_op status_op(struct outcome *outcome) {
+    grpc_op op = {.op = GRPC_OP_RECV_STATUS_ON_CLIENT};
+    op.data.recv_status_on_client.trailing_metadata = &outcome->trailing;
+    op.data.recv_status_on_client.status = &outcome->code;
+    op.data.recv_status_on_client.status_details = &outcome->details;
+    return op;
+}
+
+// Send everything that the client has to say, and receive the server's greeting.
+enum { N_START_OPS = 4 };
+
+static void start_ops(grpc_op ops[N_START_OPS], grpc_byte_buffer *request, struct outcome *outcome) {
+    ops[0] = (grpc_op){.op = GRPC_OP_SEND_INITIAL_METADATA};
+    sl_rpc_trace_attach(&outcome->trace, &ops[0]);
+    ops[1] = (grpc_op){.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = request};
+    ops[2] = (grpc_op){.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT};
+    ops[3] = (grpc_op){.op = GRPC_OP_RECV_INITIAL_METADATA,
+                       .data.recv_initial_metadata.recv_initial_metadata = &outcome->initial};
+}
+
+// ---- unary calls ---------------------------------------------------------------------------------------------------
+
+static enum sl_status take_reply(const struct sl_rpc_method *method, grpc_byte_buffer *bytes,
+                                 ProtobufCMessage **reply_out, struct sl_error *err) {
+    ProtobufCMessage *reply = NULL;
+    struct sl_error why;
+    if (!bytes) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "%s: the reply is missing", method->path);
+    }
+    if (sl_rpc_message_unpack(bytes, "the reply", method->reply, NULL, &reply, &why) != SL_OK) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "%s: %s", method->path, why.text);
+    }
+    if (reply_out) {
+        *reply_out = reply;
+    } else {
+        protobuf_c_message_free_unpacked(reply, NULL);
+    }
+    return SL_OK;
+}
+
+// When a call is ended that gRPC has not ended.
+static int64_t own_deadline(int64_t deadline_ns) {
+    const int64_t later_ns = TIMERS_MS * SL_NS_PER_MS;
+    return deadline_ns < SL_NO_DEADLINE - later_ns ? deadline_ns + later_ns : SL_NO_DEADLINE;
+}
+
+// Of a call that we gave up, the reason; and a channel that could not connect forgets its backoff when that must be over.
+static void check_timers(struct outcome *outcome, int64_t deadline_ns) {
+    const int64_t now_ns = sl_now_ns();
+    if (outcome->code == GRPC_STATUS_CANCELLED && now_ns >= deadline_ns) {
+        outcome->code = GRPC_STATUS_DEADLINE_EXCEEDED;
+    }
+    long long before_ns = atomic_load(&outcome->channel->tried_again_ns);
+    if ((outcome->code == GRPC_STATUS_DEADLINE_EXCEEDED || outcome->code == GRPC_STATUS_UNAVAILABLE) &&
+        now_ns - before_ns >= TRY_AGAIN_MS * SL_NS_PER_MS &&
+        atomic_compare_exchange_strong(&outcome->channel->tried_again_ns, &before_ns, now_ns)) {
+        grpc_channel_reset_connect_backoff(outcome->channel->channel);
+    }
+}
+
+// What has become of a call whose last operations have ended with `status`; outcome and reply are used up.
+static enum sl_status finish_call(const struct sl_rpc_method *method, enum sl_status status, int64_t deadline_ns,
+                                  struct outcome *outcome, grpc_byte_buffer *reply, ProtobufCMessage **reply_out,
+                                  struct sl_error *err) {
+    check_timers(outcome, deadline_ns);
+    if (status != SL_OK) {
+        sl_fail(err, status, "%s: the call could not be started", method->path);
+    } else if ((status = outcome_status(outcome, err)) == SL_OK) {
+        status = take_reply(method, reply, reply_out, err);
+    }
+    grpc_byte_buffer_destroy(reply);
+    outcome_cleanup(outcome);
+    return status;
+}
+
+enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_method *method,
+                            const ProtobufCMessage *request, int64_t deadline_ns, struct sl_rpc_call *parent,
+                            ProtobufCMessage **reply_out, struct sl_error *err) {
+    if (deadline_ns == SL_NO_DEADLINE && (!parent || parent->deadline_ns == SL_NO_DEADLINE)) {
+        return sl_fail(err, SL_ERR_INVALID, "%s: a call needs a deadline, its own or its parent's", method->path);
+    }
+    enum sl_status status = check_request(method, request, SL_RPC_UNARY, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (deadline_ns == SL_NO_DEADLINE) {
+        deadline_ns = parent->deadline_ns;
+    }
+    sl_rpc_live_calls_add(1);
+    grpc_call *call = create_call(channel, method->path, deadline_ns, parent);
+    grpc_byte_buffer *bytes = sl_rpc_message_pack(request), *reply = NULL;
+    struct outcome outcome;
+    outcome_init(&outcome, channel);
+    grpc_op ops[N_START_OPS + 2];
+    start_ops(ops, bytes, &outcome);
+    ops[N_START_OPS] = (grpc_op){.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &reply};
+    ops[N_START_OPS + 1] = status_op(&outcome);
+    // With the status among the operations gRPC reports success, whatever the call's outcome.
+    status = sl_rpc_batch_run(call, ops, N_START_OPS + 2, own_deadline(deadline_ns));
+    grpc_byte_buffer_destroy(bytes);
+    status = finish_call(method, status, deadline_ns, &outcome, reply, reply_out, err);
+    grpc_call_unref(call);
+    sl_rpc_live_calls_add(-1);
+    return status;
+}
+
+// ---- requests in parts ---------------------------------------------------------------------------------------------
+
+// All messages, one behind the other. SL_ERR_CANCELLED: the call has ended before.
+static enum sl_status send_all(grpc_call *call, const ProtobufCMessage *(*next_fn)(void *arg), void *arg,
+                               int64_t deadline_ns) {
+    const grpc_op close = {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT};
+    grpc_op begin = {.op = GRPC_OP_SEND_INITIAL_METADATA};
+    struct sl_rpc_trace_entry trace;
+    sl_rpc_trace_attach(&trace, &begin);
+    enum sl_status status = sl_rpc_batch_run(call, &begin, 1, deadline_ns);
+    const ProtobufCMessage *message;
+    while (status == SL_OK && (message = next_fn(arg)) != NULL) {
+        grpc_byte_buffer *bytes = sl_rpc_message_pack(message);
+        const grpc_op send = {.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = bytes};
+        status = sl_rpc_batch_run(call, &send, 1, deadline_ns);
+        grpc_byte_buffer_destroy(bytes);
+    }
+    return status == SL_OK ? sl_rpc_batch_run(call, &close, 1, deadline_ns) : status;
+}
+
+enum sl_status sl_rpc_upload(struct sl_rpc_channel *channel, const struct sl_rpc_method *method,
+                             const ProtobufCMessage *(*next_fn)(void *arg), void *arg, int64_t deadline_ns,
+                             ProtobufCMessage **reply_out, struct sl_error *err) {
+    if (method->kind != SL_RPC_BIDI || deadline_ns == SL_NO_DEADLINE) {
+        return sl_fail(err, SL_ERR_INTERNAL, "%s: is not called in parts, or without a deadline", method->path);
+    }
+    sl_rpc_live_calls_add(1);
+    grpc_call *call = create_call(channel, method->path, deadline_ns, NULL);
+    grpc_byte_buffer *reply = NULL;
+    struct outcome outcome;
+    outcome_init(&outcome, channel);
+    (void)send_all(call, next_fn, arg, deadline_ns); // its failure is the call's, which the outcome tells
+    const grpc_op ops[] = {
+        {.op = GRPC_OP_RECV_INITIAL_METADATA, .data.recv_initial_metadata.recv_initial_metadata = &outcome.initial},
+        {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &reply},
+        status_op(&outcome)};
+    enum sl_status status = sl_rpc_batch_run(call, ops, sizeof ops / sizeof *ops, own_deadline(deadline_ns));
+    status = finish_call(method, status, deadline_ns, &outcome, reply, reply_out, err);
+    grpc_call_unref(call);
+    sl_rpc_live_calls_add(-1);
+    return status;
+}
+
+// ---- streams -------------------------------------------------------------------------------------------------------
+
+struct sl_rpc_stream {
+    grpc_call *call;
+    const struct sl_rpc_method *method;
+    struct outcome outcome; // ours when status_done
+    struct sl_rpc_tag start_tag, status_tag, read_tag;
+    pthread_mutex_t mutex; // guards what follows
+    pthread_cond_t cond;   // any of it has changed
+    grpc_byte_buffer *message;
+    bool read_done, status_done;
+    int n_pending;
+};
+
+static void complete(struct sl_rpc_stream *stream, bool *flag) {
+    pthread_mutex_lock(&stream->mutex);
+    if (flag) {
+        *flag = true;
+    }
+    stream->n_pending--;
+    pthread_cond_broadcast(&stream->cond);
+    pthread_mutex_unlock(&stream->mutex); // the stream may be gone from here on
+}
+
+static void on_start(struct sl_rpc_tag *tag, bool ok) {
+    (void)ok; // the status tells
+    complete((struct sl_rpc_stream *)((char *)tag - offsetof(struct sl_rpc_stream, start_tag)), NULL);
+}
+
+static void on_status(struct sl_rpc_tag *tag, bool ok) {
+    (void)ok; // always
+    struct sl_rpc_stream *stream = (struct sl_rpc_stream *)((char *)tag - offsetof(struct sl_rpc_stream, status_tag));
+    complete(stream, &stream->status_done);
+}
+
+static void on_read(struct sl_rpc_tag *tag, bool ok) {
+    (void)ok; // no message: the status tells why
+    struct sl_rpc_stream *stream = (struct sl_rpc_stream *)((char *)tag - offsetof(struct sl_rpc_stream, read_tag));
+    complete(stream, &stream->read_done);
+}
+
+static enum sl_status start_counted(struct sl_rpc_stream *stream, const grpc_op *ops, size_t n_ops,
+                                    struct sl_rpc_tag *tag) {
+    pthread_mutex_lock(&stream->mutex);
+    stream->n_pending++;
+    pthread_mutex_unlock(&stream->mutex);
+    const enum sl_status status = sl_rpc_batch_start(stream->call, ops, n_ops, tag);
+    if (status != SL_OK) {
+        complete(stream, NULL);
+    }
+    return status;
+}
+
+static enum sl_status post_read(struct sl_rpc_stream *stream) {
+    const grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &stream->message};
+    return start_counted(stream, &op, 1, &stream->read_tag);
+}
+
+enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct sl_rpc_method *method,
+                                  const ProtobufCMessage *request, int64_t deadline_ns, struct sl_rpc_call *parent,
+                                  struct sl_rpc_stream **stream_out, struct sl_error *err) {
+    enum sl_status status = check_request(method, request, SL_RPC_SERVER_STREAM, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_rpc_stream *stream = calloc(1, sizeof *stream);
+    if (!stream) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "%s: no memory for a stream", method->path);
+    }
+    stream->method = method;
+    stream->start_tag.fn = on_start;
+    stream->status_tag.fn = on_status;
+    stream->read_tag.fn = on_read;
+    pthread_mutex_init(&stream->mutex, NULL);
+    sl_cond_init(&stream->cond);
+    outcome_init(&stream->outcome, channel);
+    sl_rpc_live_calls_add(1);
+    stream->call = create_call(channel, method->path, deadline_ns, parent);
+
+    grpc_byte_buffer *bytes = sl_rpc_message_pack(request);
+    grpc_op ops[N_START_OPS];
+    start_ops(ops, bytes, &stream->outcome);
+    status = start_counted(stream, ops, N_START_OPS, &stream->start_tag);
+    grpc_byte_buffer_destroy(bytes);
+    if (status == SL_OK) {
+        const grpc_op op = status_op(&stream->outcome);
+        status = start_counted(stream, &op, 1, &stream->status_tag);
+    }
+    if (status == SL_OK) {
+        status = post_read(stream);
+    }
+    if (status != SL_OK) {
+        sl_rpc_stream_close(&stream);
+        return sl_fail(err, status, "%s: the stream could not be started", method->path);
+    }
+    *stream_out = stream;
+    return SL_OK;
+}
+
+// The end of the stream: what its status says.
+static enum sl_status stream_end(const struct sl_rpc_stream *stream, struct sl_error *err) {
+    const enum sl_status status = outcome_status(&stream->outcome, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (err) { // tells the orderly end from a server's own NOT_FOUND
+        *err = (struct sl_error){.status = SL_OK};
+    }
+    return SL_ERR_NOT_FOUND;
+}
+
+enum sl_status sl_rpc_stream_next(struct sl_rpc_stream *stream, int64_t wait_ms, ProtobufCMessage **message_out,
+                                  struct sl_error *err) {
+    const int64_t deadline_ns = sl_deadline_in_ms(wait_ms);
+    pthread_mutex_lock(&stream->mutex);
+    // A read without a message is the end, and the end has a status.
+    while (!stream->read_done || (!stream->message && !stream->status_done)) {
+        if (sl_cond_wait_until(&stream->cond, &stream->mutex, deadline_ns) == SL_ERR_DEADLINE &&
+            (!stream->read_done || (!stream->message && !stream->status_done))) {
+            pthread_mutex_unlock(&stream->mutex);
+            return SL_AGAIN;
+        }
+    }
+    grpc_byte_buffer *bytes = stream->message;
+    if (bytes) {
+        stream->message = NULL;
+        stream->read_done = false;
+    }
+    pthread_mutex_unlock(&stream->mutex);
+    if (!bytes) {
+        return stream_end(stream, err);
+    }
+    ProtobufCMessage *message = NULL;
+    enum sl_status status = take_reply(stream->method, bytes, &message, err);
+    grpc_byte_buffer_destroy(bytes);
+    const enum sl_status posted = post_read(stream);
+    if (status == SL_OK && posted != SL_OK) {
+        protobuf_c_message_free_unpacked(message, NULL);
+        status = sl_fail(err, posted, "%s: the stream cannot go on", stream->method->path);
+    }
+    if (status != SL_OK) {
+        sl_rpc_stream_cancel(stream);
+        return status;
+    }
+    *message_out = message;
+    return SL_OK;
+}
+
+void sl_rpc_stream_cancel(struct sl_rpc_stream *stream) {
+    grpc_call_cancel(stream->call, NULL); // of a call that has ended: nothing
+}
+
+void sl_rpc_stream_close(struct sl_rpc_stream **stream) {
+    struct sl_rpc_stream *s = *stream;
+    if (!s) {
+        return;
+    }
+    grpc_call_cancel(s->call, NULL);
+    pthread_mutex_lock(&s->mutex);
+    while (s->n_pending) { // a cancelled call's operations complete at once
+        pthread_cond_wait(&s->cond, &s->mutex);
+    }
+    pthread_mutex_unlock(&s->mutex);
+    grpc_byte_buffer_destroy(s->message);
+    outcome_cleanup(&s->outcome);
+    grpc_call_unref(s->call);
+    pthread_cond_destroy(&s->cond);
+    pthread_mutex_destroy(&s->mutex);
+    free(s);
+    sl_rpc_live_calls_add(-1);
+    *stream = NULL;
+}

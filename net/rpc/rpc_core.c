@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the completion queue of the process, the threads that poll it, and bytes to messages and back.
+ *
+ * Design: one queue for all servers and channels, polled by at least two threads. gRPC does its socket work inside
+ *         grpc_completion_queue_next(), but a thread that always finds an event ready never gets to the sockets: with a
+ *         single poller a client's cancellation is noticed thousands of messages late. With two, one handles events
+ *         while the other polls. Tags do little, and whoever must wait does so on another thread.
+ *
+ *         sl_rpc_shutdown() joins the pollers and destroys the queue, but leaves gRPC core itself initialised: its own
+ *         tear-down intermittently waits ten seconds for a background poller, and a process that stops serving has
+ *         nothing to gain from it. What remains is reachable from gRPC's globals, so leak checkers stay silent.
+ *
+ * Threads: init and shutdown by one thread; everything else by any.
+ */
+#include <assert.h>
+#include <grpc/byte_buffer.h>
+#include <grpc/byte_buffer_reader.h>
+#include <grpc/support/log.h>
+#include <grpc/support/time.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "net/rpc/rpc_internal.h"
+#include "net/rpc/rpc_tsan.h"
+#include "net/rpc/rpc_wire.h"
+
+enum { MIN_POLLERS = 2, MAX_POLLERS = 4 };
+
+// gRPC core is one per process, and so is this.
+static struct {
+    grpc_completion_queue *queue;
+    pthread_t pollers[MAX_POLLERS];
+    int n_pollers;
+    atomic_int live_calls;
+} runtime;
+
+// ---- life ----------------------------------------------------------------------------------------------------------
+
+// gRPC's ERROR is often our normal (a peer went away), so all of it is debug.
+static void log_line(gpr_log_func_args *line) {
+    const char *file = strrchr(line->file, '/');
+    sl_log_debug("grpc", "%s (%s:%d)", line->message, file ? file + 1 : line->file, line->line);
+}
+
+static void *poll_queue(void *queue) {
+    for (;;) {
+        grpc_event event = grpc_completion_queue_next(queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+        if (event.type == GRPC_QUEUE_SHUTDOWN) {
+            return NULL;
+        }
+        struct sl_rpc_tag *tag = event.tag;
+        SL_RPC_TAKE_OVER(tag);
+        tag->fn(tag, event.success != 0);
+    }
+}
+
+void sl_rpc_init(void) {
+    assert(!runtime.queue);
+    gpr_set_log_function(log_line);
+    grpc_init();
+    runtime.queue = grpc_completion_queue_create_for_next(NULL);
+    const long n_processors = sysconf(_SC_NPROCESSORS_ONLN);
+    const int wanted = n_processors / 2 > MAX_POLLERS   ? MAX_POLLERS
+                       : n_processors / 2 < MIN_POLLERS ? MIN_POLLERS
+                                                        : (int)(n_processors / 2);
+    for (runtime.n_pollers = 0; runtime.n_pollers < wanted; runtime.n_pollers++) {
+        struct sl_error err;
+        if (sl_thread_start("rpc-poll", poll_queue, runtime.queue, &runtime.pollers[runtime.n_pollers], &err) !=
+            SL_OK) {
+            // Nothing works without pollers, and there is nobody yet who could handle it.
+            sl_log_error("rpc", "cannot start a polling thread: %s", err.text);
+            if (runtime.n_pollers == 0) {
+                abort();
+            }
+            break;
+        }
+    }
+}
+
+bool sl_rpc_is_up(void) {
+    return runtime.queue != NULL;
+}
+
+void sl_rpc_shutdown(void) {
+    if (!runtime.queue) {
+        return;
+    }
+    grpc_completion_queue_shutdown(runtime.queue);
+    for (int i = 0; i < runtime.n_pollers; i++) {
+        pthread_join(runtime.pollers[i], NULL);
+    }
+    grpc_completion_queue_destroy(runtime.queue);
+    runtime.queue = NULL;
+}
+
+grpc_completion_queue *sl_rpc_queue(void) {
+    assert(runtime.queue && "sl_rpc_init() first");
+    return runtime.queue;
+}
+
+int sl_rpc_live_calls(void) {
+    return atomic_load(&runtime.live_calls);
+}
+
+void sl_rpc_live_calls_add(int n) {
+    atomic_fetch_add(&runtime.live_calls, n);
+}
+
+// ---- operations ----------------------------------------------------------------------------------------------------
+
+enum sl_status sl_rpc_batch_start(grpc_call *call, const grpc_op *ops, size_t n_ops, struct sl_rpc_tag *tag) {
+    SL_RPC_HAND_OVER(tag);
+    grpc_call_error error = grpc_call_start_batch(call, ops, n_ops, tag, NULL);
+    if (error == GRPC_CALL_OK) {
+        return SL_OK;
+    }
+    sl_log_error("rpc", "grpc_call_start_batch: %s", grpc_call_error_to_string(error));
+    return SL_ERR_INTERNAL;
+}
+
+struct waiter {
+    struct sl_rpc_tag tag;
+    pthread_mutex_t mutex;
+    pthread_cond_t cond;
+    bool done, ok;
+};
+
+static void wake(struct sl_rpc_tag *tag, bool ok) {
+    struct waiter *waiter = (struct waiter *)tag;
+    pthread_mutex_lock(&waiter->mutex);
+    waiter->done = true;
+    waiter->ok = ok;
+    pthread_cond_signal(&waiter->cond);
+    pthread_mutex_unlock(&waiter->mutex); // the waiter may be gone from here on
+}
+
+enum sl_status sl_rpc_batch_run(grpc_call *call, const grpc_op *ops, size_t n_ops, int64_t deadline_ns) {
+    struct waiter waiter = {.tag = {wake}};
+    pthread_mutex_init(&waiter.mutex, NULL);
+    sl_cond_init(&waiter.cond);
+    enum sl_status status = sl_rpc_batch_start(call, ops, n_ops, &waiter.tag);
+    if (status == SL_OK) {
+        pthread_mutex_lock(&waiter.mutex);
+        while (!waiter.done && sl_cond_wait_until(&waiter.cond, &waiter.mutex, deadline_ns) == SL_OK) {
+        }
+        if (!waiter.done) {
+            pthread_mutex_unlock(&waiter.mutex);
+            grpc_call_cancel(call, NULL);
+            pthread_mutex_lock(&waiter.mutex);
+        }
+        // Bounded by the call's deadline, its cancellation, and keepalive: gRPC completes every operation by then.
+        while (!waiter.done) {
+            pthread_cond_wait(&waiter.cond, &waiter.mutex);
+        }
+        pthread_mutex_unlock(&waiter.mutex);
+        status = waiter.ok ? SL_OK : SL_ERR_CANCELLED;
+    }
+    pthread_cond_destroy(&waiter.cond);
+    pthread_mutex_destroy(&waiter.mutex);
+    return status;
+}
+
+// ---- bytes and messages --------------------------------------------------------------------------------------------
+
+grpc_byte_buffer *sl_rpc_message_pack(const ProtobufCMessage *message) {
+    grpc_slice slice = grpc_slice_malloc(protobuf_c_message_get_packed_size(message));
+    protobuf_c_message_pack(message, GRPC_SLICE_START_PTR(slice));
+    grpc_byte_buffer *bytes = grpc_raw_byte_buffer_create(&slice, 1); // takes a reference of its own
+    grpc_slice_unref(slice);
+    return bytes;
+}
+
+enum sl_status sl_rpc_message_unpack(grpc_byte_buffer *bytes, const char *what, const ProtobufCMessageDescriptor *type,
+                                     struct sl_rpc_account *account, ProtobufCMessage **message_out,
+                                     struct sl_error *err) {
+    ProtobufCAllocator allocator;
+    if (account) {
+        allocator = sl_rpc_account_allocator(account);
+        if (!sl_rpc_account_take(account, grpc_byte_buffer_length(bytes))) { // in one piece, once more
+            return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %s", what);
+        }
+    }
+    grpc_byte_buffer_reader reader;
+    if (!grpc_byte_buffer_reader_init(&reader, bytes)) {
+        return sl_fail(err, SL_ERR_INVALID, "%s is compressed, and does not decompress", what);
+    }
+    grpc_slice slice = grpc_byte_buffer_reader_readall(&reader);
+    grpc_byte_buffer_reader_destroy(&reader);
+    const struct sl_rpc_span span = {GRPC_SLICE_START_PTR(slice), GRPC_SLICE_LENGTH(slice)};
+    enum sl_status status = sl_rpc_strings_check(type, span, err);
+    if (status == SL_OK) {
+        ProtobufCMessage *message = protobuf_c_message_unpack(type, account ? &allocator : NULL, span.bytes, span.data);
+        if (message) {
+            *message_out = message;
+        } else {
+            status = sl_fail(err, SL_ERR_INVALID, "%s is not a %s", what, type->name);
+        }
+    }
+    grpc_slice_unref(slice); // unpacking has copied
+    return status;
+}
+
+// ---- deadlines: differences are exchanged, so that it does not matter which monotonic clock gRPC reads ------------
+
+gpr_timespec sl_rpc_deadline_to_timespec(int64_t deadline_ns) {
+    if (deadline_ns == SL_NO_DEADLINE) {
+        return gpr_inf_future(GPR_CLOCK_MONOTONIC);
+    }
+    return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(deadline_ns - sl_now_ns(), GPR_TIMESPAN));
+}
+
+int64_t sl_rpc_deadline_from_timespec(gpr_timespec deadline) {
+    if (gpr_time_cmp(deadline, gpr_inf_future(deadline.clock_type)) == 0) {
+        return SL_NO_DEADLINE;
+    }
+    const gpr_timespec left =
+        gpr_time_sub(gpr_convert_clock_type(deadline, GPR_CLOCK_MONOTONIC), gpr_now(GPR_CLOCK_MONOTONIC));
+    // A deadline beyond a century is none; the check also keeps the product below in range.
+    if (left.tv_sec > (int64_t)100 * 365 * 24 * 3600) {
+        return SL_NO_DEADLINE;
+    }
+    return sl_now_ns() + left.tv_sec * SL_NS_PER_S + left.tv_nsec;
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: grpc.health.v1.Health, a service: whether the server and each of its services want work. All do at first.
+#pragma once
+
+#include "net/rpc/rpc.h"
+
+struct sl_rpc_health;
+
+enum sl_status sl_rpc_health_create(const struct sl_rpc_implementation *services, size_t n_services,
+                                    struct sl_rpc_health **health_out, struct sl_error *err);
+void sl_rpc_health_destroy(struct sl_rpc_health **health);
+
+// Status of a service ("" is the whole server). Watchers are told. Once the server stops, everything is NOT_SERVING.
+void sl_rpc_health_set(struct sl_rpc_health *health, const char *service, bool serving);
+
+struct sl_rpc_implementation sl_rpc_health_service(struct sl_rpc_health *health);

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what the files of net/rpc/ share and nobody else sees.
+ *
+ * Design: a tag is the first member of whatever waits for an operation; a polling thread calls tag->fn, which must be
+ *         short and must never wait. Code that wants to wait uses sl_rpc_batch_run() on a thread of its own.
+ */
+#pragma once
+
+#include <grpc/grpc.h>
+#include <grpc/grpc_security.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "base/trace.h"
+#include "net/rpc/rpc.h"
+
+// ---- rpc_core.c: the completion queue, and bytes to messages -------------------------------------------------------
+
+struct sl_rpc_tag {
+    void (*fn)(struct sl_rpc_tag *tag, bool ok); // on a polling thread
+};
+
+// The process's completion queue; sl_rpc_init() must have been called.
+grpc_completion_queue *sl_rpc_queue(void);
+
+// Start operations; tag->fn runs when all have completed. On failure (a bug of ours: logged) it never runs.
+enum sl_status sl_rpc_batch_start(grpc_call *call, const grpc_op *ops, size_t n_ops, struct sl_rpc_tag *tag);
+
+// Start operations and wait for them; a call that is still at it at the deadline (SL_NO_DEADLINE: its own will do) is cancelled.
+// SL_ERR_CANCELLED: gRPC reports failure, which for sends means that the call is over.
+enum sl_status sl_rpc_batch_run(grpc_call *call, const grpc_op *ops, size_t n_ops, int64_t deadline_ns);
+
+struct sl_rpc_account;
+
+// A message as bytes, in one allocation; NULL when there is no memory. Free with grpc_byte_buffer_destroy().
+grpc_byte_buffer *sl_rpc_message_pack(const ProtobufCMessage *message);
+// Unpacks a message that came over the network; every one of them passes here. `what` names it in err: "the request". SL_ERR_INVALID:
+// it is not of this type, or a string of it has a zero byte (rpc_wire.h). SL_ERR_EXHAUSTED: there is no memory. Where `account` (may be
+// NULL) has no room, sl_rpc_account_complain() says so instead. The buffer stays the caller's.
+enum sl_status sl_rpc_message_unpack(grpc_byte_buffer *bytes, const char *what, const ProtobufCMessageDescriptor *type,
+                                     struct sl_rpc_account *account, ProtobufCMessage **message_out,
+                                     struct sl_error *err);
+
+gpr_timespec sl_rpc_deadline_to_timespec(int64_t deadline_ns);
+int64_t sl_rpc_deadline_from_timespec(gpr_timespec deadline);
+
+// One of the arguments that a channel or a server is made with.
+static inline grpc_arg sl_rpc_setting(const char *key, int value) {
+    return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)key, .value.integer = value};
+}
+
+// The gauge behind sl_rpc_live_calls().
+void sl_rpc_live_calls_add(int n);
+
+// ---- rpc_address.c -------------------------------------------------------------------------------------------------
+
+struct sl_rpc_address {
+    char host[256]; // without the brackets of an IPv6 literal
+    int port;
+    bool bracketed;
+};
+
+// "HOST:PORT" or "[V6]:PORT". SL_ERR_INVALID.
+enum sl_status sl_rpc_address_parse(const char *text, struct sl_rpc_address *address_out, struct sl_error *err);
+// As a target for a channel: literals bypass the resolver.
+void sl_rpc_address_target(const struct sl_rpc_address *address, char *target, size_t target_bytes);
+void sl_rpc_address_format(const struct sl_rpc_address *address, char *text, size_t text_bytes);
+// Why can nobody listen there? Tries itself, since gRPC only says that it failed. Returns the failure.
+enum sl_status sl_rpc_address_diagnose(const struct sl_rpc_address *address, struct sl_error *err);
+
+// What names that address and no other host can reach: see net/trust/tls_files.h.
+enum sl_status sl_rpc_address_may_listen(const struct sl_rpc_address *address, bool has_credentials, bool insecure,
+                                         struct sl_error *err);
+
+// Returns where this host reaches what listens at `address`: a number, the loopback for a wildcard. SL_ERR_INVALID.
+enum sl_status sl_rpc_address_near(const struct sl_rpc_address *address, struct sl_rpc_address *near_out,
+                                   struct sl_error *err);
+
+// ---- rpc_accept.c: connections of a server -------------------------------------------------------------------------
+
+// Guards the port of a server from before it accepts until its gRPC has ended. SL_ERR_EXHAUSTED: too many servers.
+enum sl_status sl_rpc_accept_guard(int port, struct sl_error *err);
+void sl_rpc_accept_release(int port);
+// Counts connections of a guarded port since the process started; 0 for another port.
+void sl_rpc_accept_counts(int port, uint64_t *n_accepted_out, uint64_t *n_refused_out);
+
+// ---- rpc_credentials.c ---------------------------------------------------------------------------------------------
+
+// For channels to servers of these roles; NULL: no memory. The caller's.
+grpc_channel_credentials *sl_rpc_channel_credentials(const struct sl_rpc_credentials *credentials, unsigned roles);
+grpc_server_credentials *sl_rpc_server_credentials(const struct sl_rpc_credentials *credentials); // the caller's
+// Who has made a call. SL_ERR_DENIED: none of the roles.
+enum sl_status sl_rpc_identify(const struct sl_rpc_credentials *credentials, grpc_call *call, unsigned roles,
+                               struct sl_identity *caller_out, struct sl_error *err);
+
+// ---- rpc_pool.c: threads that come and go --------------------------------------------------------------------------
+
+struct sl_rpc_pool;
+
+struct sl_rpc_job { // embedded in what the job is about; belongs to the pool until fn is called
+    void (*fn)(struct sl_rpc_job *job);
+    struct sl_rpc_job *next;
+};
+
+enum sl_status sl_rpc_pool_create(struct sl_rpc_pool **pool_out, struct sl_error *err);
+// Never waits for a thread: takes an idle one or starts one. SL_ERR_EXHAUSTED: no thread could be started.
+enum sl_status sl_rpc_pool_submit(struct sl_rpc_pool *pool, struct sl_rpc_job *job, struct sl_error *err);
+// Runs what was submitted, then joins every thread.
+void sl_rpc_pool_destroy(struct sl_rpc_pool **pool);
+
+// ---- rpc_budget.c: memory of requests -------------------------------------------------------------------------------
+
+struct sl_rpc_budget { // of all requests of a server
+    atomic_llong left;
+};
+
+enum sl_rpc_over { SL_RPC_WITHIN, SL_RPC_OVER_ITS_OWN, SL_RPC_OVER_ALL, SL_RPC_NO_MEMORY };
+
+struct sl_rpc_account { // of one call; one thread at a time
+    struct sl_rpc_budget *budget;
+    int64_t left;          // of the message that is looked at
+    int64_t taken, held;   // by that message; by what the handler keeps beside it
+    enum sl_rpc_over over; // since the message began
+};
+
+void sl_rpc_account_open(struct sl_rpc_account *account, struct sl_rpc_budget *budget);
+void sl_rpc_account_begin(struct sl_rpc_account *account,
+                          size_t message_bytes);                         // a message comes; the one before is gone
+bool sl_rpc_account_take(struct sl_rpc_account *account, size_t bytes);  // false: account->over says why
+bool sl_rpc_account_hold(struct sl_rpc_account *account, int64_t bytes); // until the call ends
+void sl_rpc_account_end(struct sl_rpc_account *account);                 // the message is gone
+void sl_rpc_account_close(struct sl_rpc_account *account);               // and so is the call
+// SL_OK while nothing was refused; else the refusal. what: "/sluice.v1.Inference/Submit".
+enum sl_status sl_rpc_account_complain(const struct sl_rpc_account *account, const char *what, struct sl_error *err);
+ProtobufCAllocator sl_rpc_account_allocator(struct sl_rpc_account *account); // account outlives it
+
+// ---- rpc_client.c: calls to other processes ------------------------------------------------------------------------
+
+// As sl_rpc_channel_create(), with a connection of its own, which ends with the channel: gRPC lets a process's channels to the same
+// address share one.
+enum sl_status sl_rpc_channel_create_alone(const char *address, const struct sl_rpc_credentials *credentials,
+                                           unsigned roles, struct sl_rpc_channel **channel_out, struct sl_error *err);
+
+// ---- rpc_trace.c: trace context ------------------------------------------------------------------------------------
+
+struct sl_rpc_trace_entry { // lives until its operation has completed
+    grpc_metadata metadata;
+    char text[SL_TRACEPARENT_BYTES];
+};
+// Put what this thread works for into a GRPC_OP_SEND_INITIAL_METADATA.
+void sl_rpc_trace_attach(struct sl_rpc_trace_entry *entry, grpc_op *op);
+// False: the client sent none that is valid.
+bool sl_rpc_trace_take(const grpc_metadata_array *metadata, struct sl_trace *trace_out);
+
+// ---- rpc_call.c: one call at the server ----------------------------------------------------------------------------
+
+struct sl_rpc_calls { // the call objects of a server: posted or accepted, and not yet freed
+    pthread_mutex_t mutex;
+    pthread_cond_t gone; // n has become 0
+    size_t n;
+};
+
+struct sl_rpc_quota { // how many handlers may run at once
+    int limit;
+    atomic_int n_running;
+};
+
+struct sl_rpc_bound { // a method as registered with gRPC
+    const struct sl_rpc_method *method;
+    sl_rpc_handler_fn handler;
+    unsigned roles;
+    void *context;
+    struct sl_rpc_quota *quota;
+    void *registered;
+};
+
+struct sl_rpc_call {
+    struct sl_rpc_server *server;
+    struct sl_rpc_calls *calls;
+    int64_t send_ms;                  // the server's
+    const struct sl_rpc_bound *bound; // NULL: an unknown method
+    grpc_call *call;                  // NULL until accepted
+    grpc_metadata_array metadata;
+    grpc_call_details details; // of unknown methods
+    gpr_timespec deadline;
+    grpc_byte_buffer *payload; // the request; NULL for bidirectional calls
+    grpc_byte_buffer *reply;   // of a unary call, kept to travel with the status
+    int64_t deadline_ns;
+    struct sl_identity caller; // once admitted
+    struct sl_rpc_account account;
+    bool metadata_sent;
+    atomic_int refs; // the thread that handles it, and each operation under way
+    struct sl_rpc_tag accept_tag, close_tag, finish_tag;
+    struct sl_rpc_job job;
+    int close_cancelled; // written by gRPC before close_tag comes back
+
+    pthread_mutex_t mutex; // guards what follows
+    pthread_cond_t cond;   // on_cancel_running has become false
+    atomic_bool cancelled; // written under the mutex, read without
+    void (*on_cancel)(void *);
+    void *on_cancel_arg;
+    bool on_cancel_running;
+    pthread_t on_cancel_thread;
+};
+
+void sl_rpc_calls_init(struct sl_rpc_calls *calls);
+void sl_rpc_calls_cleanup(struct sl_rpc_calls *calls);
+// Until the last one has been freed: SL_OK, or SL_ERR_DEADLINE.
+enum sl_status sl_rpc_calls_wait(struct sl_rpc_calls *calls, int64_t deadline_ns);
+
+// One more of `calls`, which outlive it. NULL: no memory.
+struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, struct sl_rpc_calls *calls,
+                                       const struct sl_rpc_bound *bound);
+// After acceptance: watch for the client's going away. Takes its own reference.
+enum sl_status sl_rpc_call_watch(struct sl_rpc_call *call);
+// Send the final status without waiting. Takes its own reference. The call's handler has returned, or never ran.
+void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const char *text);
+void sl_rpc_call_unref(struct sl_rpc_call *call);

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: server reflection: what foreign clients ask to learn our services.
+ *
+ * Design: grpc.reflection.v1 and v1alpha are the same bytes under two names, so one handler with v1's messages answers
+ *         both. A file comes together with everything it imports, so that one answer suffices to build its types.
+ *         What is not known is an error_response within the stream, which goes on.
+ * Threads: any; nothing changes after creation.
+ */
+#include "net/rpc/rpc_reflection.h"
+
+#include <grpc/status.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/descriptors.h"
+#include "proto/grpc/reflection/v1/reflection.pb-c.h"
+#include "proto/methods.h"
+#include "net/rpc/rpc_descriptors.h"
+
+typedef Grpc__Reflection__V1__ServerReflectionRequest Request;
+typedef Grpc__Reflection__V1__ServerReflectionResponse Response;
+
+#define ASKED(name)    GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_##name
+#define ANSWERED(name) GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_##name
+
+struct sl_rpc_reflection {
+    struct sl_rpc_files files;
+    size_t n_services;
+    const struct sl_rpc_service *services[]; // to list
+};
+
+enum sl_status sl_rpc_reflection_create(const struct sl_rpc_implementation *services, size_t n_services,
+                                        struct sl_rpc_reflection **reflection_out, struct sl_error *err) {
+    const size_t n = n_services + SL_RPC_N_REFLECTION;
+    struct sl_rpc_reflection *reflection = calloc(1, sizeof *reflection + n * sizeof reflection->services[0]);
+    if (!reflection) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for reflection");
+    }
+    const enum sl_status status =
+        sl_rpc_files_parse(sl_proto_descriptors, sl_proto_descriptors_bytes, &reflection->files, err);
+    if (status != SL_OK) {
+        sl_rpc_reflection_destroy(&reflection);
+        return status;
+    }
+    reflection->n_services = n;
+    for (size_t i = 0; i < n_services; i++) {
+        reflection->services[i] = services[i].service;
+    }
+    reflection->services[n_services] = &sl_service_grpc_reflection_v1_server_reflection;
+    reflection->services[n_services + 1] = &sl_service_grpc_reflection_v1alpha_server_reflection;
+    *reflection_out = reflection;
+    return SL_OK;
+}
+
+void sl_rpc_reflection_destroy(struct sl_rpc_reflection **reflection) {
+    free(*reflection);
+    *reflection = NULL;
+}
+
+// ---- answers -------------------------------------------------------------------------------------------------------
+
+static enum sl_status send_error(struct sl_rpc_call *call, Response *response, int code, const char *format,
+                                 const char *name) {
+    char text[256];
+    snprintf(text, sizeof text, format, name);
+    Grpc__Reflection__V1__ErrorResponse error = GRPC__REFLECTION__V1__ERROR_RESPONSE__INIT;
+    error.error_code = code;
+    error.error_message = text;
+    response->message_response_case = ANSWERED(ERROR_RESPONSE);
+    response->error_response = &error;
+    return sl_rpc_call_send(call, &response->base);
+}
+
+static enum sl_status send_file(const struct sl_rpc_reflection *reflection, struct sl_rpc_call *call,
+                                Response *response, size_t file) {
+    size_t indices[SL_RPC_MAX_FILES];
+    ProtobufCBinaryData bytes[SL_RPC_MAX_FILES];
+    Grpc__Reflection__V1__FileDescriptorResponse found = GRPC__REFLECTION__V1__FILE_DESCRIPTOR_RESPONSE__INIT;
+    found.n_file_descriptor_proto = sl_rpc_files_closure(&reflection->files, file, indices);
+    found.file_descriptor_proto = bytes;
+    for (size_t i = 0; i < found.n_file_descriptor_proto; i++) {
+        const struct sl_rpc_span span = reflection->files.file[indices[i]];
+        bytes[i] = (ProtobufCBinaryData){.len = span.bytes, .data = (uint8_t *)span.data};
+    }
+    response->message_response_case = ANSWERED(FILE_DESCRIPTOR_RESPONSE);
+    response->file_descriptor_response = &found;
+    return sl_rpc_call_send(call, &response->base);
+}
+
+static enum sl_status send_services(const struct sl_rpc_reflection *reflection, struct sl_rpc_call *call,
+                                    Response *response) {
+    const size_t n = reflection->n_services;
+    Grpc__Reflection__V1__ServiceResponse *services = calloc(n + 1, sizeof *services);
+    Grpc__Reflection__V1__ServiceResponse **pointers = calloc(n + 1, sizeof *pointers);
+    enum sl_status status = SL_ERR_EXHAUSTED;
+    if (services && pointers) {
+        for (size_t i = 0; i < n; i++) {
+            grpc__reflection__v1__service_response__init(&services[i]);
+            services[i].name = (char *)reflection->services[i]->name;
+            pointers[i] = &services[i];
+        }
+        Grpc__Reflection__V1__ListServiceResponse list = GRPC__REFLECTION__V1__LIST_SERVICE_RESPONSE__INIT;
+        list.n_service = n;
+        list.service = pointers;
+        response->message_response_case = ANSWERED(LIST_SERVICES_RESPONSE);
+        response->list_services_response = &list;
+        status = sl_rpc_call_send(call, &response->base);
+    }
+    free(pointers);
+    free(services);
+    return status;
+}
+
+static enum sl_status answer(const struct sl_rpc_reflection *reflection, struct sl_rpc_call *call, Request *request) {
+    Response response = GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__INIT;
+    response.valid_host = request->host;
+    response.original_request = request;
+    const size_t none = reflection->files.n_files;
+    size_t file;
+    switch ((int)request->message_request_case) {
+    case ASKED(LIST_SERVICES):
+        return send_services(reflection, call, &response);
+    case ASKED(FILE_BY_FILENAME): {
+        const char *name = request->file_by_filename;
+        const struct sl_rpc_span span = {(const uint8_t *)name, strlen(name)};
+        file = sl_rpc_files_named(&reflection->files, span);
+        return file < none ? send_file(reflection, call, &response, file)
+                           : send_error(call, &response, GRPC_STATUS_NOT_FOUND, "no file '%.200s'", name);
+    }
+    case ASKED(FILE_CONTAINING_SYMBOL):
+        file = sl_rpc_files_defining(&reflection->files, request->file_containing_symbol);
+        return file < none ? send_file(reflection, call, &response, file)
+                           : send_error(call, &response, GRPC_STATUS_NOT_FOUND, "no symbol '%.200s'",
+                                        request->file_containing_symbol);
+    case ASKED(FILE_CONTAINING_EXTENSION): // proto3 has no extensions of messages
+        return send_error(call, &response, GRPC_STATUS_NOT_FOUND, "no extension of '%.200s'",
+                          request->file_containing_extension->containing_type);
+    case ASKED(ALL_EXTENSION_NUMBERS_OF_TYPE): {
+        const char *type = request->all_extension_numbers_of_type;
+        if (sl_rpc_files_defining(&reflection->files, type) == none) {
+            return send_error(call, &response, GRPC_STATUS_NOT_FOUND, "no type '%.200s'", type);
+        }
+        Grpc__Reflection__V1__ExtensionNumberResponse numbers = GRPC__REFLECTION__V1__EXTENSION_NUMBER_RESPONSE__INIT;
+        numbers.base_type_name = (char *)type;
+        response.message_response_case = ANSWERED(ALL_EXTENSION_NUMBERS_RESPONSE);
+        response.all_extension_numbers_response = &numbers;
+        return sl_rpc_call_send(call, &response.base);
+    }
+    default:
+        return send_error(call, &response, GRPC_STATUS_INVALID_ARGUMENT, "%s", "the request asks for nothing");
+    }
+}
+
+static enum sl_status reflect(void *context, struct sl_rpc_call *call, const ProtobufCMessage *no_request,
+                              struct sl_error *err) {
+    (void)no_request;
+    for (;;) {
+        ProtobufCMessage *request;
+        enum sl_status status =
+            sl_rpc_call_receive(call, &grpc__reflection__v1__server_reflection_request__descriptor, &request, err);
+        if (status == SL_ERR_NOT_FOUND) {
+            return SL_OK; // the client has no more questions
+        }
+        if (status != SL_OK) {
+            return status;
+        }
+        status = answer(context, call, (Request *)request);
+        protobuf_c_message_free_unpacked(request, NULL);
+        if (status != SL_OK) {
+            return status;
+        }
+    }
+}
+
+static const struct sl_rpc_handler v1_handler = {&sl_method_grpc_reflection_v1_server_reflection_server_reflection_info,
+                                                 reflect, SL_ROLE_ANY};
+static const struct sl_rpc_handler v1alpha_handler = {
+    &sl_method_grpc_reflection_v1alpha_server_reflection_server_reflection_info, reflect, SL_ROLE_ANY};
+
+void sl_rpc_reflection_services(struct sl_rpc_reflection *reflection,
+                                struct sl_rpc_implementation services_out[SL_RPC_N_REFLECTION]) {
+    services_out[0] = (struct sl_rpc_implementation){&sl_service_grpc_reflection_v1_server_reflection, &v1_handler, 1,
+                                                     .context = reflection};
+    services_out[1] = (struct sl_rpc_implementation){&sl_service_grpc_reflection_v1alpha_server_reflection,
+                                                     &v1alpha_handler, 1, .context = reflection};
+}

@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: a server: what it listens on, which methods it has, whom it admits, and how it stops.
+ *
+ * Design: for every method a few calls are posted to gRPC, and each accepted call posts its successor. A catch-all is
+ *         posted as well: without it, calls of unknown methods would hang until their deadline instead of getting
+ *         UNIMPLEMENTED. Accepting happens on polling threads and only decides: refuse at once, or hand to the pool.
+ *         A service may have a limit of its own, so that probes are answered when the others are full.
+ *
+ *         Stopping: services are told, so that handlers which only wait return; gRPC refuses new calls; after the grace
+ *         period the rest is cancelled; the handlers return; the last call object goes; only then are pool and server
+ *         destroyed. gRPC also waits for every connection: those without calls are closed behind the last call.
+ *
+ * Invariants: the server outlives all of its calls, posted and accepted.
+ *             n_running of a quota <= its limit, and counts calls whose handler has not returned.
+ */
+#include <grpc/byte_buffer.h>
+#include <grpc/support/time.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "net/rpc/rpc_internal.h"
+#include "net/rpc/rpc_tsan.h"
+#include "net/trace/trace.h"
+
+enum {
+    POSTED_CALLS = 8, // per method: a burst longer than that waits inside gRPC for microseconds
+    DEFAULT_MAX_CALLS = 256,
+    DEFAULT_MAX_MESSAGE_BYTES = 4 << 20,
+    DEFAULT_REQUEST_BYTES = 256 << 20,
+    DEFAULT_SEND_MS = 30000,
+    KEEPALIVE_TIME_MS = 4000, // a dead client is noticed within the sum of the two
+    KEEPALIVE_TIMEOUT_MS = 2000,
+    STOP_REPORT_MS = 5000,
+    HANDSHAKE_MS = 10000, // a connection that says nothing for so long is closed
+    MIN_QUOTA_BYTES = 64 << 20,
+    LEAVE_MS = 50, // for clients that were told to leave, behind the last call
+};
+
+struct sl_rpc_server {
+    grpc_server *server;
+    char address[300];
+    int port;                               // guarded by rpc_accept.c; 0: none yet
+    struct sl_rpc_implementation *services; // [n_services]
+    struct sl_rpc_quota *quotas; // [n_services + 1]: what each has of its own, and last what the others share
+    size_t n_services;
+    struct sl_rpc_bound *bound; // [n_bound]
+    size_t n_bound;
+    struct sl_rpc_pool *pool;
+    struct sl_rpc_calls calls;
+    const struct sl_rpc_credentials *credentials;
+    int64_t send_ms;
+    struct sl_rpc_budget budget;
+};
+
+// ---- one call ------------------------------------------------------------------------------------------------------
+
+static enum sl_status run_handler(struct sl_rpc_call *call, struct sl_error *err) {
+    const struct sl_rpc_method *method = call->bound->method;
+    ProtobufCMessage *request = NULL;
+    if (method->kind != SL_RPC_BIDI) {
+        const enum sl_status unpacked =
+            call->payload
+                ? sl_rpc_message_unpack(call->payload, "the request", method->request, &call->account, &request, err)
+                : sl_fail(err, SL_ERR_INVALID, "%s: the request is missing", method->path);
+        grpc_byte_buffer_destroy(call->payload);
+        call->payload = NULL;
+        const enum sl_status over = sl_rpc_account_complain(&call->account, method->path, err);
+        if (over != SL_OK) {
+            return over;
+        }
+        if (unpacked != SL_OK) {
+            return unpacked;
+        }
+    }
+    const enum sl_status status = call->bound->handler(call->bound->context, call, request, err);
+    if (request) {
+        protobuf_c_message_free_unpacked(request, NULL);
+    }
+    if (status == SL_OK && method->kind == SL_RPC_UNARY && !call->reply && !sl_rpc_call_cancelled(call)) {
+        return sl_fail(err, SL_ERR_INTERNAL, "%s: the handler sent no reply", method->path);
+    }
+    if (status > SL_OK) {
+        return sl_fail(err, SL_ERR_INTERNAL, "%s: the handler returned '%s'", method->path, sl_status_text(status));
+    }
+    return status;
+}
+
+static void serve(struct sl_rpc_job *job) {
+    struct sl_rpc_call *call = (struct sl_rpc_call *)((char *)job - offsetof(struct sl_rpc_call, job));
+    struct sl_error err = {0};
+    struct sl_trace client;
+    struct sl_span span = {0};
+    const bool traced = sl_rpc_trace_take(&call->metadata, &client);
+    if (traced) {
+        sl_trace_set(&client);
+        sl_span_begin(&span, call->bound->method->path + 1, SL_SPAN_SERVER);
+    }
+    const enum sl_status status = run_handler(call, &err);
+    const bool told = err.status == status && err.text[0];
+    if (traced) {
+        sl_span_end(&span, status, told ? err.text : sl_status_text(status));
+        sl_trace_set(NULL);
+    }
+    sl_log_set_job(""); // the thread has others to serve
+    sl_rpc_account_close(&call->account);
+    // Before the client can know, so that it may call again at once.
+    atomic_fetch_sub(&call->bound->quota->n_running, 1);
+    sl_rpc_call_finish(call, status, told ? err.text : sl_status_text(status));
+    sl_rpc_call_unref(call);
+}
+
+static void refuse(struct sl_rpc_call *call, enum sl_status status, const char *text) {
+    sl_rpc_call_finish(call, status, text);
+    sl_rpc_call_unref(call);
+}
+
+static void admit(struct sl_rpc_call *call) {
+    struct sl_rpc_server *server = call->server;
+    struct sl_rpc_quota *quota = call->bound->quota;
+    struct sl_error err;
+    if (sl_rpc_identify(server->credentials, call->call, call->bound->roles, &call->caller, &err) != SL_OK) {
+        sl_log_warn("rpc", "%s: %s refused: %s", server->address, call->bound->method->path, err.text);
+        refuse(call, SL_ERR_DENIED, err.text);
+        return;
+    }
+    const size_t bytes = call->payload ? grpc_byte_buffer_length(call->payload) : 0;
+    sl_rpc_account_open(&call->account, &server->budget);
+    sl_rpc_account_begin(&call->account, bytes);
+    if (!sl_rpc_account_take(&call->account, bytes)) {
+        sl_rpc_account_complain(&call->account, call->bound->method->path, &err);
+        refuse(call, SL_ERR_EXHAUSTED, err.text);
+        return;
+    }
+    if (atomic_fetch_add(&quota->n_running, 1) >= quota->limit) {
+        sl_fail(&err, SL_ERR_EXHAUSTED, "%s handles %d calls already; retry in 1000 ms", server->address, quota->limit);
+    } else {
+        call->job.fn = serve;
+        if (sl_rpc_pool_submit(server->pool, &call->job, &err) == SL_OK) {
+            return;
+        }
+        sl_log_warn("rpc", "%s: no thread for a call: %s", server->address, err.text);
+        sl_fail(&err, SL_ERR_EXHAUSTED, "%s has no thread for the call; retry in 1000 ms", server->address);
+    }
+    atomic_fetch_sub(&quota->n_running, 1);
+    sl_rpc_account_close(&call->account);
+    refuse(call, SL_ERR_EXHAUSTED, err.text);
+}
+
+// ---- accepting -----------------------------------------------------------------------------------------------------
+
+static void post(struct sl_rpc_server *server, const struct sl_rpc_bound *bound);
+
+static void on_accept(struct sl_rpc_tag *tag, bool ok) {
+    struct sl_rpc_call *call = (struct sl_rpc_call *)((char *)tag - offsetof(struct sl_rpc_call, accept_tag));
+    if (!ok) { // the server stops
+        sl_rpc_call_unref(call);
+        return;
+    }
+    sl_rpc_live_calls_add(1);
+    post(call->server, call->bound);
+    call->deadline_ns = sl_rpc_deadline_from_timespec(call->bound ? call->deadline : call->details.deadline);
+    if (sl_rpc_call_watch(call) != SL_OK) {
+        refuse(call, SL_ERR_INTERNAL, "the server cannot watch the call");
+    } else if (!call->bound) {
+        char text[256];
+        const size_t length = GRPC_SLICE_LENGTH(call->details.method);
+        snprintf(text, sizeof text, "no method %.*s", (int)(length < 200 ? length : 200),
+                 (const char *)GRPC_SLICE_START_PTR(call->details.method));
+        refuse(call, SL_ERR_UNSUPPORTED, text);
+    } else {
+        admit(call);
+    }
+}
+
+// Ask gRPC for one more call of a method; of any unregistered one if `bound` is NULL.
+static void post(struct sl_rpc_server *server, const struct sl_rpc_bound *bound) {
+    struct sl_rpc_call *call = sl_rpc_call_create(server, &server->calls, bound);
+    if (!call) {
+        sl_log_error("rpc", "%s: no memory to accept a call", server->address);
+        return;
+    }
+    call->accept_tag.fn = on_accept;
+    call->send_ms = server->send_ms;
+    grpc_completion_queue *queue = sl_rpc_queue();
+    SL_RPC_HAND_OVER(&call->accept_tag);
+    grpc_call_error error =
+        bound ? grpc_server_request_registered_call(
+                    server->server, bound->registered, &call->call, &call->deadline, &call->metadata,
+                    bound->method->kind == SL_RPC_BIDI ? NULL : &call->payload, queue, queue, &call->accept_tag)
+              : grpc_server_request_call(server->server, &call->call, &call->details, &call->metadata, queue, queue,
+                                         &call->accept_tag);
+    if (error != GRPC_CALL_OK) {
+        sl_log_error("rpc", "%s: cannot accept calls: %s", server->address, grpc_call_error_to_string(error));
+        sl_rpc_call_unref(call);
+    }
+}
+
+// ---- starting ------------------------------------------------------------------------------------------------------
+
+static grpc_server *make_grpc_server(int max_message_bytes, int64_t request_bytes) {
+    // Of messages that have not arrived whole. At least one connection's windows, or nothing would ever arrive.
+    grpc_resource_quota *quota = grpc_resource_quota_create("requests");
+    grpc_resource_quota_resize(quota, (size_t)(request_bytes > MIN_QUOTA_BYTES ? request_bytes : MIN_QUOTA_BYTES));
+    grpc_arg args[] = {
+        {.type = GRPC_ARG_POINTER,
+         .key = GRPC_ARG_RESOURCE_QUOTA,
+         .value.pointer = {.p = quota, .vtable = grpc_resource_quota_arg_vtable()}},
+        sl_rpc_setting(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, max_message_bytes),
+        sl_rpc_setting(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
+        sl_rpc_setting(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, HANDSHAKE_MS),
+        sl_rpc_setting(GRPC_ARG_ALLOW_REUSEPORT, 0), // or two servers would share a port in silence
+        sl_rpc_setting(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_TIME_MS),
+        sl_rpc_setting(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS),
+        // Only connections with calls: a foreign client that is idle may not even poll, and would be cut off.
+        sl_rpc_setting(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0),
+        sl_rpc_setting(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
+        sl_rpc_setting(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000),
+        sl_rpc_setting(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0), // our own clients do ping while idle
+    };
+    const grpc_channel_args all = {.num_args = sizeof args / sizeof *args, .args = args};
+    grpc_server *server = grpc_server_create(&all, NULL);
+    grpc_resource_quota_unref(quota);
+    return server;
+}
+
+static enum sl_status find_handler(const struct sl_rpc_implementation *service, struct sl_rpc_bound *bound,
+                                   struct sl_error *err) {
+    size_t n_found = 0;
+    for (size_t i = 0; i < service->n_handlers; i++) {
+        if (service->handlers[i].method == bound->method) {
+            bound->handler = service->handlers[i].fn;
+            bound->roles = service->handlers[i].roles;
+            n_found++;
+        }
+    }
+    const char *path = bound->method->path;
+    if (n_found == 1 && bound->roles == 0) {
+        return sl_fail(err, SL_ERR_INTERNAL, "%s has a handler that nobody may call", path);
+    }
+    return n_found == 1 ? SL_OK : sl_fail(err, SL_ERR_INTERNAL, "%s has %zu handlers, not one", path, n_found);
+}
+
+static enum sl_status bind_service(struct sl_rpc_server *server, const struct sl_rpc_implementation *implementation,
+                                   struct sl_rpc_quota *quota, struct sl_error *err) {
+    const struct sl_rpc_service *service = implementation->service;
+    if (implementation->n_handlers > service->n_methods) {
+        return sl_fail(err, SL_ERR_INTERNAL, "%s has handlers of methods that are not its own", service->name);
+    }
+    for (size_t i = 0; i < service->n_methods; i++) {
+        const struct sl_rpc_method *method = service->methods[i];
+        struct sl_rpc_bound bound = {.method = method, .context = implementation->context, .quota = quota};
+        const enum sl_status status = find_handler(implementation, &bound, err);
+        if (status != SL_OK) {
+            return status;
+        }
+        bound.registered = grpc_server_register_method(
+            server->server, method->path, NULL,
+            method->kind == SL_RPC_BIDI ? GRPC_SRM_PAYLOAD_NONE : GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 0);
+        if (!bound.registered) {
+            return sl_fail(err, SL_ERR_INVALID, "method %s is there twice", method->path);
+        }
+        server->bound[server->n_bound++] = bound;
+    }
+    return SL_OK;
+}
+
+static enum sl_status bind_services(struct sl_rpc_server *server, const struct sl_rpc_server_config *config,
+                                    struct sl_error *err) {
+    size_t n_methods = 0;
+    for (size_t i = 0; i < config->n_services; i++) {
+        n_methods += config->services[i].service->n_methods;
+    }
+    server->n_services = config->n_services;
+    server->services = calloc(config->n_services, sizeof *server->services);
+    server->quotas = calloc(config->n_services + 1, sizeof *server->quotas);
+    server->bound = calloc(n_methods, sizeof *server->bound);
+    if (!server->services || !server->quotas || !server->bound) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %zu methods", n_methods);
+    }
+    struct sl_rpc_quota *shared = &server->quotas[config->n_services];
+    shared->limit = config->max_calls ? config->max_calls : DEFAULT_MAX_CALLS;
+    enum sl_status status = SL_OK;
+    for (size_t i = 0; i < config->n_services && status == SL_OK; i++) {
+        struct sl_rpc_quota *own = &server->quotas[i];
+        server->services[i] = config->services[i];
+        own->limit = config->services[i].max_calls;
+        status = bind_service(server, &server->services[i], own->limit ? own : shared, err);
+    }
+    return status;
+}
+
+static enum sl_status listen_on(struct sl_rpc_server *server, const struct sl_rpc_server_config *config,
+                                struct sl_error *err) {
+    struct sl_rpc_address address;
+    enum sl_status status = sl_rpc_address_parse(config->listen, &address, err);
+    if (status == SL_OK) {
+        status = sl_rpc_address_may_listen(&address, config->credentials, config->insecure, err);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    sl_rpc_address_format(&address, server->address, sizeof server->address);
+    grpc_server_credentials *credentials = sl_rpc_server_credentials(config->credentials);
+    const int port = grpc_server_add_http2_port(server->server, server->address, credentials);
+    grpc_server_credentials_release(credentials);
+    if (port == 0) {
+        return sl_rpc_address_diagnose(&address, err);
+    }
+    status = sl_rpc_accept_guard(port, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    address.port = server->port = port;
+    sl_rpc_address_format(&address, server->address, sizeof server->address);
+    return SL_OK;
+}
+
+// Shut a server's gRPC down. Returns when gRPC is done with it: no call and no connection is left.
+static void close_grpc_server(struct sl_rpc_server *server, int64_t grace_ms) {
+    grpc_completion_queue *queue =
+        grpc_completion_queue_create_for_pluck(NULL); // its own: nobody else may take the tag
+    grpc_server_shutdown_and_notify(server->server, queue, NULL);
+    int64_t deadline_ns = sl_deadline_in_ms(grace_ms > 0 ? grace_ms : 0);
+    if (sl_rpc_calls_wait(&server->calls, deadline_ns) == SL_OK) {
+        int64_t leave_ns = sl_deadline_in_ms(LEAVE_MS); // an idle client may not poll, and would use up the grace
+        deadline_ns = leave_ns < deadline_ns ? leave_ns : deadline_ns;
+    }
+    const gpr_timespec deadline = sl_rpc_deadline_to_timespec(deadline_ns);
+    if (grpc_completion_queue_pluck(queue, NULL, deadline, NULL).type == GRPC_QUEUE_TIMEOUT) {
+        grpc_server_cancel_all_calls(server->server);
+        grpc_completion_queue_pluck(queue, NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+    }
+    grpc_completion_queue_shutdown(queue);
+    grpc_completion_queue_destroy(queue);
+}
+
+static void destroy(struct sl_rpc_server *server) {
+    grpc_server_destroy(server->server);
+    sl_rpc_accept_release(server->port);
+    sl_rpc_pool_destroy(&server->pool);
+    sl_rpc_calls_cleanup(&server->calls);
+    free(server->bound);
+    free(server->quotas);
+    free(server->services);
+    free(server);
+}
+
+enum sl_status sl_rpc_server_start(const struct sl_rpc_server_config *config, struct sl_rpc_server **server_out,
+                                   struct sl_error *err) {
+    if (config->max_calls < 0 || config->max_message_bytes < 0 || config->send_ms < 0 || config->request_bytes < 0) {
+        return sl_fail(err, SL_ERR_INVALID, "a server's limits are not negative");
+    }
+    struct sl_rpc_server *server = calloc(1, sizeof *server);
+    if (!server) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a server");
+    }
+    sl_rpc_calls_init(&server->calls);
+    server->credentials = config->credentials;
+    server->send_ms = config->send_ms ? config->send_ms : DEFAULT_SEND_MS;
+    const int64_t request_bytes = config->request_bytes ? config->request_bytes : DEFAULT_REQUEST_BYTES;
+    atomic_init(&server->budget.left, request_bytes);
+    server->server = make_grpc_server(config->max_message_bytes ? config->max_message_bytes : DEFAULT_MAX_MESSAGE_BYTES,
+                                      request_bytes);
+    grpc_server_register_completion_queue(server->server, sl_rpc_queue(), NULL);
+    enum sl_status status = bind_services(server, config, err);
+    if (status == SL_OK) {
+        status = sl_rpc_pool_create(&server->pool, err);
+    }
+    if (status == SL_OK) {
+        status = listen_on(server, config, err);
+    }
+    if (status != SL_OK) {
+        close_grpc_server(server, 0);
+        destroy(server);
+        return status;
+    }
+    grpc_server_start(server->server);
+    for (size_t i = 0; i < server->n_bound; i++) {
+        for (int k = 0; k < POSTED_CALLS; k++) {
+            post(server, &server->bound[i]);
+        }
+    }
+    for (int k = 0; k < POSTED_CALLS; k++) {
+        post(server, NULL);
+    }
+    sl_log_info("rpc", "listening on %s", server->address);
+    *server_out = server;
+    return SL_OK;
+}
+
+const char *sl_rpc_server_address(const struct sl_rpc_server *server) {
+    return server->address;
+}
+
+// ---- stopping ------------------------------------------------------------------------------------------------------
+
+static int count_running(const struct sl_rpc_server *server) {
+    int n_running = 0;
+    for (size_t i = 0; i <= server->n_services; i++) {
+        n_running += atomic_load(&server->quotas[i].n_running);
+    }
+    return n_running;
+}
+
+void sl_rpc_server_stop(struct sl_rpc_server **server, int64_t grace_ms) {
+    struct sl_rpc_server *s = *server;
+    if (!s) {
+        return;
+    }
+    for (size_t i = 0; i < s->n_services; i++) {
+        if (s->services[i].stopping_fn) {
+            s->services[i].stopping_fn(s->services[i].context);
+        }
+    }
+    close_grpc_server(s, grace_ms);
+    // A handler that ignores its cancellation is a bug; it is named until it returns.
+    while (sl_rpc_calls_wait(&s->calls, sl_deadline_in_ms(STOP_REPORT_MS)) != SL_OK) {
+        sl_log_warn("rpc", "%s: stopping waits for %d handlers that do not watch their cancellation", s->address,
+                    count_running(s));
+    }
+    destroy(s);
+    *server = NULL;
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see rpc_standard.h.
+#include "net/rpc/rpc_standard.h"
+
+enum { MAX_CALLS = 64 }; // of each of them
+
+enum sl_status sl_rpc_standard_init(struct sl_rpc_standard *standard, struct sl_rpc_implementation *services_inout,
+                                    size_t n_services, struct sl_error *err) {
+    *standard = (struct sl_rpc_standard){0};
+    struct sl_rpc_implementation *added = &services_inout[n_services];
+    enum sl_status status = sl_rpc_health_create(services_inout, n_services, &standard->health, err);
+    if (status == SL_OK) {
+        added[0] = sl_rpc_health_service(standard->health);
+        status = sl_rpc_reflection_create(services_inout, n_services + 1, &standard->reflection, err);
+    }
+    if (status != SL_OK) {
+        sl_rpc_standard_cleanup(standard);
+        return status;
+    }
+    sl_rpc_reflection_services(standard->reflection, &added[1]);
+    for (int i = 0; i < SL_RPC_N_STANDARD; i++) {
+        added[i].max_calls = MAX_CALLS;
+    }
+    return SL_OK;
+}
+
+void sl_rpc_standard_cleanup(struct sl_rpc_standard *standard) {
+    sl_rpc_reflection_destroy(&standard->reflection);
+    sl_rpc_health_destroy(&standard->health);
+}

@@ -1,7 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-// Purpose: a group of GPUs of one process that gathers by ncclAllGather.
-#pragma once
-
-#include "tensor/group.h"
-
-extern const struct sl_group_ops sl_group_nccl;

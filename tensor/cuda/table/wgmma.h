@@ -1,7 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-// Purpose: products by wgmma (dense/wgmma.cu) in the shape of a library (driver.h), so that they are tried as one before they serve.
-#pragma once
-
-#include "tensor/cuda/table/driver.h"
-
-extern const struct gpu_library sl_gpu_wgmma; // on a device that has it
