@@ -11,6 +11,23 @@ To add a folder: a row here and in docs/DESIGN.md's table, and a CMakeLists.txt 
 more, change both tables in the same commit, and say why.
 """
 
+# Groups of folders, and how high each stands. A folder includes its own group and lower ones only: the engine reads and writes
+# in one process and knows no network.
+GROUPS = {
+    "base": 0,
+    "proto": 0,
+    "engine": 1,
+    "net": 2,
+    "prefill": 3,
+    "decode": 3,
+    "kvstore": 3,
+    "coordinator": 3,
+    "client": 3,
+    "gateway": 4,
+    "lab": 4,
+    "client/sluice": 5,  # main() of the tool, which has commands of the laboratory
+}
+
 ROWS = {
     "base": "",
     "base/options": "base",
@@ -46,7 +63,8 @@ ROWS = {
     "engine/tensor/cuda/group": "base engine/tensor engine/tensor/cuda engine/tensor/cuda/table",
     "engine/tensor/cuda/emulated": "base engine/tensor/cuda/emu engine/tensor/cuda/table",
     "engine/tensor/cuda/plugin": "base engine/tensor engine/tensor/cuda engine/tensor/cuda/dense engine/tensor/cuda/group engine/tensor/cuda/table",
-    "engine/model": "base engine/kvcache engine/tensor engine/model/gguf engine/model/generation",
+    "engine/sampling": "base engine/tensor",
+    "engine/model": "base engine/sampling engine/kvcache engine/tensor engine/model/gguf engine/model/generation",
     "engine/runtime": "base base/options engine/kvcache engine/tensor engine/tensor/cpu engine/tensor/ranks engine/tensor/cuda/emulated engine/tensor/cuda/table engine/model engine/text/tokenizer",
     "engine/compress/recipe": "base engine/kvcache",
     "engine/compress/plan": "base engine/kvcache engine/tensor engine/compress/recipe",
@@ -58,8 +76,8 @@ ROWS = {
     "net/offload/remote": "base proto/* net/fabric engine/compress/plan engine/offload/annex",
     "net/offload/prefill": "base proto/* engine/kvcache net/fabric engine/tensor engine/runtime net/node engine/compress/plan engine/offload/annex net/offload/remote",
     # What a job means, the same for those who run it and for the coordinator, which has no data plane.
-    "engine/job": "base proto/* engine/kvcache engine/text/* engine/model engine/compress/* engine/offload/retriever",
-    "engine/runner": "base engine/kvcache engine/text/tokenizer engine/model engine/runtime engine/compress/* engine/offload/retriever engine/job",
+    "engine/job": "base engine/sampling proto/* engine/kvcache engine/text/* engine/model engine/compress/* engine/offload/retriever",
+    "engine/runner": "base engine/sampling engine/kvcache engine/text/tokenizer engine/model engine/runtime engine/compress/* engine/offload/retriever engine/job",
     "prefill": "base proto/* engine/kvcache net/rpc engine/compress/* net/node net/offload/prefill engine/job engine/runner",
     "decode": "base net/trace proto/* engine/kvcache engine/runtime engine/compress/* net/node net/offload/remote engine/job engine/runner",
     "kvstore/memory": "base engine/kvcache net/node engine/offload/annex",
@@ -68,7 +86,7 @@ ROWS = {
     "kvstore/capsules": "base kvstore/memory kvstore/disk",
     "kvstore": "base proto/* engine/kvcache net/fabric net/node kvstore/*",
     "coordinator/workers": "base net/trust proto/* engine/kvcache net/rpc engine/compress/recipe engine/compress/plan engine/offload/annex/lanes.h",
-    "coordinator/jobs": "base net/trust proto/* engine/kvcache engine/text/* engine/model engine/compress/recipe coordinator/workers engine/job",
+    "coordinator/jobs": "base engine/sampling net/trust proto/* engine/kvcache engine/text/* engine/model engine/compress/recipe coordinator/workers engine/job",
     "coordinator/state": "base proto/* coordinator/jobs engine/job",
     "coordinator/election": "base net/trust proto/* net/rpc",
     "coordinator": "base base/options net/trust net/admin proto/* engine/kvcache net/trace net/trace/otlp net/rpc engine/text/tokenizer engine/model coordinator/* engine/job",

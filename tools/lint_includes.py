@@ -188,6 +188,23 @@ def check_rows(texts, folders, rules, complain):
                 complain(key, f"its row names {word}, and nothing there is included")
 
 
+def group_of(folder, rules):
+    """(name, level) of a folder's group: the longest name in GROUPS that begins it. The level of no group is None."""
+    names = [name for name in rules.GROUPS if folder == name or folder.startswith(name + "/")]
+    name = max(names, key=len, default=None)
+    return name, rules.GROUPS.get(name)
+
+
+def check_groups(rules, complain):
+    """A row names folders of its own group and of lower ones, whatever else it allows."""
+    for key, row in rules.ROWS.items():
+        group, level = group_of(key, rules)
+        for word in row.split():
+            other, other_level = group_of(word.rstrip("*").rstrip("/"), rules)
+            if group and other and other != group and other_level >= level:
+                complain(key, f"its row names {word}: group {group} is not above group {other}")
+
+
 def include_edges(texts, folders):
     """{folder: {folder: (file, header)}}: who includes whom, with one example each."""
     edges = collections.defaultdict(dict)
@@ -305,6 +322,7 @@ def lint(root, rules):
         check_file(path, text, rules, complain)
     folders = folders_of(texts)
     check_rows(texts, folders, rules, complain)
+    check_groups(rules, complain)
     check_sizes(texts, folders, rules, complain)
     check_circles(texts, folders, rules, complain)
     check_targets(texts, folders, rules, complain)
@@ -321,6 +339,7 @@ def print_actual(root):
 # --- the self-test ---
 
 SELF_TEST_RULES = {
+    "GROUPS": {"base": 0, "tensor": 1, "fabric": 2, "rpc": 2, "decode": 3},
     "ROWS": {
         "base": "",
         "proto": "",
@@ -438,6 +457,8 @@ def violations():
          {"ROWS": {**rows, "tensor": "tensor/cpu"}}),
         ({}, "compress", "its row names fabric, and nothing there is included",
          {"ROWS": {**rows, "compress": rows["compress"] + " fabric"}}),
+        ({"tensor/ops.c": including("fabric/fabric.h"), "tensor/CMakeLists.txt": library("ops.c", "sl_fabric")},
+         "tensor", "group tensor is not above group fabric", {"ROWS": {**rows, "tensor": "fabric"}}),
         ({}, "base fabric", "no circle any more", {"OPEN_CIRCLES": ["fabric base"]}),
         # files
         file("base/a.c", "int x;\n", None, "the first line must be"),

@@ -35,7 +35,7 @@
 #include "coordinator/workers/admit.h"
 #include "engine/job/error_statistics.h"
 #include "engine/job/slot_statistics.h"
-#include "engine/model/sampler.h"
+#include "engine/sampling/sampler.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 #include "net/trust/identity.h"
 

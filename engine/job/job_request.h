@@ -4,7 +4,7 @@
 
 #include "base/salted_hash.h"
 #include "engine/model/model.h"
-#include "engine/model/sampler.h"
+#include "engine/sampling/sampler.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 
 // SL_ERR_INVALID names the field, and the id that the model's vocabulary does not have. ids may be NULL.

@@ -22,7 +22,7 @@
 #pragma once
 
 #include "engine/model/model.h"
-#include "engine/model/sampler.h"
+#include "engine/sampling/sampler.h"
 
 // Scratch for up to max_rows tokens a pass. `model` and `stream` must outlive it. The model's ops are used.
 struct sl_engine;

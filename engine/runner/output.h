@@ -13,7 +13,7 @@
 #include <stdbool.h>
 
 #include "engine/model/model.h"
-#include "engine/model/sampler.h"
+#include "engine/sampling/sampler.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
 #define SL_MAX_STOPS      16

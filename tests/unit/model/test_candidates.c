@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "base/hash.h"
-#include "engine/model/sampler.h"
+#include "engine/sampling/sampler.h"
 #include "engine/tensor/cpu/tiers.h"
 
 enum { N = 3000, MAX_HISTORY = 400 };

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/model/sampler.h"
+#include "engine/sampling/sampler.h"
 
 static const struct sl_sampling greedy = {.top_p = 1, .repetition_penalty = 1};
 static const struct sl_sampling plain = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 7};

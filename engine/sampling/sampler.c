@@ -26,7 +26,7 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "engine/model/sampler.h"
+#include "engine/sampling/sampler.h"
 
 struct candidate {
     double logit, weight;
