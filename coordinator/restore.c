@@ -67,7 +67,7 @@ static enum sl_status check_goes_on(struct sl_coordinator *coordinator, const Sl
     return status;
 }
 
-static enum sl_status make_job(struct sl_coordinator *coordinator, const struct sl_past *past,
+static enum sl_status make_job(struct sl_coordinator *coordinator, const struct sl_past_jobs *past,
                                struct sl_restored_job *restored, struct sl_error *err) {
     const Sluice__V1__AcceptedJob *accepted = past->accepted;
     if (accepted->request->max_new_tokens < 1 ||
@@ -102,7 +102,8 @@ static enum sl_status make_job(struct sl_coordinator *coordinator, const struct 
 }
 
 // For sl_state_load().
-static enum sl_status restore(void *arg, const struct sl_past *past, struct sl_job **job_out, struct sl_error *err) {
+static enum sl_status restore(void *arg, const struct sl_past_jobs *past, struct sl_job **job_out,
+                              struct sl_error *err) {
     struct sl_coordinator *coordinator = arg;
     struct sl_restored_job *restored = calloc(1, sizeof *restored);
     if (restored == NULL) {

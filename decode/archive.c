@@ -11,9 +11,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "decode/internal.h"
+#include "engine/runtime/transfer.h"
 #include "net/node/send.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "engine/runtime/transfer.h"
 
 #define SHIP_MS 10000
 

@@ -96,14 +96,8 @@ static enum sl_status reserve(struct sl_session *session, int n) {
     return status;
 }
 
-/*
- * What the session has taken from the arena is no longer a promise: count it once. After a step, not before it: pages
- * that the step took and eviction has given back are promised all along, so nobody else is granted them in between.
- */
-static void settle_promise(struct sl_decode *decode, struct sl_answer *answer, const struct sl_session *session) {
-    size_t taken = session->taken_bytes;
-    size_t promised = answer->session_bytes > taken ? answer->session_bytes - taken : 0;
-    sl_ledger_settle(decode->node.ledger, &answer->promised_bytes, promised);
+static void reconcile(struct sl_decode *decode, struct sl_answer *answer, const struct sl_session *session) {
+    sl_ledger_reconcile(decode->node.ledger, &answer->promised_bytes, answer->session_bytes, session->taken_bytes);
 }
 
 // Feeds every answer: at least one row, and what is left to those that have more. Returns how many answers step.
@@ -154,7 +148,7 @@ static void end_chunk(struct stepper *stepper, enum sl_status status, struct sl_
     memmove(stepper->reading, stepper->reading + 1, sizeof *stepper->reading * (size_t)--stepper->n_reading);
     stepper->pass_open = false;
     status = sl_node_check_device(&stepper->decode->node, status, err);
-    settle_promise(stepper->decode, answer, sl_reader_session(answer->reader));
+    reconcile(stepper->decode, answer, sl_reader_session(answer->reader));
     if (status != SL_OK) {
         end_answer(stepper->decode, answer, status, err->text);
     } else if (!sl_reader_is_done(answer->reader)) {
@@ -216,7 +210,7 @@ static void write_tokens(struct stepper *stepper) {
     int64_t n_written = 0;
     for (int i = 0; i < stepper->n_active;) {
         struct sl_answer *answer = stepper->active[i];
-        settle_promise(stepper->decode, answer, answer->writer.session);
+        reconcile(stepper->decode, answer, answer->writer.session);
         if (answer->writer.status != SL_OK) {
             struct sl_error *err = &answer->writer.err;
             drop(stepper, i, sl_node_check_device(&stepper->decode->node, answer->writer.status, err), err->text);

@@ -7,17 +7,17 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "decode/internal.h"
 #include "engine/compress/evict/compressor.h"
 #include "engine/compress/plan/plan.h"
-#include "decode/internal.h"
 #include "engine/job/error_statistics.h"
 #include "engine/job/job_recipe.h"
 #include "engine/job/job_request.h"
 #include "engine/job/retrieval_statistics.h"
 #include "engine/job/slot_statistics.h"
 #include "net/node/adopt.h"
-#include "proto/sluice/v1/worker.pb-c.h"
 #include "net/trace/trace.h"
+#include "proto/sluice/v1/worker.pb-c.h"
 
 #define ALIVE_MS  300  // between two signs of life; callers take seconds of silence for death
 #define NOTICE_MS 1000 // at least, between two notices of a job
@@ -212,13 +212,12 @@ static enum sl_status begin_remote(struct sl_decode *decode, struct sl_answer *a
 }
 
 // Hot caches are in the arena from here on, and were counted in the promise.
-static void settle_hot_caches(struct sl_decode *decode, struct sl_answer *answer) {
+static void reconcile_hot_caches(struct sl_decode *decode, struct sl_answer *answer) {
     struct sl_retriever_stats stats;
     sl_retriever_get_stats(answer->writer.retrieval.retriever, &stats);
     size_t taken = stats.hot_cache_bytes < answer->session_bytes ? stats.hot_cache_bytes : answer->session_bytes;
     answer->session_bytes -= taken;
-    size_t promised = answer->promised_bytes > taken ? answer->promised_bytes - taken : 0;
-    sl_ledger_settle(decode->node.ledger, &answer->promised_bytes, promised);
+    sl_ledger_reconcile(decode->node.ledger, &answer->promised_bytes, answer->promised_bytes, taken);
 }
 
 // What the recipe does while the answer is written; of offloaded layers the slots that are always attended to come here.
@@ -241,7 +240,7 @@ static enum sl_status begin_writing(struct sl_decode *decode, const Sluice__V1__
     }
     status = status == SL_OK ? begin_remote(decode, answer, &writing, call, err) : status;
     if (status == SL_OK) {
-        settle_hot_caches(decode, answer);
+        reconcile_hot_caches(decode, answer);
     }
     return status;
 }

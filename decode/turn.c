@@ -11,8 +11,8 @@
 #include "decode/internal.h"
 #include "engine/job/job_recipe.h"
 #include "engine/job/job_request.h"
-#include "proto/sluice/v1/worker.pb-c.h"
 #include "engine/runner/turn.h"
+#include "proto/sluice/v1/worker.pb-c.h"
 
 #define KEEP_MS 3600000 // at most, a session between two turns
 #define LENT_MS 2000    // that a turn waits for its session, which is being copied

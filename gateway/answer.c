@@ -20,8 +20,8 @@ enum {
     LATE_MS = 10000,          // the job has a deadline; this is for whoever should tell of it and does not
 };
 
-struct sl_answer {
-    struct sl_answer_config config;
+struct sl_http_answer {
+    struct sl_http_answer_config config;
     struct sl_intake intake;           // the thread's, as are those below
     struct sl_openai_request *request; // NULL: not read yet
     struct sl_openai_answer words;
@@ -43,7 +43,7 @@ struct sl_answer {
 // ---- the buffer -------------------------------------------------------------------------------------------------------
 
 // Under the mutex.
-static void resume(struct sl_answer *answer) {
+static void resume(struct sl_http_answer *answer) {
     if (answer->suspended && answer->fd >= 0) {
         answer->suspended = false;
         MHD_resume_connection(answer->connection);
@@ -51,7 +51,7 @@ static void resume(struct sl_answer *answer) {
 }
 
 // Under the mutex: room for n bytes more. Not while there is too much, and not for ever: false, nobody reads.
-static bool wait_for_room(struct sl_answer *answer, size_t n) {
+static bool wait_for_room(struct sl_http_answer *answer, size_t n) {
     int64_t deadline_ns = sl_deadline_in_ms(answer->config.reader_ms);
     while (answer->fd >= 0 && !answer->stopped && answer->n_text > answer->n_taken &&
            answer->n_text - answer->n_taken + n > BUFFER_BYTES) {
@@ -64,7 +64,7 @@ static bool wait_for_room(struct sl_answer *answer, size_t n) {
     return answer->fd >= 0;
 }
 
-static bool grow(struct sl_answer *answer, size_t n) {
+static bool grow(struct sl_http_answer *answer, size_t n) {
     if (answer->n_taken > 0) {
         memmove(answer->text, answer->text + answer->n_taken, answer->n_text - answer->n_taken);
         answer->n_text -= answer->n_taken;
@@ -84,7 +84,7 @@ static bool grow(struct sl_answer *answer, size_t n) {
 }
 
 // Something to send; frees `text`, NULL being no memory for it. From the first on, it is a stream.
-static void append(struct sl_answer *answer, char *text) {
+static void append(struct sl_http_answer *answer, char *text) {
     size_t n = text ? strlen(text) : 0;
     pthread_mutex_lock(&answer->mutex);
     if (!text || !wait_for_room(answer, n) || !grow(answer, n)) {
@@ -101,7 +101,7 @@ static void append(struct sl_answer *answer, char *text) {
 }
 
 // The role, in front of whatever comes first.
-static void begin_stream(struct sl_answer *answer) {
+static void begin_stream(struct sl_http_answer *answer) {
     if (!answer->is_stream) {
         answer->is_stream = true; // read by others only once it is decided
         append(answer, sl_openai_begin(&answer->words));
@@ -110,7 +110,7 @@ static void begin_stream(struct sl_answer *answer) {
 
 // ---- the thread -------------------------------------------------------------------------------------------------------
 
-static void refuse(struct sl_answer *answer, const struct sl_refusal *refusal) {
+static void refuse(struct sl_http_answer *answer, const struct sl_refusal *refusal) {
     char *json = sl_refusal_json(refusal), *event = NULL;
     if (answer->is_stream) { // too late for a status
         if (json && asprintf(&event, "data: %s\n\n", json) < 0) {
@@ -126,13 +126,13 @@ static void refuse(struct sl_answer *answer, const struct sl_refusal *refusal) {
     free(json);
 }
 
-static void refuse_status(struct sl_answer *answer, enum sl_status status, const char *text) {
+static void refuse_status(struct sl_http_answer *answer, enum sl_status status, const char *text) {
     struct sl_refusal refusal;
     sl_refuse_status(&refusal, status, text);
     refuse(answer, &refusal);
 }
 
-static void finish(struct sl_answer *answer, const Sluice__V1__Finished *finished) {
+static void finish(struct sl_http_answer *answer, const Sluice__V1__Finished *finished) {
     if (finished->statistics && finished->statistics->n_prompt_tokens > 0) {
         sl_intake_settle(&answer->intake, finished->statistics->n_prompt_tokens);
     }
@@ -147,7 +147,7 @@ static void finish(struct sl_answer *answer, const Sluice__V1__Finished *finishe
 }
 
 static void on_event(void *arg, const Sluice__V1__Event *event) {
-    struct sl_answer *answer = arg;
+    struct sl_http_answer *answer = arg;
     answer->words.job_id = answer->job_id;
     if (event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED) {
         finish(answer, event->finished);
@@ -167,7 +167,7 @@ static bool is_gone(int fd) {
 }
 
 static bool stopped(void *arg) {
-    struct sl_answer *answer = arg;
+    struct sl_http_answer *answer = arg;
     pthread_mutex_lock(&answer->mutex);
     bool over = answer->stopped || answer->fd < 0 || is_gone(answer->fd);
     pthread_mutex_unlock(&answer->mutex);
@@ -179,7 +179,7 @@ static bool stopped(void *arg) {
     return over;
 }
 
-static void unref(struct sl_answer *answer) {
+static void unref(struct sl_http_answer *answer) {
     pthread_mutex_lock(&answer->mutex);
     bool last = --answer->n_refs == 0;
     pthread_mutex_unlock(&answer->mutex);
@@ -194,7 +194,7 @@ static void unref(struct sl_answer *answer) {
     }
 }
 
-static enum sl_status read_request(struct sl_answer *answer, struct sl_error *err) {
+static enum sl_status read_request(struct sl_http_answer *answer, struct sl_error *err) {
     struct sl_refusal refusal;
     enum sl_status status = sl_intake_read(&answer->intake, stopped, answer, &answer->request, &refusal);
     pthread_mutex_lock(&answer->mutex);
@@ -208,7 +208,7 @@ static enum sl_status read_request(struct sl_answer *answer, struct sl_error *er
     return SL_OK;
 }
 
-static enum sl_status generate(struct sl_answer *answer, struct sl_error *err) {
+static enum sl_status generate(struct sl_http_answer *answer, struct sl_error *err) {
     Sluice__V1__GenerateRequest *message = &answer->request->message;
     if (message->deadline_ms == 0) {
         message->deadline_ms = answer->config.deadline_ms;
@@ -230,7 +230,7 @@ static enum sl_status generate(struct sl_answer *answer, struct sl_error *err) {
 }
 
 static void *answer_thread(void *arg) {
-    struct sl_answer *answer = arg;
+    struct sl_http_answer *answer = arg;
     struct sl_error err = {0};
     struct sl_span span;
     sl_trace_set(&answer->config.trace);
@@ -255,9 +255,10 @@ static void *answer_thread(void *arg) {
 
 // ---- what the HTTP daemon calls -----------------------------------------------------------------------------------------
 
-enum sl_status sl_answer_begin(const struct sl_answer_config *config, struct sl_intake *intake,
-                               struct MHD_Connection *connection, struct sl_answer **answer_out, struct sl_error *err) {
-    struct sl_answer *answer = calloc(1, sizeof *answer);
+enum sl_status sl_http_answer_begin(const struct sl_http_answer_config *config, struct sl_intake *intake,
+                                    struct MHD_Connection *connection, struct sl_http_answer **answer_out,
+                                    struct sl_error *err) {
+    struct sl_http_answer *answer = calloc(1, sizeof *answer);
     if (!answer) {
         sl_intake_drop(intake);
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an answer");
@@ -289,9 +290,9 @@ enum sl_status sl_answer_begin(const struct sl_answer_config *config, struct sl_
     return SL_OK;
 }
 
-struct sl_answer_head sl_answer_head(struct sl_answer *answer) {
+struct sl_http_answer_head sl_http_answer_head(struct sl_http_answer *answer) {
     pthread_mutex_lock(&answer->mutex);
-    struct sl_answer_head head = {
+    struct sl_http_answer_head head = {
         .http_status = answer->refusal.http_status ? answer->refusal.http_status : 200,
         .retry_after_s = answer->refusal.retry_after_s,
         .limits = answer->told,
@@ -303,7 +304,7 @@ struct sl_answer_head sl_answer_head(struct sl_answer *answer) {
     return head;
 }
 
-ssize_t sl_answer_take(struct sl_answer *answer, char *buf, size_t n_bytes) {
+ssize_t sl_http_answer_take(struct sl_http_answer *answer, char *buf, size_t n_bytes) {
     pthread_mutex_lock(&answer->mutex);
     size_t n = answer->n_text - answer->n_taken;
     ssize_t taken = (ssize_t)(n < n_bytes ? n : n_bytes);
@@ -321,8 +322,8 @@ ssize_t sl_answer_take(struct sl_answer *answer, char *buf, size_t n_bytes) {
     return taken;
 }
 
-void sl_answer_leave(struct sl_answer **answer) {
-    struct sl_answer *left = *answer;
+void sl_http_answer_leave(struct sl_http_answer **answer) {
+    struct sl_http_answer *left = *answer;
     *answer = NULL;
     pthread_mutex_lock(&left->mutex);
     left->fd = -1;
@@ -331,7 +332,7 @@ void sl_answer_leave(struct sl_answer **answer) {
     unref(left);
 }
 
-void sl_answer_stop(struct sl_answer *answer) {
+void sl_http_answer_stop(struct sl_http_answer *answer) {
     pthread_mutex_lock(&answer->mutex);
     answer->stopped = true;
     pthread_cond_signal(&answer->taken);

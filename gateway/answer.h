@@ -16,12 +16,12 @@
 #include <sys/types.h>
 
 #include "base/trace.h"
-#include "gateway/intake.h"
 #include "client/libsluice/sluice.h"
+#include "gateway/intake.h"
 
-struct sl_answer;
+struct sl_http_answer;
 
-struct sl_answer_config {
+struct sl_http_answer_config {
     struct sl_client *client;
     const char *route;     // "POST /v1/completions": a literal
     struct sl_trace trace; // what the request is a part of
@@ -37,11 +37,12 @@ struct sl_answer_config {
  * Begin. Takes over what the request has brought, whether or not this succeeds. The connection is suspended: its handler is called again
  * when the head is decided. SL_ERR_EXHAUSTED: nothing has begun, on_end is not called.
  */
-enum sl_status sl_answer_begin(const struct sl_answer_config *config, struct sl_intake *intake,
-                               struct MHD_Connection *connection, struct sl_answer **answer_out, struct sl_error *err);
+enum sl_status sl_http_answer_begin(const struct sl_http_answer_config *config, struct sl_intake *intake,
+                                    struct MHD_Connection *connection, struct sl_http_answer **answer_out,
+                                    struct sl_error *err);
 
 // The handler was called again: what to send. Its body is a stream, one text, or a refusal's.
-struct sl_answer_head {
+struct sl_http_answer_head {
     int http_status;
     int64_t retry_after_s;
     struct sl_limits_told limits;
@@ -49,13 +50,13 @@ struct sl_answer_head {
     const char *text; // of one text, not terminated; the answer's. NULL: there was no memory for it
     size_t n_text;
 };
-struct sl_answer_head sl_answer_head(struct sl_answer *answer);
+struct sl_http_answer_head sl_http_answer_head(struct sl_http_answer *answer);
 
 // Of a stream: bytes, MHD_CONTENT_READER_END_OF_STREAM, or 0 with the connection suspended.
-ssize_t sl_answer_take(struct sl_answer *answer, char *buf, size_t n_bytes);
+ssize_t sl_http_answer_take(struct sl_http_answer *answer, char *buf, size_t n_bytes);
 
 // The connection is over: the job is cancelled if it still runs. Nulls *answer.
-void sl_answer_leave(struct sl_answer **answer);
+void sl_http_answer_leave(struct sl_http_answer **answer);
 
 // The gateway ends: so does the answer, with an error.
-void sl_answer_stop(struct sl_answer *answer);
+void sl_http_answer_stop(struct sl_http_answer *answer);

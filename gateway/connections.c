@@ -13,15 +13,15 @@
 enum { LOOK_MS = 250, CROWDED_MS = 1000 };
 
 struct place {
-    struct sl_connections *all;
+    struct sl_http_connections *all;
     struct place *previous, *next;
     int fd; // open as long as this is listed: the daemon closes it after it has told us
     bool waits, has_asked, is_shut;
     int64_t since_ns; // it waits
 };
 
-struct sl_connections {
-    struct sl_connections_config config;
+struct sl_http_connections {
+    struct sl_http_connections_config config;
     pthread_t thread;
     pthread_mutex_t mutex; // guards what follows
     pthread_cond_t changed;
@@ -32,7 +32,7 @@ struct sl_connections {
 
 // ---- what the thread does -----------------------------------------------------------------------------------------------
 
-static bool has_waited_too_long(const struct sl_connections *all, const struct place *place, int64_t now_ns) {
+static bool has_waited_too_long(const struct sl_http_connections *all, const struct place *place, int64_t now_ns) {
     if (!place->waits || place->is_shut) {
         return false;
     }
@@ -44,7 +44,7 @@ static bool has_waited_too_long(const struct sl_connections *all, const struct p
 }
 
 static void *look_always(void *arg) {
-    struct sl_connections *all = arg;
+    struct sl_http_connections *all = arg;
     pthread_mutex_lock(&all->mutex);
     while (!all->stopping) {
         int64_t now_ns = sl_now_ns();
@@ -65,9 +65,9 @@ static void *look_always(void *arg) {
     return NULL;
 }
 
-enum sl_status sl_connections_open(const struct sl_connections_config *config, struct sl_connections **connections_out,
-                                   struct sl_error *err) {
-    struct sl_connections *all = calloc(1, sizeof *all);
+enum sl_status sl_http_connections_open(const struct sl_http_connections_config *config,
+                                        struct sl_http_connections **connections_out, struct sl_error *err) {
+    struct sl_http_connections *all = calloc(1, sizeof *all);
     if (!all) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for connections");
     }
@@ -85,8 +85,8 @@ enum sl_status sl_connections_open(const struct sl_connections_config *config, s
     return SL_OK;
 }
 
-void sl_connections_close(struct sl_connections **connections_ptr) {
-    struct sl_connections *all = *connections_ptr;
+void sl_http_connections_close(struct sl_http_connections **connections_ptr) {
+    struct sl_http_connections *all = *connections_ptr;
     if (!all) {
         return;
     }
@@ -109,7 +109,7 @@ static struct place *place_of(struct MHD_Connection *connection) {
 }
 
 // NULL without memory: the daemon's own timeout has to do.
-static struct place *add(struct sl_connections *all, struct MHD_Connection *connection) {
+static struct place *add(struct sl_http_connections *all, struct MHD_Connection *connection) {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct place *place = info ? calloc(1, sizeof *place) : NULL;
     if (!place) {
@@ -130,7 +130,7 @@ static struct place *add(struct sl_connections *all, struct MHD_Connection *conn
 }
 
 static void take_out(struct place *place) {
-    struct sl_connections *all = place->all;
+    struct sl_http_connections *all = place->all;
     pthread_mutex_lock(&all->mutex);
     *(place->previous ? &place->previous->next : &all->list) = place->next;
     if (place->next) {
@@ -141,8 +141,8 @@ static void take_out(struct place *place) {
     free(place);
 }
 
-void sl_connections_see(void *connections, struct MHD_Connection *connection, void **context,
-                        enum MHD_ConnectionNotificationCode code) {
+void sl_http_connections_see(void *connections, struct MHD_Connection *connection, void **context,
+                             enum MHD_ConnectionNotificationCode code) {
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
         *context = add(connections, connection);
     } else if (*context) {
@@ -151,7 +151,7 @@ void sl_connections_see(void *connections, struct MHD_Connection *connection, vo
     }
 }
 
-void *sl_connections_context(struct MHD_Connection *connection) {
+void *sl_http_connections_context(struct MHD_Connection *connection) {
     struct place *place = place_of(connection);
     return place ? place->all->config.context : NULL;
 }
@@ -176,8 +176,8 @@ void sl_connection_asked(struct MHD_Connection *connection) {
     tell(connection, false);
 }
 
-struct sl_connections_counts sl_connections_counts(struct sl_connections *all) {
-    struct sl_connections_counts counts = {0};
+struct sl_http_connections_counts sl_http_connections_counts(struct sl_http_connections *all) {
+    struct sl_http_connections_counts counts = {0};
     pthread_mutex_lock(&all->mutex);
     counts.open = all->n;
     counts.closed = all->n_closed;

@@ -15,29 +15,30 @@
 
 #include "base/status.h"
 
-struct sl_connections;
+struct sl_http_connections;
 
-struct sl_connections_config {
+struct sl_http_connections_config {
     int64_t max;      // that the daemon takes
     int64_t first_ms; // for the head of the first request
     int64_t idle_ms;  // for what comes then
-    void *context;    // for sl_connections_context()
+    void *context;    // for sl_http_connections_context()
 };
 
-enum sl_status sl_connections_open(const struct sl_connections_config *config, struct sl_connections **connections_out,
-                                   struct sl_error *err);
-void sl_connections_close(struct sl_connections **connections); // when the daemon has ended; accepts NULL, nulls
+enum sl_status sl_http_connections_open(const struct sl_http_connections_config *config,
+                                        struct sl_http_connections **connections_out, struct sl_error *err);
+void sl_http_connections_close(
+    struct sl_http_connections **connections); // when the daemon has ended; accepts NULL, nulls
 
 // MHD_OPTION_NOTIFY_CONNECTION, with the connections as its argument.
-void sl_connections_see(void *connections, struct MHD_Connection *connection, void **context,
-                        enum MHD_ConnectionNotificationCode code);
+void sl_http_connections_see(void *connections, struct MHD_Connection *connection, void **context,
+                             enum MHD_ConnectionNotificationCode code);
 
-void *sl_connections_context(struct MHD_Connection *connection); // NULL: it has not been seen
+void *sl_http_connections_context(struct MHD_Connection *connection); // NULL: it has not been seen
 
 void sl_connection_waits(struct MHD_Connection *connection); // from now on
 void sl_connection_asked(struct MHD_Connection *connection); // a whole request: it does not wait
 
-struct sl_connections_counts {
+struct sl_http_connections_counts {
     int64_t open, waiting, closed; // closed: since the start, for having waited
 };
-struct sl_connections_counts sl_connections_counts(struct sl_connections *connections);
+struct sl_http_connections_counts sl_http_connections_counts(struct sl_http_connections *connections);

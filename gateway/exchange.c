@@ -22,23 +22,23 @@ struct sl_exchange {
     struct sl_refusal refusal; // of a body that need not come to its end; http_status 0: none
     struct sl_api_key key;
     struct sl_limits_told told; // of the key's limits
-    struct sl_answer *answer;
+    struct sl_http_answer *answer;
     struct sl_look *look;                // at the cluster's state
     struct sl_exchange *previous, *next; // of those with an answer
 };
 
 // To its request; told of the limits once they have been asked.
-static struct sl_reply reply_to(const struct sl_exchange *exchange, struct MHD_Connection *connection) {
-    return (struct sl_reply){.gateway = exchange->gateway, .connection = connection, .limits = exchange->told};
+static struct sl_http_reply reply_to(const struct sl_exchange *exchange, struct MHD_Connection *connection) {
+    return (struct sl_http_reply){.gateway = exchange->gateway, .connection = connection, .limits = exchange->told};
 }
 
 // ---- what is asked without a body -----------------------------------------------------------------------------------------
 
-static enum MHD_Result get_health(const struct sl_reply *reply) {
+static enum MHD_Result get_health(const struct sl_http_reply *reply) {
     struct sl_served_model model = sl_served_model(reply->gateway->served);
     return model.ready
-               ? sl_reply_json(reply, 200, json_pack("{s:s, s:s}", "status", "ok", "model", model.name))
-               : sl_reply_json(reply, 503, json_pack("{s:s, s:s}", "status", "unavailable", "reason", model.why));
+               ? sl_http_reply_json(reply, 200, json_pack("{s:s, s:s}", "status", "ok", "model", model.name))
+               : sl_http_reply_json(reply, 503, json_pack("{s:s, s:s}", "status", "unavailable", "reason", model.why));
 }
 
 static json_t *describe_model(const struct sl_gateway *gateway, const struct sl_served_model *model) {
@@ -47,24 +47,24 @@ static json_t *describe_model(const struct sl_gateway *gateway, const struct sl_
                      (json_int_t)model->max_positions, "default_recipe", model->default_recipe);
 }
 
-static enum MHD_Result get_models(const struct sl_reply *reply) {
+static enum MHD_Result get_models(const struct sl_http_reply *reply) {
     struct sl_served_model model = sl_served_model(reply->gateway->served);
     json_t *data = model.known ? json_pack("[o]", describe_model(reply->gateway, &model)) : json_array();
-    return sl_reply_json(reply, 200, json_pack("{s:s, s:o}", "object", "list", "data", data));
+    return sl_http_reply_json(reply, 200, json_pack("{s:s, s:o}", "object", "list", "data", data));
 }
 
-static enum MHD_Result get_model(const struct sl_reply *reply, const char *name) {
+static enum MHD_Result get_model(const struct sl_http_reply *reply, const char *name) {
     struct sl_served_model model = sl_served_model(reply->gateway->served);
     if (model.known && strcmp(model.name, name) == 0) {
-        return sl_reply_json(reply, 200, describe_model(reply->gateway, &model));
+        return sl_http_reply_json(reply, 200, describe_model(reply->gateway, &model));
     }
     struct sl_refusal refusal;
     sl_refuse(&refusal, 404, "there is no model \"%.100s\"", name);
-    return sl_reply_refusal(reply, &refusal);
+    return sl_http_reply_refusal(reply, &refusal);
 }
 
-static enum MHD_Result get_metrics(const struct sl_reply *reply) {
-    return sl_reply_text(reply, 200, "text/plain; version=0.0.4", sl_gateway_metrics(reply->gateway));
+static enum MHD_Result get_metrics(const struct sl_http_reply *reply) {
+    return sl_http_reply_text(reply, 200, "text/plain; version=0.0.4", sl_gateway_metrics(reply->gateway));
 }
 
 // ---- the body -------------------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ static void add_to_list(struct sl_exchange *exchange) {
     }
     gateway->answering = exchange;
     if (gateway->ending) {
-        sl_answer_stop(exchange->answer);
+        sl_http_answer_stop(exchange->answer);
     }
     pthread_mutex_unlock(&gateway->mutex);
 }
@@ -231,7 +231,7 @@ static void remove_from_list(struct sl_exchange *exchange) {
 void sl_exchange_stop_all(struct sl_gateway *gateway) {
     gateway->ending = true;
     for (struct sl_exchange *exchange = gateway->answering; exchange; exchange = exchange->next) {
-        sl_answer_stop(exchange->answer);
+        sl_http_answer_stop(exchange->answer);
     }
 }
 
@@ -242,8 +242,8 @@ static enum MHD_Result begin_answer(struct sl_exchange *exchange, struct MHD_Con
     enum sl_status status = take_place(exchange, &refusal);
     if (status != SL_OK) {
         give_memory_back(exchange);
-        struct sl_reply reply = reply_to(exchange, connection);
-        return sl_reply_refusal(&reply, &refusal);
+        struct sl_http_reply reply = reply_to(exchange, connection);
+        return sl_http_reply_refusal(&reply, &refusal);
     }
     struct sl_intake intake = {.is_chat = is_chat,
                                .body = exchange->body,
@@ -257,22 +257,22 @@ static enum MHD_Result begin_answer(struct sl_exchange *exchange, struct MHD_Con
                                .told = exchange->told};
     exchange->body = NULL; // the answer's
     exchange->n_body = exchange->body_bytes = 0;
-    struct sl_answer_config config = {.client = client,
-                                      .route = is_chat ? "POST /v1/chat/completions" : "POST /v1/completions",
-                                      .deadline_ms = gateway->config.deadline_ms,
-                                      .ping_ms = gateway->config.ping_ms,
-                                      .reader_ms = gateway->config.reader_ms,
-                                      .on_end = on_answer_end,
-                                      .arg = gateway};
+    struct sl_http_answer_config config = {.client = client,
+                                           .route = is_chat ? "POST /v1/chat/completions" : "POST /v1/completions",
+                                           .deadline_ms = gateway->config.deadline_ms,
+                                           .ping_ms = gateway->config.ping_ms,
+                                           .reader_ms = gateway->config.reader_ms,
+                                           .on_end = on_answer_end,
+                                           .arg = gateway};
     const char *parent = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "traceparent");
     sl_trace_parse(parent ? parent : "", parent ? strlen(parent) : 0, &config.trace);
     struct sl_error err = {0};
-    status = sl_answer_begin(&config, &intake, connection, &exchange->answer, &err);
+    status = sl_http_answer_begin(&config, &intake, connection, &exchange->answer, &err);
     if (status != SL_OK) {
         on_answer_end(gateway);
         sl_refuse_status(&refusal, status, err.text);
-        struct sl_reply reply = reply_to(exchange, connection);
-        return sl_reply_refusal(&reply, &refusal);
+        struct sl_http_reply reply = reply_to(exchange, connection);
+        return sl_http_reply_refusal(&reply, &refusal);
     }
     add_to_list(exchange);
     return MHD_YES;
@@ -280,12 +280,12 @@ static enum MHD_Result begin_answer(struct sl_exchange *exchange, struct MHD_Con
 
 static ssize_t take(void *cls, uint64_t at, char *buf, size_t n_bytes) {
     (void)at;
-    return sl_answer_take(cls, buf, n_bytes);
+    return sl_http_answer_take(cls, buf, n_bytes);
 }
 
 static enum MHD_Result send_answer(struct sl_exchange *exchange, struct MHD_Connection *connection) {
-    struct sl_answer_head head = sl_answer_head(exchange->answer);
-    struct sl_reply reply = reply_to(exchange, connection);
+    struct sl_http_answer_head head = sl_http_answer_head(exchange->answer);
+    struct sl_http_reply reply = reply_to(exchange, connection);
     reply.limits = head.limits;
     reply.retry_after_s = head.retry_after_s;
     if (head.is_stream) {
@@ -295,15 +295,15 @@ static enum MHD_Result send_answer(struct sl_exchange *exchange, struct MHD_Conn
             MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
             MHD_add_response_header(response, "X-Accel-Buffering", "no"); // proxies: pass on what comes as it comes
         }
-        return sl_reply_send(&reply, head.http_status, "text/event-stream", response);
+        return sl_http_reply_send(&reply, head.http_status, "text/event-stream", response);
     }
     struct sl_refusal none;
     if (!head.text) {
         sl_refuse(&none, 500, "no memory for the answer");
-        return sl_reply_refusal(&reply, &none);
+        return sl_http_reply_refusal(&reply, &none);
     }
-    return sl_reply_send(&reply, head.http_status, "application/json",
-                         MHD_create_response_from_buffer(head.n_text, (void *)head.text, MHD_RESPMEM_MUST_COPY));
+    return sl_http_reply_send(&reply, head.http_status, "application/json",
+                              MHD_create_response_from_buffer(head.n_text, (void *)head.text, MHD_RESPMEM_MUST_COPY));
 }
 
 // ---- routes ---------------------------------------------------------------------------------------------------------------
@@ -320,10 +320,10 @@ static enum MHD_Result route(struct sl_exchange *exchange, struct MHD_Connection
     struct sl_tenant_clients *tenants = exchange->gateway->tenants;
     struct sl_client *client;
     struct sl_refusal refusal;
-    struct sl_reply reply = reply_to(exchange, connection);
+    struct sl_http_reply reply = reply_to(exchange, connection);
     const char *authorization = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
     if (!is_open && sl_tenants_find(tenants, authorization, &exchange->key, &client, &refusal) != SL_OK) {
-        return sl_reply_refusal(&reply, &refusal);
+        return sl_http_reply_refusal(&reply, &refusal);
     }
     if (!is_chat && !is_completion && !is_model && !is_other && !is_page && !is_look) {
         sl_refuse(&refusal, 404, "there is nothing at %.200s", url);
@@ -343,7 +343,7 @@ static enum MHD_Result route(struct sl_exchange *exchange, struct MHD_Connection
     } else {
         return url[1] == 'h' ? get_health(&reply) : (url[1] == 'm' ? get_metrics(&reply) : get_models(&reply));
     }
-    return sl_reply_refusal(&reply, &refusal);
+    return sl_http_reply_refusal(&reply, &refusal);
 }
 
 enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
@@ -360,8 +360,9 @@ enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection,
         exchange->began_ns = sl_now_ns();
         *exchange_ptr = exchange;
         struct sl_refusal refusal;
-        struct sl_reply reply = reply_to(exchange, connection);
-        return is_head_refused(exchange->gateway, connection, &refusal) ? sl_reply_refusal(&reply, &refusal) : MHD_YES;
+        struct sl_http_reply reply = reply_to(exchange, connection);
+        return is_head_refused(exchange->gateway, connection, &refusal) ? sl_http_reply_refusal(&reply, &refusal)
+                                                                        : MHD_YES;
     }
     if (*body_bytes > 0) {
         size_t n = *body_bytes;
@@ -371,7 +372,7 @@ enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection,
     }
     sl_connection_asked(connection);
     if (exchange->look) {
-        struct sl_reply reply = reply_to(exchange, connection);
+        struct sl_http_reply reply = reply_to(exchange, connection);
         return sl_status_send(&reply, exchange->look);
     }
     return exchange->answer ? send_answer(exchange, connection) : route(exchange, connection, url, method);
@@ -388,7 +389,7 @@ void sl_exchange_over(void *cls, struct MHD_Connection *connection, void **excha
     }
     if (exchange->answer) {
         remove_from_list(exchange);
-        sl_answer_leave(&exchange->answer);
+        sl_http_answer_leave(&exchange->answer);
     }
     if (exchange->look) {
         sl_look_end(&exchange->look);

@@ -9,7 +9,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "net/admin/admin.h"
 #include "gateway/answer.h"
 #include "gateway/connections.h"
 #include "gateway/gateway.h"
@@ -18,6 +17,7 @@
 #include "gateway/status_board.h"
 #include "gateway/status_page.h"
 #include "gateway/tenants.h"
+#include "net/admin/admin.h"
 
 enum { SL_N_OUTCOMES = 6 }; // status codes by their first digit
 
@@ -31,7 +31,7 @@ struct sl_gateway {
     struct sl_served *served;
     struct sl_tenant_clients *tenants;
     struct sl_limits *limits;
-    struct sl_connections *connections;
+    struct sl_http_connections *connections;
     struct sl_board *board;
     struct sl_status_page page;
     struct MHD_Daemon *daemon;

@@ -11,12 +11,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "net/admin/listen.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/version.h"
 #include "gateway/exchange.h"
 #include "gateway/metrics.h"
+#include "net/admin/listen.h"
 #include "net/trace/otlp/otlp.h"
 
 enum {
@@ -69,7 +69,7 @@ static enum sl_status start_daemon(struct sl_gateway *gateway, struct sl_error *
     gateway->daemon =
         MHD_start_daemon(flags, 0, NULL, NULL, sl_exchange_handle, gateway, MHD_OPTION_EXTERNAL_LOGGER, log_line, NULL,
                          MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED, sl_exchange_over, gateway,
-                         MHD_OPTION_NOTIFY_CONNECTION, sl_connections_see, gateway->connections,
+                         MHD_OPTION_NOTIFY_CONNECTION, sl_http_connections_see, gateway->connections,
                          MHD_OPTION_CONNECTION_LIMIT, (unsigned)config->max_connections, MHD_OPTION_CONNECTION_TIMEOUT,
                          (unsigned)((config->idle_ms + 999) / 1000), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
                          (size_t)HEAD_BYTES, MHD_OPTION_ARRAY, is_https(config) ? https : none, MHD_OPTION_END);
@@ -88,7 +88,7 @@ void sl_gateway_destroy(struct sl_gateway **gateway_ptr) {
     if (gateway->daemon) {
         MHD_stop_daemon(gateway->daemon);
     }
-    sl_connections_close(&gateway->connections);
+    sl_http_connections_close(&gateway->connections);
     sl_board_destroy(&gateway->board);
     sl_https_certificate_close(&gateway->certificate);
     if (gateway->listening != MHD_INVALID_SOCKET) {
@@ -148,9 +148,9 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
         status = sl_served_create(gateway->client, &gateway->served, err);
     }
     if (status == SL_OK) {
-        const struct sl_connections_config connections = {config->max_connections, config->first_ms, config->idle_ms,
-                                                          gateway->certificate};
-        status = sl_connections_open(&connections, &gateway->connections, err);
+        const struct sl_http_connections_config connections = {config->max_connections, config->first_ms,
+                                                               config->idle_ms, gateway->certificate};
+        status = sl_http_connections_open(&connections, &gateway->connections, err);
     }
     if (status == SL_OK) {
         status = sl_status_page_make(&gateway->page, err);

@@ -195,7 +195,7 @@ int sl_https_give_certificate(gnutls_session_t session, const struct gnutls_cert
                               gnutls_pcert_st **list_out, unsigned *n_out, gnutls_ocsp_data_st **ocsp_out,
                               unsigned *n_ocsp_out, gnutls_privkey_t *key_out, unsigned *flags_out) {
     (void)asked;
-    struct sl_https_certificate *certificate = sl_connections_context(gnutls_session_get_ptr(session));
+    struct sl_https_certificate *certificate = sl_http_connections_context(gnutls_session_get_ptr(session));
     if (!certificate) {
         return -1;
     }

@@ -22,7 +22,7 @@ enum sl_status sl_https_certificate_open(const char *certificate, const char *ke
                                          struct sl_https_certificate **certificate_out, struct sl_error *err);
 void sl_https_certificate_close(struct sl_https_certificate **certificate); // accepts NULL, nulls
 
-// MHD_OPTION_HTTPS_CERT_CALLBACK2, of connections whose sl_connections_context() is the certificate.
+// MHD_OPTION_HTTPS_CERT_CALLBACK2, of connections whose sl_http_connections_context() is the certificate.
 int sl_https_give_certificate(gnutls_session_t session, const struct gnutls_cert_retr_st *asked,
                               gnutls_pcert_st **list_out, unsigned *n_out, gnutls_ocsp_data_st **ocsp_out,
                               unsigned *n_ocsp_out, gnutls_privkey_t *key_out, unsigned *flags_out);

@@ -35,7 +35,7 @@ static void write_metrics(void *arg, FILE *page) {
     write_gauge(page, "sluice_gateway_answers", "Answers under way.", n_answers);
     write_gauge(page, "sluice_gateway_body_bytes", "Memory of requests that are coming in.",
                 (double)atomic_load(&gateway->body_bytes));
-    struct sl_connections_counts connections = sl_connections_counts(gateway->connections);
+    struct sl_http_connections_counts connections = sl_http_connections_counts(gateway->connections);
     static const char open[] = "sluice_gateway_connections", closed[] = "sluice_gateway_connections_closed_total";
     sl_metrics_declare(page, SL_GAUGE, open, "Connections, by whether a request of theirs is answered or waited for.");
     sl_metrics_sample(page, open, (double)(connections.open - connections.waiting), "state", "answered", NULL);

@@ -40,8 +40,8 @@ static void add_limit(struct MHD_Response *response, const char *what, const str
     MHD_add_response_header(response, name, value);
 }
 
-enum MHD_Result sl_reply_send(const struct sl_reply *reply, int http_status, const char *type,
-                              struct MHD_Response *response) {
+enum MHD_Result sl_http_reply_send(const struct sl_http_reply *reply, int http_status, const char *type,
+                                   struct MHD_Response *response) {
     if (!response) {
         return MHD_NO;
     }
@@ -63,24 +63,24 @@ enum MHD_Result sl_reply_send(const struct sl_reply *reply, int http_status, con
     return result;
 }
 
-enum MHD_Result sl_reply_text(const struct sl_reply *reply, int http_status, const char *type, char *text) {
+enum MHD_Result sl_http_reply_text(const struct sl_http_reply *reply, int http_status, const char *type, char *text) {
     struct MHD_Response *response =
         text ? MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE) : NULL;
     if (!response) {
         free(text);
     }
-    return sl_reply_send(reply, http_status, type, response);
+    return sl_http_reply_send(reply, http_status, type, response);
 }
 
-enum MHD_Result sl_reply_json(const struct sl_reply *reply, int http_status, json_t *json) {
+enum MHD_Result sl_http_reply_json(const struct sl_http_reply *reply, int http_status, json_t *json) {
     char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
     json_decref(json);
-    return sl_reply_text(reply, http_status, "application/json", text);
+    return sl_http_reply_text(reply, http_status, "application/json", text);
 }
 
-enum MHD_Result sl_reply_refusal(const struct sl_reply *reply, const struct sl_refusal *refusal) {
-    struct sl_reply with = *reply;
+enum MHD_Result sl_http_reply_refusal(const struct sl_http_reply *reply, const struct sl_refusal *refusal) {
+    struct sl_http_reply with = *reply;
     with.retry_after_s = refusal->retry_after_s;
     with.allow = refusal->allow;
-    return sl_reply_text(&with, refusal->http_status, "application/json", sl_refusal_json(refusal));
+    return sl_http_reply_text(&with, refusal->http_status, "application/json", sl_refusal_json(refusal));
 }

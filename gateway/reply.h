@@ -13,7 +13,7 @@
 
 struct sl_gateway;
 
-struct sl_reply { // to one request
+struct sl_http_reply { // to one request
     struct sl_gateway *gateway;
     struct MHD_Connection *connection;
     struct sl_limits_told limits; // of who asks; zeros: none are told
@@ -22,11 +22,11 @@ struct sl_reply { // to one request
 };
 
 // MHD_NO: no memory; the connection is closed then. response: taken over; NULL: there was no memory for it.
-enum MHD_Result sl_reply_send(const struct sl_reply *reply, int http_status, const char *type,
-                              struct MHD_Response *response);
+enum MHD_Result sl_http_reply_send(const struct sl_http_reply *reply, int http_status, const char *type,
+                                   struct MHD_Response *response);
 // Takes over a malloc'd text. NULL: no memory.
-enum MHD_Result sl_reply_text(const struct sl_reply *reply, int http_status, const char *type, char *text);
+enum MHD_Result sl_http_reply_text(const struct sl_http_reply *reply, int http_status, const char *type, char *text);
 // Takes over *json. NULL: no memory.
-enum MHD_Result sl_reply_json(const struct sl_reply *reply, int http_status, json_t *json);
+enum MHD_Result sl_http_reply_json(const struct sl_http_reply *reply, int http_status, json_t *json);
 // With the refusal's own retry_after_s and allow.
-enum MHD_Result sl_reply_refusal(const struct sl_reply *reply, const struct sl_refusal *refusal);
+enum MHD_Result sl_http_reply_refusal(const struct sl_http_reply *reply, const struct sl_refusal *refusal);

@@ -8,7 +8,7 @@
 #include "gateway/exchange.h"
 #include "gateway/reply.h"
 
-enum MHD_Result sl_status_send_page(const struct sl_reply *reply) {
+enum MHD_Result sl_status_send_page(const struct sl_http_reply *reply) {
     const struct sl_status_page *page = &reply->gateway->page;
     struct MHD_Response *response =
         MHD_create_response_from_buffer(page->n_bytes, (void *)page->text, MHD_RESPMEM_PERSISTENT);
@@ -18,7 +18,7 @@ enum MHD_Result sl_status_send_page(const struct sl_reply *reply) {
         MHD_add_response_header(response, "Referrer-Policy", "no-referrer");
         MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
     }
-    return sl_reply_send(reply, MHD_HTTP_OK, "text/html; charset=utf-8", response);
+    return sl_http_reply_send(reply, MHD_HTTP_OK, "text/html; charset=utf-8", response);
 }
 
 // Of workers only who has shown to be an operator hears; where nobody is asked, who is on this host.
@@ -27,7 +27,8 @@ static bool shows_workers(const struct sl_gateway *gateway, enum sl_tenants_kind
     return is_loopback || kind == SL_TENANTS_APART;
 }
 
-enum MHD_Result sl_status_begin(const struct sl_reply *reply, struct sl_client *client, struct sl_look **look_out) {
+enum MHD_Result sl_status_begin(const struct sl_http_reply *reply, struct sl_client *client,
+                                struct sl_look **look_out) {
     struct sl_gateway *gateway = reply->gateway;
     enum sl_tenants_kind kind = sl_tenants_kind(gateway->tenants);
     struct sl_refusal refusal;
@@ -40,14 +41,14 @@ enum MHD_Result sl_status_begin(const struct sl_reply *reply, struct sl_client *
                             &refusal) == SL_OK) {
         return MHD_YES;
     }
-    return sl_reply_refusal(reply, &refusal);
+    return sl_http_reply_refusal(reply, &refusal);
 }
 
-enum MHD_Result sl_status_send(const struct sl_reply *reply, struct sl_look *look) {
+enum MHD_Result sl_status_send(const struct sl_http_reply *reply, struct sl_look *look) {
     struct sl_refusal refusal;
     char *text = sl_look_take(look, &refusal);
     if (!text) {
-        return sl_reply_refusal(reply, &refusal);
+        return sl_http_reply_refusal(reply, &refusal);
     }
     struct MHD_Response *response = MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE);
     if (response) {
@@ -56,5 +57,5 @@ enum MHD_Result sl_status_send(const struct sl_reply *reply, struct sl_look *loo
     } else {
         free(text);
     }
-    return sl_reply_send(reply, MHD_HTTP_OK, "application/json", response);
+    return sl_http_reply_send(reply, MHD_HTTP_OK, "application/json", response);
 }

@@ -70,7 +70,7 @@ static void forget(struct sl_prefill_job *job) {
 // Hand the job back to its handler, who may be gone when this returns.
 static void end_job(struct sl_prefill_job *job, enum sl_status status, const struct sl_error *err) {
     struct sl_session *session = job->session;
-    sl_prefill_reconcile(job, job->memory_bytes); // it takes no more
+    sl_ledger_settle(job->prefill->node.ledger, &job->promised_bytes, 0); // it takes no more
     if (job->reader) {
         sl_reader_get_stats(job->reader, &job->stats);
         sl_reader_get_errors(job->reader, &job->errors);

@@ -105,8 +105,6 @@ struct sl_prefill_job {
 void sl_prefill_job_unref(struct sl_prefill_job *job); // the struct alone, by the last of handler and engine
 void sl_prefill_join(struct sl_prefill *prefill,
                      struct sl_prefill_job *job); // to the engine, with a reference of its own
-// The session holds taken_bytes of memory_bytes: the ledger no longer promises these.
-void sl_prefill_reconcile(struct sl_prefill_job *job, size_t taken_bytes);
 void sl_prefill_wake(struct sl_prefill *prefill); // memory has come back
 enum sl_status sl_prefill_send_progress(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t n_done,
                                         int64_t n_reused, size_t resident_bytes);

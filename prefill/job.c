@@ -41,12 +41,3 @@ enum sl_status sl_prefill_send_progress(struct sl_rpc_call *call, const struct s
     event.prefill = &progress;
     return sl_rpc_call_send(call, &event.base);
 }
-
-/*
- * Memory is counted once: promised, or taken. Called after a pass, not before it: pages that the pass took and eviction
- * has given back stay promised, so no other job is granted them in between.
- */
-void sl_prefill_reconcile(struct sl_prefill_job *job, size_t taken_bytes) {
-    size_t promised = job->memory_bytes > taken_bytes ? job->memory_bytes - taken_bytes : 0;
-    sl_ledger_settle(job->prefill->node.ledger, &job->promised_bytes, promised);
-}

@@ -106,7 +106,8 @@ enum sl_status sl_prefill_end_chunk(struct sl_prefill_job *job, struct sl_error 
         status = sl_offload_step(job->offload, session, err);
     }
     if (status == SL_OK) {
-        sl_prefill_reconcile(job, session->taken_bytes + (job->offload ? sl_offload_arena_bytes(job->offload) : 0));
+        size_t taken = session->taken_bytes + (job->offload ? sl_offload_arena_bytes(job->offload) : 0);
+        sl_ledger_reconcile(job->prefill->node.ledger, &job->promised_bytes, job->memory_bytes, taken);
         report(job);
     } else if (err->status == SL_OK) {
         sl_fail(err, status, "job %s: %s", job->id, sl_status_text(status));

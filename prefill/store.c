@@ -10,9 +10,9 @@
 #include "base/lease_id.h"
 #include "base/log.h"
 #include "engine/job/job_recipe.h"
+#include "engine/runner/reader.h"
 #include "net/node/adopt.h"
 #include "proto/methods.h"
-#include "engine/runner/reader.h"
 
 #define CALL_MS            2000
 #define FETCH_MS           4000 // and what the bytes take on a slow network:

@@ -205,6 +205,20 @@ def check_groups(rules, complain):
                 complain(key, f"its row names {word}: group {group} is not above group {other}")
 
 
+STRUCT = re.compile(r"^struct (sl_\w+) \{", re.M)
+
+
+def check_structs(texts, rules, complain):
+    """One name, one idea: no struct is defined in two files."""
+    first = {}
+    for path in sorted(texts):
+        if is_source(path) and not is_test(path):
+            for name in STRUCT.findall(texts[path]):
+                if name in first and first[name] != path and name not in rules.OPAQUE:
+                    complain(path, f"struct {name} is defined in {first[name]} too")
+                first.setdefault(name, path)
+
+
 def include_edges(texts, folders):
     """{folder: {folder: (file, header)}}: who includes whom, with one example each."""
     edges = collections.defaultdict(dict)
@@ -323,6 +337,7 @@ def lint(root, rules):
     folders = folders_of(texts)
     check_rows(texts, folders, rules, complain)
     check_groups(rules, complain)
+    check_structs(texts, rules, complain)
     check_sizes(texts, folders, rules, complain)
     check_circles(texts, folders, rules, complain)
     check_targets(texts, folders, rules, complain)
@@ -339,6 +354,7 @@ def print_actual(root):
 # --- the self-test ---
 
 SELF_TEST_RULES = {
+    "OPAQUE": ["sl_opaque"],
     "GROUPS": {"base": 0, "tensor": 1, "fabric": 2, "rpc": 2, "decode": 3},
     "ROWS": {
         "base": "",
@@ -466,6 +482,8 @@ def violations():
         file("tensor/cpu/x.h", source("int x;\n"), None, "must be #pragma once"),
         file("tools/x.py", "# TO" + "DO later\n", None, "finish it"),
         file("docs/x.md", "FIX" + "ME\n", None, "finish it"),
+        ({"base/y.h": header("struct sl_y {\n};\n"), "tensor/z.h": header("struct sl_y {\n};\n")}, "tensor/z.h",
+         "struct sl_y is defined in base/y.h too", {}),
         # sizes
         added("base/long.c", source("\n" * MAX_LINES), f"at most {MAX_LINES}"),
         added("base/f.c", source(function("f", 9) + function("g", MAX_FUNCTION_LINES + 1)), "g() has 81 lines"),

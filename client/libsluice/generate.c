@@ -147,8 +147,8 @@ static enum sl_status follow(struct generation *generation, char job_id_out[SL_J
                               .coordinator = generation->job.coordinator,
                               .take = take,
                               .arg = generation};
-    struct sl_patience patience;
-    sl_patience_init(&patience, generation->watch);
+    struct sl_retry_budget patience;
+    sl_retry_budget_init(&patience, generation->watch);
     for (;;) {
         struct sl_error why = {0};
         enum sl_status status = sl_follow_once(&at, &why);
@@ -164,7 +164,7 @@ static enum sl_status follow(struct generation *generation, char job_id_out[SL_J
             return sl_fail(err, status, "%s", why.text);
         }
         do {
-            status = sl_patience_wait(&patience, &at, &why, err);
+            status = sl_retry_budget_wait(&patience, &at, &why, err);
             if (status != SL_OK) {
                 return status;
             }

@@ -15,12 +15,11 @@
 #include <stdint.h>
 
 #include "base/clock.h"
+#include "base/job_id.h"
 #include "base/status.h"
+#include "net/trust/tls_paths.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
 #include "proto/sluice/v1/inference.pb-c.h"
-#include "net/trust/tls_paths.h"
-
-#define SL_JOB_ID_BYTES 64 // with the terminating zero
 
 // The shared library shows what is declared between these, and nothing else.
 #pragma GCC visibility push(default)

@@ -80,10 +80,10 @@ enum sl_status sl_follow_once(struct sl_following *following, struct sl_error *e
 bool sl_connection_lost(enum sl_status status);
 
 // How long, and how often, it is tried again.
-struct sl_patience {
+struct sl_retry_budget {
     int64_t patience_ms, give_up_ns, pause_ms;
 };
-void sl_patience_init(struct sl_patience *patience, const struct sl_watch *watch);
+void sl_retry_budget_init(struct sl_retry_budget *patience, const struct sl_watch *watch);
 // After an attempt that has failed as `why` says: pause. What ends it is in err, SL_ERR_CANCELLED if `stopped` said so.
-enum sl_status sl_patience_wait(struct sl_patience *patience, const struct sl_following *following,
-                                const struct sl_error *why, struct sl_error *err);
+enum sl_status sl_retry_budget_wait(struct sl_retry_budget *patience, const struct sl_following *following,
+                                    const struct sl_error *why, struct sl_error *err);

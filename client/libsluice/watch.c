@@ -137,7 +137,7 @@ static bool pause_for(const struct sl_watch *watch, int64_t ms) {
     return true;
 }
 
-void sl_patience_init(struct sl_patience *patience, const struct sl_watch *watch) {
+void sl_retry_budget_init(struct sl_retry_budget *patience, const struct sl_watch *watch) {
     patience->patience_ms = watch->reconnect_ms > 0 ? watch->reconnect_ms : DEFAULT_PATIENCE;
     patience->give_up_ns = sl_deadline_in_ms(patience->patience_ms);
     patience->pause_ms = FIRST_PAUSE_MS;
@@ -147,8 +147,8 @@ static enum sl_status cancelled(const struct sl_following *following, struct sl_
     return sl_fail(err, SL_ERR_CANCELLED, "stopped watching job %s", following->job_id);
 }
 
-enum sl_status sl_patience_wait(struct sl_patience *patience, const struct sl_following *following,
-                                const struct sl_error *why, struct sl_error *err) {
+enum sl_status sl_retry_budget_wait(struct sl_retry_budget *patience, const struct sl_following *following,
+                                    const struct sl_error *why, struct sl_error *err) {
     const struct sl_watch *watch = following->watch;
     if (stopped(watch)) {
         return cancelled(following, err);
@@ -182,8 +182,8 @@ enum sl_status sl_client_watch(struct sl_client *client, const struct sl_watch *
                               .job_id = watch->job_id,
                               .coordinator = atomic_load(&client->current),
                               .last_sequence = watch->from_sequence > 0 ? watch->from_sequence - 1 : 0};
-    struct sl_patience patience;
-    sl_patience_init(&patience, watch);
+    struct sl_retry_budget patience;
+    sl_retry_budget_init(&patience, watch);
     int n = client->coordinators.n,
         n_unknown = 0; // attempts in a row without a word of it, since a leader did not know it
     for (;;) {
@@ -201,7 +201,7 @@ enum sl_status sl_client_watch(struct sl_client *client, const struct sl_watch *
             return sl_fail(err, status, "%s", why.text);
         }
         at.coordinator = (at.coordinator + 1) % n;
-        status = sl_patience_wait(&patience, &at, &why, err);
+        status = sl_retry_budget_wait(&patience, &at, &why, err);
         if (status != SL_OK) {
             return status;
         }

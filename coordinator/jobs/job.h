@@ -26,24 +26,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/job_id.h"
 #include "base/lease_id.h"
 #include "base/salted_hash.h"
 #include "base/status.h"
 #include "base/trace.h"
-#include "engine/compress/recipe/recipe.h"
 #include "coordinator/jobs/event_log.h"
 #include "coordinator/workers/admit.h"
+#include "engine/compress/recipe/recipe.h"
 #include "engine/job/error_statistics.h"
 #include "engine/job/slot_statistics.h"
 #include "engine/sampling/sampler.h"
-#include "proto/sluice/v1/inference.pb-c.h"
 #include "net/trust/identity.h"
+#include "proto/sluice/v1/inference.pb-c.h"
 
 #define SL_MAX_STOPS      16
 #define SL_MAX_STOP_BYTES 256
 #define SL_MAX_LABEL      128
 #define SL_MAX_KEY        128
-#define SL_JOB_ID_BYTES   40
 
 #define SL_CONVERSATION_ID_BYTES 65
 
@@ -117,8 +117,8 @@ struct sl_job {
     struct sl_event_log log;
     atomic_int refs;
     atomic_bool cancel;
-    atomic_bool forgotten; // the table has let it go
-    struct sl_place place; // admission's, but for its tenant: a reference of the job's, or NULL
+    atomic_bool forgotten;       // the table has let it go
+    struct sl_queue_place place; // admission's, but for its tenant: a reference of the job's, or NULL
 
     // Runner.
     int32_t *output; // ids of the tokens that were sent to clients, [spec.max_new_tokens]

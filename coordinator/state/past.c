@@ -14,7 +14,7 @@ static enum sl_status no_memory(struct sl_error *err) {
     return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job that was there before");
 }
 
-static enum sl_status read_accepted(const char *job_id, const struct sl_record *record, struct sl_past *past,
+static enum sl_status read_accepted(const char *job_id, const struct sl_record *record, struct sl_past_jobs *past,
                                     struct sl_error *err) {
     Sluice__V1__AcceptedJob *accepted = sluice__v1__accepted_job__unpack(NULL, record->bytes, record->payload);
     past->accepted = accepted;
@@ -25,7 +25,7 @@ static enum sl_status read_accepted(const char *job_id, const struct sl_record *
     return SL_OK;
 }
 
-static enum sl_status add_event(struct sl_past *past, const struct sl_record *record, size_t *cap,
+static enum sl_status add_event(struct sl_past_jobs *past, const struct sl_record *record, size_t *cap,
                                 struct sl_error *err) {
     if (past->n_events == *cap) {
         size_t grown = *cap > 0 ? 2 * *cap : 64;
@@ -47,7 +47,7 @@ struct before_end {
     struct sl_record_chain chain;
 };
 
-static enum sl_status read_records(const char *job_id, struct sl_record_reader *reader, struct sl_past *past,
+static enum sl_status read_records(const char *job_id, struct sl_record_reader *reader, struct sl_past_jobs *past,
                                    struct before_end *before, struct sl_error *err) {
     size_t cap = 0;
     for (;;) {
@@ -78,9 +78,9 @@ static enum sl_status read_records(const char *job_id, struct sl_record_reader *
     }
 }
 
-enum sl_status sl_past_read(const char *job_id, const uint8_t *file, size_t bytes, struct sl_past *past_out,
+enum sl_status sl_past_read(const char *job_id, const uint8_t *file, size_t bytes, struct sl_past_jobs *past_out,
                             struct sl_error *err) {
-    struct sl_past past = {0};
+    struct sl_past_jobs past = {0};
     struct sl_record_reader reader;
     struct before_end before = {0};
     enum sl_status status = sl_records_open(job_id, file, bytes, &reader, err);
@@ -104,7 +104,7 @@ enum sl_status sl_past_read(const char *job_id, const uint8_t *file, size_t byte
     return SL_OK;
 }
 
-void sl_past_cleanup(struct sl_past *past) {
+void sl_past_cleanup(struct sl_past_jobs *past) {
     if (past->accepted) {
         sluice__v1__accepted_job__free_unpacked(past->accepted, NULL);
     }
@@ -112,7 +112,7 @@ void sl_past_cleanup(struct sl_past *past) {
         sluice__v1__job__free_unpacked(past->end, NULL);
     }
     free(past->events);
-    *past = (struct sl_past){0};
+    *past = (struct sl_past_jobs){0};
 }
 
 // ---- writing ------------------------------------------------------------------------------------------------------------

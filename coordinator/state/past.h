@@ -14,7 +14,7 @@
 #include "coordinator/state/record.h"
 #include "proto/sluice/v1/state.pb-c.h"
 
-struct sl_past {
+struct sl_past_jobs {
     Sluice__V1__AcceptedJob *accepted; // owned
     Sluice__V1__Job *end;              // owned; NULL: it has not ended
     struct sl_packed_event *events;    // owned; they point into the file's bytes
@@ -24,9 +24,9 @@ struct sl_past {
 };
 
 // SL_ERR_INVALID: damaged, or not what a coordinator writes. SL_ERR_EXHAUSTED. The file's bytes must outlive *past_out.
-enum sl_status sl_past_read(const char *job_id, const uint8_t *file, size_t bytes, struct sl_past *past_out,
+enum sl_status sl_past_read(const char *job_id, const uint8_t *file, size_t bytes, struct sl_past_jobs *past_out,
                             struct sl_error *err);
-void sl_past_cleanup(struct sl_past *past);
+void sl_past_cleanup(struct sl_past_jobs *past);
 
 /*
  * The beginning of a job's file, malloc'd. model: fingerprint. attached: to a call. SL_ERR_EXHAUSTED.

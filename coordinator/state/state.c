@@ -389,7 +389,7 @@ static void push(struct sl_state *state, struct kept_file *file) {
 }
 
 // A job that was restored: its file is written on.
-static enum sl_status enter(struct sl_state *state, const struct sl_past *past, struct sl_job *job,
+static enum sl_status enter(struct sl_state *state, const struct sl_past_jobs *past, struct sl_job *job,
                             struct sl_error *err) {
     struct kept_file *file = calloc(1, sizeof *file);
     if (!file) {
@@ -422,7 +422,7 @@ static enum sl_status load_job(struct sl_state *state, const char *id, sl_state_
                                struct sl_error *err) {
     uint8_t *bytes = NULL;
     size_t n = 0;
-    struct sl_past past = {0};
+    struct sl_past_jobs past = {0};
     struct sl_job *job = NULL;
     struct sl_error why = {0};
     enum sl_status status = sl_state_folder_read(&state->folder, id, &bytes, &n, &why);

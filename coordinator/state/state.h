@@ -39,7 +39,7 @@ enum sl_status sl_state_open(const struct sl_state_config *config, struct sl_sta
  * Called with every job of the folder, oldest first. SL_OK: *job_out is a reference, which the state takes over. SL_ERR_INVALID: it is none,
  * as err says: its file is set aside. SL_ERR_EXISTS: another has its place; its file goes. What else it returns ends the load.
  */
-typedef enum sl_status (*sl_state_restore_fn)(void *arg, const struct sl_past *past, struct sl_job **job_out,
+typedef enum sl_status (*sl_state_restore_fn)(void *arg, const struct sl_past_jobs *past, struct sl_job **job_out,
                                               struct sl_error *err);
 // Once, before the next functions; then the threads run.
 enum sl_status sl_state_load(struct sl_state *state, sl_state_restore_fn restore, void *arg, struct sl_error *err);

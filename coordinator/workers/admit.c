@@ -19,8 +19,8 @@ struct sl_admission {
     struct sl_affinity *affinity;
     int max_running, max_queued;
     pthread_mutex_t mutex;
-    struct sl_place line;   // sentinel of a ring in order of tickets
-    struct sl_place *first; // whose turn it is; NULL: the line is empty
+    struct sl_queue_place line;   // sentinel of a ring in order of tickets
+    struct sl_queue_place *first; // whose turn it is; NULL: the line is empty
     uint64_t next_ticket;
     struct sl_admission_stats stats;
     double place_interval_ms; // how often a job ends lately: what the retry hint is made of
@@ -129,14 +129,14 @@ void sl_admission_destroy(struct sl_admission **admission_in) {
 
 // ---- the line ---------------------------------------------------------------------------------------------------
 
-static int n_running_of(const struct sl_place *place) {
+static int n_running_of(const struct sl_queue_place *place) {
     return place->tenant != NULL ? place->tenant->n_running : 0;
 }
 
 // After the line or what runs has changed. Called under the lock.
 static void choose_first(struct sl_admission *admission) {
     admission->first = NULL;
-    for (struct sl_place *at = admission->line.next; at != &admission->line; at = at->next) {
+    for (struct sl_queue_place *at = admission->line.next; at != &admission->line; at = at->next) {
         if (admission->first == NULL || n_running_of(at) < n_running_of(admission->first)) {
             admission->first = at;
         }
@@ -152,14 +152,14 @@ static void wake_first(struct sl_admission *admission) {
 }
 
 // One more or one less of a place's tenant. Called under the lock.
-static void count_queued(struct sl_admission *admission, struct sl_place *place, int n) {
+static void count_queued(struct sl_admission *admission, struct sl_queue_place *place, int n) {
     admission->stats.n_queued += n;
     if (place->tenant != NULL) {
         place->tenant->n_queued += n;
     }
 }
 
-static void count_running(struct sl_admission *admission, struct sl_place *place, int n) {
+static void count_running(struct sl_admission *admission, struct sl_queue_place *place, int n) {
     admission->stats.n_running += n;
     if (place->tenant != NULL) {
         place->tenant->n_running += n;
@@ -167,8 +167,8 @@ static void count_running(struct sl_admission *admission, struct sl_place *place
 }
 
 // In order of tickets: a retry goes where its job came from. Called under the lock.
-static void line_insert(struct sl_admission *admission, struct sl_place *place) {
-    struct sl_place *before = admission->line.prev;
+static void line_insert(struct sl_admission *admission, struct sl_queue_place *place) {
+    struct sl_queue_place *before = admission->line.prev;
     while (before != &admission->line && before->ticket > place->ticket) {
         before = before->prev;
     }
@@ -179,7 +179,7 @@ static void line_insert(struct sl_admission *admission, struct sl_place *place) 
     place->in_line = true;
 }
 
-static void line_remove(struct sl_place *place) {
+static void line_remove(struct sl_queue_place *place) {
     place->prev->next = place->next;
     place->next->prev = place->prev;
     place->next = place->prev = NULL;
@@ -253,7 +253,7 @@ int64_t sl_admission_largest_decode(struct sl_admission *admission) {
 }
 
 // Called under the lock.
-static void enter(struct sl_admission *admission, struct sl_place *place) {
+static void enter(struct sl_admission *admission, struct sl_queue_place *place) {
     place->ticket = ++admission->next_ticket;
     line_insert(admission, place);
     choose_first(admission);
@@ -261,7 +261,7 @@ static void enter(struct sl_admission *admission, struct sl_place *place) {
 }
 
 enum sl_status sl_admission_enter(struct sl_admission *admission, const struct sl_demand *demand,
-                                  struct sl_place *place, struct sl_error *err) {
+                                  struct sl_queue_place *place, struct sl_error *err) {
     enum sl_status status = check_fits_ever(admission, demand, err);
     if (status != SL_OK) {
         return status;
@@ -275,13 +275,13 @@ enum sl_status sl_admission_enter(struct sl_admission *admission, const struct s
     return status;
 }
 
-void sl_admission_enter_again(struct sl_admission *admission, struct sl_place *place) {
+void sl_admission_enter_again(struct sl_admission *admission, struct sl_queue_place *place) {
     pthread_mutex_lock(&admission->mutex);
     enter(admission, place);
     pthread_mutex_unlock(&admission->mutex);
 }
 
-void sl_admission_leave(struct sl_admission *admission, struct sl_place *place) {
+void sl_admission_leave(struct sl_admission *admission, struct sl_queue_place *place) {
     pthread_mutex_lock(&admission->mutex);
     if (place->in_line) {
         line_remove(place);
@@ -427,7 +427,7 @@ static void unref_claimed(struct sl_claim *claim) {
 }
 
 // Called under the lock, which makes choosing and claiming one step: only claims add to what a worker holds.
-static enum sl_status try_claim(struct sl_admission *admission, struct sl_place *place,
+static enum sl_status try_claim(struct sl_admission *admission, struct sl_queue_place *place,
                                 const struct sl_claim_spec *spec, struct sl_claim *claim_out, struct sl_error *err) {
     const struct sl_demand *demand = spec->demand;
     struct sl_claim claim = {.place = place, .demand = *demand};
@@ -461,7 +461,7 @@ static enum sl_status try_claim(struct sl_admission *admission, struct sl_place 
     return SL_OK;
 }
 
-enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_place *place,
+enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_queue_place *place,
                                   const struct sl_claim_spec *spec, int64_t wait_ms, struct sl_claim *claim_out,
                                   struct sl_error *err) {
     int64_t deadline_ns = sl_deadline_in_ms(wait_ms);

@@ -19,11 +19,11 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "engine/compress/recipe/recipe.h"
 #include "coordinator/workers/affinity.h"
 #include "coordinator/workers/registry.h"
 #include "coordinator/workers/route.h"
 #include "coordinator/workers/tenants.h"
+#include "engine/compress/recipe/recipe.h"
 #include "engine/offload/annex/lanes.h"
 
 // What a job asks of the cluster's memory.
@@ -58,9 +58,9 @@ enum sl_status sl_admission_create(struct sl_registry *registry, struct sl_affin
 void sl_admission_destroy(struct sl_admission **admission);
 
 // A place in the line; part of a job. Zero-initialised, then used by the functions below only.
-struct sl_place {
+struct sl_queue_place {
     struct sl_tenant *tenant; // set by its owner, who holds it; NULL: nobody's
-    struct sl_place *next, *prev;
+    struct sl_queue_place *next, *prev;
     uint64_t ticket;
     bool in_line, was_admitted;
     int64_t admitted_ns;
@@ -71,7 +71,7 @@ struct sl_place {
 struct sl_claim {
     struct sl_worker *prefill; // NULL when there is nothing to prefill, or no more
     struct sl_worker *decode;
-    struct sl_place *place; // whose it is, and who outlives it
+    struct sl_queue_place *place; // whose it is, and who outlives it
     struct {
         struct sl_worker *store;
         int first_lane, n_lanes, replica;
@@ -103,13 +103,13 @@ static inline void sl_avoid_add(struct sl_avoid *avoid, const struct sl_worker *
  * asking again is of no use before the cluster or the job is another. err has the numbers.
  */
 enum sl_status sl_admission_enter(struct sl_admission *admission, const struct sl_demand *demand,
-                                  struct sl_place *place, struct sl_error *err);
+                                  struct sl_queue_place *place, struct sl_error *err);
 
 // Returns the bytes of the largest arena among decode workers that take jobs; 0: there is none.
 int64_t sl_admission_largest_decode(struct sl_admission *admission);
 
 // A job that was in the line before this process was: it comes in whatever the line holds.
-void sl_admission_enter_again(struct sl_admission *admission, struct sl_place *place);
+void sl_admission_enter_again(struct sl_admission *admission, struct sl_queue_place *place);
 
 struct sl_claim_spec {
     const struct sl_demand *demand;
@@ -125,7 +125,7 @@ struct sl_claim_spec {
  * SL_AGAIN: not yet; the place is kept. SL_ERR_PEER_LOST: no worker of a role is ready; err says which.
  * SL_ERR_PRECONDITION: it fits none of the workers that are ready now.
  */
-enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_place *place,
+enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_queue_place *place,
                                   const struct sl_claim_spec *spec, int64_t wait_ms, struct sl_claim *claim_out,
                                   struct sl_error *err);
 
@@ -139,7 +139,7 @@ void sl_admission_release_prefill(struct sl_admission *admission, struct sl_clai
 void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim);
 
 // The job is over: it leaves the line if it was still in it.
-void sl_admission_leave(struct sl_admission *admission, struct sl_place *place);
+void sl_admission_leave(struct sl_admission *admission, struct sl_queue_place *place);
 
 struct sl_admission_stats {
     int64_t n_queued;      // never admitted yet

@@ -60,7 +60,7 @@ static size_t vector_stride(int64_t n) {
 // Copy a vector of n into what is left of the vectors, behind `offset` floats that are taken.
 static enum sl_status copy_vector(struct loader *l, const char *name, const char *suffix, int64_t n, int64_t offset) {
     char full[MAX_NAME];
-    struct sl_source source;
+    struct sl_tensor_source source;
     struct sl_rows rows;
     enum sl_status status =
         sl_tensors_find(l->model->tensors, tensor_name(l, name, suffix, full), 1, n, 0, &source, l->err);
@@ -152,7 +152,7 @@ static enum sl_weight_format format_of(enum sl_dtype dtype, enum sl_weight_forma
 }
 
 // What the log tells of types that are not ours.
-static void note(struct loader *l, const struct sl_source *source, const struct sl_matrix *matrix) {
+static void note(struct loader *l, const struct sl_tensor_source *source, const struct sl_matrix *matrix) {
     static const char *const kept[] = {[SL_F32] = "f32", [SL_F16] = "f16", [SL_BF16] = "bf16"};
     const char *format = matrix->format == SL_WEIGHT_STORED && !sl_dtype_is_codes(matrix->dtype)
                              ? kept[matrix->dtype]
@@ -167,7 +167,7 @@ static void note(struct loader *l, const struct sl_source *source, const struct 
 
 // The tensors of a matrix and how many they are: all rows there are, of k columns.
 static enum sl_status find_matrix(struct loader *l, const struct sl_family_matrix *source, int64_t k,
-                                  struct sl_source sources[SL_MAX_PARTS], int *n_out) {
+                                  struct sl_tensor_source sources[SL_MAX_PARTS], int *n_out) {
     enum sl_status status = SL_OK;
     int n = 0;
     for (; n < SL_MAX_PARTS && source->parts[n].name != NULL && status == SL_OK; n++) {
@@ -180,7 +180,8 @@ static enum sl_status find_matrix(struct loader *l, const struct sl_family_matri
 }
 
 // Rows of the sources as the parts of *matrix.
-static enum sl_status read_matrix(struct loader *l, const struct sl_source *sources, int n, struct sl_matrix *matrix) {
+static enum sl_status read_matrix(struct loader *l, const struct sl_tensor_source *sources, int n,
+                                  struct sl_matrix *matrix) {
     enum sl_status status = SL_OK;
     matrix->dtype = sl_sources_type(sources, n, l->model->ops->widened, l->weights);
     matrix->format = format_of(matrix->dtype, l->weights);
@@ -193,7 +194,8 @@ static enum sl_status read_matrix(struct loader *l, const struct sl_source *sour
     return status;
 }
 
-static void release_matrix(struct sl_model *model, const struct sl_source *sources, int n, struct sl_matrix *matrix) {
+static void release_matrix(struct sl_model *model, const struct sl_tensor_source *sources, int n,
+                           struct sl_matrix *matrix) {
     for (int i = 0; i < n; i++) {
         sl_tensors_release(model->tensors, &sources[i], &matrix->parts[i]);
         matrix->parts[i].data = NULL;
@@ -205,7 +207,8 @@ static void count_memory(struct sl_model *model, const struct sl_matrix *matrix)
     model->memory_bytes += matrix->packed != NULL ? matrix->packed_bytes : stored;
 }
 
-static enum sl_status pack_matrix(struct loader *l, const struct sl_source *sources, int n, struct sl_matrix *matrix) {
+static enum sl_status pack_matrix(struct loader *l, const struct sl_tensor_source *sources, int n,
+                                  struct sl_matrix *matrix) {
     enum sl_status status = l->model->ops->pack(l->stream, matrix, l->err);
     if (status == SL_OK && !sl_matrix_reads_parts(matrix)) {
         release_matrix(l->model, sources, n, matrix);
@@ -221,7 +224,7 @@ static enum sl_status pack_matrix(struct loader *l, const struct sl_source *sour
 
 static enum sl_status load_matrix(struct loader *l, const struct sl_family_matrix *source, int64_t k, bool has_bias,
                                   struct sl_matrix *matrix) {
-    struct sl_source sources[SL_MAX_PARTS];
+    struct sl_tensor_source sources[SL_MAX_PARTS];
     int n_parts;
     enum sl_status status = find_matrix(l, source, k, sources, &n_parts);
     if (status == SL_OK) {
@@ -299,7 +302,7 @@ static enum sl_status load_layer(struct loader *l, int index) {
 }
 
 // Rows that are looked up, one here and there: as they lie in the file where that is possible.
-static enum sl_status load_embedding(struct loader *l, struct sl_source sources_out[SL_MAX_PARTS]) {
+static enum sl_status load_embedding(struct loader *l, struct sl_tensor_source sources_out[SL_MAX_PARTS]) {
     struct sl_model *model = l->model;
     const struct sl_family_matrix embed = {.parts = {{l->family->embed, SL_EXTENT_V}}};
     enum sl_weight_format asked = l->weights;
@@ -320,7 +323,7 @@ static enum sl_status load_embedding(struct loader *l, struct sl_source sources_
 }
 
 // The embedding's rows as they are looked up, unless quantizing would round anew what was rounded for that.
-static enum sl_status load_tied_head(struct loader *l, const struct sl_source *embed) {
+static enum sl_status load_tied_head(struct loader *l, const struct sl_tensor_source *embed) {
     struct sl_matrix *head = &l->model->head;
     if (sl_sources_type(embed, 1, l->model->ops->widened, l->weights) != l->model->embed.dtype) {
         enum sl_status status = read_matrix(l, embed, 1, head);
@@ -338,7 +341,7 @@ static enum sl_status load_tied_head(struct loader *l, const struct sl_source *e
 }
 
 // What the embedding takes beside the mapping and the head; rows that were made for a device that has its own go.
-static void settle_embedding(struct sl_model *model, const struct sl_source *source) {
+static void settle_embedding(struct sl_model *model, const struct sl_tensor_source *source) {
     struct sl_matrix *embed = &model->embed;
     bool is_made = embed->parts[0].data != source->data;
     bool is_heads = model->head.parts[0].data == embed->parts[0].data && sl_matrix_reads_parts(&model->head);
@@ -358,7 +361,7 @@ static enum sl_status load_tensors(struct loader *l) {
     struct sl_model *model = l->model;
     const struct sl_model_config *c = &model->config;
     const struct sl_family_matrix head = {.parts = {{l->family->head, SL_EXTENT_V}}};
-    struct sl_source embed[SL_MAX_PARTS];
+    struct sl_tensor_source embed[SL_MAX_PARTS];
     enum sl_status status = load_embedding(l, embed);
     for (int i = 0; i < c->n_layers && status == SL_OK; i++) {
         status = load_layer(l, i);

@@ -46,7 +46,7 @@ struct sl_model {
 
 // A matrix as it comes out of the files, whatever the model keeps of it.
 struct sl_model_source {
-    struct sl_source sources[SL_MAX_PARTS];
+    struct sl_tensor_source sources[SL_MAX_PARTS];
     int n;
     struct sl_matrix matrix;
 };

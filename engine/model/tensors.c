@@ -150,7 +150,7 @@ static const struct sl_block_type *type_of(enum sl_dtype dtype) {
 }
 
 static enum sl_status find_in_gguf(const struct sl_tensors *t, const char *name, int n_dims, int64_t rows,
-                                   int64_t columns, struct sl_source *source_out, struct sl_error *err) {
+                                   int64_t columns, struct sl_tensor_source *source_out, struct sl_error *err) {
     char full[MAX_NAME];
     bool rotates;
     translate(name, full, &rotates);
@@ -166,13 +166,13 @@ static enum sl_status find_in_gguf(const struct sl_tensors *t, const char *name,
     if (n_dims == 1 && found->type->n_weights != 1) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "tensor %s of one dimension has type %s", full, found->type->name);
     }
-    *source_out = (struct sl_source){
+    *source_out = (struct sl_tensor_source){
         found->type, found->data, found->bytes, rows, n_dims == 2 ? columns : 1, rotates ? t->head_dim : 0};
     return SL_OK;
 }
 
 enum sl_status sl_tensors_find(const struct sl_tensors *t, const char *name, int n_dims, int64_t rows, int64_t columns,
-                               struct sl_source *source_out, struct sl_error *err) {
+                               struct sl_tensor_source *source_out, struct sl_error *err) {
     if (t->gguf != NULL) {
         return find_in_gguf(t, name, n_dims, rows, columns, source_out, err);
     }
@@ -181,7 +181,7 @@ enum sl_status sl_tensors_find(const struct sl_tensors *t, const char *name, int
     enum sl_status status = sl_safetensors_find(t->safetensors, name, n_dims, rows, columns, &tensor, &dtype, err);
     if (status == SL_OK) {
         *source_out =
-            (struct sl_source){type_of(dtype), tensor->data, tensor->bytes, rows, n_dims == 2 ? columns : 1, 0};
+            (struct sl_tensor_source){type_of(dtype), tensor->data, tensor->bytes, rows, n_dims == 2 ? columns : 1, 0};
     }
     return status;
 }
@@ -189,7 +189,7 @@ enum sl_status sl_tensors_find(const struct sl_tensors *t, const char *name, int
 // --- types -----------------------------------------------------------------------------------------------------------
 
 // f16 has a range of its own: above it are infinities, below it weights whose bits are lost.
-static bool fits_f16(const struct sl_source *source) {
+static bool fits_f16(const struct sl_tensor_source *source) {
     const struct sl_block_type *type = source->type;
     float largest = 0;
     for (size_t at = 0; at + type->bytes <= source->bytes; at += type->bytes) {
@@ -223,7 +223,7 @@ static enum sl_dtype common_of(enum sl_dtype a, enum sl_dtype b, enum sl_dtype w
     return is_rounded ? widened : SL_F32;
 }
 
-enum sl_dtype sl_sources_type(const struct sl_source *sources, int n, enum sl_dtype widened,
+enum sl_dtype sl_sources_type(const struct sl_tensor_source *sources, int n, enum sl_dtype widened,
                               enum sl_weight_format format) {
     bool is_exact = true;
     for (int i = 0; i < n && widened == SL_F16; i++) {
@@ -244,7 +244,7 @@ enum sl_dtype sl_sources_type(const struct sl_source *sources, int n, enum sl_dt
 // --- reading ---------------------------------------------------------------------------------------------------------
 
 struct conversion {
-    const struct sl_source *source;
+    const struct sl_tensor_source *source;
     enum sl_dtype dtype;
     unsigned char *out;
 };
@@ -260,7 +260,7 @@ static void put_numbers(const float *x, int n, enum sl_dtype dtype, unsigned cha
     }
 }
 
-static void convert_row(const struct sl_source *source, const unsigned char *from, enum sl_dtype dtype,
+static void convert_row(const struct sl_tensor_source *source, const unsigned char *from, enum sl_dtype dtype,
                         unsigned char *to) {
     const struct sl_block_type *type = source->type;
     int64_t n_blocks = source->columns / type->n_weights;
@@ -281,7 +281,7 @@ static void convert_row(const struct sl_source *source, const unsigned char *fro
 }
 
 // Where the file has row j: of a head of d rows, rows i and i + d / 2 lie at 2 i and 2 i + 1.
-static int64_t place_of(const struct sl_source *source, int64_t j) {
+static int64_t place_of(const struct sl_tensor_source *source, int64_t j) {
     if (source->head_dim == 0) {
         return j;
     }
@@ -310,7 +310,7 @@ static enum sl_status keep(struct sl_tensors *t, void *made, struct sl_error *er
     return SL_OK;
 }
 
-enum sl_status sl_tensors_read(struct sl_tensors *t, const struct sl_source *source, enum sl_dtype dtype,
+enum sl_status sl_tensors_read(struct sl_tensors *t, const struct sl_tensor_source *source, enum sl_dtype dtype,
                                struct sl_stream *stream, struct sl_rows *rows_out, struct sl_error *err) {
     if (source->type == type_of(dtype) && source->head_dim == 0) {
         *rows_out = (struct sl_rows){source->data, source->rows};
@@ -331,7 +331,7 @@ enum sl_status sl_tensors_read(struct sl_tensors *t, const struct sl_source *sou
     return SL_OK;
 }
 
-void sl_tensors_release(struct sl_tensors *t, const struct sl_source *source, const struct sl_rows *rows) {
+void sl_tensors_release(struct sl_tensors *t, const struct sl_tensor_source *source, const struct sl_rows *rows) {
     struct sl_tensor tensor = {.data = source->data, .bytes = source->bytes};
     for (size_t i = 0; i < t->n_made; i++) {
         if (t->made[i] == rows->data) {

@@ -16,7 +16,7 @@ struct sl_model_config;
 struct sl_tensors;
 
 // A tensor in a file: `rows` of `columns`; of one dimension: rows of one.
-struct sl_source {
+struct sl_tensor_source {
     const struct sl_block_type *type;
     const unsigned char *data; // in the mapping
     size_t bytes;
@@ -33,19 +33,19 @@ size_t sl_tensors_bytes(const struct sl_tensors *tensors);   // of all tensors, 
 
 // As sl_safetensors_find().
 enum sl_status sl_tensors_find(const struct sl_tensors *tensors, const char *name, int n_dims, int64_t rows,
-                               int64_t columns, struct sl_source *source_out, struct sl_error *err);
+                               int64_t columns, struct sl_tensor_source *source_out, struct sl_error *err);
 
 /*
  * The type that rows of all n sources can be had as. Nothing is lost but what 16 bits round: blocks of quantized weights become
  * codes where these are exact (Q8_0, Q4_0, Q5_0, Q3_K), or else `widened` (sl_ops.widened), and bf16 where f16 has no room for them;
  * f32 if `format` quantizes them anyway, so that they are rounded once.
  */
-enum sl_dtype sl_sources_type(const struct sl_source *sources, int n, enum sl_dtype widened,
+enum sl_dtype sl_sources_type(const struct sl_tensor_source *sources, int n, enum sl_dtype widened,
                               enum sl_weight_format format);
 
 // Rows of `dtype`, which the members of the stream make if they do not lie there. They stay until they are released, or the
 // tensors are closed. SL_ERR_EXHAUSTED.
-enum sl_status sl_tensors_read(struct sl_tensors *tensors, const struct sl_source *source, enum sl_dtype dtype,
+enum sl_status sl_tensors_read(struct sl_tensors *tensors, const struct sl_tensor_source *source, enum sl_dtype dtype,
                                struct sl_stream *stream, struct sl_rows *rows_out, struct sl_error *err);
 // What was made is freed; what is mapped gives its memory back and may still be read.
-void sl_tensors_release(struct sl_tensors *tensors, const struct sl_source *source, const struct sl_rows *rows);
+void sl_tensors_release(struct sl_tensors *tensors, const struct sl_tensor_source *source, const struct sl_rows *rows);

@@ -45,7 +45,7 @@ void sl_transfer_destroy(struct sl_transfer **transfer_inout) {
 // --- pieces ----------------------------------------------------------------------------------------------------------
 
 struct pieces {
-    struct sl_piece *at; // [room]
+    struct sl_byte_range *at; // [room]
     uint32_t n, room;
 };
 
@@ -53,14 +53,14 @@ static enum sl_status add_piece(void *arg, const struct sl_capsule_piece *piece)
     struct pieces *pieces = arg;
     if (pieces->n == pieces->room) {
         uint32_t room = pieces->room > 0 ? 2 * pieces->room : 64;
-        struct sl_piece *at = realloc(pieces->at, room * sizeof *at);
+        struct sl_byte_range *at = realloc(pieces->at, room * sizeof *at);
         if (at == NULL) {
             return SL_ERR_EXHAUSTED;
         }
         pieces->at = at;
         pieces->room = room;
     }
-    pieces->at[pieces->n++] = (struct sl_piece){piece->data, piece->bytes};
+    pieces->at[pieces->n++] = (struct sl_byte_range){piece->data, piece->bytes};
     return SL_OK;
 }
 
@@ -86,7 +86,7 @@ static enum sl_status next_block(struct sl_transfer *transfer, struct sl_stream 
     return SL_OK;
 }
 
-static enum sl_status collect_and_copy(const struct sl_runtime *r, const struct sl_piece *pieces, uint32_t n,
+static enum sl_status collect_and_copy(const struct sl_runtime *r, const struct sl_byte_range *pieces, uint32_t n,
                                        size_t bytes, void *to, struct sl_mark *done_out, struct sl_error *err) {
     struct sl_stream *out = sl_device_stream(r->device, SL_STREAM_OUT);
     struct block *block;
@@ -101,7 +101,7 @@ static enum sl_status collect_and_copy(const struct sl_runtime *r, const struct 
     return status;
 }
 
-enum sl_status sl_transfer_pieces_out(const struct sl_runtime *r, const struct sl_piece *pieces, uint32_t n,
+enum sl_status sl_transfer_pieces_out(const struct sl_runtime *r, const struct sl_byte_range *pieces, uint32_t n,
                                       size_t bytes, void *to, struct sl_mark *done_out, struct sl_error *err) {
     *done_out = (struct sl_mark){0};
     if (bytes == 0) {

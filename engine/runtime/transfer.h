@@ -18,7 +18,7 @@ enum sl_status sl_transfer_layer_out(const struct sl_runtime *runtime, const str
                                      void *to, struct sl_mark *done_out, struct sl_error *err);
 
 // The same of any pieces of the device's memory (ops->collect), `bytes` in all.
-enum sl_status sl_transfer_pieces_out(const struct sl_runtime *runtime, const struct sl_piece *pieces, uint32_t n,
+enum sl_status sl_transfer_pieces_out(const struct sl_runtime *runtime, const struct sl_byte_range *pieces, uint32_t n,
                                       size_t bytes, void *to, struct sl_mark *done_out, struct sl_error *err);
 
 // The same into device memory, for a network that reads it there: digests_out[i], in shared memory, is that of the i-th

@@ -313,7 +313,7 @@ struct sl_picked {
 };
 
 // Bytes that lie together: of pages, so multiples of 16.
-struct sl_piece {
+struct sl_byte_range {
     const void *at;
     size_t bytes;
 };
@@ -442,7 +442,7 @@ struct sl_ops {
     // code = round-half-even(clamp((x - z) / s, 0, 2^b - 1)), 0 where s = 0.
     void (*quantize)(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to);
     // The pieces, one behind the other, into adjacent memory: what travels leaves a device in one copy
-    void (*collect)(struct sl_stream *stream, const struct sl_piece *pieces, uint32_t n, void *to);
+    void (*collect)(struct sl_stream *stream, const struct sl_byte_range *pieces, uint32_t n, void *to);
     // digests_out[i], in shared memory: the last digest of pieces[i]. What travels without passing through the host is verified by it
     void (*digest)(struct sl_stream *stream, const struct sl_digest_piece *pieces, uint32_t n, uint64_t *digests_out);
 

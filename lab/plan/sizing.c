@@ -34,7 +34,7 @@ struct sizer {
 // The capsule covers all of the prompt but its last token, which decode reads.
 static enum sl_status add_job(struct sizer *sizer, int64_t i, struct sl_error *err) {
     const struct sl_sizing_config *config = sizer->config;
-    const struct sl_arrival *arrival = &sizer->workload->arrivals[i];
+    const struct sl_workload_arrival *arrival = &sizer->workload->arrivals[i];
     struct sl_sizing *sizing = sizer->sizing;
     if (arrival->n_prompt + arrival->n_output > config->max_positions) {
         sizing->n_too_long++;

@@ -35,7 +35,7 @@ struct loading {
     double first_ms, rate_scale;
 };
 
-static enum sl_status take_blocks(struct loading *loading, const json_t *ids, struct sl_arrival *arrival,
+static enum sl_status take_blocks(struct loading *loading, const json_t *ids, struct sl_workload_arrival *arrival,
                                   struct sl_error *err) {
     struct sl_workload *workload = &loading->workload;
     arrival->first_block = workload->n_blocks;
@@ -83,9 +83,9 @@ static enum sl_status take_object(void *arg, json_t *object, struct sl_error *er
     }
     if (status == SL_OK) {
         loading->first_ms = workload->n == 0 ? at_ms : loading->first_ms;
-        struct sl_arrival *arrival = &workload->arrivals[workload->n];
-        *arrival =
-            (struct sl_arrival){(at_ms - loading->first_ms) / 1000 / loading->rate_scale, n_prompt, n_output, 0, 0};
+        struct sl_workload_arrival *arrival = &workload->arrivals[workload->n];
+        *arrival = (struct sl_workload_arrival){(at_ms - loading->first_ms) / 1000 / loading->rate_scale, n_prompt,
+                                                n_output, 0, 0};
         status = take_blocks(loading, ids, arrival, err);
         if (status == SL_OK && workload->n > 0 && arrival->at_s < arrival[-1].at_s) {
             status = sl_fail(err, SL_ERR_INVALID, "timestamp %g is before the line above", at_ms);
@@ -201,7 +201,7 @@ enum sl_status sl_workload_reuse(const struct sl_workload *workload, double keep
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a trace's beginnings");
     }
     for (int64_t i = 0; i < workload->n; i++) {
-        const struct sl_arrival *arrival = &workload->arrivals[i];
+        const struct sl_workload_arrival *arrival = &workload->arrivals[i];
         // Whole blocks only: of the last one the trace does not say where it ends. The prompt's last token is always read.
         int64_t n_whole = (arrival->n_prompt - 1) / SL_TRACE_BLOCK;
         n_whole = n_whole < arrival->n_blocks ? n_whole : arrival->n_blocks;

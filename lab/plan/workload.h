@@ -14,14 +14,14 @@
 
 #define SL_TRACE_BLOCK 512 // tokens behind one hash id
 
-struct sl_arrival {
+struct sl_workload_arrival {
     double at_s; // from the first one
     int64_t n_prompt, n_output;
     int64_t first_block, n_blocks; // its hash ids, in struct sl_workload.blocks
 };
 
 struct sl_workload {
-    struct sl_arrival *arrivals; // [n], in order of time
+    struct sl_workload_arrival *arrivals; // [n], in order of time
     int64_t n;
     int64_t *blocks;
     int64_t n_blocks;

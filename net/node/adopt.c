@@ -11,7 +11,7 @@ static enum sl_status move_up(struct sl_node *node, struct sl_arena *from, size_
     struct sl_mark done;
     enum sl_status status = sl_transfer_session_in(&node->runtime, *session_inout, node->arena, &staged, &done, err);
     if (status == SL_OK) {
-        sl_ledger_settle(node->ledger, promised_inout, *promised_inout > bytes ? *promised_inout - bytes : 0);
+        sl_ledger_reconcile(node->ledger, promised_inout, *promised_inout, bytes);
         status = sl_mark_wait(&done, err);
         sl_arena_free(from, staged);
     }

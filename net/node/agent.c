@@ -8,12 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "net/admin/admin.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "proto/methods.h"
+#include "net/admin/admin.h"
 #include "net/rpc/rpc.h"
+#include "proto/methods.h"
 
 #define RETRY_MS         500
 #define REFUSED_RETRY_MS 3000

@@ -68,6 +68,10 @@ void sl_ledger_settle(struct sl_ledger *ledger, size_t *promised_inout, size_t b
     *promised_inout = bytes;
 }
 
+void sl_ledger_reconcile(struct sl_ledger *ledger, size_t *promised_inout, size_t planned_bytes, size_t taken_bytes) {
+    sl_ledger_settle(ledger, promised_inout, planned_bytes > taken_bytes ? planned_bytes - taken_bytes : 0);
+}
+
 void sl_ledger_promise_again(struct sl_ledger *ledger, size_t bytes) {
     size_t promised = 0;
     sl_ledger_settle(ledger, &promised, bytes);

@@ -28,6 +28,12 @@ void sl_ledger_return(struct sl_ledger *ledger, size_t bytes);
 // difference.
 void sl_ledger_settle(struct sl_ledger *ledger, size_t *promised_inout, size_t bytes);
 /*
+ * The same for a holder that has taken taken_bytes of planned_bytes so far: the promise becomes the rest. Call it after a
+ * pass, not before it: pages that the pass took and eviction has given back stay promised, so no other job is granted them
+ * in between.
+ */
+void sl_ledger_reconcile(struct sl_ledger *ledger, size_t *promised_inout, size_t planned_bytes, size_t taken_bytes);
+/*
  * Takes a block from the arena and promises promised_bytes beside it, both or neither. SL_ERR_EXHAUSTED: they do not
  * fit, or the free memory is fragmented; err has the numbers.
  */

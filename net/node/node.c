@@ -17,8 +17,8 @@
 #include "net/node/room.h"
 #include "net/node/verifier.h"
 #include "net/node/watch.h"
-#include "proto/methods.h"
 #include "net/trace/otlp/otlp.h"
+#include "proto/methods.h"
 
 #define MAX_MESSAGE_BYTES (64 << 20) // a prompt of millions of tokens, which the coordinator has checked
 #define REQUEST_BYTES     (INT64_C(1) << 30)
@@ -261,7 +261,7 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
 void sl_node_close(struct sl_node *node) {
     sl_admin_close(&node->admin); // of a worker that never served
     sl_otlp_stop(&node->otlp);
-    sl_watch_destroy(&node->watch);
+    sl_thread_watch_destroy(&node->watch);
     sl_rpc_standard_cleanup(&node->standard); // the watch used it
     if (node->inbound) {
         sl_inbound_close(node->inbound);
@@ -422,13 +422,13 @@ static enum sl_status start_server(struct sl_node *node, const struct sl_rpc_imp
 }
 
 static enum sl_status start_watch(struct sl_node *node, struct sl_error *err) {
-    struct sl_watch_config watch = {.stall_ms = node->config.stall_ms,
-                                    .pulses = node->pulses,
-                                    .still_fn = on_still,
-                                    .moving_fn = on_moving,
-                                    .over_fn = on_over,
-                                    .arg = node};
-    return sl_watch_create(&watch, &node->watch, err);
+    struct sl_thread_watch_config watch = {.stall_ms = node->config.stall_ms,
+                                           .pulses = node->pulses,
+                                           .still_fn = on_still,
+                                           .moving_fn = on_moving,
+                                           .over_fn = on_over,
+                                           .arg = node};
+    return sl_thread_watch_create(&watch, &node->watch, err);
 }
 
 static void describe_device(struct sl_node *node) {

@@ -12,21 +12,21 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "net/admin/admin.h"
 #include "base/arena.h"
+#include "base/options/config.h"
+#include "base/options/program.h"
 #include "base/pulse.h"
+#include "engine/runtime/runtime.h"
+#include "engine/text/tokenizer/tokenizer.h"
+#include "net/admin/admin.h"
 #include "net/fabric/fabric.h"
 #include "net/node/direct.h"
 #include "net/node/fence.h"
 #include "net/node/inbound.h"
-#include "base/options/config.h"
-#include "base/options/program.h"
-#include "proto/sluice/v1/cluster.pb-c.h"
 #include "net/rpc/rpc_selfcheck.h"
 #include "net/rpc/rpc_standard.h"
-#include "engine/runtime/runtime.h"
-#include "engine/text/tokenizer/tokenizer.h"
 #include "net/trust/tls_files.h"
+#include "proto/sluice/v1/cluster.pb-c.h"
 
 struct sl_node_config {
     struct sl_program_options common;
@@ -77,7 +77,7 @@ struct sl_node_config {
             "on elsewhere; after twice the time this process ends. It ends, too, when a device has work and gets "     \
             "nothing done for so long",                                                                                \
             SL_FIELD(sl_node_config, stall_ms), 1000, 86400000),                                                       \
-        SL_OPTION_ROW("inject", 0, SL_OPTION_STRING, "", "FAULT", "fault injection for tests (net/fabric/fabric.h)",       \
+        SL_OPTION_ROW("inject", 0, SL_OPTION_STRING, "", "FAULT", "fault injection for tests (net/fabric/fabric.h)",   \
                       SL_FIELD(sl_node_config, inject)),                                                               \
         SL_PROGRAM_OPTIONS(sl_node_config, common)
 
@@ -112,7 +112,7 @@ struct sl_node_config {
                       SL_FIELD(sl_node_config, gpudirect))
 
 struct sl_agent;
-struct sl_watch;
+struct sl_thread_watch;
 struct sl_node_service;
 
 struct sl_node {
@@ -137,7 +137,7 @@ struct sl_node {
     struct sl_rpc_selfcheck *selfcheck; // of the server, for the admin port
     struct sl_fence fence;              // whose requests the service accepts
     struct sl_agent *agent;
-    struct sl_watch *watch; // checks the progress counters
+    struct sl_thread_watch *watch; // checks the progress counters
     atomic_bool stands_still;
     atomic_bool stopping; // SIGTERM has come
     const char *service_name;

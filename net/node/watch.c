@@ -14,8 +14,8 @@
 #define LOOK_MIN_MS 5
 #define LONG_LOOKS  2 // a longer time between two polls counts as this many polls
 
-struct sl_watch {
-    struct sl_watch_config config;
+struct sl_thread_watch {
+    struct sl_thread_watch_config config;
     int64_t look_ms;
     pthread_t thread;
     pthread_mutex_t mutex; // guards stopping
@@ -39,8 +39,8 @@ enum sl_pulse_change sl_pulse_look(struct sl_pulse *pulse, int64_t elapsed_ns, i
     return before_ns < 2 * stall_ns && pulse->still_ns >= 2 * stall_ns ? SL_PULSE_OVER : SL_PULSE_AS_BEFORE;
 }
 
-static void look(struct sl_watch *watch, int64_t elapsed_ns) {
-    const struct sl_watch_config *config = &watch->config;
+static void look(struct sl_thread_watch *watch, int64_t elapsed_ns) {
+    const struct sl_thread_watch_config *config = &watch->config;
     void (*const tell[])(void *arg, const struct sl_pulse *pulse) = {
         [SL_PULSE_STILL] = config->still_fn, [SL_PULSE_MOVING] = config->moving_fn, [SL_PULSE_OVER] = config->over_fn};
     int64_t most_ns = LONG_LOOKS * watch->look_ms * SL_NS_PER_MS;
@@ -54,7 +54,7 @@ static void look(struct sl_watch *watch, int64_t elapsed_ns) {
 }
 
 static void *watch_main(void *arg) {
-    struct sl_watch *watch = arg;
+    struct sl_thread_watch *watch = arg;
     int64_t looked_ns = sl_now_ns();
     pthread_mutex_lock(&watch->mutex);
     while (!watch->stopping) {
@@ -69,9 +69,9 @@ static void *watch_main(void *arg) {
     return NULL;
 }
 
-enum sl_status sl_watch_create(const struct sl_watch_config *config, struct sl_watch **watch_out,
-                               struct sl_error *err) {
-    struct sl_watch *watch = calloc(1, sizeof *watch);
+enum sl_status sl_thread_watch_create(const struct sl_thread_watch_config *config, struct sl_thread_watch **watch_out,
+                                      struct sl_error *err) {
+    struct sl_thread_watch *watch = calloc(1, sizeof *watch);
     if (!watch) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "watch: out of memory");
     }
@@ -91,8 +91,8 @@ enum sl_status sl_watch_create(const struct sl_watch_config *config, struct sl_w
     return SL_OK;
 }
 
-void sl_watch_destroy(struct sl_watch **watch_inout) {
-    struct sl_watch *watch = *watch_inout;
+void sl_thread_watch_destroy(struct sl_thread_watch **watch_inout) {
+    struct sl_thread_watch *watch = *watch_inout;
     if (!watch) {
         return;
     }

@@ -17,9 +17,9 @@
 #include "base/pulse.h"
 #include "base/status.h"
 
-struct sl_watch;
+struct sl_thread_watch;
 
-struct sl_watch_config {
+struct sl_thread_watch_config {
     int64_t stall_ms;
     struct sl_pulse *pulses; // a list; must outlive the watch
     void (*still_fn)(void *arg, const struct sl_pulse *pulse);
@@ -28,8 +28,9 @@ struct sl_watch_config {
     void *arg;
 };
 
-enum sl_status sl_watch_create(const struct sl_watch_config *config, struct sl_watch **watch_out, struct sl_error *err);
-void sl_watch_destroy(struct sl_watch **watch); // accepts NULL, nulls
+enum sl_status sl_thread_watch_create(const struct sl_thread_watch_config *config, struct sl_thread_watch **watch_out,
+                                      struct sl_error *err);
+void sl_thread_watch_destroy(struct sl_thread_watch **watch); // accepts NULL, nulls
 
 enum sl_pulse_change { SL_PULSE_AS_BEFORE, SL_PULSE_STILL, SL_PULSE_MOVING, SL_PULSE_OVER };
 // Polls one counter, elapsed_ns after the previous poll; returns how its state changed. The watch's thread calls it.

@@ -60,7 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint8_t *file = malloc(SL_RECORDS_HEAD_BYTES + SL_RECORD_HEAD_BYTES * (size / 3 + 1) + size);
     require(file != NULL);
     size_t n = make_file(data, size, file);
-    struct sl_past past;
+    struct sl_past_jobs past;
     struct sl_error err;
     enum sl_status status = sl_past_read(ID, file, n, &past, &err);
     require(status == SL_OK || status == SL_ERR_INVALID);

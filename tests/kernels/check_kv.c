@@ -314,14 +314,14 @@ static void test_collect_puts_pieces_side_by_side(void **state) {
     static const size_t sizes[N] = {16, 16384 * 3 + 48, 4096};
     for (const char *const *name = tested(); *name != NULL; name++) {
         for (int round = 0; round < 3; round++) {
-            struct sl_piece pieces[N];
+            struct sl_byte_range pieces[N];
             char *from[N], *to = take(N * MOST + 1), *at = to;
             for (int i = 0; i < N; i++) {
                 from[i] = take(sizes[i]);
                 for (size_t b = 0; b < sizes[i]; b++) {
                     from[i][b] = (char)(b * 7 + (size_t)i + b / 256);
                 }
-                pieces[i] = (struct sl_piece){from[i], sizes[i]};
+                pieces[i] = (struct sl_byte_range){from[i], sizes[i]};
             }
             tier(*name)->collect(NULL, pieces, N, to);
             for (int i = 0; i < N; i++) {

@@ -33,7 +33,7 @@ struct sl_chat_turn {
     double ttft_ms, total_ms;
 };
 
-struct sl_chat {
+struct sl_chat_session {
     const struct sl_chat_config *config;
     struct sl_signals *signals;
     struct sl_lines *lines;
@@ -54,9 +54,9 @@ struct sl_chat {
 enum sl_chat_next { SL_CHAT_GO_ON, SL_CHAT_LEAVE, SL_CHAT_FAILED };
 
 // turn.c: ask, show the answer, and remember both. The exit code of the turn: what failed has been said, and is forgotten.
-int sl_chat_ask(struct sl_chat *chat, const char *line);
+int sl_chat_ask(struct sl_chat_session *chat, const char *line);
 // Everything begins anew, but for the system message and the recipe.
-void sl_chat_forget(struct sl_chat *chat);
+void sl_chat_forget(struct sl_chat_session *chat);
 
 // commands.c: what a line that begins with a slash asks for. What failed has been said.
-enum sl_chat_next sl_chat_command(struct sl_chat *chat, char *line);
+enum sl_chat_next sl_chat_command(struct sl_chat_session *chat, char *line);

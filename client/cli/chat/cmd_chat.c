@@ -70,7 +70,7 @@ static int progress_width(const struct sl_chat_config *config) {
 }
 
 static void show_loading(void *arg, size_t done_bytes, size_t total_bytes) {
-    const struct sl_chat *chat = arg;
+    const struct sl_chat_session *chat = arg;
     struct sl_progress progress = {
         .phase = "loading", .done = (int64_t)done_bytes, .total = (int64_t)total_bytes, .bytes = true};
     int width = progress_width(chat->config);
@@ -79,7 +79,7 @@ static void show_loading(void *arg, size_t done_bytes, size_t total_bytes) {
     }
 }
 
-static enum sl_status open_local(struct sl_chat *chat, struct sl_error *err) {
+static enum sl_status open_local(struct sl_chat_session *chat, struct sl_error *err) {
     const struct sl_chat_config *config = chat->config;
     enum sl_weight_format weights;
     size_t arena_bytes = 0;
@@ -102,7 +102,7 @@ static enum sl_status open_local(struct sl_chat *chat, struct sl_error *err) {
     return status;
 }
 
-static enum sl_status ask_cluster(struct sl_chat *chat, struct sl_error *err) {
+static enum sl_status ask_cluster(struct sl_chat_session *chat, struct sl_error *err) {
     Sluice__V1__ModelReply *reply;
     enum sl_status status =
         sl_client_model(chat->client, sl_deadline_in_ms(chat->config->tool.timeout_ms), &reply, err);
@@ -114,7 +114,7 @@ static enum sl_status ask_cluster(struct sl_chat *chat, struct sl_error *err) {
 }
 
 // The recipe as it will be asked for, and the system message.
-static enum sl_status prepare(struct sl_chat *chat, struct sl_error *err) {
+static enum sl_status prepare(struct sl_chat_session *chat, struct sl_error *err) {
     struct sl_request request;
     enum sl_status status = sl_request_set_options(&request, &chat->config->request, err);
     if (status == SL_OK && request.message.recipe[0]) {
@@ -139,7 +139,7 @@ static enum sl_status prepare(struct sl_chat *chat, struct sl_error *err) {
 // ---- the loop -------------------------------------------------------------------------------------------------------
 
 // Lines that end with a backslash are one with the next.
-static enum sl_status read_question(struct sl_chat *chat, char **line_out, struct sl_error *err) {
+static enum sl_status read_question(struct sl_chat_session *chat, char **line_out, struct sl_error *err) {
     char *whole = NULL;
     for (;;) {
         char *line = NULL;
@@ -172,7 +172,7 @@ static enum sl_status read_question(struct sl_chat *chat, char **line_out, struc
 }
 
 // What a line asks for. False: the conversation is over, with *code_inout.
-static bool follow_line(struct sl_chat *chat, char *line, int *code_inout) {
+static bool follow_line(struct sl_chat_session *chat, char *line, int *code_inout) {
     bool terminal = sl_lines_is_terminal(chat->lines);
     if (line[strspn(line, " \t")] == '\0') {
         return true;
@@ -195,7 +195,7 @@ static bool follow_line(struct sl_chat *chat, char *line, int *code_inout) {
     return true;
 }
 
-static int talk(struct sl_chat *chat) {
+static int talk(struct sl_chat_session *chat) {
     int code = SL_EXIT_OK;
     bool terminal = sl_lines_is_terminal(chat->lines);
     for (bool again = true; again;) {
@@ -220,7 +220,7 @@ static int talk(struct sl_chat *chat) {
     return code;
 }
 
-static int talk_on_lines(struct sl_chat *chat) {
+static int talk_on_lines(struct sl_chat_session *chat) {
     struct sl_error err = {0};
     char history[PATH_MAX];
     FILE *screen = isatty(STDOUT_FILENO) ? stdout : stderr;
@@ -239,7 +239,7 @@ static int talk_on_lines(struct sl_chat *chat) {
     return code;
 }
 
-static int converse(struct sl_chat *chat) {
+static int converse(struct sl_chat_session *chat) {
     struct sl_error err = {0};
     int code = SL_EXIT_OK;
     if (chat->config->local) {
@@ -284,7 +284,7 @@ int sl_command_chat(int argc, char **argv) {
         sl_signals_cleanup(&signals);
         return sl_tool_complain("chat", &err);
     }
-    struct sl_chat chat = {.config = &config, .signals = &signals};
+    struct sl_chat_session chat = {.config = &config, .signals = &signals};
     code = converse(&chat);
     sl_chat_forget(&chat);
     free(chat.turns);

@@ -15,19 +15,19 @@ static enum sl_chat_next complain(const struct sl_error *err) {
 }
 
 // Where a command shows what it was asked for: with --json standard output has turns alone.
-static FILE *screen(const struct sl_chat *chat) {
+static FILE *screen(const struct sl_chat_session *chat) {
     return chat->config->tool.json ? stderr : stdout;
 }
 
-static enum sl_chat_next help(struct sl_chat *chat, const char *argument);
+static enum sl_chat_next help(struct sl_chat_session *chat, const char *argument);
 
-static enum sl_chat_next begin_anew(struct sl_chat *chat, const char *argument) {
+static enum sl_chat_next begin_anew(struct sl_chat_session *chat, const char *argument) {
     (void)argument;
     sl_chat_forget(chat);
     return SL_CHAT_GO_ON;
 }
 
-static enum sl_chat_next leave(struct sl_chat *chat, const char *argument) {
+static enum sl_chat_next leave(struct sl_chat_session *chat, const char *argument) {
     (void)chat, (void)argument;
     return SL_CHAT_LEAVE;
 }
@@ -49,7 +49,7 @@ static char *expand(const char *path) {
     return asprintf(&whole, "%s%s", at_home ? home : "", at_home ? path + 1 : path) < 0 ? NULL : whole;
 }
 
-static enum sl_chat_next add_file(struct sl_chat *chat, const char *argument) {
+static enum sl_chat_next add_file(struct sl_chat_session *chat, const char *argument) {
     struct sl_error err;
     char *document = NULL, *path = argument[0] ? expand(argument) : NULL;
     enum sl_status status = argument[0] ? SL_OK : sl_fail(&err, SL_ERR_INVALID, "/file FILE: which one?");
@@ -67,7 +67,7 @@ static enum sl_chat_next add_file(struct sl_chat *chat, const char *argument) {
     return status == SL_OK ? SL_CHAT_GO_ON : complain(&err);
 }
 
-static enum sl_chat_next save(struct sl_chat *chat, const char *argument) {
+static enum sl_chat_next save(struct sl_chat_session *chat, const char *argument) {
     struct sl_error err;
     char *path = argument[0] ? expand(argument) : NULL;
     enum sl_status status = argument[0] ? SL_OK : sl_fail(&err, SL_ERR_INVALID, "/save FILE: where to?");
@@ -79,7 +79,7 @@ static enum sl_chat_next save(struct sl_chat *chat, const char *argument) {
     return status == SL_OK ? SL_CHAT_GO_ON : complain(&err);
 }
 
-static enum sl_chat_next set_recipe(struct sl_chat *chat, const char *argument) {
+static enum sl_chat_next set_recipe(struct sl_chat_session *chat, const char *argument) {
     struct sl_error err;
     struct sl_recipe recipe;
     if (!argument[0]) {
@@ -99,7 +99,7 @@ static enum sl_chat_next set_recipe(struct sl_chat *chat, const char *argument) 
     return SL_CHAT_GO_ON;
 }
 
-static enum sl_chat_next show_statistics(struct sl_chat *chat, const char *argument) {
+static enum sl_chat_next show_statistics(struct sl_chat_session *chat, const char *argument) {
     (void)argument;
     if (chat->n_turns == 0) {
         fprintf(screen(chat), "no answer has come to its end yet\n");
@@ -122,7 +122,7 @@ static enum sl_chat_next show_statistics(struct sl_chat *chat, const char *argum
 // To add a command: a function above, and a row here.
 static const struct command {
     const char *name, *argument, *says;
-    enum sl_chat_next (*run)(struct sl_chat *chat, const char *argument);
+    enum sl_chat_next (*run)(struct sl_chat_session *chat, const char *argument);
 } commands[] = {
     {"/help", "", "this list", help},
     {"/file", "FILE", "a document, which the next question begins with; several may follow on each other", add_file},
@@ -135,7 +135,7 @@ static const struct command {
     {"/exit", "", "the same", leave},
 };
 
-static enum sl_chat_next help(struct sl_chat *chat, const char *argument) {
+static enum sl_chat_next help(struct sl_chat_session *chat, const char *argument) {
     (void)argument;
     FILE *file = screen(chat);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
@@ -148,7 +148,7 @@ static enum sl_chat_next help(struct sl_chat *chat, const char *argument) {
     return SL_CHAT_GO_ON;
 }
 
-enum sl_chat_next sl_chat_command(struct sl_chat *chat, char *line) {
+enum sl_chat_next sl_chat_command(struct sl_chat_session *chat, char *line) {
     size_t n = strcspn(line, " \t");
     char *argument = line + n + strspn(line + n, " \t");
     for (size_t end = strlen(argument); end > 0 && strchr(" \t", argument[end - 1]); end--) {

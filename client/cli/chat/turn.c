@@ -14,7 +14,7 @@
 
 // One turn while it runs.
 struct turn {
-    struct sl_chat *chat;
+    struct sl_chat_session *chat;
     struct sl_follow follow;
     struct sl_watch shown; // follow's own, to which everything is passed on
     char *answer;          // what has come
@@ -39,7 +39,7 @@ static void keep_text(struct turn *turn, const char *text) {
 
 // The whole answer, as it ends: without a stop string.
 static void keep_end(struct turn *turn, const Sluice__V1__Finished *finished) {
-    struct sl_chat *chat = turn->chat;
+    struct sl_chat_session *chat = turn->chat;
     turn->reason = finished->reason;
     if (finished->text[0]) {
         turn->n_answer = 0;
@@ -86,7 +86,7 @@ static bool stopped(void *arg) {
 
 // ---- what is asked --------------------------------------------------------------------------------------------------
 
-static enum sl_status make_request(struct sl_chat *chat, struct sl_request *request, struct sl_error *err) {
+static enum sl_status make_request(struct sl_chat_session *chat, struct sl_request *request, struct sl_error *err) {
     struct sl_request_config config = chat->config->request;
     config.recipe = chat->recipe;
     config.ship_at_most = 0; // it is in the recipe
@@ -105,7 +105,7 @@ static enum sl_status make_request(struct sl_chat *chat, struct sl_request *requ
 }
 
 static enum sl_status answer(struct turn *turn, struct sl_error *err) {
-    struct sl_chat *chat = turn->chat;
+    struct sl_chat_session *chat = turn->chat;
     struct sl_request request;
     enum sl_status status = make_request(chat, &request, err);
     if (status != SL_OK) {
@@ -132,7 +132,7 @@ static enum sl_status answer(struct turn *turn, struct sl_error *err) {
 
 // ---- what stays -----------------------------------------------------------------------------------------------------
 
-static void count(struct sl_chat *chat) {
+static void count(struct sl_chat_session *chat) {
     const Sluice__V1__Statistics *s = chat->last;
     if (!s) {
         return;
@@ -153,7 +153,7 @@ static void count(struct sl_chat *chat) {
                                                          .total_ms = s->total_ms};
 }
 
-static void tell_turn(const struct sl_chat *chat) {
+static void tell_turn(const struct sl_chat_session *chat) {
     if (chat->n_turns > 0 && !chat->config->quiet && !chat->config->tool.json && sl_terminal_width(STDERR_FILENO) > 0) {
         const struct sl_chat_turn *turn = &chat->turns[chat->n_turns - 1];
         fprintf(stderr, "[%lld of %lld tokens read, %lld written, the first after %.0f ms]\n", (long long)turn->n_read,
@@ -163,7 +163,7 @@ static void tell_turn(const struct sl_chat *chat) {
 
 // What was written before somebody ended it is part of the conversation; nothing is no answer.
 static int end_cut(struct turn *turn) {
-    struct sl_chat *chat = turn->chat;
+    struct sl_chat_session *chat = turn->chat;
     struct sl_error err;
     if (turn->follow.progress_shown) {
         sl_progress_clear(stderr);
@@ -185,14 +185,14 @@ static int end_cut(struct turn *turn) {
 }
 
 // The last question is no part of the conversation; its documents are for the next one.
-static void leave_out(struct sl_chat *chat) {
+static void leave_out(struct sl_chat_session *chat) {
     if (sl_messages_take_back(&chat->messages) && !chat->config->quiet) {
         fprintf(stderr, "sluice chat: the question is left out; its documents stand before the next one\n");
     }
 }
 
 static int fail(struct turn *turn, enum sl_status status, const struct sl_error *err) {
-    struct sl_chat *chat = turn->chat;
+    struct sl_chat_session *chat = turn->chat;
     int code = sl_follow_end(&turn->follow, status, err);
     if (status != SL_ERR_INVALID) {
         leave_out(chat);
@@ -206,7 +206,7 @@ static int fail(struct turn *turn, enum sl_status status, const struct sl_error 
 }
 
 static int end_turn(struct turn *turn, enum sl_status status, struct sl_error *err) {
-    struct sl_chat *chat = turn->chat;
+    struct sl_chat_session *chat = turn->chat;
     if (turn->no_memory) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the answer");
     }
@@ -228,7 +228,7 @@ static int end_turn(struct turn *turn, enum sl_status status, struct sl_error *e
     return code;
 }
 
-int sl_chat_ask(struct sl_chat *chat, const char *line) {
+int sl_chat_ask(struct sl_chat_session *chat, const char *line) {
     struct sl_error err = {0};
     enum sl_status status = sl_utf8_valid(line, strlen(line), NULL)
                                 ? sl_messages_add_user(&chat->messages, line, &err)
@@ -255,7 +255,7 @@ int sl_chat_ask(struct sl_chat *chat, const char *line) {
     return code;
 }
 
-void sl_chat_forget(struct sl_chat *chat) {
+void sl_chat_forget(struct sl_chat_session *chat) {
     sl_messages_clear(&chat->messages);
     chat->n_turns = 0;
     if (chat->last) {

@@ -31,7 +31,7 @@ static void pick(struct sl_stream *stream, const float *logits, int64_t n_vocab,
     BY_FIRST(stream, pick, logits, n_vocab, asked, m, picked_out);
 }
 
-static void collect(struct sl_stream *stream, const struct sl_piece *pieces, uint32_t n, void *to) {
+static void collect(struct sl_stream *stream, const struct sl_byte_range *pieces, uint32_t n, void *to) {
     BY_FIRST(stream, collect, pieces, n, to);
 }
 

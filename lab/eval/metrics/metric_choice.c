@@ -100,7 +100,7 @@ static enum sl_status options_read(const struct sl_sample *sample, const char *t
     return status;
 }
 
-static bool is_answer(const struct options *options, struct sl_span text) {
+static bool is_answer(const struct options *options, struct sl_text_span text) {
     for (size_t i = 0; i < options->n_answers; i++) {
         if (sl_span_equal(sl_points_all(&options->answers[i]), text)) {
             return true;
@@ -109,7 +109,7 @@ static bool is_answer(const struct options *options, struct sl_span text) {
     return false;
 }
 
-static bool starts_with_answer(const struct options *options, struct sl_span text) {
+static bool starts_with_answer(const struct options *options, struct sl_text_span text) {
     for (size_t i = 0; i < options->n_answers; i++) {
         if (sl_span_starts(text, sl_points_all(&options->answers[i]))) {
             return true;
@@ -123,7 +123,7 @@ static bool is_letter(uint32_t point) {
 }
 
 // In place: every character of `separators` becomes a space, and of spaces that follow each other one is left.
-static struct sl_span squeeze(struct sl_span text, uint32_t *into, const char *separators) {
+static struct sl_text_span squeeze(struct sl_text_span text, uint32_t *into, const char *separators) {
     size_t n = 0;
     for (size_t i = 0; i < text.n; i++) {
         uint32_t point = text.at[i];
@@ -132,30 +132,30 @@ static struct sl_span squeeze(struct sl_span text, uint32_t *into, const char *s
             into[n++] = point;
         }
     }
-    return (struct sl_span){into, n};
+    return (struct sl_text_span){into, n};
 }
 
 // In place: every occurrence of the word becomes a space.
-static struct sl_span blank(struct sl_span text, uint32_t *into, const char *word) {
+static struct sl_text_span blank(struct sl_text_span text, uint32_t *into, const char *word) {
     size_t n = 0, length = strlen(word);
     for (size_t i = 0; i < text.n;) {
-        bool here = sl_span_find_ascii((struct sl_span){text.at + i, text.n - i}, word) == 0;
+        bool here = sl_span_find_ascii((struct sl_text_span){text.at + i, text.n - i}, word) == 0;
         into[n++] = here ? ' ' : text.at[i];
         i += here ? length : 1;
     }
-    return (struct sl_span){into, n};
+    return (struct sl_text_span){into, n};
 }
 
 /*
  * What stands behind the first of the phrases, in the order of the list, that occurs, and behind one character more (the
  * space). False: none does. Nothing stands behind it where the text ends there.
  */
-static bool behind_phrase(struct sl_span text, const char *const *phrases, struct sl_span *behind_out) {
+static bool behind_phrase(struct sl_text_span text, const char *const *phrases, struct sl_text_span *behind_out) {
     for (; *phrases; phrases++) {
         size_t at = sl_span_find_ascii(text, *phrases), length = strlen(*phrases);
         if (at <= text.n) {
             size_t begin = at + length + 1 < text.n ? at + length + 1 : text.n;
-            *behind_out = (struct sl_span){text.at + begin, text.n - begin};
+            *behind_out = (struct sl_text_span){text.at + begin, text.n - begin};
             return true;
         }
     }
@@ -164,9 +164,9 @@ static bool behind_phrase(struct sl_span text, const char *const *phrases, struc
 
 static bool judge_choice(struct options *options) {
     static const char *const phrases[] = {"answer is:", "answer:", "answer is", "option is", NULL};
-    struct sl_span text = sl_span_trim(sl_points_all(&options->text)), rest, word;
+    struct sl_text_span text = sl_span_trim(sl_points_all(&options->text)), rest, word;
     if (text.n > 0 && is_letter(text.at[0])) {
-        return is_answer(options, (struct sl_span){text.at, 1});
+        return is_answer(options, (struct sl_text_span){text.at, 1});
     }
     if (text.n == 0 || is_answer(options, text)) {
         return text.n > 0;
@@ -177,7 +177,8 @@ static bool judge_choice(struct options *options) {
     }
     for (size_t at = 0; sl_span_next_word(text, &at, &word);) {
         static const uint32_t letters[] = {'A', 'B', 'C', 'D'};
-        if (sl_span_find((struct sl_span){letters, 4}, word) <= 4) { // "AB" counts as naming one, too, and as wrong
+        if (sl_span_find((struct sl_text_span){letters, 4}, word) <=
+            4) { // "AB" counts as naming one, too, and as wrong
             return is_answer(options, word);
         }
     }
@@ -186,8 +187,9 @@ static bool judge_choice(struct options *options) {
 
 static bool judge_code_choice(struct options *options) {
     static const char *const phrases[] = {"answer is:", "is:", "answer:", "correct option is:", NULL};
-    struct sl_span text = sl_span_trim(sl_points_all(&options->text)), rest;
-    if (text.n > 1 && (text.at[1] == '.' || text.at[1] == ':') && is_answer(options, (struct sl_span){text.at, 1})) {
+    struct sl_text_span text = sl_span_trim(sl_points_all(&options->text)), rest;
+    if (text.n > 1 && (text.at[1] == '.' || text.at[1] == ':') &&
+        is_answer(options, (struct sl_text_span){text.at, 1})) {
         return true;
     }
     text = blank(text, options->text.at, "Option");

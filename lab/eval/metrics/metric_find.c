@@ -9,7 +9,7 @@
 
 // --- the answer itself -------------------------------------------------------------------------------------------
 
-static enum sl_status compare_contains(struct sl_span text, struct sl_span answer, double *score_out,
+static enum sl_status compare_contains(struct sl_text_span text, struct sl_text_span answer, double *score_out,
                                        struct sl_error *err) {
     (void)err;
     *score_out = sl_span_find(text, answer) <= text.n;
@@ -31,7 +31,7 @@ enum sl_status sl_score_contains_any(const struct sl_sample *sample, const char 
     return sl_metric_best(sample, text, sl_points_read_lower, compare_contains, score_out, err);
 }
 
-static enum sl_status compare_exact(struct sl_span text, struct sl_span answer, double *score_out,
+static enum sl_status compare_exact(struct sl_text_span text, struct sl_text_span answer, double *score_out,
                                     struct sl_error *err) {
     (void)err;
     *score_out = sl_span_equal(sl_span_trim(text), sl_span_trim(answer));
@@ -46,9 +46,9 @@ enum sl_status sl_score_exact(const struct sl_sample *sample, const char *text, 
 // --- numbers -----------------------------------------------------------------------------------------------------
 
 // The share of the text's numbers, runs of digits, that read like `number`.
-static double share_of_numbers(struct sl_span text, struct sl_span number) {
+static double share_of_numbers(struct sl_text_span text, struct sl_text_span number) {
     size_t n = 0, n_right = 0, at = 0;
-    struct sl_span found;
+    struct sl_text_span found;
     while (sl_span_next_number(text, &at, &found)) {
         n++;
         n_right += sl_span_equal(found, number);
@@ -56,7 +56,7 @@ static double share_of_numbers(struct sl_span text, struct sl_span number) {
     return n > 0 ? (double)n_right / (double)n : 0;
 }
 
-static enum sl_status compare_count(struct sl_span text, struct sl_span answer, double *score_out,
+static enum sl_status compare_count(struct sl_text_span text, struct sl_text_span answer, double *score_out,
                                     struct sl_error *err) {
     (void)err;
     *score_out = share_of_numbers(text, answer);
@@ -69,12 +69,12 @@ enum sl_status sl_score_count(const struct sl_sample *sample, const char *text, 
 }
 
 // The number that stands right behind `label` in the answer.
-static enum sl_status compare_labelled(struct sl_span label, struct sl_span text, struct sl_span answer,
+static enum sl_status compare_labelled(struct sl_text_span label, struct sl_text_span text, struct sl_text_span answer,
                                        double *score_out, struct sl_error *err) {
     for (size_t i = 0; i + label.n < answer.n; i++) {
-        struct sl_span rest = {answer.at + i, answer.n - i};
+        struct sl_text_span rest = {answer.at + i, answer.n - i};
         size_t at = label.n;
-        struct sl_span number;
+        struct sl_text_span number;
         if (sl_span_starts(rest, label) && sl_point_is_digit(rest.at[at]) && sl_span_next_number(rest, &at, &number)) {
             *score_out = share_of_numbers(text, number);
             return SL_OK;
@@ -84,16 +84,16 @@ static enum sl_status compare_labelled(struct sl_span label, struct sl_span text
                    "an answer names no paragraph: the metric needs \"Paragraph 7\", or its Chinese form");
 }
 
-static enum sl_status compare_paragraph(struct sl_span text, struct sl_span answer, double *score_out,
+static enum sl_status compare_paragraph(struct sl_text_span text, struct sl_text_span answer, double *score_out,
                                         struct sl_error *err) {
     static const uint32_t label[] = {'P', 'a', 'r', 'a', 'g', 'r', 'a', 'p', 'h', ' '};
-    return compare_labelled((struct sl_span){label, sizeof label / sizeof *label}, text, answer, score_out, err);
+    return compare_labelled((struct sl_text_span){label, sizeof label / sizeof *label}, text, answer, score_out, err);
 }
 
-static enum sl_status compare_paragraph_zh(struct sl_span text, struct sl_span answer, double *score_out,
+static enum sl_status compare_paragraph_zh(struct sl_text_span text, struct sl_text_span answer, double *score_out,
                                            struct sl_error *err) {
     static const uint32_t label[] = {0x6BB5, 0x843D};
-    return compare_labelled((struct sl_span){label, 2}, text, answer, score_out, err);
+    return compare_labelled((struct sl_text_span){label, 2}, text, answer, score_out, err);
 }
 
 enum sl_status sl_score_paragraph(const struct sl_sample *sample, const char *text, double *score_out,
@@ -110,11 +110,11 @@ static bool is_ascii_digit(uint32_t point) {
     return point >= '0' && point <= '9';
 }
 
-static enum sl_status compare_first_number(struct sl_span text, struct sl_span answer, double *score_out,
+static enum sl_status compare_first_number(struct sl_text_span text, struct sl_text_span answer, double *score_out,
                                            struct sl_error *err) {
     (void)err;
     size_t at = 0;
-    struct sl_span number;
+    struct sl_text_span number;
     *score_out = sl_span_next_run(text, is_ascii_digit, &at, &number) && sl_span_equal(number, answer);
     return SL_OK;
 }
@@ -125,7 +125,7 @@ enum sl_status sl_score_first_number(const struct sl_sample *sample, const char 
 }
 
 // False: the span is not a decimal number from end to end.
-static bool read_number(struct sl_span span, double *number_out) {
+static bool read_number(struct sl_text_span span, double *number_out) {
     char text[64], *end;
     if (span.n == 0 || span.n >= sizeof text) {
         return false;
@@ -141,16 +141,16 @@ static bool read_number(struct sl_span span, double *number_out) {
     return end == text + span.n;
 }
 
-static bool equal_numbers(struct sl_span a, struct sl_span b) {
+static bool equal_numbers(struct sl_text_span a, struct sl_text_span b) {
     double x, y;
     return read_number(a, &x) && read_number(b, &y) && x == y;
 }
 
-static enum sl_status compare_first_decimal(struct sl_span text, struct sl_span answer, double *score_out,
+static enum sl_status compare_first_decimal(struct sl_text_span text, struct sl_text_span answer, double *score_out,
                                             struct sl_error *err) {
     (void)err;
     size_t at = 0;
-    struct sl_span number, fraction;
+    struct sl_text_span number, fraction;
     bool found = sl_span_next_run(text, is_ascii_digit, &at, &number);
     if (found && at + 1 < text.n && text.at[at] == '.' && is_ascii_digit(text.at[at + 1])) {
         sl_span_next_run(text, is_ascii_digit, &at, &fraction);
@@ -172,10 +172,11 @@ static bool is_of_word(uint32_t point) {
     return !sl_point_is_space(point) && !(point < 128 && strchr(":\"'.,?!{}", (int)point));
 }
 
-static enum sl_status compare_kv(struct sl_span text, struct sl_span answer, double *score_out, struct sl_error *err) {
+static enum sl_status compare_kv(struct sl_text_span text, struct sl_text_span answer, double *score_out,
+                                 struct sl_error *err) {
     (void)err;
     size_t at = 0;
-    struct sl_span word;
+    struct sl_text_span word;
     bool found = false;
     while (!found && sl_span_next_run(text, is_of_word, &at, &word)) {
         found = sl_span_equal(word, answer);
@@ -188,7 +189,7 @@ enum sl_status sl_score_kv(const struct sl_sample *sample, const char *text, dou
     return sl_metric_best(sample, text, sl_points_read, compare_kv, score_out, err);
 }
 
-static bool equal_in_capitals(struct sl_span word, struct sl_span answer) {
+static bool equal_in_capitals(struct sl_text_span word, struct sl_text_span answer) {
     size_t same = 0;
     while (same < word.n && same < answer.n &&
            (uint32_t)utf8proc_toupper((utf8proc_int32_t)word.at[same]) == answer.at[same]) {
@@ -197,11 +198,11 @@ static bool equal_in_capitals(struct sl_span word, struct sl_span answer) {
     return word.n == answer.n && same == word.n;
 }
 
-static enum sl_status compare_speaker(struct sl_span text, struct sl_span answer, double *score_out,
+static enum sl_status compare_speaker(struct sl_text_span text, struct sl_text_span answer, double *score_out,
                                       struct sl_error *err) {
     (void)err;
     size_t at = 0;
-    struct sl_span word;
+    struct sl_text_span word;
     bool found = false;
     while (!found && sl_span_next_run(text, is_of_word, &at, &word)) {
         found = equal_in_capitals(word, answer);
@@ -224,11 +225,11 @@ static bool is_of_code_word(uint32_t point) {
     return !sl_point_is_space(point) && !(point < 128 && strchr(".`'\":", (int)point));
 }
 
-static enum sl_status compare_last_integer(struct sl_span text, struct sl_span answer, double *score_out,
+static enum sl_status compare_last_integer(struct sl_text_span text, struct sl_text_span answer, double *score_out,
                                            struct sl_error *err) {
     (void)err;
     size_t at = 0;
-    struct sl_span word, last = {0};
+    struct sl_text_span word, last = {0};
     while (sl_span_next_run(text, is_of_code_word, &at, &word)) {
         last = word;
     }

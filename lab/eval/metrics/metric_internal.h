@@ -13,7 +13,7 @@
 typedef enum sl_status sl_metric_score_fn(const struct sl_sample *sample, const char *text, double *score_out,
                                           struct sl_error *err);
 typedef enum sl_status sl_read_fn(const char *text, struct sl_points *points_out, struct sl_error *err);
-typedef enum sl_status sl_compare_fn(struct sl_span text, struct sl_span answer, double *score_out,
+typedef enum sl_status sl_compare_fn(struct sl_text_span text, struct sl_text_span answer, double *score_out,
                                      struct sl_error *err);
 
 struct sl_comparisons {

@@ -41,7 +41,7 @@ static double f1(uint32_t *a, size_t n_a, uint32_t *b, size_t n_b) {
 
 // --- SQuAD's words -----------------------------------------------------------------------------------------------
 
-static bool is_article(struct sl_span word) {
+static bool is_article(struct sl_text_span word) {
     return sl_span_is(word, "a") || sl_span_is(word, "an") || sl_span_is(word, "the");
 }
 
@@ -58,7 +58,7 @@ static void normalize(struct sl_points *points) {
         for (end = begin; end < n && sl_point_is_word(points->at[end]);) {
             end++;
         }
-        if (is_article((struct sl_span){points->at + begin, end - begin})) {
+        if (is_article((struct sl_text_span){points->at + begin, end - begin})) {
             for (size_t i = begin; i < end; i++) {
                 points->at[i] = ' ';
             }
@@ -74,18 +74,18 @@ static enum sl_status read_normalized(const char *text, struct sl_points *points
     return status;
 }
 
-static enum sl_status split_words(struct sl_span text, struct sl_words *words, struct sl_error *err) {
+static enum sl_status split_words(struct sl_text_span text, struct sl_words *words, struct sl_error *err) {
     enum sl_status status = sl_words_init(words, text.n, err);
     size_t at = 0;
-    struct sl_span word;
+    struct sl_text_span word;
     while (status == SL_OK && sl_span_next_word(text, &at, &word)) {
         sl_words_add(words, word);
     }
     return status;
 }
 
-static enum sl_status compare_split(enum sl_status (*split)(struct sl_span, struct sl_words *, struct sl_error *),
-                                    struct sl_span text, struct sl_span answer, double *score_out,
+static enum sl_status compare_split(enum sl_status (*split)(struct sl_text_span, struct sl_words *, struct sl_error *),
+                                    struct sl_text_span text, struct sl_text_span answer, double *score_out,
                                     struct sl_error *err) {
     struct sl_words a = {0}, b = {0};
     uint32_t n_ids;
@@ -104,7 +104,7 @@ static enum sl_status compare_split(enum sl_status (*split)(struct sl_span, stru
     return status;
 }
 
-static enum sl_status compare_words(struct sl_span text, struct sl_span answer, double *score_out,
+static enum sl_status compare_words(struct sl_text_span text, struct sl_text_span answer, double *score_out,
                                     struct sl_error *err) {
     return compare_split(split_words, text, answer, score_out, err);
 }
@@ -149,15 +149,15 @@ static enum sl_status read_characters(const char *text, struct sl_points *points
     return SL_OK;
 }
 
-static enum sl_status split_characters(struct sl_span text, struct sl_words *words, struct sl_error *err) {
+static enum sl_status split_characters(struct sl_text_span text, struct sl_words *words, struct sl_error *err) {
     enum sl_status status = sl_words_init(words, text.n, err);
     for (size_t i = 0; status == SL_OK && i < text.n; i++) {
-        sl_words_add(words, (struct sl_span){text.at + i, 1});
+        sl_words_add(words, (struct sl_text_span){text.at + i, 1});
     }
     return status;
 }
 
-static enum sl_status compare_characters(struct sl_span text, struct sl_span answer, double *score_out,
+static enum sl_status compare_characters(struct sl_text_span text, struct sl_text_span answer, double *score_out,
                                          struct sl_error *err) {
     return compare_split(split_characters, text, answer, score_out, err);
 }
@@ -170,7 +170,7 @@ enum sl_status sl_score_f1_zh(const struct sl_sample *sample, const char *text, 
 // --- a line of code ----------------------------------------------------------------------------------------------
 
 // Of the longest common subsequence: what neither is deleted nor inserted. row: [b.n + 1], zeros.
-static size_t common_length(struct sl_span a, struct sl_span b, size_t *row) {
+static size_t common_length(struct sl_text_span a, struct sl_text_span b, size_t *row) {
     for (size_t i = 0; i < a.n; i++) {
         size_t diagonal = 0;
         for (size_t j = 0; j < b.n; j++) {
@@ -182,7 +182,8 @@ static size_t common_length(struct sl_span a, struct sl_span b, size_t *row) {
     return row[b.n];
 }
 
-static enum sl_status similarity(struct sl_span a, struct sl_span b, double *score_out, struct sl_error *err) {
+static enum sl_status similarity(struct sl_text_span a, struct sl_text_span b, double *score_out,
+                                 struct sl_error *err) {
     if (a.n == 0 || b.n == 0 || sl_span_equal(a, b)) {
         *score_out = sl_span_equal(a, b);
         return SL_OK;
@@ -202,7 +203,7 @@ static enum sl_status similarity(struct sl_span a, struct sl_span b, double *sco
 }
 
 // Lines with a backquote, # or // count as comments and fences. Empty where there is no other.
-static struct sl_span first_code_line(struct sl_span text) {
+static struct sl_text_span first_code_line(struct sl_text_span text) {
     size_t begin = 0, end;
     while (begin < text.n && text.at[begin] == '\n') {
         begin++;
@@ -211,16 +212,16 @@ static struct sl_span first_code_line(struct sl_span text) {
         for (end = begin; end < text.n && text.at[end] != '\n';) {
             end++;
         }
-        struct sl_span line = {text.at + begin, end - begin};
+        struct sl_text_span line = {text.at + begin, end - begin};
         if (sl_span_find_ascii(line, "`") > line.n && sl_span_find_ascii(line, "#") > line.n &&
             sl_span_find_ascii(line, "//") > line.n) {
             return line;
         }
     }
-    return (struct sl_span){text.at, 0};
+    return (struct sl_text_span){text.at, 0};
 }
 
-static enum sl_status compare_code(struct sl_span text, struct sl_span answer, double *score_out,
+static enum sl_status compare_code(struct sl_text_span text, struct sl_text_span answer, double *score_out,
                                    struct sl_error *err) {
     return similarity(first_code_line(text), answer, score_out, err);
 }

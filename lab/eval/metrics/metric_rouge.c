@@ -171,7 +171,7 @@ static double f_of_counts(struct pair *pair) {
 // --- sentences ---------------------------------------------------------------------------------------------------
 
 // Between two of `end`, empty ones left out. False: none is left.
-static bool next_sentence(struct sl_span text, uint32_t end, size_t *at, struct sl_span *sentence_out) {
+static bool next_sentence(struct sl_text_span text, uint32_t end, size_t *at, struct sl_text_span *sentence_out) {
     while (*at < text.n && text.at[*at] == end) {
         ++*at;
     }
@@ -179,30 +179,30 @@ static bool next_sentence(struct sl_span text, uint32_t end, size_t *at, struct 
     while (*at < text.n && text.at[*at] != end) {
         ++*at;
     }
-    *sentence_out = (struct sl_span){text.at + begin, *at - begin};
+    *sentence_out = (struct sl_text_span){text.at + begin, *at - begin};
     return *at > begin;
 }
 
-static void add_words(struct sl_words *words, struct sl_span sentence) {
+static void add_words(struct sl_words *words, struct sl_text_span sentence) {
     size_t at = 0, before = words->n;
-    struct sl_span word;
+    struct sl_text_span word;
     while (sl_span_next_word(sentence, &at, &word)) {
         sl_words_add(words, word);
     }
     if (words->n == before) {
-        sl_words_add(words, (struct sl_span){sentence.at, 0});
+        sl_words_add(words, (struct sl_text_span){sentence.at, 0});
     }
 }
 
-static void add_characters(struct sl_words *words, struct sl_span sentence) {
+static void add_characters(struct sl_words *words, struct sl_text_span sentence) {
     size_t before = words->n;
     for (size_t i = 0; i < sentence.n; i++) {
         if (!sl_point_is_space(sentence.at[i])) {
-            sl_words_add(words, (struct sl_span){sentence.at + i, 1});
+            sl_words_add(words, (struct sl_text_span){sentence.at + i, 1});
         }
     }
     if (words->n == before) {
-        sl_words_add(words, (struct sl_span){sentence.at, 0});
+        sl_words_add(words, (struct sl_text_span){sentence.at, 0});
     }
 }
 
@@ -210,13 +210,13 @@ static bool is_plain(uint32_t point) {
     return (point >= 'a' && point <= 'z') || (point >= '0' && point <= '9');
 }
 
-static void add_plain_words(struct sl_words *words, struct sl_span sentence) {
+static void add_plain_words(struct sl_words *words, struct sl_text_span sentence) {
     for (size_t begin = 0, end; begin < sentence.n; begin = end + 1) {
         for (end = begin; end < sentence.n && is_plain(sentence.at[end]);) {
             end++;
         }
         if (end > begin) {
-            sl_words_add(words, (struct sl_span){sentence.at + begin, end - begin});
+            sl_words_add(words, (struct sl_text_span){sentence.at + begin, end - begin});
         }
     }
 }
@@ -225,15 +225,15 @@ static void add_plain_words(struct sl_words *words, struct sl_span sentence) {
 
 struct kind {
     uint32_t sentence_end;
-    void (*add)(struct sl_words *words, struct sl_span sentence);
+    void (*add)(struct sl_words *words, struct sl_text_span sentence);
     double (*f)(struct pair *pair);
 };
 
-static enum sl_status split(const struct kind *kind, struct sl_span text, struct sl_words *words,
+static enum sl_status split(const struct kind *kind, struct sl_text_span text, struct sl_words *words,
                             struct sl_error *err) {
     enum sl_status status = sl_words_init(words, text.n, err);
     size_t at = 0;
-    struct sl_span sentence;
+    struct sl_text_span sentence;
     while (status == SL_OK && next_sentence(text, kind->sentence_end, &at, &sentence)) {
         kind->add(words, sentence);
         sl_words_end_sentence(words);
@@ -241,8 +241,8 @@ static enum sl_status split(const struct kind *kind, struct sl_span text, struct
     return status;
 }
 
-static enum sl_status compare(const struct kind *kind, struct sl_span text, struct sl_span answer, double *score_out,
-                              struct sl_error *err) {
+static enum sl_status compare(const struct kind *kind, struct sl_text_span text, struct sl_text_span answer,
+                              double *score_out, struct sl_error *err) {
     struct pair pair = {0};
     enum sl_status status = split(kind, text, &pair.text, err);
     if (status == SL_OK) {
@@ -258,17 +258,17 @@ static enum sl_status compare(const struct kind *kind, struct sl_span text, stru
     return status;
 }
 
-static enum sl_status compare_by_words(struct sl_span text, struct sl_span answer, double *score_out,
+static enum sl_status compare_by_words(struct sl_text_span text, struct sl_text_span answer, double *score_out,
                                        struct sl_error *err) {
     return compare(&(struct kind){'.', add_words, f_of_sets}, text, answer, score_out, err);
 }
 
-static enum sl_status compare_by_characters(struct sl_span text, struct sl_span answer, double *score_out,
+static enum sl_status compare_by_characters(struct sl_text_span text, struct sl_text_span answer, double *score_out,
                                             struct sl_error *err) {
     return compare(&(struct kind){'.', add_characters, f_of_sets}, text, answer, score_out, err);
 }
 
-static enum sl_status compare_by_lines(struct sl_span text, struct sl_span answer, double *score_out,
+static enum sl_status compare_by_lines(struct sl_text_span text, struct sl_text_span answer, double *score_out,
                                        struct sl_error *err) {
     return compare(&(struct kind){'\n', add_plain_words, f_of_counts}, text, answer, score_out, err);
 }

@@ -84,7 +84,7 @@ bool sl_point_is_punctuation(uint32_t point) {
 
 // --- parts of a text ---------------------------------------------------------------------------------------------
 
-struct sl_span sl_span_trim(struct sl_span span) {
+struct sl_text_span sl_span_trim(struct sl_text_span span) {
     while (span.n > 0 && sl_point_is_space(span.at[0])) {
         span.at++;
         span.n--;
@@ -95,35 +95,35 @@ struct sl_span sl_span_trim(struct sl_span span) {
     return span;
 }
 
-static int compare_spans(struct sl_span a, struct sl_span b) {
+static int compare_spans(struct sl_text_span a, struct sl_text_span b) {
     if (a.n != b.n) {
         return a.n < b.n ? -1 : 1;
     }
     return a.n == 0 ? 0 : memcmp(a.at, b.at, a.n * sizeof *a.at);
 }
 
-bool sl_span_equal(struct sl_span a, struct sl_span b) {
+bool sl_span_equal(struct sl_text_span a, struct sl_text_span b) {
     return compare_spans(a, b) == 0;
 }
 
-bool sl_span_starts(struct sl_span text, struct sl_span with) {
-    return text.n >= with.n && sl_span_equal((struct sl_span){text.at, with.n}, with);
+bool sl_span_starts(struct sl_text_span text, struct sl_text_span with) {
+    return text.n >= with.n && sl_span_equal((struct sl_text_span){text.at, with.n}, with);
 }
 
-size_t sl_span_find(struct sl_span text, struct sl_span what) {
+size_t sl_span_find(struct sl_text_span text, struct sl_text_span what) {
     for (size_t i = 0; i + what.n <= text.n; i++) {
-        if (sl_span_starts((struct sl_span){text.at + i, text.n - i}, what)) {
+        if (sl_span_starts((struct sl_text_span){text.at + i, text.n - i}, what)) {
             return i;
         }
     }
     return text.n + 1;
 }
 
-bool sl_span_is(struct sl_span span, const char *ascii) {
+bool sl_span_is(struct sl_text_span span, const char *ascii) {
     return span.n == strlen(ascii) && sl_span_find_ascii(span, ascii) == 0;
 }
 
-size_t sl_span_find_ascii(struct sl_span text, const char *what) {
+size_t sl_span_find_ascii(struct sl_text_span text, const char *what) {
     size_t n = strlen(what);
     for (size_t i = 0; i + n <= text.n; i++) {
         size_t same = 0;
@@ -137,7 +137,8 @@ size_t sl_span_find_ascii(struct sl_span text, const char *what) {
     return text.n + 1;
 }
 
-bool sl_span_next_run(struct sl_span text, bool (*belongs)(uint32_t point), size_t *at, struct sl_span *run_out) {
+bool sl_span_next_run(struct sl_text_span text, bool (*belongs)(uint32_t point), size_t *at,
+                      struct sl_text_span *run_out) {
     size_t begin = *at, end;
     while (begin < text.n && !belongs(text.at[begin])) {
         begin++;
@@ -146,7 +147,7 @@ bool sl_span_next_run(struct sl_span text, bool (*belongs)(uint32_t point), size
         end++;
     }
     *at = end;
-    *run_out = (struct sl_span){text.at + begin, end - begin};
+    *run_out = (struct sl_text_span){text.at + begin, end - begin};
     return end > begin;
 }
 
@@ -154,11 +155,11 @@ static bool is_not_space(uint32_t point) {
     return !sl_point_is_space(point);
 }
 
-bool sl_span_next_word(struct sl_span text, size_t *at, struct sl_span *word_out) {
+bool sl_span_next_word(struct sl_text_span text, size_t *at, struct sl_text_span *word_out) {
     return sl_span_next_run(text, is_not_space, at, word_out);
 }
 
-bool sl_span_next_number(struct sl_span text, size_t *at, struct sl_span *number_out) {
+bool sl_span_next_number(struct sl_text_span text, size_t *at, struct sl_text_span *number_out) {
     return sl_span_next_run(text, sl_point_is_digit, at, number_out);
 }
 
@@ -183,7 +184,7 @@ void sl_words_cleanup(struct sl_words *words) {
     *words = (struct sl_words){0};
 }
 
-void sl_words_add(struct sl_words *words, struct sl_span word) {
+void sl_words_add(struct sl_words *words, struct sl_text_span word) {
     words->spans[words->n++] = word;
 }
 
@@ -192,7 +193,7 @@ void sl_words_end_sentence(struct sl_words *words) {
 }
 
 struct place {
-    struct sl_span span;
+    struct sl_text_span span;
     uint32_t *id;
 };
 

@@ -30,30 +30,31 @@ bool sl_point_is_word(uint32_t point);        // a letter, a number or an unders
 bool sl_point_is_punctuation(uint32_t point); // ASCII's 32
 
 // A part of a text, which must outlive it.
-struct sl_span {
+struct sl_text_span {
     const uint32_t *at;
     size_t n;
 };
 
-struct sl_span sl_span_trim(struct sl_span span); // without white space at its ends
-bool sl_span_equal(struct sl_span a, struct sl_span b);
-bool sl_span_starts(struct sl_span text, struct sl_span with);
+struct sl_text_span sl_span_trim(struct sl_text_span span); // without white space at its ends
+bool sl_span_equal(struct sl_text_span a, struct sl_text_span b);
+bool sl_span_starts(struct sl_text_span text, struct sl_text_span with);
 // The index of the first occurrence; text.n + 1: none. An empty text is found in every other.
-size_t sl_span_find(struct sl_span text, struct sl_span what);
-size_t sl_span_find_ascii(struct sl_span text, const char *what);
-bool sl_span_is(struct sl_span span, const char *ascii);
+size_t sl_span_find(struct sl_text_span text, struct sl_text_span what);
+size_t sl_span_find_ascii(struct sl_text_span text, const char *what);
+bool sl_span_is(struct sl_text_span span, const char *ascii);
 // The next characters that all belong, from *at on, which is moved behind them. False: no more.
-bool sl_span_next_run(struct sl_span text, bool (*belongs)(uint32_t point), size_t *at, struct sl_span *run_out);
-bool sl_span_next_word(struct sl_span text, size_t *at, struct sl_span *word_out);     // between white space
-bool sl_span_next_number(struct sl_span text, size_t *at, struct sl_span *number_out); // of digits
+bool sl_span_next_run(struct sl_text_span text, bool (*belongs)(uint32_t point), size_t *at,
+                      struct sl_text_span *run_out);
+bool sl_span_next_word(struct sl_text_span text, size_t *at, struct sl_text_span *word_out);     // between white space
+bool sl_span_next_number(struct sl_text_span text, size_t *at, struct sl_text_span *number_out); // of digits
 
-static inline struct sl_span sl_points_all(const struct sl_points *points) {
-    return (struct sl_span){points->at, points->n};
+static inline struct sl_text_span sl_points_all(const struct sl_points *points) {
+    return (struct sl_text_span){points->at, points->n};
 }
 
 struct sl_words {
-    struct sl_span *spans; // [n]
-    uint32_t *ids;         // [n] equal words have equal ids; 0 until sl_words_number()
+    struct sl_text_span *spans; // [n]
+    uint32_t *ids;              // [n] equal words have equal ids; 0 until sl_words_number()
     size_t n;
     size_t *ends; // [n_sentences] index behind a sentence's last word
     size_t n_sentences;
@@ -62,7 +63,7 @@ struct sl_words {
 // Room for every word and sentence of a text of n_points.
 enum sl_status sl_words_init(struct sl_words *words, size_t n_points, struct sl_error *err);
 void sl_words_cleanup(struct sl_words *words);
-void sl_words_add(struct sl_words *words, struct sl_span word);
+void sl_words_add(struct sl_words *words, struct sl_text_span word);
 void sl_words_end_sentence(struct sl_words *words);
 
 // Number the words of both: ids are below *n_ids_out.

@@ -210,12 +210,12 @@ static void page_error(struct sl_stream *stream, const struct sl_kv_heads *heads
     free(targets);
 }
 
-static void collect(struct sl_stream *stream, const struct sl_piece *pieces, uint32_t n, void *to) {
-    struct sl_piece *there = calloc((size_t)n + 1, sizeof *there);
+static void collect(struct sl_stream *stream, const struct sl_byte_range *pieces, uint32_t n, void *to) {
+    struct sl_byte_range *there = calloc((size_t)n + 1, sizeof *there);
     size_t bytes = 0;
     assert_non_null(there);
     for (uint32_t i = 0; i < n; i++) {
-        there[i] = (struct sl_piece){led(pieces[i].at, pieces[i].bytes, READ), pieces[i].bytes};
+        there[i] = (struct sl_byte_range){led(pieces[i].at, pieces[i].bytes, READ), pieces[i].bytes};
         bytes += pieces[i].bytes;
     }
     void *to_there = led(to, bytes, WRITTEN);

@@ -19,22 +19,22 @@ enum { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q8_0 = 8, Q2_K = 10, Q6_K = 14, BF1
 
 struct blocks {
     unsigned char bytes[N_BLOCKS * 210];
-    struct sl_source source;
+    struct sl_tensor_source source;
 };
 
 // Blocks of a type, or numbers; the halves at `at` of the last block, s or D, and m or M behind it, are these.
-static const struct sl_source *make(struct blocks *b, uint32_t id, int at, float scale, float offset) {
+static const struct sl_tensor_source *make(struct blocks *b, uint32_t id, int at, float scale, float offset) {
     const char *name;
     const struct sl_block_type *type = sl_block_type(id, &name);
     assert_non_null(type);
     memset(b, 0, sizeof *b);
     uint16_t halves[] = {sl_f32_to_f16(scale), sl_f32_to_f16(offset)};
     memcpy(b->bytes + (N_BLOCKS - 1) * type->bytes + at, halves, type->bytes - (size_t)at >= 4 ? 4 : 2);
-    b->source = (struct sl_source){.type = type,
-                                   .data = b->bytes,
-                                   .bytes = N_BLOCKS * type->bytes,
-                                   .rows = 1,
-                                   .columns = N_BLOCKS * type->n_weights};
+    b->source = (struct sl_tensor_source){.type = type,
+                                          .data = b->bytes,
+                                          .bytes = N_BLOCKS * type->bytes,
+                                          .rows = 1,
+                                          .columns = N_BLOCKS * type->n_weights};
     return &b->source;
 }
 
@@ -84,8 +84,8 @@ static void test_parts_take_what_all_of_them_need(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct blocks first, second;
-        struct sl_source parts[] = {*make(&first, Q4_1, 0, 0.01F, 0.1F),
-                                    *make(&second, cases[i].second, 0, cases[i].scale, 0)};
+        struct sl_tensor_source parts[] = {*make(&first, Q4_1, 0, 0.01F, 0.1F),
+                                           *make(&second, cases[i].second, 0, cases[i].scale, 0)};
         assert_int_equal(sl_sources_type(parts, 2, SL_F16, SL_WEIGHT_STORED), cases[i].dtype);
         // what is quantized anyway is rounded once
         assert_int_equal(sl_sources_type(parts, 2, SL_F16, SL_WEIGHT_INT8), SL_F32);

@@ -104,16 +104,16 @@ static void wait_for(const atomic_int *count) {
 static void test_watch_tells_what_becomes_of_pulses(void **state) {
     (void)state;
     struct sl_pulse idle = {.name = "idle"}, engine = {.name = "engine", .n_waiting = 1, .next = &idle};
-    struct sl_watch_config config = {100, &engine, on_still, on_moving, on_over, &n_still};
-    struct sl_watch *watch = NULL;
+    struct sl_thread_watch_config config = {100, &engine, on_still, on_moving, on_over, &n_still};
+    struct sl_thread_watch *watch = NULL;
     struct sl_error err;
-    assert_int_equal(sl_watch_create(&config, &watch, &err), SL_OK);
+    assert_int_equal(sl_thread_watch_create(&config, &watch, &err), SL_OK);
     wait_for(&n_still);
     wait_for(&n_over);
     sl_pulse_tick(&engine);
     wait_for(&n_moving);
     atomic_store(&engine.n_waiting, 0);
-    sl_watch_destroy(&watch);
+    sl_thread_watch_destroy(&watch);
     assert_null(watch);
 }
 

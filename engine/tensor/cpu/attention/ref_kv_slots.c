@@ -246,7 +246,7 @@ static void quantize(struct sl_stream *stream, const struct sl_kv_heads *heads, 
     sl_stream_run(stream, (int64_t)heads->n * n_pages, 1, quantize_tasks, &call);
 }
 
-static void collect(struct sl_stream *stream, const struct sl_piece *pieces, uint32_t n, void *to) {
+static void collect(struct sl_stream *stream, const struct sl_byte_range *pieces, uint32_t n, void *to) {
     (void)stream;
     for (uint32_t i = 0; i < n; i++) {
         memcpy(to, pieces[i].at, pieces[i].bytes);

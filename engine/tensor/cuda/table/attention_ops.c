@@ -213,7 +213,7 @@ static void launch_collect(struct gpu_stream *s, const struct gpu_share *shares,
     }
 }
 
-static void collect(struct sl_stream *stream, const struct sl_piece *pieces, uint32_t n, void *to) {
+static void collect(struct sl_stream *stream, const struct sl_byte_range *pieces, uint32_t n, void *to) {
     struct gpu_stream *s = sl_gpu_stream(stream);
     struct gpu_share shares[SHARES];
     uint32_t n_shares = 0;

@@ -55,7 +55,8 @@ void harness_finish(struct sl_job *job) {
 }
 
 // As a coordinator does, without a model.
-static enum sl_status restore(void *arg, const struct sl_past *past, struct sl_job **job_out, struct sl_error *err) {
+static enum sl_status restore(void *arg, const struct sl_past_jobs *past, struct sl_job **job_out,
+                              struct sl_error *err) {
     struct harness *harness = arg;
     const Sluice__V1__GenerateRequest *request = past->accepted->request;
     struct sl_job_spec spec = {.max_new_tokens = request->max_new_tokens, .submitted_ns = sl_now_ns()};

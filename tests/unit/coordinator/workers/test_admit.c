@@ -12,8 +12,8 @@
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/version.h"
-#include "engine/compress/plan/plan.h"
 #include "coordinator/workers/admit.h"
+#include "engine/compress/plan/plan.h"
 #include "tests/unit/scarce.h"
 
 static const struct sl_kv_geometry geometry = {.n_layers = 6, .n_kv_heads = 2, .head_dim = 64};
@@ -68,7 +68,7 @@ static void join(struct fixture *f, char *name, Sluice__V1__WorkerRole role, int
 #define PREFILL SLUICE__V1__WORKER_ROLE__PREFILL
 #define DECODE  SLUICE__V1__WORKER_ROLE__DECODE
 
-static enum sl_status claim(struct fixture *f, struct sl_place *place, const struct sl_demand *demand,
+static enum sl_status claim(struct fixture *f, struct sl_queue_place *place, const struct sl_demand *demand,
                             struct sl_claim *claim_out, struct sl_error *err) {
     const struct sl_claim_spec spec = {.demand = demand, .avoid = &none};
     return sl_admission_claim(f->admission, place, &spec, 20, claim_out, err);
@@ -118,7 +118,7 @@ static void test_admission_refuses_what_never_fits_with_numbers(void **state) {
     (void)state;
     struct fixture f = make(4, 4);
     struct sl_error err;
-    struct sl_place place = {0};
+    struct sl_queue_place place = {0};
     struct sl_demand demand = {.n_prefill_tokens = 10, .decode_bytes = 1001, .prefill_bytes = 10};
     join(&f, "decode-0", DECODE, 1000, 4);
     join(&f, "decode-1", DECODE, 500, 4);
@@ -142,7 +142,7 @@ static void test_admission_finds_stores_without_a_key(void **state) {
     (void)state;
     struct fixture f = make(4, 4);
     struct sl_error err;
-    struct sl_place place = {0};
+    struct sl_queue_place place = {0};
     struct sl_claim taken;
     struct sl_demand demand = {.n_prefill_tokens = 10, .capsule_bytes = 10, .decode_bytes = 10, .prefill_bytes = 10};
     demand.offloaded = (struct sl_route_lanes){.n = 2, .replicas = 1, .bytes = 100};
@@ -162,7 +162,7 @@ static void test_admission_counts_staging_memory(void **state) {
     (void)state;
     struct fixture f = make(4, 4);
     struct sl_error err;
-    struct sl_place places[2] = {{0}};
+    struct sl_queue_place places[2] = {{0}};
     struct sl_claim claims[2];
     const int64_t capsule = 3 * SL_ARENA_UNIT;
     struct sl_demand demand = {
@@ -207,7 +207,7 @@ static void test_admission_full_line_says_when_to_retry(void **state) {
     (void)state;
     struct fixture f = make(4, 2);
     struct sl_error err;
-    struct sl_place places[3] = {{0}};
+    struct sl_queue_place places[3] = {{0}};
     struct sl_demand demand = {.decode_bytes = 10};
     assert_int_equal(sl_admission_enter(f.admission, &demand, &places[0], &err), SL_OK);
     assert_int_equal(sl_admission_enter(f.admission, &demand, &places[1], &err), SL_OK);
@@ -227,7 +227,7 @@ static void test_admission_is_first_come_first_served(void **state) {
     struct sl_error err;
     join(&f, "decode-0", DECODE, 1000, 8);
     struct sl_demand big = {.decode_bytes = 700}, small = {.decode_bytes = 100};
-    struct sl_place first = {0}, second = {0}, third = {0};
+    struct sl_queue_place first = {0}, second = {0}, third = {0};
     struct sl_claim a, b, c;
     assert_int_equal(sl_admission_enter(f.admission, &big, &first, &err), SL_OK);
     assert_int_equal(sl_admission_enter(f.admission, &big, &second, &err), SL_OK);
@@ -246,7 +246,7 @@ static void test_admission_is_first_come_first_served(void **state) {
     assert_int_equal(claim(&f, &second, &big, &b, &err), SL_OK);
     assert_int_equal(claim(&f, &third, &small, &c, &err), SL_OK);
     // A retry of the first goes before whoever came later.
-    struct sl_place fourth = {0};
+    struct sl_queue_place fourth = {0};
     struct sl_claim d;
     assert_int_equal(sl_admission_enter(f.admission, &big, &fourth, &err), SL_OK);
     assert_int_equal(claim(&f, &first, &big, &a, &err), SL_AGAIN);
@@ -270,7 +270,7 @@ static void test_admission_does_not_wait_for_one_worker(void **state) {
     join(&f, "decode-0", DECODE, 1000, 8);
     join(&f, "decode-1", DECODE, 1000, 8);
     struct sl_demand demand = {.decode_bytes = 700};
-    struct sl_place first = {0}, second = {0};
+    struct sl_queue_place first = {0}, second = {0};
     struct sl_claim a, b;
     assert_int_equal(sl_admission_enter(f.admission, &demand, &first, &err), SL_OK);
     assert_int_equal(sl_admission_enter(f.admission, &demand, &second, &err), SL_OK);
@@ -295,7 +295,7 @@ static void test_admission_names_the_missing_role(void **state) {
     struct fixture f = make(8, 8);
     struct sl_error err;
     struct sl_demand demand = {.n_prefill_tokens = 5, .decode_bytes = 10, .prefill_bytes = 10};
-    struct sl_place place = {0};
+    struct sl_queue_place place = {0};
     struct sl_claim got;
     assert_int_equal(sl_admission_enter(f.admission, &demand, &place, &err), SL_OK);
     assert_int_equal(claim(&f, &place, &demand, &got, &err), SL_ERR_PEER_LOST);
@@ -321,7 +321,7 @@ static void test_admission_never_promises_more_than_there_is(void **state) {
     struct sl_error err;
     join(&f, "decode-0", DECODE, 1000, 100);
     join(&f, "decode-1", DECODE, 1500, 100);
-    struct sl_place places[40] = {{0}};
+    struct sl_queue_place places[40] = {{0}};
     struct sl_claim claims[40];
     struct sl_demand demand = {.decode_bytes = 130};
     int n = 0;

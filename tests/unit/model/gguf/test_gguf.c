@@ -12,10 +12,10 @@
 
 #include "engine/model/gguf/document.h"
 #include "engine/model/model_internal.h"
+#include "engine/text/tokenizer/tokenizer.h"
 #include "tests/gguf_file.h"
 #include "tests/unit/scarce.h"
 #include "tests/unit/temp_folder.h"
-#include "engine/text/tokenizer/tokenizer.h"
 
 #define LLAMA                                                                                                          \
     "s general.architecture llama\nu llama.block_count 1\nu llama.embedding_length 32\nu llama.feed_forward_length "   \
@@ -556,7 +556,7 @@ static enum sl_status make_all(void *arg, struct sl_error *err) {
     struct sl_model_config config = {.head_dim = 16};
     struct sl_tensors *tensors = NULL;
     json_t *root = NULL;
-    struct sl_source source;
+    struct sl_tensor_source source;
     struct sl_rows rows;
     enum sl_status status = sl_model_document_load(path, "tokenizer.json", &root, err);
     json_decref(root);
