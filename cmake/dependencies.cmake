@@ -1,5 +1,5 @@
 # Every library that we use, as an imported target sluice::<name>, so that a folder's CMakeLists.txt names only what it links.
-# docs/DESIGN.md says why each was chosen. tools/install-deps.sh installs all of them from the distribution.
+# docs/LIBRARIES.md says why each was chosen. tools/install-deps.sh installs all of them from the distribution.
 
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)

@@ -6,7 +6,7 @@
  *         that are written, which is our own kernel's everywhere; --tflops says what the device can do where that falls short of it. An operation is queued again and again
  *         until that takes some milliseconds, and the median of --runs such batches is divided: what a launch costs is in it.
  *         Predictions are fractions of the floor that were written down before anything was measured, from instruction counts
- *         (docs/GPU.md); 0: nobody predicted it.
+ *         (docs/GPU_KERNELS.md); 0: nobody predicted it.
  *
  * To add one: a function that queues it, and a row in cases[].
  */

@@ -416,7 +416,8 @@ def test_idle_conversations_make_room():
     words = ("-r", "full", "-n", "4")
     lines = [document(16000).replace("\n", " ") + QUESTION, ASKED[0], ASKED[1]]
     expected = turns(lines, *LOCAL, *words)
-    with Cluster() as cluster:
+    # The store has room for both prompts and for the copies of the session.
+    with Cluster(worker_args={"kvstore": ["--arena", "192M"]}) as cluster:
         talk = Talk(cluster, *words)
         said = [talk.turn(lines[0])[0]]
         eventually(lambda: kept(cluster) == 1, 10, "the session is kept")

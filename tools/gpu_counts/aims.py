@@ -3,7 +3,7 @@
 """What the predictions of `sluice bench kernels` (lab/bench/bench_kernels.c) come to for whole prompts and steps of Llama-3.1-8B on an H200, beside
 what is aimed at. Nothing here was measured.
 
-    aims.py             prints the table of docs/GPU.md
+    aims.py             prints the table of docs/GPU_KERNELS.md
     aims.py --json      prints what the report of the kit (tools/gpu_kit) compares with what it has measured
 
 Launches and what waits for them are not in it, nor is the fabric.
@@ -14,7 +14,7 @@ import re
 import sys
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-BANDWIDTH, PRODUCTS = 4.3e12, 480e12  # of a copy, and of our product of 4,096 by 4,096 (docs/GPU.md)
+BANDWIDTH, PRODUCTS = 4.3e12, 480e12  # of a copy, and of our product of 4,096 by 4,096 (docs/GPU_KERNELS.md)
 LAYERS, HEADS, KV_HEADS, D, E, F, V = 32, 32, 8, 128, 4096, 14336, 128256
 MATRICES = LAYERS * (E * (HEADS + 2 * KV_HEADS) * D + HEADS * D * E + 3 * E * F)  # weights of products, but the head's
 HEAD = V * E

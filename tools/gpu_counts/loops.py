@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a GPU executes in the loops of kernels, from the disassembly: the numbers behind docs/GPU.md's predictions.
+"""What a GPU executes in the loops of kernels, from the disassembly: the numbers behind docs/GPU_KERNELS.md's predictions.
 
     loops.py FILE [KERNEL]      a cubin or an object of cmake/cuda.cmake; only kernels whose name has the word
 

@@ -12,7 +12,7 @@
  *         head, rows and query heads alike. A warp has a page at a time, and needs no shared memory for it: codes go from memory to
  *         registers, become f16 there, and are an operand. Of a split warp w has the pages whose number is w modulo WARPS; what the
  *         warps have is added up in their order.
- *         What instructions there are decides how fast it is (docs/GPU.md), so a code becomes a number in one: its bits under those of
+ *         What instructions there are decides how fast it is (docs/GPU_KERNELS.md), so a code becomes a number in one: its bits under those of
  *         1,024 are 1,024 + code 2^at. Where it lies, at, is the same in a row of the operand, so 2^-at is a factor of what comes out, and
  *         1,024 times the sum of the other operand, by another product, is taken off.
  *         Operand A wants two neighbours along the sum in a register. Which slot a row is, and which channel, is ours to say: lane (g, t) =

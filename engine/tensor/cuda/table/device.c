@@ -108,19 +108,19 @@ static void *alloc_block(struct sl_device *device, enum sl_memory memory, size_t
     return memory == SL_MEMORY_SHARED ? driver->alloc_shared(bytes) : driver->alloc(bytes);
 }
 
-// A block of the device goes back behind everything that is queued: whoever frees need not wait.
+// Frees a block after everything that is queued, so that the caller need not wait.
 static void free_block(struct sl_device *device, enum sl_memory memory, void *block) {
     struct gpu_device *gpu = (struct gpu_device *)device;
-    for (int i = 0; i < SL_N_STREAMS && memory == SL_MEMORY_DEVICE; i++) {
+    for (int i = 0; i < SL_N_STREAMS && memory != SL_MEMORY_SHARED; i++) {
         (void)sl_stream_wait(&gpu->streams[i].stream, NULL);
     }
     if (atomic_load(&gpu->hangs)) {
         return; // work may still touch it, and the driver would wait for that
     }
-    if (memory == SL_MEMORY_DEVICE) {
-        gpu->driver->free(block);
-    } else {
+    if (memory == SL_MEMORY_SHARED) {
         gpu->driver->free_shared(block);
+    } else {
+        gpu->driver->free(block);
     }
 }
 
