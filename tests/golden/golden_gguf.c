@@ -15,9 +15,9 @@
 
 #include "engine/model/model_internal.h"
 #include "engine/tensor/weights.h"
-#include "tests/unit/model/run_model.h"
 #include "engine/text/chat/chat_template.h"
 #include "engine/text/tokenizer/tokenizer.h"
+#include "tests/unit/model/run_model.h"
 
 #define N_TOKENS  40
 #define MAX_VOCAB 64
@@ -50,13 +50,13 @@ static struct sl_tensors *open_tensors(const char *model, struct sl_model_config
 }
 
 static void read_numbers(struct sl_tensors *tensors, const char *name, int64_t rows, int64_t columns,
-                         enum sl_dtype dtype, struct sl_source *source_out, struct sl_rows *rows_out) {
+                         enum sl_dtype dtype, struct sl_tensor_source *source_out, struct sl_rows *rows_out) {
     assert_int_equal(sl_tensors_find(tensors, name, 2, rows, columns, source_out, NULL), SL_OK);
     assert_int_equal(sl_tensors_read(tensors, source_out, dtype, NULL, rows_out, NULL), SL_OK);
 }
 
 // What rows are as the type that products take.
-static void check_rows(struct sl_tensors *file, const struct sl_source *source, const struct sl_rows *should,
+static void check_rows(struct sl_tensors *file, const struct sl_tensor_source *source, const struct sl_rows *should,
                        int64_t rows, int64_t columns, enum sl_dtype widened, bool is_exact) {
     struct sl_rows is;
     enum sl_dtype dtype = sl_sources_type(source, 1, widened, SL_WEIGHT_STORED);
@@ -86,7 +86,7 @@ static void check_type(const char *name, bool is_exact) {
     struct sl_tensors *folder = open_tensors(path_of(path, "types", name, ""), &config);
     struct sl_tensors *file = open_tensors(path_of(path, "types", name, ".gguf"), &config);
     for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
-        struct sl_source there, here;
+        struct sl_tensor_source there, here;
         struct sl_rows should, is;
         int64_t rows = matrices[i].rows, columns = matrices[i].columns;
         read_numbers(folder, matrices[i].name, rows, columns, SL_F32, &there, &should);

@@ -9,8 +9,8 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/thread.h"
-#include "net/offload/prefill/offload_internal.h"
 #include "engine/runtime/transfer.h"
+#include "net/offload/prefill/offload_internal.h"
 
 #define LOOK_MS 50 // between polls of the job's call while there is no room for a segment
 
@@ -282,14 +282,14 @@ static void list_pages(struct sl_offload *offload, const struct sl_session *sess
 static enum sl_status stage(struct sl_offload *offload, struct sl_shipment *shipment, struct sl_error *err) {
     uint32_t n_pages = sl_pages_for(shipment->n_slots), n_lanes = (uint32_t)sl_lanes_count(&offload->lanes);
     size_t page_bytes = offload->work.bytes, n = 0;
-    struct sl_piece *pieces = malloc((size_t)n_lanes * n_pages * sizeof *pieces);
+    struct sl_byte_range *pieces = malloc((size_t)n_lanes * n_pages * sizeof *pieces);
     if (!pieces) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
     }
     for (uint32_t lane = 0; lane < n_lanes; lane++) {
         const void **pages = shipment->pages + (size_t)lane * SL_KV_SEGMENT_PAGES;
         for (uint32_t p = 0; p < n_pages; p++, n++) {
-            pieces[n] = (struct sl_piece){pages[p], page_bytes};
+            pieces[n] = (struct sl_byte_range){pages[p], page_bytes};
             pages[p] = shipment->staged + n * page_bytes;
         }
     }

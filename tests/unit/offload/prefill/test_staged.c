@@ -149,7 +149,7 @@ static void read_offloading(struct fixture *f, const struct sl_plan *plan, struc
 }
 
 static void *from_device(const struct fixture *f, const void *page, size_t bytes) {
-    struct sl_piece piece = {page, bytes};
+    struct sl_byte_range piece = {page, bytes};
     struct sl_mark down = {0};
     void *copy = malloc(bytes);
     assert_int_equal(sl_transfer_pieces_out(&f->runtime, &piece, 1, bytes, copy, &down, NULL), SL_OK);
