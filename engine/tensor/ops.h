@@ -469,8 +469,8 @@ struct sl_ops {
     // out[h][r] = values[r * n + h], r < m
     void (*spread)(struct sl_stream *stream, const float *values, int n, int m, struct sl_vectors out);
     // With q_j = n_tokens - position of slot j, and the planes 0 (sums) and 1 (sums of squares), in f64:
-    //     mean_out[h][j] = state[0][j] / q_j    deviation_out[h][j] = sqrt(max(state[1][j] / q_j - (state[0][j] /
-    //     q_j)^2, 0))
+    //     mean_out[h][j] = state[0][j] / q_j
+    //     deviation_out[h][j] = sqrt(max(state[1][j] / q_j - (state[0][j] / q_j)^2, 0))
     // Either output may be empty (at NULL).
     void (*mean_state)(struct sl_stream *stream, const struct sl_kv_heads *heads, int64_t n_tokens,
                        struct sl_vectors mean_out, struct sl_vectors deviation_out);
