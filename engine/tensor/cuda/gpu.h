@@ -51,7 +51,7 @@
 
 namespace gpu {
 
-// --- 16-bit floats as bits: rounding to nearest even; a NaN keeps what of its bits there is room for, as engine/tensor/half.h -----------
+// --- 16-bit floats as bits: rounding to nearest even; a NaN keeps what of its bits there is room for, as engine/tensor
 
 GPU_DEVICE float bf16_to_f32(uint16_t b) {
     return __uint_as_float((uint32_t)b << 16);

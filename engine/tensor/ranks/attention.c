@@ -54,7 +54,7 @@ static int heads_from(int first, int end, int group) {
     return (end - first) / group * group;
 }
 
-// --- by query heads ------------------------------------------------------------------------------------------------------
+// --- by query heads --------------------------------------------------------------------------------------------------
 
 struct attend_call {
     struct sl_ranks_call call;
@@ -197,7 +197,7 @@ static void attend_before(struct sl_stream *stream, const struct sl_attend *args
     SL_RANKS_RUN(c);
 }
 
-// --- by KV heads -----------------------------------------------------------------------------------------------------------
+// --- by KV heads -----------------------------------------------------------------------------------------------------
 
 // Sets *part to the rank's KV heads of a call; returns false where it has none.
 static bool kv_part(const struct sl_ranks_call *call, int rank, const struct sl_attend *a, struct sl_attend *part_out,

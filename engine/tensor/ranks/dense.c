@@ -28,7 +28,7 @@ struct split {
     float *bias;                          // owned; for a gated matrix in one memory: [n], rank by rank
 };
 
-// --- weights -----------------------------------------------------------------------------------------------------------
+// --- weights ---------------------------------------------------------------------------------------------------------
 
 static struct sl_share outputs_of(const struct sl_matrix *w, int rank, int n) {
     int64_t outputs = sl_matrix_outputs(w), units = (outputs + UNIT - 1) / UNIT;
@@ -195,7 +195,7 @@ static enum sl_status pack_rows(struct sl_stream *stream, struct sl_matrix *matr
                         : ranks->each->pack_rows(sl_ranks_compute(ranks, 0), matrix, err);
 }
 
-// --- products ------------------------------------------------------------------------------------------------------------
+// --- products --------------------------------------------------------------------------------------------------------
 
 // Returns the scratch bytes of one rank, a multiple of 64.
 static size_t scratch_of_rank(const struct split *split, int64_t m) {

@@ -24,7 +24,7 @@
         BY_FIRST(stream, op, &known_, __VA_ARGS__);                                                                    \
     } while (0)
 
-// --- rows and pages ------------------------------------------------------------------------------------------------------
+// --- rows and pages --------------------------------------------------------------------------------------------------
 
 static void pick(struct sl_stream *stream, const float *logits, int64_t n_vocab, const struct sl_pick *asked, int64_t m,
                  struct sl_picked *picked_out) {
@@ -43,7 +43,7 @@ static void mean_query(struct sl_stream *stream, const struct sl_attend *args, c
     BY_FIRST(stream, mean_query, args, q, means_out);
 }
 
-// --- scores --------------------------------------------------------------------------------------------------------------
+// --- scores ----------------------------------------------------------------------------------------------------------
 
 static void read_state(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, struct sl_vectors out) {
     HEADS_BY_FIRST(stream, heads, read_state, plane, out);

@@ -24,7 +24,7 @@
 #define EXCHANGE_BYTES ((size_t)32 << 20) // at most, for all parts
 #define PADDING_BYTES  2048 // for each part: ranks exchange parts of equal size, and shares differ by a unit
 
-// --- replicas ----------------------------------------------------------------------------------------------------------
+// --- replicas --------------------------------------------------------------------------------------------------------
 
 static const struct sl_ranks_replica *find_replica(const struct sl_ranks *ranks, const void *at) {
     for (int i = 0; i < SL_RANKS_REPLICAS; i++) {
@@ -110,7 +110,7 @@ bool sl_ranks_free_replica(struct sl_ranks *ranks, const void *at) {
     return replica != NULL;
 }
 
-// --- gathers -----------------------------------------------------------------------------------------------------------
+// --- gathers ---------------------------------------------------------------------------------------------------------
 
 static int64_t width_of(const struct sl_columns *g, int rank) {
     return g->bounds[rank + 1] - g->bounds[rank];
@@ -194,7 +194,7 @@ void sl_ranks_gather_part(const struct sl_ranks_call *call, int rank, struct sl_
     }
 }
 
-// --- without a group ---------------------------------------------------------------------------------------------------
+// --- without a group -------------------------------------------------------------------------------------------------
 
 struct round_call {
     struct sl_ranks_call call;

@@ -44,7 +44,7 @@ static size_t width_of(const struct sl_kv_heads *heads) {
     return heads->n > 0 ? (size_t)heads->kv[0].work->head_dim : 0;
 }
 
-// --- pages -----------------------------------------------------------------------------------------------------------------
+// --- pages -----------------------------------------------------------------------------------------------------------
 
 static void quantize_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
     const struct heads_call *c = (const struct heads_call *)call;
@@ -124,7 +124,7 @@ static void scan(struct sl_stream *stream, const struct sl_scan_call *args) {
     SL_RANKS_RUN(c);
 }
 
-// --- scores ----------------------------------------------------------------------------------------------------------------
+// --- scores ----------------------------------------------------------------------------------------------------------
 
 static void value_change_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
     const struct heads_call *c = (const struct heads_call *)call;

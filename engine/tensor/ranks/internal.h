@@ -12,7 +12,8 @@
 #define SL_RANKS_CALL_BYTES 512
 #define SL_RANKS_PUBLISHED  4096 // published heads that are remembered, as a device does
 
-#define SL_RANKS_AHEAD 32 // calls that are queued before the first of them has to be done; they show which rank hangs
+#define SL_RANKS_AHEAD                                                                                                 \
+    32 // calls that are queued before the first of them has to be done; their marks show which rank hangs
 
 // The result of publishing heads on each rank; sl_kv_heads.published points to it.
 struct sl_ranks_published {

@@ -16,7 +16,7 @@ static uint64_t progress(void *arg, int rank) {
     return sl_team_tasks_done(ranks->teams[rank]) + sl_device_progress(ranks->devices[rank]);
 }
 
-// --- the device --------------------------------------------------------------------------------------------------------
+// --- the device ------------------------------------------------------------------------------------------------------
 
 static struct sl_ranks *of(const struct sl_device *device) {
     return (struct sl_ranks *)device;
@@ -227,7 +227,7 @@ static const struct sl_device_ops device_ops = {
     .limit_waits = limit_waits,
 };
 
-// --- life --------------------------------------------------------------------------------------------------------------
+// --- life ------------------------------------------------------------------------------------------------------------
 
 static void take_place(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
     (void)stream;

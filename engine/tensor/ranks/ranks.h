@@ -21,8 +21,7 @@
  *         bits are those of one rank, for any number of ranks.
  *
  * Failures: a rank is lost when its thread or device makes no progress for SL_RANK_STILL_MS, or when its device fails.
- *           The
- *         device of all ranks then fails too: waits say which rank, and the process should end
+ *         The device of all ranks then fails too: waits say which rank, and the process should end
  *         (engine/tensor/device.h). The thread may return later, so the caller must end the process soon and free
  *         nothing that the thread uses.
  */

@@ -19,7 +19,7 @@
 #include "engine/tensor/cpu/retrieve/scan_pages.h"
 #include "engine/tensor/cpu/simd/avx2_transpose.h"
 
-// --- index_keys -------------------------------------------------------------------------------------------------------
+// --- index_keys ------------------------------------------------------------------------------------------------------
 
 // scale[c] = mean |K_j[c]|: added up in f64 in the order of slots, as in ref_scan.c
 static void find_means(const struct sl_kv *kv, uint32_t n_slots, float *scale) {

@@ -35,7 +35,7 @@ using gpu::EACH, gpu::GROUP, gpu::GROUPS, gpu::SUMS;
 // zeros, the same of weights times zeros.
 template <int D> struct state { float max[2], sum[2], out[D / 16][4], sums[SUMS<D>][4], zeros[SUMS<D>][4]; };
 
-// --- scores of a page: s[i], slots 8 g + 2 i and the one behind it -----------------------------------------------------
+// --- scores of a page: s[i], slots 8 g + 2 i and the one behind it ---------------------------------------------------
 
 template <int D, int BITS>
 GPU_DEVICE void score_codes(const sl_page_layout &layout, const char *page, const uint32_t (&q)[D / 16][2],
@@ -102,7 +102,7 @@ GPU_DEVICE void score_halves(const char *keys, uint32_t n, const uint32_t (&q)[D
     }
 }
 
-// --- weights -----------------------------------------------------------------------------------------------------------
+// --- weights ---------------------------------------------------------------------------------------------------------
 
 struct seen { // the slots that a query sees, and none where there is no query
     uint32_t begin, end;
@@ -166,7 +166,7 @@ GPU_DEVICE void turn(const float (&s)[4], uint32_t (&p)[2]) {
     p[1] = gpu::transpose_8x8(gpu::pack_f16_saturated(s[2], s[3]));
 }
 
-// --- out += P V of a page ----------------------------------------------------------------------------------------------
+// --- out += P V of a page --------------------------------------------------------------------------------------------
 
 template <int D, int BITS>
 GPU_DEVICE void add_codes(const sl_page_layout &layout, const char *page, const float (&s)[4][4], state<D> &state) {
@@ -262,7 +262,7 @@ template <int D> GPU_DEVICE void add_halves(const char *values, uint32_t n, cons
     }
 }
 
-// --- a block -----------------------------------------------------------------------------------------------------------
+// --- a block ---------------------------------------------------------------------------------------------------------
 
 template <int D> struct block_memory {
     float4 tiles[WARPS][4][32]; // of pages of f16
@@ -542,7 +542,7 @@ static __global__ void __launch_bounds__(THREADS, D == 64 ? 4 : 3) attend_packed
     }
 }
 
-// --- launches ------------------------------------------------------------------------------------------------------------
+// --- launches --------------------------------------------------------------------------------------------------------
 
 template <int D> static bool launch(struct gpu_queue *queue, const attend_call &c, int n_calls) {
     dim3 grid(c.n_tiles * (c.n_splits > 0 ? c.n_splits : 1), (unsigned)c.shape.n_kv_heads, (unsigned)n_calls);

@@ -403,7 +403,7 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_tensor(attend_call c
     }
 }
 
-// --- a warp alone: few queries -----------------------------------------------------------------------------------------
+// --- a warp alone: few queries ---------------------------------------------------------------------------------------
 
 // K and V of a page, on their way; a page that is not: an empty group, so that all are counted.
 template <int D>

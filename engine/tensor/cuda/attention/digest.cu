@@ -32,7 +32,7 @@ static __device__ const uint64_t SECRET[SECRET_WORDS] = {
     0x647378d9c97e9fc8, 0xc3ebd33483acc5ea, 0xeb6313faffa081c5, 0x49daf0b751dd0d17, 0x9e68d429265516d3,
     0xfca1477d58be162b, 0xce31d07ad1b8f88f, 0x280416958f3acb45, 0x7e404bbbcafbd7af};
 
-// --- bytes -----------------------------------------------------------------------------------------------------------------
+// --- bytes -----------------------------------------------------------------------------------------------------------
 
 GPU_DEVICE uint64_t read_bytes(const unsigned char *at, uint32_t n) {
     uint64_t x = 0;
@@ -60,7 +60,7 @@ GPU_DEVICE uint64_t secret_at(const uint64_t *secret, uint32_t at) {
     return shift == 0 ? secret[at / 8] : secret[at / 8] >> shift | secret[at / 8 + 1] << (64 - shift);
 }
 
-// --- mixing ----------------------------------------------------------------------------------------------------------------
+// --- mixing ----------------------------------------------------------------------------------------------------------
 
 GPU_DEVICE uint64_t rotate_left(uint64_t x, uint32_t by) {
     return x << by | x >> (64 - by);
@@ -86,7 +86,7 @@ GPU_DEVICE uint64_t mix16(const unsigned char *at, uint32_t secret, uint64_t see
                 read64(at + 8) ^ (secret_at(SECRET, secret + 8) - seed));
 }
 
-// --- 240 bytes and less ----------------------------------------------------------------------------------------------------
+// --- 240 bytes and less ----------------------------------------------------------------------------------------------
 
 GPU_DEVICE uint64_t digest_tiny(const unsigned char *at, uint32_t n, uint64_t seed) { // n <= 16
     if (n > 8) {
@@ -132,7 +132,7 @@ GPU_DEVICE uint64_t digest_short(const unsigned char *at, uint32_t n, uint64_t s
     return finish(acc + mix16(at + n - 16, 119, seed));
 }
 
-// --- more ------------------------------------------------------------------------------------------------------------------
+// --- more ------------------------------------------------------------------------------------------------------------
 
 struct shared_state {
     uint64_t secret[SECRET_WORDS]; // with the seed in it

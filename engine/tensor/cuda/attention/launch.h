@@ -34,7 +34,7 @@ struct gpu_digest { // an array [n] in device memory
 void sl_gpu_digest(struct gpu_queue *queue, const struct gpu_digest *pieces, uint32_t n, const uint32_t *part_bytes,
                    uint64_t *digests);
 
-// --- attention (attention/append.cu, attend.cu) ------------------------------------------------------------------------
+// --- attention (attention/append.cu, attend.cu) ----------------------------------------------------------------------
 
 struct gpu_attend { // of struct sl_attend what differs between calls; an array [n_calls] in device memory
     const float *q, *k, *v;

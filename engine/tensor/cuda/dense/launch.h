@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-// --- dense (dense/rows.cu, matmul.cu, pick.cu) ---------------------------------------------------------------------------------
+// --- dense (dense/rows.cu, matmul.cu, pick.cu) -----------------------------------------------------------------------
 
 enum gpu_weight_kind { GPU_WEIGHT_F32, GPU_WEIGHT_F16, GPU_WEIGHT_BF16, GPU_WEIGHT_INT8, GPU_WEIGHT_INT4 };
 enum gpu_activation { GPU_ACT_NONE, GPU_ACT_SILU, GPU_ACT_GELU, GPU_ACT_GELU_TANH }; // enum sl_activation
@@ -100,7 +100,7 @@ size_t sl_gpu_pick_work(int64_t m);
 void sl_gpu_pick(struct gpu_queue *queue, const float *logits, int64_t n_vocab, const struct gpu_pick *asked, int64_t m,
                  void *work, struct gpu_picked *picked_out);
 
-// --- what ranks exchange (dense/ranks.cu) ----------------------------------------------------------------------------------------
+// --- what ranks exchange (dense/ranks.cu) ----------------------------------------------------------------------------
 
 #define GPU_MAX_PARTS 16 // SL_MAX_RANKS
 

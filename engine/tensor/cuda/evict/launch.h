@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-// --- scores of slots (evict/scores.cu): all exact but variance, which is a sum in f64 ---------------------------------
+// --- scores of slots (evict/scores.cu): all exact but variance, which is a sum in f64 --------------------------------
 
 void sl_gpu_read_state(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
                        int plane, float *out, size_t out_stride);
@@ -31,7 +31,7 @@ void sl_gpu_chance(struct gpu_queue *queue, const struct gpu_head *heads, int n_
 void sl_gpu_share(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
                   float *x_inout, size_t x_stride);
 
-// --- which slots stay (evict/choose.cu, select.cu, gather.cu): all exact ------------------------------------------------
+// --- which slots stay (evict/choose.cu, select.cu, gather.cu): all exact ---------------------------------------------
 
 struct gpu_protection { // struct sl_protection
     int64_t n_first, n_newest;
@@ -52,7 +52,7 @@ void sl_gpu_select(struct gpu_queue *queue, const struct gpu_head *heads, int n_
 void sl_gpu_gather(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads,
                    const struct sl_page_layout *layout, const uint32_t *keep, size_t keep_stride, const uint32_t *kept);
 
-// --- what eviction computes from rows (evict/value_change.cu, merge.cu): within 1e-5 of the largest ---------------------
+// --- what eviction computes from rows (evict/value_change.cu, merge.cu): within 1e-5 of the largest ------------------
 
 size_t sl_gpu_value_change_work(int n_heads, int group, int head_dim, uint32_t most_slots);
 void sl_gpu_value_change(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
@@ -72,7 +72,7 @@ void sl_gpu_merge(struct gpu_queue *queue, const struct gpu_head *heads, int n_h
                   size_t into_stride, const float *cosine, size_t cosine_stride, float beta, void *work,
                   float *threshold_inout, uint32_t *n_merged_out);
 
-// --- what it costs (evict/estimate.cu): sums in f64 -------------------------------------------------------------------
+// --- what it costs (evict/estimate.cu): sums in f64 ------------------------------------------------------------------
 
 struct gpu_page_error { // struct sl_page_error
     double key, key_norm, value, value_norm;

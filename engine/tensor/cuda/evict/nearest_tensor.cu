@@ -181,7 +181,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-// --- launches ------------------------------------------------------------------------------------------------------------
+// --- launches --------------------------------------------------------------------------------------------------------
 
 template <int D, bool BF16>
 static bool launch(struct gpu_queue *queue, const merge_call &c, int n_heads, uint32_t most_slots, const uint32_t *keep,

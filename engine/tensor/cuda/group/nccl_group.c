@@ -44,7 +44,7 @@ static struct nccl_group *of(struct sl_group *group) {
     return (struct nccl_group *)group;
 }
 
-// --- ending ------------------------------------------------------------------------------------------------------------
+// --- ending ----------------------------------------------------------------------------------------------------------
 
 static void end_all(struct nccl_group *g, const char *what, int (*how)(struct nccl_comm *)) {
     for (int r = 0; r < g->n; r++) {
@@ -78,7 +78,7 @@ static void close_group(struct sl_group *group) {
     free(g);
 }
 
-// --- what NCCL does ----------------------------------------------------------------------------------------------------
+// --- what NCCL does --------------------------------------------------------------------------------------------------
 
 static enum sl_status say_ended(const struct nccl_group *g, const char *what, struct sl_error *err) {
     int rank = atomic_load(&g->lost);
@@ -142,7 +142,7 @@ static enum sl_status gather(struct sl_group *group, int rank, struct sl_stream 
     return is_open ? settle(g, rank, what, result, g->still_ms, err) : say_ended(g, what, err);
 }
 
-// --- opening and joining -----------------------------------------------------------------------------------------------
+// --- opening and joining ---------------------------------------------------------------------------------------------
 
 static enum sl_status join(struct sl_group *group, int rank, struct sl_stream *stream, struct sl_error *err) {
     static const char what[] = "ncclCommInitRank";

@@ -56,7 +56,7 @@ static struct {
     int n_shapes;
 } lt;
 
-// --- descriptions --------------------------------------------------------------------------------------------------------
+// --- descriptions ----------------------------------------------------------------------------------------------------
 
 // Of a product of m rows: W, x and sums, each as its columns.
 struct layouts {
@@ -110,7 +110,7 @@ static bool describe(void) {
     return good;
 }
 
-// --- shapes ----------------------------------------------------------------------------------------------------------------
+// --- shapes ----------------------------------------------------------------------------------------------------------
 
 // All of k in one sum.
 static bool is_whole(const cublasLtMatmulAlgo_t *algorithm) {
@@ -178,7 +178,7 @@ static enum sl_status choose(int64_t n, int64_t k, int *way_out, struct sl_error
     return status;
 }
 
-// --- products ------------------------------------------------------------------------------------------------------------
+// --- products --------------------------------------------------------------------------------------------------------
 
 static enum sl_status multiply(struct gpu_queue *queue, int way, const struct gpu_matrix *w, const void *x,
                                const struct gpu_product *args, struct sl_error *err) {
@@ -201,7 +201,7 @@ static enum sl_status multiply(struct gpu_queue *queue, int way, const struct gp
                          (long long)m, (long long)shape->n, (long long)shape->k, (int)result);
 }
 
-// --- the library ---------------------------------------------------------------------------------------------------------
+// --- the library -----------------------------------------------------------------------------------------------------
 
 static const struct gpu_library library = {
     .name = "cuBLASLt", .most_rows = ROWS, .choose = choose, .multiply = multiply};

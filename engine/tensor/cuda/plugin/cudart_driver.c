@@ -40,7 +40,7 @@ static struct {
 
 static _Thread_local int current = -1; // the device that this thread uses; -1: it has not said
 
-// --- failures ------------------------------------------------------------------------------------------------------------
+// --- failures --------------------------------------------------------------------------------------------------------
 
 static void note_queued(const char *what) {
     atomic_store(&cuda.recent[atomic_fetch_add(&cuda.n_queued, 1) % N_RECENT], what);
@@ -117,7 +117,7 @@ void sl_cuda_launched(void) {
     check(cudaGetLastError(), "launch");
 }
 
-// --- the device ------------------------------------------------------------------------------------------------------------
+// --- the device ------------------------------------------------------------------------------------------------------
 
 // "550.54.14", as the kernel's module says; "" where it says nothing.
 static void read_release(char *text, size_t bytes) {
@@ -248,7 +248,7 @@ void sl_cudart_describe(int index, char *text, size_t bytes) {
              (double)device.totalGlobalMem / (1 << 30), driver / 1000, driver % 1000 / 10);
 }
 
-// --- memory ----------------------------------------------------------------------------------------------------------------
+// --- memory ----------------------------------------------------------------------------------------------------------
 
 /*
  * All that is registered is of cudaMalloc(), so support with virtual memory management
@@ -364,7 +364,7 @@ static void end_sharing(void *base) {
     check(cudaHostUnregister(base), "cudaHostUnregister");
 }
 
-// --- queues and events -------------------------------------------------------------------------------------------------------
+// --- queues and events -----------------------------------------------------------------------------------------------
 
 static struct gpu_queue *queue_open(void) {
     cudaStream_t stream = NULL;

@@ -27,7 +27,7 @@ static struct {
           .several_once = PTHREAD_ONCE_INIT,
           .wgmma_once = PTHREAD_ONCE_INIT};
 
-// --- products of a library -------------------------------------------------------------------------------------------------
+// --- products of a library -------------------------------------------------------------------------------------------
 
 static const struct gpu_library *open_cublaslt(struct sl_error *err) {
 #if defined(SLUICE_CUBLASLT)
@@ -83,7 +83,7 @@ static const struct gpu_library *find_library(void) {
     return NULL;
 }
 
-// --- the plugin --------------------------------------------------------------------------------------------------------------
+// --- the plugin ------------------------------------------------------------------------------------------------------
 
 static void make_driver(void) {
     here.driver = sl_gpu_cudart;

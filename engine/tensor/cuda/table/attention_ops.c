@@ -11,7 +11,7 @@
 #include <assert.h>
 #include <string.h>
 
-// --- angles of slots -----------------------------------------------------------------------------------------------------
+// --- angles of slots -------------------------------------------------------------------------------------------------
 
 // By what is in it: another model may have its frequencies where this one's were.
 static bool is_kept(const struct gpu_slot_angles *kept, const struct sl_rope *rope) {
@@ -51,7 +51,7 @@ static bool make_slot_angles(struct gpu_stream *s, const struct sl_rope *rope, u
     return true;
 }
 
-// --- calls -----------------------------------------------------------------------------------------------------------------
+// --- calls -----------------------------------------------------------------------------------------------------------
 
 static const struct gpu_published *published(const struct sl_attend *a) {
     return a->heads.published;
@@ -183,7 +183,7 @@ static void attend_slots(struct sl_stream *stream, const struct sl_attend *args,
     }
 }
 
-// --- statistics --------------------------------------------------------------------------------------------------------------
+// --- statistics ------------------------------------------------------------------------------------------------------
 
 static void fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
     struct gpu_stream *s = sl_gpu_stream(stream);
@@ -202,7 +202,7 @@ static void window_sums(struct sl_stream *stream, const struct sl_attend *args, 
     }
 }
 
-// --- what travels ------------------------------------------------------------------------------------------------------------
+// --- what travels ----------------------------------------------------------------------------------------------------
 
 #define SHARES 1024 // of a launch: what describes them is a small part of a ring
 

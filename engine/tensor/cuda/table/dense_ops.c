@@ -15,7 +15,7 @@ struct gpu_packed {
     enum sl_memory memory; // that the block is of
 };
 
-// --- weights -------------------------------------------------------------------------------------------------------------
+// --- weights ---------------------------------------------------------------------------------------------------------
 
 struct packing {
     const struct sl_matrix *matrix;
@@ -128,7 +128,7 @@ static const struct gpu_matrix *on_device(const struct sl_matrix *matrix) {
     return &((const struct gpu_packed *)matrix->packed)->matrix;
 }
 
-// --- dense ---------------------------------------------------------------------------------------------------------------
+// --- dense -----------------------------------------------------------------------------------------------------------
 
 static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
     (void)w;
@@ -200,7 +200,7 @@ static void pick(struct sl_stream *stream, const float *logits, int64_t n_vocab,
     }
 }
 
-// --- between ranks -------------------------------------------------------------------------------------------------------
+// --- between ranks ---------------------------------------------------------------------------------------------------
 
 static struct gpu_columns columns_of(const struct sl_columns *columns) {
     struct gpu_columns of = {.x = columns->x,

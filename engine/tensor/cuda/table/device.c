@@ -26,7 +26,7 @@ static const struct gpu_driver *driver_of(const struct sl_device *device) {
     return gpu->driver;
 }
 
-// --- life cycle --------------------------------------------------------------------------------------------------------
+// --- life cycle ------------------------------------------------------------------------------------------------------
 
 static void close_stream(struct gpu_stream *s) {
     if (s->queue != NULL) {
@@ -337,7 +337,7 @@ bool sl_gpu_hangs(const struct gpu_stream *stream) {
     return atomic_load(&((const struct gpu_device *)stream->stream.device)->hangs);
 }
 
-// --- what describes a call -----------------------------------------------------------------------------------------------
+// --- what describes a call -------------------------------------------------------------------------------------------
 
 static void *run_short(struct gpu_stream *s, const char *of, size_t bytes) {
     if (s->status == SL_OK) {

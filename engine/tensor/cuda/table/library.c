@@ -16,7 +16,7 @@ static size_t align(size_t bytes) {
     return (bytes + 63) / 64 * 64;
 }
 
-// --- trying a shape ------------------------------------------------------------------------------------------------------
+// --- trying a shape --------------------------------------------------------------------------------------------------
 
 // Of a matrix of [n][k]: device memory, and two rows of the host's. One that finishes is tried as it is, another bare.
 struct trial {
@@ -157,7 +157,7 @@ enum sl_status sl_gpu_library_try(struct gpu_stream *stream, const struct gpu_li
     return status;
 }
 
-// --- products ------------------------------------------------------------------------------------------------------------
+// --- products --------------------------------------------------------------------------------------------------------
 
 // -1: none.
 static int find_way(struct gpu_stream *s, const struct gpu_library *library, const struct gpu_matrix *w) {

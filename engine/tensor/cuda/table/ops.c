@@ -15,7 +15,7 @@ static struct {
     const struct sl_ops *host;
 } table;
 
-// --- for tests and inspection ------------------------------------------------------------------------------------------
+// --- for tests and inspection ----------------------------------------------------------------------------------------
 
 static size_t page_bytes(const struct sl_kv *kv, uint32_t page) {
     return page < kv->n_packed ? kv->packed->bytes : kv->work->bytes;
@@ -73,7 +73,7 @@ static void read_positions(const struct sl_kv *kv, int64_t *positions_out) {
     free_pages(pages, sl_pages_for(kv->n_slots));
 }
 
-// --- the table ---------------------------------------------------------------------------------------------------------
+// --- the table -------------------------------------------------------------------------------------------------------
 
 const struct sl_ops *sl_gpu_ops(const struct gpu_driver *driver, const struct sl_ops *host) {
     table.driver = driver;
