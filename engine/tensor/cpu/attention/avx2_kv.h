@@ -74,8 +74,8 @@ void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page,
 void sl_avx2_append(struct sl_stream *stream, const struct sl_attend *calls, int n_calls);
 
 /*
- * Statistics with scores that a tier computes itself. The shared code does not read the converted queries and keys, which
- * must fit into as many floats as there are numbers.
+ * Statistics with scores that a tier computes itself. The shared code does not read the converted queries and keys,
+ * which must fit into as many floats as there are numbers.
  */
 #define SL_STATS_BLOCK 96 // query vectors at a time: a multiple of the kernels' rows
 struct sl_avx2_scorer {
