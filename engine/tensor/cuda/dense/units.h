@@ -6,7 +6,7 @@
  *         and rows of x as columns of B. Lane (g, t) = (lane / 4, lane % 4) loads [8 t, 8 t + 8) of a unit from rows g
  *         and g + 8 of W, all at once, and makes four pairs of them. The order of numbers within a sum over k is free
  *         as long as x has the same order. So pairs of codes are those that are 16 bits apart in a word: masks extract
- *         them, without shifts between lanes. Pairs 0 and 1 belong to a unit's first product, 2 and 3 to its second.
+ *         them, and no instruction moves them. Pairs 0 and 1 belong to a unit's first product, 2 and 3 to its second.
  *
  *         For bf16 a piece of k is one chain of products. For codes a unit's two products are summed alone, times their
  *         scale.

@@ -7,12 +7,12 @@
 #include "engine/tensor/cuda/table/ops.h"
 #include "engine/tensor/cuda/table/pack.h"
 
-// What sl_matrix.packed is.
+// The struct that sl_matrix.packed points to here.
 struct gpu_packed {
     struct sl_device *device;
-    void *block; // of the device
+    void *block; // device memory
     struct gpu_matrix matrix;
-    enum sl_memory memory; // that the block is of
+    enum sl_memory memory; // the kind of memory of the block
 };
 
 // --- weights ---------------------------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ static void unpack(struct sl_matrix *matrix) {
     matrix->packed_bytes = 0;
 }
 
-// Takes memory for a matrix, which kernels find from here on; what it holds is for the caller to write.
+// Allocates the memory of a packed matrix, and sets matrix->packed; the caller writes its contents.
 static enum sl_status take_packed(struct sl_device *device, enum sl_memory memory, struct sl_matrix *matrix,
                                   struct sl_error *err) {
     struct gpu_packed *packed = calloc(1, sizeof *packed);
@@ -103,7 +103,7 @@ static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, s
     return pack_into(stream, SL_MEMORY_DEVICE, matrix, err);
 }
 
-// The host's memory, which kernels reach: of a gigabyte of embeddings a step looks up some rows.
+// Uses host memory, which kernels reach: a step looks up only some rows of a gigabyte of embeddings.
 static enum sl_status pack_rows(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
     return pack_into(stream, SL_MEMORY_SHARED, matrix, err);
 }
