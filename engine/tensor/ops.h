@@ -318,7 +318,7 @@ struct sl_picked {
     } best[SL_MAX_CANDIDATES];
 };
 
-// Adjacent bytes of a page; at and size are multiples of 16.
+// Adjacent bytes of a page; `at` and `bytes` are multiples of 16.
 struct sl_piece {
     const void *at;
     size_t bytes;

@@ -67,7 +67,7 @@ GPU_DEVICE float folded(float scale_all, float all, float scale_part, float part
 // slots as a whole, and the head sizes that have kernels. Returns false for other calls. The bits depend on neither the
 // number of rows, the calls, nor where splits are folded.
 bool gpu_attend_tensor(struct gpu_queue *queue, attend_call c, int n_calls);
-// Returns true where attend_packed.cu covers the call: pages of codes and f16, all slots, and keys that are rotated
-// already or stored as codes without rotation. Splits are PACKED_SPLIT slots.
+// Returns true where attend_packed.cu covers the call: pages of codes and of f16, all slots, and keys that are rotated
+// already. It multiplies the codes themselves, in splits of PACKED_SPLIT slots.
 bool gpu_attends_packed(const attend_call &c);
 bool gpu_attend_packed(struct gpu_queue *queue, attend_call c, int n_calls);

@@ -233,7 +233,7 @@ static void collect(struct sl_stream *stream, const struct sl_piece *pieces, uin
     launch_collect(s, shares, n_shares, to);
 }
 
-// Digests of one launch, which has at least a piece: the descriptions of parts must be a small part of a ring, too.
+// At most this many pieces and parts go into one launch: their descriptions must be a small part of a ring, too.
 #define DIGESTS 64
 #define PARTS   4096
 
