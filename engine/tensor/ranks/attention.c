@@ -107,8 +107,8 @@ static void attend_part(const struct sl_ranks_call *call, int rank, struct sl_st
     sl_ranks_gather_part(call, rank, stream, &c->columns);
 }
 
-// Returns the columns that ranks wrote of `out`, for the calls from *next on whose rows follow each other; *next becomes the first call
-// after them. Heads are divided into n_shares shares. Returns none where out is not replicated.
+// Returns the columns of `out` that ranks wrote, for the calls from *next on whose rows follow each other. Sets *next
+// to the first call after them. Heads are divided into n_shares shares. Returns none where out is not replicated.
 static struct sl_columns columns_of(const struct sl_ranks *ranks, const struct sl_attend *calls, int n_calls,
                                     int n_shares, int *next) {
     const struct sl_attend *a = &calls[*next];

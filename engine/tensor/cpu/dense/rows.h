@@ -16,7 +16,8 @@ struct sl_norm_rows {
 
 void sl_norm_run(struct sl_stream *stream, const struct sl_norm_rows *rows, int64_t m);
 
-// (a, b) = (x[i], x[i + half]) becomes (a cos - b sin, b cos + a sin), half = rotary_dim / 2, in n_heads heads of a row.
+// Rotates (a, b) = (x[i], x[i + half]) to (a cos - b sin, b cos + a sin), half = rotary_dim / 2, in n_heads heads of a
+// row.
 typedef void sl_rotate_row_fn(const struct sl_rope *rope, const float *cosines, const float *sines, float *x,
                               int n_heads);
 

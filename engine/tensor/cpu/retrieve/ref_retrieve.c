@@ -2,8 +2,8 @@
 /*
  * Purpose: attention over listed slots of an offloaded layer in plain C (TailorKV, section 4.2).
  *
- * Design: attend_slots takes the listed slots SL_PAGE_SLOTS at a time through the softmax of attend, so that the list of
- *         all slots gives attend's bits. A head without slots gives zeros and an lse of minus infinity.
+ * Design: attend_slots takes the listed slots SL_PAGE_SLOTS at a time through the softmax of attend, so that the list
+ *         of all slots gives attend's bits. A head without slots gives zeros and an lse of minus infinity.
  */
 #include <assert.h>
 #include <math.h>
