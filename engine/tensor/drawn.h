@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: random weights for benches. Weight i is a function of i alone, so every thread of a processor or of a GPU computes its own.
+ * Purpose: random weights for benchmarks. Weight i is a function of i alone, so every thread of a processor or of a GPU
+ *         computes its own.
  *
- * Design: i times 2^64 / phi, of which the upper half goes through the last steps of MurmurHash3 (Appleby): 32 bits. They become a uniform
- *         number with a standard deviation of 0.02, cut to bf16, so that activations of a model stay finite. Kernels include this file too:
- *         they define SL_DRAWN_FUNCTION first.
+ * Design: i is multiplied by 2^64 / phi. The upper half of the product goes through the last steps of MurmurHash3
+ *         (Appleby), which yields 32 bits. They become a uniform number with a standard deviation of 0.02, truncated to
+ *         bf16, so that activations of a model stay finite. Kernels include this file too: they define
+ *         SL_DRAWN_FUNCTION first.
  */
 #pragma once
 

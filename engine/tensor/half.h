@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the two 16-bit float formats to and from f32, bit by bit and rounding to nearest even: what processors do.
+// Purpose: converts the two 16-bit float formats to and from f32, bit by bit, rounding to nearest even as processors
+//          do.
 #pragma once
 
 #include <stdint.h>
@@ -25,12 +26,12 @@ static inline float sl_bf16_to_f32(uint16_t half) {
 static inline uint16_t sl_f32_to_bf16(float value) {
     uint32_t bits = sl_f32_to_bits(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) {
-        return (uint16_t)(bits >> 16 | 0x40u); // NaN stays one, and quiet
+        return (uint16_t)(bits >> 16 | 0x40u); // a NaN stays a NaN, and becomes quiet
     }
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-// f16: 1 sign, 5 exponent (bias 15), 10 mantissa bits.
+// An f16 has 1 sign bit, 5 exponent bits (bias 15) and 10 mantissa bits.
 static inline float sl_f16_to_f32(uint16_t half) {
     uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
     uint32_t exponent = half >> 10 & 0x1fu;

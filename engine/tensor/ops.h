@@ -1,37 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the table of operations behind which tensor memory is opaque. Only engine/tensor/cpu (and, one day, engine/tensor/cuda)
- *          dereference activations, weights and pages; the forward pass and engine/compress/ are orchestration over this
- *          table.
+ * Purpose: the table of operations on tensors, whose memory is opaque to every caller. Only engine/tensor/cpu and
+ *         engine/tensor/cuda dereference activations, weights and pages. The forward pass and engine/compress/ only
+ *         orchestrate this table.
  *
- * Design: the ref_*.c of engine/tensor/cpu fill the whole table with plain C that reads like the formulas; a faster tier overwrites
- *         the entries it is better at (engine/tensor/cpu/tiers.h). Callers never branch on the tier or the device. tests/kernels/
- *         checks and times every entry of every tier against the reference.
+ * Design: the ref_*.c of engine/tensor/cpu fill the whole table with plain C that reads like the formulas. A faster
+ *         tier overwrites the entries that it has better versions of (engine/tensor/cpu/tiers.h). Callers never branch
+ *         on the tier or the device. tests/kernels/ checks and times every entry of every tier against the reference.
  *
- *         What differs between model families is data here: a matrix carries the bias and the activation that its
- *         product goes through, a norm its kind, a rope its dimensions, so that the forward pass is one for all.
+ *         Differences between model families are data here, so that one forward pass serves all: a matrix carries the
+ *         bias and the activation that its product goes through, a norm its kind, a rope its dimensions.
  *
- * Reproducibility: the result of a row never depends on how many other rows are in the call; of a product at most on
- *         whether these are being read (sl_matmul.reading). matmul sums over k in one
- *         fixed order per element and attend visits pages in slot order, so a prompt gives the same bits whatever the
- *         chunk size, and one process the same bits as the cluster (on processors of the same tier).
+ * Reproducibility: the result of a row never depends on how many other rows are in the call. The result of a product
+ *         depends at most on whether the rows are rows of a prompt (sl_matmul.reading). matmul sums over k in one fixed
+ *         order for each element, and attend visits pages in slot order. So a prompt gives the same bits for every
+ *         chunk size, and one process gives the same bits as the cluster (on processors of the same tier).
  *
- * Precision: sums are f32 everywhere. Weights and keys are used as they are stored; a tier may round the other side of
+ * Precision: sums are f32 everywhere. Weights and keys are used as they are stored. A tier may round the other side of
  *         a product (activations, queries, attention weights) to bf16 where the weights are bf16 or quantized, or the
- *         keys 16 bits or less: tier "amx" does, and "avx512bf16" for weights. "amx2" keeps 16 bits of both sides, but for
- *         attention weights and values, and keys that are rotated or quantized. With f32 weights and f32 pages no tier rounds anything.
+ *         keys have 16 bits or fewer: tier "amx" does, and "avx512bf16" does for weights. "amx2" keeps 16 bits of both
+ *         sides, except for attention weights and values, and for keys that are rotated or quantized. With f32 weights
+ *         and f32 pages no tier rounds anything.
  *
- * Order: an operation is queued in a stream (engine/tensor/device.h) and may be done after it returns. Tensors that it names (vectors,
- *         lists, rows, pages, scratch, what `device` of counts leads to) are memory of the device, or shared memory where
- *         the host writes or reads them: it does so behind a wait. What describes the call (page lists, counts.host,
- *         protections, lists of pointers) is the host's, and is read before the call returns. The processors do all of it
- *         at once, and take a stream NULL, too: the calling thread alone. docs/DESIGN.md has the places that wait.
+ * Order: an operation is queued in a stream (engine/tensor/device.h) and may finish after the call returns. The tensors
+ *         that it names (vectors, lists, rows, pages, scratch, what counts.device points to) are memory of the device,
+ *         or shared memory where the host writes or reads them, which it does after a wait. The arguments that describe
+ *         the call (page lists, counts.host, protections, lists of pointers) belong to the host and are read before the
+ *         call returns. Processors finish everything before they return. They also accept a stream NULL, which means
+ *         the calling thread alone. docs/DESIGN.md lists the places that wait.
  *
- * Shapes: m rows (tokens of one call), d = head_dim, H query heads, Hk KV heads, G = H / Hk query heads a KV head.
- *         Activations are f32, row-major; rows are packed unless a stride is given (in floats, from row to row), and
- *         the first one is aligned to 64 bytes.
+ * Shapes: m rows (tokens of one call), d = head_dim, H query heads, Hk KV heads, G = H / Hk query heads for each KV
+ *         head. Activations are f32, row-major. Rows are packed unless a stride is given (in floats, from row to row),
+ *         and the first row is aligned to 64 bytes.
  *
- * To add an op: an entry here with its formula, ref_<op> in a ref_*.c of engine/tensor/cpu, tests/kernels/check_<op>.c; then tiers.
+ * To add an op: add an entry here with its formula, ref_<op> in a ref_*.c of engine/tensor/cpu, and
+ *         tests/kernels/check_<op>.c; then tiers.
  */
 #pragma once
 
@@ -45,27 +48,28 @@
 
 // --- weights ---------------------------------------------------------------------------------------------------------
 
-// Of a tensor in a file. The last two are blocks of SL_WEIGHT_GROUP weights of a row, as GGUF has them: s, an f16, and codes
-// in 8 bits, or in 4 with 8 added, where byte i has code i below and code i + 16 above; x = s * code.
+// The types of tensors in a file. The last two consist of blocks of SL_WEIGHT_GROUP weights of a row, as in GGUF: s, an
+// f16, then codes of 8 bits, or of 4 bits with 8 added, where byte i has code i in its lower half and code i + 16 in
+// its upper half; x = s * code.
 enum sl_dtype { SL_F32, SL_F16, SL_BF16, SL_Q8_0, SL_Q4_0 };
 
 /*
- * What pack() makes of a matrix. The quantized ones: groups of SL_WEIGHT_GROUP weights of a row, adjacent in k (the
- * last one of a row may be shorter), share a scale s, an f16; x^ = s * code. With t the x of the largest |x|, the first
- * of equals:
+ * The formats that pack() makes of a matrix. In the quantized ones, groups of SL_WEIGHT_GROUP weights of a row,
+ * adjacent in k (the last group of a row may be shorter), share a scale s, an f16; x^ = s * code. Let t be the x of the
+ * largest |x|, the first of equals:
  *   INT8  s = |t| / 127 rounded to f16
  *         code = round-half-even(clamp(x * (1 / s), -127, 127))
- *   INT4  s = that of t / -8, t / -8.5, t / -7.5, t / -7, rounded to f16, by which sum (x - s * code)^2 over the group is
- *         the least; the first of equals
+ *   INT4  s = the one of t / -8, t / -8.5, t / -7.5, t / -7, rounded to f16, that makes sum (x - s * code)^2 over the
+ *         group the least; the first of equals
  *         code = round-half-even(clamp(x * (1 / s), -8, 7))
- * in f32, and where s is 0, code is 0. Four scales in place of t / -8 alone make INT4's squared error 8% less.
- * Codes that a file has (SL_Q8_0, SL_Q4_0) stay as they are, with their scale, where they fit the format. Those of 8 bits go
- * down to -128.
+ * All of this is in f32; where s is 0, code is 0. Four scales in place of t / -8 alone make INT4's squared error 8%
+ * less. Codes that a file has (SL_Q8_0, SL_Q4_0) stay as they are, with their scale, where they fit the format. Codes
+ * of 8 bits from a file go down to -128.
  */
 enum sl_weight_format { SL_WEIGHT_STORED, SL_WEIGHT_INT8, SL_WEIGHT_INT4 };
 #define SL_WEIGHT_GROUP 32
 
-// "stored", "int8", "int4": what every --weights takes. SL_ERR_INVALID.
+// Accepts "stored", "int8" and "int4": the values of every --weights flag. Returns SL_ERR_INVALID for others.
 enum sl_status sl_weight_format_parse(const char *name, enum sl_weight_format *format_out, struct sl_error *err);
 const char *sl_weight_format_name(enum sl_weight_format format);
 
@@ -76,13 +80,13 @@ enum sl_activation {
     SL_ACT_GELU_TANH, // x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
 };
 
-// Adjacent rows of a tensor as they lie in its file, or were made of it: [n][k], of any alignment.
+// Adjacent rows of a tensor as its file has them, or as they were made from it: [n][k], of any alignment.
 struct sl_rows {
     const void *data; // not owned
     int64_t n;
 };
 
-#define SL_MAX_PARTS 3 // tensors of a file that are one matrix here: q, k, v; gate, up
+#define SL_MAX_PARTS 3 // tensors of a file that form one matrix here: q, k, v; gate, up
 
 /*
  * A weight matrix W[n][k] as the tier keeps it, and what its product goes through:
@@ -94,30 +98,31 @@ struct sl_rows {
  */
 struct sl_matrix {
     int64_t n, k;
-    enum sl_dtype dtype;                // of all parts
-    enum sl_weight_format format;       // asked of pack(), which takes SL_Q8_0 and SL_Q4_0 never as SL_WEIGHT_STORED
+    enum sl_dtype dtype; // the type of all parts
+    // the format that pack() is asked for; it never takes SL_Q8_0 and SL_Q4_0 as SL_WEIGHT_STORED
+    enum sl_weight_format format;
     struct sl_rows parts[SL_MAX_PARTS]; // W's rows, one part after the other; embed() reads rows of parts[0]
     const float *bias;                  // [n] or NULL; not owned
     enum sl_activation activation;
     bool gated;
     void *packed; // the tier's own layout, or NULL when it computes from the parts
     size_t packed_bytes;
-    bool packed_reads_parts; // what is packed leads to the parts, at least in places
-    bool in_two_terms;       // of tier amx2, which sets it: engine/tensor/cpu/dense/amx_dense.c
-    bool rounds_x; // pack() of a device with memory of its own sets it: products read nothing of x but its bf16
-    // Of a rank's share (engine/tensor/ranks):
-    int64_t whole_n; // n of what it is a share of, which may say how sums over k are cut; 0: it is the whole
-    // And where the device has memory of its own:
-    int64_t up_bias;  // how many floats behind `bias` U's begins; 0: n / 2
-    int64_t first_id; // embed(): of the first row; rows of ids outside [first_id, first_id + n) are passed over
+    bool packed_reads_parts; // the packed form points into the parts, at least in places
+    bool in_two_terms;       // set by tier amx2: engine/tensor/cpu/dense/amx_dense.c
+    bool rounds_x;           // set by pack() of a device with memory of its own: products read only the bf16 of x
+    // For a rank's share (engine/tensor/ranks):
+    int64_t whole_n; // n of the whole matrix, which may decide how sums over k are cut; 0: this is the whole matrix
+    // Only where the device has memory of its own:
+    int64_t up_bias;  // offset in floats of U's bias from `bias`; 0: n / 2
+    int64_t first_id; // for embed(): the id of the first row; ids outside [first_id, first_id + n) are skipped
 };
 
-// Products read the parts: they stay as long as the matrix.
+// Returns true where products read the parts, which must then live as long as the matrix.
 static inline bool sl_matrix_reads_parts(const struct sl_matrix *w) {
     return w->packed == NULL || w->packed_reads_parts;
 }
 
-// Columns of y.
+// Returns how many columns y has.
 static inline int64_t sl_matrix_outputs(const struct sl_matrix *w) {
     return w->gated ? w->n / 2 : w->n;
 }
@@ -133,15 +138,14 @@ struct sl_matmul {
     int64_t m;
     float *y; // [m][sl_matrix_outputs()]
     int64_t y_stride;
-    int64_t n_columns; // compute only the first n_columns of y, not of a gated matrix; 0: all
+    int64_t n_columns; // compute only the first n_columns of y; 0: all. Not with a gated matrix
     bool accumulate;   // y = act(y + x W^T + bias); not with a gated matrix
-    bool reading;      // rows of prompts, many as a rule: a device may have another way for all of these
-    // Where y is replicated memory: the matrix whose products alone read y, as their x. Ranks then exchange y as that matrix
-    // reads it, perhaps rounded. NULL: any operation may read y.
+    bool reading;      // rows of prompts, usually many: a device may use another method for all of them
+    // Where y is replicated memory: the matrix whose products alone read y, as their x. Ranks then exchange y in the
+    // precision that this matrix reads, which may be rounded. NULL: any operation may read y.
     const struct sl_matrix *then;
-    bool
-        arranged; // scratch has been written by ops->arrange, every part of it; calls at the same time may share it then
-    void *scratch; // ops->matmul_scratch() bytes, aligned to 64; else not shared between calls at the same time
+    bool arranged; // ops->arrange has written every part of scratch; concurrent calls may then share it
+    void *scratch; // ops->matmul_scratch() bytes, aligned to 64; concurrent calls share it only when `arranged`
 };
 
 // --- norms and positions ---------------------------------------------------------------------------------------------
@@ -159,23 +163,24 @@ struct sl_norm {
     const float *bias;   // [n] or NULL
 };
 
-#define SL_MAX_HEAD_DIM 512 // the angles of one position, and one head's row, fit on the stack; models are checked
+// the angles of one position, and one head's row, must fit on the stack; models are checked for this
+#define SL_MAX_HEAD_DIM 512
 
-// Angles of RoPE: angle(pos, i) = pos * inv_freq[i], in f64; of a head of d channels the first rotary_dim are rotated,
+// Angles of RoPE: angle(pos, i) = pos * inv_freq[i], in f64. The first rotary_dim of a head's d channels are rotated:
 // channel i < rotary_dim / 2 with channel i + rotary_dim / 2 (halves, not interleaved).
 struct sl_rope {
     int head_dim;
     int rotary_dim;         // <= head_dim, a multiple of 8
     const double *inv_freq; // [rotary_dim / 2]
-    double scale;           // multiplies cos and sin (1 but for long-context scalings)
+    double scale;           // multiplies cos and sin (1 except for long-context scalings)
 };
 
 // --- what ranks exchange ---------------------------------------------------------------------------------------------
 
 #define SL_MAX_RANKS 16
 
-// Columns of x that ranks have computed: rank r those in [bounds[r], bounds[r + 1]). Its part is [m][bounds[r + 1] - bounds[r]] without
-// gaps, at parts + r * part_bytes, as f32, or rounded to bf16.
+// Columns of x that ranks have computed. Rank r has computed those in [bounds[r], bounds[r + 1]). Its part is
+// [m][bounds[r + 1] - bounds[r]] without gaps, at parts + r * part_bytes, as f32, or rounded to bf16.
 struct sl_columns {
     float *x; // [m][bounds[n_parts]]
     int64_t stride, m;
@@ -189,8 +194,8 @@ struct sl_columns {
 // --- attention -------------------------------------------------------------------------------------------------------
 
 /*
- * The softmax of rows over slots that came before those of a call, not yet divided by its sum. A row that has seen no
- * slot has max minus infinity, and nothing else of it is read.
+ * The softmax of rows over slots that came before those of a call, not yet divided by its sum. The max of a row that
+ * has seen no slot is minus infinity, and its other fields are not read.
  */
 struct sl_softmax {
     float *out; // [m][H][d] sum_j exp(s_j - max) V_j
@@ -200,34 +205,34 @@ struct sl_softmax {
 #define SL_ATTEND_SPLIT (64 * SL_PAGE_SLOTS) // slots; see attend_before
 
 /*
- * m new rows of one session in one layer, and the slots of that session. The rows' own slots are counted in, as the last
- * m: append() writes them, and attention is causal: row r sees the slots of KV head h below kv[h].n_slots - m + r + 1.
+ * m new rows of one session in one layer, and the slots of that session. The slots include the rows' own as the last m:
+ * append() writes them. Attention is causal: row r sees the slots of KV head h below kv[h].n_slots - m + r + 1.
  *
  * out[r][h] = sum_j softmax_j(scale * q[r][h] . K_j) V_j
  * lse[h][r] = log sum_j exp(scale * q . K_j)
  *
- * With a window (sliding-window attention), row r sees of those only the slots whose position is above
- * positions[r] - window. Slots ascend by position, so that is a range of slots: see sl_attend_first() in kv_page.h.
+ * With a window (sliding-window attention), row r sees only those of these slots whose position is above
+ * positions[r] - window. Slots ascend by position, so they form a range of slots: see sl_attend_first() in kv_page.h.
  */
 struct sl_attend {
     const float *q;     // [m][H][d]; after RoPE, or before it when rope is set
     int64_t q_stride;   // 0: packed
-    const float *k, *v; // of append: [m][Hk][d], as they are to be stored
+    const float *k, *v; // read by append: [m][Hk][d], as they are to be stored
     int64_t kv_stride;  // 0: packed
     int m, n_heads, head_dim;
     float scale;
     struct sl_kv_heads heads; // [Hk]
-    // slot positions: rotate key j by j and query r by its slot; NULL: keys are rotated already
+    // rotate key j by slot j, and query r by its own slot; NULL: keys are rotated already
     const struct sl_rope *rope;
     int64_t window;               // 0: none. Not with rope
-    const int64_t *positions;     // [m] of the rows; needed with a window, and by append where pages keep positions
-    float *out;                   // [m][H][d]; of attend and attend_slots
-    int64_t out_stride;           // of out, and of before->out; 0: packed
+    const int64_t *positions;     // [m], of the rows; required with a window, and by append where pages keep positions
+    float *out;                   // [m][H][d]; written by attend and attend_slots
+    int64_t out_stride;           // for out, and for before->out; 0: packed
     float *lse;                   // [H][m]; may be NULL in attend and attend_slots, required by fold and window_sums
-    const struct sl_matrix *then; // of out: as sl_matmul.then
-    // of attend: slots that are not in `heads` and come before them; NULL: none. Without rope and window
+    const struct sl_matrix *then; // for out: as sl_matmul.then
+    // Read by attend: slots that are not in `heads` and come before them; NULL: none. Not with rope or window
     const struct sl_softmax *before;
-    // What the forward pass has at hand for a hook that asked for it (engine/model/model.h); not used by any op.
+    // Values of the forward pass for a hook that asked for them (engine/model/model.h); no op uses them.
     const float *importance; // [m][Hk]: the retaining heads' score of every new token
     const float *next_q;     // [m][H][d]: the next layer's query as predicted from this layer's input, after RoPE
 };
@@ -240,68 +245,69 @@ static inline int64_t sl_attend_out_stride(const struct sl_attend *args) {
     return args->out_stride != 0 ? args->out_stride : (int64_t)args->n_heads * args->head_dim;
 }
 
-// What fold() adds up over rows, each into a score plane of its own (struct sl_page_layout.states); -1: not wanted.
-// With abar[r][j] = mean over the G query heads of softmax_j(scale * q[r][g] . K_j):
+// The sums that fold() adds up over rows, each into a score plane of its own (struct sl_page_layout.states); -1: not
+// wanted. With abar[r][j] = mean over the G query heads of softmax_j(scale * q[r][g] . K_j):
 struct sl_fold {
     int sum;    // += sum_r abar[r][j]
     int square; // += sum_r abar[r][j]^2
     int above;  // += number of rows r with abar[r][j] > 1 / (slots that r sees)
 };
 
-// --- what is ranked and chosen ---------------------------------------------------------------------------------------
+// --- ranking and choosing slots --------------------------------------------------------------------------------------
 
 /*
- * Numbers of KV heads: x[h] = at + h * stride has an element a slot of head h, or of what is said. Memory is the caller's, and
- * what an operation must put aside is a parameter of it: none allocates.
+ * Numbers of KV heads: x[h] = at + h * stride has one element for each slot of head h, unless the op says otherwise.
+ * The memory is the caller's. No operation allocates: the memory that one needs for intermediate results is a
+ * parameter.
  */
 struct sl_vectors {
     float *at; // NULL: none
     size_t stride;
 };
 
-// Slots of KV heads, ascending, in the same way.
+// Slots of KV heads, ascending, laid out in the same way.
 struct sl_lists {
     uint32_t *at;
     size_t stride;
 };
 
-// One number a head. The host does not know those that attention decides (ops->budgets).
+// One number for each head. The host does not know the numbers that attention decides (ops->budgets).
 struct sl_counts {
     const uint32_t *host; // [n], or NULL: the numbers are in `device`
     uint32_t *device;     // [n]
 };
 
-// The slots of a head that stay whatever their score; more than it has: all.
+// The slots of a head that stay whatever their score. A number above the head's slots protects all of them.
 struct sl_protection {
     int64_t n_first, n_newest;
 };
 
-// What quantizing pages has changed, in sums of squares over rows of K and of V: (x^ - x)^2, and x^2.
+// The error of quantized pages, in sums of squares over rows of K and of V: (x^ - x)^2, and x^2.
 struct sl_page_error {
     double key, key_norm, value, value_norm;
 };
 
-// Bytes that are digested in parts: d_0 = 0, d_i = hash of part i (base/hash.h) with the seed d_{i-1}.
+// Bytes whose digest is taken part by part: d_0 = 0, d_i = hash of part i (base/hash.h) with the seed d_{i-1}.
 struct sl_digest_piece {
     const void *data;
-    const uint32_t *part_bytes; // [n_parts], the host's; each at least 1
+    const uint32_t *part_bytes; // [n_parts], host memory; each at least 1
     uint32_t n_parts;
 };
 
 #define SL_MAX_CANDIDATES 1024
 
-// What is asked of a row of logits.
+// The candidates that a caller asks for in a row of logits.
 struct sl_pick {
-    int32_t most;      // candidates, at most SL_MAX_CANDIDATES; 0: nothing is asked of the row
-    float temperature; // of `rest`; 0: that is not asked for
+    int32_t most;      // candidates, at most SL_MAX_CANDIDATES; 0: the row is skipped
+    float temperature; // used for `rest`; 0: `rest` is not computed
 };
 
 /*
- * The best of the finite logits of a row: best[0 .. n), the logit descending, then the id ascending; n is the smaller of n_finite and
- * pick.most. With m the logit of the last of them, sums in f64 over finite logits:
+ * The best of the finite logits of a row: best[0 .. n), by descending logit, then by ascending id; n is the smaller of
+ * n_finite and pick.most. With m the logit of the last of them, sums in f64 over finite logits:
  *     lse  = log sum_i exp(l_i)
- *     rest = sum_i exp((l_i - m) / pick.temperature), of those that are not among the best
- * Where none is finite, nothing else is set.
+ *     rest = sum_i exp((l_i - m) / pick.temperature), over those that are not among the best
+ * Where no logit is finite, the other fields are not set.
  */
 struct sl_picked {
     double lse, rest;
@@ -312,16 +318,18 @@ struct sl_picked {
     } best[SL_MAX_CANDIDATES];
 };
 
-// Bytes that lie together: of pages, so multiples of 16.
+// Adjacent bytes of a page; `at` and `bytes` are multiples of 16.
 struct sl_byte_range {
     const void *at;
     size_t bytes;
 };
 
-// What stores and whoever searches or measures compute: on memory of the host, by the calling thread, done on return.
+// Operations of stores, and of callers that search or measure, on memory of the host. The calling thread executes them,
+// and they have finished on return.
 /*
- * Some slots of a key index (engine/kvcache/key_index.h), and where their scores go: out.at[h * out.stride + at + j - begin] is that of
- * slot j, begin <= j < end, in the row h of its head. begin == end: nothing is read or written.
+ * Some slots of a key index (engine/kvcache/key_index.h), and the address of their scores: the score of slot j,
+ * begin <= j < end, goes to out.at[h * out.stride + at + j - begin], in the row h of its head. Where begin == end
+ * nothing is read or written.
  */
 struct sl_scan_piece {
     struct sl_key_index_layout layout;
@@ -330,9 +338,9 @@ struct sl_scan_piece {
     uint32_t at;
 };
 
-// Pieces that have one format, and each head's n_channels channels.
+// Pieces of one format, and n_channels channels of each head.
 struct sl_scan_call {
-    const struct sl_scan_piece *pieces; // [n_heads][n_pieces], the host's
+    const struct sl_scan_piece *pieces; // [n_heads][n_pieces], host memory
     int n_heads;
     uint32_t n_pieces;
     const float *q; // [n_heads][n_channels]
@@ -341,126 +349,134 @@ struct sl_scan_call {
 };
 
 struct sl_host_ops {
-    // The b largest of scores[n]: as ops->select, without ties
+    // Selects the b largest of scores[n], as ops->select without ties.
     void (*select)(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_out);
-    // As ops->quantize, a page
+    // Quantizes one page, as ops->quantize.
     void (*quantize)(const struct sl_page_layout *work, const void *page, const struct sl_page_layout *packed,
                      void *packed_page);
-    // Make a key index (engine/kvcache/key_index.h) of the keys of the first n_slots slots of kv, at most layout->capacity. Of
-    // quantized pages: of what their codes stand for. Every tier makes the same bytes.
+    // Makes a key index (engine/kvcache/key_index.h) of the keys of the first n_slots slots of kv, at most
+    // layout->capacity. For quantized pages it indexes the keys that the codes stand for. Every tier makes the same
+    // bytes.
     void (*index_keys)(const struct sl_kv *kv, uint32_t n_slots, const struct sl_key_index_layout *layout,
                        void *index_out);
     // scores_out[j - begin] = sum_i q[channels[i]] * K^_j[channels[i]] for slots [begin, end) of a key index, in f32,
-    // in ascending i: the same bits however the slots are divided into calls.
+    // in ascending i. The bits are the same however the slots are divided into calls.
     void (*scan)(const struct sl_key_index_layout *layout, const void *index, const float *q, const int *channels,
                  int n_channels, uint32_t begin, uint32_t end, float *scores_out);
-    // K and V rows of the listed slots, [n][2][d] in the format of kv->work (of quantized pages: what they stand for,
-    // rounded to it): what ops->put_rows takes.
+    // Copies K and V rows of the listed slots, [n][2][d] in the format of kv->work, for ops->put_rows. Rows of
+    // quantized pages are the values that the codes stand for, rounded to that format.
     void (*copy_rows)(const struct sl_kv *kv, const uint32_t *slots, uint32_t n, void *rows_out);
 };
 
 struct sl_ops {
     const char *name;
-    // What products want of weights in 16 bits that came as something else: SL_F16, or SL_BF16 where that is faster.
+    // The type to which 16-bit weights of another type are converted for products: SL_F16, or SL_BF16 where that is
+    // faster.
     enum sl_dtype widened;
 
     // --- weights ---------------------------------------------------------------------------------------------------
-    // Prepare matrix->packed from the parts. SL_ERR_EXHAUSTED. The inverse accepts a matrix that was never packed.
+    // Prepares matrix->packed from the parts. Returns SL_ERR_EXHAUSTED. The inverse accepts a matrix that was never
+    // packed.
     enum sl_status (*pack)(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
     void (*unpack)(struct sl_matrix *matrix);
-    // The same of a matrix that only embed() reads: nothing to do where the device reaches the parts.
+    // Packs a matrix that only embed() reads. Does nothing where the device reaches the parts.
     enum sl_status (*pack_rows)(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
-    // For benches: prepares matrix->packed as pack() does (as pack_rows() where is_rows), of random numbers (engine/tensor/drawn.h) in the place of
-    // the parts: element i of the rows is number first + i. The matrix is bf16 and stays so. NULL: the host makes the parts.
+    // For benchmarks: prepares matrix->packed as pack() does (as pack_rows() where is_rows), from random numbers
+    // (engine/tensor/drawn.h) instead of the parts: element i of the rows is number first + i. The matrix is bf16 and
+    // stays bf16. NULL: the host makes the parts.
     enum sl_status (*draw)(struct sl_stream *stream, struct sl_matrix *matrix, bool is_rows, uint64_t first,
                            struct sl_error *err);
 
-    // Finds out how rows of prompts (sl_matmul.reading) are multiplied by matrices like w, which is packed; else the first such product
-    // does, and its request waits. Waits; a failure of the device comes with the next wait. NULL: there is nothing to find out.
+    // Finds out which method multiplies rows of prompts (sl_matmul.reading) fastest by matrices like w, which is
+    // packed. Without this call the first such product does so, and its request waits. Waits; the next wait returns a
+    // failure of the device. NULL: the device has one method.
     void (*prepare)(struct sl_stream *stream, const struct sl_matrix *w);
 
     // --- dense -----------------------------------------------------------------------------------------------------
-    // Bytes of sl_matmul.scratch for up to m rows of a matrix that is packed; 0: none is needed.
+    // Returns the bytes of sl_matmul.scratch for up to m rows of a packed matrix; 0: none is needed.
     size_t (*matmul_scratch)(const struct sl_matrix *w, int64_t m);
-    // Does matmul first write x into scratch as it reads it best? Then for matrices of w's k, type and format it is the same,
-    // and several that multiply the same rows may do it once: each arranges its part of n_parts, waits for the others, and calls
-    // matmul with args->arranged. NULL: never.
+    // Returns true where matmul first writes x into scratch in the layout that it reads best. Matrices of w's k, type
+    // and format then share that layout, and threads that multiply the same rows may write it once: each arranges its
+    // part of n_parts, waits for the others, and calls matmul with args->arranged. NULL: never.
     bool (*arranges)(const struct sl_matrix *w);
     void (*arrange)(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args, int part,
                     int n_parts);
-    // The product of struct sl_matrix.
+    // Computes the product of struct sl_matrix.
     void (*matmul)(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args);
     // out[r] = table[ids[r]], r < m
     void (*embed)(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out);
-    // Each of n_groups adjacent vectors of norm->n, in m rows, on its own. out may be x.
+    // Normalizes each of n_groups adjacent vectors of norm->n, in m rows, on its own. out may be x.
     void (*norm)(struct sl_stream *stream, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
                  int n_groups, float *out, int64_t out_stride);
     // cosines[r][i], sines[r][i] = scale * cos, sin of angle(positions[r], i), i < rotary_dim / 2: computed in f64,
-    // rounded once. Made once for all layers.
+    // rounded once. Callers compute them once for all layers.
     void (*angles)(struct sl_stream *stream, const struct sl_rope *rope, const int64_t *positions, int64_t m,
                    float *cosines, float *sines);
-    // Rotate n_heads adjacent vectors of rope->head_dim in each of m rows by the row's angles.
+    // Rotates n_heads adjacent vectors of rope->head_dim in each of m rows by the row's angles.
     void (*rotate)(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
                    float *x, int64_t stride, int64_t m, int n_heads);
 
-    // Into shared memory: picked_out[r] of logits[r][n_vocab], r < m, as asked[r] says, which is the host's.
+    // Writes picked_out[r], in shared memory, for logits[r][n_vocab], r < m, as asked[r] says. `asked` is host memory.
     void (*pick)(struct sl_stream *stream, const float *logits, int64_t n_vocab, const struct sl_pick *asked, int64_t m,
                  struct sl_picked *picked_out);
 
-    // --- between ranks: of devices with memory of their own; else NULL -----------------------------------------------
+    // --- between ranks whose devices have memory of their own; else NULL ---------------------------------------------
     // Writes the part of one rank from its columns of x.
     void (*put_columns)(struct sl_stream *stream, const struct sl_columns *columns, int rank);
-    // Writes the columns of all ranks but this one into x from their parts.
+    // Writes the columns of all ranks but this one into x, from their parts.
     void (*take_columns)(struct sl_stream *stream, const struct sl_columns *columns, int rank);
 
     // --- KV pages --------------------------------------------------------------------------------------------------
-    // Page lists and counts as they are now become known to the device: sets published. Every other operation on heads wants
-    // heads that were published, and no later change of their lists: so once a layer of a step, and again where pages or
-    // counts have changed. A device forgets what was published some layers ago. The host's lists may change on return.
-    // SL_ERR_EXHAUSTED.
+    // Tells the device the current page lists and counts, and sets `published`. Every other operation on heads requires
+    // heads that were published, and whose lists have not changed since. So callers publish once for each layer of a
+    // step, and again where pages or counts have changed. A device forgets the heads that were published some layers
+    // ago. The host's lists may change on return. SL_ERR_EXHAUSTED.
     enum sl_status (*publish)(struct sl_stream *stream, struct sl_kv_heads *heads_inout, struct sl_error *err);
-    // Write k and v of every call's rows as the last m slots of its heads, in their working format, with positions[r]
+    // Writes k and v of every call's rows as the last m slots of its heads, in their working format, with positions[r]
     // if the layout has positions, and zero score state.
     void (*append)(struct sl_stream *stream, const struct sl_attend *calls, int n_calls);
-    // n_calls of different sessions at once: a decode step of many.
+    // Attends n_calls of different sessions at once: a decode step of a batch.
     void (*attend)(struct sl_stream *stream, const struct sl_attend *calls, int n_calls);
-    // Add the slots of args->heads (a head may have none), all of which come before every row's own, to *before_inout;
-    // out, lse and before are not used. Calls over consecutive multiples of SL_ATTEND_SPLIT slots and then attend() with
-    // args->before give the bits of one attend() over all slots. Without window and rope.
+    // Adds the slots of args->heads (a head may have none) to *before_inout. All of them come before every row's own
+    // slots; out, lse and before are not used. Calls over consecutive multiples of SL_ATTEND_SPLIT slots and then
+    // attend() with args->before give the bits of one attend() over all slots. Not with window or rope.
     void (*attend_before)(struct sl_stream *stream, const struct sl_attend *args,
                           const struct sl_softmax *before_inout);
-    // Column statistics of attention into the score state of every slot, rows [first_row, m), from a second pass over
-    // the keys with the saved lse; no m-by-n matrix is stored. See struct sl_fold. `out` is not used.
+    // Adds column statistics of attention to the score state of every slot, for rows [first_row, m). It reads the keys
+    // a second time with the saved lse and stores no m-by-n matrix. See struct sl_fold. `out` is not used.
     void (*fold)(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what);
     // sums_out[h][j] = sum over rows r >= first_row of softmax_j(scale * q[r][h] . K_j), for query head h < H and the
     // n_slots of its KV head. A row does not see later slots: adds 0 there.
     void (*window_sums)(struct sl_stream *stream, const struct sl_attend *args, int first_row,
                         struct sl_vectors sums_out);
-    // Group-quantize: of every head the first n_pages pages in the working layout (all full) into the pages
-    // to[h * n_pages + p] in the packed one (int8..int1), NULL: not this one. Positions are copied, and state if packed has
-    // it. x^ = code * s + z, z = min, s = (max - min) / (2^b - 1), s and z rounded to f16 first,
+    // Quantizes groups: the first n_pages pages of every head, in the working layout (all full), go into the pages
+    // to[h * n_pages + p] in the packed layout (int8..int1); NULL skips a page. Positions are copied, and so is the
+    // state if packed has it. x^ = code * s + z, z = min, s = (max - min) / (2^b - 1), s and z rounded to f16 first,
     // code = round-half-even(clamp((x - z) / s, 0, 2^b - 1)), 0 where s = 0.
     void (*quantize)(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to);
-    // The pieces, one behind the other, into adjacent memory: what travels leaves a device in one copy
+    // Copies the pieces, in order, into adjacent memory, so that they leave a device in one copy.
     void (*collect)(struct sl_stream *stream, const struct sl_byte_range *pieces, uint32_t n, void *to);
-    // digests_out[i], in shared memory: the last digest of pieces[i]. What travels without passing through the host is verified by it
+    // digests_out[i], in shared memory, is the last digest of pieces[i]. It verifies data that travels without passing
+    // through the host.
     void (*digest)(struct sl_stream *stream, const struct sl_digest_piece *pieces, uint32_t n, uint64_t *digests_out);
 
     // --- scores of slots: j < kv[h].n_slots ------------------------------------------------------------------------
     // out[h][j] = state[plane][j]; 0 where a packed page has dropped it
     void (*read_state)(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, struct sl_vectors out);
-    // Of the last m slots, in working pages: state[plane] of slot n_slots - m + r of head h = values[r * n + h]
+    // Sets, for the last m slots, in working pages: state[plane] of slot n_slots - m + r of head h = values[r * n + h]
     void (*write_state)(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, int m,
                         const float *values);
     // out[h][r] = values[r * n + h], r < m
     void (*spread)(struct sl_stream *stream, const float *values, int n, int m, struct sl_vectors out);
     // With q_j = n_tokens - position of slot j, and the planes 0 (sums) and 1 (sums of squares), in f64:
-    //     mean_out[h][j] = state[0][j] / q_j    deviation_out[h][j] = sqrt(max(state[1][j] / q_j - (state[0][j] / q_j)^2, 0))
-    // Either output may be none.
+    //     mean_out[h][j] = state[0][j] / q_j
+    //     deviation_out[h][j] = sqrt(max(state[1][j] / q_j - (state[0][j] / q_j)^2, 0))
+    // Either output may be empty (at NULL).
     void (*mean_state)(struct sl_stream *stream, const struct sl_kv_heads *heads, int64_t n_tokens,
                        struct sl_vectors mean_out, struct sl_vectors deviation_out);
-    // Of each of `group` query heads a KV head: out[i][j] = mean (max: maximum) of x[i] over slots [j - K / 2, j - K / 2 + K),
-    // K = kernel, among those before the last `window`; beyond the edges there is 0 (max: nothing). The last `window` as they are.
+    // Computes, for each of `group` query heads of a KV head: out[i][j] = mean (max: maximum) of x[i] over slots
+    // [j - K / 2, j - K / 2 + K), K = kernel, among those before the last `window`. Beyond the edges there is 0 (max:
+    // nothing). The last `window` slots are copied unchanged.
     void (*pool)(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x, bool max,
                  int kernel, int64_t window, struct sl_vectors out);
     // out[h][j] = mean over its query heads, i in [h * group, (h + 1) * group), of x[i][j]
@@ -468,10 +484,11 @@ struct sl_ops {
                        struct sl_vectors out);
     // out[h][j] = j
     void (*recency)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors out);
-    // out[h][j] = a number in [0, 1) that depends on seed, layer, h and (position of slot j) + offset alone
+    // out[h][j] = a number in [0, 1) that depends only on seed, layer, h and (position of slot j) + offset
     void (*chance)(struct sl_stream *stream, const struct sl_kv_heads *heads, uint64_t seed, int layer, int64_t offset,
                    struct sl_vectors out);
-    // CAOTE (eq. 21), with a = w / sum(w) over all slots, for the weights w = weights[i] of each of `group` query heads:
+    // CAOTE (eq. 21), with a = w / sum(w) over all slots, for the weights w = weights[i] of each of `group` query
+    // heads:
     //     change_i[j] = a_j / max(1 - a_j, 1e-6) * || c - V_j ||_2,  c = sum_k a_k V_k, or mean_k V_k if mean_center.
     //     out[h][j] = change_h[j], or with group > 1 the root of the sum of squares of the group's changes
     // Weights are >= 0; where they sum to 0 they count as equal.
@@ -479,7 +496,8 @@ struct sl_ops {
                          struct sl_vectors weights, bool mean_center, struct sl_vectors out);
     // x_inout[h][j] = mean over the heads, which have equally many slots, of x[.][j], in f64
     void (*share)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors x_inout);
-    // Into shared memory: out[h] = unbiased variance over the slots of state[plane], in f64; 0 for fewer than two
+    // Writes to shared memory: out[h] = unbiased variance over the slots of state[plane], in f64; 0 for fewer than two
+    // slots
     void (*variance)(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, double *out);
 
     // --- which slots stay ------------------------------------------------------------------------------------------
@@ -489,29 +507,32 @@ struct sl_ops {
     // x_inout[h][j] = +inf for the slots in listed[h]
     void (*spare)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists listed, struct sl_counts n,
                   struct sl_vectors x_inout);
-    // AdaKV: how many slots each head keeps when the scores of all compete for n * budget slots. A head keeps at least
-    // floor(0.2 * budget), and at least the slots whose score is +inf. Total order: that of select(), equals by head and then
-    // by slot. kept_out.device[h] <= n_slots; their sum is min(n * budget, sum of n_slots). `work` is overwritten.
+    // AdaKV: computes how many slots each head keeps when the scores of all compete for n * budget slots. A head keeps
+    //        at least
+    // floor(0.2 * budget), and at least the slots whose score is +inf. Total order: the order of select(), equals by
+    // head and then by slot. kept_out.device[h] <= n_slots; their sum is min(n * budget, sum of n_slots). `work` is
+    // overwritten.
     void (*budgets)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
                     uint32_t budget, struct sl_vectors work, struct sl_counts kept_out);
-    // The kept[h] slots (at most all) with the largest scores. Total order: score descending, then ties[h][j] descending, then
-    // slot ascending; without ties (ties.at NULL) slot descending if `newest`. NaN is lowest. Of heads their n_slots alone is asked:
-    // pages may be NULL.
+    // Selects the kept[h] slots (at most all) with the largest scores. Total order: score descending, then ties[h][j]
+    // descending, then slot ascending; without ties (ties.at NULL) slot descending if `newest`. NaN is lowest. It reads
+    // only n_slots of the heads: pages may be NULL.
     void (*select)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
                    struct sl_vectors ties, bool newest, struct sl_counts kept, struct sl_lists keep_out);
-    // Compact in place: slot keep[h][i] becomes slot i < kept[h], K, V, position and state alike. Needs n_packed == 0.
+    // Compacts in place: slot keep[h][i] becomes slot i < kept[h], with K, V, position and state. Requires n_packed ==
+    // 0.
     void (*gather)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
                    struct sl_counts kept);
     /*
-     * D2O. nearest: evicted_out[h] lists the slots that are not in keep[h]. Of the i-th of them, into_out[h][i] is the slot in
-     * keep[h] whose K is the most similar by cosine (a key of no length, or of NaN: cosine 0; ties: the first), and cosine_out[h][i] that
-     * cosine, within [-1, 1]; NaN: -1. Heads that keep nothing are passed over, here and in merge.
-     * merge: with m the mean of cosine over all heads and slots, and t = *threshold_inout,
+     * D2O. nearest: evicted_out[h] lists the slots that are not in keep[h]. For the i-th of them, into_out[h][i] is the
+     * slot in keep[h] whose K is the most similar by cosine (a key of no length, or of NaN: cosine 0; ties: the first),
+     * and cosine_out[h][i] is that cosine, within [-1, 1]; NaN: -1. Heads that keep nothing are skipped, here and in
+     * merge. merge: with m the mean of cosine over all heads and slots, and t = *threshold_inout,
      *     t becomes m where it is 0, else (1 - beta) t + beta m
-     *     every evicted slot with cosine_i >= t goes into its nearest one, K and V alike, in f32:
+     *     every evicted slot with cosine_i >= t is merged into its nearest one, both K and V, in f32:
      *         x_c = (e * x_c + sum_i exp(cosine_i) * x_i) / (e + sum_i exp(cosine_i))
      *     *n_merged_out counts them; it and the threshold are in shared memory
-     * Where no slot is evicted t stays. The lists are overwritten. Needs n_packed == 0.
+     * Where no slot is evicted t stays. The lists are overwritten. Requires n_packed == 0.
      */
     void (*nearest)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
                     struct sl_counts kept, struct sl_lists evicted_out, struct sl_lists into_out,
@@ -520,29 +541,32 @@ struct sl_ops {
                   struct sl_lists evicted, struct sl_lists into, struct sl_vectors cosine, float beta,
                   float *threshold_inout, uint32_t *n_merged_out);
 
-    // --- estimates of what that costs ------------------------------------------------------------------------------
-    // Into shared memory, here and below.
-    // *lost_inout += mean over the heads of lost_h, in f64: the mean over the head's query heads of the sum of x[i] over the
-    // slots that are not in keep[h]; with n_rows > 0 that sum's share in the sum over all slots (0 of 0: 0), times n_rows
+    // --- estimates of the error of eviction --------------------------------------------------------------------------
+    // These operations write to shared memory.
+    // *lost_inout += mean over the heads of lost_h, in f64. lost_h is the mean over the head's query heads of the sum
+    // of x[i] over the slots that are not in keep[h]; with n_rows > 0 it is that sum's share in the sum over all slots
+    // (0 of 0: 0), times n_rows
     void (*lost)(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
                  struct sl_lists keep, struct sl_counts kept, int64_t n_rows, double *lost_inout);
-    // *error_inout += what quantize() has changed with these arguments, page after page, and of those head after head
+    // *error_inout += the error that quantize() makes with these arguments, page after page, and for each page head
+    // after head
     void (*page_error)(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to,
                        struct sl_page_error *error_inout);
 
     // --- retrieval (TailorKV) --------------------------------------------------------------------------------------
-    // Into shared memory: means_out[h][c] = mean over the G query heads g of KV head h of q[0][g][c], c < d, m = 1; signs cancel, as in TailorKV's
-    // code. q: args->q or next_q, of heads that lie side by side
+    // Writes to shared memory: means_out[h][c] = mean over the G query heads g of KV head h of q[0][g][c], c < d, m =
+    // 1. Signs cancel, as in TailorKV's code. q: args->q or next_q, with adjacent heads
     void (*mean_query)(struct sl_stream *stream, const struct sl_attend *args, const float *q, float *means_out);
-    // As attend with m = 1, but the query heads of KV head h see only slots[h][0 .. n[h]), in this order: the bits depend on
-    // the order and on what the slots hold, not on where they lie.
+    // Attends with m = 1, but the query heads of KV head h see only slots[h][0 .. n[h]), in this order. The bits depend
+    // on the order and on the contents of the slots, not on their location.
     void (*attend_slots)(struct sl_stream *stream, const struct sl_attend *args, struct sl_lists slots,
                          struct sl_counts n);
-    // rows[h], [n[h]][2][d] in the working format, become K and V of slots[h][0 .. n[h]), which lie in working pages.
-    // Positions and state stay as they are.
+    // Writes rows[h], [n[h]][2][d] in the working format, as K and V of slots[h][0 .. n[h]), which must be in working
+    // pages. Positions and state are unchanged.
     void (*put_rows)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists slots,
                      struct sl_counts n, const void *const *rows);
-    // Every piece as host.scan, by all channels in ascending order: the same bits however slots are divided into pieces.
+    // Scans every piece as host.scan, by all channels in ascending order. The bits are the same however slots are
+    // divided into pieces.
     void (*scan)(struct sl_stream *stream, const struct sl_scan_call *args);
     struct sl_host_ops host;
 

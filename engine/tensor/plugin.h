@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what a shared library exports that computes on a device of its own: one function, which returns a table. engine/runtime/plugin.h
- *          loads it, engine/tensor/cuda/plugin makes it.
+ * Purpose: the interface of a shared library that computes on a device of its own. It exports one function, which
+ *          returns
+ *         a table. engine/runtime/plugin.h loads the library; engine/tensor/cuda/plugin makes it.
  *
- * Invariants: both sides are built from the same headers. The number of the interface says so: tables that grow change it by
- *             themselves; whoever changes what an entry means raises SL_PLUGIN_REVISION.
+ * Invariants: both sides are built from the same headers. The number of the interface checks this: it changes by itself
+ *         when a table grows. A change of what an entry means must raise SL_PLUGIN_REVISION.
  */
 #pragma once
 
@@ -20,16 +21,17 @@
 struct sl_group_ops;
 
 struct sl_plugin {
-    uint32_t abi;     // SL_PLUGIN_ABI of its build; nothing behind it is read before it was compared
+    uint32_t abi;     // SL_PLUGIN_ABI of its build; the loader compares it before it reads any later field
     const char *name; // "cuda"
-    // Its table of operations, of which a process has one. `host` is whose ops->host it has.
+    // Returns the plugin's table of operations, one for the process. Its ops->host is that of `host`.
     const struct sl_ops *(*ops)(const struct sl_ops *host);
-    // Several of a process are ranks. SL_ERR_UNSUPPORTED: no driver, no such device, one that is too old, or that does not reach
-    // the memory of those which are open; says which. SL_ERR_EXHAUSTED.
+    // Opens a device; several devices of one process are ranks. Returns SL_ERR_UNSUPPORTED when there is no driver or
+    // no such device, or when the device is too old or cannot reach the memory of those that are open; the text says
+    // which. SL_ERR_EXHAUSTED.
     enum sl_status (*open)(int index, struct sl_team *team, struct sl_device **device_out, struct sl_error *err);
-    void (*describe)(int index, char *text, size_t bytes); // a device that was opened, for a person
+    void (*describe)(int index, char *text, size_t bytes); // writes a text for people about an open device
     const struct sl_group_ops *group;                      // how its devices gather as ranks (engine/tensor/group.h)
 };
 
-#define SL_PLUGIN_GETTER "sl_plugin_get" // of this type
+#define SL_PLUGIN_GETTER "sl_plugin_get" // the exported function has this type
 typedef const struct sl_plugin *(*sl_plugin_get_fn)(void);

@@ -2,18 +2,18 @@
 /*
  * Purpose: the quantization of weights, once for all tiers; and the activations as formulas.
  *
- * Design: plain C in loops of constant length over a whole group, which compilers turn into vectors for any processor;
- *         sums are added in a fixed order, so every compiler gets the same codes. Short groups are padded with zeros,
- *         which change neither the scale nor the error. An INT4 group takes the best of four scales by squared error: on
+ * Design: plain C in loops of constant length over a whole group, which compilers vectorize for any processor. Sums are
+ *         added in a fixed order, so every compiler gets the same codes. Short groups are padded with zeros, which
+ *         change neither the scale nor the error. An INT4 group takes the best of four scales by squared error: on
  *         models/demo 8% less error and 8 to 14% less KL divergence than the largest magnitude divided by 8.
- * Speed: packing passes each weight once, at 0.15 (int4) to 0.3 (int8) G weights a second and core. Each tensor's pages of
- *        the file are dropped once it is packed, so loading peaks at the packed bytes and the largest tensor.
+ * Speed: packing passes each weight once, at 0.15 (int4) to 0.3 (int8) G weights a second and core. The file's pages of
+ *        a tensor are dropped once it is packed, so the peak of loading is the packed bytes plus the largest tensor.
  */
 #include "engine/tensor/weights.h"
 
 #include <math.h>
 
-// The largest code of each format, and what the weight of the largest magnitude is divided by for the scales to try.
+// The largest code of each format, and the divisors of the largest magnitude that give the scales to try.
 static const struct {
     float lowest, highest;
     int n_divisors;
@@ -23,7 +23,8 @@ static const struct {
     [SL_WEIGHT_INT4] = {-8.0f, 7.0f, 4, {-8.0f, -8.5f, -7.5f, -7.0f}},
 };
 
-// x[SL_WEIGHT_GROUP] from n elements of a row. f16: the exponent is moved by a product, which is right for subnormals.
+// Writes x[SL_WEIGHT_GROUP] from n elements of a row. For f16 a product moves the exponent, which is right for
+// subnormals too.
 static void widen(const unsigned char *row, enum sl_dtype dtype, int64_t begin, int n, float *x) {
     uint16_t halves[SL_WEIGHT_GROUP] = {0};
     uint32_t bits[SL_WEIGHT_GROUP];
@@ -58,7 +59,7 @@ static void widen(const unsigned char *row, enum sl_dtype dtype, int64_t begin, 
     }
 }
 
-// values[0] becomes their sum or their largest, by halves: always in this order.
+// Replaces values[0] by the sum or the largest of the values, by halves: always in this order.
 static float sum_of(float *values) {
     for (int half = SL_WEIGHT_GROUP / 2; half > 0; half /= 2) {
         for (int i = 0; i < half; i++) {
@@ -77,7 +78,7 @@ static float largest_of(float *values) {
     return values[0];
 }
 
-// The first of the largest magnitudes, with its sign.
+// Returns the first of the values of the largest magnitude, with its sign.
 static float extreme(const float *x) {
     float magnitudes[SL_WEIGHT_GROUP];
     for (int i = 0; i < SL_WEIGHT_GROUP; i++) {
@@ -89,16 +90,16 @@ static float extreme(const float *x) {
             return x[i];
         }
     }
-    return most; // there is none where all are no numbers
+    return most; // there is none where all values are NaN
 }
 
-// codes_out[SL_WEIGHT_GROUP] of x by `scale`; returns the sum of the squared errors.
+// Writes codes_out[SL_WEIGHT_GROUP] of x by `scale`; returns the sum of the squared errors.
 static float round_to_codes(const float *x, float scale, float lowest, float highest, float *codes_out) {
-    const float whole = 0x1.8p23f; // added and taken away again, it rounds to an integer, half to even
+    const float whole = 0x1.8p23f; // adding and subtracting it rounds to an integer, half to even
     float inverse = scale == 0.0f ? 0.0f : 1.0f / scale, squares[SL_WEIGHT_GROUP];
     for (int i = 0; i < SL_WEIGHT_GROUP; i++) {
         float code = x[i] * inverse;
-        code = code > lowest ? code : lowest; // also what is not a number
+        code = code > lowest ? code : lowest; // also replaces NaN
         code = code < highest ? code : highest;
         code = (code + whole) - whole;
         float error = x[i] - code * scale;
@@ -108,7 +109,7 @@ static float round_to_codes(const float *x, float scale, float lowest, float hig
     return sum_of(squares);
 }
 
-// The codes that the file has.
+// Copies the codes that the file has.
 static void copy_codes(const struct sl_matrix *w, int64_t j, int64_t g, int8_t *codes_out, uint16_t *scale_out) {
     const unsigned char *block = sl_weight_row(w, j) + (size_t)g * sl_dtype_block_bytes(w->dtype);
     memcpy(scale_out, block, sizeof *scale_out);
@@ -117,7 +118,7 @@ static void copy_codes(const struct sl_matrix *w, int64_t j, int64_t g, int8_t *
     }
 }
 
-// Weights of group g of a row.
+// Returns how many weights group g of a row has.
 static int group_length(const struct sl_matrix *w, int64_t g) {
     int64_t rest = w->k - g * SL_WEIGHT_GROUP;
     return rest < SL_WEIGHT_GROUP ? (int)rest : SL_WEIGHT_GROUP;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the packers of all tiers share: rows of a matrix as they lie in the model's files, and the one
- *          quantization of them, so that every tier computes with the same codes and scales.
+ * Purpose: code that the packers of all tiers share: access to rows of a matrix in the model's files, and the one
+ *         quantization of them, so that every tier computes with the same codes and scales.
  */
 #pragma once
 
@@ -14,7 +14,7 @@
 #include "engine/tensor/half.h"
 #include "engine/tensor/ops.h"
 
-// Of a weight; not of those that come in blocks.
+// Returns the bytes of one weight; not for types that come in blocks.
 static inline size_t sl_dtype_bytes(enum sl_dtype dtype) {
     return dtype == SL_F32 ? 4 : 2;
 }
@@ -23,18 +23,18 @@ static inline bool sl_dtype_is_codes(enum sl_dtype dtype) {
     return dtype == SL_Q8_0 || dtype == SL_Q4_0;
 }
 
-// Of a block: the scale, then the codes.
+// Returns the bytes of a block: the scale, then the codes.
 static inline size_t sl_dtype_block_bytes(enum sl_dtype dtype) {
     return 2 + (dtype == SL_Q8_0 ? SL_WEIGHT_GROUP : SL_WEIGHT_GROUP / 2);
 }
 
-// Of a row of k weights, whole blocks where they come in blocks.
+// Returns the bytes of a row of k weights; types that come in blocks fill whole blocks.
 static inline size_t sl_dtype_row_bytes(enum sl_dtype dtype, int64_t k) {
     return sl_dtype_is_codes(dtype) ? (size_t)(k / SL_WEIGHT_GROUP) * sl_dtype_block_bytes(dtype)
                                     : (size_t)k * sl_dtype_bytes(dtype);
 }
 
-// Code i of a block.
+// Returns code i of a block.
 static inline int8_t sl_block_code(const unsigned char *block, enum sl_dtype dtype, int i) {
     const unsigned char *codes = block + 2;
     if (dtype == SL_Q8_0) {
@@ -43,12 +43,12 @@ static inline int8_t sl_block_code(const unsigned char *block, enum sl_dtype dty
     return (int8_t)((i < SL_WEIGHT_GROUP / 2 ? codes[i] & 15 : codes[i - SL_WEIGHT_GROUP / 2] >> 4) - 8);
 }
 
-// Groups of a row that share a scale.
+// Returns how many groups of a row, each with one scale, there are.
 static inline int64_t sl_weight_groups(int64_t k) {
     return (k + SL_WEIGHT_GROUP - 1) / SL_WEIGHT_GROUP;
 }
 
-// Row j of W, [k] of w->dtype, of any alignment.
+// Returns row j of W, [k] of w->dtype, of any alignment.
 static inline const unsigned char *sl_weight_row(const struct sl_matrix *w, int64_t j) {
     for (int i = 0; i < SL_MAX_PARTS; i++) {
         if (j < w->parts[i].n) {
@@ -60,7 +60,7 @@ static inline const unsigned char *sl_weight_row(const struct sl_matrix *w, int6
     return NULL;
 }
 
-// Element i of a row.
+// Returns element i of a row as f32.
 static inline float sl_weight_element(const unsigned char *row, enum sl_dtype dtype, int64_t i) {
     uint16_t half;
     float value;
@@ -78,19 +78,19 @@ static inline float sl_weight_element(const unsigned char *row, enum sl_dtype dt
 }
 
 /*
- * The codes and the scale (f16) of group g of row j, as enum sl_weight_format defines them; returns how many codes the
- * group has. INT4 codes come one a byte here.
+ * Writes the codes and the scale (f16) of group g of row j, as enum sl_weight_format defines them. Returns how many
+ * codes the group has. INT4 codes are written one to a byte here.
  */
 int sl_weight_quantize_group(const struct sl_matrix *w, int64_t j, int64_t g, int8_t *codes_out, uint16_t *scale_out);
 
 /*
- * codes_out[k] and scales_out[sl_weight_groups(k)] of all groups of row j.
+ * Writes codes_out[k] and scales_out[sl_weight_groups(k)] of all groups of row j.
  */
 void sl_weight_quantize_row(const struct sl_matrix *w, int64_t j, int8_t *codes_out, uint16_t *scales_out);
 
-// out[k]: row j.
+// Writes row j to out[k], as f32.
 void sl_weight_widen_row(const struct sl_matrix *w, int64_t j, float *out);
 
-// --- what a product goes through, as formulas ------------------------------------------------------------------------
+// --- activations and gates as formulas -------------------------------------------------------------------------------
 
 float sl_activate(enum sl_activation activation, float x);

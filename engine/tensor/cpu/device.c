@@ -22,7 +22,7 @@ static struct sl_stream *stream_of(struct sl_device *device, enum sl_stream_kind
 
 static bool network_reaches(struct sl_device *device) {
     (void)device;
-    return true; // as all memory of the host
+    return true; // the same as all memory of the host
 }
 
 static void *network_view(struct sl_device *device, void *block) {

@@ -2,10 +2,10 @@
 /*
  * Purpose: which tiers of the table of operations this processor can run, and which one a caller gets.
  *
- * Design: the tables are filled once per process, slowest first, each from a copy of the one before it; afterwards
- *         they are only read. SLUICE_TIER in the environment answers for "auto": for tests and for comparisons.
+ * Design: the tables are filled once per process, slowest first, each from a copy of the previous one; afterwards they
+ *         are only read. SLUICE_TIER in the environment replaces "auto", for tests and comparisons.
  *
- * To add a tier: a row in `tiers`, its fill functions in the rooms' fills.h. Slower rows come first.
+ * To add a tier: a row in `tiers`, and its fill functions in the folders' fills.h. Slower rows come first.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -34,7 +34,8 @@ static bool never(void) {
     return false;
 }
 
-// The builtin also asks whether the operating system saves the wide registers; it does not know f16c on every compiler.
+// Returns true where the processor has AVX2, FMA and F16C. The builtin also checks that the operating system saves the
+// wide registers. Some compilers' builtin does not know f16c.
 static bool has_avx2(void) {
     unsigned eax, ebx, ecx, edx;
     __builtin_cpu_init();
@@ -47,7 +48,7 @@ static bool has_avx512(void) {
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
-// Every processor that has the one has the other, AMD's from Zen 4 and Intel's from Cooper Lake on.
+// Returns true where the processor has AVX512-BF16 and VNNI: AMD's from Zen 4 and Intel's from Cooper Lake on.
 static bool has_avx512bf16(void) {
     const unsigned avx512_vnni = 1u << 11, avx512_bf16 = 1u << 5;
     unsigned eax, ebx, ecx, edx, more;
@@ -55,16 +56,17 @@ static bool has_avx512bf16(void) {
            __get_cpuid_count(7, 1, &more, &ebx, &ecx, &edx) != 0 && (more & avx512_bf16) != 0;
 }
 
-// Sapphire Rapids issues VDPBF16PS a quarter as often as f32 multiply-adds, which is half their rate. It is known by its
-// tile unit, whether or not the operating system grants it.
+// Returns false on Sapphire Rapids, which issues VDPBF16PS a quarter as often as f32 multiply-adds, or half their rate.
+// The tile unit identifies it, whether or not the operating system permits its use.
 static bool has_no_tiles(void) {
     const unsigned amx_tile = 1u << 24;
     unsigned eax, ebx, ecx, edx;
     return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & amx_tile) == 0;
 }
 
-// Tile registers are 8 KiB more for the kernel to save: it hands them out to a process that asks (Linux 5.16), and to all
-// its threads. It refuses where a thread has an alternate signal stack too small for them, as under AddressSanitizer.
+// Asks the kernel for tile registers, 8 KiB of state that it must save. It grants them to a process that asks (Linux
+// 5.16), and to all its threads. It refuses where a thread's alternate signal stack is too small for them, as under
+// AddressSanitizer.
 static bool has_amx(void) {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
     const unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;
@@ -78,8 +80,8 @@ enum { N_FILLS = 7 }; // of one tier, at most
 static const struct {
     const char *name;
     bool (*runs_here)(void);
-    bool (*pays_here)(void);                    // whether it is faster than the tiers before it; "auto" asks
-    void (*fills[N_FILLS])(struct sl_ops *ops); // what none of them fills is as it was in the tier before
+    bool (*pays_here)(void);                    // returns true where it is faster than the tiers before it; "auto" asks
+    void (*fills[N_FILLS])(struct sl_ops *ops); // entries that none of them fills stay as in the previous tier
 } tiers[] = {
     {"reference",
      always,
@@ -104,7 +106,7 @@ enum { N_TIERS = sizeof tiers / sizeof tiers[0] };
 
 static struct sl_ops tables[N_TIERS];
 static const char *names[N_TIERS + 1];
-static int n_tables, n_auto; // "auto" is the table before the n_auto-th
+static int n_tables, n_auto; // "auto" is table n_auto - 1
 static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
 
 static void fill_tables(void) {
@@ -127,7 +129,7 @@ static void fill_tables(void) {
     }
 }
 
-// NULL: auto.
+// Returns the tier's name; NULL for auto.
 static const char *named(const char *tier) {
     if (tier == NULL || strcmp(tier, "auto") == 0) {
         tier = getenv("SLUICE_TIER");

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the tiers of this processor, each a filling of the table in engine/tensor/ops.h.
+ * Purpose: the tiers of this processor, each an implementation of the table in engine/tensor/ops.h.
  *
- * To add a tier: files named as the other tiers' in the rooms below with their compiler flags in CMakeLists.txt, fill
- * functions in the rooms' fills.h, and a row in the table of tiers.c, where a group that the tier leaves as it is may
- * be NULL.
+ * To add a tier: add files named like the other tiers' to the folders below, with their compiler flags in
+ * CMakeLists.txt, fill functions in the folders' fills.h, and a row in the table of tiers.c. A group that the tier does
+ * not change may be NULL there.
  */
 #pragma once
 
@@ -12,14 +12,15 @@
 #include "engine/tensor/ops.h"
 
 /*
- * The table for this processor. `tier` is NULL or "auto" for the fastest, or a name: "reference", "avx2", "avx512",
- * "avx512bf16", "amx2", "amx", "neon".
- * SL_ERR_UNSUPPORTED: no such tier, or this processor lacks it; err lists those that it has.
+ * Returns the table for this processor. `tier` is NULL or "auto" for the fastest, or a name: "reference", "avx2",
+ * "avx512", "avx512bf16", "amx2", "amx", "neon".
+ * SL_ERR_UNSUPPORTED: no such tier, or this processor lacks it; err lists the available ones.
  */
 enum sl_status sl_ops_select(const char *tier, const struct sl_ops **ops_out, struct sl_error *err);
 
-// The same for weights of more bits than bf16 has: auto is "amx2" where it would be "amx", which rounds both sides of products.
+// Returns the table for weights of more bits than bf16: "auto" is "amx2" where it would be "amx", which rounds both
+// sides of products.
 enum sl_status sl_ops_select_closer(const char *tier, const struct sl_ops **ops_out, struct sl_error *err);
 
-// Names of the tiers that this processor can run, slowest first, NULL-terminated.
+// Returns the names of the tiers that this processor can run, slowest first, NULL-terminated.
 const char *const *sl_ops_tiers(void);

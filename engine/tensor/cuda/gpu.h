@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what kernels are written against: CUDA, or its emulation. Only this file knows which.
+ * Purpose: the interface that kernels are written against: CUDA, or its emulation. Only this file knows which.
  *
- * Kernels and device functions are static; a host function launches them with GPU_LAUNCH, on a queue, which is a stream of CUDA.
- * GPU_UNROLL stands before loops over arrays that are to be registers: what is indexed by a variable lies in memory. GPU_UNROLL_BY
- * where the compiler would unroll so far that registers spill, or that fewer blocks run at a time.
+ * Kernels and device functions are static; a host function launches them with GPU_LAUNCH, on a queue, which is a stream
+ * of CUDA. GPU_UNROLL precedes loops over arrays that must be in registers: an array that is indexed by a variable is
+ * in memory. Use GPU_UNROLL_BY where the compiler would unroll so far that registers spill, or that fewer blocks run at
+ * a time.
  */
 #pragma once
 
@@ -23,10 +24,10 @@
 #define GPU_LAUNCH(kernel, grid, block, dynamic_bytes, queue, ...)                                                     \
     (sl_cuda_launching(#kernel), kernel<<<grid, block, dynamic_bytes, (cudaStream_t)(queue)>>>(__VA_ARGS__),           \
      sl_cuda_launched())
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) // 9.0a alone: neither 9.0 nor what is newer has it
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) // only 9.0a: neither 9.0 nor newer architectures have it
 #define GPU_HAS_WGMMA
 #endif
-// Before a launch with more than 48 KB of dynamic shared memory.
+// Call it before a launch with more than 48 KB of dynamic shared memory.
 #define GPU_ALLOW_SHARED(kernel, bytes)                                                                                \
     (sl_cuda_launching(#kernel),                                                                                       \
      (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes)))
@@ -51,7 +52,7 @@
 
 namespace gpu {
 
-// --- 16-bit floats as bits: rounding to nearest even; a NaN keeps what of its bits there is room for, as engine/tensor/half.h -----------
+// --- 16-bit floats as bits: rounding to nearest even. A NaN keeps as many of its bits as fit, as in engine/tensor/half
 
 GPU_DEVICE float bf16_to_f32(uint16_t b) {
     return __uint_as_float((uint32_t)b << 16);
@@ -77,7 +78,7 @@ GPU_DEVICE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
     __half2 x = __hfma2(*(__half2 *)&a, *(__half2 *)&b, *(__half2 *)&c);
     return *(uint32_t *)&x;
 }
-GPU_DEVICE uint32_t add_bf16x2(uint32_t a, uint32_t b) { // as a product with 1: 8.0 has no sum
+GPU_DEVICE uint32_t add_bf16x2(uint32_t a, uint32_t b) { // as a product with 1: 8.0 has no addition
     uint32_t y;
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(0x3f803f80u), "r"(b));
     return y;
@@ -86,7 +87,8 @@ GPU_DEVICE uint32_t mul_f16x2(uint32_t a, uint32_t b) {
     __half2 x = __hmul2(*(__half2 *)&a, *(__half2 *)&b);
     return *(uint32_t *)&x;
 }
-// What softmax needs of 2^x: two units in the last place, no subnormals, one instruction. Of -infinity 0, of 0 exactly 1.
+// Returns 2^x as softmax needs it: to two units in the last place, without subnormals, in one instruction. 0 for
+// -infinity, exactly 1 for 0.
 GPU_DEVICE float fast_exp2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -120,12 +122,12 @@ GPU_DEVICE uint32_t add_bf16x2(uint32_t a, uint32_t b) {
            (uint32_t)f32_to_bf16(bf16_to_f32((uint16_t)(a >> 16)) + bf16_to_f32((uint16_t)(b >> 16))) << 16;
 }
 #endif
-// What is beyond the range of f16 becomes its largest value, not infinity. NaN stays NaN.
+// Rounds; a value beyond the range of f16 becomes its largest value, not infinity. A NaN stays NaN.
 GPU_DEVICE uint16_t f32_to_f16_saturated(float f) {
     f = f > 65504.0f ? 65504.0f : f;
     return f32_to_f16(f < -65504.0f ? -65504.0f : f);
 }
-// Two at once, each one instruction; of a NaN only that it is one stays.
+// Rounds two numbers, with one instruction for each. A NaN stays NaN, but loses its other bits.
 GPU_DEVICE uint32_t pack_f16_saturated(float lo, float hi) {
 #if defined(__CUDACC__)
     uint32_t y;
@@ -152,23 +154,24 @@ GPU_DEVICE uint32_t pack_bf16(float lo, float hi) {
 }
 
 /*
- * --- products of matrices: d += a b of a warp, f32 sums: A 16x16, B 16x8. With g = lane / 4, t = lane % 4 a register holds
+ * --- products of matrices: d += a b of a warp, f32 sums: A 16x16, B 16x8. With g = lane / 4, t = lane % 4 a register h
  * the pair at k, k + 1:
  *   a[0] A[g][2t]  a[1] A[g+8][2t]  a[2] A[g][2t+8]  a[3] A[g+8][2t+8]   b[0] B[2t][g]  b[1] B[2t+8][g]
  *   d[0..1] D[g][2t, 2t+1]   d[2..3] D[g+8][2t, 2t+1]
- * ldmatrix_x4: lane l has the address of row l % 8 of matrix l / 8 (8x8 of 16 bits); r[i] is lane l's pair of matrix i, row
- * l / 4, columns 2 (l % 4), + 1. transpose_8x8: the same pairs of a matrix become those of its transpose; ldmatrix_x4_trans does it
- * to all four.
+ * ldmatrix_x4: lane l has the address of row l % 8 of matrix l / 8 (8x8 of 16 bits); r[i] is lane l's pair of matrix i,
+ * row l / 4, columns 2 (l % 4), + 1. transpose_8x8 replaces the pairs of a matrix by those of its transpose;
+ * ldmatrix_x4_trans does so for all four.
  *
- * wgmma_m64n256k16_bf16 is four warps' (threads from a multiple of 128 on): d += A B^T, A 64x16, B 256x16, both in shared memory,
- * where wgmma_matrix() says; warp w has rows 16 w to 16 w + 15, as above, d[4j..] of columns 8j to 8j + 7. It is done in the
- * background: wgmma_fence() comes before the first of a group, wgmma_commit() behind the last; its sums may be looked at, and what it reads
- * overwritten, when wgmma_wait<N>() has left at most N later groups. It does not see what threads or cp.async wrote until that
- * thread has called fence_proxy_async() behind it (and, for others, a barrier).
+ * wgmma_m64n256k16_bf16 is executed by four warps (threads from a multiple of 128 on): d += A B^T, A 64x16, B 256x16,
+ * both in shared memory, at the addresses of wgmma_matrix(). Warp w has rows 16 w to 16 w + 15, as above, d[4j..] of
+ * columns 8j to 8j + 7. It runs in the background: wgmma_fence() comes before the first of a group, wgmma_commit()
+ * after the last. Its sums may be read, and its operands overwritten, when wgmma_wait<N>() has left at most N later
+ * groups. It does not see what threads or cp.async wrote until that thread has called fence_proxy_async() afterwards
+ * (and, for other threads, a barrier).
  */
 #if defined(__CUDACC__)
-// Statements that read or write memory say so ("memory"), or the compiler may move loads and stores across them
-// (tests/kernels/cuda/test_asm.py).
+// Statements that read or write memory declare it ("memory"); otherwise the compiler may move loads and stores across
+// them (tests/kernels/cuda/test_asm.py).
 #define GPU_MMA(name, type)                                                                                            \
     GPU_DEVICE void name(float(&d)[4], const uint32_t(&a)[4], const uint32_t(&b)[2]) {                                 \
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                                            \
@@ -198,7 +201,7 @@ GPU_DEVICE uint32_t transpose_8x8(uint32_t x) {
 GPU_DEVICE uint32_t bytes_of(uint32_t a, uint32_t b, uint32_t which) {
     return __byte_perm(a, b, which);
 }
-// (x & mask) | bits, one instruction: of two constants the compiler makes two.
+// Returns (x & mask) | bits in one instruction; with two constants the compiler makes two.
 GPU_DEVICE uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) {
     uint32_t y;
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
@@ -209,7 +212,7 @@ GPU_DEVICE void cp_async16(void *to, const void *from) {
                  "l"(from)
                  : "memory");
 }
-// Words that are read once, one behind another at a multiple of their size: the first level's cache keeps none of them.
+// Reads adjacent words that are needed once, at a multiple of their size. The first-level cache keeps none of them.
 GPU_DEVICE void read_once(const uint32_t *from, uint32_t (&to)[4]) {
     asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -225,12 +228,13 @@ GPU_DEVICE void read_once(const uint32_t *from, uint32_t (&to)[2]) {
 GPU_DEVICE void read_once(const uint32_t *from, uint32_t (&to)[1]) {
     asm volatile("ld.global.nc.L1::no_allocate.L2::128B.u32 %0, [%1];" : "=r"(to[0]) : "l"(from) : "memory");
 }
-// The compiler forgets how a pointer came about, so it adds to it and does not compute it anew.
+// Hides the origin of a pointer from the compiler, so that it adds to the pointer and does not compute it anew.
 GPU_DEVICE float *settled(float *p) {
     asm volatile("" : "+l"(p));
     return p;
 }
-// Brings a line of 128 bytes into the second level's cache. No memory clobber: it is a hint, and no value depends on it.
+// Prefetches a line of 128 bytes into the second-level cache. No memory clobber: it is a hint, and no value depends on
+// it.
 GPU_DEVICE void prefetch(const void *line) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
 }
@@ -272,7 +276,7 @@ GPU_DEVICE void wgmma_commit() {
 template <int N> GPU_DEVICE void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-// All of them; the registers go through it, or the compiler would read them before.
+// Waits for all groups. The registers are operands; otherwise the compiler would read them before the wait.
 GPU_DEVICE void wgmma_wait_for(float (&d)[128]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;" : GPU_REGISTERS_128(d)::"memory");
 }
@@ -355,9 +359,10 @@ static inline uint32_t shared_address(const void *p) {
 }
 #endif
 
-// Rows of 64 numbers of 16 bits, 128 bytes each, from a multiple of 1,024 on: unit u of 16 bytes of row r lies where unit u ^ r % 8
-// would. What wgmma is told of 16 columns from 16 i on: the address, 1,024 bytes from eight rows to the next eight, 128-byte swizzle. All
-// but the swizzle in units of 16 bytes; the offset of columns is not used where rows are swizzled whole.
+// Returns the descriptor of 16 columns from 16 i on. The rows have 64 numbers of 16 bits, 128 bytes each, from a
+// multiple of 1,024 on; unit u of 16 bytes of row r is stored in the position of unit u ^ r % 8. The descriptor has the
+// address, 1,024 bytes from eight rows to the next eight, and the 128-byte swizzle. All fields but the swizzle are in
+// units of 16 bytes; the column offset is not used where whole rows are swizzled.
 GPU_DEVICE uint64_t wgmma_matrix(const void *rows, uint32_t i) {
     uint64_t start = (shared_address(rows) + 32 * i) >> 4 & 0x3fff;
     return start | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how kernels reach into pages (engine/kvcache/page.h): parts, positions, state, and rows as f32, eight channels at a time:
- *          16 bytes of a 16-bit format, a load.
+ * Purpose: how kernels access pages (engine/kvcache/page.h): parts, positions, state, and rows as f32, eight channels
+ *          at a time: 16 bytes of a 16-bit format, one load.
  */
 #pragma once
 
@@ -24,7 +24,7 @@ GPU_DEVICE int64_t position_of(const gpu_head *h, uint32_t slot) {
                                  : (int64_t)slot;
 }
 
-// 0 where a packed page has dropped it.
+// Returns 0 where a packed page has dropped its state.
 GPU_DEVICE float state_of(const gpu_head *h, int plane, uint32_t slot) {
     const sl_page_layout *layout = layout_of(h, slot / SL_PAGE_SLOTS);
     const float *state = (const float *)(page_of(h, slot) + layout->states);
@@ -48,7 +48,7 @@ GPU_DEVICE bool is_codes(sl_kv_format format) {
     return format >= SL_KV_INT8;
 }
 
-// Of a float format; d is a multiple of 8.
+// Returns the bytes of a row in a float format; d is a multiple of 8.
 GPU_DEVICE uint32_t row_bytes(const sl_page_layout *layout) {
     return (uint32_t)layout->head_dim * (uint32_t)bits_of(layout->format) / 8;
 }
@@ -65,7 +65,7 @@ GPU_DEVICE float read_float(sl_kv_format format, const char *part, size_t e) {
     return format == SL_KV_BF16 ? bf16_to_f32(half) : f16_to_f32(half);
 }
 
-// Elements [e, e + 8) of a part in a float format, e a multiple of 8.
+// Reads elements [e, e + 8) of a part in a float format, e a multiple of 8.
 GPU_DEVICE void read_floats8(sl_kv_format format, const char *part, size_t e, float (&out)[8]) {
     if (format == SL_KV_F32) {
         float4 a = ((const float4 *)part)[e / 4], b = ((const float4 *)part)[e / 4 + 1];
@@ -83,7 +83,7 @@ GPU_DEVICE void read_floats8(sl_kv_format format, const char *part, size_t e, fl
     }
 }
 
-// Rounded to the format, f16 saturated.
+// Writes elements [e, e + 8), rounded to the format, f16 saturated.
 GPU_DEVICE void write_floats8(sl_kv_format format, char *part, size_t e, const float (&x)[8]) {
     if (format == SL_KV_F32) {
         ((float4 *)part)[e / 4] = {x[0], x[1], x[2], x[3]};
@@ -100,7 +100,7 @@ GPU_DEVICE void write_floats8(sl_kv_format format, char *part, size_t e, const f
     ((uint4 *)part)[e / 8] = {pairs[0], pairs[1], pairs[2], pairs[3]};
 }
 
-// x^ = code * scale + zero
+// Returns x^ = code * scale + zero.
 GPU_DEVICE float decode(uint32_t code, uint32_t pair) {
     return (float)code * f16_to_f32((uint16_t)pair) + f16_to_f32((uint16_t)(pair >> 16));
 }
@@ -113,7 +113,7 @@ GPU_DEVICE void read_k8(const sl_page_layout *layout, const char *page, uint32_t
         return;
     }
     int bits = bits_of(layout->format);
-    uint32_t at = j * (uint32_t)bits, mask = (1u << bits) - 1; // codes lie channel by channel
+    uint32_t at = j * (uint32_t)bits, mask = (1u << bits) - 1; // codes are stored channel by channel
     const uint32_t *pairs = (const uint32_t *)(page + layout->k_scale) + c;
     GPU_UNROLL
     for (int i = 0; i < 8; i++) {
@@ -128,7 +128,7 @@ GPU_DEVICE void read_v8(const sl_page_layout *layout, const char *page, uint32_t
         read_floats8(layout->format, page + layout->v, (size_t)j * (size_t)d + (size_t)c, out);
         return;
     }
-    int bits = bits_of(layout->format); // bytes of eight codes, too
+    int bits = bits_of(layout->format); // also the bytes of eight codes
     const uint8_t *codes = (const uint8_t *)page + layout->v + ((size_t)j * (size_t)d + (size_t)c) / 8 * (size_t)bits;
     uint32_t pair = ((const uint32_t *)(page + layout->v_scale))[j * (uint32_t)(d / group) + (uint32_t)(c / group)];
     GPU_UNROLL

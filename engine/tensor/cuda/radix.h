@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the b-th largest of many keys, by a block: radix select, 11 bits at a time from the top.
+// Purpose: finds the b-th largest of many keys, by a block: radix select, 11 bits at a time from the top.
 #pragma once
 
 #include "engine/tensor/cuda/block.h"
@@ -8,9 +8,9 @@ namespace gpu {
 
 struct edge { // the key of the b-th largest
     uint32_t key;
-    uint32_t n_equal; // of the b, how many have it
-    uint32_t n_there; // of all, how many have it
-    uint32_t n_all;   // that were counted
+    uint32_t n_equal; // how many of the b have the key
+    uint32_t n_there; // how many of all have the key
+    uint32_t n_all;   // how many were counted
 };
 
 struct search {
@@ -19,7 +19,8 @@ struct search {
     edge found;
 };
 
-// Of the j < n that `counts_in(j, &key)`; b becomes at most as many as there are. Where there are none, only n_all is set.
+// Finds the key among the j < n for which `counts_in(j, &key)`. b is reduced to their number. Where there are none,
+// only n_all is set.
 template <uint32_t THREADS, class F> GPU_DEVICE edge find_key(F counts_in, uint32_t n, uint32_t b, search *s) {
     constexpr uint32_t EACH = search::BINS / THREADS, AHEAD = 8;
     uint32_t key = 0, mask = 0, n_all = 0;
@@ -33,7 +34,7 @@ template <uint32_t THREADS, class F> GPU_DEVICE edge find_key(F counts_in, uint3
             uint32_t k[AHEAD];
             bool in[AHEAD];
             GPU_UNROLL
-            for (uint32_t i = 0; i < AHEAD; i++) { // all are under way before one is counted
+            for (uint32_t i = 0; i < AHEAD; i++) { // all loads are in flight before one is counted
                 in[i] = first + i * THREADS < n && counts_in(first + i * THREADS, &k[i]);
             }
             GPU_UNROLL
@@ -55,7 +56,7 @@ template <uint32_t THREADS, class F> GPU_DEVICE edge find_key(F counts_in, uint3
         if (b == 0) {
             return {0, 0, 0, n_all};
         }
-        if (before < b && b <= before + mine) { // one thread
+        if (before < b && b <= before + mine) { // true in one thread
             uint32_t bin = high, left = b - before;
             for (; s->counts[bin] < left; bin--) {
                 left -= s->counts[bin];

@@ -2,21 +2,23 @@
 /*
  * Purpose: attention on ranks.
  *
- * Design: query heads are divided as evenly as they can be. Where the KV heads can be, a rank has the same ones of every call, whose
- *         pages it has written; where memory is not one as nearly as can be. Else the query heads of all calls are one row of which each rank has a piece: the first calls are
- *         the first rank's, and only where a piece ends may a call, or a KV head's query heads, be two ranks'. What writes to slots,
- *         or sums over a KV head's query heads, is divided by KV heads.
+ * Design: query heads are divided as evenly as possible. Where the KV heads can be divided evenly, a rank has the same
+ *         KV heads of every call, whose pages it has written. Where each rank has memory of its own, the KV heads are
+ *         divided even if the shares differ. Otherwise the query heads of all calls form one row, and each rank has a
+ *         piece of it: the first calls go to the first rank, and only where a piece ends may two ranks share a call, or
+ *         a KV head's query heads. Operations that write to slots, or sum over a KV head's query heads, are divided by
+ *         KV heads.
  */
 #include "engine/tensor/ranks/internal.h"
 
-// The calls of a step that go to a rank at a time: a stack's worth.
+// A rank gets this many calls of a step at a time: their arrays fit on the stack.
 #define MOST_CALLS 24
 
 static int group_of(const struct sl_attend *a) {
     return a->n_heads / a->heads.n;
 }
 
-// Query heads [first, first + n) of a call, which are all of some KV heads or several of one, as a rank has them.
+// Returns query heads [first, first + n) of a call for a rank. They are all of some KV heads, or several of one.
 static struct sl_attend part_of(const struct sl_ranks *ranks, int rank, const struct sl_attend *a,
                                 struct sl_share heads) {
     struct sl_attend part = *a;
@@ -42,7 +44,8 @@ static struct sl_softmax softmax_part(const struct sl_attend *a, const struct sl
                                x->sum + (int64_t)first * a->m};
 }
 
-// Query heads from `first` on that are one call: of a KV head that `end` or `first` cuts, or of whole ones.
+// Returns how many query heads from `first` on form one call: part of a KV head that `end` or `first` cuts, or whole
+// ones.
 static int heads_from(int first, int end, int group) {
     int to_next = group - first % group;
     if (first % group != 0 || first + to_next > end) {
@@ -51,17 +54,17 @@ static int heads_from(int first, int end, int group) {
     return (end - first) / group * group;
 }
 
-// --- by query heads ------------------------------------------------------------------------------------------------------
+// --- by query heads --------------------------------------------------------------------------------------------------
 
 struct attend_call {
     struct sl_ranks_call call;
     const struct sl_attend *calls;
     int n_calls;
-    int64_t n_heads;           // of attend: query heads of all calls; 0: those of each call are divided
-    struct sl_columns columns; // of out, to gather: of the first calls
+    int64_t n_heads;           // for attend: query heads of all calls; 0: those of each call are divided
+    struct sl_columns columns; // of out, to gather, for the first calls
 };
 
-// The query heads of a call that are a rank's. before: of all calls before it.
+// Returns the rank's query heads of a call. before: the query heads of all earlier calls.
 static struct sl_share heads_of_call(const struct attend_call *c, int rank, const struct sl_attend *a, int64_t before) {
     if (c->n_heads == 0) {
         return sl_share_of(a->n_heads, rank, c->call.n);
@@ -104,8 +107,8 @@ static void attend_part(const struct sl_ranks_call *call, int rank, struct sl_st
     sl_ranks_gather_part(call, rank, stream, &c->columns);
 }
 
-// Returns the columns that ranks wrote of `out`, for the calls from *next on whose rows follow each other; *next becomes the first call
-// after them. Heads are divided as n_shares shares. Where out is not replicated there is nothing to gather.
+// Returns the columns of `out` that ranks wrote, for the calls from *next on whose rows follow each other. Sets *next
+// to the first call after them. Heads are divided into n_shares shares. Returns none where out is not replicated.
 static struct sl_columns columns_of(const struct sl_ranks *ranks, const struct sl_attend *calls, int n_calls,
                                     int n_shares, int *next) {
     const struct sl_attend *a = &calls[*next];
@@ -136,7 +139,7 @@ static void gather_part(const struct sl_ranks_call *call, int rank, struct sl_st
     sl_ranks_gather_part(call, rank, stream, &((const struct gather_call *)call)->columns);
 }
 
-// What the call itself has not gathered: the rest of its columns, and those of further rows.
+// Gathers what the call itself has not gathered: the rest of its columns, and the columns of further rows.
 static void gather_rest(struct sl_ranks *ranks, const struct sl_columns *first, const struct sl_attend *calls,
                         int n_calls, int next) {
     sl_ranks_gather_rest(ranks, first);
@@ -154,7 +157,7 @@ static void attend(struct sl_stream *stream, const struct sl_attend *calls, int 
     }
     size_t work = 0;
     int64_t n_heads = 0;
-    bool apart = sl_ranks_of(stream)->apart, divide = true; // the KV heads of every call
+    bool apart = sl_ranks_of(stream)->apart, divide = true; // divide: divide the KV heads of every call
     for (int i = 0; i < n_calls; i++) {
         const struct sl_attend *a = &calls[i];
         work += (size_t)a->m * (size_t)a->n_heads * (size_t)a->head_dim * a->heads.kv[0].n_slots;
@@ -165,7 +168,7 @@ static void attend(struct sl_stream *stream, const struct sl_attend *calls, int 
     int next = 0;
     struct attend_call c = {sl_ranks_call(stream, work, attend_part), calls, n_calls, divide ? 0 : n_heads,
                             columns_of(ranks, calls, n_calls, calls[0].n_heads, &next)};
-    c.call.n = c.columns.x != NULL ? ranks->n : c.call.n; // a replica is every rank's
+    c.call.n = c.columns.x != NULL ? ranks->n : c.call.n; // every rank has a replica to write
     SL_RANKS_RUN(c);
     gather_rest(ranks, &c.columns, calls, n_calls, next);
 }
@@ -194,9 +197,9 @@ static void attend_before(struct sl_stream *stream, const struct sl_attend *args
     SL_RANKS_RUN(c);
 }
 
-// --- by KV heads -----------------------------------------------------------------------------------------------------------
+// --- by KV heads -----------------------------------------------------------------------------------------------------
 
-// The rank's KV heads of a call; false: it has none.
+// Sets *part to the rank's KV heads of a call; returns false where it has none.
 static bool kv_part(const struct sl_ranks_call *call, int rank, const struct sl_attend *a, struct sl_attend *part_out,
                     int *first_out) {
     int group = group_of(a);
@@ -236,7 +239,7 @@ struct stats_call {
     const struct sl_attend *args;
     int first_row;
     const struct sl_fold *what;
-    struct sl_vectors sums; // of every query head
+    struct sl_vectors sums; // the sums of every query head
 };
 
 static void fold_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how an operation is called on all ranks at once. See internal.h.
+ * Purpose: calls an operation on all ranks at once. See internal.h.
  *
- * Design: behind every operation rank 0's stream is behind all of them, so whoever waits for the device, copies, or frees goes by
- *         it alone: the others begin behind what is in it, and it goes on behind what they have queued.
+ * Design: rank 0's stream orders all ranks. The other ranks start an operation after the work that is already in rank
+ *         0's stream, and rank 0's stream continues after the work that they have queued. So a thread that waits for
+ *         the device, copies, or frees looks only at rank 0's stream.
  */
 #include <string.h>
 
@@ -12,7 +13,7 @@
 
 #define LOOK_MS 50
 
-// The group's kernels wait for each other on the devices, without a deadline: abort() ends them.
+// abort() ends the group's kernels, which wait for each other on the devices without a deadline.
 void sl_ranks_lose(struct sl_ranks *ranks, int rank, const struct sl_error *why) {
     pthread_mutex_lock(&ranks->word);
     bool is_first = !sl_ranks_is_lost(ranks);
@@ -61,7 +62,8 @@ void sl_ranks_run(const struct sl_ranks_call *call, size_t bytes) {
     }
     pthread_mutex_lock(&ranks->turn);
     struct sl_ranks_marks *marks = &ranks->marks[ranks->n_calls % SL_RANKS_AHEAD];
-    // That the oldest call but one has begun says that the oldest is done: its marks are needed until then, to name a rank.
+    // When the second oldest call has begun, the oldest is done. Its marks are needed until then, to find the rank that
+    // hangs.
     struct sl_mark *oldest_done = &ranks->marks[(ranks->n_calls + 1) % SL_RANKS_AHEAD].begun;
     if (sl_ranks_wait(ranks, oldest_done, NULL) == SL_OK) {
         struct sl_stream *first = sl_ranks_compute(ranks, 0);
@@ -73,14 +75,14 @@ void sl_ranks_run(const struct sl_ranks_call *call, size_t bytes) {
         for (int r = 1; r < ranks->n && !sl_ranks_is_lost(ranks); r++) {
             sl_stream_after(first, &marks->done[r]);
         }
-        if (!sl_ranks_is_lost(ranks)) { // whoever stands in the call may still look at its number
+        if (!sl_ranks_is_lost(ranks)) { // a hanging thread inside the call may still read its number
             ranks->n_calls++;
         }
     }
     pthread_mutex_unlock(&ranks->turn);
 }
 
-// The rank of which something was asked that it has not done, although all before it was.
+// Returns the first rank that has not done its work although everything before that work is done.
 static int find_still(const struct sl_ranks *ranks) {
     uint64_t n = ranks->n_calls;
     for (uint64_t i = n > SL_RANKS_AHEAD ? n - SL_RANKS_AHEAD : 0; i < n; i++) {
@@ -88,7 +90,7 @@ static int find_still(const struct sl_ranks *ranks) {
         if (!sl_mark_reached(&marks->begun)) {
             return 0;
         }
-        for (int r = 0; r < ranks->n; r++) { // before the others, which wait for it in a gather
+        for (int r = 0; r < ranks->n; r++) { // checked first: the other ranks wait for this one in a gather
             if (!sl_mark_reached(&marks->came[r])) {
                 return r;
             }
@@ -102,7 +104,7 @@ static int find_still(const struct sl_ranks *ranks) {
     return 0;
 }
 
-// Looks are counted, not the clock: a process that was stopped as a whole accuses nobody.
+// Counts polls instead of reading the clock: a process that was itself suspended must not conclude that a rank hangs.
 enum sl_status sl_ranks_wait(struct sl_ranks *ranks, const struct sl_mark *mark, struct sl_error *err) {
     int64_t looks = 0;
     uint64_t seen = 0;

@@ -2,13 +2,13 @@
 /*
  * Purpose: weights and rows on ranks.
  *
- * Design: a rank packs its share of a matrix's outputs: rows of W, of a gated one the same rows of gate and of up. Its product
- *         is as many columns of y, which lie between those of the others. Shares are whole UNITs of rows, so that the panels
- *         of the tiers are as full as in one piece. An embedding is divided by rows, too.
- *         What is done row by row is divided by rows where memory is one, and there is one for each. Where each rank has memory of its
+ * Design: a rank packs its share of a matrix's outputs: rows of W; for a gated matrix, the same rows of gate and of up.
+ *         Its product is as many columns of y, between the columns of the other ranks. Shares are whole UNITs of rows,
+ *         so that the panels of the tiers are as full as in one piece. An embedding is divided by rows, too.
+ *         Where the ranks share one memory, row-wise operations are divided by rows. Where each rank has memory of its
  *         own and the activations are replicated, every rank reads and writes its own replica: products gather their
- *         columns (gather.c), and what is done row by row is done by every rank for all rows. Activations that are not replicated
- *         are rank 0's.
+ *         columns (gather.c), and every rank executes row-wise operations for all rows. Activations that are not
+ *         replicated belong to rank 0.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -18,17 +18,17 @@
 #include "engine/tensor/weights.h"
 
 #define UNIT          32 // outputs
-#define ARRANGED_ROWS 32 // of x, from which on ranks arrange them together
+#define ARRANGED_ROWS 32 // rows of x from which on ranks arrange them together
 
-// What sl_matrix.packed is here.
+// The struct that sl_matrix.packed points to here.
 struct split {
     struct sl_ranks *ranks;
     struct sl_share outputs[SL_MAX_RANKS];
-    struct sl_matrix parts[SL_MAX_RANKS]; // n is 0 where there are too few outputs for all
-    float *bias;                          // owned; of a gated matrix in one memory: [n], rank by rank
+    struct sl_matrix parts[SL_MAX_RANKS]; // n is 0 for a rank where there are too few outputs for all ranks
+    float *bias;                          // owned; for a gated matrix in one memory: [n], rank by rank
 };
 
-// --- weights -----------------------------------------------------------------------------------------------------------
+// --- weights ---------------------------------------------------------------------------------------------------------
 
 static struct sl_share outputs_of(const struct sl_matrix *w, int rank, int n) {
     int64_t outputs = sl_matrix_outputs(w), units = (outputs + UNIT - 1) / UNIT;
@@ -37,7 +37,7 @@ static struct sl_share outputs_of(const struct sl_matrix *w, int rank, int n) {
     return (struct sl_share){first, (end < outputs ? end : outputs) - first};
 }
 
-// Rows [first, first + n) of W, as more parts of *to.
+// Adds rows [first, first + n) of W to *to as more parts.
 static void add_rows(const struct sl_matrix *w, int64_t first, int64_t n, struct sl_matrix *to, int *n_parts) {
     for (int i = 0; i < SL_MAX_PARTS && n > 0; i++) {
         int64_t of_part = w->parts[i].n - first;
@@ -53,7 +53,7 @@ static void add_rows(const struct sl_matrix *w, int64_t first, int64_t n, struct
     }
 }
 
-// A rank's share of W, not yet packed.
+// Returns a rank's share of W, not yet packed.
 static struct sl_matrix part_of(const struct sl_ranks *ranks, int rank, const struct sl_matrix *w,
                                 struct sl_share outputs, float *bias) {
     struct sl_matrix part = {
@@ -80,7 +80,7 @@ static size_t held_bytes(const struct sl_matrix *part) {
     return part->packed != NULL ? part->packed_bytes : (size_t)part->n * sl_dtype_row_bytes(part->dtype, part->k);
 }
 
-struct packed { // of a rank
+struct packed { // one rank's packed share
     enum sl_status status;
     struct sl_error err;
 };
@@ -89,7 +89,7 @@ struct pack_call {
     struct sl_ranks_call call;
     struct split *split;
     struct packed *packed; // [ranks]
-    bool rows;             // for embed() alone
+    bool rows;             // only embed() reads it
 };
 
 static void pack_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
@@ -121,7 +121,7 @@ static void unpack(struct sl_matrix *matrix) {
     }
 }
 
-// The shares of a matrix, not yet packed. NULL: out of memory.
+// Makes the shares of a matrix, not yet packed. Returns NULL when out of memory.
 static struct split *make_split(struct sl_ranks *ranks, const struct sl_matrix *matrix) {
     struct split *split = calloc(1, sizeof *split);
     bool copies = matrix->gated && matrix->bias != NULL && !ranks->apart;
@@ -141,7 +141,7 @@ static struct split *make_split(struct sl_ranks *ranks, const struct sl_matrix *
     return split;
 }
 
-// What ranks have packed is the matrix's; the first failure, with its rank.
+// Gives the matrix what the ranks have packed. Returns the first failure, and names its rank.
 static enum sl_status take_packed(const struct packed *packed, struct split *split, struct sl_matrix *matrix,
                                   struct sl_error *err) {
     struct sl_ranks *ranks = split->ranks;
@@ -177,7 +177,7 @@ static enum sl_status pack_shares(struct sl_stream *stream, struct sl_matrix *ma
     struct pack_call c = {{ranks, ranks->n, pack_part}, split, packed, rows};
     SL_RANKS_RUN(c);
     enum sl_status status = sl_stream_wait(stream, err);
-    if (status == SL_OK) { // else a rank is lost: what it was at stays
+    if (status == SL_OK) { // else a rank is lost: its data stays allocated
         status = take_packed(packed, split, matrix, err);
         free(packed);
     }
@@ -188,16 +188,16 @@ static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, s
     return pack_shares(stream, matrix, false, err);
 }
 
-// In one memory all look up rows where they lie.
+// In one memory all ranks look up rows in the parts themselves.
 static enum sl_status pack_rows(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
     const struct sl_ranks *ranks = sl_ranks_of(stream);
     return ranks->apart ? pack_shares(stream, matrix, true, err)
                         : ranks->each->pack_rows(sl_ranks_compute(ranks, 0), matrix, err);
 }
 
-// --- products ------------------------------------------------------------------------------------------------------------
+// --- products --------------------------------------------------------------------------------------------------------
 
-// Of one rank, a multiple of 64.
+// Returns the scratch bytes of one rank, a multiple of 64.
 static size_t scratch_of_rank(const struct split *split, int64_t m) {
     size_t most = 0;
     for (int r = 0; r < split->ranks->n; r++) {
@@ -236,7 +236,7 @@ struct matmul_call {
     struct sl_ranks_call call;
     const struct split *split;
     struct sl_matmul args;
-    size_t scratch_bytes;      // of a rank
+    size_t scratch_bytes;      // for each rank
     struct sl_columns columns; // of y, to gather
 };
 
@@ -258,7 +258,7 @@ static void multiply_part(const struct sl_ranks_call *call, int rank, struct sl_
     sl_ranks_gather_part(call, rank, stream, &c->columns);
 }
 
-// The columns of y that each rank computes, where all ranks are to have them.
+// Returns the columns of y that each rank computes, where all ranks need all columns.
 static struct sl_columns columns_of(const struct split *split, const struct sl_matmul *args) {
     struct sl_columns columns = {.stride = args->y_stride, .m = args->m, .n_parts = split->ranks->n};
     if (!sl_ranks_is_replicated(split->ranks, args->y)) {
@@ -278,7 +278,7 @@ static void arrange_part(const struct sl_ranks_call *call, int rank, struct sl_s
     call->ranks->each->arrange(stream, &c->split->parts[0], &c->args, rank, call->n);
 }
 
-// Ranks read the same x: where there is much of it they arrange it together, which costs a meeting.
+// Ranks read the same x. Where it has many rows they arrange it together, which costs a barrier.
 static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
     const struct split *split = w->packed;
     struct sl_ranks *ranks = sl_ranks_of(stream);
@@ -296,21 +296,22 @@ static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const st
     sl_ranks_gather_rest(ranks, &c.columns);
 }
 
-// --- row by row ----------------------------------------------------------------------------------------------------------
+// --- row-wise operations ---------------------------------------------------------------------------------------------
 
-// Of an operation on m rows what its parts need; begins with the call.
+// An operation on m rows, as its parts need it. It begins with the call.
 struct rows {
     struct sl_ranks_call call;
     int64_t m;
 };
 
-// Of a rank: all rows, where it has memory of its own.
+// Returns the rows of a rank: all rows, where it has memory of its own.
 static struct sl_share rows_of(const struct sl_ranks_call *call, int rank) {
     int64_t m = ((const struct rows *)call)->m;
     return call->ranks->apart ? (struct sl_share){0, m} : sl_share_of(m, rank, call->n);
 }
 
-// out: what is written. Where ranks have memory of their own, all write their replicas of it, or rank 0 alone writes it.
+// Makes the call of an operation that writes `out`. Where ranks have memory of their own, all write their replicas of
+// it, or rank 0 alone writes it.
 static struct sl_ranks_call rows_call(struct sl_stream *stream, size_t work, const void *out,
                                       void (*run)(const struct sl_ranks_call *, int, struct sl_stream *)) {
     struct sl_ranks *ranks = sl_ranks_of(stream);
@@ -325,7 +326,8 @@ struct embed_call {
     float *out;
 };
 
-// A rank reaches all shares of the table (they are in shared memory): each writes the rows whose ids it has.
+// Every rank reads all shares of the table, which are in shared memory, and each embed() writes the rows whose ids it
+// has.
 static void look_up_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
     const struct embed_call *c = (const struct embed_call *)call;
     const struct sl_matrix *parts = ((const struct split *)c->table->packed)->parts;
@@ -401,7 +403,7 @@ static void angles_part(const struct sl_ranks_call *call, int rank, struct sl_st
 
 static void angles(struct sl_stream *stream, const struct sl_rope *rope, const int64_t *positions, int64_t m,
                    float *cosines, float *sines) {
-    size_t work = (size_t)(m * rope->rotary_dim) * 16; // a cosine takes as long as so many other numbers
+    size_t work = (size_t)(m * rope->rotary_dim) * 16; // a cosine takes as long as this many other numbers
     struct angles_call c = {{rows_call(stream, work, cosines, angles_part), m}, rope, positions, cosines, sines};
     SL_RANKS_RUN(c);
 }
@@ -444,7 +446,7 @@ void sl_ranks_fill_dense(struct sl_ops *ops) {
     ops->prepare = ops->prepare != NULL ? prepare : NULL;
     ops->unpack = unpack;
     ops->matmul_scratch = matmul_scratch;
-    ops->arranges = NULL; // among themselves alone
+    ops->arranges = NULL; // ranks arrange x only inside matmul
     ops->arrange = NULL;
     ops->matmul = matmul;
     ops->embed = embed;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what rank 0 does for all: it compares heads (share, budgets, merge, sums of errors), depends on which of all heads one is
- *          (chance), or is over before others have begun.
+ * Purpose: the operations that rank 0 executes for all ranks. They compare heads (share, budgets, merge, sums of
+ *          errors), depend on a head's index among all heads (chance), or finish before other ranks would have started.
  *
- * Design: of all heads, wherever their pages lie: what is read once may as well come from another rank's memory. Nothing is done
- *         where a rank is lost: nobody has written what it would go by.
+ * Design: rank 0 works on all heads, wherever their pages are: data that is read once may come from another rank's
+ *         memory. Nothing is done where a rank is lost, because the input that it should have written is missing.
  */
 #include "engine/tensor/ranks/internal.h"
 
-// The operation in rank 0's compute stream.
+// Executes the operation in rank 0's compute stream.
 #define BY_FIRST(stream, op, ...)                                                                                      \
     do {                                                                                                               \
         const struct sl_ranks *ranks_ = sl_ranks_of(stream);                                                           \
@@ -17,14 +17,14 @@
         }                                                                                                              \
     } while (0)
 
-// The same, of heads.
+// The same for operations on heads.
 #define HEADS_BY_FIRST(stream, heads, op, ...)                                                                         \
     do {                                                                                                               \
         struct sl_kv_heads known_ = sl_ranks_heads(sl_ranks_of(stream), 0, *(heads));                                  \
         BY_FIRST(stream, op, &known_, __VA_ARGS__);                                                                    \
     } while (0)
 
-// --- rows and pages ------------------------------------------------------------------------------------------------------
+// --- rows and pages --------------------------------------------------------------------------------------------------
 
 static void pick(struct sl_stream *stream, const float *logits, int64_t n_vocab, const struct sl_pick *asked, int64_t m,
                  struct sl_picked *picked_out) {
@@ -43,7 +43,7 @@ static void mean_query(struct sl_stream *stream, const struct sl_attend *args, c
     BY_FIRST(stream, mean_query, args, q, means_out);
 }
 
-// --- scores --------------------------------------------------------------------------------------------------------------
+// --- scores ----------------------------------------------------------------------------------------------------------
 
 static void read_state(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, struct sl_vectors out) {
     HEADS_BY_FIRST(stream, heads, read_state, plane, out);
@@ -90,7 +90,7 @@ static void variance(struct sl_stream *stream, const struct sl_kv_heads *heads, 
     HEADS_BY_FIRST(stream, heads, variance, plane, out);
 }
 
-// --- which slots stay ------------------------------------------------------------------------------------------------------
+// --- selecting slots -------------------------------------------------------------------------------------------------
 
 static void protect(struct sl_stream *stream, const struct sl_kv_heads *heads, const struct sl_protection *protections,
                     struct sl_vectors x) {
@@ -113,7 +113,7 @@ static void merge(struct sl_stream *stream, const struct sl_kv_heads *heads, str
     HEADS_BY_FIRST(stream, heads, merge, kept, evicted, into, cosine, beta, threshold_inout, n_merged_out);
 }
 
-// --- what it costs -----------------------------------------------------------------------------------------------------------
+// --- estimates of errors ---------------------------------------------------------------------------------------------
 
 static void lost(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
                  struct sl_lists keep, struct sl_counts kept, int64_t n_rows, double *lost_inout) {

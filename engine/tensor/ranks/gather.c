@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: activations on ranks with memory of their own: each rank has a replica, and what ranks compute in shares is gathered.
+ * Purpose: activations on ranks with memory of their own: each rank has a replica, and ranks gather the results that
+ *          they compute in shares.
  *
- * Design: replicated memory (engine/tensor/device.h) is a block on every rank; rank 0's address stands for all. An operation that writes
- *         replicated memory leaves all replicas alike: a norm runs on every rank, on its own replica; a product or attention
- *         writes a rank's columns into its own replica, and all ranks gather the columns of the others. A gather packs the columns
- *         (put_columns), exchanges the parts, and unpacks them (take_columns). Where only products read the result, and
- *         they round it to bf16, bf16 is what travels: the product reads the same bits.
- *         Parts are exchanged by a group (engine/tensor/group.h: ncclAllGather) within the call. Without one each rank
- *         copies the others' parts over peer access in a call of its own, which begins after all have written theirs.
+ * Design: replicated memory (engine/tensor/device.h) is a block on every rank; rank 0's address stands for all. After
+ *         an operation that writes replicated memory all replicas are equal: a norm runs on every rank, on its own
+ *         replica; a product or attention writes a rank's columns into its own replica, and all ranks gather the
+ *         columns of the others. A gather packs the columns (put_columns), exchanges the parts, and unpacks them
+ *         (take_columns). Where only products read the result, and they round it to bf16, ranks exchange bf16: the
+ *         product reads the same bits. Parts are exchanged by a group (engine/tensor/group.h: ncclAllGather) within the
+ *         call. Without one each rank copies the others' parts over peer access in a call of its own, which begins
+ *         after all have written theirs.
  *
- * Memory: the exchange buffer of a rank holds the parts of all ranks for as many rows as fit; more rows are several rounds. It is
- *         large enough for one row of whatever is in a replica.
+ * Memory: the exchange buffer of a rank holds the parts of all ranks for as many rows as fit; more rows take several
+ *         rounds. It is large enough for one row of any replica.
  */
 #include <assert.h>
 #include <string.h>
@@ -19,10 +21,10 @@
 #include "base/log.h"
 #include "engine/tensor/ranks/internal.h"
 
-#define EXCHANGE_BYTES ((size_t)32 << 20) // at most, of all parts
-#define PADDING_BYTES  2048               // of a part: ranks have equal parts, and shares differ by a unit
+#define EXCHANGE_BYTES ((size_t)32 << 20) // at most, for all parts
+#define PADDING_BYTES  2048 // for each part: ranks exchange parts of equal size, and shares differ by a unit
 
-// --- replicas ----------------------------------------------------------------------------------------------------------
+// --- replicas --------------------------------------------------------------------------------------------------------
 
 static const struct sl_ranks_replica *find_replica(const struct sl_ranks *ranks, const void *at) {
     for (int i = 0; i < SL_RANKS_REPLICAS; i++) {
@@ -64,7 +66,7 @@ static bool grow_exchange(struct sl_ranks *ranks, size_t replica_bytes) {
     for (int r = 0; r < ranks->n && bytes > ranks->exchange_bytes; r++) {
         void *block = alloc_on(ranks, r, bytes);
         if (block == NULL) {
-            return false; // blocks that have grown stay, and are used as if they had not
+            return false; // blocks that have grown stay and are used at their old size
         }
         sl_device_free(ranks->devices[r], SL_MEMORY_DEVICE, ranks->exchange[r]);
         ranks->exchange[r] = block;
@@ -108,7 +110,7 @@ bool sl_ranks_free_replica(struct sl_ranks *ranks, const void *at) {
     return replica != NULL;
 }
 
-// --- gathers -----------------------------------------------------------------------------------------------------------
+// --- gathers ---------------------------------------------------------------------------------------------------------
 
 static int64_t width_of(const struct sl_columns *g, int rank) {
     return g->bounds[rank + 1] - g->bounds[rank];
@@ -126,7 +128,7 @@ static size_t number_bytes(const struct sl_columns *g) {
     return g->bf16 ? sizeof(uint16_t) : sizeof(float);
 }
 
-// Rows of a round.
+// Returns how many rows one round exchanges.
 static int64_t rows_at_once(const struct sl_ranks *ranks, const struct sl_columns *g) {
     size_t row = (size_t)widest(g) * number_bytes(g);
     int64_t rows = (int64_t)(ranks->exchange_bytes / ((size_t)ranks->n * row));
@@ -134,7 +136,7 @@ static int64_t rows_at_once(const struct sl_ranks *ranks, const struct sl_column
     return rows;
 }
 
-// A round on a rank, from a row on.
+// Returns the columns of a round on a rank, from row `begin` on.
 static struct sl_columns round_of(const struct sl_ranks *ranks, int rank, const struct sl_columns *g, int64_t row) {
     struct sl_columns c = *g;
     int64_t rows = rows_at_once(ranks, g);
@@ -167,7 +169,7 @@ void sl_ranks_gather_part(const struct sl_ranks_call *call, int rank, struct sl_
     if (!is_wanted(ranks, g)) {
         return;
     }
-    if (ranks->group == NULL) { // of the first round; sl_ranks_gather_rest() does what follows
+    if (ranks->group == NULL) { // the first round only; sl_ranks_gather_rest() does the following ones
         struct sl_columns c = round_of(ranks, rank, g, 0);
         ranks->each->put_columns(stream, &c, rank);
         return;
@@ -192,7 +194,7 @@ void sl_ranks_gather_part(const struct sl_ranks_call *call, int rank, struct sl_
     }
 }
 
-// --- without a group ---------------------------------------------------------------------------------------------------
+// --- without a group -------------------------------------------------------------------------------------------------
 
 struct round_call {
     struct sl_ranks_call call;

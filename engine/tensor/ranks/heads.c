@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: pages and slots on ranks: by KV heads, what takes long enough that dividing it pays. The rest rank 0 does (first.c).
+ * Purpose: operations on pages and slots that are long enough to divide by KV heads. Rank 0 executes the others
+ *          (first.c).
  */
 #include "engine/tensor/ranks/internal.h"
 
-// Of an operation on heads: the union of what operations take beside them.
+// An operation on heads: the union of the arguments that operations take besides the heads.
 struct heads_call {
     struct sl_ranks_call call;
     const struct sl_kv_heads *heads;
-    int group; // query heads a KV head that x is of
+    int group; // query heads of each KV head in x
     struct sl_vectors x, y, out;
     struct sl_lists keep, lists, into;
     struct sl_counts n;
@@ -26,13 +27,13 @@ static size_t slots_of(const struct sl_kv_heads *heads) {
     return n;
 }
 
-// Begins a call: `each` numbers of every slot are touched.
+// Begins a call that touches `each` numbers of every slot.
 static struct heads_call call_of(struct sl_stream *stream, const struct sl_kv_heads *heads, size_t each,
                                  void (*run)(const struct sl_ranks_call *, int, struct sl_stream *)) {
     return (struct heads_call){.call = sl_ranks_call(stream, each * slots_of(heads), run), .heads = heads, .group = 1};
 }
 
-// The rank's heads; none: n is 0.
+// Returns the rank's heads; n is 0 where it has none.
 static struct sl_kv_heads heads_of(const struct heads_call *c, int rank, int *first_out) {
     struct sl_share share = sl_share_of(c->heads->n, rank, c->call.n);
     *first_out = (int)share.first;
@@ -43,7 +44,7 @@ static size_t width_of(const struct sl_kv_heads *heads) {
     return heads->n > 0 ? (size_t)heads->kv[0].work->head_dim : 0;
 }
 
-// --- pages -----------------------------------------------------------------------------------------------------------------
+// --- pages -----------------------------------------------------------------------------------------------------------
 
 static void quantize_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
     const struct heads_call *c = (const struct heads_call *)call;
@@ -123,7 +124,7 @@ static void scan(struct sl_stream *stream, const struct sl_scan_call *args) {
     SL_RANKS_RUN(c);
 }
 
-// --- scores ----------------------------------------------------------------------------------------------------------------
+// --- scores ----------------------------------------------------------------------------------------------------------
 
 static void value_change_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
     const struct heads_call *c = (const struct heads_call *)call;
@@ -145,7 +146,7 @@ static void value_change(struct sl_stream *stream, const struct sl_kv_heads *hea
     SL_RANKS_RUN(c);
 }
 
-// --- which slots stay ------------------------------------------------------------------------------------------------------
+// --- selecting slots -------------------------------------------------------------------------------------------------
 
 static void select_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
     const struct heads_call *c = (const struct heads_call *)call;
@@ -191,7 +192,7 @@ static void nearest(struct sl_stream *stream, const struct sl_kv_heads *heads, s
     SL_RANKS_RUN(c);
 }
 
-// --- what devices know of heads ------------------------------------------------------------------------------------------
+// --- publishing heads ------------------------------------------------------------------------------------------------
 
 struct publish_call {
     struct sl_ranks_call call;
@@ -199,7 +200,7 @@ struct publish_call {
     struct sl_ranks_published *published;
 };
 
-// All heads: where they cannot be divided evenly, a rank attends to another's.
+// Publishes all heads on every rank: where they cannot be divided evenly, a rank attends to another rank's.
 static void publish_part(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
     const struct publish_call *c = (const struct publish_call *)call;
     struct sl_kv_heads heads = c->heads;
@@ -207,7 +208,7 @@ static void publish_part(const struct sl_ranks_call *call, int rank, struct sl_s
     c->published->of[rank] = heads.published;
 }
 
-// Where memory is one nothing is published; but a step ends here where a rank is lost.
+// Publishes nothing where memory is one, but still fails where a rank is lost, which ends the step.
 static enum sl_status publish(struct sl_stream *stream, struct sl_kv_heads *heads, struct sl_error *err) {
     struct sl_ranks *ranks = sl_ranks_of(stream);
     enum sl_status status = sl_ranks_check(ranks, err);

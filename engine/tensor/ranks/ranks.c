@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the device: what is allocated is rank 0's, which all reach; operations are all ranks'. See ranks.h.
+// Purpose: the device that consists of ranks. It allocates rank 0's memory, which all ranks reach; operations go to all
+// ranks. See ranks.h.
 #include "engine/tensor/ranks/ranks.h"
 
 #include <pthread.h>
@@ -15,7 +16,7 @@ static uint64_t progress(void *arg, int rank) {
     return sl_team_tasks_done(ranks->teams[rank]) + sl_device_progress(ranks->devices[rank]);
 }
 
-// --- the device --------------------------------------------------------------------------------------------------------
+// --- the device ------------------------------------------------------------------------------------------------------
 
 static struct sl_ranks *of(const struct sl_device *device) {
     return (struct sl_ranks *)device;
@@ -25,11 +26,11 @@ static void close_ranks(struct sl_device *device) {
     struct sl_ranks *ranks = of(device);
     bool lost = atomic_load(&ranks->lost) >= 0;
     sl_team_destroy(&ranks->crew);
-    if (lost) { // its thread may come back
+    if (lost) { // its thread may return and use them
         return;
     }
     for (int r = 0; r < ranks->n; r++) {
-        sl_device_free(ranks->devices[r], SL_MEMORY_DEVICE, ranks->exchange[r]); // after a wait for its streams
+        sl_device_free(ranks->devices[r], SL_MEMORY_DEVICE, ranks->exchange[r]); // waits for the rank's streams first
     }
     if (ranks->group != NULL) {
         ranks->group->ops->close(ranks->group);
@@ -47,7 +48,7 @@ static struct sl_stream *stream_of(struct sl_device *device, enum sl_stream_kind
     return &of(device)->streams[kind];
 }
 
-// Of what is divided evenly.
+// Returns the free bytes for data that is divided evenly.
 static size_t room(struct sl_device *device) {
     const struct sl_ranks *ranks = of(device);
     size_t least = SIZE_MAX;
@@ -77,7 +78,8 @@ static void *alloc_block(struct sl_device *device, enum sl_memory memory, size_t
                                                           : sl_device_alloc(ranks->devices[0], memory, bytes);
 }
 
-// Rank 0's device waits for its streams, and these for other ranks, without a deadline: so the wait that has one comes before.
+// Rank 0's device waits for its streams without a deadline, and these wait for other ranks. So the wait that has a
+// deadline comes first.
 static void free_block(struct sl_device *device, enum sl_memory memory, void *block) {
     struct sl_ranks *ranks = of(device);
     if (ranks->apart && memory != SL_MEMORY_SHARED) {
@@ -107,8 +109,8 @@ static bool has_failed(const struct sl_device *device) {
     return any;
 }
 
-// Rank 0's first: who has it has all. Where a rank is lost, rank 0's alone, and the others are nobody's any more: a thread that stands
-// still in a driver may have their mutexes.
+// Holds rank 0's stream first: the thread that has it has all streams. Where a rank is lost, holds only rank 0's: a
+// thread that hangs in a driver may have the mutexes of the others.
 static void hold(struct sl_stream *stream) {
     const struct sl_ranks *ranks = sl_ranks_of(stream);
     for (int r = 0; r < ranks->n && (r == 0 || !sl_ranks_is_lost(ranks)); r++) {
@@ -139,7 +141,7 @@ static enum sl_status let_go(struct sl_stream *stream, struct sl_error *err) {
     return status;
 }
 
-// --- streams: rank 0's, which is behind the others (call.c) --------------------------------------------------------------
+// --- streams: rank 0's, which runs after the others (call.c) ---------------------------------------------------------
 
 static struct sl_stream *first_of(const struct sl_stream *stream) {
     const struct sl_ranks *ranks = sl_ranks_of(stream);
@@ -180,7 +182,7 @@ static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err)
     struct sl_mark of_first = mark_of(mark);
     enum sl_status status = sl_ranks_wait(ranks, &of_first, err);
     status = status == SL_OK ? sl_mark_wait(&of_first, err) : status;
-    // A device that fails may let rank 0's go on behind it, with what it has not done: each is asked.
+    // After a device has failed, rank 0's stream may continue without that device's results. So every rank is asked.
     for (int r = 1; r < ranks->n && status == SL_OK; r++) {
         const struct sl_mark none = {sl_ranks_compute(ranks, r), 0};
         struct sl_error why;
@@ -200,7 +202,7 @@ static void limit_waits(struct sl_device *device, int64_t still_ms) {
     }
 }
 
-// All but what the devices themselves are.
+// Has all operations except those that are the devices' own.
 static const struct sl_device_ops device_ops = {
     .close = close_ranks,
     .stream = stream_of,
@@ -225,11 +227,11 @@ static const struct sl_device_ops device_ops = {
     .limit_waits = limit_waits,
 };
 
-// --- life --------------------------------------------------------------------------------------------------------------
+// --- life ------------------------------------------------------------------------------------------------------------
 
 static void take_place(const struct sl_ranks_call *call, int rank, struct sl_stream *stream) {
     (void)stream;
-    if (rank > 0) { // rank 0's thread is whoever drives, and has its name and its place
+    if (rank > 0) { // the calling thread is rank 0's, and keeps its name and its processors
         char name[16];
         snprintf(name, sizeof name, "rank-%d", rank);
         pthread_setname_np(pthread_self(), name);
@@ -250,7 +252,7 @@ static void join_part(const struct sl_ranks_call *call, int rank, struct sl_stre
     joined->status = call->ranks->group->ops->join(call->ranks->group, rank, stream, &joined->err);
 }
 
-// Opens the group by which ranks gather. Where its library is not installed they copy, which the log says.
+// Opens the group by which ranks gather. Where its library is not installed, ranks copy, and the log says so.
 static enum sl_status open_group(struct sl_ranks *ranks, const struct sl_group_ops *ops, struct sl_error *err) {
     struct sl_error why;
     struct joined joined[SL_MAX_RANKS];
@@ -329,7 +331,7 @@ enum sl_status sl_ranks_open(const struct sl_ranks_config *config, struct sl_dev
     SL_RANKS_RUN(places);
     status = open_group(ranks, config->group, err);
     if (status != SL_OK) {
-        if (!sl_ranks_is_lost(ranks)) { // else a thread may come back to it
+        if (!sl_ranks_is_lost(ranks)) { // else a lost rank's thread may still use them
             free_ranks(ranks);
         }
         return status;

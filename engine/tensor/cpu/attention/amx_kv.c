@@ -2,23 +2,24 @@
 /*
  * Purpose: attention over pages with AMX: products of bf16 with sums of f32. The formulas are those of ref_kv.c.
  *
- * Design: everything is transposed: S^T = K Q^T has the slots as rows and 16 query vectors, a column, as columns, so that
+ * Design: everything is transposed. S^T = K Q^T has the slots as rows and 16 query vectors, a column, as columns. So
  *         the maximum, the exponential and the sum of a softmax run down registers of 16 vectors and never across one.
- *         Two rows of weights, rounded to bf16, interleave to what O^T = V^T P^T takes as B. K comes as the pages keep
- *         it, V is transposed when a page is read; both once for all vectors of a block.
+ *         Two rows of weights, rounded to bf16, interleave to form the B that O^T = V^T P^T takes. K is used as the
+ *         pages keep it; V is transposed when a page is read. Both are read once for all vectors of a block.
  *
  *             span of pages -> bf16 K and V^T
  *             for each pair of columns:  S^T of the span, to memory -> softmax -> P^T -> O^T += V^T P^T
  *
- *         Scores are in units of log 2, so that a weight is 2^(s - max): the part of the exponent before the point goes
- *         into the exponent of the result, a cubic for the part behind it is right to 2^-13.7, and then the weight is
- *         rounded to 2^-9. What is summed for the division are the rounded weights.
+ *         Scores are in units of log 2, so that a weight is 2^(s - max). The integer part of the exponent goes into the
+ *         exponent of the result; a cubic for the fraction is right to 2^-13.7; the weight is then rounded to 2^-9. The
+ *         sum for the division adds the rounded weights.
  *
- *         Bits: a span lies at fixed slots, and slots that a vector does not see add zeros, so that neither the vectors
- *         that are computed together nor the pages that only others see make a difference. An element of a tile is
- *         summed in the same order wherever the tile lies.
+ *         Bits: a span covers fixed slots, and slots that a vector does not see add zeros. So neither the vectors that
+ *         are computed together nor the pages that only other vectors see change a bit. The order in which an element
+ *         of a tile is summed does not depend on the tile's location.
  *
- * Not here: f32 pages, which are not to be rounded, and heads that are no whole steps: the kernel of tier avx512.
+ * Not here: f32 pages, which must not be rounded, and head sizes that are not whole steps: the kernel of tier avx512
+ *         covers them.
  */
 #include "engine/tensor/cpu/attention/amx_kv.h"
 
@@ -30,22 +31,24 @@
 #define MAX_SPAN   4 // pages
 #define SPAN_SLOTS (MAX_SPAN * SL_PAGE_SLOTS)
 
-// Pages of a span, by nothing but d: of short heads so many that what a pair of columns goes through, 56 KiB at d = 64,
-// stays near the first level; longer ones do not stay there, and each span costs a reading and a writing of O^T.
+// Returns the pages of a span, which depends only on d. Short heads get as many pages as keep the data of a pair of
+// columns, 56 KiB at d = 64, near the first-level cache. Longer heads do not fit there, and each span costs a read and
+// a write of O^T.
 static uint32_t span_pages(size_t d) {
     return d <= 64 ? 2 : MAX_SPAN;
 }
 
-// What one block works in. Second terms are tier amx2's.
+// The working memory of one block. Only tier amx2 uses second terms.
 struct scratch {
     _Alignas(64) uint16_t q[2][SL_BLOCK_FLOATS];               // terms of [columns][steps] tiles of B: Q^T
     uint16_t k[2][MAX_SPAN * SL_PAGE_SLOTS * SL_MAX_HEAD_DIM]; // terms of [pages][64][d]
     uint16_t v[MAX_SPAN * SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];    // [pages] of sl_amx_load_values()
-    float scores[2][SPAN_SLOTS * SL_TILE];                     // [columns of a pair][slots][16]: S^T
-    uint16_t weights[2][SPAN_SLOTS * SL_TILE];                 // [columns of a pair][steps] tiles of B: P^T
+    float scores[2][SPAN_SLOTS * SL_TILE];                     // [2 columns][slots][16]: S^T
+    uint16_t weights[2][SPAN_SLOTS * SL_TILE];                 // [2 columns][steps] tiles of B: P^T
     float out[SL_BLOCK_FLOATS];                                // [columns][d][16]: O^T
-    float max[SL_BLOCK_VECTORS], sum[SL_BLOCK_VECTORS];        // of the vectors, -FLT_MAX: none yet
-    uint32_t first[SL_BLOCK_VECTORS], end[SL_BLOCK_VECTORS];   // as the block's, the last one repeated
+    float max[SL_BLOCK_VECTORS], sum[SL_BLOCK_VECTORS];        // of the vectors; max -FLT_MAX: no slot yet
+    // as in the block; the entries after the last vector repeat it
+    uint32_t first[SL_BLOCK_VECTORS], end[SL_BLOCK_VECTORS];
     struct sl_amx_page_scratch page;
 };
 
@@ -53,10 +56,10 @@ struct scratch {
 struct span {
     uint32_t page;
     int n;
-    const uint16_t *k[MAX_SPAN], *second_k[MAX_SPAN]; // NULL: there is no second term
+    const uint16_t *k[MAX_SPAN], *second_k[MAX_SPAN]; // second_k NULL: there is no second term
 };
 
-// Q^T of a column; of one term, `second` is NULL.
+// Q^T of a column; `second` is NULL where there is one term.
 struct column {
     const uint16_t *first, *second;
 };
@@ -65,7 +68,7 @@ struct column {
 
 #define INLINE static inline __attribute__((always_inline))
 
-// Sums 0 to 3 += 32 rows of K from k on by two columns.
+// Adds 32 rows of K, from k on, times two columns to sums 0 to 3.
 INLINE void meet_two(const uint16_t *k, size_t d, const uint16_t *q0, const uint16_t *q1) {
     _tile_loadd(4, k, 2 * d);
     _tile_loadd(6, q0, 64);
@@ -77,7 +80,7 @@ INLINE void meet_two(const uint16_t *k, size_t d, const uint16_t *q0, const uint
     _tile_dpbf16ps(3, 5, 7);
 }
 
-// S^T of two columns and a page, 32 slots at a time.
+// Writes S^T of two columns and a page, 32 slots at a time.
 INLINE void score_two(const uint16_t *k, const uint16_t *second_k, size_t d, struct column q0, struct column q1,
                       float *scores0, float *scores1) {
     sl_amx_written();
@@ -102,7 +105,7 @@ INLINE void score_two(const uint16_t *k, const uint16_t *second_k, size_t d, str
     }
 }
 
-// Sums 0 to 3 += 64 rows of K from k on by a column.
+// Adds 64 rows of K, from k on, times a column to sums 0 to 3.
 INLINE void meet_one(const uint16_t *k, size_t d, const uint16_t *q) {
     _tile_loadd(6, q, 64);
     _tile_loadd(4, k, 2 * d);
@@ -115,7 +118,7 @@ INLINE void meet_one(const uint16_t *k, size_t d, const uint16_t *q) {
     _tile_dpbf16ps(3, 5, 6);
 }
 
-// S^T of one column and a page.
+// Writes S^T of one column and a page.
 INLINE void score_one(const uint16_t *k, const uint16_t *second_k, size_t d, struct column q, float *scores) {
     sl_amx_written();
     _tile_zero(0);
@@ -137,7 +140,7 @@ INLINE void score_one(const uint16_t *k, const uint16_t *second_k, size_t d, str
     _tile_stored(3, scores + 3 * SL_TILE * SL_TILE, 64);
 }
 
-// O^T of two columns += V^T P^T of the span, 32 channels at a time.
+// Adds V^T P^T of the span to O^T of two columns, 32 channels at a time.
 static void add_two(const struct scratch *s, int n_pages, size_t d, float *out0, float *out1) {
     sl_amx_written();
     for (size_t i = 0; i < d; i += 2 * SL_TILE, out0 += 2 * SL_TILE * SL_TILE, out1 += 2 * SL_TILE * SL_TILE) {
@@ -185,16 +188,16 @@ static void add_one(const struct scratch *s, int n_pages, size_t d, float *out) 
 
 // --- softmax ---------------------------------------------------------------------------------------------------------
 
-// 2^x for x <= 0: relative error 2^-13.7; 0 of minus infinity.
+// Returns 2^x for x <= 0, with a relative error of 2^-13.7; 0 for minus infinity.
 static inline __m512 exp2_weight(__m512 x) {
     __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
     __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0.0780245215f), f, _mm512_set1_ps(0.226067171f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.695833504f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.999925196f));
-    return _mm512_scalef_ps(p, x); // which takes the floor of x
+    return _mm512_scalef_ps(p, x); // scalef takes the floor of x
 }
 
-// 2^x for x <= 0 as well as f32 has it.
+// Returns 2^x for x <= 0 to the precision of f32.
 static inline __m512 exp2_factor(__m512 x) {
     __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
     __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0.00187757669f), f, _mm512_set1_ps(0.00898934063f));
@@ -205,7 +208,7 @@ static inline __m512 exp2_factor(__m512 x) {
     return _mm512_scalef_ps(p, x);
 }
 
-// Minus infinity for what the vectors of a column do not see of the slots from `slot` on.
+// Writes minus infinity for each slot from `slot` on that a vector of the column does not see.
 static void mask_scores(float *scores, int n_slots, uint32_t slot, __m512i first, __m512i end) {
     for (int j = 0; j < n_slots; j++, scores += SL_TILE) {
         __m512i here = _mm512_set1_epi32((int)(slot + (uint32_t)j));
@@ -214,7 +217,7 @@ static void mask_scores(float *scores, int n_slots, uint32_t slot, __m512i first
     }
 }
 
-// The rows' greatest, and `most`, of n_slots rows, a multiple of 4.
+// Returns, per lane, the largest of `most` and n_slots rows, a multiple of 4.
 static __m512 greatest(const float *scores, int n_slots, __m512 most) {
     __m512 m[4] = {most, most, most, most};
     for (int j = 0; j < n_slots; j += 4, scores += 4 * SL_TILE) {
@@ -226,11 +229,11 @@ static __m512 greatest(const float *scores, int n_slots, __m512 most) {
     return _mm512_max_ps(_mm512_max_ps(m[0], m[1]), _mm512_max_ps(m[2], m[3]));
 }
 
-// Scores of a column to weights, and what was summed before to the new maximum.
+// Replaces the scores of a column by weights, and scales the earlier sums to the new maximum.
 static void weigh(const float *scores, int n_slots, size_t d, float *max, float *sum, float *out, uint16_t *weights) {
     __m512 old = _mm512_load_ps(max), most = greatest(scores, n_slots, old), total = _mm512_load_ps(sum);
     __mmask16 changed = _mm512_cmp_ps_mask(old, most, _CMP_NEQ_OQ);
-    if (changed != 0) { // vectors whose maximum has not changed are multiplied by 1
+    if (changed != 0) { // factors of vectors whose maximum has not changed are 1
         __m512 c = _mm512_mask_mov_ps(_mm512_set1_ps(1.0f), changed, exp2_factor(_mm512_sub_ps(old, most)));
         for (size_t i = 0; i < d; i++) {
             _mm512_store_ps(out + i * SL_TILE, _mm512_mul_ps(_mm512_load_ps(out + i * SL_TILE), c));
@@ -257,7 +260,7 @@ static void weigh(const float *scores, int n_slots, size_t d, float *max, float 
 
 // --- a block ---------------------------------------------------------------------------------------------------------
 
-// Tiles of 16 rows of 32 numbers: pairs of channels are turned as if they were numbers of 32 bits.
+// Packs tiles of 16 rows of 32 numbers: transposes pairs of channels as if they were numbers of 32 bits.
 static void turn_pairs(__m512i *pairs, uint16_t *tile) {
     sl_amx_transpose_16x16((__m512 *)pairs);
     for (int t = 0; t < SL_TILE; t++) {
@@ -265,7 +268,7 @@ static void turn_pairs(__m512i *pairs, uint16_t *tile) {
     }
 }
 
-// Scaled queries to tiles, of one term or two.
+// Packs scaled queries into tiles, with one term or two.
 static void pack_queries(const struct sl_kv_block *b, bool two_terms, struct scratch *s) {
     const struct sl_avx2_call call = {.args = *b->args, .angles = b->angles, .group = b->group};
     size_t d = (size_t)b->args->head_dim, n_steps = d / SL_TILE_STEP;
@@ -310,7 +313,7 @@ static struct span load_span(const struct sl_kv_block *b, bool two_terms, uint32
     size_t floats = SL_PAGE_SLOTS * (size_t)b->args->head_dim;
     uint32_t pages = span_pages((size_t)b->args->head_dim), stop = (page / pages + 1) * pages;
     for (stop = stop < page_end ? stop : page_end; page < stop; page++, span.n++) {
-        int n = sl_slots_in_page(0, b->end[b->n - 1], page).end; // the last vector sees the most
+        int n = sl_slots_in_page(0, b->end[b->n - 1], page).end; // the last vector sees the most slots
         size_t at = (size_t)span.n * floats;
         const char *next = sl_kv_next_page(&b->args->heads.kv[b->head], page, page_end);
         bool second = two_terms && sl_amx_keys_have_second(b->args, b->angles, b->head, page);
@@ -322,7 +325,7 @@ static struct span load_span(const struct sl_kv_block *b, bool two_terms, uint32
     return span;
 }
 
-// Whether some vector of a column sees a slot of the span.
+// Returns true where a vector of the column sees a slot of the span.
 static bool sees(const struct scratch *s, int column, const struct span *span) {
     uint32_t begin = span->page * SL_PAGE_SLOTS, end = begin + (uint32_t)span->n * SL_PAGE_SLOTS;
     return s->end[column * SL_TILE + SL_TILE - 1] > begin && s->first[column * SL_TILE] < end;
@@ -425,7 +428,7 @@ static void attend_block_in_two(const struct sl_kv_block *b, uint32_t page_begin
     attend_block_of(b, true, page_begin, page_end, partial);
 }
 
-// Blocks are as large as the tiles like where all calls are theirs.
+// Chooses large blocks, which suit the tiles, where the tile kernel covers all calls.
 static const struct sl_kv_kernel *kernel_for(const struct sl_attend *calls, int n_calls, bool two_terms) {
     static const struct sl_kv_kernel kernels[2][2] = {
         {{attend_block, SL_AVX512_BLOCK}, {attend_block, SL_BLOCK_VECTORS}},
@@ -463,7 +466,7 @@ void sl_amx_kv_fill(struct sl_ops *ops) {
     ops->window_sums = sl_amx_window_sums;
 }
 
-// Scores of statistics are tier avx512's: they are to be as close as those that lse was made of.
+// Statistics use tier avx512's scores, which are as precise as the scores that lse was made of.
 void sl_amx2_kv_fill(struct sl_ops *ops) {
     ops->attend = attend_in_two;
     ops->attend_before = attend_before_in_two;

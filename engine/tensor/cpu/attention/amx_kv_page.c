@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: pages as bf16 tiles. See amx_kv.h.
+ * Purpose: converts pages to bf16 tiles. See amx_kv.h.
  *
- * Design: K is wanted by slot, as float pages keep it: bf16 is taken as it lies, f16 is converted. V is wanted by
- *         channel: 8 channels of 32 slots are transposed while they are 16 bits wide (see avx512_kv_tile.c), and
- *         converted after it. Codes of up to 4
- *         bits stand for at most 16 numbers: those are rounded to bf16 once for all codes of a group, which then look
- *         them up; codes of 8 bits are reckoned one by one, in registers. Keys that are still to be rotated become f32
- *         first and then rows of bf16.
+ * Design: products need K by slot, as float pages keep it: bf16 is used where it is, f16 is converted. They need V by
+ *         channel: 8 channels of 32 slots are transposed while they are 16 bits wide (see avx512_kv_tile.c), and then
+ *         converted. Codes of up to 4 bits stand for at most 16 numbers. These are rounded to bf16 once for all codes
+ *         of a group, which then look them up. Codes of 8 bits are computed one by one, in registers. Keys that must
+ *         still be rotated become f32 first and then rows of bf16.
  */
 #include "engine/tensor/cpu/attention/amx_kv.h"
 
@@ -39,7 +38,7 @@ bool sl_amx_covers(const struct sl_attend *args) {
     return args->head_dim % SL_TILE_STEP == 0;
 }
 
-// 32 f32 to bf16, rounded to nearest even.
+// Converts 32 f32 to bf16, rounded to nearest even.
 static inline __m512i round32(__m512 low, __m512 high) {
     return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
@@ -54,13 +53,14 @@ static inline __m512i f16_to_bf16(__m512i x) {
 
 // --- codes -----------------------------------------------------------------------------------------------------------
 
-// What the codes of a group stand for.
+// The values that the codes of a group stand for.
 struct group {
-    __m512i values; // of up to 4 bits: bf16, again and again; look_up() leaves alone what is above the bits of a code
-    __m512 scale, zero; // of 8 bits
+    // for up to 4 bits: the values in bf16, repeated, so that bits above the code do not matter in look_up()
+    __m512i values;
+    __m512 scale, zero; // for 8 bits
 };
 
-// `bits` is a constant at every call of the next three.
+// `bits` is a constant in every call of the next three functions.
 static inline __attribute__((always_inline)) struct group read_group(const uint16_t *pair, int bits) {
     struct group group = {.scale = _mm512_set1_ps(_cvtsh_ss(pair[0])), .zero = _mm512_set1_ps(_cvtsh_ss(pair[1]))};
     if (bits < 8) {
@@ -72,13 +72,13 @@ static inline __attribute__((always_inline)) struct group read_group(const uint1
     return group;
 }
 
-// Whether a page's codes come 32 of a group at a time.
+// Returns true where a page is quantized and its groups are multiples of 32 codes.
 static bool of_codes(const struct sl_page_layout *layout) {
     return sl_kv_format_is_quantized(layout->format) && sl_v_group(layout->head_dim) % 32 == 0;
 }
 
-// 32 codes of up to 4 bits to bf16. A word looks up its lowest 5 bits: to each of its codes a byte is brought by a shift
-// of its own.
+// Converts 32 codes of up to 4 bits to bf16. The permutation reads the lowest 5 bits of each word, so shifts bring
+// every code of a byte to the bottom of a word.
 static inline __attribute__((always_inline)) __m512i look_up(const uint8_t *at, int bits, __m512i values) {
     __m512i x;
     if (bits == 4) {
@@ -101,14 +101,14 @@ static inline __attribute__((always_inline)) __m512 reckon16(const uint8_t *at, 
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(codes), group->scale, group->zero);
 }
 
-// 32 codes to bf16.
+// Converts 32 codes to bf16.
 static inline __attribute__((always_inline)) __m512i decode32(const uint8_t *at, int bits, const struct group *group) {
     return bits == 8 ? round32(reckon16(at, group), reckon16(at + 16, group)) : look_up(at, bits, group->values);
 }
 
 // --- keys ------------------------------------------------------------------------------------------------------------
 
-// Registers of 8 channels of 32 slots to rows.
+// Writes registers of 8 channels of 32 slots as rows.
 static inline __attribute__((always_inline)) void store_rows(__m512i *x, size_t d, uint16_t *out) {
     sl_avx512_transpose_32x8(x);
     SL_UNROLL
@@ -120,7 +120,7 @@ static inline __attribute__((always_inline)) void store_rows(__m512i *x, size_t 
     }
 }
 
-// A K^T tile of f32 (avx2_kv.h) to rows.
+// Converts a K^T tile of f32 (avx2_kv.h) to rows.
 static void rows_of_keys(const float *tile, size_t d, uint16_t *out) {
     for (size_t half = 0; half < 2; half++) { // 32 slots
         const float *strips = tile + half * 2 * d * SL_STRIP;
@@ -136,10 +136,10 @@ static void rows_of_keys(const float *tile, size_t d, uint16_t *out) {
     }
 }
 
-// Codes, 64 of a channel after another, to rows; `bits` is a constant at every call.
+// Converts codes, 64 of one channel after the other, to rows; `bits` is a constant in every call.
 static inline __attribute__((always_inline)) void rows_of_packed_keys(const struct sl_page_layout *layout,
                                                                       const char *page, int bits, uint16_t *out) {
-    size_t d = (size_t)layout->head_dim, half = 4 * (size_t)bits; // bytes of 32 slots
+    size_t d = (size_t)layout->head_dim, half = 4 * (size_t)bits; // half: bytes of 32 slots
     const uint8_t *codes = (const uint8_t *)page + layout->k;
     const uint16_t *pairs = (const uint16_t *)(page + layout->k_scale);
     for (size_t i = 0; i < d; i += 8, codes += 8 * 2 * half, pairs += 8 * 2) {
@@ -245,7 +245,7 @@ values_from_16_bits(const uint16_t *v, const char *next, size_t d, size_t n, enu
     }
 }
 
-// Codes of n slots, groups of channels after one another, to rows; `bits` is a constant at every call.
+// Converts codes of n slots, one group of channels after the other, to rows; `bits` is a constant in every call.
 static inline __attribute__((always_inline)) void
 rows_of_packed_values(const struct sl_page_layout *layout, const char *page, size_t n, int bits, uint16_t *out) {
     size_t d = (size_t)layout->head_dim, group = (size_t)sl_v_group(layout->head_dim);
@@ -320,7 +320,8 @@ void sl_amx_transpose_16x16(__m512 *r) {
         t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
     }
     SL_UNROLL
-    for (int i = 0; i < 16; i += 4) { // then fours: r[i + c] holds columns c, c + 4, c + 8, c + 12 of rows i .. i + 3
+    // then groups of four: r[i + c] holds columns c, c + 4, c + 8, c + 12 of rows i .. i + 3
+    for (int i = 0; i < 16; i += 4) {
         __m512d a = _mm512_castps_pd(t[i]), b = _mm512_castps_pd(t[i + 1]), c = _mm512_castps_pd(t[i + 2]),
                 d = _mm512_castps_pd(t[i + 3]);
         r[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));

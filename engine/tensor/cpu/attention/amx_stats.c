@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: column statistics of attention by scores of AMX: fold, window_sums.
+ * Purpose: column statistics of attention with scores computed by AMX: fold, window_sums.
  *
- * Design: avx2_stats.c does everything but the scores. There a row of scores is a query vector and a column a slot, so
- *         that here the queries are A and K^T is B: the products are those of amx_kv.c, which has the sides exchanged, and
- *         are summed in the same order: the same scores that lse was made of.
+ * Design: avx2_stats.c does everything but the scores. There a row of scores is a query vector and a column a slot. So
+ *         here the queries are A and K^T is B: the products are those of amx_kv.c with the sides exchanged, summed in
+ *         the same order. They give the same scores that lse was made of.
  */
 #include "engine/tensor/cpu/attention/amx_kv.h"
 
-// q as bf16 [n][d], in units of log 2.
+// Writes q as bf16 [n][d], in units of log 2.
 static void load_queries(const struct sl_avx2_call *call, int head, int64_t begin, int n,
                          struct sl_page_angles *of_page, float *q) {
     size_t count = (size_t)n * (size_t)call->args.head_dim;
     const __m512 log2e = _mm512_set1_ps(1.44269504f);
     sl_avx2_load_queries(call, head, begin, n, of_page, q);
-    for (size_t e = 0; e < count; e += 32) { // in place: what is written ends before what is still to be read
+    for (size_t e = 0; e < count; e += 32) { // in place: each write ends before the data that is still to be read
         __m512 low = _mm512_mul_ps(_mm512_load_ps(q + e), log2e);
         __m512 high = _mm512_mul_ps(_mm512_load_ps(q + e + 16), log2e);
         _mm512_store_ps(q + e / 2, (__m512)_mm512_cvtne2ps_pbh(high, low));
     }
 }
 
-// K^T as [d / 32][4] tiles of B: pairs of channels are turned as if they were numbers of 32 bits.
+// Writes K^T as [d / 32][4] tiles of B: pairs of channels are transposed as if they were numbers of 32 bits.
 static void load_keys(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_page_angles *of_page,
                       float *tile) {
     struct sl_amx_page_scratch s;
@@ -46,7 +46,7 @@ static void load_keys(const struct sl_avx2_call *call, int head, uint32_t page, 
 }
 
 static void score(const float *q, const float *tile, size_t d, int v_begin, int v_end, int n_slots, float *scores) {
-    (void)n_slots; // whole pages
+    (void)n_slots; // always computes whole pages
     sl_amx_begin();
     sl_amx_written();
     const __m512 ln2 = _mm512_set1_ps((float)M_LN2);

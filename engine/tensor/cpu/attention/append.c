@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: new rows into their pages: one loop of the team over the rows of all KV heads of all calls.
+// Purpose: writes new rows into their pages, in one loop of the team over the rows of all KV heads of all calls.
 #include "engine/tensor/cpu/attention/append.h"
 
 #include "engine/tensor/cpu/attention/kv_page.h"
 
-#define GRAIN 8 // rows of KV heads that a task appends: what a step of one session has is not worth waking a team
+#define GRAIN 8 // rows of KV heads that a task appends; a step of one session has too few to be worth waking a team
 
 struct step {
     const struct sl_attend *calls;
     sl_write_row_fn write_row;
 };
 
-// Rows [first, end) of one KV head.
+// Appends rows [first, end) of one KV head.
 static void append_run(const struct step *step, const struct sl_attend *call, int64_t head, int64_t first,
                        int64_t end) {
     const struct sl_kv *kv = &call->heads.kv[head];
@@ -37,7 +37,7 @@ static void append_tasks(void *arg, int64_t begin, int64_t end, int member) {
     const struct step *step = arg;
     const struct sl_attend *call = step->calls;
     (void)member;
-    for (int64_t task = begin, first = 0; task < end;) { // first: of the call
+    for (int64_t task = begin, first = 0; task < end;) { // first: the first task of the call
         int64_t m = call->m, r = (task - first) % (m > 0 ? m : 1), left = end - task;
         if (task >= first + m * call->heads.n) {
             first += m * call->heads.n;

@@ -2,13 +2,13 @@
 /*
  * Purpose: attention over pages with AVX2. The formulas are those of ref_kv.c.
  *
- * Design: a block of query vectors (kv_blocks.h) is scaled (and rotated) once into scratch and goes through the pages of
- *         a split: a page is turned into f32 tiles (avx2_kv.h) once and used for all of them. Scores and weighted
- *         values are then the same kernel, chain(): A times strips.
+ * Design: a block of query vectors (kv_blocks.h) is scaled (and rotated) once into scratch and visits the pages of a
+ *         split. A page is converted to f32 tiles (avx2_kv.h) once and used for all vectors. The same kernel, chain(),
+ *         then computes scores and weighted values: A times strips.
  *
  *         Bits: a score is one chain of fused multiply-adds over the channels in order, an output channel one chain
- *         over the slots in order, whatever the page's format. Neither depends on how many vectors or columns a kernel
- *         works on together, so blocking never shows in a result.
+ *         over the slots in order, for every format of the page. Neither depends on how many vectors or columns a
+ *         kernel works on together, so blocking never changes a bit.
  */
 #include "engine/tensor/cpu/attention/avx2_kv.h"
 
@@ -18,12 +18,12 @@
 #include "engine/tensor/cpu/attention/fills.h"
 
 #define BLOCK    96 // query vectors: a multiple of ROWS; their scratch stays in the second-level cache
-#define ROWS     6  // of A in one kernel: 6 by 16 sums, 2 loads and a broadcast take 15 of 16 registers
+#define ROWS     6  // rows of A in one kernel: 6 by 16 sums, 2 loads and a broadcast take 15 of 16 registers
 #define MAX_WIDE ((SL_MAX_HEAD_DIM + SL_STRIP - 1) / SL_STRIP * SL_STRIP)
 
 // --- the kernel ------------------------------------------------------------------------------------------------------
 
-// n_rows by n_strips strips, both constants at every call, of the strips from b and the columns from c on.
+// Multiplies n_rows by n_strips strips (constants in every call), of the strips from b and the columns from c on.
 static inline __attribute__((always_inline)) void chain(const struct sl_avx2_product *p, const float *a, const float *b,
                                                         float *c, const float *factor, size_t begin, size_t end,
                                                         int n_rows, int n_strips) {
@@ -60,7 +60,7 @@ static inline __attribute__((always_inline)) void chain(const struct sl_avx2_pro
     }
 }
 
-// Few rows take several strips at a time: a lone chain would wait for itself.
+// Multiplies several strips at a time when there are few rows: a single chain would wait for its own result.
 static void multiply_rows(const struct sl_avx2_product *p, int row, int n_rows, int n_strips, size_t begin,
                           size_t end) {
     const float *a = p->a + (size_t)row * p->a_stride, *b = p->b;
@@ -101,7 +101,7 @@ static void multiply_rows(const struct sl_avx2_product *p, int row, int n_rows, 
     }
 }
 
-// Strip by strip, so that one stays in the first-level cache while the rows go by.
+// Goes strip by strip, so that a strip stays in the first-level cache for all rows.
 void sl_avx2_multiply(const struct sl_avx2_product *p, int row_begin, int row_end, int n_strips, size_t begin,
                       size_t end) {
     if (row_end - row_begin <= ROWS) {
@@ -150,7 +150,7 @@ void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page,
 
 // --- attend ----------------------------------------------------------------------------------------------------------
 
-// What one block works in.
+// The working memory of one block.
 struct scratch {
     _Alignas(64) float q[BLOCK * SL_MAX_HEAD_DIM]; // [n_vectors][d]
     float k[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];      // K^T tile
@@ -162,7 +162,8 @@ struct scratch {
     struct sl_avx2_softmax states[BLOCK];
 };
 
-// One page for the vectors of a block. Slots that a vector does not see have weight 0, which leaves its sums as they are.
+// Adds one page to the vectors of a block. Slots that a vector does not see have weight 0, which does not change its
+// sums.
 static void attend_page(const struct sl_avx2_call *call, const struct sl_kv_block *b, uint32_t page,
                         struct scratch *s) {
     const struct sl_kv *kv = &b->args->heads.kv[b->head];

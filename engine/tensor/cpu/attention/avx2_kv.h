@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the AVX2 files about KV pages share. Include only from files compiled for AVX2, FMA and F16C.
+ * Purpose: declarations that the AVX2 files about KV pages share. Include only from files compiled for AVX2, FMA and
+ *          F16C.
  *
  * Vocabulary: strip  SL_STRIP columns of a tile, row after row without gaps: what the kernel of avx2_kv.c reads
  *             tile   a page's K or V in f32 as strips: K^T is SL_PAGE_SLOTS columns (tokens) of d rows (channels),
@@ -18,10 +19,11 @@ static inline int sl_avx2_n_strips(int head_dim) {
     return (head_dim + SL_STRIP - 1) / SL_STRIP;
 }
 
-// tile[SL_PAGE_STRIPS][d][SL_STRIP] = K^T of all the page's slots: those that were never written hold what they hold.
+// Writes tile[SL_PAGE_STRIPS][d][SL_STRIP] = K^T of all the page's slots. Slots that were never written have undefined
+// contents.
 void sl_avx2_fill_keys(const struct sl_page_layout *layout, const void *page, float *tile);
 
-// tile[sl_avx2_n_strips(d)][SL_PAGE_SLOTS][SL_STRIP] = V of the page's first n slots; columns beyond d are 0.
+// Writes tile[sl_avx2_n_strips(d)][SL_PAGE_SLOTS][SL_STRIP] = V of the page's first n slots; columns beyond d are 0.
 void sl_avx2_fill_values(const struct sl_page_layout *layout, const void *page, int n, float *tile);
 
 // out[n_rows][d] = in[n_rows][d] rotated by one slot
@@ -32,18 +34,18 @@ void sl_avx2_rotate_keys(const struct sl_slot_angles *angles, struct sl_page_ang
 
 // --- products (avx2_kv.c) --------------------------------------------------------------------------------------------
 
-// C[v][x] = factor[v] C[v][x] + sum_e A[v][e] B[e][x], e ascending; without factor C is only written.
+// C[v][x] = factor[v] C[v][x] + sum_e A[v][e] B[e][x], e ascending; without factor C is overwritten.
 struct sl_avx2_product {
     const float *a; // [n_rows][a_stride]
     size_t a_stride;
-    const float *b; // strips of strip_rows rows, begin_e .. end_e of which are used
+    const float *b; // strips of strip_rows rows, of which a product uses some
     size_t strip_rows;
     float *c; // [n_rows][c_stride]
     size_t c_stride;
     const float *factor; // [n_rows] or NULL
 };
 
-// Rows [row_begin, row_end) of C, the first n_strips strips, over e in [begin, end).
+// Computes rows [row_begin, row_end) of C, the first n_strips strips, over e in [begin, end).
 void sl_avx2_multiply(const struct sl_avx2_product *p, int row_begin, int row_end, int n_strips, size_t begin,
                       size_t end);
 
@@ -53,17 +55,17 @@ void sl_avx2_multiply(const struct sl_avx2_product *p, int row_begin, int row_en
 struct sl_avx2_call {
     struct sl_attend args;
     const struct sl_slot_angles *angles; // NULL: keys are rotated already
-    int group;                           // query heads a KV head
+    int group;                           // query heads for each KV head
 };
 
 // `angles` is the caller's memory for call->angles, filled when args->rope is set.
 void sl_avx2_call_init(struct sl_avx2_call *call, const struct sl_attend *args, struct sl_slot_angles *angles);
 
-// q[n][d] = query vectors [begin, begin + n) of a KV head, scaled and rotated.
+// Writes q[n][d] = query vectors [begin, begin + n) of a KV head, scaled and rotated.
 void sl_avx2_load_queries(const struct sl_avx2_call *call, int head, int64_t begin, int n,
                           struct sl_page_angles *of_page, float *q);
 
-// The K^T tile of a page of a KV head, rotated.
+// Writes the K^T tile of a page of a KV head, rotated.
 void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_page_angles *of_page,
                        float *tile);
 
@@ -72,19 +74,19 @@ void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page,
 void sl_avx2_append(struct sl_stream *stream, const struct sl_attend *calls, int n_calls);
 
 /*
- * Statistics with scores that a tier of its own computes: what is made of queries and keys is opaque to the others, if it
- * fits into as many floats as there are numbers.
+ * Statistics with scores that a tier computes itself. The shared code does not read the converted queries and keys,
+ * which must fit into as many floats as there are numbers.
  */
 #define SL_STATS_BLOCK 96 // query vectors at a time: a multiple of the kernels' rows
 struct sl_avx2_scorer {
-    // of n <= SL_STATS_BLOCK vectors, as sl_avx2_load_queries()
+    // converts n <= SL_STATS_BLOCK vectors, as sl_avx2_load_queries()
     void (*load_queries)(const struct sl_avx2_call *call, int head, int64_t begin, int n,
                          struct sl_page_angles *of_page, float *q);
-    // of a page, as sl_avx2_load_keys()
+    // converts a page, as sl_avx2_load_keys()
     void (*load_keys)(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_page_angles *of_page,
                       float *tile);
-    // scores[SL_STATS_BLOCK][SL_PAGE_SLOTS] of the vectors [v_begin, v_end) and the first n_slots slots; more of them may
-    // be written
+    // Writes scores[SL_STATS_BLOCK][SL_PAGE_SLOTS] of the vectors [v_begin, v_end) and the first n_slots slots. May
+    // write more scores.
     void (*score)(const float *q, const float *tile, size_t d, int v_begin, int v_end, int n_slots, float *scores);
 };
 void sl_avx2_fold_by(const struct sl_avx2_scorer *by, struct sl_stream *stream, const struct sl_attend *args,
@@ -95,9 +97,10 @@ void sl_avx2_window_sums_by(const struct sl_avx2_scorer *by, struct sl_stream *s
 // --- small things ----------------------------------------------------------------------------------------------------
 
 /*
- * exp of what is at most a little above 0; 0 under -86.98, NaN stays. As sl_avx2_exp() does it, in fewer instructions:
- * 1.5 * 2^23 + 127 is added to round x / ln 2 to an integer n, and leaves n + 127, an exponent, in the low bits; and
- * 1 + f + c2 f^2 + .. + c5 f^5 is fitted (least largest relative error, 1.05e-7) where Taylor needs one power more.
+ * Returns exp of values that are at most slightly above 0; 0 below -86.98; a NaN stays NaN. Like sl_avx2_exp(), in
+ * fewer instructions: adding 1.5 * 2^23 + 127 rounds x / ln 2 to an integer n, and leaves n + 127, an exponent, in the
+ * low bits. 1 + f + c2 f^2 + .. + c5 f^5 is fitted (least largest relative error, 1.05e-7); Taylor would need one power
+ * more.
  */
 static inline __m256 sl_avx2_exp_weight(__m256 x) {
     const __m256 shift = _mm256_set1_ps(12583039.0f);
@@ -114,7 +117,7 @@ static inline __m256 sl_avx2_exp_weight(__m256 x) {
     return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-86.98f), _CMP_LT_OQ), _mm256_mul_ps(p, power));
 }
 
-// Minus infinity for the scores of a page that are not in the range.
+// Writes minus infinity for the scores of a page that are not in the range.
 static inline void sl_avx2_mask(float *scores, struct sl_range range) {
     for (int j = 0; j < range.begin; j++) {
         scores[j] = -INFINITY;
@@ -124,20 +127,20 @@ static inline void sl_avx2_mask(float *scores, struct sl_range range) {
     }
 }
 
-// Largest of the 8 lanes.
+// Returns the largest of the 8 lanes.
 static inline float sl_avx2_max(__m256 x) {
     __m128 s = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     s = _mm_max_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
 }
 
-// The running softmax of one query vector over tiles, see ref_softmax.h; what it weighs is kept elsewhere.
+// The running softmax of one query vector over tiles, see ref_softmax.h. The weighted values are kept elsewhere.
 struct sl_avx2_softmax {
     float max, sum;
 };
 
-// The scores of a tile (those not seen masked) become weights exp(s - max'); returns c, by which what was summed before
-// must be scaled.
+// Replaces the scores of a tile (unseen ones masked) by weights exp(s - max'). Returns c, by which the caller must
+// scale the earlier sums.
 static inline float sl_avx2_softmax_add(struct sl_avx2_softmax *s, float *scores) {
     __m256 most = _mm256_set1_ps(s->max);
     SL_UNROLL

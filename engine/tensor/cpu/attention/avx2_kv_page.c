@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: rows into pages with AVX2, and the rotation of queries and K^T tiles by their slots.
+// Purpose: writes rows into pages with AVX2, and rotates queries and K^T tiles by their slots.
 #include "engine/tensor/cpu/attention/avx2_kv.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@
 
 static void write_row_f16(uint16_t *out, const float *row, int d) {
     const __m256 most = _mm256_set1_ps(SL_F16_MAX), least = _mm256_set1_ps(-SL_F16_MAX);
-    for (int i = 0; i < d; i += 8) { // NaN as second operand passes through min and max
+    for (int i = 0; i < d; i += 8) { // a NaN as second operand passes through min and max
         __m256 x = _mm256_max_ps(least, _mm256_min_ps(most, _mm256_loadu_ps(row + i)));
         _mm_store_si128((__m128i *)(out + i), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
     }
@@ -46,7 +46,7 @@ void sl_avx2_append(struct sl_stream *stream, const struct sl_attend *calls, int
 
 // --- rotation --------------------------------------------------------------------------------------------------------
 
-// All query heads of a row turn by the same angles: they are computed once for them.
+// All query heads of a row rotate by the same angles, which are computed once for them.
 void sl_avx2_rotate_queries(const struct sl_slot_angles *angles, struct sl_page_angles *of_page, int64_t slot,
                             const float *in, int n_rows, float *out) {
     float cosines[SL_MAX_HEAD_DIM / 2], sines[SL_MAX_HEAD_DIM / 2];
@@ -61,7 +61,7 @@ void sl_avx2_rotate_queries(const struct sl_slot_angles *angles, struct sl_page_
     }
     int d = angles->rope->head_dim;
     for (int row = 0; row < n_rows; row++, in += d, out += d) {
-        memmove(out + 2 * half, in + 2 * half, (size_t)(d - 2 * half) * sizeof *out); // channels that do not turn
+        memmove(out + 2 * half, in + 2 * half, (size_t)(d - 2 * half) * sizeof *out); // channels that do not rotate
         for (int i = 0; i < half; i += 4) {                                           // rotary_dim is a multiple of 8
             __m128 c = _mm_loadu_ps(cosines + i), s = _mm_loadu_ps(sines + i);
             __m128 a = _mm_loadu_ps(in + i), b = _mm_loadu_ps(in + i + half);
@@ -71,7 +71,7 @@ void sl_avx2_rotate_queries(const struct sl_slot_angles *angles, struct sl_page_
     }
 }
 
-// Channels i and i + rotary_dim/2 of a strip are rows of its tile: four tokens turn at a time.
+// Channels i and i + rotary_dim/2 of a strip are rows of its tile: four tokens rotate at a time.
 void sl_avx2_rotate_keys(const struct sl_slot_angles *angles, struct sl_page_angles *of_page, int64_t page,
                          float *tile) {
     sl_page_angles_turn(angles, of_page, page);

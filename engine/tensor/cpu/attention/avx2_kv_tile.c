@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: pages to f32 tiles with AVX2: transposed K, and V, in the strips of avx2_kv.h.
+ * Purpose: converts pages to f32 tiles with AVX2: transposed K, and V, in the strips of avx2_kv.h.
  *
- * Design: float formats keep K by token, so K^T takes a transposition: of 16 tokens by 8 channels, while the elements
- *         are still 16 bits wide where they are. Packed formats keep K by channel: a row of codes, with one scale and
- *         zero, is a row of the tile. x^ = fma(code, scale, zero); codes of one or two bits stand for at most four
- *         values, which are looked up instead.
+ * Design: float formats keep K by token, so K^T needs a transposition: of 16 tokens by 8 channels, done while elements
+ *         that have 16 bits still do. Packed formats keep K by channel: a row of codes, with one scale and zero, is a
+ *         row of the tile. x^ = fma(code, scale, zero). Codes of one or two bits stand for at most four values, which
+ *         are looked up instead.
  */
 #include <string.h>
 
@@ -15,10 +15,10 @@
 
 // --- codes -----------------------------------------------------------------------------------------------------------
 
-// What a group of codes stands for.
+// The values that a group of codes stands for.
 struct codebook {
     __m256 scale, zero;
-    __m256 values; // of the codes 0..3 (of 0, 1, 0, 1 for one bit), in both halves
+    __m256 values; // values of the codes 0..3 (of 0, 1, 0, 1 for one bit), in both halves
 };
 
 static inline __attribute__((always_inline)) struct codebook codebook(const uint16_t *pair, int bits) {
@@ -30,7 +30,7 @@ static inline __attribute__((always_inline)) struct codebook codebook(const uint
     return b;
 }
 
-// The eight codes from code 8 * n of a row on; `bits` is a constant at every call.
+// Decodes the eight codes from code 8 * n of a row on; `bits` is a constant in every call.
 static inline __attribute__((always_inline)) __m256 decode8(const uint8_t *row, size_t n, int bits,
                                                             const struct codebook *b) {
     const uint8_t *at = row + n * (size_t)bits;
@@ -43,7 +43,7 @@ static inline __attribute__((always_inline)) __m256 decode8(const uint8_t *row, 
     const __m256i shifts = _mm256_setr_epi32(0, bits, 2 * bits, 3 * bits, 4 * bits, 5 * bits, 6 * bits, 7 * bits);
     __m256i codes = _mm256_srlv_epi32(_mm256_set1_epi32((int)word), shifts); // the code is in the low bits
     if (bits <= 2) {
-        return _mm256_permutevar_ps(b->values, codes); // which looks at the low two only
+        return _mm256_permutevar_ps(b->values, codes); // reads only the low two bits
     }
     codes = _mm256_and_si256(codes, _mm256_set1_epi32((1 << bits) - 1));
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(codes), b->scale, b->zero);
@@ -98,7 +98,8 @@ static inline __attribute__((always_inline)) void keys_from_16_bits(const uint16
                 x[t] = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
             }
             SL_UNROLL
-            for (size_t line = 0; line < 4; line++) { // the rows of the next strip arrive meanwhile, as many as go by
+            // prefetches rows of the next strip meanwhile, as many as this loop reads
+            for (size_t line = 0; line < 4; line++) {
                 _mm_prefetch((const char *)(k + SL_STRIP * (d + i) + 32 * line), _MM_HINT_T0);
             }
             sl_avx2_transpose_16x8(x);
@@ -112,7 +113,7 @@ static inline __attribute__((always_inline)) void keys_from_16_bits(const uint16
     }
 }
 
-// Eight rows of 8, `stride` floats apart, become columns, SL_STRIP floats apart.
+// Transposes eight rows of 8, `stride` floats apart, into columns SL_STRIP floats apart.
 static void transpose_8x8(const float *from, size_t stride, float *to) {
     __m256 x[8], y[8];
     SL_UNROLL
@@ -208,7 +209,7 @@ void sl_avx2_fill_values(const struct sl_page_layout *layout, const void *page, 
         packed_values(layout, at, n, 1, tile);
         break;
     }
-    for (size_t j = 0; d % SL_STRIP != 0 && j < n_slots; j++) { // half a strip is left over
+    for (size_t j = 0; d % SL_STRIP != 0 && j < n_slots; j++) { // half a strip remains
         _mm256_store_ps(tile + (d / SL_STRIP * SL_PAGE_SLOTS + j) * SL_STRIP + 8, _mm256_setzero_ps());
     }
 }

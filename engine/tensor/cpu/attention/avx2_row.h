@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: single K and V rows as f32 with AVX2, for operations that pick slots, and eight sums across registers at
+ * Purpose: single K and V rows as f32 with AVX2, for operations that select slots, and eight sums across registers at
  *          once. Include only from files compiled for AVX2, FMA and F16C.
  *
  * The values are those of the tiles (avx2_kv.h): a packed element is one fused multiply-add here, too.
@@ -10,7 +10,7 @@
 #include "engine/tensor/cpu/attention/kv_page.h"
 #include "engine/tensor/cpu/simd/avx2_math.h"
 
-// Eight elements of 16 bits.
+// Widens eight elements of 16 bits.
 static inline __attribute__((always_inline)) __m256 sl_avx2_widen8(__m128i x, enum sl_kv_format format) {
     switch (format) {
     case SL_KV_F16:
@@ -27,14 +27,14 @@ static inline __attribute__((always_inline)) __m256 sl_avx2_widen8(__m128i x, en
     __builtin_unreachable();
 }
 
-// Eight elements from element e of a part on, in a format of floats.
+// Loads eight elements from element e of a part on, in a float format.
 static inline __attribute__((always_inline)) __m256 sl_avx2_load8(const char *part, size_t e,
                                                                   enum sl_kv_format format) {
     return format == SL_KV_F32 ? _mm256_loadu_ps((const float *)part + e)
                                : sl_avx2_widen8(_mm_loadu_si128((const __m128i *)((const uint16_t *)part + e)), format);
 }
 
-// The loops are written out by format, so that none asks within a row.
+// The loops are written out by format, so that none branches on it within a row.
 static inline void sl_avx2_read_floats(const char *part, size_t e, size_t d, enum sl_kv_format format, float *out) {
     switch (format) {
     case SL_KV_F16:
@@ -54,11 +54,11 @@ static inline void sl_avx2_read_floats(const char *part, size_t e, size_t d, enu
     case SL_KV_INT4:
     case SL_KV_INT2:
     case SL_KV_INT1:
-        __builtin_unreachable(); // rows of codes are decoded
+        __builtin_unreachable(); // rows of codes are decoded elsewhere
     }
 }
 
-// x^ of element e of a row of codes
+// Returns x^ of element e of a row of codes.
 static inline float sl_avx2_decode(const uint8_t *row, size_t e, int bits, const uint16_t *pair) {
     size_t at = e * (size_t)bits;
     unsigned code = (unsigned)row[at / 8] >> (at % 8) & ((1u << bits) - 1u);

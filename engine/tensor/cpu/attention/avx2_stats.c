@@ -2,16 +2,17 @@
 /*
  * Purpose: column statistics of attention with AVX2: fold, window_sums. The formulas are those of ref_stats.c.
  *
- * Design: a task takes a run of pages of one KV head. Their K^T tiles are made once and kept while all rows go by in
- *         order, a block of whole rows (all query heads of the KV head) at a time: scores of the block by the kernel of
- *         attention, then exp(score - lse) and whatever is added up, strip by strip, with the sums in registers. So
- *         beyond the scores, a square or a comparison costs an instruction or two per row and eight slots.
+ * Design: a task takes a run of pages of one KV head. It makes their K^T tiles once and keeps them for all rows. It
+ *         takes the rows in order, a block of whole rows (all query heads of the KV head) at a time: the kernel of
+ *         attention computes the block's scores, then exp(score - lse) is added up strip by strip, with the sums in
+ *         registers. So beyond the scores, a square or a comparison costs one or two instructions per row and eight
+ *         slots.
  *
  *         The mean over the G query heads is left undone until the end: a = G abar, a > G / v_r, and the state gets
  *         sum a / G and sum a^2 / G^2.
  *
- * Invariants: a statistic is one chain of additions over the rows in order, whatever the blocks, the team and the other
- *         statistics; the state is added to once.
+ * Invariants: a statistic is one chain of additions over the rows in order, for any blocks, team and other statistics.
+ *             Each task adds to the state once.
  */
 #include <assert.h>
 #include <math.h>
@@ -35,13 +36,13 @@ struct stats_call {
 
 enum { SUM, SQUARE, ABOVE, N_STATS };
 
-// What one task works in.
+// The working memory of one task.
 struct scratch {
     _Alignas(64) float q[BLOCK * SL_MAX_HEAD_DIM];  // [n_vectors][d]
-    float k[RUN * SL_PAGE_SLOTS * SL_MAX_HEAD_DIM]; // the tiles of the pages, one behind the other
+    float k[RUN * SL_PAGE_SLOTS * SL_MAX_HEAD_DIM]; // the tiles of the pages, in order
     float scores[BLOCK * SL_PAGE_SLOTS];            // [n_vectors][SL_PAGE_SLOTS]
     float lse[BLOCK];                               // of the vectors
-    float even[BLOCK];                              // of the rows: G / v_r, infinite where v_r is 1
+    float even[BLOCK];                              // of the rows: G / v_r, infinity where v_r is 1
     uint32_t first[BLOCK], end[BLOCK];              // slots that the rows see
     float stats[RUN][N_STATS][SL_PAGE_SLOTS];       // of fold
     struct sl_page_angles of_keys, of_queries;
@@ -54,13 +55,13 @@ struct block {
 
 // --- a block of rows -------------------------------------------------------------------------------------------------
 
-// The first row that sees a slot of the page.
+// Returns the first row that sees a slot of the page.
 static int first_to_see(const struct sl_attend *args, const struct sl_kv *kv, uint32_t page) {
     int64_t row = (int64_t)page * SL_PAGE_SLOTS - ((int64_t)kv->n_slots - args->m);
     return row > 0 ? (int)row : 0;
 }
 
-// No row sees anything before the page: the first row's window begins first.
+// Returns true where no row sees anything before the page; the first row's window begins first.
 static bool is_before_windows(const struct stats_call *stats, const struct sl_kv *kv, uint32_t page) {
     const struct sl_attend *args = &stats->call.args;
     return stats->first_row >= args->m || page * SL_PAGE_SLOTS <= sl_attend_first(args, kv, stats->first_row);
@@ -76,7 +77,7 @@ static void load_block(const struct stats_call *stats, int head, struct block bl
         s->first[r] = sl_attend_first(args, &args->heads.kv[head], (int)row);
         s->end[r] = args->heads.kv[head].n_slots - (uint32_t)args->m + (uint32_t)row + 1;
         uint32_t visible = s->end[r] - s->first[r];
-        // one slot has the mean, whatever rounding says
+        // a row that sees one slot never exceeds the mean, not even by rounding
         s->even[r] = visible > 1 ? (float)group / (float)visible : INFINITY;
         for (int g = 0; g < group; g++) {
             s->lse[r * group + g] = args->lse[(size_t)(head * group + g) * (size_t)args->m + row];
@@ -84,8 +85,8 @@ static void load_block(const struct stats_call *stats, int head, struct block bl
     }
 }
 
-// Scores of a block and the tile's page, minus infinity where a row does not see the slot, for the rows that are
-// returned: those that see any; the scores of the others are left alone.
+// Computes the scores of a block and the tile's page, minus infinity where a row does not see the slot. Returns the
+// rows that see any slot; the scores of the other rows are not written.
 static struct sl_range score_block(const struct stats_call *stats, struct block block, uint32_t page, const float *tile,
                                    struct scratch *s) {
     struct sl_range rows = {0, block.n_rows};
@@ -99,7 +100,7 @@ static struct sl_range score_block(const struct stats_call *stats, struct block 
     if (rows.begin == rows.end) {
         return rows;
     }
-    int n_page = sl_slots_in_page(0, s->end[rows.end - 1], page).end; // the last row sees the most
+    int n_page = sl_slots_in_page(0, s->end[rows.end - 1], page).end; // the last row sees the most slots
     stats->scorer->score(s->q, tile, (size_t)stats->call.args.head_dim, rows.begin * group, rows.end * group, n_page,
                          s->scores);
     for (int r = rows.begin; r < rows.end; r++) {
@@ -117,7 +118,7 @@ static inline __m256 weight(const float *scores, const float *lse) {
 
 // --- fold ------------------------------------------------------------------------------------------------------------
 
-// Rows of a block into the statistics of the page's slots. square and above are constants at every call.
+// Adds rows of a block to the statistics of the page's slots. square and above are constants in every call.
 static inline __attribute__((always_inline)) void add_rows(const struct scratch *s, struct sl_range rows, int group,
                                                            bool square, bool above,
                                                            float stats[N_STATS][SL_PAGE_SLOTS]) {
@@ -219,7 +220,7 @@ static void fold_run(const struct stats_call *stats, int head, uint32_t page_beg
         struct block block = {row, args->m - row < block_rows ? args->m - row : block_rows};
         load_block(stats, head, block, &s);
         if (s.first[0] >= page_end * SL_PAGE_SLOTS) {
-            break; // the windows of this row and of those behind it begin after the run
+            break; // the windows of this row and of all later ones begin after the run
         }
         for (uint32_t page = page_begin; page < page_end; page++) {
             if (is_folded(sl_kv_page_layout(kv, page), &stats->what)) {
@@ -242,7 +243,7 @@ static void fold_run(const struct stats_call *stats, int head, uint32_t page_beg
 
 // --- window sums -----------------------------------------------------------------------------------------------------
 
-// out[j] += sum over rows of query head g's weights, j < n
+// Adds to out[j] the sum over rows of query head g's weights, j < n.
 static void add_head(const struct scratch *s, struct sl_range rows, int group, int g, int n, float *out) {
     _Alignas(32) float sums[SL_PAGE_SLOTS] = {0};
     memcpy(sums, out, (size_t)n * sizeof *out);
@@ -285,7 +286,7 @@ static void window_run(const struct stats_call *stats, int head, uint32_t page_b
         struct block block = {row, args->m - row < block_rows ? args->m - row : block_rows};
         load_block(stats, head, block, &s);
         if (s.first[0] >= page_end * SL_PAGE_SLOTS) {
-            break; // the windows of this row and of those behind it begin after the run
+            break; // the windows of this row and of all later ones begin after the run
         }
         for (uint32_t page = page_begin; page < page_end; page++) {
             struct sl_range rows = score_block(stats, block, page, s.k + (page - page_begin) * tile, &s);
@@ -299,7 +300,7 @@ static void window_run(const struct stats_call *stats, int head, uint32_t page_b
 
 // --- the entries -----------------------------------------------------------------------------------------------------
 
-// Task: a run of pages of one KV head. The heads differ in length: a run may be beyond one's end.
+// A task is a run of pages of one KV head. The heads differ in length, so a run may be past the end of its head.
 static void run_tasks(void *arg, int64_t begin, int64_t end, int member) {
     (void)member;
     const struct stats_call *stats = arg;

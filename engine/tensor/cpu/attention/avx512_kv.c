@@ -2,9 +2,9 @@
 /*
  * Purpose: attention over pages with AVX-512. The formulas are those of ref_kv.c, the design that of avx2_kv.c.
  *
- * Design: a kernel is up to 6 vectors by 4 strips, 24 sums in registers: 4 loads and 6 broadcasts feed 24 multiply-adds,
- *         which are what it waits for. With few vectors (a decode step) it is the memory that a step waits for: while
- *         a page is worked on, the next one is fetched.
+ * Design: a kernel is up to 6 vectors by 4 strips, 24 sums in registers: 4 loads and 6 broadcasts feed 24
+ *         multiply-adds, which are the bottleneck. With few vectors (a decode step) memory is the bottleneck: the next
+ *         page is prefetched while a page is worked on.
  */
 #include "engine/tensor/cpu/attention/avx512_kv.h"
 
@@ -18,7 +18,7 @@
 
 // --- the kernel ------------------------------------------------------------------------------------------------------
 
-// n_rows by n_strips, both constants at every call; see sl_avx2_product.
+// Multiplies n_rows by n_strips, constants in every call; see sl_avx2_product.
 static inline __attribute__((always_inline)) void chain(const struct sl_avx2_product *p, const float *a, const float *b,
                                                         float *c, const float *factor, size_t begin, size_t end,
                                                         int n_rows, int n_strips) {
@@ -77,7 +77,8 @@ CHAINS(6)
     { chain_##rows##_1, chain_##rows##_2, chain_##rows##_3, chain_##rows##_4 }
 static chain_fn *const chains[ROWS][WIDE] = {NAMES(1), NAMES(2), NAMES(3), NAMES(4), NAMES(5), NAMES(6)};
 
-// As sl_avx2_multiply(), with the same chains of sums. Some strips at a time, so that they stay in the first-level cache while the rows go by.
+// Multiplies as sl_avx2_multiply(), with the same chains of sums. It takes some strips at a time, so that they stay in
+// the first-level cache for all rows.
 static void multiply(const struct sl_avx2_product *p, int row_begin, int row_end, int n_strips, size_t begin,
                      size_t end) {
     for (int s = 0; s < n_strips; s += WIDE) {
@@ -93,7 +94,7 @@ static void multiply(const struct sl_avx2_product *p, int row_begin, int row_end
 
 // --- attend ----------------------------------------------------------------------------------------------------------
 
-// What one block works in.
+// The working memory of one block.
 struct scratch {
     _Alignas(64) float q[SL_AVX512_BLOCK * SL_MAX_HEAD_DIM]; // [n_vectors][d]
     float k[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];                // K^T tile
@@ -109,7 +110,7 @@ static __mmask64 slots_mask(struct sl_range seen) {
     return (seen.end < 64 ? (1ull << seen.end) - 1 : ~0ull) & ~((1ull << seen.begin) - 1);
 }
 
-// As sl_avx2_softmax_add(), where `seen` are the slots that count; it is not empty.
+// Does what sl_avx2_softmax_add() does, where `seen` are the slots that count; `seen` is not empty.
 static inline float softmax_add(struct sl_avx2_softmax *s, struct sl_range seen, float *scores) {
     __m512 x[SL_PAGE_STRIPS], most, sum;
     __mmask64 mask = slots_mask(seen);
@@ -131,7 +132,8 @@ static inline float softmax_add(struct sl_avx2_softmax *s, struct sl_range seen,
     return c;
 }
 
-// One page for the vectors of a block. Slots that a vector does not see have weight 0, which leaves its sums as they are.
+// Adds one page to the vectors of a block. Slots that a vector does not see have weight 0, which does not change its
+// sums.
 static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t page_end, struct scratch *s) {
     const struct sl_kv *kv = &b->args->heads.kv[b->head];
     const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
@@ -189,7 +191,7 @@ static void attend_before(struct sl_stream *stream, const struct sl_attend *args
     sl_kv_attend_before(stream, args, before_inout, &attention);
 }
 
-// --- statistics: those of avx2_stats.c, by scores of this tier -------------------------------------------------------
+// --- statistics: those of avx2_stats.c, with scores of this tier -----------------------------------------------------
 
 static void load_keys(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_page_angles *of_page,
                       float *tile) {

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the AVX-512 files about KV pages share. Include only from files compiled for AVX-512 F, BW, VL and DQ.
+ * Purpose: declarations that the AVX-512 files about KV pages share. Include only from files compiled for AVX-512 F,
+ *         BW, VL and DQ.
  *
- * Design: tiles are those of avx2_kv.h, where a strip is a register of this width: what makes them of the rarer formats,
- *         and rotates them, is the code of that tier.
+ * Design: tiles are those of avx2_kv.h, where a strip is a register of this width. The code of tier avx2 makes tiles of
+ *         the rarer formats, and rotates all of them.
  */
 #pragma once
 
 #include "engine/tensor/cpu/attention/avx2_kv.h"
 
-// As sl_avx2_fill_keys() and sl_avx2_fill_values(). The same part of page `next` is fetched meanwhile: see
-// sl_kv_next_page(); it may be the page itself.
+// Do what sl_avx2_fill_keys() and sl_avx2_fill_values() do. They prefetch the same part of page `next` meanwhile: see
+// sl_kv_next_page(). `next` may be the page itself.
 void sl_avx512_fill_keys(const struct sl_page_layout *layout, const void *page, const char *next, float *tile);
 void sl_avx512_fill_values(const struct sl_page_layout *layout, const void *page, const char *next, int n, float *tile);
 
-// `lines` lines of the cache from `at` on, on their way into the second level.
+// Prefetches `lines` cache lines from `at` on into the second-level cache.
 static inline __attribute__((always_inline)) void sl_avx512_fetch(const char *at, int lines) {
     SL_UNROLL
     for (int line = 0; line < lines; line++) {
@@ -22,8 +23,8 @@ static inline __attribute__((always_inline)) void sl_avx512_fetch(const char *at
     }
 }
 
-// The attention kernel of the tier (see kv_blocks.h), for calls that a faster one does not cover, and the most vectors it
-// takes.
+// The tier's attention kernel (see kv_blocks.h), for calls that a faster one does not cover, and the largest block that
+// it takes.
 #define SL_AVX512_BLOCK 96
 void sl_avx512_attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
                             const struct sl_kv_partial *partial);
@@ -48,7 +49,7 @@ static inline __m512 sl_avx512_exp_weight(__m512 x) {
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-86.98f), _CMP_NLT_UQ), p, n);
 }
 
-// (0..7) + (8..15), and then as sl_avx2_sum(): always in this order
+// Returns the sum, (0..7) + (8..15) and then as sl_avx2_sum(): always in this order.
 static inline float sl_avx512_sum(__m512 x) {
     return sl_avx2_sum(_mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
 }

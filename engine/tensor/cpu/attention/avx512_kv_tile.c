@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: pages to f32 tiles with AVX-512; formats that are not here are made by avx2_kv_tile.c.
+ * Purpose: converts pages to f32 tiles with AVX-512; avx2_kv_tile.c converts the other formats.
  *
- * Design: K of 16 bits is transposed 32 tokens by 8 channels at a time, as avx2_kv_tile.c does it with 16: the four
+ * Design: K of 16 bits is transposed 32 tokens by 8 channels at a time, where avx2_kv_tile.c takes 16 tokens: the four
  *         parts of a register take four runs of 8 tokens. A row of codes of a channel becomes a row of the tile.
  */
 #include <string.h>
@@ -58,14 +58,14 @@ static inline __attribute__((always_inline)) void values_from_16_bits(const uint
             sl_avx512_fetch(next + line, 1);
         }
         for (size_t i = 0; i < d; i += SL_STRIP) {
-            __mmask16 mask = d - i < SL_STRIP ? 0xff : 0xffff; // half a strip may be left over
+            __mmask16 mask = d - i < SL_STRIP ? 0xff : 0xffff; // half a strip may remain
             _mm512_store_ps(tile + (i * SL_PAGE_SLOTS + j * SL_STRIP),
                             widen(_mm256_maskz_loadu_epi16(mask, v + i), format));
         }
     }
 }
 
-// Sixteen codes of 8 or 4 bits, from code 16 * n of a row on; `bits` is a constant at every call.
+// Decodes sixteen codes of 8 or 4 bits, from code 16 * n of a row on; `bits` is a constant in every call.
 static inline __attribute__((always_inline)) __m512 decode16(const uint8_t *row, size_t n, int bits, __m512 scale,
                                                              __m512 zero) {
     __m512i codes;

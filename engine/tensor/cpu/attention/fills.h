@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: how each tier fills the operations on KV pages into its table; engine/tensor/cpu/tiers.c says which tier may run.
+// Purpose: the functions that fill each tier's operations on KV pages into its table. tiers.c says which tier may run.
 #pragma once
 
 #include "engine/tensor/ops.h"
 
-void sl_ref_kv_fill(struct sl_ops *ops); // append and what the table has after it, but for stats, evict/ and retrieve/
+// append and the later entries of the table, but not stats, evict/ and retrieve/
+void sl_ref_kv_fill(struct sl_ops *ops);
 void sl_ref_stats_fill(struct sl_ops *ops); // fold window_sums
 
 #if defined(__x86_64__)
@@ -12,5 +13,5 @@ void sl_avx2_kv_fill(struct sl_ops *ops);    // append attend attend_before
 void sl_avx2_stats_fill(struct sl_ops *ops); // fold window_sums
 void sl_avx512_kv_fill(struct sl_ops *ops);  // attend attend_before fold window_sums
 void sl_amx_kv_fill(struct sl_ops *ops);     // attend attend_before fold window_sums
-void sl_amx2_kv_fill(struct sl_ops *ops);    // of what that filled: the statistics are avx512's again
+void sl_amx2_kv_fill(struct sl_ops *ops);    // attend attend_before; restores avx512's fold window_sums
 #endif

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: operations as loops over KV heads: how those that are a function of one head become a loop of the team.
+// Purpose: operations as loops over KV heads: turns a function of one head into a loop of the team.
 #pragma once
 
 #include "engine/tensor/ops.h"
 
-// One head's part of an operation; `call` is the operation's.
+// Executes one head's part of an operation; `call` is the operation's.
 typedef void (*sl_head_fn)(const void *call, int head);
 
-// Heads 0 .. n - 1. work: about how many numbers are touched in all; a little is done by the caller alone, sooner than others
-// would have woken up.
+// Executes fn for heads 0 .. n - 1. work: about how many numbers the heads touch in all. The calling thread does a
+// small amount alone, which is faster than waking the others.
 void sl_each_head(struct sl_stream *stream, int n, size_t work, sl_head_fn fn, const void *call);
 
 static inline size_t sl_heads_slots(const struct sl_kv_heads *heads) {

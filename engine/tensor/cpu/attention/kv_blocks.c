@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: attention of a step: which blocks there are, who computes them, and the merge of what they found.
+ * Purpose: attention of a step: divides it into blocks, assigns them to threads, and merges their results.
  *
- * Design: the calls of a step become items, the one with the costliest blocks first, and of an item the last rows
- *         first: they see the most. A team hands out tasks in order, so that none of the long ones is left for the end.
+ * Design: the calls of a step become items, the one with the costliest blocks first. Within an item the last rows come
+ *         first, because they see the most slots. A team takes tasks in order, so that no long one is left for the end.
  *
- *         Where there are fewer blocks than the team can use, they are made of fewer vectors, and then each of their
- *         splits is a task. What such tasks find waits in the caller's memory, as many splits at a time as fit there.
+ *         If there are fewer blocks than the team can use, they get fewer vectors, and then each of their splits is a
+ *         task. The results of such tasks are kept in the caller's memory, for as many splits at a time as fit there.
  */
 #include "engine/tensor/cpu/attention/kv_blocks.h"
 
@@ -16,31 +16,32 @@
 #include <string.h>
 
 #define MAX_ITEMS        128         // calls of one loop
-#define WAITING_FLOATS   (96 * 1024) // of results of tasks that are one split
+#define WAITING_FLOATS   (96 * 1024) // of results of tasks that are one split each
 #define TASKS_A_MEMBER   4           // a loop of fewer tasks may leave members without work
-#define LEAST_OF_A_BLOCK 16          // vectors; fewer would read pages more often than they are worth
+#define LEAST_OF_A_BLOCK 16          // vectors; smaller blocks would read the pages too often
 
 struct item {
     const struct sl_attend *args;
     int group;
-    int64_t n_vectors; // of a KV head
+    int64_t n_vectors; // of one KV head
     int64_t cost;      // of its largest block
-    int n_blocks;      // of a KV head
-    int64_t first;     // block of the step
+    int n_blocks;      // of one KV head
+    int64_t first;     // index of the first block in the step
 };
 
 struct step {
     const struct sl_kv_kernel *kernel;
     const struct sl_slot_angles *angles;
-    const struct sl_softmax *unfinished; // where blocks go that are not divided by their sums; NULL: they are
+    // output of blocks whose sums are not divided; NULL: blocks are divided and go to args->out
+    const struct sl_softmax *unfinished;
     int block_vectors;
     int n_items;
     struct item items[MAX_ITEMS];
     int64_t n_blocks;
-    // When a task is one split:
+    // Only when a task is one split:
     uint32_t n_splits;    // of the longest head
-    uint32_t split_begin; // of this loop
-    int n_places;         // of results a block: what earlier loops found, and a split of this loop each
+    uint32_t split_begin; // the first split of this loop
+    int n_places;         // results for each block: one for the earlier loops, and one for each split of this loop
     size_t d, n_most;     // largest head_dim, most vectors of a block
     float *waiting;       // [n_blocks][n_places] results of n_most * (d + 2) floats
 };
@@ -77,7 +78,7 @@ void sl_page_angles_turn(const struct sl_slot_angles *angles, struct sl_page_ang
 // --- one block -------------------------------------------------------------------------------------------------------
 
 static void find_block(const struct step *step, int64_t index, struct sl_kv_block *b) {
-    int low = 0, high = step->n_items; // the last item that begins at or before the index
+    int low = 0, high = step->n_items; // finds the last item that begins at or before the index
     while (high - low > 1) {
         int middle = (low + high) / 2;
         if (step->items[middle].first <= index) {
@@ -101,12 +102,12 @@ static void find_block(const struct step *step, int64_t index, struct sl_kv_bloc
         int row = (int)((b->begin + v) / item->group);
         bool same = v > 0 && (b->begin + v) % item->group != 0;
         b->first[v] = same ? b->first[v - 1] : sl_attend_first(args, kv, row);
-        bool all = step->unfinished != NULL; // slots that come before the rows' own
+        bool all = step->unfinished != NULL; // all: every slot comes before the rows' own
         b->end[v] = all ? kv->n_slots : kv->n_slots - (uint32_t)args->m + (uint32_t)row + 1;
     }
 }
 
-// The pages of a split that some vector of the block sees.
+// Computes the pages of a split that some vector of the block sees.
 static void pages_of_split(const struct sl_kv_block *b, uint32_t split, uint32_t *begin, uint32_t *end) {
     uint32_t from = b->first[0] / SL_PAGE_SLOTS, to = sl_pages_for(b->end[b->n - 1]);
     *begin = split * SL_SPLIT_PAGES > from ? split * SL_SPLIT_PAGES : from;
@@ -124,7 +125,7 @@ static bool attend_split(const struct step *step, const struct sl_kv_block *b, u
     return true;
 }
 
-// a += b, where b is of later slots. What is empty has no numbers in it.
+// Merges b, which is of later slots, into a. An empty result holds no numbers.
 static void merge(const struct sl_kv_partial *a, const struct sl_kv_partial *b, int n_vectors, size_t d) {
     for (int v = 0; v < n_vectors; v++) {
         float *restrict to = a->out + (size_t)v * d;
@@ -148,7 +149,7 @@ static void merge(const struct sl_kv_partial *a, const struct sl_kv_partial *b, 
     }
 }
 
-// Vector v of a block as the calls number it.
+// The indexes of vector v of a block in the arrays of the calls.
 struct place {
     size_t of_out; // in [m][H][d]
     size_t of_row; // in [H][m]
@@ -161,13 +162,13 @@ static struct place place_of(const struct sl_kv_block *b, int v) {
                           head * (size_t)b->args->m + row};
 }
 
-// What earlier calls found for the block's vectors, and the inverse.
+// Loads the results of earlier calls for the block's vectors; store_softmax() is the inverse.
 static void load_softmax(const struct sl_kv_block *b, const struct sl_softmax *from, const struct sl_kv_partial *to) {
     size_t d = (size_t)b->args->head_dim;
     for (int v = 0; v < b->n; v++) {
         struct place at = place_of(b, v);
         to->max[v] = from->max[at.of_row];
-        if (to->max[v] != -INFINITY) { // else nothing else of it is to be read
+        if (to->max[v] != -INFINITY) { // else the other fields are undefined
             to->sum[v] = from->sum[at.of_row];
             memcpy(to->out + (size_t)v * d, from->out + at.of_out, d * sizeof *to->out);
         }
@@ -208,7 +209,7 @@ static void write_block(const struct step *step, const struct sl_kv_block *b, co
 
 // --- tasks -----------------------------------------------------------------------------------------------------------
 
-// Task: a block, split by split.
+// A task is a block, which it computes split by split.
 static void block_tasks(void *arg, int64_t task_begin, int64_t task_end, int member) {
     (void)member;
     const struct step *step = arg;
@@ -221,7 +222,7 @@ static void block_tasks(void *arg, int64_t task_begin, int64_t task_end, int mem
         if (b.args->before != NULL) {
             load_softmax(&b, b.args->before, &all);
         } else {
-            attend_split(step, &b, split++, &all); // which merging into nothing would come to
+            attend_split(step, &b, split++, &all); // the same as merging the split into an empty result
         }
         while (attend_split(step, &b, split++, &one)) {
             merge(&all, &one, b.n, (size_t)b.args->head_dim);
@@ -237,16 +238,16 @@ static void set_empty(const struct sl_kv_partial *partial, int n_vectors) {
 }
 
 static size_t result_floats(const struct step *step) {
-    return (step->n_most * (step->d + 2) + 15) / 16 * 16; // whole lines of the cache
+    return (step->n_most * (step->d + 2) + 15) / 16 * 16; // whole cache lines
 }
 
-// Where the results of the i-th split of this loop wait; i = 0: the sum of those before.
+// Returns the memory for the result of the i-th split of this loop; i = 0: the sum of earlier loops.
 static struct sl_kv_partial waiting(const struct step *step, int64_t block, int i) {
     float *at = step->waiting + ((size_t)block * (size_t)step->n_places + (size_t)i) * result_floats(step);
     return (struct sl_kv_partial){at, at + step->n_most * step->d, at + step->n_most * (step->d + 1)};
 }
 
-// Task: a split of a block.
+// A task is a split of a block.
 static void split_tasks(void *arg, int64_t task_begin, int64_t task_end, int member) {
     (void)member;
     const struct step *step = arg;
@@ -349,13 +350,13 @@ void sl_kv_attend(struct sl_stream *stream, const struct sl_attend *calls, int n
                   const struct sl_kv_kernel *kernel) {
     assert(kernel->block_vectors <= SL_BLOCK_VECTORS);
     struct sl_slot_angles angles;
-    const struct sl_rope *rope = NULL; // whose angles they are
+    const struct sl_rope *rope = NULL; // the rope that `angles` belongs to
     for (int i = 0; i < n_calls;) {
         struct step step = {.kernel = kernel, .angles = &angles};
         for (; i < n_calls && step.n_items < MAX_ITEMS; i++) {
             if (calls[i].rope != NULL && calls[i].rope != rope) {
                 if (rope != NULL && step.n_items > 0) {
-                    break; // another model's angles: after this loop
+                    break; // a call of another model has other angles, and is left for the next loop
                 }
                 rope = calls[i].rope;
                 sl_slot_angles_init(&angles, rope);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the attention of a whole step as blocks of query vectors over splits of pages: what the fast tiers share.
+ * Purpose: the attention of a whole step as blocks of query vectors over splits of pages, for all fast tiers.
  *
  * Vocabulary: vector  a (row, query head) pair; those of a KV head are numbered row by row
  *             block   vectors of one KV head of one call, up to SL_BLOCK_VECTORS and, times head_dim, up to
@@ -12,9 +12,9 @@
  *
  *             max = max(max_a, max_b)     c_x = exp(max_x - max)     sum = c_a sum_a + c_b sum_b     out likewise
  *
- *         The splits lie at fixed slots and are merged in one order, so that it makes no difference to any bit whether
- *         one task goes through them all or many share them: with many blocks a task is a block, with few (a decode
- *         step on many cores) it is one split of a block. All calls of a step are one loop of the team.
+ *         The splits cover fixed slots and are merged in one order. So the bits are the same whether one task computes
+ *         all of them or many share them: with many blocks a task is a block, with few (a decode step on many cores) it
+ *         is one split of a block. All calls of a step are one loop of the team.
  */
 #pragma once
 
@@ -26,14 +26,14 @@
 
 /*
  * Rotation of rows by their slot. With slot = 64 P + j:  cos(slot w) = cos(64 P w) cos(j w) - sin(64 P w) sin(j w) in
- * f64, so that a page costs d/2 calls of libm and not 64 d/2; the result is rounded to f32 once.
+ * f64. So a page costs d/2 calls of libm and not 64 d/2; the result is rounded to f32 once.
  */
-struct sl_slot_angles { // of all j < 64: made once for all calls of a step, read by all tasks
+struct sl_slot_angles { // of all j < 64: computed once for all calls of a step, and read by all tasks
     int half;           // rotary_dim / 2
     const struct sl_rope *rope;
     double cosines[SL_MAX_HEAD_DIM / 2][SL_PAGE_SLOTS], sines[SL_MAX_HEAD_DIM / 2][SL_PAGE_SLOTS];
 };
-struct sl_page_angles { // of the page that was asked for last: one a task
+struct sl_page_angles { // of the most recent page: each task has one
     int64_t page;       // -1: none yet
     double cosines[SL_MAX_HEAD_DIM / 2], sines[SL_MAX_HEAD_DIM / 2];
 };
@@ -46,42 +46,45 @@ struct sl_kv_block {
     int head;                            // KV head
     int group;                           // query heads a KV head
     int64_t begin;                       // the first vector
-    int n;                               // of vectors
-    // Slots [first, end) are those that a vector sees; both ascend. A vector's own slot is end - 1.
+    int n;                               // the number of vectors
+    // A vector sees slots [first, end); both ascend. A vector's own slot is end - 1.
     _Alignas(64) uint32_t first[SL_BLOCK_VECTORS], end[SL_BLOCK_VECTORS];
 };
 
-// The page whose bytes are fetched while `page` is worked on: what processors foresee ends with a page of memory. The last
-// one names itself, which costs nothing.
+// Returns the page to prefetch while `page` is worked on, because hardware prefetchers stop at the end of a memory
+// page. The last page returns itself, which costs nothing.
 static inline const char *sl_kv_next_page(const struct sl_kv *kv, uint32_t page, uint32_t page_end) {
     return kv->pages[page + 1 < page_end ? page + 1 : page];
 }
 
-// A block's running softmax.
+// A block's running softmax over the slots that were merged so far.
 struct sl_kv_partial {
     float *out; // [n][d] sum_j exp(s_j - max) V_j
-    float *max; // [n] max_j s_j; minus infinity of no slots
+    float *max; // [n] max_j s_j; minus infinity for no slots
     float *sum; // [n] sum_j exp(s_j - max)
 };
 
-// Of the pages [page_begin, page_end), all in one split. What no vector sees is not to be read: it may be unwritten.
+// Computes the softmax of a block over the pages [page_begin, page_end), all in one split. It must not read slots that
+// no vector sees: they may be unwritten.
 typedef void (*sl_kv_block_fn)(const struct sl_kv_block *block, uint32_t page_begin, uint32_t page_end,
                                const struct sl_kv_partial *partial);
 
 struct sl_kv_kernel {
     sl_kv_block_fn attend;
-    int block_vectors; // of a block where there are many and none is too long; at most SL_BLOCK_VECTORS
+    // vectors of a block, where there are many and none has too many floats; at most SL_BLOCK_VECTORS
+    int block_vectors;
 };
 
-// ops->attend by a kernel.
+// Implements ops->attend with a kernel.
 void sl_kv_attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls,
                   const struct sl_kv_kernel *kernel);
 
-// ops->attend_before by a kernel: what the splits of other calls came to is what the merge of this one's begins with.
+// Implements ops->attend_before with a kernel: the merge starts with the result of the earlier calls.
 void sl_kv_attend_before(struct sl_stream *stream, const struct sl_attend *args, const struct sl_softmax *before_inout,
                          const struct sl_kv_kernel *kernel);
 
-// Of the block, the vectors [*v_begin, *v_end) that see a slot of the page, and how many of its slots are to be read.
+// Sets [*v_begin, *v_end) to the block's vectors that see a slot of the page, and returns how many of its slots to
+// read.
 static inline int sl_kv_block_clip(const struct sl_kv_block *b, uint32_t page, int *v_begin, int *v_end) {
     uint32_t begin = page * SL_PAGE_SLOTS, end = begin + SL_PAGE_SLOTS;
     int from = 0, to = b->n;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: how engine/tensor/cpu reaches into pages, and which slots a row sees: what the KV operations of all tiers share.
+// Purpose: how engine/tensor/cpu accesses pages, and which slots a row sees, for the KV operations of all tiers.
 #pragma once
 
 #include <stddef.h>
@@ -21,12 +21,12 @@ static inline float *sl_page_state(const struct sl_page_layout *layout, void *pa
     return (float *)((char *)page + layout->states) + (size_t)plane * SL_PAGE_SLOTS;
 }
 
-// Bytes of a row of n codes; n is a multiple of 8.
+// Returns the bytes of a row of n codes; n is a multiple of 8.
 static inline size_t sl_row_bytes(int n, int bits) {
     return (size_t)n * (size_t)bits / 8;
 }
 
-// Round to f16; what is beyond its range becomes its largest value, not infinity. NaN stays NaN.
+// Rounds to f16. A value beyond its range becomes the largest f16, not infinity; a NaN stays NaN.
 static inline uint16_t sl_f32_to_f16_saturated(float x) {
     x = x > SL_F16_MAX ? SL_F16_MAX : x;
     x = x < -SL_F16_MAX ? -SL_F16_MAX : x;
@@ -34,8 +34,8 @@ static inline uint16_t sl_f32_to_f16_saturated(float x) {
 }
 
 /*
- * The first slot of `kv` that row `row` sees: 0 without a window, else the first whose position is above
- * positions[row] - window. Positions ascend, so that slots before it are never seen and those behind it are.
+ * Returns the first slot of `kv` that row `row` sees: 0 without a window, else the first whose position is above
+ * positions[row] - window. Positions ascend, so slots before it are outside the window and later ones are inside.
  */
 static inline uint32_t sl_attend_first(const struct sl_attend *args, const struct sl_kv *kv, int row) {
     if (args->window <= 0) {
@@ -64,7 +64,7 @@ struct sl_range {
     int begin, end;
 };
 
-// Of the slots [first, end) those in page `page`, as slots of that page.
+// Returns those of the slots [first, end) that are in page `page`, as slots of that page.
 static inline struct sl_range sl_slots_in_page(uint32_t first, uint32_t end, uint32_t page) {
     int64_t at = (int64_t)page * SL_PAGE_SLOTS, b = (int64_t)first - at, e = (int64_t)end - at;
     return (struct sl_range){b < 0               ? 0
@@ -75,12 +75,12 @@ static inline struct sl_range sl_slots_in_page(uint32_t first, uint32_t end, uin
                                                  : (int)e};
 }
 
-// Of the slots of page `page`, those that row `row` sees.
+// Returns the slots of page `page` that row `row` sees.
 static inline struct sl_range sl_attend_visible(const struct sl_attend *args, const struct sl_kv *kv, int row,
                                                 uint32_t page) {
     return sl_slots_in_page(sl_attend_first(args, kv, row), kv->n_slots - (uint32_t)args->m + (uint32_t)row + 1, page);
 }
 
-// Rows [0, n_rows) of the K or V part of a page as f32 [n_rows][d].
+// Reads rows [0, n_rows) of the K or V part of a page as f32 [n_rows][d].
 void sl_ref_read_k(const struct sl_page_layout *layout, const void *page, int n_rows, float *out);
 void sl_ref_read_v(const struct sl_page_layout *layout, const void *page, int n_rows, float *out);

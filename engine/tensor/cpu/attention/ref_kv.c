@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: attention over pages in plain C: append, attend; and how rows meet keys, for the other files (ref_kv.h).
+ * Purpose: attention over pages in plain C: append, attend; and products of rows and keys, for the other files
+ *         (ref_kv.h).
  *
- * Design: attend is the running softmax of ref_softmax.h over the pages in slot order. A row's state never meets
- *         another row's, so a result does not depend on the other rows of the call. attend_before does the same and
- *         leaves the state as it is.
+ * Design: attend is the running softmax of ref_softmax.h over the pages in slot order. A row's state is separate from
+ *         the other rows' states, so a result does not depend on the other rows of the call. attend_before does the
+ *         same and does not divide the state by its sum.
  */
 #include <assert.h>
 #include <string.h>
@@ -43,7 +44,7 @@ void sl_ref_score_keys(const struct sl_attend *args, const float *query, const f
     }
 }
 
-// Row `row` of query head `head` in struct sl_softmax's [m][H][d] and [H][m].
+// Return the index of row `row` of query head `head` in struct sl_softmax's [m][H][d] and [H][m].
 static size_t out_index(const struct sl_attend *args, int row, int head) {
     return (size_t)row * (size_t)sl_attend_out_stride(args) + (size_t)head * (size_t)args->head_dim;
 }
@@ -84,20 +85,20 @@ static void write_row(const struct sl_attend *args, int row, int head, const str
     }
 }
 
-// A loop over the rows of calls. With `unfinished`, all slots of kv come before the rows', and sums are not divided.
+// A loop over the rows of calls. With `unfinished`, all slots of kv come before the rows, and sums are not divided.
 struct attend_call {
     const struct sl_attend *calls;
-    int n_calls, n_blocks; // of a query head of the longest call
+    int n_calls, n_blocks; // n_blocks: blocks of a query head of the longest call
     const struct sl_softmax *unfinished;
 };
 
-// Slots of the page that the row sees.
+// Returns the slots of the page that the row sees.
 static struct sl_range visible(const struct attend_call *step, const struct sl_attend *args, const struct sl_kv *kv,
                                int row, uint32_t page) {
     return step->unfinished != NULL ? sl_slots_in_page(0, kv->n_slots, page) : sl_attend_visible(args, kv, row, page);
 }
 
-// One query head and a block of rows.
+// Computes one query head and a block of rows.
 static void attend_block(const struct attend_call *step, const struct sl_attend *args, int head, int row_begin,
                          int row_end) {
     const struct sl_kv *kv = &args->heads.kv[head / (args->n_heads / args->heads.n)];
@@ -111,7 +112,7 @@ static void attend_block(const struct attend_call *step, const struct sl_attend 
     }
     uint32_t first_page = sl_attend_first(args, kv, row_begin) / SL_PAGE_SLOTS; // the first row's window begins first
     for (uint32_t page = first_page; page < sl_pages_for(kv->n_slots); page++) {
-        int n_page = visible(step, args, kv, row_end - 1, page).end; // the last row sees the most
+        int n_page = visible(step, args, kv, row_end - 1, page).end; // the last row sees the most slots
         if (n_page == 0) {
             break;
         }
@@ -139,7 +140,7 @@ static void attend_block(const struct attend_call *step, const struct sl_attend 
     }
 }
 
-// Task: a block of rows of a query head of a call; what a shorter call does not have is nothing to do.
+// A task is a block of rows of a query head of a call. A task past the rows of a shorter call does nothing.
 static void attend_tasks(void *arg, int64_t begin, int64_t end, int member) {
     (void)member;
     const struct attend_call *step = arg;
@@ -182,7 +183,7 @@ static void attend_before(struct sl_stream *stream, const struct sl_attend *args
     run_calls(stream, &step);
 }
 
-// Operations read the host's lists when they are queued, which is when they are done.
+// Operations read the host's lists when they are queued, and on the CPU they also finish then.
 static enum sl_status publish(struct sl_stream *stream, struct sl_kv_heads *heads_inout, struct sl_error *err) {
     (void)stream;
     (void)err;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: slots in and out of pages in plain C: rows, quantize, positions.
+ * Purpose: moves slots in and out of pages in plain C: rows, quantize, positions.
  */
 #include "engine/tensor/cpu/attention/ref_kv_slots.h"
 
@@ -13,7 +13,7 @@
 
 // --- codes -----------------------------------------------------------------------------------------------------------
 
-// Element e of a row of codes: bits e*B .. e*B + B, least significant first; B divides 8.
+// Returns element e of a row of codes: bits e*B .. e*B + B, least significant first; B divides 8.
 static unsigned get_code(const uint8_t *row, int e, int bits) {
     int at = e * bits;
     return (unsigned)row[at / 8] >> (at % 8) & ((1u << bits) - 1u);
@@ -38,10 +38,10 @@ float sl_ref_read_float(enum sl_kv_format format, const char *part, size_t e) {
     case SL_KV_INT1:
         break;
     }
-    __builtin_unreachable(); // codes are no numbers by themselves
+    __builtin_unreachable(); // codes need a scale and a zero
 }
 
-// x^ = code * scale + zero, see page.h
+// Returns x^ = code * scale + zero, see page.h.
 static float decode(const uint8_t *row, int e, int bits, const uint16_t *pair) {
     return (float)get_code(row, e, bits) * sl_f16_to_f32(pair[0]) + sl_f16_to_f32(pair[1]);
 }
@@ -59,7 +59,7 @@ void sl_ref_read_k(const struct sl_page_layout *layout, const void *page, int n_
         read_floats(layout->format, at + layout->k, (size_t)n_rows * (size_t)d, out);
         return;
     }
-    for (int i = 0; i < d; i++) { // a row of codes and a pair per channel
+    for (int i = 0; i < d; i++) { // a row of codes and a pair for each channel
         const uint8_t *row = (const uint8_t *)at + layout->k + (size_t)i * sl_row_bytes(SL_PAGE_SLOTS, bits);
         const uint16_t *pair = (const uint16_t *)(at + layout->k_scale) + 2 * (size_t)i;
         for (int j = 0; j < n_rows; j++) {
@@ -76,7 +76,7 @@ void sl_ref_read_v(const struct sl_page_layout *layout, const void *page, int n_
         return;
     }
     const uint16_t *pairs = (const uint16_t *)(at + layout->v_scale);
-    for (int j = 0; j < n_rows; j++) { // a row of codes per token, a pair per token and group of channels
+    for (int j = 0; j < n_rows; j++) { // a row of codes for each token, a pair for each token and group of channels
         const uint8_t *row = (const uint8_t *)at + layout->v + (size_t)j * sl_row_bytes(d, bits);
         for (int i = 0; i < d; i++) {
             out[j * d + i] = decode(row, i, bits, pairs + 2 * (j * (d / channels) + i / channels));
@@ -130,7 +130,7 @@ void sl_ref_write_float(enum sl_kv_format format, char *part, size_t e, float x)
     case SL_KV_INT4:
     case SL_KV_INT2:
     case SL_KV_INT1:
-        __builtin_unreachable(); // codes are no numbers by themselves
+        __builtin_unreachable(); // codes need a scale and a zero
     }
 }
 
@@ -170,7 +170,7 @@ struct group {
     float scale, zero;
 };
 
-// s = (max - min) / (2^b - 1), z = min, both rounded to f16 before any code is computed.
+// Computes s = (max - min) / (2^b - 1), z = min, both rounded to f16 before any code is computed.
 static struct group group_of(const float *x, int n, int stride, int bits, uint16_t *pair) {
     float min = x[0], max = x[0];
     for (int e = 1; e < n; e++) {
@@ -182,7 +182,7 @@ static struct group group_of(const float *x, int n, int stride, int bits, uint16
     return (struct group){sl_f16_to_f32(pair[0]), sl_f16_to_f32(pair[1])};
 }
 
-// round-half-even(clamp((x - z) / s, 0, 2^b - 1)), 0 where s = 0 (or nothing sensible can be said: NaN)
+// Returns round-half-even(clamp((x - z) / s, 0, 2^b - 1)); 0 where s = 0, and for NaN.
 static unsigned encode(float x, struct group g, int bits) {
     float t = g.scale > 0.0f ? (x - g.zero) / g.scale : 0.0f;
     float top = (float)((1 << bits) - 1);
@@ -194,7 +194,7 @@ static void quantize_page(const struct sl_page_layout *work, const void *page, c
     float x[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
     int d = work->head_dim, bits = sl_kv_format_bits(packed->format), channels = sl_v_group(d);
     char *out = packed_page;
-    memset(out, 0, packed->bytes); // codes are OR-ed in; the padding between parts travels too
+    memset(out, 0, packed->bytes); // codes are OR-ed in; the padding between parts is sent too
 
     sl_ref_read_k(work, page, SL_PAGE_SLOTS, x);
     for (int i = 0; i < d; i++) { // K: per channel over the page's slots
@@ -228,7 +228,7 @@ struct quantize_call {
     void *const *to;
 };
 
-// Tasks: pages, head by head.
+// A task is a page; the pages are ordered head by head.
 static void quantize_tasks(void *arg, int64_t begin, int64_t end, int member) {
     const struct quantize_call *call = arg;
     (void)member;

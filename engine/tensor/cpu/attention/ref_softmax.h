@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the running softmax of one query over tiles of keys and values, in f64: what the reference's attention over
- *          all slots and over listed slots share, so that the same slots give the same bits.
+ * Purpose: the running softmax of one query over tiles of keys and values, in f64. The reference's attention over all
+ *          slots and over listed slots share it, so that the same slots give the same bits.
  *
  * Formula: with a tile's scores s_j and the state (max, sum, out)
  *
@@ -27,14 +27,14 @@ static inline void sl_ref_softmax_init(struct sl_ref_softmax *s, int d) {
     memset(s->out, 0, (size_t)d * sizeof s->out[0]);
 }
 
-// As f32 has it. volatile: gcc 12 rounds nothing where it makes a vector of two neighbours (at -O2).
+// Rounds to f32. volatile: gcc 12 at -O2 omits the rounding where it vectorizes two neighboring values.
 static inline double sl_ref_round(double x) {
     volatile float rounded = (float)x;
     return (double)rounded;
 }
 
-// Between splits of SL_ATTEND_SPLIT slots the state is what struct sl_softmax can hold of it, so that it makes no
-// difference whether one call goes on or another one.
+// Rounds the state, between splits of SL_ATTEND_SPLIT slots, to what struct sl_softmax can hold. So one call and
+// several consecutive calls give the same bits.
 static inline void sl_ref_softmax_round(struct sl_ref_softmax *s, int d) {
     s->max = sl_ref_round(s->max);
     s->sum = sl_ref_round(s->sum);
@@ -43,7 +43,7 @@ static inline void sl_ref_softmax_round(struct sl_ref_softmax *s, int d) {
     }
 }
 
-// A tile of n > 0 scores and values [n][d].
+// Adds a tile of n > 0 scores and values [n][d].
 static inline void sl_ref_softmax_add(struct sl_ref_softmax *s, const double *scores, const float *values, int n,
                                       int d) {
     double max = s->max;

@@ -38,7 +38,7 @@ static void page_weights(const struct sl_attend *args, const struct sl_kv *kv, i
 
 static void add_to_plane(const struct sl_page_layout *layout, void *page, int plane, const double *values, int n) {
     if (plane < 0 || plane >= layout->n_states) {
-        return; // not wanted, or a packed page that dropped it
+        return; // the statistic is not wanted, or a packed page has dropped its state
     }
     float *state = sl_page_state(layout, page, plane);
     for (int j = 0; j < n; j++) {
@@ -57,7 +57,8 @@ static void fold_page(const struct stats_call *call, int kv_head, uint32_t page)
         struct sl_range seen = sl_attend_visible(args, kv, r, page);
         double mean[SL_PAGE_SLOTS] = {0}, weights[SL_PAGE_SLOTS];
         int64_t visible = (int64_t)kv->n_slots - args->m + r + 1 - sl_attend_first(args, kv, r);
-        double even = visible > 1 ? 1.0 / (double)visible : INFINITY; // one slot has the mean, whatever rounding says
+        // a row that sees one slot never exceeds the mean, not even by rounding
+        double even = visible > 1 ? 1.0 / (double)visible : INFINITY;
         for (int head = kv_head * group; seen.begin < seen.end && head < (kv_head + 1) * group; head++) {
             page_weights(args, kv, r, head, keys, seen, weights);
             for (int j = seen.begin; j < seen.end; j++) {
@@ -76,7 +77,7 @@ static void fold_page(const struct stats_call *call, int kv_head, uint32_t page)
     add_to_plane(layout, kv->pages[page], call->what.above, above, n_page);
 }
 
-// Task: all pages of one KV head.
+// A task is all pages of one KV head.
 static void fold_tasks(void *arg, int64_t begin, int64_t end, int member) {
     (void)member;
     const struct stats_call *call = arg;
@@ -96,7 +97,7 @@ void sl_ref_fold(struct sl_stream *stream, const struct sl_attend *args, int fir
     sl_stream_run(stream, args->heads.n, 1, fold_tasks, &call);
 }
 
-// Task: all slots of one query head.
+// A task is all slots of one query head.
 static void window_tasks(void *arg, int64_t begin, int64_t end, int member) {
     (void)member;
     const struct stats_call *call = arg;

@@ -1,28 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: matmul with the tile unit, for bf16 and quantized weights; on tier amx2 for those in f16, too.
+ * Purpose: matmul with the tile unit, for bf16 and quantized weights; on tier amx2 for f16 weights, too.
  *
  * matmul   y[r][j] (+)= sum_i x[r][i] W[j][i]        x [m][k], W [n][k], y [m][n]
  *
- * Design: x becomes bf16 once a call, in tiles of 16 tokens [step][tokens][32 of k]. A tile product multiplies 16 tokens by
- *         16 rows of W over a step of 32 of k (amx_pack.h): 16 cycles of the tile unit, for which it may load one tile. The
- *         four sums of two panels, or of a panel and two tiles of tokens, stay in tile registers.
+ * Design: x becomes bf16 once a call, in tiles of 16 tokens [step][tokens][32 of k]. A tile product multiplies 16
+ *         tokens by 16 rows of W over a step of 32 of k (amx_pack.h). It takes 16 cycles of the tile unit, in which one
+ *         tile can be loaded. The four sums of two panels, or of a panel and two tiles of tokens, stay in tile
+ *         registers.
  *
- *         Terms: tier amx rounds x, and weights that are not bf16. Tier amx2 makes of x, and of such weights, the sum of two
- *         numbers of bf16, x = x1 + x2, W = W1 + W2, and adds x1 W1, x2 W1, x1 W2; what is left out, and lost of each, is
- *         some 2^-16 of a product. Tiles of W and of x are loaded once for all.
+ *         Terms: tier amx rounds x, and weights that are not bf16. Tier amx2 writes x, and such weights, as the sum of
+ *         two bf16 numbers, x = x1 + x2, W = W1 + W2, and adds x1 W1, x2 W1, x1 W2. The product that is left out, and
+ *         the remainder of each number, are some 2^-16 of a product. Tiles of W and of x are loaded once for all
+ *         products.
  *
- *         Many rows: a task is a block of rows by a few panels, stretch of k by stretch of k. A stretch of two panels lies in
- *         L1 while the tokens stream past it from L2. What streams is loaded with the hint that it will not be needed
- *         again (TILELOADDT1): it stays out of L1, and a stretch may fill nearly all of L1, which makes sums that pass
- *         through memory between stretches rare. Blocks are as high as L2 allows: W comes from memory once for each.
- *         Few rows: tasks are panels; W streams by, from memory, once, and sums stay in registers for all of k.
+ *         Many rows: a task is a block of rows by a few panels, one stretch of k after the other. A stretch of two
+ *         panels stays in L1 while the tokens stream past it from L2. Loads of the streamed data carry the hint that it
+ *         will not be needed again (TILELOADDT1), so it stays out of L1. A stretch may then fill nearly all of L1, so
+ *         that sums seldom pass through memory between stretches. Blocks are as high as L2 allows: W comes from memory
+ *         once for each. Few rows: tasks are panels. W streams from memory once, and sums stay in registers for all of
+ *         k.
  *
- * Invariants: an element's sum is one chain of TDPBF16PS over the steps in ascending order, and the terms of each in the order
- *         above, from 0, for any m: between stretches it passes through memory as the f32 that it is. A y that it is added
- *         to comes last. What is in the other rows and columns of a tile does not touch it. TDPBF16PS rounds to nearest even
- *         and takes subnormals as zeros.
- * Threads: tile registers are configured and released within each call of a task.
+ * Invariants: an element's sum is one chain of TDPBF16PS over the steps in ascending order, and the terms of each in
+ *         the order above, from 0, for any m: between stretches it passes through memory as the f32 that it is. The old
+ *         y, where the product adds to it, is added last. The other rows and columns of a tile do not change an
+ *         element. TDPBF16PS rounds to nearest even and takes subnormals as zeros.
+ * Threads: each call of a task configures and releases the tile registers.
  */
 #include <assert.h>
 #include <immintrin.h>
@@ -34,16 +37,16 @@
 #include "engine/tensor/cpu/simd/amx_tile.h"
 
 #define TOKENS        16         // of a tile
-#define STREAM_ROWS   32         // at most so many rows are computed as the weights stream by
-#define STREAM_STEPS  1          // made into tiles at once, then: meanwhile the step before is multiplied
-#define STRETCH_BYTES (40 << 10) // of two panels, of L1's 48 KiB
-#define ROW_BLOCK     512        // of a task: a stretch of their x is 320 KiB in L2, or twice that ...
-#define PANEL_GROUP   8          // ... and their sums for so many panels 512 KiB, on the stack
-#define PACK_STEPS    8          // of x at once
+#define STREAM_ROWS   32         // up to this many rows are computed while the weights stream from memory
+#define STREAM_STEPS  1          // steps made into tiles at once in this case, while the previous step is multiplied
+#define STRETCH_BYTES (40 << 10) // for two panels, of L1's 48 KiB
+#define ROW_BLOCK     512        // rows of a task: a stretch of their x is 320 KiB in L2, or with two terms twice that
+#define PANEL_GROUP   8          // panels of a task: their sums are 512 KiB, on the stack
+#define PACK_STEPS    8          // steps of x packed at once
 
 // --- tile registers ------------------------------------------------------------------------------------------------
 
-// By the tokens of a tile. 0 to 3: sums [tokens][16 rows of W], f32. 4, 5: W. 6, 7: x.
+// The configuration by tokens of a tile. 0 to 3: sums [tokens][16 rows of W], f32. 4, 5: W. 6, 7: x.
 #define CONFIG(tokens)                                                                                                 \
     [tokens] = {                                                                                                       \
         .palette = 1,                                                                                                  \
@@ -57,8 +60,8 @@ static const struct sl_tile_config configs[TOKENS + 1] = {
 };
 
 /*
- * Where registers 0 to 3 lie between stretches: twice the sums [TOKENS][SL_PANEL] of a panel, of two panels or of two tiles of
- * tokens. With one of each, the other half is idle.
+ * The memory of registers 0 to 3 between stretches: twice the sums [TOKENS][SL_PANEL] of a panel, for two panels or two
+ * tiles of tokens. With one panel and one tile, the other half is unused.
  */
 #define PANEL_FLOATS (TOKENS * SL_PANEL)
 #define SUMS_FLOATS  (2 * PANEL_FLOATS)
@@ -87,8 +90,9 @@ static inline void store_sums(float *sums) {
 }
 
 /*
- * Sums `i` and `j` += two tiles of W by one of x, which is in register 6, and its second term in 7. That of W, a step's bytes behind the
- * first, meets the first of x alone. Sums take turns: each product waits for the one before it of the same sum.
+ * Adds two tiles of W times one tile of x, in register 6, and its second term, in 7, to sums `i` and `j`. The second
+ * term of W, a step's bytes after the first, is multiplied by the first term of x only. Sums alternate: each product
+ * waits for the previous one of the same sum.
  */
 #define MEET(i, j, w, x_terms, w_terms)                                                                                \
     do {                                                                                                               \
@@ -110,14 +114,14 @@ static inline void store_sums(float *sums) {
 
 #define INLINE static inline __attribute__((always_inline))
 
-// What will be needed after a stretch: `lines` cache lines a step from `at` on, and as many `stride` bytes behind them, are fetched
-// into L2.
+// The data that is needed after a stretch. `lines` cache lines for each step from `at` on, and as many at `stride`
+// bytes after them, are prefetched into L2.
 struct next {
     const char *at;
     int64_t stride, lines;
 };
 
-// Two panels' steps by one full tile of tokens.
+// Multiplies two panels' steps by one full tile of tokens.
 INLINE void steps_4x1(const char *w0, const char *w1, const char *x, int x_terms, int w_terms, int64_t count,
                       struct next next) {
     int64_t step_bytes = w_terms * SL_AMX_STEP_BYTES;
@@ -136,8 +140,8 @@ INLINE void steps_4x1(const char *w0, const char *w1, const char *x, int x_terms
     }
 }
 
-// Weights that stream by from memory: what comes a quarter of a step later is asked for now. Tile loads alone do not keep
-// enough of them on their way; much further ahead, or into L2 only, is slower again.
+// Prefetches weights that stream from memory a quarter of a step before their use. Tile loads alone do not keep enough
+// loads in flight; a much longer distance, or L2 only, is slower again.
 static inline void fetch_ahead(const char *w) {
     SL_UNROLL
     for (int64_t i = 0; i < SL_AMX_STEP_BYTES; i += 64) {
@@ -145,8 +149,8 @@ static inline void fetch_ahead(const char *w) {
     }
 }
 
-// One or two panels' steps (w1 NULL: one) by one tile of `tokens` tokens. `streams`: w is in memory, not in a buffer that has just
-// been written.
+// Multiplies one or two panels' steps (w1 NULL: one) by one tile of `tokens` tokens. `streams`: w is in memory, not in
+// a buffer that was just written.
 INLINE void steps_nx1(const char *w0, const char *w1, const char *x, int64_t tokens, int x_terms, int w_terms,
                       int64_t count, bool streams) {
     int64_t step_bytes = w_terms * SL_AMX_STEP_BYTES;
@@ -181,7 +185,7 @@ INLINE void steps_nx1(const char *w0, const char *w1, const char *x, int64_t tok
         _tile_dpbf16ps(3, 7, 5);                                                                                       \
     } while (0)
 
-// A panel's steps by two tiles of tokens.
+// Multiplies a panel's steps by two tiles of tokens.
 INLINE void steps_2x2(const char *w, const char *x0, const char *x1, int x_terms, int w_terms, int64_t count) {
     sl_amx_written();
     for (int64_t s = 0; s < count; s++, w += w_terms * SL_AMX_STEP_BYTES) {
@@ -199,7 +203,7 @@ INLINE void steps_2x2(const char *w, const char *x0, const char *x1, int x_terms
 
 // --- sums and y ----------------------------------------------------------------------------------------------------
 
-// rows[count][SL_PANEL] += y, where the product adds to it.
+// Adds y to rows[count][SL_PANEL], where the product adds to it.
 static void add_y(const struct sl_product *a, int64_t p, int64_t row, int64_t count, float *rows) {
     const float *y = a->y + row * a->y_stride + p * SL_PANEL;
     __mmask16 lo = sl_avx512_lanes(a->outputs - p * SL_PANEL), hi = sl_avx512_lanes(a->outputs - p * SL_PANEL - 16);
@@ -209,7 +213,7 @@ static void add_y(const struct sl_product *a, int64_t p, int64_t row, int64_t co
     }
 }
 
-// y from the sums of `count` tokens from row `row` on.
+// Writes y from the sums of `count` tokens from row `row` on.
 static void finish_tile(const struct sl_product *a, int64_t p, int64_t row, int64_t count, float *sums) {
     if (a->accumulate) {
         add_y(a, p, row, count, sums);
@@ -219,22 +223,22 @@ static void finish_tile(const struct sl_product *a, int64_t p, int64_t row, int6
 
 // --- x into tiles --------------------------------------------------------------------------------------------------
 
-// Tokens of a tile: few rows make narrow tiles.
+// Returns the tokens of a tile: few rows make narrow tiles.
 static int64_t tile_tokens(int64_t m) {
     return sl_min(m, TOKENS);
 }
 
-// The others are tier avx512's.
+// Returns true for weights that this tier multiplies. Tier avx512 multiplies the others.
 static bool arranges(const struct sl_matrix *w) {
     return w->format != SL_WEIGHT_STORED || w->dtype == SL_BF16 || (w->dtype == SL_F16 && w->in_two_terms);
 }
 
-// Terms of x.
+// Returns the number of terms of x.
 static int x_terms_of(const struct sl_matrix *w) {
     return w->in_two_terms ? 2 : 1;
 }
 
-// A step of a tile of tokens: the terms of x, each [tokens][32 of k].
+// Returns the bytes of a step of a tile of tokens: the terms of x, each [tokens][32 of k].
 static int64_t x_step_bytes(const struct sl_matrix *w, int64_t tokens) {
     return x_terms_of(w) * 64 * tokens;
 }
@@ -246,26 +250,26 @@ static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
     return (size_t)(sl_div_up(m, TOKENS) * sl_amx_steps(w) * x_step_bytes(w, tile_tokens(m)));
 }
 
-// Steps of a stretch: all are alike but for the last one, which may be shorter.
+// Returns the steps of a stretch. All stretches have equal length, but the last one may be shorter.
 static int64_t stretch_steps(const struct sl_matrix *w) {
     int64_t steps = sl_amx_steps(w), most = STRETCH_BYTES / (2 * sl_amx_terms(w) * SL_AMX_STEP_BYTES);
     return sl_div_up(steps, sl_div_up(steps, most));
 }
 
-// Tile t of tokens at a step: [stretch][tile][step]. What a stretch needs is contiguous, or it would compete with itself
-// for the same sets of L2.
+// Returns tile t of tokens at a step: [stretch][tile][step]. The data of a stretch is contiguous; otherwise its lines
+// would compete for the same sets of L2.
 static inline char *x_tile(const struct sl_product *a, int64_t t, int64_t step) {
     int64_t length = stretch_steps(a->w), first = step / length * length;
     int64_t n_tiles = sl_div_up(a->m, TOKENS), count = sl_min(length, sl_amx_steps(a->w) - first);
     return (char *)a->scratch + (first * n_tiles + t * count + step - first) * x_step_bytes(a->w, tile_tokens(a->m));
 }
 
-// Step s of row r of tile t; zeros where there is none.
+// Packs step s of row r of tile t, with zeros past k.
 static inline void pack_x_row(const struct sl_product *a, int64_t t, int64_t s, int64_t r, char *row, char *second) {
     const float *x = a->x + (t * TOKENS + r) * a->x_stride + s * SL_AMX_STEP;
     int64_t left = t * TOKENS + r < a->m ? a->w->k - s * SL_AMX_STEP : 0;
     __m512 lo, hi;
-    if (left >= SL_AMX_STEP) { // nearly always
+    if (left >= SL_AMX_STEP) { // almost always
         lo = _mm512_loadu_ps(x);
         hi = _mm512_loadu_ps(x + 16);
     } else {
@@ -282,7 +286,7 @@ static inline void pack_x_row(const struct sl_product *a, int64_t t, int64_t s, 
     _mm512_storeu_si512(second, of_second);
 }
 
-// At most PACK_STEPS steps of a tile.
+// Packs at most PACK_STEPS steps of a tile.
 static void pack_x_steps(const struct sl_product *a, int64_t t, int64_t begin, int64_t end) {
     int64_t tokens = tile_tokens(a->m);
     for (int64_t s = begin; s < end; s++) {
@@ -293,7 +297,7 @@ static void pack_x_steps(const struct sl_product *a, int64_t t, int64_t begin, i
     }
 }
 
-// Tasks: chunks of PACK_STEPS of every tile.
+// A task is a chunk of PACK_STEPS steps of a tile.
 static void pack_x(void *arg, int64_t begin, int64_t end, int member) {
     const struct sl_product *a = arg;
     int64_t steps = sl_amx_steps(a->w), chunks = sl_div_up(steps, PACK_STEPS);
@@ -311,7 +315,7 @@ struct stream {
     char tiles[2][STREAM_STEPS * 2 * SL_AMX_STEP_BYTES];
 } __attribute__((aligned(64)));
 
-// `count` steps from s on of one or two panels, which lie at `packed` and packed_1 (NULL: one).
+// Multiplies `count` steps from s on of one or two panels, at packed and packed_1 (NULL: one).
 INLINE void stream_some(const struct sl_product *a, struct stream *stream, const char *packed, const char *packed_1,
                         int x_terms, int w_terms, int64_t s, int64_t count) {
     const struct sl_matrix *w = a->w;
@@ -327,7 +331,7 @@ INLINE void stream_some(const struct sl_product *a, struct stream *stream, const
     }
 }
 
-// All of k for one or two panels from p on.
+// Multiplies all of k for one or two panels from p on.
 static void stream_steps(const struct sl_product *a, struct stream *stream, int64_t p, bool pair) {
     const struct sl_matrix *w = a->w;
     int64_t steps = sl_amx_steps(w), length = stretch_steps(w);
@@ -374,7 +378,7 @@ struct block {
     char tiles[2][STRETCH_BYTES / 2];
 } __attribute__((aligned(64)));
 
-// A stretch of one or two panels, of which w0 and w1 (NULL: one) are the tiles, by all rows of a task.
+// Multiplies a stretch of one or two panels, with tiles w0 and w1 (NULL: one), by all rows of a task.
 INLINE void multiply_stretch(const struct sl_product *a, const struct sl_panel_task *task, float (*sums)[SUMS_FLOATS],
                              const char *w0, const char *w1, int x_terms, int w_terms, int64_t begin, int64_t count,
                              struct next next) {
@@ -395,7 +399,7 @@ INLINE void multiply_stretch(const struct sl_product *a, const struct sl_panel_t
     }
 }
 
-// Panel p and the one behind it, if it is this task's, in steps [begin, begin + count).
+// Multiplies panel p and, if it belongs to this task, panel p + 1, in steps [begin, begin + count).
 static void multiply_pair(const struct sl_product *a, const struct sl_panel_task *task, struct block *block, int64_t p,
                           int64_t begin, int64_t count) {
     const struct sl_matrix *w = a->w;
@@ -405,12 +409,12 @@ static void multiply_pair(const struct sl_product *a, const struct sl_panel_task
     if (p + 1 < task->last) {
         w1 = sl_amx_tiles(w, packed + panel_bytes, count, block->tiles[1]);
     }
-    bool turn = p + 2 >= task->last; // to the next stretch of the first panels
+    bool turn = p + 2 >= task->last; // continue with the next stretch of the first panels
     struct next next = {
         .at = turn ? packed - (size_t)(p - task->first) * panel_bytes + (size_t)count * step_bytes
                    : packed + 2 * panel_bytes,
         .stride = (int64_t)panel_bytes,
-        .lines = sl_div_up((int64_t)step_bytes, 64 * sl_div_up(task->rows, TOKENS)), // of every step
+        .lines = sl_div_up((int64_t)step_bytes, 64 * sl_div_up(task->rows, TOKENS)), // for every step
     };
     float(*sums)[SUMS_FLOATS] = block->sums[(p - task->first) / 2];
     if (!w->in_two_terms) {
@@ -429,7 +433,7 @@ static void multiply_block(const struct sl_product *a, const struct sl_panel_tas
             multiply_pair(a, task, block, p, s, sl_min(stretch, steps - s));
         }
     }
-    // All panels of a tile of tokens at once: what they give of a row of y is adjacent.
+    // Finishes all panels of a tile of tokens at once, because their outputs are adjacent in a row of y.
     for (int64_t r = 0; r < task->rows; r += TOKENS) {
         for (int64_t p = task->first; p < task->last; p++) {
             int64_t i = p - task->first;
@@ -476,7 +480,7 @@ static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const st
     if (!args->arranged) {
         arrange(stream, w, args, 0, 1);
     }
-    struct sl_stream *used = a.n_panels * steps < 256 ? NULL : stream; // half a million weights a row
+    struct sl_stream *used = a.n_panels * steps < 256 ? NULL : stream; // half a million weights for each row
     if (a.m <= STREAM_ROWS) {
         size_t panel_bytes = (size_t)steps * sl_amx_packed_step_bytes(w);
         a.tasks = sl_panel_stream(stream, a.m, a.n_panels, panel_bytes, 2);
@@ -497,7 +501,7 @@ static enum sl_status pack_in_two_terms(struct sl_stream *stream, struct sl_matr
     return arranges(matrix) ? sl_amx_pack(stream, matrix, err) : sl_avx512_pack(stream, matrix, err);
 }
 
-void sl_amx_dense_fill(struct sl_ops *ops) { // the rest is tier avx512's, which also frees what either packs
+void sl_amx_dense_fill(struct sl_ops *ops) { // tier avx512 fills the rest, and frees what either packs
     ops->widened = SL_BF16;
     ops->pack = pack;
     ops->matmul_scratch = matmul_scratch;
@@ -506,7 +510,7 @@ void sl_amx_dense_fill(struct sl_ops *ops) { // the rest is tier avx512's, which
     ops->matmul = matmul;
 }
 
-void sl_amx2_dense_fill(struct sl_ops *ops) { // the rest is tier amx's
+void sl_amx2_dense_fill(struct sl_ops *ops) { // tier amx fills the rest
     ops->widened = SL_F16;
     ops->pack = pack_in_two_terms;
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: weights of tiers amx and amx2 into panels, and quantized ones into tiles. See amx_pack.h.
+ * Purpose: packs weights of tiers amx and amx2 into panels, and quantized ones into tiles. See amx_pack.h.
  *
- * Design: a quantized weight is scale * code, exact in f32, rounded to bf16 once, or cut into two terms: the same wherever
- *         its tile is made. INT8 puts the byte code + 128 into the bits of the f32 2^15, where it adds itself;
- *         scale * (2^15 + 128) has 20 bits, so taking it off again is exact.
+ * Design: a quantized weight is scale * code, exact in f32, rounded to bf16 once, or split into two terms. It has the
+ *         same bits wherever its tile is made. INT8 puts the byte code + 128 into the bits of the f32 2^15, which adds
+ *         it. scale * (2^15 + 128) has 20 bits, so subtracting it again is exact.
  */
 #include "engine/tensor/cpu/dense/amx_pack.h"
 
@@ -49,7 +49,7 @@ static void pack_quantized_row(const struct sl_matrix *w, int64_t p, int c, char
         uint8_t *to = (uint8_t *)panel + SCALES_BYTES;
         ((uint16_t *)panel)[c] = sl_panel_quantize(w, p, c, g, codes);
         for (int i = 0; i < SL_WEIGHT_GROUP; i++) {
-            int pair = i / 2, at = 2 * column + i % 2; // of a row of a tile
+            int pair = i / 2, at = 2 * column + i % 2; // position in a row of a tile
             if (w->format == SL_WEIGHT_INT8) {
                 to[(pair * 2 + half) * 32 + at] = (uint8_t)(codes[i] + 128);
             } else {
@@ -69,12 +69,13 @@ enum sl_status sl_amx_pack(struct sl_stream *stream, struct sl_matrix *matrix, s
 
 #define FETCH_AHEAD 8192 // bytes
 
-// Weights come from memory, and converting them is too slow a reader for the processor to run ahead of far enough.
+// Prefetches explicitly: conversion reads too slowly for hardware prefetching to run far enough ahead.
 static inline void fetch_ahead(const void *packed) {
     _mm_prefetch((const char *)packed + FETCH_AHEAD, _MM_HINT_T0);
 }
 
-// Scales as a row of a tile has them, each twice: of its first half, its second half, and the same of the other tile.
+// Loads scales in the order of a tile's row, each twice: of its first half, its second half, and the same of the other
+// tile.
 static inline void load_scales(const char *packed, __m512 scales[4]) {
     const __m512i first = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
@@ -85,7 +86,8 @@ static inline void load_scales(const char *packed, __m512 scales[4]) {
     }
 }
 
-// A row of a tile, rounded; or cut off, and a row of the second term's tile: together at least 16 bits of a weight's 11 to 18.
+// Stores a row of a tile, rounded; with two terms, truncated, and a row of the second term's tile. The two terms hold
+// at least 16 bits of a weight's 11 to 18.
 INLINE void store_row(__m512 lo, __m512 hi, int n_terms, char *row) {
     if (n_terms == 1) {
         _mm512_store_si512(row, (__m512i)_mm512_cvtne2ps_pbh(hi, lo));
@@ -102,7 +104,7 @@ INLINE void store_row(__m512 lo, __m512 hi, int n_terms, char *row) {
 INLINE __m512 int8_codes(const __m128i *codes, __m512 scale, __m512 offset) {
     const __m512i base = _mm512_set1_epi32(0x47000000); // 2^15: the lowest bit of its second byte is worth 1
     const __mmask64 second_bytes = 0x2222222222222222;
-    const __m512i spread = _mm512_slli_epi32( // byte i of each 16 into lane i
+    const __m512i spread = _mm512_slli_epi32( // moves byte i of each 16 into lane i
         _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), 8);
     __m512i x = _mm512_broadcast_i32x4(_mm_loadu_si128(codes));
     return _mm512_fmsub_ps((__m512)_mm512_mask_shuffle_epi8(base, second_bytes, x, spread), scale, offset);
@@ -119,7 +121,7 @@ INLINE void tiles_of_int8(const char *packed, int64_t count, int n_terms, char *
             offsets[i] = _mm512_mul_ps(scales[i], zero_code);
         }
         for (int pair = 0; pair < SL_AMX_STEP / 2; pair++, buffer += 64, codes += 4) {
-            fetch_ahead(codes); // a cache line
+            fetch_ahead(codes); // fetches a cache line
             SL_UNROLL
             for (int h = 0; h < 2; h++) {
                 store_row(int8_codes(codes + 2 * h, scales[2 * h], offsets[2 * h]),
@@ -131,7 +133,7 @@ INLINE void tiles_of_int8(const char *packed, int64_t count, int n_terms, char *
     }
 }
 
-INLINE __m512 int4_codes(__m512i words, int nibble, __m512 scale) { // the permutation looks at the lowest nibble alone
+INLINE __m512 int4_codes(__m512i words, int nibble, __m512 scale) { // the permutation reads only the lowest nibble
     const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
     return _mm512_mul_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(words, (unsigned)(4 * nibble)), values), scale);
 }

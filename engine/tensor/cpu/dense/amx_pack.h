@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how tiers amx and amx2 keep weights: panels (panels.h) as tiles of TDPBF16PS, or f16 and codes that are made into
- *          tiles as they are needed.
+ * Purpose: how tiers amx and amx2 store weights: panels (panels.h) as tiles of TDPBF16PS, or f16 and codes that are
+ *          converted to tiles when they are used.
  *
- * Design: a step is SL_WEIGHT_GROUP = 32 of k; the last one is padded with zeros. Of a panel, a step is two tiles, each 32
- *         of k by 16 rows of W: W is the right operand of a tile product, so a tile is 16 rows of pairs, and row i has
- *         k = 2 i and 2 i + 1 of each of W's rows. A step is kept as
+ * Design: a step is SL_WEIGHT_GROUP = 32 of k; the last one is padded with zeros. A step of a panel is two tiles, each
+ *         32 of k by 16 rows of W. W is the right operand of a tile product, so a tile is 16 rows of pairs, and row i
+ *         has k = 2 i and 2 i + 1 of each of W's rows. A step is stored as
  *           bf16   the two tiles
  *           f16    the same in f16 (amx2 alone)
- *           INT8   32 scales, then of each pair of k the codes, plus 128, of a row of both tiles
- *           INT4   32 scales, then the codes of two pairs of k at a time: half row i of the eight in nibble i of 32-bit words
- *         and all but the first are made into two tiles, rounded, or on amx2 into four: the second two are what the first
- *         have cut off.
+ *           INT8   32 scales, then for each pair of k the codes, plus 128, of a row of both tiles
+ *           INT4   32 scales, then the codes of two pairs of k at a time: half row i of the eight in nibble i of
+ *                  32-bit words
+ *         All but bf16 are converted to two tiles, rounded, or on amx2 to four: the second two hold the remainders of
+ *         the first.
  */
 #pragma once
 
@@ -19,28 +20,28 @@
 
 #define SL_AMX_STEP       SL_WEIGHT_GROUP // of k
 #define SL_AMX_TILE_BYTES 1024
-#define SL_AMX_STEP_BYTES (2 * SL_AMX_TILE_BYTES) // of a panel, as tiles
+#define SL_AMX_STEP_BYTES (2 * SL_AMX_TILE_BYTES) // bytes of a step of a panel, as tiles
 
 static inline int64_t sl_amx_steps(const struct sl_matrix *w) {
     return sl_div_up(w->k, SL_AMX_STEP);
 }
 
-// Whether it keeps tiles, or what they are made of.
+// Returns true where packed weights are tiles, false where tiles are made from them.
 static inline bool sl_amx_keeps_tiles(const struct sl_matrix *w) {
     return w->format == SL_WEIGHT_STORED && w->dtype == SL_BF16;
 }
 
-// Terms of a weight: bf16 has one of weights that are bf16.
+// Returns the number of terms of a weight: bf16 weights have one.
 static inline int sl_amx_terms(const struct sl_matrix *w) {
     return w->in_two_terms && !sl_amx_keeps_tiles(w) ? 2 : 1;
 }
 
-// Bytes of a step of a panel as it is kept.
+// Returns the bytes of a step of a panel as it is stored.
 size_t sl_amx_packed_step_bytes(const struct sl_matrix *w);
 
-// ops->pack for bf16 and quantized weights.
+// Implements ops->pack for bf16 and quantized weights.
 enum sl_status sl_amx_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
 
-// Tiles of `count` adjacent steps, of which the first lies at `packed`: there, or made in buffer[count * sl_amx_terms(w) *
-// SL_AMX_STEP_BYTES], a step's first terms before its second ones.
+// Returns the tiles of `count` adjacent steps that begin at `packed`: `packed` itself, or tiles made in
+// buffer[count * sl_amx_terms(w) * SL_AMX_STEP_BYTES]. A step's first terms come before its second ones.
 const char *sl_amx_tiles(const struct sl_matrix *w, const char *packed, int64_t count, char *buffer);

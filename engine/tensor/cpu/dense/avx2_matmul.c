@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the loops over registers of matmul with AVX2, FMA and F16C. See narrow.h for the whole.
+ * Purpose: the inner loops of matmul with AVX2, FMA and F16C. See narrow.h for the whole.
  *
- * Design: a tile keeps up to 12 registers of sums. A nibble of an INT4 weight is laid as mantissa bits into the float
- *         16 + u, u = code + 8 up to the sign bit's flip, and one fused multiply-add makes s * (16 + u) - 24 s of it: the
- *         same float as s * code, for a shift, a mask and one bit operation less than by way of integers.
+ * Design: a tile keeps up to 12 registers of sums. A nibble of an INT4 weight becomes mantissa bits of the float 16 +
+ *         u, where u = code + 8 after a flip of the sign bit. One fused multiply-add computes s * (16 + u) - 24 s: the
+ *         same float as s * code, with a shift, a mask and one bit operation less than by way of integers.
  */
 #include "engine/tensor/cpu/dense/narrow.h"
 #include "engine/tensor/cpu/simd/vector.h"
@@ -12,7 +12,7 @@
 #define INLINE    static inline __attribute__((always_inline))
 #define REGISTERS (SL_NARROW / SL_VECTOR_FLOATS)
 
-// The scales of a group of steps; of INT4 also what its codes are biased by.
+// The scales of a group of steps; for INT4 also the bias of its codes.
 struct scales {
     __m256 by[2], less[2];
 };
@@ -28,7 +28,7 @@ INLINE struct scales load_scales(enum sl_narrow_form form, const char *group) {
     return scales;
 }
 
-// Four bits of every word, from bit `at` on, as s * code.
+// Returns four bits of every word, from bit `at` on, as s * code.
 INLINE __m256 from_nibbles(__m256i words, int at, __m256 by, __m256 less) {
     words = at < 19 ? _mm256_slli_epi32(words, 19 - at) : _mm256_srli_epi32(words, at - 19);
     __m256i bits = _mm256_and_si256(words, _mm256_set1_epi32(15 << 19));
@@ -36,7 +36,7 @@ INLINE __m256 from_nibbles(__m256i words, int at, __m256 by, __m256 less) {
     return _mm256_fmsub_ps(_mm256_castsi256_ps(bits), by, less);
 }
 
-// The 16 weights of step 4 q + s of a group, widened; s is a constant.
+// Loads the 16 weights of step 4 q + s of a group, widened; s is a constant.
 INLINE void load_step(enum sl_narrow_form form, const char *group, int64_t q, int s, const struct scales *scales,
                       __m256 step[2]) {
     int64_t i = 4 * q + s;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the dense operations beside matmul with AVX-512: embed, norm, rotate.
+ * Purpose: the dense operations other than matmul with AVX-512: embed, norm, rotate.
  *
- * Invariants: an element's bits depend on its own row alone: the last elements of a row take the same instructions as the
- *             others, masked.
+ * Invariants: an element's bits depend on its own row alone: the last elements of a row go through the same
+ *             instructions as the others, masked.
  */
 #include "engine/tensor/cpu/dense/avx512_dense.h"
 
@@ -60,7 +60,7 @@ static void embed(struct sl_stream *stream, const struct sl_matrix *table, const
 
 // --- norm ----------------------------------------------------------------------------------------------------------
 
-// sum_i (x[i] - mean)^power for power 1 or 2; 64 partial sums, added in a fixed order
+// Returns sum_i (x[i] - mean)^power for power 1 or 2: 64 partial sums, added in a fixed order.
 static inline __attribute__((always_inline)) float moment(const float *x, int64_t n, float mean, int power) {
     __m512 sums[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
     for (int64_t i = 0; i < n; i += 64) {
@@ -117,7 +117,7 @@ static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const f
     sl_rotate_run(stream, &rows, m);
 }
 
-void sl_avx512_dense_fill(struct sl_ops *ops) { // angles are the reference's: f64 from libm, once a row
+void sl_avx512_dense_fill(struct sl_ops *ops) { // angles are the reference's: f64 from libm, once for each row
     ops->pack = sl_avx512_pack;
     ops->unpack = sl_panels_free;
     ops->matmul_scratch = sl_avx512_matmul_scratch;

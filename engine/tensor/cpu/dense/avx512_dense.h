@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: matmul of tier avx512 (engine/tensor/ops.h), for that tier's table and for what tiers avx512bf16 and amx leave to it.
+// Purpose: matmul of tier avx512 (engine/tensor/ops.h), for its own table and for the weights that tiers avx512bf16 and
+// amx do not multiply.
 #pragma once
 
 #include "engine/tensor/ops.h"

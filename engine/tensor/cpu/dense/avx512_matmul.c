@@ -5,15 +5,15 @@
  * matmul   y[r][j] (+)= sum_i x[r][i] W[j][i]        x [m][k], W [n][k], y [m][n]
  *
  * Design: W is packed once into panels (panels.h), each k steps of 32 weights in the type of the file or quantized; see
- *         `forms`. A tile is some rows by one or more panels of sums in registers; a step multiplies 32 weights by one x
- *         of every row. Few rows are bound by memory: weights are widened in registers as they stream by, and one or two
- *         rows take several panels at once so that enough sums are in flight. Many rows are bound by arithmetic: K_BLOCK
- *         steps of a few panels are widened once, stay in L2, and serve all rows of a block; the x's of a tile are
- *         copied together so that they stay in L1.
+ *         `forms`. A tile is some rows by one or more panels of sums in registers; a step multiplies 32 weights by one
+ *         x of every row. Few rows are bound by memory: weights are widened in registers as they are read, and one or
+ *         two rows take several panels at once so that enough sums are in flight. Many rows are bound by arithmetic:
+ *         K_BLOCK steps of a few panels are widened once, stay in L2, and serve all rows of a block; the x's of a tile
+ *         are copied together so that they stay in L1.
  *
- * Invariants: every sum starts from 0 (or y) and takes i in ascending order with one fused multiply-add a step; so neither
- *             m, nor the tile, nor the number of threads changes a bit. All types widen exactly, quantized weights too:
- *             a code of 8 bits times an f16 is an f32.
+ * Invariants: every sum starts from 0 (or y) and takes i in ascending order with one fused multiply-add a step. So
+ *             neither m, nor the tile, nor the number of threads changes a bit. All types widen exactly, and so do
+ *             quantized weights: a code of 8 bits times an f16 fits an f32.
  */
 #include <assert.h>
 #include <immintrin.h>
@@ -23,23 +23,23 @@
 #include "engine/tensor/cpu/dense/avx512_sums.h"
 #include "engine/tensor/weights.h"
 
-#define STREAM_ROWS 8  // at most so many rows are computed as the weights stream by
-#define TILE_ROWS   14 // times two registers, and three for weights and x
+#define STREAM_ROWS 8  // up to this many rows are computed while the weights stream from memory
+#define TILE_ROWS   14 // two registers each, and three more for weights and x
 #define WIDE_PANELS 4
 #define K_BLOCK     256
-#define X_STRIDE    (K_BLOCK + 16) // no power of two: rows of a tile must not compete for the same lines of a cache
+#define X_STRIDE    (K_BLOCK + 16) // not a power of two: rows of a tile must not compete for the same cache lines
 #define PANEL_GROUP 4 // panels of a task: K_BLOCK steps of them, widened, are 128 KiB on the stack and in L2
 #define ROW_BLOCK   (TILE_ROWS * 16)
 
 // --- packing -------------------------------------------------------------------------------------------------------
 
 /*
- * How the 32 weights w[c] of a step lie in a panel:
+ * The layout of the 32 weights w[c] of a step in a panel:
  *   F32, F16  in order
  *   BF16      c and c + 16 in the lower and upper half of 32-bit word c: a shift and a mask widen them
- *   INT8      in order; before every SL_WEIGHT_GROUP steps stand their 32 scales
+ *   INT8      in order; their 32 scales precede every SL_WEIGHT_GROUP steps
  *   INT4      four steps together, step s of weight c in nibble 2 s of 32-bit word c, and of c + 16 in nibble 2 s + 1;
- *             before every SL_WEIGHT_GROUP steps stand their 32 scales
+ *             their 32 scales precede every SL_WEIGHT_GROUP steps
  */
 enum form { FORM_F32, FORM_F16, FORM_BF16, FORM_INT8, FORM_INT4 };
 
@@ -62,7 +62,7 @@ static enum form form_of(const struct sl_matrix *w) {
     return w->format == SL_WEIGHT_INT8 ? FORM_INT8 : FORM_INT4;
 }
 
-// Stored ones end with the k-th step, quantized ones with the group.
+// Returns the bytes of a panel: stored ones end with the k-th step, quantized ones with the group.
 static size_t panel_bytes(const struct sl_matrix *w) {
     size_t group_bytes = forms[form_of(w)].group_bytes;
     return w->format == SL_WEIGHT_STORED ? (size_t)w->k * (group_bytes / SL_WEIGHT_GROUP)
@@ -85,7 +85,7 @@ static void pack_stored_row(const struct sl_matrix *w, int64_t p, int c, char *p
     }
 }
 
-// A row's codes are written into its place of every step; an INT4 code into its nibble of memory that was zero.
+// Writes a row's codes into every step; an INT4 code goes into its nibble of zeroed memory.
 static void pack_quantized_row(const struct sl_matrix *w, int64_t p, int c, char *panel) {
     enum form form = form_of(w);
     for (int64_t g = 0; g < sl_weight_groups(w->k); g++, panel += forms[form].group_bytes) {
@@ -95,7 +95,7 @@ static void pack_quantized_row(const struct sl_matrix *w, int64_t p, int c, char
         for (int s = 0; s < SL_WEIGHT_GROUP; s++) {
             if (form == FORM_INT8) {
                 to[s * SL_PANEL + c] = (uint8_t)codes[s];
-            } else { // byte s % 4 of a word has the nibbles of its step
+            } else { // byte s % 4 of a word has the nibbles of step s
                 to[(s / 4 * 16 + c % 16) * 4 + s % 4] |= (uint8_t)((codes[s] & 15) << (c / 16 * 4));
             }
         }
@@ -111,7 +111,7 @@ enum sl_status sl_avx512_pack(struct sl_stream *stream, struct sl_matrix *matrix
 
 #define INLINE static inline __attribute__((always_inline))
 
-// The scales of a group of steps.
+// Loads the scales of a group of steps.
 INLINE void load_scales(enum form form, const char *group, __m512 scales[2]) {
     if (form == FORM_INT8 || form == FORM_INT4) {
         scales[0] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)group));
@@ -119,7 +119,7 @@ INLINE void load_scales(enum form form, const char *group, __m512 scales[2]) {
     }
 }
 
-// The 32 weights of step s of a group, widened.
+// Loads the 32 weights of step s of a group, widened.
 INLINE void load_step(enum form form, const char *group, int64_t s, const __m512 scales[2], __m512 step[2]) {
     const __m512 nibbles = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
     if (form == FORM_F32) {
@@ -139,7 +139,7 @@ INLINE void load_step(enum form form, const char *group, int64_t s, const __m512
         }
     } else {
         __m512i words = _mm512_loadu_si512((const __m512i *)(group + SCALES_BYTES) + s / 4);
-        for (int c = 0; c < 2; c++) { // the permutation looks at the lowest nibble alone
+        for (int c = 0; c < 2; c++) { // the permutation reads only the lowest nibble
             __m512i index = _mm512_srli_epi32(words, (unsigned)(s % 4 * 8 + c * 4));
             step[c] = _mm512_mul_ps(_mm512_permutexvar_ps(index, nibbles), scales[c]);
         }
@@ -147,8 +147,9 @@ INLINE void load_step(enum form form, const char *group, int64_t s, const __m512
 }
 
 /*
- * sums[panels][rows][32] += x[rows][k] W. weights: the first panel, at the beginning of a group; the next panel is
- * `stride` bytes further, its sums `sums_stride` floats. Called with constants only, so that acc stays in registers.
+ * sums[panels][rows][32] += x[rows][k] W. weights: the first panel, at the beginning of a group. The next panel is
+ * `stride` bytes later, and its sums are `sums_stride` floats later. Called with constants only, so that acc stays in
+ * registers.
  */
 INLINE void tile(int rows, int panels, enum form form, const char *weights, size_t stride, const float *x, int64_t ldx,
                  int64_t k, float *sums, int64_t sums_stride) {
@@ -216,8 +217,8 @@ TILES(bf16, FORM_BF16)
 TILES(int8, FORM_INT8)
 TILES(int4, FORM_INT4)
 
-// Of widened weights, with the x's of struct block: their stride is a constant, or addresses would need more registers
-// than there are.
+// Multiplies widened weights by the x's of struct block. Their stride is a constant; otherwise addresses would need
+// more registers than exist.
 #define BLOCK_TILE(rows)                                                                                               \
     static void block_tile_##rows(const float *weights, const float *x, int64_t k, float *sums) {                      \
         tile(rows, 1, FORM_F32, (const char *)weights, 0, x, X_STRIDE, k, sums, 0);                                    \
@@ -237,7 +238,7 @@ BLOCK_TILE(12)
 BLOCK_TILE(13)
 BLOCK_TILE(14)
 
-// As the weights stream by, by form and rows - 1: one panel, and the widest that the registers hold.
+// For weights that stream from memory, by form and rows - 1: one panel, and the most panels that the registers hold.
 static const struct {
     tile_fn one, wide;
     int wide_panels;
@@ -267,7 +268,7 @@ size_t sl_avx512_matmul_scratch(const struct sl_matrix *w, int64_t m) {
     return 0;
 }
 
-// Few rows: tasks are panel groups; every weight is read once and widened on the way.
+// Few rows: a task is a panel group. Every weight is read once and widened in registers.
 static void matmul_stream(void *arg, int64_t begin, int64_t end, int member) {
     const struct sl_product *a = arg;
     enum form form = form_of(a->w);
@@ -311,7 +312,7 @@ INLINE void widen_as(enum form form, const char *group, int64_t k, float *out) {
     }
 }
 
-// k steps as f32, from the beginning of a group on; f32 weights are where they are.
+// Returns k steps as f32, from the beginning of a group on; f32 weights are returned in place.
 static const float *widen(enum form form, const char *group, int64_t k, float *out) {
     switch (form) {
     case FORM_F32:
@@ -336,7 +337,8 @@ static void multiply_block(const struct sl_product *a, const struct sl_panel_tas
     int64_t row = task->row, rows = task->rows, first = task->first, last = task->last;
     enum form form = form_of(a->w);
     size_t stride = panel_bytes(a->w);
-    int64_t even_rows = sl_div_up(rows, sl_div_up(rows, TILE_ROWS)); // of a tile, so that none is left with a few
+    // rows of a tile, balanced so that no tile has only a few
+    int64_t even_rows = sl_div_up(rows, sl_div_up(rows, TILE_ROWS));
     const float *weights[PANEL_GROUP];
     for (int64_t p = first; p < last; p++) {
         sl_sums_start(a, p, row, rows, block->sums[p - first]);
@@ -363,7 +365,7 @@ static void multiply_block(const struct sl_product *a, const struct sl_panel_tas
     }
 }
 
-// Many rows: tasks are (row block, panel group) pairs.
+// Many rows: a task is a (row block, panel group) pair.
 static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
     const struct sl_product *a = arg;
     struct block block;

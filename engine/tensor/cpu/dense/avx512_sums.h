@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the sums of a panel, f32 [rows][SL_PANEL], and their way to y: what they start from, and bias, activation and
- *          gate at the end. Include only from files built for AVX-512.
+ * Purpose: the sums of a panel, f32 [rows][SL_PANEL]: how they start, and how they become y through bias, activation
+ *          and gate. Include only from files built for AVX-512.
  *
- * Design: a tile of any kernel adds to sums that lie in a cache, never to y: so y is written once, and nothing depends on
- *         how k was cut, because f32 in memory is f32 in a register.
+ * Design: a tile of any kernel adds to sums that stay in a cache, never to y. So y is written once, and the way in
+ *         which k was cut changes no bit, because f32 in memory is f32 in a register.
  */
 #pragma once
 
 #include "engine/tensor/cpu/dense/panels.h"
 #include "engine/tensor/cpu/simd/avx512_math.h"
 
-// One product, of which tasks compute (rows, panels) blocks.
+// One product; its tasks compute (rows, panels) blocks.
 struct sl_product {
     const struct sl_matrix *w;
     const float *x;
@@ -23,7 +23,7 @@ struct sl_product {
     int64_t n_panels;
     struct sl_panel_tasks tasks;
     void *scratch;
-    int64_t first_task; // of a part of x
+    int64_t first_task; // the first task of a part of x
 };
 
 static inline struct sl_product sl_product_of(const struct sl_matrix *w, const struct sl_matmul *args) {
@@ -40,12 +40,12 @@ static inline struct sl_product sl_product_of(const struct sl_matrix *w, const s
                                .scratch = args->scratch};
 }
 
-// The first `count` lanes, none if it is negative.
+// Returns a mask of the first `count` lanes; none if it is negative.
 static inline __mmask16 sl_avx512_lanes(int64_t count) {
     return count >= 16 ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
 }
 
-// sums = 0, or y where the product adds to it, for `rows` rows from `row` on of panel p.
+// Sets sums to 0, or to y where the product adds to it, for `rows` rows from `row` on of panel p.
 static inline void sl_sums_start(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, float *sums) {
     const float *y = a->y + row * a->y_stride + p * SL_PANEL;
     __mmask16 lo = a->accumulate ? sl_avx512_lanes(a->outputs - p * SL_PANEL) : 0;
@@ -84,7 +84,7 @@ static inline __attribute__((always_inline)) void sl_sums_finish_as(const struct
     }
 }
 
-// y = what the matrix makes of the sums, for `rows` rows from `row` on of panel p.
+// Writes y from the sums as the matrix requires, for `rows` rows from `row` on of panel p.
 static inline void sl_sums_finish(const struct sl_product *a, int64_t p, int64_t row, int64_t rows, const float *sums) {
     if (a->w->activation == SL_ACT_NONE && !a->w->gated) {
         sl_sums_finish_as(a, p, row, rows, sums, SL_ACT_NONE, false);

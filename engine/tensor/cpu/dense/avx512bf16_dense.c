@@ -5,24 +5,25 @@
  * matmul   y[r][j] (+)= sum_i x[r][i] W[j][i]        x [m][k], W [n][k], y [m][n]
  *
  * Design: x is rounded to bf16 once a call. W is packed into panels of pairs (avx512bf16_pack.h): a register holds two
- *         of k for 16 rows of W and meets one pair of x, broadcast. A tile is some rows of x by a panel, two registers
- *         of sums a row; one or two rows take several panels at once so that enough sums are in flight.
+ *         of k for 16 rows of W and is multiplied by one pair of x, broadcast. A tile is some rows of x by a panel, two
+ *         registers of sums for each row; one or two rows take several panels at once so that enough sums are in
+ *         flight.
  *
- *         A task is a block of rows by a few panels, stretch of k by stretch of k. A stretch of x for a tile lies in L1
- *         and meets every panel; the panels' stretches lie in L2 and serve all tiles. With few rows there is one tile,
- *         and W streams by, from memory, once. Quantized weights are made into pairs a stretch at a time, a shorter one
- *         where only one tile uses them, which then still finds them in L1.
+ *         A task is a block of rows by a few panels, one stretch of k after the other. A stretch of x for a tile stays
+ *         in L1 and is multiplied by every panel; the panels' stretches stay in L2 and serve all tiles. With few rows
+ *         there is one tile, and W streams from memory once. Quantized weights are converted to pairs one stretch at a
+ *         time. The stretch is shorter where only one tile uses them, so that the pairs are still in L1.
  *
  * Invariants: an element's sum is one chain of VDPBF16PS over the pairs in ascending order, from 0 or y, for any m:
- *             between stretches it passes through memory as the f32 that it is. Of quantized weights the chain is that
- *             of a group, from 0, and groups are added in ascending order with one fused multiply-add each: weights are
- *             not rounded. VDPBF16PS rounds to nearest even and takes subnormals as zeros.
+ *             between stretches it passes through memory as the f32 that it is. With quantized weights each group is a
+ *             chain of its own, from 0, and groups are added in ascending order with one fused multiply-add each:
+ *             weights are not rounded. VDPBF16PS rounds to nearest even and takes subnormals as zeros.
  *
- * Where: AMD from Zen 4 on, which issues VDPBF16PS as often as multiply-adds: from 128 rows on bf16 products at 2.2 times
- *        avx512's rate, quantized ones at 1.6 times, one row at the rate of memory, but int8 weights at half of avx512's
- *        (`kernels_matmul --time TIER 1`). Sapphire Rapids issues it a quarter as often, so "auto" does not choose this tier
- *        there, even where the system refuses the tiles. VNNI, which all of these have, would need activations of 8 bits;
- *        engine/tensor/ops.h promises bf16.
+ * Processors: AMD from Zen 4 on issues VDPBF16PS as often as multiply-adds. From 128 rows on, bf16 products run at 2.2
+ *        times avx512's rate and quantized ones at 1.6 times; one row runs at the rate of memory, but int8 weights at
+ *        half of avx512's rate (`kernels_matmul --time TIER 1`). Sapphire Rapids issues it a quarter as often, so
+ *        "auto" does not choose this tier there, even where the system refuses the tiles. VNNI, which all of these
+ *        have, would need activations of 8 bits; engine/tensor/ops.h promises bf16.
  */
 #include <assert.h>
 #include <immintrin.h>
@@ -34,12 +35,12 @@
 #include "engine/tensor/cpu/dense/fills.h"
 #include "engine/tensor/weights.h"
 
-#define TILE_ROWS      14 // times two registers, and three for weights and x
-#define STRETCH_GROUPS 16 // 32 KiB a panel
-#define STREAM_GROUPS  2  // 4 KiB a panel, of quantized weights for one tile
+#define TILE_ROWS      14 // two registers each, and three more for weights and x
+#define STRETCH_GROUPS 16 // 32 KiB for each panel
+#define STREAM_GROUPS  2  // 4 KiB for each panel, for quantized weights and one tile
 #define PANEL_GROUP    4  // panels of a task: their stretches are 128 KiB in L2, and on the stack where quantized
 #define ROW_BLOCK      (TILE_ROWS * 16)
-// Pairs of a row of x in a stretch. No power of two: rows of a tile must not compete for the same lines of a cache.
+// Pairs of a row of x in a stretch. Not a power of two: rows of a tile must not compete for the same cache lines.
 #define X_STRIDE (STRETCH_GROUPS * SL_PAIR_STEPS + 16)
 
 #define INLINE static inline __attribute__((always_inline))
@@ -47,9 +48,9 @@
 // --- tiles ---------------------------------------------------------------------------------------------------------
 
 /*
- * sums[panels][rows][32] += x[rows] W over `groups` groups. weights: pairs of the first panel; the next panel is
- * `stride` bytes further, its sums ROW_BLOCK rows. scaled: they are codes, with scales. Called with constants only, so
- * that acc stays in registers.
+ * sums[panels][rows][32] += x[rows] W over `groups` groups. weights: pairs of the first panel. The next panel is
+ * `stride` bytes later, and its sums are ROW_BLOCK rows later. scaled: weights are codes, with scales. Called with
+ * constants only, so that acc stays in registers.
  */
 INLINE void tile(int rows, int panels, bool scaled, const char *weights, size_t stride, const int32_t *x,
                  int64_t groups, float *sums) {
@@ -127,7 +128,7 @@ typedef void (*tile_fn)(const char *weights, size_t stride, const int32_t *x, in
 TILES(pairs, false)
 TILES(codes, true)
 
-// By whether they are quantized, and rows - 1: one panel, and the widest.
+// By quantized or not, and rows - 1: one panel, and the most panels that the registers hold.
 static const struct row_tiles {
     tile_fn one, wide;
     int wide_panels;
@@ -146,7 +147,7 @@ static const struct row_tiles {
 
 // --- x into pairs --------------------------------------------------------------------------------------------------
 
-// Groups of a stretch: all are alike but for the last one, which may be shorter.
+// Returns the groups of a stretch. All stretches have equal length, but the last one may be shorter.
 static int64_t stretch_groups(const struct sl_matrix *w) {
     int64_t groups = sl_weight_groups(w->k);
     return sl_div_up(groups, sl_div_up(groups, STRETCH_GROUPS));
@@ -156,7 +157,7 @@ static bool is_quantized(const struct sl_matrix *w) {
     return w->format != SL_WEIGHT_STORED;
 }
 
-// Weights that are not this file's.
+// Returns true for weights that this file does not multiply.
 static bool is_avx512s(const struct sl_matrix *w) {
     return !is_quantized(w) && w->dtype != SL_BF16;
 }
@@ -168,7 +169,7 @@ static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
     return (size_t)(sl_div_up(sl_weight_groups(w->k), stretch_groups(w)) * m * X_STRIDE) * sizeof(int32_t);
 }
 
-// Row r of x from group g on, to the end of its stretch: [stretch][m][X_STRIDE].
+// Returns row r of x from group g on, to the end of its stretch: [stretch][m][X_STRIDE].
 static inline int32_t *x_pairs(const struct sl_product *a, int64_t r, int64_t g) {
     int64_t length = stretch_groups(a->w);
     return (int32_t *)a->scratch + (g / length * a->m + r) * X_STRIDE + g % length * SL_PAIR_STEPS;
@@ -190,11 +191,11 @@ static void round_x(void *arg, int64_t begin, int64_t end, int member) {
 // --- matmul --------------------------------------------------------------------------------------------------------
 
 struct block {
-    char pairs[PANEL_GROUP * STRETCH_GROUPS * SL_PAIR_GROUP_BYTES]; // of quantized weights
+    char pairs[PANEL_GROUP * STRETCH_GROUPS * SL_PAIR_GROUP_BYTES]; // made from quantized weights
     float sums[PANEL_GROUP][ROW_BLOCK * SL_PANEL];
 } __attribute__((aligned(64)));
 
-// `count` groups, from group g on, of n panels as pairs, the next panel *stride_out bytes further.
+// Returns `count` groups, from group g on, of n panels as pairs. The next panel is *stride_out bytes later.
 static const char *panel_pairs(const struct sl_matrix *w, int64_t first, int64_t n, int64_t g, int64_t count,
                                struct block *block, size_t *stride_out) {
     size_t stride = (size_t)sl_weight_groups(w->k) * sl_pairs_packed_bytes(w);
@@ -212,7 +213,8 @@ static const char *panel_pairs(const struct sl_matrix *w, int64_t first, int64_t
 
 static void multiply(const struct sl_product *a, const struct sl_panel_task *task, struct block *block) {
     int64_t row = task->row, rows = task->rows, first = task->first, n = task->last - task->first;
-    int64_t even_rows = sl_div_up(rows, sl_div_up(rows, TILE_ROWS)); // of a tile, so that none is left with a few
+    // rows of a tile, balanced so that no tile has only a few
+    int64_t even_rows = sl_div_up(rows, sl_div_up(rows, TILE_ROWS));
     int64_t groups = sl_weight_groups(a->w->k), stretch = stretch_groups(a->w);
     int64_t length = is_quantized(a->w) && rows <= TILE_ROWS ? STREAM_GROUPS : stretch;
     const struct row_tiles *of_rows = tiles[is_quantized(a->w)];
@@ -239,7 +241,7 @@ static void multiply(const struct sl_product *a, const struct sl_panel_task *tas
     }
 }
 
-// Tasks are (row block, panel group) pairs.
+// A task is a (row block, panel group) pair.
 static void multiply_tasks(void *arg, int64_t begin, int64_t end, int member) {
     const struct sl_product *a = arg;
     struct block block;
@@ -284,7 +286,7 @@ static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, s
     return is_avx512s(matrix) ? sl_avx512_pack(stream, matrix, err) : sl_pairs_pack(stream, matrix, err);
 }
 
-void sl_avx512bf16_dense_fill(struct sl_ops *ops) { // the rest is tier avx512's, which also frees what either packs
+void sl_avx512bf16_dense_fill(struct sl_ops *ops) { // tier avx512 fills the rest, and frees what either packs
     ops->widened = SL_BF16;
     ops->pack = pack;
     ops->matmul_scratch = matmul_scratch;

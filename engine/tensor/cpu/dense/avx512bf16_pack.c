@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: weights of tier avx512bf16 into panels, and quantized ones into pairs. See avx512bf16_pack.h.
+ * Purpose: packs weights of tier avx512bf16 into panels, and quantized ones into pairs. See avx512bf16_pack.h.
  *
- * Design: a code of 4 bits picks its bf16 from a table. A code of 8 bits goes through f32, of which bf16 is the upper
- *         half and holds all that there is.
+ * Design: a code of 4 bits selects its bf16 from a table. A code of 8 bits is converted to f32, whose upper half is
+ *         bf16 and holds all of its bits.
  */
 #include "engine/tensor/cpu/dense/avx512bf16_pack.h"
 
@@ -37,7 +37,7 @@ static void pack_stored_row(const struct sl_matrix *w, int64_t p, int c, char *p
     }
 }
 
-// An INT4 code goes into its nibble of memory that was zero.
+// Writes a row's codes; an INT4 code goes into its nibble of zeroed memory.
 static void pack_quantized_row(const struct sl_matrix *w, int64_t p, int c, char *panel) {
     for (int64_t g = 0; g < sl_weight_groups(w->k); g++, panel += sl_pairs_packed_bytes(w)) {
         int8_t codes[SL_WEIGHT_GROUP];
@@ -62,7 +62,7 @@ enum sl_status sl_pairs_pack(struct sl_stream *stream, struct sl_matrix *matrix,
 
 // --- pairs of quantized weights ------------------------------------------------------------------------------------
 
-#define FETCH_AHEAD 4096 // bytes: converting is too slow a reader for the processor to run ahead of far enough
+#define FETCH_AHEAD 4096 // bytes; conversion reads too slowly for hardware prefetching to run far enough ahead
 
 static inline void fetch_ahead(const void *packed) {
     _mm_prefetch((const char *)packed + FETCH_AHEAD, _MM_HINT_T0);
@@ -98,7 +98,8 @@ static void pairs_of_int8(const char *packed, int64_t count, char *out) {
 
 static void pairs_of_int4(const char *packed, int64_t count, char *out) {
     const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
-    const __m512i table = (__m512i)_mm512_cvtne2ps_pbh(values, values); // twice: the fifth bit does not matter
+    // the table twice: the fifth bit of an index does not matter
+    const __m512i table = (__m512i)_mm512_cvtne2ps_pbh(values, values);
     for (int64_t g = 0; g < count; g++, packed += SCALES_BYTES + SL_PANEL * SL_WEIGHT_GROUP / 2) {
         const __m512i *codes = (const __m512i *)(packed + SCALES_BYTES);
         store_scales(packed, out);

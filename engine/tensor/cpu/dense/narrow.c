@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: packing and the order of the work of a matmul in narrow panels. See narrow.h.
+// Purpose: packs narrow panels, and divides a matmul over them into tasks. See narrow.h.
 #include "engine/tensor/cpu/dense/narrow.h"
 
 #include <assert.h>
@@ -8,7 +8,7 @@
 #include "engine/tensor/cpu/dense/panels.h"
 
 #define X_STRIDE                                                                                                       \
-    (SL_NARROW_BLOCK + 16) // no power of two: rows of a tile must not compete for the same lines of a cache
+    (SL_NARROW_BLOCK + 16) // not a power of two: the rows of a tile must not compete for the same lines of a cache
 #define ROW_BLOCK   240    // rows of a task
 #define PANEL_GROUP 8 // panels of a task: SL_NARROW_BLOCK steps of them, widened, are 128 KiB on the stack and in L2
 
@@ -19,7 +19,7 @@ static enum sl_narrow_form form_of(const struct sl_matrix *w) {
     return w->format == SL_WEIGHT_INT8 ? SL_NARROW_INT8 : SL_NARROW_INT4;
 }
 
-// Stored ones end with the k-th step, quantized ones with the group.
+// Returns the bytes of a panel: stored ones end with the k-th step, quantized ones with the group.
 static size_t panel_bytes(const struct sl_matrix *w) {
     size_t group_bytes = sl_narrow_group_bytes(form_of(w));
     return w->format == SL_WEIGHT_STORED ? (size_t)w->k * (group_bytes / SL_WEIGHT_GROUP)
@@ -28,7 +28,7 @@ static size_t panel_bytes(const struct sl_matrix *w) {
 
 // --- packing -------------------------------------------------------------------------------------------------------
 
-// Row c of a panel; the places of rows that there are not stay zero.
+// Writes row c of a panel; memory for rows past the matrix stays zero.
 static void pack_stored_row(const struct sl_matrix *w, int64_t j, int c, char *panel) {
     size_t size = sl_dtype_bytes(w->dtype), step_bytes = SL_NARROW * size;
     char *to = panel + (size_t)(w->dtype == SL_BF16 ? 2 * (c % 8) + c / 8 : c) * size;
@@ -42,7 +42,7 @@ static void pack_stored_row(const struct sl_matrix *w, int64_t j, int c, char *p
     }
 }
 
-// A row's codes are written into its place of every step; an INT4 code into its nibble of memory that was zero.
+// Writes a row's codes into every step; an INT4 code goes into its nibble of zeroed memory.
 static void pack_quantized_row(const struct sl_matrix *w, int64_t j, int c, char *panel) {
     enum sl_narrow_form form = form_of(w);
     for (int64_t g = 0; g < sl_weight_groups(w->k); g++, panel += sl_narrow_group_bytes(form)) {
@@ -52,7 +52,7 @@ static void pack_quantized_row(const struct sl_matrix *w, int64_t j, int c, char
         for (int s = 0; s < n; s++) {
             if (form == SL_NARROW_INT8) {
                 to[s * SL_NARROW + c] = (uint8_t)codes[s];
-            } else { // byte s % 4 of a word has the nibbles of its step
+            } else { // byte s % 4 of a word has the nibbles of step s
                 to[(s / 4 * 8 + c % 8) * 4 + s % 4] |= (uint8_t)((codes[s] & 15) << (c / 8 * 4));
             }
         }
@@ -98,7 +98,7 @@ struct product {
     struct sl_panel_tasks tasks;
 };
 
-// The last panel may be wider than what is left of y: compute it beside y.
+// Computes the last panel in a buffer, because it may be wider than the rest of y.
 static void tile_ragged(sl_narrow_tile_fn fn, int rows, int columns, const char *weights, const float *x, int64_t ldx,
                         int64_t k, float *y, int64_t ldy, bool fresh) {
     float beside[SL_NARROW_ROWS * SL_NARROW] = {0};
@@ -111,7 +111,7 @@ static void tile_ragged(sl_narrow_tile_fn fn, int rows, int columns, const char 
     }
 }
 
-// Few rows: tasks are panel groups; every weight is read once and widened on the way.
+// Few rows: a task is a panel group. Every weight is read once and widened in registers.
 static void matmul_stream(void *arg, int64_t begin, int64_t end, int member) {
     const struct product *a = arg;
     const struct sl_matrix *w = a->w;
@@ -143,7 +143,7 @@ struct block {
     float x[SL_NARROW_ROWS * X_STRIDE];
 };
 
-// One stretch of k for `rows` rows of a tile and all panels of a task.
+// Computes one stretch of k for `rows` rows of a tile and all panels of a task.
 static void block_tiles(const struct product *a, struct block *block, int64_t first, int64_t last, int64_t row,
                         int rows, int64_t k_begin, int64_t k_count) {
     bool fresh = k_begin == 0 && !a->accumulate;
@@ -163,7 +163,7 @@ static void block_tiles(const struct product *a, struct block *block, int64_t fi
     }
 }
 
-// Many rows: tasks are (row block, panel group) pairs.
+// Many rows: a task is a (row block, panel group) pair.
 static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
     const struct product *a = arg;
     const struct sl_matrix *w = a->w;
@@ -188,7 +188,7 @@ static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-// The sums of args: y = (y +) x W^T.
+// Computes the sums of args: y = (y +) x W^T.
 static void multiply(struct sl_stream *stream, struct product *args) {
     const struct sl_matrix *w = args->w;
     int64_t n_panels = sl_div_up(args->n, SL_NARROW), m = args->m;
@@ -202,9 +202,9 @@ static void multiply(struct sl_stream *stream, struct product *args) {
     }
 }
 
-// --- what they go through --------------------------------------------------------------------------------------------
+// --- bias, activation and gate ---------------------------------------------------------------------------------------
 
-// On their way to y: [m][n] of sums, or [m][2n] of them when the matrix is gated.
+// The last pass from sums to y: [m][n] of sums, or [m][2n] of them when the matrix is gated.
 struct finish_args {
     const struct product *product;
     float *y;

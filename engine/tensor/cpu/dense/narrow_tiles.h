@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the loops of a tile in narrow panels (narrow.h), over registers of any width. Included once by each tier's
- *          file, after it has defined
+ * Purpose: the loops of a tile in narrow panels (narrow.h), over registers of any width. Each tier's file includes it
+ *          once, after it has defined
  *
  *     REGISTERS                                                  so many (SL_VECTOR) hold a step's weights
- *     struct scales, load_scales(form, group)                    what a group of quantized steps is multiplied by
+ *     struct scales, load_scales(form, group)                    the scales of a group of quantized steps
  *     load_step(form, group, q, s, scales, step[REGISTERS])      step 4 q + s of a group, widened; s is a constant
  *
- * and leaves sl_vector_matmul().
+ * It defines sl_vector_matmul().
  */
 #pragma once
 
@@ -15,7 +15,7 @@
 #include "engine/tensor/cpu/dense/panels.h"
 #include "engine/tensor/cpu/simd/vector.h"
 
-// An sl_narrow_tile_fn. Called with constants only, so that acc stays in registers.
+// Computes a tile, as an sl_narrow_tile_fn. Called with constants only, so that acc stays in registers.
 INLINE void tile(int rows, int panels, enum sl_narrow_form form, const char *weights, size_t stride, const float *x,
                  int64_t ldx, int64_t k, float *y, int64_t ldy, bool fresh) {
     SL_VECTOR acc[SL_NARROW_ROWS][4 * REGISTERS];
@@ -69,7 +69,8 @@ INLINE void tile(int rows, int panels, enum sl_narrow_form form, const char *wei
                      int64_t ldy, bool fresh) {                                                                        \
         tile(rows, panels, form, weights, stride, x, ldx, k, y, ldy, fresh);                                           \
     }
-// One row takes `wide` panels at once: quantized weights need registers for their scales, and have work enough in two.
+// One row takes `wide` panels at once. Quantized weights need registers for their scales, and two panels keep enough
+// sums in flight.
 #define TILES(suffix, form, wide)                                                                                      \
     TILE(tile_1_wide_##suffix, 1, wide, form)                                                                          \
     TILE(tile_1_##suffix, 1, 1, form)                                                                                  \
@@ -129,7 +130,7 @@ static void widen(enum sl_narrow_form form, const char *group, int64_t k, float 
 
 // --- activations ---------------------------------------------------------------------------------------------------
 
-// Lane by lane where there is no vector form: these activations are of families with small MLPs.
+// Goes lane by lane where there is no vector form: models with these activations have small MLPs.
 static SL_VECTOR by_lane(enum sl_activation activation, SL_VECTOR x) {
     float lanes[SL_VECTOR_FLOATS];
     sl_vector_store(lanes, x);
@@ -151,7 +152,7 @@ static inline SL_VECTOR activate(enum sl_activation activation, SL_VECTOR x) {
 
 static void finish(const struct sl_matrix *w, const float *sums, int64_t n, float *y) {
     for (int64_t i = 0; i < n; i += SL_VECTOR_FLOATS) {
-        // the last ones through the same instructions: an element's bits do not depend on where it lies
+        // the last elements go through the same instructions: bits do not depend on an element's position
         int64_t left = n - i;
         SL_VECTOR x = sl_vector_load_first(sums + i, left);
         if (w->bias != NULL) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the loops over registers of matmul with NEON as every AArch64 processor has it. See narrow.h for the whole.
+ * Purpose: the inner loops of matmul with NEON, which every AArch64 processor has. See narrow.h for the whole.
  *
- * Design: a tile keeps up to 24 of the 32 registers in sums. The same panels and the same order of sums as with AVX2, one
- *         fused multiply-add a step, so both tiers give the same bits but for what activations do.
+ * Design: a tile keeps up to 24 of the 32 registers in sums. Panels and the order of sums are those of AVX2, with one
+ *         fused multiply-add a step, so both tiers give the same bits, except in activations.
  */
 #include "engine/tensor/cpu/dense/narrow.h"
 #include "engine/tensor/cpu/simd/vector.h"
@@ -26,13 +26,14 @@ INLINE struct scales load_scales(enum sl_narrow_form form, const char *group) {
     return scales;
 }
 
-// Four bits of every word, from bit `at` on, as s * code: the nibble goes to the top, where its sign is the word's.
+// Returns four bits of every word, from bit `at` on, as s * code: the nibble is shifted to the top, where its sign
+// becomes the word's.
 INLINE float32x4_t from_nibbles(uint32x4_t words, int at, float32x4_t scale) {
     int32x4_t top = vreinterpretq_s32_u32((words << (28 - at)) & 0xf0000000u);
     return vmulq_f32(vcvtq_n_f32_s32(top, 28), scale);
 }
 
-// The 16 weights of step 4 q + s of a group, widened; s is a constant.
+// Loads the 16 weights of step 4 q + s of a group, widened; s is a constant.
 INLINE void load_step(enum sl_narrow_form form, const char *group, int64_t q, int s, const struct scales *scales,
                       float32x4_t step[4]) {
     int64_t i = 4 * q + s;

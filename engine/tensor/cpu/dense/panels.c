@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: packed panels, row by row, and their memory; quantized rows. See panels.h.
+// Purpose: packs panels row by row, allocates their memory, and quantizes rows. See panels.h.
 #include "engine/tensor/cpu/dense/panels.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ enum sl_status sl_panels_allocate(struct sl_matrix *w, size_t bytes, struct sl_e
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of packed weights", bytes);
     }
     if (align == HUGE_PAGE) {
-        (void)madvise(packed, bytes, MADV_HUGEPAGE); // advice: with small pages it is only slower
+        (void)madvise(packed, bytes, MADV_HUGEPAGE); // only advice: small pages are slower
     }
     w->packed = packed;
     w->packed_bytes = bytes;
@@ -69,7 +69,7 @@ uint16_t sl_panel_quantize(const struct sl_matrix *w, int64_t p, int c, int64_t 
 
 struct sl_panel_tasks sl_panel_stream(const struct sl_stream *stream, int64_t m, int64_t n_panels, size_t panel_bytes,
                                       int64_t wide) {
-    int64_t members = sl_stream_threads(stream); // 1 when there is none
+    int64_t members = sl_stream_threads(stream); // 1 without a team
     int64_t panels = sl_min(sl_div_up(65536, (int64_t)panel_bytes), sl_div_up(n_panels, members));
     struct sl_panel_tasks tasks = {.m = m, .n_panels = n_panels, .rows_per_task = m};
     tasks.panels_per_task = sl_div_up(panels, wide) * wide;

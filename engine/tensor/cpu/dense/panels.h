@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: panels, the unit in which the AVX-512 tiers and tier amx keep and multiply a matrix: 32 rows of W, of which a tile
- *          of y takes two registers' worth.
+ * Purpose: panels, the unit in which the AVX-512 tiers and tier amx store and multiply a matrix: 32 rows of W. A row of
+ *          a panel's sums fills two registers.
  *
- * Design: panel p of a plain matrix has rows 32 p .. 32 p + 31 of W, and gives the same columns of y. A panel of a gated
- *         matrix has 16 rows of G and the 16 rows of U that belong to them, and gives 16 columns of y: whoever computed
- *         a panel can apply the gate without another pass over memory.
+ * Design: panel p of a plain matrix has rows 32 p .. 32 p + 31 of W, and gives the same columns of y. A panel of a
+ *         gated matrix has 16 rows of G and the 16 rows of U that belong to them, and gives 16 columns of y: the task
+ *         that computes a panel can apply the gate without another pass over memory.
  */
 #pragma once
 
@@ -14,7 +14,7 @@
 #define SL_PANEL      32 // rows of W
 #define SL_PANEL_HALF 16 // the floats of a register
 
-#define SL_ALONE_WORK (1 << 16) // multiply-adds, or elements, below which waking a team costs more than it brings
+#define SL_ALONE_WORK (1 << 16) // multiply-adds, or elements; below this, waking a team costs more than it saves
 
 static inline int64_t sl_div_up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
@@ -24,17 +24,17 @@ static inline int64_t sl_min(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-// Columns of y that a panel gives.
+// Returns how many columns of y a panel gives.
 static inline int64_t sl_panel_outputs(const struct sl_matrix *w) {
     return w->gated ? SL_PANEL_HALF : SL_PANEL;
 }
 
-// Panels that give the first `outputs` columns of y.
+// Returns how many panels give the first `outputs` columns of y.
 static inline int64_t sl_panel_count(const struct sl_matrix *w, int64_t outputs) {
     return sl_div_up(outputs, sl_panel_outputs(w));
 }
 
-// The row of W that is row c of panel p, or -1 where the last panel is padded.
+// Returns the row of W that is row c of panel p, or -1 where the last panel is padded.
 static inline int64_t sl_panel_row(const struct sl_matrix *w, int64_t p, int c) {
     if (!w->gated) {
         return p * SL_PANEL + c < w->n ? p * SL_PANEL + c : -1;
@@ -43,19 +43,20 @@ static inline int64_t sl_panel_row(const struct sl_matrix *w, int64_t p, int c) 
     return output >= w->n / 2 ? -1 : c < SL_PANEL_HALF ? output : w->n / 2 + output;
 }
 
-// Write row c of panel p (zeros where it is padded) into the panel's memory, which is zero.
+// Writes row c of panel p (zeros where it is padded) into the panel's memory, which is zero.
 typedef void (*sl_pack_row_fn)(const struct sl_matrix *w, int64_t p, int c, char *panel);
 
-// Make w->packed, panels of panel_bytes, aligned to 64 and in huge pages where that is worth it. SL_ERR_EXHAUSTED.
+// Packs w->packed: panels of panel_bytes, aligned to 64, in huge pages where they are large enough. Returns
+// SL_ERR_EXHAUSTED.
 enum sl_status sl_panels_pack(struct sl_stream *stream, struct sl_matrix *w, size_t panel_bytes,
                               sl_pack_row_fn pack_row, struct sl_error *err);
-// The same without anything in it, for panels of another width (narrow.h).
+// Allocates the same memory without packing, for panels of another width (narrow.h).
 enum sl_status sl_panels_allocate(struct sl_matrix *w, size_t bytes, struct sl_error *err);
 void sl_panels_free(struct sl_matrix *w);
 
 /*
- * How a product is divided into tasks: groups of panels within blocks of rows, the groups of a block one after the other. A
- * product of few rows has one block, and its tasks read each weight once.
+ * The tasks of a product: groups of panels within blocks of rows; the groups of a block follow each other. A product of
+ * few rows has one block, and its tasks read each weight once.
  */
 struct sl_panel_tasks {
     int64_t m, n_panels; // of the product
@@ -63,15 +64,16 @@ struct sl_panel_tasks {
     int64_t n;
 };
 
-// Few rows: a task streams some 64 KiB or more, in multiples of `wide` panels, but there are tasks for every member.
+// Divides a product of few rows: a task streams 64 KiB or more, in multiples of `wide` panels, or less where members
+// would get no task.
 struct sl_panel_tasks sl_panel_stream(const struct sl_stream *stream, int64_t m, int64_t n_panels, size_t panel_bytes,
                                       int64_t wide);
-// Many: at most row_block rows, whole tiles of them, by at most panel_group panels; at least four tasks a member, if there
-// are panels for them.
+// Divides a product of many rows: at most row_block rows, whole tiles of them, by at most panel_group panels. There are
+// at least four tasks for each member, if there are enough panels.
 struct sl_panel_tasks sl_panel_blocks(const struct sl_stream *stream, int64_t m, int64_t row_block, int64_t tile_rows,
                                       int64_t n_panels, int64_t panel_group);
 
-// What task t computes.
+// The rows and panels that task t computes.
 struct sl_panel_task {
     int64_t row, rows, first, last; // panels [first, last)
 };
@@ -83,7 +85,7 @@ static inline struct sl_panel_task sl_panel_task(const struct sl_panel_tasks *ta
 }
 
 /*
- * Group g of row c of panel p, quantized: codes_out[SL_WEIGHT_GROUP], zeros where the row or the panel is padded. Returns
- * the scale (f16).
+ * Quantizes group g of row c of panel p into codes_out[SL_WEIGHT_GROUP], with zeros where the row or the panel is
+ * padded. Returns the scale (f16).
  */
 uint16_t sl_panel_quantize(const struct sl_matrix *w, int64_t p, int c, int64_t g, int8_t *codes_out);

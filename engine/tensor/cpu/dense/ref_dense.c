@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the dense operations as plain C that reads like the formulas of engine/tensor/ops.h. Every other tier is held to
- *          it.
+ * Purpose: the dense operations as plain C that reads like the formulas of engine/tensor/ops.h. Tests compare every
+ *          other tier with it.
  *
- * Design: stored weights are not packed: rows are read where the model file is mapped, whatever the alignment there.
- *         Quantized ones are [n][k] codes and then [n][groups] scales. Sums are f32, in ascending order of k, and start
- *         from y where matmul accumulates: the order that every tier keeps.
+ * Design: stored weights are not packed: rows are read where the model file is mapped, at any alignment. Quantized
+ *         weights are [n][k] codes and then [n][groups] scales. Sums are f32, in ascending order of k, and start from y
+ *         where matmul accumulates: every tier keeps this order.
  */
 #include <assert.h>
 #include <math.h>
@@ -72,7 +72,7 @@ static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
     return 0;
 }
 
-// start + sum_i x[i] W[j][i] + bias[j]
+// Returns start + sum_i x[i] W[j][i] + bias[j].
 static float product(const struct sl_matrix *w, int64_t j, const float *x, float start) {
     float sum = start;
     if (w->format == SL_WEIGHT_STORED) {
@@ -115,7 +115,7 @@ static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const st
     sl_stream_run(stream, args->n_columns > 0 ? args->n_columns : sl_matrix_outputs(w), 16, matmul_columns, &task);
 }
 
-// --- the others ----------------------------------------------------------------------------------------------------
+// --- embed, norm and positions ---------------------------------------------------------------------------------------
 
 static void embed(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
     (void)stream;

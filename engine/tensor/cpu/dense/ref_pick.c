@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the best of a row of logits, as plain C. The processors' sampler reads whole rows; devices with memory of their own are
- *          held to this.
+ * Purpose: the best of a row of logits, in plain C. The sampler on processors reads whole rows; tests compare devices
+ *          with memory of their own with this.
  */
 #include <assert.h>
 #include <math.h>
@@ -12,7 +12,7 @@ static bool is_before(float logit, int32_t id, const struct sl_candidate *other)
     return logit > other->logit || (logit == other->logit && id < other->id);
 }
 
-// The best by insertion. Ids ascend, so that of equals the first stays before the others.
+// Finds the best by insertion. Ids ascend, so the first of equal logits stays before the others.
 static void list_best(const float *logits, int64_t n_vocab, int32_t most, struct sl_picked *picked) {
     picked->n = picked->n_finite = 0;
     for (int64_t id = 0; id < n_vocab; id++) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the loops of ops->norm and ops->rotate over rows, one for all tiers; a tier says what becomes of one.
+// Purpose: the loops of ops->norm and ops->rotate over rows, one for all tiers; a tier provides the function for a row.
 #pragma once
 
 #include "engine/tensor/ops.h"
 
 struct sl_norm_rows {
     const struct sl_norm *norm;
-    void (*vector)(const struct sl_norm *norm, const float *x, float *out); // norm->n floats; out may be x
+    void (*vector)(const struct sl_norm *norm, const float *x, float *out); // normalizes norm->n floats; out may be x
     const float *x;
     int64_t x_stride;
     int n_groups;
@@ -16,7 +16,8 @@ struct sl_norm_rows {
 
 void sl_norm_run(struct sl_stream *stream, const struct sl_norm_rows *rows, int64_t m);
 
-// (a, b) = (x[i], x[i + half]) becomes (a cos - b sin, b cos + a sin), half = rotary_dim / 2, in n_heads heads of a row.
+// Rotates (a, b) = (x[i], x[i + half]) to (a cos - b sin, b cos + a sin), half = rotary_dim / 2, in n_heads heads of a
+// row.
 typedef void sl_rotate_row_fn(const struct sl_rope *rope, const float *cosines, const float *sines, float *x,
                               int n_heads);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the dense operations of tiers avx2 and neon, but for matmul (avx2_matmul.c, neon_matmul.c). What is not here
-//          stays the reference's.
+// Purpose: the dense operations of tiers avx2 and neon, except matmul (avx2_matmul.c, neon_matmul.c). The reference
+//          fills the others.
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -42,7 +42,8 @@ static void embed(struct sl_stream *stream, const struct sl_matrix *table, const
     }
 }
 
-// sum_i (x[i] - mean)^power for power 1 or 2; as many partial sums as four registers hold, added in a fixed order
+// Returns sum_i (x[i] - mean)^power for power 1 or 2: as many partial sums as four registers hold, added in a fixed
+// order.
 static inline __attribute__((always_inline)) float moment(const float *x, int64_t n, float mean, int power) {
     SL_VECTOR sums[4] = {sl_vector_set(0.0f), sl_vector_set(0.0f), sl_vector_set(0.0f), sl_vector_set(0.0f)};
     int64_t i = 0;

@@ -2,10 +2,10 @@
 /*
  * Purpose: value_change, nearest and the rows of merge with AVX2; the formulas are those of ref_evict.c.
  *
- * Design: value_change goes over V tiles twice: the center, then the distances from it. nearest keeps a block of evicted
- *         keys and a tile of retained ones in f32, row by row, and multiplies eight pairs of rows at a time; all products
- *         are eight sums over every eighth channel, added up in one order, so that no cosine depends on which rows
- *         happened to be multiplied together. All scratch is on the stack and bounded.
+ * Design: value_change reads the V tiles twice: for the center, then for the distances from it. nearest keeps a block
+ *         of evicted keys and a tile of retained ones in f32, row by row, and multiplies eight pairs of rows at a time.
+ *         All products are eight sums over every eighth channel, added up in one order, so that no cosine depends on
+ *         which rows are multiplied together. All scratch is on the stack and bounded.
  */
 #include <assert.h>
 #include <math.h>
@@ -35,7 +35,8 @@ static int load_values(const struct sl_kv *kv, uint32_t page, struct values *v) 
     return n;
 }
 
-// center = sum_j weights[j] V_j / sum, or the mean where weights is NULL; f32 within a page, f64 over the pages
+// Computes center = sum_j weights[j] V_j / sum, or the mean where weights is NULL; f32 within a page, f64 over the
+// pages.
 static void find_center(const struct sl_kv *kv, const float *weights, double sum, struct values *v) {
     int n_strips = sl_avx2_n_strips(kv->work->head_dim);
     memset(v->sums, 0, sizeof v->sums);
@@ -62,7 +63,7 @@ static void find_center(const struct sl_kv *kv, const float *weights, double sum
     }
 }
 
-// distances[t] = || center - V_j ||, j = first + t < n, t < 8
+// Writes distances[t] = || center - V_j ||, j = first + t < n, t < 8.
 static void distances8(const struct values *v, int first, int n, int n_strips, float *distances) {
     __m256 squares[8];
     for (int t = 0; t < 8; t++) {
@@ -116,7 +117,7 @@ struct search {
     uint32_t at[EVICTED];   // the slot it belongs to
 };
 
-// 1 / |row|, 0 for a zero row
+// Returns 1 / |row|, 0 for a zero row.
 static float inverse_norm(const float *row, size_t d) {
     __m256 squares = _mm256_setzero_ps();
     for (size_t i = 0; i < d; i += 8) {
@@ -127,7 +128,8 @@ static float inverse_norm(const float *row, size_t d) {
     return sum > 0.0f ? 1.0f / sqrtf(sum) : 0.0f;
 }
 
-// Lane e * n_b + c = a[e] . b[c] of n_a by n_b rows, eight products; both are constants at every call.
+// Returns a . b of n_a by n_b rows, eight products, in lane e * n_b + c = a[e] . b[c]; both are constants in every
+// call.
 static inline __attribute__((always_inline)) __m256 products(const float *a, int n_a, const float *b, int n_b,
                                                              size_t d) {
     __m256 sum[8];
@@ -146,7 +148,8 @@ static inline __attribute__((always_inline)) __m256 products(const float *a, int
     return sl_avx2_sum8(sum);
 }
 
-// Evicted keys [e, e + 8 / n_columns) and retained ones [c, c + n_columns): the strictly larger ones take over, in order.
+// Updates the best of evicted keys [e, e + 8 / n_columns) with retained ones [c, c + n_columns): strictly larger scores
+// replace it, in order.
 static void keep_best(struct search *s, uint32_t e, uint32_t c, uint32_t n_columns, __m256 scores, __m256 best,
                       const uint32_t *kept, uint32_t n_tile) {
     if (_mm256_movemask_ps(_mm256_cmp_ps(scores, best, _CMP_GT_OQ)) == 0) {
@@ -163,7 +166,7 @@ static void keep_best(struct search *s, uint32_t e, uint32_t c, uint32_t n_colum
     }
 }
 
-// A tile of n_tile retained keys, kept[], against n evicted ones.
+// Compares a tile of n_tile retained keys, kept[], with n evicted ones.
 static void search_tile(struct search *s, const uint32_t *kept, uint32_t n_tile, uint32_t n, size_t d) {
     uint32_t e = 0;
     for (; e + 4 <= n; e += 4) {
@@ -200,7 +203,7 @@ static void nearest(const struct sl_kv *kv, const uint32_t *evicted, uint32_t n_
                 sl_avx2_read_k_row(kv, kept[tile + c], s.kept + c * d);
                 s.inverse[c] = inverse_norm(s.kept + c * d, d);
             }
-            for (uint32_t c = n_tile; c % 8 != 0; c++) { // to whole eights; nobody asks for their scores
+            for (uint32_t c = n_tile; c % 8 != 0; c++) { // fill up to whole eights; their scores are not read
                 memset(s.kept + c * d, 0, d * sizeof *s.kept);
                 s.inverse[c] = 0.0f;
             }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the b largest of many scores with AVX2: a few of 128k, at the price of reading them once.
+ * Purpose: selects the b largest of many scores with AVX2: a few of 128k, in the time of one read over them.
  *
- * Design: what cannot be among the b is passed over 32 scores at a time, by comparison with a floor: first the score
- *         that about twice as many should exceed, judging by a sample. Candidates, in ascending order of their index,
- *         wait in a buffer. When it is full, the best b of them stay, and the least of these is the new floor: what
- *         comes later has a higher index, so of equals it loses. The end is the reference's selection among the
- *         candidates, whose order is that of all scores. If the sample promised too much, there are fewer than b, and
- *         the reference sees all scores: so does it when they are few, or when many of them are wanted.
+ * Design: scores that cannot be among the b are skipped 32 at a time, by comparison with a floor. The first floor is a
+ *         score that, by a sample, about twice as many should exceed. Candidates, in ascending order of their index,
+ *         are collected in a buffer. When it is full, the best b of them stay, and the least of these is the new floor:
+ *         later scores have a higher index, so they lose against equals. In the end the reference selects among the
+ *         candidates, which are in the order of all scores. If the sample's floor was too high, there are fewer than b
+ *         candidates, and the reference selects among all scores. It does so too when there are few scores, or when b
+ *         is large.
  */
 #include <math.h>
 
@@ -15,7 +16,7 @@
 #include "engine/tensor/cpu/evict/fills.h"
 #include "engine/tensor/cpu/evict/select.h"
 
-#define SAMPLE     1024 // at most; of few scores every 16th
+#define SAMPLE     1024 // at most; with few scores every 16th
 #define CANDIDATES 8192
 #define GROUP      32 // scores compared at a time
 #define LEAST      2048
@@ -26,23 +27,24 @@ struct candidates {
     uint32_t index[CANDIDATES], keep[CANDIDATES];
 };
 
-// A score below which there is none of the b, or so it seems from a sample of the n, one of each stretch.
+// Returns a score below the b largest, as estimated from a sample of the n, one score of each stretch.
 static float guess_floor(const float *scores, uint32_t n, uint32_t b, struct candidates *c) {
     uint32_t sample = n / 16 < SAMPLE ? n / 16 : SAMPLE;
     uint32_t stretch = n / sample, wanted = 2 * (uint32_t)((uint64_t)b * sample / n) + 10;
-    for (uint32_t i = 0; i < sample; i++) { // never the same place of a stretch, so that no period of the text shows
+    // at a different position of each stretch, so that a period of the text does not matter
+    for (uint32_t i = 0; i < sample; i++) {
         c->scores[i] = scores[i * stretch + i * 0x9e3779b1u % stretch];
     }
     sl_ref_select(c->scores, sample, wanted, c->keep);
     float least = INFINITY;
     for (uint32_t i = 0; i < wanted; i++) {
         float score = c->scores[c->keep[i]];
-        least = score < least || isnan(score) ? score : least; // NaN stays: nothing is above it
+        least = score < least || isnan(score) ? score : least; // NaN stays: no score is above it
     }
-    return nextafterf(least, -INFINITY); // the sample's score itself is above
+    return nextafterf(least, -INFINITY); // so that the sample's score itself is above
 }
 
-// The best b stay. Returns the least of them.
+// Keeps the best b. Returns the least of them.
 static float shrink(struct candidates *c, uint32_t b) {
     float least = INFINITY;
     sl_ref_select(c->scores, c->n, b, c->keep);
@@ -55,7 +57,7 @@ static float shrink(struct candidates *c, uint32_t b) {
     return least;
 }
 
-// Bit i: scores[i] > floor
+// Sets bit i where scores[i] > floor.
 static uint32_t compare_group(const float *scores, float floor) {
     const __m256 f = _mm256_set1_ps(floor);
     uint32_t above = 0;
@@ -76,12 +78,12 @@ static void collect(const float *scores, uint32_t n, uint32_t b, float floor, st
         } else {
             float rest[GROUP];
             for (uint32_t i = 0; i < GROUP; i++) {
-                rest[i] = j + i < n ? scores[j + i] : -INFINITY; // above nothing
+                rest[i] = j + i < n ? scores[j + i] : -INFINITY; // above no floor
             }
             above = compare_group(rest, floor);
         }
         if (c->n > CANDIDATES - GROUP) {
-            floor = shrink(c, b); // that some of this group may not be above it any more does no harm
+            floor = shrink(c, b); // candidates of this group that are not above the new floor do no harm
         }
         for (; above != 0; above &= above - 1) {
             uint32_t index = j + (uint32_t)__builtin_ctz(above);

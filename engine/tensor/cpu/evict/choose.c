@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what stays whatever its score, and how many stay of each head, in plain C, as every tier has them.
+// Purpose: protects slots whatever their score, and computes each head's budget, in plain C, for every tier.
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static int64_t least(int64_t a, int64_t b) {
 
 static void protect(struct sl_stream *stream, const struct sl_kv_heads *heads, const struct sl_protection *protections,
                     struct sl_vectors x_inout) {
-    (void)stream; // as many stores as slots are protected: a few
+    (void)stream; // writes as many values as slots are protected: a few
     for (int h = 0; h < heads->n; h++) {
         int64_t n = heads->kv[h].n_slots;
         float *x = sl_vector(x_inout, h);
@@ -41,7 +41,7 @@ static void spare(struct sl_stream *stream, const struct sl_kv_heads *heads, str
 
 // --- budgets of heads ------------------------------------------------------------------------------------------------
 
-// Keys (sl_score_key()) lie in memory that may have been declared as float: they are moved by memcpy.
+// Keys (sl_score_key()) use memory that may have been declared as float, so memcpy moves them.
 static void write_keys(const float *scores, uint32_t n, float *keys) {
     for (uint32_t j = 0; j < n; j++) {
         uint32_t key = sl_score_key(scores[j]);
@@ -67,7 +67,7 @@ static uint32_t count_infinite(const float *scores, uint32_t n) {
     return count;
 }
 
-// Slots that are kept in all when heads keep what is above `key`, but never less than least_of[h].
+// Returns how many slots are kept in all when heads keep the slots above `key`, but each never fewer than least_of[h].
 static uint64_t kept_above(const struct sl_kv_heads *heads, struct sl_vectors keys, const uint32_t *least_of,
                            uint32_t key) {
     uint64_t sum = 0;
@@ -80,7 +80,7 @@ static uint64_t kept_above(const struct sl_kv_heads *heads, struct sl_vectors ke
 
 static void budgets(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
                     uint32_t budget, struct sl_vectors work, struct sl_counts kept_out) {
-    uint32_t *kept = kept_out.device; // at first what every head keeps at least
+    uint32_t *kept = kept_out.device; // at first the number that every head keeps at least
     uint64_t total = 0, all = (uint64_t)heads->n * budget;
     (void)stream;
     for (int h = 0; h < heads->n; h++) {
@@ -92,7 +92,7 @@ static void budgets(struct sl_stream *stream, const struct sl_kv_heads *heads, s
         total += n;
     }
     total = total < all ? total : all;
-    uint32_t low = 0, high = UINT32_MAX; // the lowest key above which no more than the total is kept
+    uint32_t low = 0, high = UINT32_MAX; // low ends as the lowest key above which no more than the total is kept
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         if (kept_above(heads, work, kept, middle) <= total) {
@@ -102,7 +102,7 @@ static void budgets(struct sl_stream *stream, const struct sl_kv_heads *heads, s
         }
     }
     uint64_t left = total - kept_above(heads, work, kept, low);
-    for (int h = 0; h < heads->n; h++) { // slots that are exactly at the key: first come, first served
+    for (int h = 0; h < heads->n; h++) { // slots that are exactly at the key are kept in order
         uint32_t n = heads->kv[h].n_slots, above = count_above(sl_vector(work, h), n, low);
         uint32_t up_to = low > 0 ? count_above(sl_vector(work, h), n, low - 1) : n;
         kept[h] = kept[h] > above ? kept[h] : above;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what eviction and quantization cost, in plain C, as every tier has them. Sums are of one head or page each, and are
- *          added up in their order by the caller alone, so that they do not depend on the team.
+ * Purpose: the errors that eviction and quantization cause, in plain C, for every tier. Each sum covers one head or
+ *          page. The calling thread adds them up in order, so that the result does not depend on the team.
  */
 #include "engine/kvcache/session.h"
 #include "engine/tensor/cpu/attention/heads.h"
@@ -20,7 +20,7 @@ struct lost_call {
     double *lost; // [heads]
 };
 
-// Sum of values[n] over the slots that are not in keep[], which ascends.
+// Returns the sum of values[n] over the slots that are not in keep[], which ascends.
 static double sum_evicted(const float *values, const uint32_t *keep, uint32_t n_keep, uint32_t n) {
     double sum = 0;
     for (uint32_t j = 0, i = 0; j < n; j++) {
@@ -61,7 +61,7 @@ static void lost(struct sl_stream *stream, const struct sl_kv_heads *heads, int 
 
 struct error_call {
     const struct sl_kv_heads *heads;
-    uint32_t n_pages, page; // at hand
+    uint32_t n_pages, page; // page: the current page
     void *const *to;
     struct sl_page_error *errors; // [heads]
 };

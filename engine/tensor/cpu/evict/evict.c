@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: operations of eviction on the cached rows of all heads, by a tier's kernels, which work on one; and the compaction,
- *          which all tiers share.
+ * Purpose: operations of eviction on the cached rows of all heads, with a tier's kernels, which work on one head; and
+ *          compaction, which all tiers share.
  */
 #include "engine/tensor/cpu/evict/evict.h"
 
@@ -20,7 +20,7 @@ struct call {
     struct sl_vectors x, out;
     struct sl_lists keep, evicted, into;
     struct sl_counts kept;
-    const uint32_t *n; // [heads] of lists
+    const uint32_t *n; // [heads] lengths of lists
     int group;
     bool mean_center;
 };
@@ -39,7 +39,7 @@ static void value_change_head(const void *arg, int h) {
         c->by->value_change(kv, sl_vector(c->x, h), c->mean_center, false, out);
         return;
     }
-    // The outputs of the group's heads lie side by side, so the square of their change is the sum of their squares.
+    // The outputs of the group's heads are concatenated, so the square of their change is the sum of their squares.
     memset(out, 0, kv->n_slots * sizeof *out);
     for (int g = 0; g < c->group; g++) {
         c->by->value_change(kv, sl_vector(c->x, h * c->group + g), c->mean_center, true, out);
@@ -58,13 +58,13 @@ void sl_evict_value_change(const struct sl_evict_kernels *by, struct sl_stream *
 
 // --- D2O -------------------------------------------------------------------------------------------------------------
 
-// Slots that may be merged: a head that keeps nothing has nothing to merge into.
+// Returns how many slots may be merged: a head that keeps nothing has no target.
 static uint32_t n_evicted(const struct call *c, int h) {
     uint32_t n = c->heads->kv[h].n_slots, kept = sl_count(c->kept, h);
     return kept > 0 && kept < n ? n - kept : 0;
 }
 
-// The slots that are not in keep[], which ascends.
+// Lists the slots that are not in keep[], which ascends.
 static void list_evicted(const uint32_t *keep, uint32_t n_keep, uint32_t n, uint32_t *evicted) {
     for (uint32_t j = 0, i = 0; j < n; j++) {
         if (i < n_keep && keep[i] == j) {
@@ -86,7 +86,7 @@ static void nearest_head(const void *arg, int h) {
     list_evicted(sl_list(c->keep, h), n_kept, kv->n_slots, sl_list(c->evicted, h));
     c->by->nearest(kv, sl_list(c->evicted, h), n, sl_list(c->keep, h), n_kept, sl_list(c->into, h), cosine);
     for (uint32_t i = 0; i < n; i++) {
-        cosine[i] = fminf(fmaxf(cosine[i], -1), 1); // what rounding puts beyond 1; NaN becomes -1
+        cosine[i] = fminf(fmaxf(cosine[i], -1), 1); // rounding can exceed 1; NaN becomes -1
     }
 }
 
@@ -103,7 +103,7 @@ void sl_evict_nearest(const struct sl_evict_kernels *by, struct sl_stream *strea
     sl_each_head(stream, heads->n, n_numbers(heads), nearest_head, &call);
 }
 
-// False where no slot may be merged.
+// Computes the mean; returns false where no slot may be merged.
 static bool mean_similarity(const struct call *c, float *mean_out) {
     double sum = 0;
     int64_t count = 0;
@@ -116,7 +116,7 @@ static bool mean_similarity(const struct call *c, float *mean_out) {
     return count > 0;
 }
 
-// Those that reach the threshold move to the front of their lists: they are what is merged.
+// Moves the slots that reach the threshold to the front of their lists, and returns how many will be merged.
 static uint32_t list_merged(const struct call *c, int h, float threshold) {
     uint32_t *from = sl_list(c->evicted, h), *into = sl_list(c->into, h), n = 0;
     float *cosine = sl_vector(c->x, h);
@@ -158,7 +158,7 @@ void sl_evict_merge(const struct sl_evict_kernels *by, struct sl_stream *stream,
 
 // --- compaction ------------------------------------------------------------------------------------------------------
 
-// The first i with keep[i] != i, or n: keep[i] - i never falls, so it can be looked for by halves.
+// Returns the first i with keep[i] != i, or n. keep[i] - i never falls, so a binary search finds it.
 static uint32_t first_moved(const uint32_t *keep, uint32_t n) {
     uint32_t begin = 0, end = n;
     while (begin < end) {
@@ -172,7 +172,7 @@ static uint32_t first_moved(const uint32_t *keep, uint32_t n) {
     return begin;
 }
 
-// Slots [b, b + n) of page `from` become slots [a, a + n) of page `to`, which may be the same page.
+// Moves slots [b, b + n) of page `from` to slots [a, a + n) of page `to`, which may be the same page.
 static void move_slots(const struct sl_page_layout *layout, char *to, uint32_t a, const char *from, uint32_t b,
                        size_t n) {
     size_t row_bytes = (size_t)layout->head_dim * (size_t)sl_kv_format_bits(layout->format) / 8;
@@ -188,8 +188,8 @@ static void move_slots(const struct sl_page_layout *layout, char *to, uint32_t a
     }
 }
 
-// Runs of neighbours move together, as far as both of their pages reach: a decode step that evicts one slot moves whole
-// pages by one row, and looks at nothing before that slot.
+// Moves runs of neighbors together, up to the end of both of their pages. A decode step that evicts one slot moves
+// whole pages by one row, and reads nothing before that slot.
 static void gather_head(const void *arg, int h) {
     const struct call *c = arg;
     const struct sl_kv *kv = &c->heads->kv[h];

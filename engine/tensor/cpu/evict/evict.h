@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what eviction asks of cached rows: functions of one head that tiers fill, and the operations that are made of them.
+// Purpose: eviction's functions of one head on cached rows, which tiers fill, and the operations that are made of them.
 #pragma once
 
 #include "engine/tensor/ops.h"
 
 struct sl_evict_kernels {
-    // change[j] of ops->value_change, or change_inout[j] += the square of it
+    // writes change[j] of ops->value_change, or change_inout[j] += its square
     void (*value_change)(const struct sl_kv *kv, const float *weights, bool mean_center, bool add_square,
                          float *change_inout);
-    // Of slot evicted[e]: the slot among kept[] whose K is the most similar by cosine, and that cosine.
+    // Finds, for slot evicted[e], the slot among kept[] whose K is the most similar by cosine, and that cosine.
     void (*nearest)(const struct sl_kv *kv, const uint32_t *evicted, uint32_t n_evicted, const uint32_t *kept,
                     uint32_t n_kept, uint32_t *nearest_out, float *cosine_out);
-    // For each slot c in into[], over the i with into[i] == c:
+    // Computes, for each slot c in into[], over the i with into[i] == c:
     //     x_c = (e * x_c + sum_i exp(cosine[i]) * x_from[i]) / (e + sum_i exp(cosine[i]))
     // No slot is both in from[] and in into[].
     void (*merge)(const struct sl_kv *kv, const uint32_t *from, const uint32_t *into, const float *cosine, uint32_t n);
 };
 
-// ops->value_change, nearest and merge by a tier's kernels.
+// Implement ops->value_change, nearest and merge with a tier's kernels.
 void sl_evict_value_change(const struct sl_evict_kernels *by, struct sl_stream *stream, const struct sl_kv_heads *heads,
                            int group, struct sl_vectors weights, bool mean_center, struct sl_vectors out);
 void sl_evict_nearest(const struct sl_evict_kernels *by, struct sl_stream *stream, const struct sl_kv_heads *heads,
@@ -27,7 +27,7 @@ void sl_evict_merge(const struct sl_evict_kernels *by, struct sl_stream *stream,
                     struct sl_counts kept, struct sl_lists evicted, struct sl_lists into, struct sl_vectors cosine,
                     float beta, float *threshold_inout, uint32_t *n_merged_out);
 
-// A tier's entries of the table from its kernels: they differ in nothing else.
+// Defines a tier's entries of the table from its kernels; tiers differ in nothing else.
 #define SL_EVICT_OPS(kernels)                                                                                          \
     static void value_change_heads(struct sl_stream *stream, const struct sl_kv_heads *heads, int group,               \
                                    struct sl_vectors weights, bool mean_center, struct sl_vectors out) {               \

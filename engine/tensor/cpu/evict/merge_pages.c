@@ -2,10 +2,11 @@
 /*
  * Purpose: see merge_pages.h.
  *
- *      x_c = (e x_c + sum_i exp(cosine_i) x_i) / (e + sum_i exp(cosine_i)) = x_c + sum_i w_i (x_i - x_c) / (e + sum_i w_i)
+ *      x_c = (e x_c + sum_i exp(cosine_i) x_i) / (e + sum_i exp(cosine_i))
+ *          = x_c + sum_i w_i (x_i - x_c) / (e + sum_i w_i),   w_i = exp(cosine_i)
  *
- * Design: sums of a page's worth of rows, page by page, so that into[] may name slots in any order and more than once.
- *         What is merged with its equal stays as it is, to the bit.
+ * Design: keeps the sums of one page of rows at a time, so that into[] may name slots in any order and more than once.
+ *         A row that is merged with an equal one keeps its exact bits.
  */
 #include "engine/tensor/cpu/evict/merge_pages.h"
 
@@ -16,13 +17,14 @@
 #include "engine/tensor/cpu/attention/kv_page.h"
 #include "engine/tensor/cpu/attention/ref_kv_slots.h"
 
-// What is added to the slots of one page.
+// The sums that are added to the slots of one page.
 struct sums {
     _Alignas(64) float k[SL_PAGE_SLOTS][SL_MAX_HEAD_DIM], v[SL_PAGE_SLOTS][SL_MAX_HEAD_DIM]; // sum_i w_i (x_i - x_c)
-    float weight[SL_PAGE_SLOTS]; // e + sum_i w_i; 0: not merged into
+    float weight[SL_PAGE_SLOTS]; // e + sum_i w_i; 0: no slot is merged into this one
 };
 
-// All i with into[i] in this page, ascending. Nobody's from[] is in into[], so writing at the end reads nothing twice.
+// Merges all i with into[i] in this page, in ascending order. No slot is in both from[] and into[], so writing at the
+// end is safe.
 static void merge_page(const struct sl_merge_rows *rows, const struct sl_kv *kv, uint32_t page, const uint32_t *from,
                        const uint32_t *into, const float *cosine, uint32_t n) {
     int d = kv->work->head_dim;
@@ -63,7 +65,7 @@ static void merge_page(const struct sl_merge_rows *rows, const struct sl_kv *kv,
 
 void sl_merge_pages(const struct sl_merge_rows *rows, const struct sl_kv *kv, const uint32_t *from,
                     const uint32_t *into, const float *cosine, uint32_t n) {
-    uint32_t first = UINT32_MAX, last = 0; // pages
+    uint32_t first = UINT32_MAX, last = 0; // first, last: pages
     assert(kv->n_packed == 0);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t page = into[i] / SL_PAGE_SLOTS;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the loop of ops->merge over slots and pages, one for all tiers; a tier says what is done with a row.
+// Purpose: the loop of ops->merge over slots and pages, one for all tiers; a tier provides the functions for a row.
 #pragma once
 
 #include "engine/tensor/ops.h"

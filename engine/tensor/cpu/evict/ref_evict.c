@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what eviction asks of the cached rows, in plain C: how much the output changes without a slot (CAOTE), which
+ * Purpose: eviction's functions of cached rows, in plain C: how much the output changes without a slot (CAOTE), which
  *          retained key is the most similar to an evicted one, and the merge of the one into the other (D2O).
  *
- * Design: nothing here allocates: several heads are served at once by their caller, and no status could say that
- *         memory ran out. nearest reads a retained key once for a block of evicted ones; merge: see merge_pages.h.
+ * Design: nothing here allocates: the caller processes several heads at once, and no status could report that memory
+ *         ran out. nearest reads a retained key once for a block of evicted ones; merge: see merge_pages.h.
  */
 #include <assert.h>
 #include <math.h>
@@ -57,7 +57,7 @@ static double dot(const float *a, const float *b, int d) {
     return sum;
 }
 
-// cos(a, b) = a . b / (|a| |b|), 0 where a norm is 0
+// Returns cos(a, b) = a . b / (|a| |b|), 0 where a norm is 0.
 static double cosine_of(double product, double norm_a, double norm_b) {
     return norm_a > 0.0 && norm_b > 0.0 ? product / (norm_a * norm_b) : 0.0;
 }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the best of many scores in plain C, and what becomes of equal ones at the edge.
+ * Purpose: selects the best of many scores in plain C, and decides which equal scores at the edge stay.
  *
- * Design: radix select: byte by byte from the top, the key of the b-th largest score; then one pass picks what is above it
- *         and the first of what equals it. Ties are looked at only where some of them stay and others go: then the same
- *         selection goes over the ties of those that equal the edge.
+ * Design: radix select finds, byte by byte from the top, the key of the b-th largest score. Then one pass selects the
+ *         scores above it and the first of those that equal it. Ties are read only where some of these stay and others
+ *         go: then the same selection runs on the ties of the scores that equal the edge.
  */
 #include "engine/tensor/cpu/attention/heads.h"
 #include "engine/tensor/cpu/evict/fills.h"
 #include "engine/tensor/cpu/evict/select.h"
 
 /*
- * The key of the b-th largest of x[n], 1 <= b <= n, and how many of the b equal it. With `among`, only those count for which
- * among[j] has the key `edge`; there are b of them at least.
+ * Returns the key of the b-th largest of x[n], 1 <= b <= n, and how many of the b equal it. With `among`, only those
+ * x[j] count for which among[j] has the key `edge`; there must be at least b.
  */
 static inline __attribute__((always_inline)) uint32_t find_key(const float *x, const float *among, uint32_t edge,
                                                                uint32_t n, uint32_t b, uint32_t *n_equal_out) {
@@ -49,8 +49,8 @@ void sl_ref_select(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_o
 // --- ties ------------------------------------------------------------------------------------------------------------
 
 /*
- * keep[] are the b best of n, 0 < b < n, the first of those that equal the edge. Of these the ones with the largest ties are to
- * stay, or with ties NULL the last.
+ * Decides which scores that equal the edge stay. On entry keep[] lists the b best of n, 0 < b < n, with the first of
+ * those that equal the edge. On return it has the ones with the largest ties instead, or with ties NULL the last ones.
  */
 static void settle_ties(const float *scores, const float *ties, uint32_t n, uint32_t b, uint32_t *keep) {
     uint32_t edge = UINT32_MAX, n_above = 0, n_equal = 0;

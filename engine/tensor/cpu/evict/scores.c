@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: scores of slots in plain C, as every tier has them: what pages keep, and what is made of that and of attention.
- *          Each operation is a function of one head; the formulas are in engine/tensor/ops.h.
+ * Purpose: scores of slots in plain C, for every tier: those that pages store, and those computed from them and from
+ *          attention. Each operation is a function of one head; the formulas are in engine/tensor/ops.h.
  */
 #include <assert.h>
 #include <math.h>
@@ -23,11 +23,11 @@ struct call {
     bool max;
 };
 
-// --- what pages keep -------------------------------------------------------------------------------------------------
+// --- stored scores ---------------------------------------------------------------------------------------------------
 
 static float state_of(const struct sl_kv *kv, int plane, uint32_t slot) {
     const struct sl_page_layout *layout = sl_kv_page_layout(kv, slot / SL_PAGE_SLOTS);
-    // Packed slots may have dropped their score: they are not up for selection any more.
+    // Packed slots may have dropped their score: selection does not use them any more.
     return plane < layout->n_states
                ? sl_page_state(layout, kv->pages[slot / SL_PAGE_SLOTS], plane)[slot % SL_PAGE_SLOTS]
                : 0.0f;
@@ -133,7 +133,7 @@ static void variance(struct sl_stream *stream, const struct sl_kv_heads *heads, 
 
 // --- attention of query heads ----------------------------------------------------------------------------------------
 
-// Row: a query head.
+// row: a query head
 static void pool_head(const void *arg, int row) {
     const struct call *c = arg;
     const float *x = sl_vector(c->x, row);
@@ -183,7 +183,7 @@ static void mean_group(struct sl_stream *stream, const struct sl_kv_heads *heads
     sl_each_head(stream, heads->n, sl_heads_slots(heads) * (size_t)group, mean_group_head, &call);
 }
 
-// --- of no attention -------------------------------------------------------------------------------------------------
+// --- scores without attention ----------------------------------------------------------------------------------------
 
 static void recency_head(const void *arg, int h) {
     const struct call *c = arg;
@@ -216,9 +216,9 @@ static void chance(struct sl_stream *stream, const struct sl_kv_heads *heads, ui
     sl_each_head(stream, heads->n, sl_heads_slots(heads), chance_head, &call);
 }
 
-// --- of all heads ----------------------------------------------------------------------------------------------------
+// --- scores over all heads -------------------------------------------------------------------------------------------
 
-// Tasks: slots.
+// A task is a slot.
 static void share_slots(void *arg, int64_t begin, int64_t end, int member) {
     const struct call *c = arg;
     int n = c->heads->n;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the order of scores, and selection by it: of one list, and of all heads with their ties.
+// Purpose: the order of scores, and selection in that order: from one list, and from all heads with their ties.
 #pragma once
 
 #include <math.h>
@@ -7,7 +7,7 @@
 #include "engine/tensor/half.h"
 #include "engine/tensor/ops.h"
 
-// Bits whose unsigned order is the order of scores: NaN is 0, -0 is +0, and nothing else is below -infinity.
+// Returns bits whose unsigned order is the order of scores: NaN is 0, -0 is +0, and only NaN is below -infinity.
 static inline uint32_t sl_score_key(float score) {
     if (isnan(score)) {
         return 0;
@@ -16,11 +16,11 @@ static inline uint32_t sl_score_key(float score) {
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// As host.select.
+// Selects as host.select does.
 typedef void (*sl_select_fn)(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_out);
 void sl_ref_select(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_out);
 
-// ops->select by a tier's selection of one list.
+// Implements ops->select with a tier's selection of one list.
 void sl_select_heads(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
                      struct sl_vectors ties, bool newest, struct sl_counts kept, struct sl_lists keep_out,
                      sl_select_fn select);

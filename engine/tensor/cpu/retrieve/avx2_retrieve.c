@@ -2,9 +2,10 @@
 /*
  * Purpose: attention over listed slots with AVX2; the formula is that of ref_retrieve.c.
  *
- * Design: attend_slots copies the rows of SL_PAGE_SLOTS listed slots side by side, as if they were a page, and from there
- *         on does what attend does with a page: the same tiles, products and softmax, so the list of all slots gives
- *         attend's bits, if they are no more than a split has. Rows of packed pages, and keys that are still to be rotated, are copied as f32.
+ * Design: attend_slots copies the rows of SL_PAGE_SLOTS listed slots side by side, as if they were a page, and then
+ *         does what attend does with a page. Tiles, products and softmax are the same, so the list of all slots gives
+ *         attend's bits, if there are no more slots than a split has. Rows of packed pages, and keys that must still be
+ *         rotated, are copied as f32.
  */
 #include <assert.h>
 #include <math.h>
@@ -38,7 +39,7 @@ struct scratch {
     struct sl_page_layout layout; // rows[] as the only part of a page
 };
 
-// Makes rows[] of the bytes of n rows in the working format; false if one of them is packed.
+// Copies the bytes of n rows in the working format to rows[]; returns false if one of them is packed.
 static bool copy_rows(const struct sl_kv *kv, uint32_t part, const uint32_t *slots, int n, struct scratch *s) {
     size_t row_bytes = (size_t)kv->work->head_dim * (size_t)sl_kv_format_bits(kv->work->format) / 8;
     s->layout = *kv->work;
@@ -83,7 +84,7 @@ static void load_values(const struct sl_kv *kv, const uint32_t *slots, int n, st
     sl_avx2_fill_values(&s->layout, s->rows, n, s->v);
 }
 
-// Query heads [begin, begin + n_vectors) of a KV head.
+// Computes query heads [begin, begin + n_vectors) of a KV head.
 static void attend_block(const struct call *call, int head, int begin, int n_vectors) {
     const struct sl_attend *args = &call->attend.args;
     const struct sl_kv *kv = &args->heads.kv[head];
@@ -115,7 +116,7 @@ static void attend_block(const struct call *call, int head, int begin, int n_vec
     }
     for (int v = 0; v < n_vectors; v++) {
         float *out = args->out + (first_head + (size_t)v) * (size_t)d;
-        float sum = sl_count(call->n, head) > 0 ? states[v].sum : 1.0f; // without slots: zeros
+        float sum = sl_count(call->n, head) > 0 ? states[v].sum : 1.0f; // without slots the output is zeros
         for (int i = 0; i < d; i += 8) {
             _mm256_storeu_ps(out + i,
                              _mm256_div_ps(_mm256_load_ps(s.out + (size_t)v * wide + (size_t)i), _mm256_set1_ps(sum)));

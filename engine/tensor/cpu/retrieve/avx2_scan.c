@@ -2,13 +2,13 @@
 /*
  * Purpose: key indexes and the scan with AVX2; the formulas are those of ref_scan.c.
  *
- * Design: scan works on the 64 slots of a page at a time and keeps their sums in registers while the channels go by:
- *         every byte is read once, in as many streams as there are channels. A sum is one chain of fused multiply-adds,
- *         of INT1 of additions (to which they come down), and part of a page is computed as a whole one.
+ * Design: scan takes the 64 slots of a page at a time and keeps their sums in registers over all channels. It reads
+ *         every byte once, in as many streams as there are channels. A sum is one chain of fused multiply-adds; for
+ *         INT1 these reduce to additions. Part of a page is computed as a whole one.
  *
- *         index_keys goes over the pages twice: for what it needs of all slots, then for the codes. Keys of 16 bits that
- *         stay as they are are transposed as bits, all others by way of the K^T tile of a page (avx2_kv.h). What fills
- *         whole lines is stored past the caches: nobody reads it before others have taken its place there.
+ *         index_keys reads the pages twice: for the values that depend on all slots, then for the codes. Keys of 16
+ *         bits that keep their format are transposed as bits, all others by way of the K^T tile of a page (avx2_kv.h).
+ *         Stores of whole lines bypass the caches: the lines would be evicted before they are read.
  */
 #include <assert.h>
 #include <string.h>
@@ -19,9 +19,9 @@
 #include "engine/tensor/cpu/retrieve/scan_pages.h"
 #include "engine/tensor/cpu/simd/avx2_transpose.h"
 
-// --- index_keys -------------------------------------------------------------------------------------------------------
+// --- index_keys ------------------------------------------------------------------------------------------------------
 
-// scale[c] = mean |K_j[c]|: added up in f64 in the order of slots, as in ref_scan.c
+// scale[c] = mean |K_j[c]|, added up in f64 in the order of slots, as in ref_scan.c
 static void find_means(const struct sl_kv *kv, uint32_t n_slots, float *scale) {
     const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
     int d = kv->work->head_dim;
@@ -44,7 +44,7 @@ static void find_means(const struct sl_kv *kv, uint32_t n_slots, float *scale) {
     }
 }
 
-// Eight channels of the 16 slots of a strip, from keys of 16 bits.
+// Transposes eight channels of the 16 slots of a strip, from keys of 16 bits.
 static inline __attribute__((always_inline)) void transpose_strip(const uint16_t *k, size_t d, __m256i *channels) {
     SL_UNROLL
     for (size_t t = 0; t < 8; t++) {
@@ -55,7 +55,7 @@ static inline __attribute__((always_inline)) void transpose_strip(const uint16_t
     sl_avx2_transpose_16x8(channels);
 }
 
-// Keys of 16 bits [SL_PAGE_SLOTS][d] to the channels of an index, each from `to` on.
+// Transposes keys of 16 bits [SL_PAGE_SLOTS][d] to the channels of an index, each from `to` on.
 static void transpose_page(const uint16_t *k, size_t d, char *to, size_t channel_bytes) {
     for (size_t i = 0; i < d; i += 8, to += 8 * channel_bytes) {
         for (size_t line = 0; line < SL_PAGE_STRIPS / 2; line++) {
@@ -73,7 +73,7 @@ static void transpose_page(const uint16_t *k, size_t d, char *to, size_t channel
     }
 }
 
-// round-half-even(x / scale) of 32 slots, within +-127, 0 where scale is 0 or x is NaN
+// Returns round-half-even(x / scale) of 32 slots, within +-127, 0 where scale is 0 or x is NaN.
 static __m256i encode_int8(const float *x, size_t strip, __m256 scale) {
     const __m256 most = _mm256_set1_ps(127.0f), least = _mm256_set1_ps(-127.0f);
     const __m256 any = _mm256_cmp_ps(scale, _mm256_setzero_ps(), _CMP_GT_OQ);
@@ -85,15 +85,16 @@ static __m256i encode_int8(const float *x, size_t strip, __m256 scale) {
         code[t] = _mm256_cvtps_epi32(_mm256_max_ps(_mm256_min_ps(y, most), least));
     }
     __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(code[0], code[1]), _mm256_packs_epi32(code[2], code[3]));
-    return _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)); // fours back in order
+    // restores the order of the groups of four
+    return _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
-static __m128i encode_f16(__m256 x) { // NaN as second operand passes through min and max
+static __m128i encode_f16(__m256 x) { // a NaN as second operand passes through min and max
     const __m256 most = _mm256_set1_ps(SL_F16_MAX), least = _mm256_set1_ps(-SL_F16_MAX);
     return _mm256_cvtps_ph(_mm256_max_ps(least, _mm256_min_ps(most, x)), _MM_FROUND_TO_NEAREST_INT);
 }
 
-// The 64 slots of a channel, four strips `strip` floats apart, as codes.
+// Encodes the 64 slots of a channel, four strips `strip` floats apart.
 static inline __attribute__((always_inline)) void encode_channel(const float *x, size_t strip, enum sl_kv_format format,
                                                                  float scale, char *to) {
     uint64_t signs = 0;
@@ -154,11 +155,11 @@ static void copy_page(const struct sl_page_layout *page, const char *at, const s
         break;
     case SL_KV_INT4:
     case SL_KV_INT2:
-        __builtin_unreachable(); // no key index has them (engine/kvcache/key_index.h)
+        __builtin_unreachable(); // key indexes do not use these formats (engine/kvcache/key_index.h)
     }
 }
 
-// most = max(most, |x|) over the first n rows of a page. NaN as first operand is passed over, as by fmaxf.
+// Sets most = max(most, |x|) over the first n rows of a page. A NaN as first operand is ignored, as by fmaxf.
 static inline __attribute__((always_inline)) void absmax_rows(const char *k, size_t d, size_t n,
                                                               enum sl_kv_format format, float *absmax) {
     const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
@@ -171,7 +172,7 @@ static inline __attribute__((always_inline)) void absmax_rows(const char *k, siz
     }
 }
 
-// Of a tile, where channels are rows: eights by registers, the rest one by one.
+// Does the same for a tile, whose rows are channels: eight at a time in registers, the rest one by one.
 static void absmax_tile(const float *tile, size_t d, size_t n, float *absmax) {
     const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
     for (size_t i = 0; i < d; i++) {
@@ -185,7 +186,7 @@ static void absmax_tile(const float *tile, size_t d, size_t n, float *absmax) {
     }
 }
 
-// absmax[c] = max over the first n_slots slots of |K_j[c]|
+// Sets absmax[c] = max over the first n_slots slots of |K_j[c]|.
 static void find_absmax(const struct sl_kv *kv, uint32_t n_slots, float *absmax) {
     size_t d = (size_t)kv->work->head_dim;
     _Alignas(64) float tile[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
@@ -215,7 +216,7 @@ static void find_absmax(const struct sl_kv *kv, uint32_t n_slots, float *absmax)
     }
 }
 
-// Zeros from slot n_slots on.
+// Writes zeros from slot n_slots on.
 static void clear_rest(const struct sl_key_index_layout *layout, uint32_t n_slots, char *codes) {
     size_t bits = (size_t)n_slots * (size_t)sl_kv_format_bits(layout->format), whole = bits / 8;
     for (int c = 0; c < layout->head_dim; c++, codes += layout->channel_bytes) {
@@ -251,7 +252,7 @@ static void index_keys(const struct sl_kv *kv, uint32_t n_slots, const struct sl
 
 // --- scan ------------------------------------------------------------------------------------------------------------
 
-// Slots 8 t .. 8 t + 8 of those at `at`.
+// Loads slots 8 t .. 8 t + 8 of those at `at`.
 static inline __attribute__((always_inline)) __m256 load_codes(const char *at, size_t t, enum sl_kv_format format) {
     if (format == SL_KV_INT8) {
         return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(at + 8 * t))));
@@ -259,7 +260,8 @@ static inline __attribute__((always_inline)) __m256 load_codes(const char *at, s
     return sl_avx2_load8(at, 8 * t, format);
 }
 
-// -negative where a slot's bit is set, else negative, of slots 8 t .. 8 t + 8 of those at `at`: bits become signs.
+// Returns, for slots 8 t .. 8 t + 8 of those at `at`, -negative where a slot's bit is set, else negative: bits become
+// signs.
 static inline __attribute__((always_inline)) __m256 signed_weight(const char *at, size_t t, __m256 negative) {
     const __m256i up =
         _mm256_sub_epi32(_mm256_set1_epi32(31 - 8 * (int)(t % 4)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -269,7 +271,7 @@ static inline __attribute__((always_inline)) __m256 signed_weight(const char *at
     return _mm256_xor_ps(negative, _mm256_and_ps(bits, _mm256_set1_ps(-0.0f)));
 }
 
-// The sums of the 64 slots from slot j on, a multiple of as many.
+// Computes the sums of the 64 slots from slot j on, a multiple of 64.
 static inline __attribute__((always_inline)) void scan_page(const struct sl_scan_channels *s, size_t j,
                                                             enum sl_kv_format format, float *scores) {
     __m256 sum[SL_PAGE_SLOTS / 8];

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the scan with AVX-512: that of avx2_scan.c in registers of twice the width, and with its bits.
+// Purpose: the scan with AVX-512: that of avx2_scan.c in registers of twice the width, with the same bits.
 #include <immintrin.h>
 
 #include "engine/tensor/cpu/retrieve/fills.h"
 #include "engine/tensor/cpu/retrieve/scan_pages.h"
 #include "engine/tensor/cpu/simd/avx512_math.h"
 
-#define WIDTH 16 // slots of a register
+#define WIDTH 16 // slots in a register
 
-// Slots 16 t .. 16 t + 16 of those at `at`.
+// Loads slots 16 t .. 16 t + 16 of those at `at`.
 static inline __attribute__((always_inline)) __m512 load_codes(const char *at, size_t t, enum sl_kv_format format) {
     switch (format) {
     case SL_KV_F32:
@@ -28,7 +28,7 @@ static inline __attribute__((always_inline)) __m512 load_codes(const char *at, s
     __builtin_unreachable();
 }
 
-// The sums of the 64 slots from slot j on, a multiple of as many.
+// Computes the sums of the 64 slots from slot j on, a multiple of 64.
 static inline __attribute__((always_inline)) void scan_page(const struct sl_scan_channels *s, size_t j,
                                                             enum sl_kv_format format, float *scores) {
     __m512 sum[SL_PAGE_SLOTS / WIDTH];
@@ -39,7 +39,7 @@ static inline __attribute__((always_inline)) void scan_page(const struct sl_scan
     for (int i = 0; i < s->n; i++) {
         const char *at = s->codes[i] + sl_scan_offset(format, j);
         __m512 weight = _mm512_set1_ps(s->weights[i]);
-        uint64_t bits = 0; // of INT1: +w where they are set, else -w
+        uint64_t bits = 0; // for INT1: +w where they are set, else -w
         if (format == SL_KV_INT1) {
             memcpy(&bits, at, sizeof bits);
         }

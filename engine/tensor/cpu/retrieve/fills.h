@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: how each tier fills what retrieval asks for into its table; engine/tensor/cpu/tiers.c says which tier may run.
+// Purpose: the functions that fill each tier's retrieval operations into its table. tiers.c says which tier may run.
 #pragma once
 
 #include "engine/tensor/ops.h"

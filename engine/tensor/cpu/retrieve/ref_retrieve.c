@@ -2,8 +2,8 @@
 /*
  * Purpose: attention over listed slots of an offloaded layer in plain C (TailorKV, section 4.2).
  *
- * Design: attend_slots takes the listed slots SL_PAGE_SLOTS at a time through the softmax of attend, so that the list of
- *         all slots gives attend's bits. A head without slots gives zeros and an lse of minus infinity.
+ * Design: attend_slots takes the listed slots SL_PAGE_SLOTS at a time through the softmax of attend, so that the list
+ *         of all slots gives attend's bits. A head without slots gives zeros and an lse of minus infinity.
  */
 #include <assert.h>
 #include <math.h>
@@ -24,7 +24,7 @@ struct call {
     struct sl_counts n;
 };
 
-// Task: one query head.
+// A task is one query head.
 static void attend_head(const struct call *call, int head) {
     const struct sl_attend *args = &call->args;
     int kv_head = head / (args->n_heads / args->heads.n), d = args->head_dim;
@@ -74,7 +74,7 @@ static void attend_slots(struct sl_stream *stream, const struct sl_attend *args,
 
 static void mean_query(struct sl_stream *stream, const struct sl_attend *args, const float *q, float *means_out) {
     int group = args->n_heads / args->heads.n, d = args->head_dim;
-    (void)stream; // one row
+    (void)stream; // too little work for a team: one row
     assert(args->m == 1);
     for (int h = 0; h < args->heads.n; h++, q += group * d, means_out += d) {
         for (int c = 0; c < d; c++) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: key indexes (engine/kvcache/key_index.h) and rows on their way between caches, in plain C.
+ * Purpose: makes and scans key indexes (engine/kvcache/key_index.h), and moves rows between caches, in plain C.
  *
- * Design: what an index needs of all slots (the largest magnitude of a channel, and its mean in f64) is found in a first
- *         pass over the pages, the codes in a second one.
+ * Design: a first pass over the pages finds the values of an index that depend on all slots (the largest magnitude of a
+ *         channel, and its mean in f64); a second one computes the codes.
  */
 #include <assert.h>
 #include <math.h>
@@ -17,7 +17,7 @@
 
 // --- key indexes -----------------------------------------------------------------------------------------------------
 
-// absmax[c] and scale[c], of NaN nothing.
+// Computes absmax[c] and scale[c]; NaNs are ignored.
 static void find_scales(const struct sl_kv *kv, uint32_t n_slots, const struct sl_key_index_layout *layout,
                         float *absmax, float *scale) {
     double sum[SL_MAX_HEAD_DIM] = {0};
@@ -38,13 +38,13 @@ static void find_scales(const struct sl_kv *kv, uint32_t n_slots, const struct s
     }
 }
 
-// round-half-even(x / scale), 0 where scale is 0 (or nothing sensible can be said: NaN)
+// Returns round-half-even(x / scale); 0 where scale is 0, and for NaN.
 static int8_t encode_int8(float x, float scale) {
     float t = scale > 0.0f ? x / scale : 0.0f;
     return (int8_t)(t >= 127.0f ? 127.0f : t <= -127.0f ? -127.0f : isnan(t) ? 0.0f : nearbyintf(t));
 }
 
-// Slot j of a channel.
+// Writes slot j of a channel.
 static void put_code(const struct sl_key_index_layout *layout, char *channel, uint32_t j, float x, float scale) {
     switch (layout->format) {
     case SL_KV_INT8:
@@ -60,7 +60,7 @@ static void put_code(const struct sl_key_index_layout *layout, char *channel, ui
         break;
     case SL_KV_INT4:
     case SL_KV_INT2:
-        __builtin_unreachable(); // no key index has them (engine/kvcache/key_index.h)
+        __builtin_unreachable(); // key indexes do not use these formats (engine/kvcache/key_index.h)
     }
 }
 
@@ -79,7 +79,7 @@ static void index_keys(const struct sl_kv *kv, uint32_t n_slots, const struct sl
         for (size_t c = 0; c < d; c++) {
             char *channel = index + layout->codes + c * layout->channel_bytes;
             if (layout->format == page->format && !sl_kv_format_is_quantized(page->format)) {
-                memcpy(channel + j * element, k + c * element, element); // bit by bit, even what is no number
+                memcpy(channel + j * element, k + c * element, element); // bit by bit, including NaNs
             } else {
                 put_code(layout, channel, j, row[c], scale[c]);
             }
@@ -87,7 +87,7 @@ static void index_keys(const struct sl_kv *kv, uint32_t n_slots, const struct sl
     }
 }
 
-// K^_j[c] / scale[c], where there are scales
+// Returns K^_j[c] / scale[c], where there are scales.
 static float get_code(enum sl_kv_format format, const char *channel, uint32_t j) {
     switch (format) {
     case SL_KV_INT8:
@@ -102,7 +102,7 @@ static float get_code(enum sl_kv_format format, const char *channel, uint32_t j)
     case SL_KV_INT2:
         break;
     }
-    __builtin_unreachable(); // no key index has them (engine/kvcache/key_index.h)
+    __builtin_unreachable(); // key indexes do not use these formats (engine/kvcache/key_index.h)
 }
 
 // scores_out[j - begin] = sum_i q[c_i] scale[c_i] code_j[c_i], or without scales

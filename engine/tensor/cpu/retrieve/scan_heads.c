@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See scan_heads.h. Pieces are more than heads, and so what threads share.
+// See scan_heads.h. Threads share pieces, because there are more pieces than heads.
 #include "engine/tensor/cpu/retrieve/scan_heads.h"
 
 #include "engine/tensor/cpu/attention/heads.h"

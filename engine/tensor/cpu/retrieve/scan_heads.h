@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: ops->scan of a tier from its host.scan.
+// Purpose: implements a tier's ops->scan with its host.scan.
 #pragma once
 
 #include "engine/tensor/ops.h"

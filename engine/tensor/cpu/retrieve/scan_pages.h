@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a scan as pages of 64 slots: what the fast tiers share.
+ * Purpose: a scan as pages of 64 slots, for all fast tiers.
  *
- * Design: what differs between channels (where their codes are, and their weight: the query, times the scale if there is
- *         one) is worked out once. A tier has one kernel a format, which computes a page; part of a page is computed
- *         as a whole one, which is there to be read because an index's capacity is whole pages, so that a score is the
- *         same chain of sums whatever range it is asked for in.
+ * Design: the values that differ between channels (the address of their codes, and their weight: the query, times the
+ *         scale if there is one) are computed once. A tier has one kernel for each format, which computes a page. Part
+ *         of a page is computed as a whole one: reading it is safe because an index's capacity is whole pages. So a
+ *         score is the same chain of sums for every range that contains it.
  */
 #pragma once
 
@@ -21,16 +21,16 @@ struct sl_scan_channels {
     const char *codes[SL_MAX_HEAD_DIM];
 };
 
-// scores[64] of the slots from slot j on, a multiple of 64: sums over the channels in order.
+// Computes scores[64] of the slots from slot j on, a multiple of 64: sums over the channels in order.
 typedef void (*sl_scan_page_fn)(const struct sl_scan_channels *channels, size_t j, float *scores);
 
 struct sl_scan_kernel {
-    sl_scan_page_fn page[SL_KV_N_FORMATS]; // of the formats that a key index can have
+    sl_scan_page_fn page[SL_KV_N_FORMATS]; // for the formats that a key index can have
 };
 
 /*
- * A tier's kernels, its host.scan and its ops->scan from its scan_page(channels, slot, format, scores), which is inlined into each: the
- * format is known there.
+ * Defines a tier's kernels, its host.scan and its ops->scan from its scan_page(channels, slot, format, scores).
+ * scan_page is inlined into each kernel, where the format is a constant.
  */
 #define SL_SCAN_OF_PAGES(scan_page)                                                                                    \
     static void scan_f32(const struct sl_scan_channels *s, size_t j, float *scores) {                                  \
@@ -61,7 +61,7 @@ struct sl_scan_kernel {
         sl_scan_heads(stream, args, scan);                                                                             \
     }
 
-// Bytes of a channel before slot j, a multiple of 8.
+// Returns the bytes of a channel before slot j, a multiple of 8.
 static inline size_t sl_scan_offset(enum sl_kv_format format, size_t j) {
     return j * (size_t)sl_kv_format_bits(format) / 8;
 }

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what several AVX2 kernels need: the sum of a register, and exp. Include only from files built with -mavx2.
+// Purpose: functions that several AVX2 kernels need: the sum of a register, and exp. Include only from files built with
+//         -mavx2.
 #pragma once
 
 #include <immintrin.h>
 #include <math.h>
 
-// In front of a loop over registers: unroll it whole, or the array it indexes lives in memory.
+// Put this before a loop over registers: it must be unrolled completely, or the array that it indexes goes to memory.
 #if defined(__clang__)
 #define SL_UNROLL _Pragma("unroll")
 #else
 #define SL_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-// ((0+4)+(2+6)) + ((1+5)+(3+7)): always in this order
+// Returns ((0+4)+(2+6)) + ((1+5)+(3+7)): always in this order.
 static inline float sl_avx2_sum(__m256 v) {
     __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -20,8 +21,9 @@ static inline float sl_avx2_sum(__m256 v) {
 }
 
 /*
- * exp(x) = 2^n exp(f), n = round(x / ln 2), f = x - n ln 2 in two parts, |f| <= ln 2 / 2; a polynomial of degree 6 for
- * exp(f). Relative error below 2e-7. Under -86.98 the result is 0 (no subnormals); over 88.7 it is infinity; NaN stays.
+ * Returns exp(x) = 2^n exp(f), n = round(x / ln 2), f = x - n ln 2 in two parts, |f| <= ln 2 / 2; a polynomial of
+ * degree 6 for exp(f). Relative error below 2e-7. Below -86.98 the result is 0 (no subnormals); over 88.7 it is
+ * infinity; a NaN stays NaN.
  */
 static inline __m256 sl_avx2_exp(__m256 x) {
     const __m256 least = _mm256_set1_ps(-86.98f), most = _mm256_set1_ps(88.72283f);
@@ -39,7 +41,7 @@ static inline __m256 sl_avx2_exp(__m256 x) {
     p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
     p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
 
-    // n is up to 128, whose power of two is no float: multiply by 2^(n-1) and by 2
+    // n is up to 128, and 2^128 overflows: multiply by 2^(n-1) and by 2
     __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(126));
     __m256 power = _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
     __m256 y = _mm256_mul_ps(_mm256_mul_ps(p, power), _mm256_set1_ps(2.0f));

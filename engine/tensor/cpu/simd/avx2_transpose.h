@@ -5,9 +5,9 @@
 #include "engine/tensor/cpu/simd/avx2_math.h" // SL_UNROLL
 
 /*
- * Rows t and t + 8 of 8 elements of 16 bits, the halves of x[t], become columns: x[c] = column c of all 16 rows. To
- * interleave the first four registers with the last four rotates the six bits of an element's number (row, column) by
- * one; after three times row and column have changed places.
+ * Transposes rows t and t + 8 of 8 elements of 16 bits, the halves of x[t], into columns: x[c] = column c of all 16
+ * rows. Interleaving the first four registers with the last four rotates the six bits of an element's number (row,
+ * column) by one. After three rotations row and column are exchanged.
  */
 static inline __attribute__((always_inline)) void sl_avx2_transpose_16x8(__m256i *x) {
     SL_UNROLL

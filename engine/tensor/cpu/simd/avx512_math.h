@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what several AVX-512 kernels need: exp and the activations of a register. Include only from files built for
- *          AVX-512.
+ * Purpose: functions that several AVX-512 kernels need: exp and the activations of a register. Include only from files
+ *          built for AVX-512.
  */
 #pragma once
 
@@ -11,8 +11,9 @@
 #include "engine/tensor/ops.h"
 
 /*
- * exp(x) = 2^n exp(f), n = round(x / ln 2), f = x - n ln 2 in two parts, |f| <= ln 2 / 2; a polynomial of degree 6 for
- * exp(f). Relative error below 2e-7 where the result is normal; it underflows and overflows as it should; NaN stays.
+ * Returns exp(x) = 2^n exp(f), n = round(x / ln 2), f = x - n ln 2 in two parts, |f| <= ln 2 / 2; a polynomial of
+ * degree 6 for exp(f). Relative error below 2e-7 where the result is normal. It underflows and overflows as exp does; a
+ * NaN stays NaN.
  */
 static inline __m512 sl_avx512_exp(__m512 x) {
     // min and max return the second operand when there is a NaN
@@ -31,8 +32,8 @@ static inline __m512 sl_avx512_exp(__m512 x) {
 }
 
 /*
- * GELU. With z = |x| / sqrt 2, 1 - erf(z) = t (a1 + t (a2 + ... + t a5)) exp(-z^2), t = 1 / (1 + p z): Abramowitz and
- * Stegun, Handbook of Mathematical Functions, 7.1.26; the error of erf is below 1.5e-7.
+ * Returns GELU. With z = |x| / sqrt 2, 1 - erf(z) = t (a1 + t (a2 + ... + t a5)) exp(-z^2), t = 1 / (1 + p z):
+ * Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26; the error of erf is below 1.5e-7.
  */
 static inline __m512 sl_avx512_gelu(__m512 x) {
     const __m512 one = _mm512_set1_ps(1.0f), zero = _mm512_setzero_ps();
@@ -61,7 +62,7 @@ static inline __m512 sl_avx512_activate(enum sl_activation activation, __m512 x)
         __m512 cube = _mm512_mul_ps(_mm512_mul_ps(x, x), x);
         z = _mm512_mul_ps(_mm512_fmadd_ps(cube, _mm512_set1_ps(0.044715f), x), _mm512_set1_ps(2.0f * 0.79788456f));
     }
-    // Next to the 1, exp(-80) is nothing already; a subnormal exp would cost the processor a hundred cycles.
+    // Added to 1, exp(-80) has no effect; a subnormal exp would cost the processor a hundred cycles.
     z = _mm512_max_ps(_mm512_set1_ps(-80.0f), _mm512_sub_ps(_mm512_setzero_ps(), z)); // NaN stays
     return _mm512_div_ps(x, _mm512_add_ps(one, sl_avx512_exp(z)));
 }

@@ -8,13 +8,13 @@
 #include "engine/tensor/cpu/simd/avx2_math.h" // SL_UNROLL
 
 /*
- * Lane r of columns_out[c] = from[r * stride + c], r and c < 16. The first two of the four steps are loads, which leaves
- * half as many shuffles as a transposition in registers has.
+ * Sets lane r of columns_out[c] = from[r * stride + c], r and c < 16. The first two of the four steps are loads, which
+ * halves the number of shuffles of a transposition in registers.
  */
 static inline __attribute__((always_inline)) void sl_avx512_transpose(const float *from, int64_t stride,
                                                                       __m512 columns_out[16]) {
     SL_UNROLL
-    for (int q = 0; q < 4; q++) { // four columns: lane L of rows[i] has those of row 4 L + i
+    for (int q = 0; q < 4; q++) { // four columns: lane L of rows[i] holds columns 4 q .. 4 q + 3 of row 4 L + i
         __m512 rows[4];
         SL_UNROLL
         for (int i = 0; i < 4; i++) {
@@ -35,7 +35,7 @@ static inline __attribute__((always_inline)) void sl_avx512_transpose(const floa
     }
 }
 
-// As sl_avx2_transpose_16x8(): rows t, t + 8, t + 16 and t + 24, the quarters of x[t], become columns.
+// Transposes as sl_avx2_transpose_16x8(): rows t, t + 8, t + 16 and t + 24, the quarters of x[t], become columns.
 static inline __attribute__((always_inline)) void sl_avx512_transpose_32x8(__m512i *x) {
     SL_UNROLL
     for (int step = 0; step < 3; step++) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what several NEON kernels need: exp, and how to unroll. Include only from files built for AArch64.
+// Purpose: functions that several NEON kernels need: exp, and a macro that unrolls. Include only from files built for
+//         AArch64.
 #pragma once
 
 #include <arm_neon.h>
 #include <math.h>
 
-// In front of a loop over registers: unroll it whole, or the array it indexes lives in memory.
+// Put this before a loop over registers: it must be unrolled completely, or the array that it indexes goes to memory.
 #if defined(__clang__)
 #define SL_UNROLL _Pragma("unroll")
 #else
@@ -13,8 +14,9 @@
 #endif
 
 /*
- * exp(x) = 2^n exp(f), n = round(x / ln 2), f = x - n ln 2 in two parts, |f| <= ln 2 / 2; a polynomial of degree 6 for
- * exp(f). Relative error below 2e-7. Under -86.98 the result is 0 (no subnormals); over 88.7 it is infinity; NaN stays.
+ * Returns exp(x) = 2^n exp(f), n = round(x / ln 2), f = x - n ln 2 in two parts, |f| <= ln 2 / 2; a polynomial of
+ * degree 6 for exp(f). Relative error below 2e-7. Below -86.98 the result is 0 (no subnormals); over 88.7 it is
+ * infinity; a NaN stays NaN.
  */
 static inline float32x4_t sl_neon_exp(float32x4_t x) {
     const float32x4_t least = vdupq_n_f32(-86.98f), most = vdupq_n_f32(88.72283f);
@@ -31,7 +33,7 @@ static inline float32x4_t sl_neon_exp(float32x4_t x) {
     p = vfmaq_f32(vdupq_n_f32(1.0f), p, f);
     p = vfmaq_f32(vdupq_n_f32(1.0f), p, f);
 
-    // n is up to 128, whose power of two is no float: multiply by 2^(n-1) and by 2
+    // n is up to 128, and 2^128 overflows: multiply by 2^(n-1) and by 2
     int32x4_t exponent = vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(126));
     float32x4_t y = vmulq_n_f32(vmulq_f32(p, vreinterpretq_f32_s32(vshlq_n_s32(exponent, 23))), 2.0f);
 

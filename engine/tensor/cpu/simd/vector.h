@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a register of floats under the same names with AVX2 and with NEON, for kernels that are one source for both.
- *          Sums, differences, products and quotients are the compiler's operators. Include only from files that are built
- *          for one of them.
+ * Purpose: a register of floats under the same names with AVX2 and with NEON, for kernels that have one source for
+ *          both. Sums, differences, products and quotients are the compiler's operators. Include only from files that
+ *          are built for one of them.
  */
 #pragma once
 
@@ -31,14 +31,14 @@ static inline SL_VECTOR sl_vector_from_bf16(const uint16_t *from) {
     __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
-// a * b + c, rounded once
+// Returns a * b + c, rounded once.
 static inline SL_VECTOR sl_vector_multiply_add(SL_VECTOR a, SL_VECTOR b, SL_VECTOR c) {
     return _mm256_fmadd_ps(a, b, c);
 }
 static inline SL_VECTOR sl_vector_exp(SL_VECTOR x) {
     return sl_avx2_exp(x);
 }
-// always in the same order
+// Returns the sum, always added in the same order.
 static inline float sl_vector_sum(SL_VECTOR v) {
     return sl_avx2_sum(v);
 }
@@ -74,7 +74,7 @@ static inline float sl_vector_sum(SL_VECTOR v) {
 }
 #endif
 
-// The first n floats of a row's end; the others are 0, and are not written.
+// Load or store the first n floats at the end of a row; the other lanes are loaded as 0, and are not stored.
 static inline SL_VECTOR sl_vector_load_first(const float *from, int64_t n) {
     float floats[SL_VECTOR_FLOATS] = {0};
     if (n >= SL_VECTOR_FLOATS) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: new rows into their pages, in the working format, with positions and zero state.
+// Purpose: writes new rows into their pages, in the working format, with positions and zero state.
 #include "engine/tensor/cuda/attention/launch.h"
 #include "engine/tensor/cuda/block.h"
 #include "engine/tensor/cuda/pages.h"
 
 constexpr uint32_t THREADS = 256;
 
-// A thread: eight channels of K and of V of a row. blockIdx: rows and channels, KV head, call.
+// A thread writes eight channels of K and of V of a row. blockIdx: rows and channels, KV head, call.
 static __global__ void __launch_bounds__(THREADS) append(const gpu_attend *calls, int64_t kv_stride) {
     const gpu_attend *call = &calls[blockIdx.z];
     const gpu_head *h = &call->heads[blockIdx.y];
@@ -17,7 +17,7 @@ static __global__ void __launch_bounds__(THREADS) append(const gpu_attend *calls
         const float *v = call->v + r * kv_stride + blockIdx.y * (size_t)d + c;
         char *page = gpu::page_of(h, j);
         float x[8], y[8];
-        for (int e = 0; e < 8; e++) { // rows may lie anywhere
+        for (int e = 0; e < 8; e++) { // rows may have any alignment
             x[e] = k[e];
             y[e] = v[e];
         }

@@ -1,27 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: attention of rows over the slots of their heads, for pages of every format, windows and keys that are rotated by their
- *          slot; finished, or as the softmax of slots that come first.
+ * Purpose: attention of rows over the slots of their heads, for pages of every format, windows and keys that are
+ *          rotated by their slot. It writes finished outputs, or the softmax over slots that come before the rows'.
  *
  * Formula: with the scores s_j of a tile and the state (max, sum, out) of a split of SPLIT slots
  *
  *              max' = max(max, max_j s_j)      c = exp(max - max')
  *              sum  = sum c + sum_j exp(s_j - max')      out = out c + sum_j exp(s_j - max') V_j
  *
- *          and the states of the splits are folded in ascending order into that of what came before.
+ *          The states of the splits are folded in ascending order into the state of earlier slots.
  *
- * Design: a block has 16 queries of a KV head, rows and query heads alike, and goes over the slots by tiles in shared memory, in
- *         f32: K, and in its place V. A warp has two queries: a lane scores slots, then adds up channels. Where rows are few, splits
- *         are blocks, whose states are put aside and folded by another kernel; the bits are the same, and depend on neither
- *         the number of rows nor the calls. attend_tensor.cu and attend_packed.cu have tensor cores do it, where they can.
+ * Design: a block has 16 queries of a KV head, rows and query heads alike. It goes over the slots by tiles in shared
+ *         memory, in f32: K, and then V in the same memory. A warp has two queries: a lane scores slots, then adds up
+ *         channels. Where rows are few, splits are blocks, and another kernel folds their stored states. The bits are
+ *         the same, and depend on neither the number of rows nor the calls. attend_tensor.cu and attend_packed.cu use
+ *         tensor cores where they can.
  */
 #include "engine/tensor/cuda/attention/calls.h"
 #include "engine/tensor/cuda/attention/tiles.h"
 
 constexpr uint32_t THREADS = 256, WARPS = THREADS / 32, QUERIES = 16, EACH = QUERIES / WARPS;
-constexpr size_t ENOUGH_BLOCKS = 512, MOST_QUERIES = 64; // of a device; of a block, here and by tensor cores
+// blocks that keep a device busy; the most queries of a block, here and with tensor cores
+constexpr size_t ENOUGH_BLOCKS = 512, MOST_QUERIES = 64;
 
-// Channel `lane` + 32 i of a query is out[i], a register: loops over them have no other bound than PER.
+// Channel `lane` + 32 i of a query is out[i], a register. Loops over channels must be bounded by PER alone.
 #define FOR_CHANNELS(i, at, d)                                                                                         \
     GPU_UNROLL                                                                                                         \
     for (int i = 0, at = (int)threadIdx.x % 32; i < PER; i++, at += 32)                                                \
@@ -37,7 +39,7 @@ template <int PER> GPU_DEVICE void clear(softmax<PER> &s) {
     }
 }
 
-// Both have seen something, or `all` nothing.
+// Folds `part` into `all`. Both have seen slots, or `all` has seen none.
 template <int PER> GPU_DEVICE void fold(softmax<PER> &all, const softmax<PER> &part) {
     if (part.max == -INFINITY) {
         return;
@@ -51,7 +53,7 @@ template <int PER> GPU_DEVICE void fold(softmax<PER> &all, const softmax<PER> &p
     }
 }
 
-// --- what came before, and what is the end ---------------------------------------------------------------------------
+// --- load the earlier state, store the result ------------------------------------------------------------------------
 
 template <int PER>
 GPU_DEVICE void load_before(const attend_call &c, const gpu_attend *call, const query &q, softmax<PER> &s) {
@@ -72,7 +74,7 @@ GPU_DEVICE void store(const attend_call &c, const gpu_attend *call, const query 
     // A list may have no slots.
     float divisor = c.shape.unfinished || s.sum == 0.0f ? 1.0f : s.sum;
     float *out = (c.shape.unfinished ? call->before_out : call->out) + out_at(c.shape, q);
-    __syncwarp(); // all lanes have read what came before
+    __syncwarp(); // all lanes have read the earlier state
     FOR_CHANNELS(i, at, c.shape.head_dim) {
         out[at] = s.out[i] / divisor;
     }
@@ -86,12 +88,12 @@ GPU_DEVICE void store(const attend_call &c, const gpu_attend *call, const query 
 
 // --- a tile ----------------------------------------------------------------------------------------------------------
 
-// Beside 16 queries of the longest rows a multiprocessor of 8.6 has shared memory for no more.
+// A multiprocessor of 8.6 has shared memory for no more slots besides 16 queries of the longest rows.
 GPU_HOST_DEVICE uint32_t slots_of_tile(int head_dim) {
     return head_dim <= 256 ? gpu::tile_slots(head_dim) : 16;
 }
 
-// weights[j] = exp(s_j - max') of the slots that the query sees; out and sum are scaled to max'.
+// Writes weights[j] = exp(s_j - max') of the slots that the query sees; scales out and sum to max'.
 template <int PER>
 GPU_DEVICE void score(const gpu_attention &shape, const query &q, const float *of_query, const float *keys,
                       uint32_t first, uint32_t n, float *weights, softmax<PER> &s) {
@@ -117,7 +119,7 @@ GPU_DEVICE void score(const gpu_attention &shape, const query &q, const float *o
     for (int lanes = 16; lanes > 0; lanes /= 2) {
         most = fmaxf(most, __shfl_xor_sync(~0u, most, lanes));
     }
-    float keep = most == -INFINITY ? 1.0f : expf(s.max - most), sum = 0.0f; // nothing seen yet: nothing to scale
+    float keep = most == -INFINITY ? 1.0f : expf(s.max - most), sum = 0.0f; // no slot seen yet: nothing to scale
     GPU_UNROLL
     for (uint32_t k = 0; k < 2; k++) {
         float weight = scores[k] == -INFINITY ? 0.0f : expf(scores[k] - most);
@@ -136,7 +138,7 @@ GPU_DEVICE void score(const gpu_attention &shape, const query &q, const float *o
     __syncwarp();
 }
 
-// Of slots that are not seen nothing is read: they may be anything, and 0 times NaN is NaN.
+// Does not read unseen slots: they may hold any bits, and 0 times NaN is NaN.
 template <int PER>
 GPU_DEVICE void add_values(const gpu_attention &shape, const query &q, const float *values, uint32_t first, uint32_t n,
                            const float *weights, softmax<PER> &s) {
@@ -154,10 +156,10 @@ GPU_DEVICE void add_values(const gpu_attention &shape, const query &q, const flo
 
 // --- a block ---------------------------------------------------------------------------------------------------------
 
-struct block_memory { // before it: queries [QUERIES][d], a tile [slots][pitch]
+struct block_memory { // after the queries [QUERIES][d] and a tile [slots][pitch]
     float weights[QUERIES][SL_PAGE_SLOTS];
-    uint32_t slots[QUERIES]; // of the queries' own
-    uint32_t begin, end;     // what any of them sees
+    uint32_t slots[QUERIES]; // the queries' own slots
+    uint32_t begin, end;     // the slots that any of them sees
 };
 
 GPU_DEVICE void load_queries(const attend_call &c, const gpu_attend *call, const gpu_head *h, uint32_t kv_head,
@@ -189,7 +191,7 @@ GPU_DEVICE void load_queries(const attend_call &c, const gpu_attend *call, const
     __syncthreads();
 }
 
-// Slots [begin, end) into the states of the warp's queries.
+// Adds slots [begin, end) to the states of the warp's queries.
 template <int PER>
 GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_t *listed, uint32_t begin, uint32_t end,
                           const query (&q)[EACH], const float *queries, float *tile, block_memory *m,
@@ -225,7 +227,8 @@ GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_
     }
 }
 
-// blockIdx: tile of queries (and split), KV head, call. Two blocks a multiprocessor: 128 registers, which loops are unrolled for.
+// blockIdx: tile of queries (and split), KV head, call. Two blocks for each multiprocessor: 128 registers, and loops
+// are unrolled for that.
 template <int PER> static __global__ void __launch_bounds__(THREADS, 2) attend(attend_call c) {
     GPU_DYNAMIC_SHARED(float, queries);
     __shared__ block_memory m;
@@ -281,12 +284,12 @@ template <int PER> static __global__ void __launch_bounds__(THREADS, 2) attend(a
     }
 }
 
-// A warp a query. blockIdx: row and query head of a KV head, KV head, call.
+// A warp for each query. blockIdx: row and query head of a KV head, KV head, call.
 template <int PER> static __global__ void fold_splits(attend_call c) {
     const gpu_attend *call = &c.calls[blockIdx.z];
     const gpu_head *h = &call->heads[blockIdx.y];
     query q = query_of(c, call, h, blockIdx.y, blockIdx.x);
-    constexpr uint32_t AT_ONCE = PER <= 4 ? 8 : 16 / PER; // or every split would wait for memory
+    constexpr uint32_t AT_ONCE = PER <= 4 ? 8 : 16 / PER; // otherwise every split would wait for memory
     softmax<PER> all, parts[AT_ONCE];
     if (q.row < 0) {
         return;
@@ -332,7 +335,7 @@ template <int PER> static void launch(struct gpu_queue *queue, const attend_call
 size_t sl_gpu_attend_work(int n_calls, int most_rows, uint32_t most_slots, const struct gpu_attention *shape) {
     size_t splits = (most_slots + SPLIT - 1) / SPLIT, queries = (size_t)most_rows * (size_t)shape->n_heads;
     size_t tiles = (queries / (size_t)shape->n_kv_heads + MOST_QUERIES - 1) / MOST_QUERIES;
-    // Of one call: one long session among many is not left to one block.
+    // Counts the blocks of one call: one long session among many must not be left to one block.
     size_t blocks = (size_t)shape->n_kv_heads * tiles;
     size_t bytes = (size_t)n_calls * queries * splits * (size_t)(2 + shape->head_dim) * sizeof(float);
     return blocks < ENOUGH_BLOCKS && bytes <= GPU_MOST_WORK ? bytes : 0;

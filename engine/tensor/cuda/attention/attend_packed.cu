@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: attention by tensor cores, over pages of codes and the f16 pages behind them.
+ * Purpose: attention by tensor cores, over pages of codes and the f16 pages after them.
  *
- * Formula: attend.cu's, over keys and values code * scale + zero. Queries and weights are rounded to f16, before and after they take up a
- *          scale; products are summed in f32:
+ * Formula: that of attend.cu, over keys and values code * scale + zero. Queries and weights are rounded to f16, before
+ *          and after they are multiplied by a scale; products are summed in f32:
  *
  *              s_j = scale q K_j = sum_c (q_c scale_c) code_jc + sum_c q_c zero_c        q: times scale log2(e)
  *              out_c = sum_j (p_j scale_j) code_jc + sum_j p_j zero_j                    p: times 16
  *
- * Design: decode reads a page for one row, so query heads are the narrow side: S^T = K q^T and out^T = V^T P^T, m16n8k16, with 8 queries of a KV
- *         head, rows and query heads alike. A warp has a page at a time, and needs no shared memory for it: codes go from memory to
- *         registers, become f16 there, and are an operand. Of a split warp w has the pages whose number is w modulo WARPS; what the
- *         warps have is added up in their order.
- *         What instructions there are decides how fast it is (docs/GPU_KERNELS.md), so a code becomes a number in one: its bits under those of
- *         1,024 are 1,024 + code 2^at. Where it lies, at, is the same in a row of the operand, so 2^-at is a factor of what comes out, and
- *         1,024 times the sum of the other operand, by another product, is taken off.
- *         Operand A wants two neighbours along the sum in a register. Which slot a row is, and which channel, is ours to say: lane (g, t) =
- *         (lane / 4, lane % 4) has eight adjacent codes of whatever it loads, of K slots 8 g .. of channels 8 t + 32 w .., of V EACH channels of
- *         slots 16 t ... So row g of tile i is the (2 i)-th of lane g's, and row g + 8 the one behind it.
- *         To queries that do not see a page it adds nothing to the bit, so a row's bits depend on nothing else.
+ * Design: decode reads a page for one row, so query heads are the narrow side: S^T = K q^T and out^T = V^T P^T,
+ *         m16n8k16, with 8 queries of a KV head, rows and query heads alike. A warp has a page at a time, and needs no
+ *         shared memory for it: codes go from memory to registers, become f16 there, and are an operand. Within a split
+ *         warp w has the pages whose number is w modulo WARPS. The results of the warps are added up in their order.
+ *         The number of instructions decides the speed (docs/GPU_KERNELS.md), so a code becomes a number in one instruction:
+ *         its bits below those of 1,024 give 1,024 + code 2^at. The bit position, at, is the same within a row of the
+ *         operand, so 2^-at is a factor of the result. Another product computes 1,024 times the sum of the other
+ *         operand, which is subtracted. Operand A needs two neighbors along the sum in a register. The assignment of
+ *         rows to slots and channels is free: lane (g, t) = (lane / 4, lane % 4) has eight adjacent codes of each load,
+ *         of K slots 8 g .. of channels 8 t + 32 w .., of V EACH channels of slots 16 t ... So row g of tile i is the
+ *         (2 i)-th of lane g's, and row g + 8 the one after it.
+ *         A page adds nothing, to the bit, to queries that do not see it, so a row's bits depend on nothing else.
  */
 #include "engine/tensor/cuda/attention/calls.h"
 #include "engine/tensor/cuda/attention/codes.h"
@@ -30,12 +31,13 @@ constexpr float WEIGHT_BITS =
 
 using gpu::EACH, gpu::GROUP, gpu::GROUPS, gpu::SUMS;
 
-// Of a warp: the queries 2 t, 2 t + 1 of a lane. out[EACH / 2 * group + n][0..1]: channel GROUP group + EACH g + 2 n of both, [2..3] the one
-// behind it. Of codes out is not yet scaled, and these are missing: sums[i][0..1] of group 2 i, [2..3] of the one behind it, 1,024 times the weights;
-// zeros, the same of weights times zeros.
+// The state of a warp: the queries 2 t, 2 t + 1 of a lane. out[EACH / 2 * group + n][0..1]: channel
+// GROUP group + EACH g + 2 n of both, [2..3] the next channel. For codes, out is not yet scaled and lacks two terms:
+// sums[i][0..1] of group 2 i, [2..3] of the next group, is 1,024 times the weights; zeros is the same for weights times
+// zeros.
 template <int D> struct state { float max[2], sum[2], out[D / 16][4], sums[SUMS<D>][4], zeros[SUMS<D>][4]; };
 
-// --- scores of a page: s[i], slots 8 g + 2 i and the one behind it -----------------------------------------------------
+// --- scores of a page: s[i], slots 8 g + 2 i and the next one --------------------------------------------------------
 
 template <int D, int BITS>
 GPU_DEVICE void score_codes(const sl_page_layout &layout, const char *page, const uint32_t (&q)[D / 16][2],
@@ -76,14 +78,14 @@ GPU_DEVICE void score_codes(const sl_page_layout &layout, const char *page, cons
     }
 }
 
-// Eight channels of a slot; zeros behind the last: 0 times what lies there might be NaN.
+// Returns eight channels of a slot; zeros from slot n on, because 0 times unwritten memory might be NaN.
 template <int D> GPU_DEVICE uint4 row_of(const char *part, uint32_t slot, uint32_t c, uint32_t n) {
     const uint4 none = {0, 0, 0, 0};
     return slot < n ? *(const uint4 *)(part + (slot * (uint32_t)D + c) * 2) : none;
 }
 
-// Of f16 a lane's scores and weights lie in shared memory between tiles, 32 apart, so that tiles need not be unrolled: the loads of
-// all of them at once would be more than there are registers.
+// Keeps a lane's scores and weights of f16 pages in shared memory between tiles, 32 apart, so that tiles need not be
+// unrolled: the loads of all tiles at once would need too many registers.
 template <int D>
 GPU_DEVICE void score_halves(const char *keys, uint32_t n, const uint32_t (&q)[D / 16][2], float4 *tiles) {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -102,13 +104,13 @@ GPU_DEVICE void score_halves(const char *keys, uint32_t n, const uint32_t (&q)[D
     }
 }
 
-// --- weights -----------------------------------------------------------------------------------------------------------
+// --- weights ---------------------------------------------------------------------------------------------------------
 
-struct seen { // the slots that a query sees, and none where there is no query
+struct seen { // the slots that a query sees; none where there is no query
     uint32_t begin, end;
 };
 
-// s becomes the weights 2^(s - max') 2^WEIGHT_BITS of slots that are seen, else 0; the state is scaled to max'.
+// Replaces s by the weights 2^(s - max') 2^WEIGHT_BITS of seen slots, else 0; scales the state to max'.
 template <int D, bool CODES>
 GPU_DEVICE void weigh(const seen (&q)[2], bool all_seen, uint32_t first, float (&s)[4][4], state<D> &state) {
     uint32_t g = threadIdx.x % 32 / 4;
@@ -130,7 +132,8 @@ GPU_DEVICE void weigh(const seen (&q)[2], bool all_seen, uint32_t first, float (
             most[e] = fmaxf(most[e], __shfl_xor_sync(~0u, most[e], lanes));
         }
     }
-    if (__ballot_sync(~0u, most[0] != state.max[0] || most[1] != state.max[1]) != 0) { // what is scaled by 1 stays
+    // factors are 1 where no maximum has changed
+    if (__ballot_sync(~0u, most[0] != state.max[0] || most[1] != state.max[1]) != 0) {
         GPU_UNROLL
         for (uint32_t e = 0; e < 2; e++) {
             float keep = most[e] != state.max[e] ? gpu::fast_exp2(state.max[e] - most[e]) : 1.0f;
@@ -160,13 +163,13 @@ GPU_DEVICE void weigh(const seen (&q)[2], bool all_seen, uint32_t first, float (
     }
 }
 
-// Operand B of out^T from tile i of the weights.
+// Makes operand B of out^T from tile i of the weights.
 GPU_DEVICE void turn(const float (&s)[4], uint32_t (&p)[2]) {
     p[0] = gpu::transpose_8x8(gpu::pack_f16_saturated(s[0], s[1]));
     p[1] = gpu::transpose_8x8(gpu::pack_f16_saturated(s[2], s[3]));
 }
 
-// --- out += P V of a page ----------------------------------------------------------------------------------------------
+// --- out += P V of a page --------------------------------------------------------------------------------------------
 
 template <int D, int BITS>
 GPU_DEVICE void add_codes(const sl_page_layout &layout, const char *page, const float (&s)[4][4], state<D> &state) {
@@ -176,7 +179,7 @@ GPU_DEVICE void add_codes(const sl_page_layout &layout, const char *page, const 
     GPU_UNROLL
     for (uint32_t i = 0; i < 4; i++) {
         const uint32_t slots[4] = {2 * i, 2 * i + 8, 2 * i + 1,
-                                   2 * i + 9}; // behind 16 t, as turn() has them along the sum
+                                   2 * i + 9}; // after 16 t, in the order that turn() gives them along the sum
         uint32_t near[2][GROUPS<D>], far[2][GROUPS<D>], p[2], of_zeros[SUMS<D>][4] = {};
         gpu::read_pairs<D>(pairs, 2 * i, near);
         gpu::read_pairs<D>(pairs, 2 * i + 8, far);
@@ -207,7 +210,7 @@ GPU_DEVICE void add_codes(const sl_page_layout &layout, const char *page, const 
     }
 }
 
-// Behind the last page of codes.
+// Scales the sums after the last page of codes.
 template <int D, int BITS> GPU_DEVICE void finish_codes(state<D> &state) {
     constexpr float OF_EVEN = 1.0f / (1 << gpu::AT_EVEN<BITS>), OF_ODD = 1.0f / (1 << gpu::AT_ODD<BITS>);
     GPU_UNROLL
@@ -222,7 +225,7 @@ template <int D, int BITS> GPU_DEVICE void finish_codes(state<D> &state) {
     }
 }
 
-// EACH channels of a slot, two in a register.
+// Loads EACH channels of a slot, two in a register.
 template <int D>
 GPU_DEVICE void row_of_group(const char *values, uint32_t slot, uint32_t c, uint32_t n, uint32_t (&out)[4]) {
     if (EACH<D> == 8) {
@@ -262,16 +265,16 @@ template <int D> GPU_DEVICE void add_halves(const char *values, uint32_t n, cons
     }
 }
 
-// --- a block -----------------------------------------------------------------------------------------------------------
+// --- a block ---------------------------------------------------------------------------------------------------------
 
 template <int D> struct block_memory {
-    float4 tiles[WARPS][4][32]; // of pages of f16
+    float4 tiles[WARPS][4][32]; // of f16 pages
     float outs[WARPS][QUERIES][D + 4], maxima[WARPS][QUERIES], sums[WARPS][QUERIES];
-    float weights[WARPS][QUERIES], part_max[QUERIES], part_sum[QUERIES]; // of the warps, and what they have together
-    float all[QUERIES][D], max[QUERIES], sum[QUERIES];                   // of the splits so far
+    float weights[WARPS][QUERIES], part_max[QUERIES], part_sum[QUERIES]; // of the warps, and their total
+    float all[QUERIES][D], max[QUERIES], sum[QUERIES];                   // of all splits so far
 };
 
-// Of query g of the tile, as operand B; scaled, in powers of two.
+// Loads query g of the tile as operand B; scaled, in powers of two.
 template <int D>
 GPU_DEVICE void load_queries(const attend_call &c, const gpu_attend *call, const query &of, uint32_t (&q)[D / 16][2]) {
     int64_t stride = c.shape.q_stride > 0 ? c.shape.q_stride : (int64_t)c.shape.n_heads * D;
@@ -288,7 +291,7 @@ GPU_DEVICE void load_queries(const attend_call &c, const gpu_attend *call, const
     }
 }
 
-struct range { // of slots: what any query of the block sees, and what all of them do
+struct range { // slots that any query of the block sees, and slots that all of them see
     uint32_t begin, end, all_begin, all_end;
 };
 
@@ -297,7 +300,7 @@ GPU_DEVICE range both(const range &a, const range &b) {
             a.all_begin > b.all_begin ? a.all_begin : b.all_begin, a.all_end < b.all_end ? a.all_end : b.all_end};
 }
 
-// On its way from memory while another page is computed on: K with scales, V with scales lie one behind the other.
+// Prefetches a page while another one is computed: K with scales and V with scales are adjacent.
 template <int D, int BITS> GPU_DEVICE void ahead(const sl_page_layout &layout, const char *page) {
     constexpr uint32_t LINE = 128, BYTES = 2 * (D * 8 * BITS) + D * 4 + SL_PAGE_SLOTS * GROUPS<D> * 4;
     GPU_UNROLL
@@ -309,7 +312,7 @@ template <int D, int BITS> GPU_DEVICE void ahead(const sl_page_layout &layout, c
     }
 }
 
-// The warp's pages among slots [begin, end).
+// Adds the warp's pages among slots [begin, end).
 template <int D, int BITS>
 GPU_DEVICE void add_pages(const gpu_head *h, uint32_t begin, uint32_t end, const range &block, const seen (&q)[2],
                           const uint32_t (&fragments)[D / 16][2], float4 *tiles, state<D> &state) {
@@ -352,7 +355,7 @@ GPU_DEVICE void add_pages(const gpu_head *h, uint32_t begin, uint32_t end, const
     }
 }
 
-// What the warps have, in shared memory: sums of what they have of channels, and how much each counts.
+// Writes the warps' states to shared memory: sums of channels, and the weight of each warp.
 template <int D> GPU_DEVICE void put_aside(const state<D> &state, block_memory<D> *m) {
     constexpr uint32_t PAIRS = EACH<D> / 2;
     constexpr float UNIT = 1.0f / 16; // 2^-WEIGHT_BITS
@@ -387,13 +390,13 @@ template <int D> GPU_DEVICE void put_aside(const state<D> &state, block_memory<D
             m->weights[w][threadIdx.x] = weight;
             sum = fmaf(weight, m->sums[w][threadIdx.x], sum);
         }
-        m->part_max[threadIdx.x] = max * LN_2; // from here on as attend.cu's
+        m->part_max[threadIdx.x] = max * LN_2; // from here on in attend.cu's units
         m->part_sum[threadIdx.x] = sum;
     }
     __syncthreads();
 }
 
-// Of a query and four channels, over the warps in their order.
+// Returns the sum over the warps, in their order, for a query and four channels.
 template <int D> GPU_DEVICE float4 add_warps(const block_memory<D> *m, uint32_t q, uint32_t channel) {
     float4 out = {0, 0, 0, 0};
     GPU_UNROLL
@@ -406,7 +409,8 @@ template <int D> GPU_DEVICE float4 add_warps(const block_memory<D> *m, uint32_t 
     return out;
 }
 
-// Four channels of the result a thread, one after the other: not all at once, which would take registers.
+// A thread takes four channels of the result at a time, in a loop that is not unrolled, which would need more
+// registers.
 #define FOR_CELLS(q, channel)                                                                                          \
     GPU_UNROLL_BY(1)                                                                                                   \
     for (uint32_t at = threadIdx.x * 4, q = at / D, channel = at % D; at < QUERIES * D;                                \
@@ -429,7 +433,7 @@ GPU_DEVICE void begin_whole(const attend_call &c, const gpu_attend *call, const 
     __syncthreads();
 }
 
-// The split behind the others, as attend.cu folds them.
+// Folds the split into the earlier ones, as attend.cu does.
 template <int D> GPU_DEVICE void fold(block_memory<D> *m) {
     FOR_CELLS(i, channel) {
         float part = m->part_max[i];
@@ -496,7 +500,8 @@ GPU_DEVICE void store_part(const attend_call &c, const gpu_attend *call, uint32_
     }
 }
 
-// blockIdx: tile of queries (and split), KV head, call. Three blocks a multiprocessor, or four: 168 registers, or 128.
+// blockIdx: tile of queries (and split), KV head, call. Three or four blocks for each multiprocessor: 168 registers, or
+// 128.
 template <int D, int BITS>
 static __global__ void __launch_bounds__(THREADS, D == 64 ? 4 : 3) attend_packed(attend_call c) {
     __shared__ block_memory<D> m;
@@ -542,7 +547,7 @@ static __global__ void __launch_bounds__(THREADS, D == 64 ? 4 : 3) attend_packed
     }
 }
 
-// --- launches ------------------------------------------------------------------------------------------------------------
+// --- launches --------------------------------------------------------------------------------------------------------
 
 template <int D> static bool launch(struct gpu_queue *queue, const attend_call &c, int n_calls) {
     dim3 grid(c.n_tiles * (c.n_splits > 0 ? c.n_splits : 1), (unsigned)c.shape.n_kv_heads, (unsigned)n_calls);

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: attention by tensor cores, over pages of f16 and bf16; and of codes, where attend_packed.cu does not have them.
+ * Purpose: attention by tensor cores, over pages of f16 and bf16, and over pages of codes that attend_packed.cu does
+ *         not cover.
  *
- * Formula: attend.cu's. Queries, weights, what codes stand for, and keys that are rotated by their slot, are rounded to the format of the pages; products
- *          are summed in f32. Queries are scaled to powers of two.
+ * Formula: that of attend.cu. Queries, weights, the values of codes, and keys that are rotated by their slot, are
+ *          rounded to the format of the pages; products are summed in f32. Queries are scaled to powers of two.
  *
- * Design: a warp has 16 queries of a KV head, rows and query heads alike, a block four warps, and goes over the slots page by page: K by
- *         cp.async into shared memory, V while scores are computed, the next K while V is added up. Scores S = Q K^T and out +=
- *         P V are m16n8k16; a lane has the numbers of two queries, so the softmax needs three neighbours. A warp passes over
- *         pages that none of its queries sees: to those that do not, a page adds nothing to the bit. Keys that are rotated by their
- *         slot are so in shared memory, as they come.
- *         Where a KV head has no more queries than a warp takes, and splits are put aside, a split is a warp's, and a warp a block: K, V and the
- *         next K lie in three places in turn, so that two are always on their way. What is computed is the same, to the bit.
+ * Design: a warp has 16 queries of a KV head, rows and query heads alike; a block has four warps. It goes over the
+ *         slots page by page: cp.async copies K into shared memory, V while scores are computed, and the next K while V
+ *         is added up. Scores S = Q K^T and out += P V are m16n8k16. A lane has the numbers of two queries, so the
+ *         softmax exchanges them with three neighbors. A warp skips pages that none of its queries sees: a page adds
+ *         nothing, to the bit, to queries that do not see it. Keys that are rotated by their slot are rotated in shared
+ *         memory when they arrive. Where a KV head has no more queries than a warp takes, and split states are stored,
+ *         a split belongs to one warp, and the warp is a block. K, V and the next K use three buffers in turn, so that
+ *         two copies are always in flight. The computation is the same, to the bit.
  */
 #include "engine/tensor/cuda/attention/calls.h"
 #include "engine/tensor/cuda/attention/half_tiles.h"
@@ -31,7 +33,8 @@ template <bool BF16> GPU_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], 
     }
 }
 
-// Of a lane's two queries, lane / 4 and 8 more, max in powers of two: channels 8 n + 2 (lane % 4), + 1 in out[n][0..1] and [2..3].
+// The state of a lane's two queries, lane / 4 and 8 more, max in powers of two: channels 8 n + 2 (lane % 4), + 1 in
+// out[n][0..1] and [2..3].
 template <int D> struct state { float max[2], sum[2], out[D / 8][4]; };
 
 template <int D> GPU_DEVICE void clear(state<D> &s) {
@@ -43,10 +46,10 @@ template <int D> GPU_DEVICE void clear(state<D> &s) {
     }
 }
 
-// The whole of it: a lane keeps its own channels in shared memory.
+// The state over all splits: a lane keeps its own channels in shared memory.
 struct whole {
     float max[2], sum[2];
-    float *out; // [D / 8][4] of this lane, 32 apart
+    float *out; // [D / 8][4] of this lane, with a stride of 32
 };
 
 template <int D> GPU_DEVICE void fold(whole &all, const state<D> &part) {
@@ -55,7 +58,7 @@ template <int D> GPU_DEVICE void fold(whole &all, const state<D> &part) {
         if (part.max[i] == -INFINITY) {
             continue;
         }
-        float of_part = part.max[i] * LN_2; // from here on as attend.cu's
+        float of_part = part.max[i] * LN_2; // from here on in attend.cu's units
         float max = fmaxf(all.max[i], of_part), a = expf(all.max[i] - max), b = expf(of_part - max);
         all.max[i] = max;
         all.sum[i] = folded(a, all.sum[i], b, part.sum[i]);
@@ -72,7 +75,7 @@ template <int D> GPU_DEVICE void fold(whole &all, const state<D> &part) {
 
 // --- tiles -----------------------------------------------------------------------------------------------------------
 
-// S = Q K^T of a tile.
+// Computes S = Q K^T of a tile.
 template <int D, bool BF16>
 GPU_DEVICE void score(const uint32_t (&q)[D / 16][4], const uint16_t *keys, float (&s)[TILE / 8][4]) {
     uint32_t lane = threadIdx.x % 32, row = lane / 16 * 8 + lane % 8, column = lane / 8 % 2 * 8;
@@ -99,7 +102,7 @@ GPU_DEVICE float of_four(float x, bool max) {
     return max ? fmaxf(x, y) : x + y;
 }
 
-// s becomes the weights exp(s - max') of slots that are seen, else 0; the state is scaled to max'.
+// Replaces s by the weights exp(s - max') of seen slots, else 0; scales the state to max'.
 template <int D>
 GPU_DEVICE void weigh(const query (&q)[2], bool all_seen, uint32_t first, uint32_t n_slots, float (&s)[TILE / 8][4],
                       state<D> &state) {
@@ -123,7 +126,8 @@ GPU_DEVICE void weigh(const query (&q)[2], bool all_seen, uint32_t first, uint32
         }
         most[i] = fmaxf(state.max[i], of_four(most[i], true));
     }
-    if (__ballot_sync(~0u, most[0] != state.max[0] || most[1] != state.max[1]) != 0) { // what is scaled by 1 stays
+    // factors are 1 where no maximum has changed
+    if (__ballot_sync(~0u, most[0] != state.max[0] || most[1] != state.max[1]) != 0) {
         GPU_UNROLL
         for (uint32_t i = 0; i < 2; i++) {
             float keep = most[i] != state.max[i] ? gpu::fast_exp2(state.max[i] - most[i]) : 1.0f;
@@ -138,7 +142,7 @@ GPU_DEVICE void weigh(const query (&q)[2], bool all_seen, uint32_t first, uint32
     }
     GPU_UNROLL
     for (uint32_t i = 0; i < 2; i++) {
-        float base = most[i] == -INFINITY ? 0.0f : most[i], sum = 0.0f; // nothing seen yet
+        float base = most[i] == -INFINITY ? 0.0f : most[i], sum = 0.0f; // no slot seen yet
         GPU_UNROLL
         for (uint32_t n = 0; n < TILE / 8; n++) {
             GPU_UNROLL
@@ -151,7 +155,7 @@ GPU_DEVICE void weigh(const query (&q)[2], bool all_seen, uint32_t first, uint32
     }
 }
 
-// out += P V of a tile.
+// Adds P V of a tile to out.
 template <int D, bool BF16>
 GPU_DEVICE void add_values(const float (&p)[TILE / 8][4], const uint16_t *values, state<D> &state) {
     uint32_t lane = threadIdx.x % 32, row = lane % 16, column = lane / 16 * 8;
@@ -176,7 +180,7 @@ struct range {
     uint32_t begin, end;
 };
 
-// What all of the warp's queries see.
+// Returns the slots that all of the warp's queries see.
 GPU_DEVICE range seen_by_all(const query (&q)[2]) {
     range r = {0, ~0u};
     GPU_UNROLL
@@ -191,7 +195,7 @@ GPU_DEVICE range seen_by_all(const query (&q)[2]) {
     return r;
 }
 
-// What any of the warp's queries sees.
+// Returns the slots that any of the warp's queries sees.
 GPU_DEVICE range range_of_warp(const query (&q)[2]) {
     range r = {~0u, 0};
     GPU_UNROLL
@@ -232,7 +236,7 @@ GPU_DEVICE void load_queries(const attend_call &c, const gpu_attend *call, const
             angle = (size_t)(h->n_slots - (uint32_t)call->m + (uint32_t)of[i].row) * (D / 2) + threadIdx.x % 4 * 2;
         }
         GPU_UNROLL
-        for (int k = 0; k < D / 16; k++) { // channels of the first half, and those that they are rotated with
+        for (int k = 0; k < D / 16; k++) { // channels of the first half, and their rotation partners
             int pair = k / 2, at = pair * 16 + k % 2 * 8;
             float2 a = {0, 0}, b = {0, 0};
             if (of[i].row >= 0) {
@@ -251,7 +255,7 @@ GPU_DEVICE void load_queries(const attend_call &c, const gpu_attend *call, const
     }
 }
 
-// Keys or values of slots from `first` on.
+// Loads keys or values of slots from `first` on.
 template <int D, bool BF16, bool CODES>
 GPU_DEVICE void load(const gpu_head *h, const uint32_t *listed, uint32_t first, uint32_t end, bool keys,
                      uint16_t *tile) {
@@ -263,7 +267,7 @@ GPU_DEVICE void load(const gpu_head *h, const uint32_t *listed, uint32_t first, 
     }
 }
 
-// Slots [begin, end) into the warp's state. V follows K into shared memory, and the next K follows V.
+// Adds slots [begin, end) to the warp's state. V follows K into shared memory, and the next K follows V.
 template <int D, bool BF16, bool CODES>
 GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_t *listed, const range &of_split,
                           const range &of_warp, const query (&q)[2], const uint32_t (&fragments)[D / 16][4],
@@ -276,7 +280,7 @@ GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_
         bool sees = first < of_warp.end && first + TILE > of_warp.begin;
         float s[TILE / 8][4];
         gpu::cp_async_wait<0>();
-        __syncthreads(); // K is there; V has been used
+        __syncthreads(); // K has arrived; V has been used
         load<D, BF16, CODES>(h, listed, first, end, false, values);
         if (c.shape.slot_cosines != nullptr) {
             gpu::rotate_tile16<D, BF16, THREADS>(c.shape, slots, first, end - first, keys);
@@ -288,7 +292,7 @@ GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_
             weigh(q, all_seen, first, end - first, s, state);
         }
         gpu::cp_async_wait<0>();
-        __syncthreads(); // V is there; K has been used
+        __syncthreads(); // V has arrived; K has been used
         if (first + TILE < end) {
             load<D, BF16, CODES>(h, listed, first + TILE, end, true, keys);
         }
@@ -317,7 +321,7 @@ GPU_DEVICE void begin_whole(const attend_call &c, const gpu_attend *call, const 
 
 template <int D>
 GPU_DEVICE void store_whole(const attend_call &c, const gpu_attend *call, const query (&q)[2], const whole &all) {
-    __syncwarp(); // all lanes have read what came before
+    __syncwarp(); // all lanes have read the earlier state
     GPU_UNROLL
     for (int i = 0; i < 2; i++) {
         if (q[i].row < 0) {
@@ -363,7 +367,7 @@ GPU_DEVICE void store_part(const attend_call &c, uint32_t split, const query (&q
 // blockIdx: tile of queries (and split), KV head, call.
 template <int D, bool BF16, bool CODES>
 static __global__ void __launch_bounds__(THREADS, 1) attend_tensor(attend_call c) {
-    GPU_DYNAMIC_SHARED(uint16_t, keys); // and values [TILE][PITCH] each, out of the whole [D / 8][4] a thread
+    GPU_DYNAMIC_SHARED(uint16_t, keys); // and values, [TILE][PITCH] each; then `whole` [D / 8][4] for each thread
     __shared__ range block;
     uint16_t *values = keys + TILE * PITCH<D>;
     const gpu_attend *call = &c.calls[blockIdx.z];
@@ -403,9 +407,10 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_tensor(attend_call c
     }
 }
 
-// --- a warp alone: few queries -----------------------------------------------------------------------------------------
+// --- blocks of one warp: few queries ---------------------------------------------------------------------------------
 
-// K and V of a page, on their way; a page that is not: an empty group, so that all are counted.
+// Starts the copy of K or V of a page; past the last page, commits an empty group, so that the count of groups is
+// right.
 template <int D>
 GPU_DEVICE void load_alone(const gpu_head *h, const uint32_t *listed, uint32_t first, uint32_t end, uint32_t part,
                            uint16_t *tile) {
@@ -416,7 +421,7 @@ GPU_DEVICE void load_alone(const gpu_head *h, const uint32_t *listed, uint32_t f
     }
 }
 
-// As add_slots(). The next K goes where the V before was, the next V where this K was.
+// Adds slots as add_slots() does. The next K goes to the buffer of the previous V, the next V to the buffer of this K.
 template <int D, bool BF16>
 GPU_DEVICE void add_slots_alone(const attend_call &c, const gpu_head *h, const uint32_t *listed, const range &of_split,
                                 const query (&q)[2], const uint32_t (&fragments)[D / 16][4], uint16_t *tiles,
@@ -442,7 +447,7 @@ GPU_DEVICE void add_slots_alone(const attend_call &c, const gpu_head *h, const u
         __syncwarp(); // K has been used
         load_alone<D>(h, listed, first + TILE, end, v, keys);
         gpu::cp_async_wait<2>();
-        __syncwarp(); // V is there
+        __syncwarp(); // V has arrived
         add_values<D, BF16>(s, values, state);
         __syncwarp(); // V has been used
         uint16_t *used = values;
@@ -450,7 +455,7 @@ GPU_DEVICE void add_slots_alone(const attend_call &c, const gpu_head *h, const u
     }
 }
 
-// blockIdx: split, KV head, call. Four blocks a multiprocessor of 9.0, three of 8.0: shared memory.
+// blockIdx: split, KV head, call. Shared memory limits it to four blocks for each multiprocessor of 9.0, three of 8.0.
 template <int D, bool BF16> static __global__ void __launch_bounds__(32, 4) attend_alone(attend_call c) {
     GPU_DYNAMIC_SHARED(uint16_t, tiles); // [3][TILE][PITCH]
     const gpu_attend *call = &c.calls[blockIdx.z];
@@ -462,7 +467,7 @@ template <int D, bool BF16> static __global__ void __launch_bounds__(32, 4) atte
     range of_split = {blockIdx.x * SPLIT > seen.begin ? blockIdx.x * SPLIT : seen.begin,
                       (blockIdx.x + 1) * SPLIT < seen.end ? (blockIdx.x + 1) * SPLIT : seen.end};
     if (blockIdx.x * SPLIT >= seen.end) {
-        return; // nobody looks there
+        return; // fold_splits() does not read it
     }
     uint32_t fragments[D / 16][4];
     load_queries<D, BF16>(c, call, h, q, fragments);
@@ -485,7 +490,7 @@ static void launch_blocks(struct gpu_queue *queue, const attend_call &c, int n_c
 }
 
 template <int D, bool BF16> static void launch(struct gpu_queue *queue, const attend_call &c, int n_calls) {
-    if (c.shape.has_packed) { // a block, too, where queries are few: four warps decode
+    if (c.shape.has_packed) { // a block even where queries are few: four warps decode
         launch_blocks<D, BF16, true>(queue, c, n_calls);
         return;
     }
@@ -511,7 +516,8 @@ template <int D> static bool launch_of(struct gpu_queue *queue, const attend_cal
 bool gpu_attend_tensor(struct gpu_queue *queue, attend_call c, int n_calls) {
     bool halves = c.shape.format == SL_KV_F16 || c.shape.format == SL_KV_BF16;
     bool codes = !c.shape.has_packed || c.shape.packed_format >= SL_KV_INT8;
-    bool rotated = c.shape.slot_cosines != nullptr && c.shape.rotary_dim != c.shape.head_dim; // in part: not here
+    // partial rotation: not here
+    bool rotated = c.shape.slot_cosines != nullptr && c.shape.rotary_dim != c.shape.head_dim;
     if (!halves || !codes || rotated || c.shape.q_stride % 2 != 0) {
         return false;
     }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: calls of attention as kernels see them: which queries a block has, what these see, where their results go. Of attend.cu,
-//          attend_tensor.cu and attend_packed.cu.
+// Purpose: calls of attention as kernels see them: a block's queries, the slots that these see, and the addresses of
+// their results. For attend.cu, attend_tensor.cu and attend_packed.cu.
 #pragma once
 
 #include "engine/tensor/cuda/attention/tiles.h"
 
-// Slots of a split; SL_ATTEND_SPLIT is a multiple. Of packed pages twice as many, for what a block costs beside its pages.
+// Slots of a split; SL_ATTEND_SPLIT is a multiple. Splits of packed pages have twice as many, because a block has costs
+// besides its pages.
 constexpr uint32_t SPLIT = 512, PACKED_SPLIT = 1024;
 
-struct gpu_lists { // as struct sl_lists, and how long they are
+struct gpu_lists { // struct sl_lists, with their lengths
     const uint32_t *slots;
     size_t stride;
     const uint32_t *n;
@@ -17,18 +18,18 @@ struct gpu_lists { // as struct sl_lists, and how long they are
 struct attend_call {
     const gpu_attend *calls;
     gpu_attention shape;
-    uint32_t n_tiles, n_splits; // of queries; 0 splits: a block folds them itself
-    uint32_t split;             // slots of one
+    uint32_t n_tiles, n_splits; // n_tiles: of queries; n_splits 0: a block folds its splits itself
+    uint32_t split;             // slots of a split
     int most_rows;
-    gpu_lists listed; // of attend_slots; slots NULL: all slots
+    gpu_lists listed; // for attend_slots; slots NULL: all slots
     float *parts;     // [calls][most_rows][H][n_splits][2 + d] max, sum, out
 };
 
-// --- where things are ------------------------------------------------------------------------------------------------
+// --- addresses -------------------------------------------------------------------------------------------------------
 
-struct query {           // one of a block
-    int row, head;       // row < 0: there is none
-    uint32_t begin, end; // the slots that it sees
+struct query {           // one query of a block
+    int row, head;       // row < 0: there is no query
+    uint32_t begin, end; // the slots that the query sees
 };
 
 GPU_DEVICE query query_of(const attend_call &c, const gpu_attend *call, const gpu_head *h, uint32_t kv_head,
@@ -56,14 +57,17 @@ GPU_DEVICE float *part_of(const attend_call &c, uint32_t call, const query &q, u
     return c.parts + (row * c.n_splits + split) * (size_t)(2 + c.shape.head_dim);
 }
 
-// A number of all splits so far and of one more, scaled to the larger maximum: one way, wherever it is done.
+// Returns a number over all splits so far and one more, scaled to the larger maximum. All kernels fold with this
+// function.
 GPU_DEVICE float folded(float scale_all, float all, float scale_part, float part) {
     return fmaf(scale_all, all, scale_part * part);
 }
 
-// Tensor cores do it: of pages in a 16-bit format and of codes, keys that are rotated already or by their slots as a whole, and the
-// head sizes that there are kernels for. False: they cannot. The bits depend on neither the number of rows, the calls, nor where splits are folded.
+// Attends by tensor cores. Covers pages in a 16-bit format and of codes, keys that are rotated already or by their
+// slots as a whole, and the head sizes that have kernels. Returns false for other calls. The bits depend on neither the
+// number of rows, the calls, nor where splits are folded.
 bool gpu_attend_tensor(struct gpu_queue *queue, attend_call c, int n_calls);
-// The same of pages of codes and f16, all slots, and keys that are rotated already, codes as they are; in splits of PACKED_SPLIT.
+// Returns true where attend_packed.cu covers the call: pages of codes and of f16, all slots, and keys that are rotated
+// already. It multiplies the codes themselves, in splits of PACKED_SPLIT slots.
 bool gpu_attends_packed(const attend_call &c);
 bool gpu_attend_packed(struct gpu_queue *queue, attend_call c, int n_calls);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: pieces of memory, one behind the other: pages that travel. A block a share of a piece, 16 bytes a thread.
+// Purpose: copies pieces of memory, in order, to adjacent memory: pages to be sent. A block copies a share of a piece,
+// a thread 16 bytes at a time.
 #include "engine/tensor/cuda/attention/launch.h"
 #include "engine/tensor/cuda/gpu.h"
 

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: XXH3 of what travels, 64 bits with a seed: the bits of base/hash.h, so that nobody sees who computed a digest. A block a
- *          piece.
+ * Purpose: XXH3 of data to be sent, 64 bits with a seed. It gives the bits of base/hash.h, so that the GPU and the host
+ *          compute the same digests. A block digests a piece.
  *
- *     a stripe is 64 bytes, eight lanes of 8; a round 16 stripes. Of lane i of a stripe with the value v and the key k = v ^ secret:
+ *     a stripe is 64 bytes, eight lanes of 8; a round is 16 stripes. For lane i of a stripe with the value v and the
+ *     key k = v ^ secret:
  *         acc[i] += low32(k) * high32(k)      acc[i ^ 1] += v
- *     behind every round acc = (acc ^ acc >> 47 ^ secret) * prime; the bytes that are left, and the last 64 once more; then lanes
- *     are multiplied in pairs and folded.
+ *     after each round acc = (acc ^ acc >> 47 ^ secret) * prime; then come the remaining bytes, and the last 64 once
+ *     more; then lanes are multiplied in pairs and folded.
  *
- * Design: what a round adds does not depend on those before it. So all threads add up ROUNDS of them, eight threads a round, into
- *         shared memory, and eight walk the chain of one multiplication a round. Parts of a piece seed each other, one after the other.
- *         240 bytes and less have formulas of their own; every thread computes the same.
+ * Design: the sum that a round adds does not depend on earlier rounds. So all threads compute ROUNDS of these sums,
+ *         eight threads for each round, into shared memory, and eight threads compute the chain of one multiplication
+ *         for each round. Parts of a piece are digested in order, because each one's digest is the seed of the next.
+ *         240 bytes and fewer have formulas of their own, which every thread computes.
  */
 #include "engine/tensor/cuda/attention/launch.h"
 #include "engine/tensor/cuda/gpu.h"
@@ -32,7 +34,7 @@ static __device__ const uint64_t SECRET[SECRET_WORDS] = {
     0x647378d9c97e9fc8, 0xc3ebd33483acc5ea, 0xeb6313faffa081c5, 0x49daf0b751dd0d17, 0x9e68d429265516d3,
     0xfca1477d58be162b, 0xce31d07ad1b8f88f, 0x280416958f3acb45, 0x7e404bbbcafbd7af};
 
-// --- bytes -----------------------------------------------------------------------------------------------------------------
+// --- bytes -----------------------------------------------------------------------------------------------------------
 
 GPU_DEVICE uint64_t read_bytes(const unsigned char *at, uint32_t n) {
     uint64_t x = 0;
@@ -54,13 +56,13 @@ GPU_DEVICE uint64_t swap64(uint64_t x) {
     return swap32(x & 0xffffffff) << 32 | swap32(x >> 32);
 }
 
-// Eight bytes of a secret from any byte on.
+// Returns eight bytes of a secret, from any byte on.
 GPU_DEVICE uint64_t secret_at(const uint64_t *secret, uint32_t at) {
     uint32_t shift = at % 8 * 8;
     return shift == 0 ? secret[at / 8] : secret[at / 8] >> shift | secret[at / 8 + 1] << (64 - shift);
 }
 
-// --- mixing ----------------------------------------------------------------------------------------------------------------
+// --- mixing ----------------------------------------------------------------------------------------------------------
 
 GPU_DEVICE uint64_t rotate_left(uint64_t x, uint32_t by) {
     return x << by | x >> (64 - by);
@@ -86,7 +88,7 @@ GPU_DEVICE uint64_t mix16(const unsigned char *at, uint32_t secret, uint64_t see
                 read64(at + 8) ^ (secret_at(SECRET, secret + 8) - seed));
 }
 
-// --- 240 bytes and less ----------------------------------------------------------------------------------------------------
+// --- 240 bytes and less ----------------------------------------------------------------------------------------------
 
 GPU_DEVICE uint64_t digest_tiny(const unsigned char *at, uint32_t n, uint64_t seed) { // n <= 16
     if (n > 8) {
@@ -132,10 +134,10 @@ GPU_DEVICE uint64_t digest_short(const unsigned char *at, uint32_t n, uint64_t s
     return finish(acc + mix16(at + n - 16, 119, seed));
 }
 
-// --- more ------------------------------------------------------------------------------------------------------------------
+// --- more ------------------------------------------------------------------------------------------------------------
 
 struct shared_state {
-    uint64_t secret[SECRET_WORDS]; // with the seed in it
+    uint64_t secret[SECRET_WORDS]; // with the seed added
     uint64_t sums[THREADS];        // [ROUNDS][LANES]
 };
 
@@ -149,7 +151,7 @@ GPU_DEVICE void add_lane(lane_sum &sum, uint64_t value, uint64_t secret) {
     sum.values += value;
 }
 
-// What a lane gets: its own products, and its neighbour's values. By all threads.
+// Returns what a lane adds: its own products, and its neighbor's values. All threads must call it.
 GPU_DEVICE uint64_t cross(const lane_sum &sum) {
     return sum.products + __shfl_xor_sync(~0u, sum.values, 1);
 }
@@ -160,7 +162,7 @@ GPU_DEVICE uint64_t first_acc(uint32_t lane) {
     return lane < 4 ? low : high;
 }
 
-// Of whole rounds but the last bytes; acc is that of the first LANES threads.
+// Adds whole rounds, except the last bytes. Returns the new acc, which is valid in the first LANES threads.
 GPU_DEVICE uint64_t add_rounds(shared_state &shared, const unsigned char *at, uint32_t n_rounds, uint64_t acc) {
     const uint32_t lane = threadIdx.x % LANES;
     for (uint32_t first = 0; first < n_rounds; first += ROUNDS) {
@@ -186,7 +188,7 @@ GPU_DEVICE uint64_t add_rounds(shared_state &shared, const unsigned char *at, ui
     return acc;
 }
 
-// Stripes of a round that is not whole, and the last 64 bytes.
+// Adds the stripes of an incomplete round, and the last 64 bytes.
 GPU_DEVICE uint64_t add_rest(shared_state &shared, const unsigned char *at, uint32_t n, uint32_t n_rounds,
                              uint64_t acc) {
     const uint32_t lane = threadIdx.x % LANES, stripe = threadIdx.x / LANES;
@@ -208,7 +210,7 @@ GPU_DEVICE uint64_t add_rest(shared_state &shared, const unsigned char *at, uint
 }
 
 GPU_DEVICE uint64_t digest_long(shared_state &shared, const unsigned char *at, uint32_t n, uint64_t seed) {
-    __syncthreads(); // the part before has been folded by all
+    __syncthreads(); // all threads have folded the previous part
     if (threadIdx.x < SECRET_WORDS) {
         shared.secret[threadIdx.x] = SECRET[threadIdx.x] + (threadIdx.x % 2 == 0 ? seed : 0 - seed);
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: K or V of 64 slots as 16-bit numbers in shared memory, where tensor cores read them: copies of rows that are in that format,
- *          and what codes stand for, rounded to it.
+ * Purpose: K or V of 64 slots as 16-bit numbers in shared memory, for tensor cores: copies of rows that are in that
+ *          format, and the values of codes, rounded to it.
  *
- * Design: of a page of codes a thread takes two channels of eight slots of K, or eight channels of two slots of V, so that the two fill a
- *         register in each step: codes become f16 as codes.h has it, and take up scale and zero in f32.
- *         Rows of a list are read one by one.
+ * Design: for a page of codes a thread takes two channels of eight slots of K, or eight channels of two slots of V, so
+ *         that two numbers fill a register in each step. Codes become f16 as in codes.h, and are multiplied by the
+ *         scale and added to the zero in f32. Rows of a list are read one by one.
  */
 #pragma once
 
@@ -16,7 +16,7 @@
 namespace gpu {
 
 constexpr uint32_t TILE = SL_PAGE_SLOTS;
-template <int D> constexpr uint32_t PITCH = D + 8; // of rows in shared memory: eight of them meet no bank twice
+template <int D> constexpr uint32_t PITCH = D + 8; // of rows in shared memory: eight rows use different banks
 
 template <bool BF16> GPU_DEVICE uint32_t pack(float lo, float hi) {
     return BF16 ? gpu::pack_bf16_fast(lo, hi) : gpu::pack_f16_saturated(lo, hi);
@@ -25,13 +25,14 @@ template <bool BF16> GPU_DEVICE float2 unpack(uint32_t pair) {
     uint16_t lo = (uint16_t)pair, hi = (uint16_t)(pair >> 16);
     return BF16 ? float2{gpu::bf16_to_f32(lo), gpu::bf16_to_f32(hi)} : float2{gpu::f16_to_f32(lo), gpu::f16_to_f32(hi)};
 }
-// Rows of n slots on their way into shared memory; zeros behind them: 0 times what lies there might be NaN.
+// Starts copies of rows of n slots into shared memory; zeros after them, because 0 times unwritten memory might be NaN.
 template <int D, uint32_t N_THREADS>
 GPU_DEVICE void load_tile16(const gpu_head *h, const uint32_t *slots, uint32_t first, uint32_t n, uint32_t part,
                             uint16_t *tile) {
     constexpr uint32_t UNITS = D / 8;
-    if (slots == nullptr && n >= TILE) {                    // a page: its rows lie one behind the other
-        constexpr uint32_t PERIOD = UNITS % 3 == 0 ? 3 : 1; // after so many copies a thread has its column again
+    if (slots == nullptr && n >= TILE) { // a page: its rows are adjacent
+        // after this many copies a thread is in the same column again
+        constexpr uint32_t PERIOD = UNITS % 3 == 0 ? 3 : 1;
         const char *from = page_of(h, first) + part + threadIdx.x * 16;
         uint16_t *to[PERIOD];
         GPU_UNROLL
@@ -47,7 +48,7 @@ GPU_DEVICE void load_tile16(const gpu_head *h, const uint32_t *slots, uint32_t f
         cp_async_commit();
         return;
     }
-    constexpr uint32_t AT_ONCE = N_THREADS == 32 ? 8 : 2; // or every row would wait for its slot and its page
+    constexpr uint32_t AT_ONCE = N_THREADS == 32 ? 8 : 2; // otherwise every row would wait for its slot and its page
     GPU_UNROLL_BY(1)
     for (uint32_t u = threadIdx.x; u < TILE * UNITS; u += N_THREADS * AT_ONCE) {
         const char *from[AT_ONCE];
@@ -73,10 +74,10 @@ GPU_DEVICE void load_tile16(const gpu_head *h, const uint32_t *slots, uint32_t f
 
 // --- codes -----------------------------------------------------------------------------------------------------------
 
-// (2^-at, -1,024 2^-at) of even and odd codes: what pair_of() gives becomes the codes themselves.
+// (2^-at, -1,024 2^-at) of even and odd codes: turns the result of pair_of() into the codes themselves.
 template <uint32_t AT> constexpr uint32_t UNIT = ((15 - AT) << 10) * TWICE;
 
-// code * scale + zero of two codes of a register, in the format.
+// Returns code * scale + zero of the two codes of a register, in the format.
 template <bool BF16, int BITS>
 GPU_DEVICE uint32_t value_of(const uint32_t (&a)[2], const uint32_t (&b)[2], uint32_t e, uint32_t scales,
                              uint32_t zeros) {
@@ -119,7 +120,7 @@ GPU_DEVICE void decode_values(const sl_page_layout *layout, const char *page, ui
             x[e] = value_of<BF16, BITS>(a, b, e, scales, zeros);
         }
         GPU_UNROLL
-        for (uint32_t e = 0; e < 4; e++) { // from slot beside slot to channel beside channel
+        for (uint32_t e = 0; e < 4; e++) { // from slot pairs to channel pairs
             two_slots(x[2 * e], x[2 * e + 1], y[e], y[4 + e]);
         }
         uint16_t *to = tile + j * PITCH<D> + octet * 8;
@@ -137,7 +138,7 @@ GPU_DEVICE void decode_page(const sl_page_layout *layout, const char *page, bool
     }
 }
 
-// As load_tile16(), of heads some of whose pages are of codes: these are there at the next barrier.
+// Does what load_tile16() does, for heads with pages of codes; those pages are complete at the next barrier.
 template <int D, bool BF16, uint32_t N_THREADS>
 GPU_DEVICE void decode_tile16(const gpu_head *h, const uint32_t *slots, uint32_t first, uint32_t n, bool keys,
                               uint16_t *tile) {
@@ -183,7 +184,7 @@ GPU_DEVICE void decode_tile16(const gpu_head *h, const uint32_t *slots, uint32_t
 
 // --- angles ----------------------------------------------------------------------------------------------------------
 
-// By the angles of slots[j], or first + j.
+// Rotates by the angles of slots[j], or first + j.
 template <int D, bool BF16, uint32_t N_THREADS>
 GPU_DEVICE void rotate_tile16(const gpu_attention &shape, const uint32_t *slots, uint32_t first, uint32_t n,
                               uint16_t *keys) {

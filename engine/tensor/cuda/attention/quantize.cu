@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: full working pages into packed ones: x^ = code * s + z by groups, a block a page.
+ * Purpose: quantizes full working pages into packed ones: x^ = code * s + z by groups; a block takes a page.
  *
- * Design: K, a group a channel over the slots: a thread a channel, neighbours read neighbours; slots come twice, the second time
- *         from the cache, and leave as words of codes. V, groups of up to 64 channels of a slot: eight lanes a group, eight channels
- *         each. The bits of engine/tensor/cpu/attention/ref_kv_slots.c; to be compiled with -fmad=false.
+ * Design: K: a group is a channel over the slots. A thread takes a channel, and neighbors read neighbors. It reads the
+ *         slots twice, the second time from the cache, and writes words of codes. V: groups of up to 64 channels of a
+ *         slot. Eight lanes take a group, eight channels each. Gives the bits of
+ *         engine/tensor/cpu/attention/ref_kv_slots.c; must be compiled with -fmad=false.
  */
 #include "engine/tensor/cuda/attention/launch.h"
 #include "engine/tensor/cuda/pages.h"
 
 constexpr uint32_t THREADS = 256;
 
-// Scale and zero as they are stored, rounded to f16 before any code is computed; and as they are used.
+// Scale and zero as they are stored, rounded to f16 before any code is computed; and as f32 for computing.
 struct group {
     uint32_t pair;
     float scale, zero, top;
@@ -27,7 +28,7 @@ GPU_DEVICE group group_of(float min, float max, int bits) {
     return g;
 }
 
-// round-half-even(clamp((x - z) / s, 0, 2^b - 1)), 0 where s = 0 (or nothing sensible can be said: NaN)
+// Returns round-half-even(clamp((x - z) / s, 0, 2^b - 1)); 0 where s = 0, and for NaN.
 GPU_DEVICE uint32_t encode(float x, const group &g) {
     float t = g.scale > 0.0f ? (x - g.zero) / g.scale : 0.0f;
     return !(t > 0.0f) ? 0u : t >= g.top ? (uint32_t)g.top : (uint32_t)rintf(t);
@@ -55,7 +56,7 @@ GPU_DEVICE void quantize_k(const sl_page_layout *work, const char *page, const s
     }
 }
 
-// Eight codes are as many bytes as one has bits.
+// Writes eight codes, which are as many bytes as a code has bits.
 GPU_DEVICE void put_codes8(char *at, int bits, const uint32_t (&codes)[8]) {
     uint64_t all = 0;
     GPU_UNROLL
@@ -107,7 +108,7 @@ GPU_DEVICE void quantize_v(const sl_page_layout *work, const char *page, const s
     }
 }
 
-// Positions and state as they are, and zeros between the parts: they travel too.
+// Copies positions and state as they are, and zeros between the parts, which are sent too.
 GPU_DEVICE void copy_rest(const sl_page_layout *work, const char *page, const sl_page_layout *packed, char *out) {
     uint32_t *words = (uint32_t *)out, begin = packed->k_scale / 4 + (uint32_t)packed->head_dim;
     for (uint32_t i = begin + threadIdx.x; i < packed->v / 4; i += THREADS) {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: column statistics of attention: fold, window_sums. With p[r][g][j] = exp(scale q[r][g] . K_j - lse[g][r]) for the slots
- *          j that row r sees (v_r of them), 0 for the others:
+ * Purpose: column statistics of attention: fold, window_sums. With p[r][g][j] = exp(scale q[r][g] . K_j - lse[g][r])
+ *          for the slots j that row r sees (v_r of them), 0 for the others:
  *
  *              abar[r][j] = 1/G sum_g p[r][g][j]
  *              sum[j] += sum_r abar[r][j]    square[j] += sum_r abar[r][j]^2    above[j] += #{r: abar[r][j] > 1/v_r}
  *
- * Design: a block has the keys of a tile in shared memory and goes over the rows, some of them at a time; a thread has a slot and
- *         every so-manieth row. What the threads of a slot have counted is added in their order, in f64. Nobody else has the slot,
- *         so state is added to without atomics. stats_tensor.cu has tensor cores do it, where they can.
+ * Design: a block has the keys of a tile in shared memory and goes over the rows, several at a time. A thread has a
+ *         slot and every n-th row, where n is the number of rows at a time. The sums of the threads of a slot are added
+ *         in their order, in f64. No other block has the slot, so state is added to without atomics. stats_tensor.cu
+ *         uses tensor cores where it can.
  */
 #include "engine/tensor/cuda/attention/stats.h"
 
@@ -20,7 +21,7 @@ struct row {
     uint32_t slot;       // its own
 };
 
-// Rows [first, first + n) as the query head has them, rotated if keys are.
+// Loads rows [first, first + n) of the query head, rotated if keys are.
 GPU_DEVICE void load_rows(const stats_call &c, const gpu_head *h, int head, int first, uint32_t n, float *queries,
                           row *rows, uint32_t *slots) {
     const gpu_attention &shape = c.shape;
@@ -48,7 +49,7 @@ GPU_DEVICE void load_rows(const stats_call &c, const gpu_head *h, int head, int 
     }
 }
 
-// exp(scale q . K - lse) of slot `at`, 0 where the row does not see it.
+// Returns exp(scale q . K - lse) of slot `at`, 0 where the row does not see it.
 GPU_DEVICE float weight_of(const stats_call &c, int head, int r, const row &of, uint32_t at, const float *query,
                            const float *key) {
     if (at < of.begin || at >= of.end) {
@@ -63,7 +64,7 @@ GPU_DEVICE float weight_of(const stats_call &c, int head, int r, const row &of, 
     return expf(dot * c.shape.scale - c.call->lse[(size_t)head * (size_t)c.call->m + (size_t)r]);
 }
 
-// Of the threads that have the slot, in their order.
+// Returns the sum over the threads that have the slot, in their order.
 GPU_DEVICE double sum_of_slot(float x, float *scratch, uint32_t n_slots) {
     double sum = 0;
     scratch[threadIdx.x] = x;
@@ -75,8 +76,8 @@ GPU_DEVICE double sum_of_slot(float x, float *scratch, uint32_t n_slots) {
     return sum;
 }
 
-// blockIdx: tile of slots; KV head of fold, query head of window_sums. One block at least:
-// ptxas spills rather than take more registers, else.
+// blockIdx: tile of slots; KV head of fold, query head of window_sums. The bound of one block lets ptxas take more
+// registers instead of spilling.
 template <bool FOLD> static __global__ void __launch_bounds__(THREADS, 1) add_rows(stats_call c) {
     GPU_DYNAMIC_SHARED(float, queries);
     __shared__ float scratch[THREADS];
@@ -93,7 +94,7 @@ template <bool FOLD> static __global__ void __launch_bounds__(THREADS, 1) add_ro
     }
     const sl_page_layout *layout = gpu::layout_of(h, first / SL_PAGE_SLOTS);
     if (FOLD && layout->n_states == 0) {
-        return; // a packed page that dropped all of it
+        return; // a packed page that has dropped all of it
     }
     uint32_t n = h->n_slots - first < n_slots ? h->n_slots - first : n_slots;
     gpu::load_tile(h, nullptr, first, n, true, keys);
@@ -117,7 +118,8 @@ template <bool FOLD> static __global__ void __launch_bounds__(THREADS, 1) add_ro
             __syncthreads();
         }
         mean = FOLD ? mean / (float)group : mean;
-        uint32_t n_seen = mine.end - mine.begin; // one slot has the mean, whatever rounding says
+        // a row that sees one slot never exceeds the mean, not even by rounding
+        uint32_t n_seen = mine.end - mine.begin;
         sums[0] += mean;
         sums[1] += mean * mean;
         sums[2] += n_seen > 1 && mean > 1.0f / (float)n_seen ? 1.0f : 0.0f;

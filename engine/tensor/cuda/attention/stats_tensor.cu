@@ -2,13 +2,15 @@
 /*
  * Purpose: fold and window_sums of stats.cu by tensor cores.
  *
- * Formula: stats.cu's, of scores S^T = K q^T; queries, keys that are rotated by their slots, and what codes stand for, are rounded to the format of the pages, products are summed
- *          in f32. Queries are scaled to powers of two, and sums begin at -lse, so that p is 2^sum.
+ * Formula: that of stats.cu, with scores S^T = K q^T. Queries, keys that are rotated by their slots, and the values of
+ *          codes, are rounded to the format of the pages; products are summed in f32. Queries are scaled to powers of
+ *          two, and sums begin at -lse, so that p is 2^sum.
  *
- * Design: a warp keeps the keys of 32 slots in registers, as operand A, and goes over the rows, eight at a time: these are operand B, which
- *         the eight warps of a block share, one stage in shared memory used while the next is filled. Of eight rows the query heads of a group follow
- *         each other in the same lanes, so their mean needs nobody else. A lane has two of the eight rows of four slots; its
- *         sums meet three neighbours' at the end. Nobody else has a slot: state is added to without atomics, in one order.
+ * Design: a warp keeps the keys of 32 slots in registers, as operand A, and goes over the rows, eight at a time, as
+ *         operand B. The eight warps of a block share the rows: one stage in shared memory is used while the next is
+ *         filled. The query heads of a group follow each other in the same lanes, so their mean needs no exchange
+ *         between lanes. A lane has two of the eight rows of four slots; at the end its sums are added to those of
+ *         three neighbors. No other block has a slot: state is added to without atomics, in one order.
  */
 #include "engine/tensor/cuda/attention/stats.h"
 
@@ -16,14 +18,13 @@ constexpr uint32_t THREADS = 256, WARPS = THREADS / 32, TILES = 2, OF_WARP = 16 
 constexpr uint32_t ROWS = 8, HEADS = 4; // of a stage
 constexpr float LOG2_E = 1.44269504f;
 
-template <int D> constexpr uint32_t PITCH = D + 8; // of rows in shared memory: eight of them meet no bank twice
+template <int D> constexpr uint32_t PITCH = D + 8; // of rows in shared memory: eight rows use different banks
 
 template <int D> struct stage {
     alignas(16) uint16_t queries[HEADS][ROWS][PITCH<D>];
     float starts[HEADS][ROWS]; // -lse, in powers of two; -infinity: there is no such row
     uint32_t begin[ROWS], end[ROWS];
-    float even
-        [ROWS]; // the weight that is the mean of the row; infinity where one slot has it all, whatever rounding says
+    float even[ROWS]; // the mean weight of the row; infinity where it sees one slot, which never exceeds the mean
 };
 
 template <bool BF16> GPU_DEVICE uint32_t pack(float lo, float hi) {
@@ -32,7 +33,7 @@ template <bool BF16> GPU_DEVICE uint32_t pack(float lo, float hi) {
 
 // --- operands --------------------------------------------------------------------------------------------------------
 
-// Eight channels of a slot's key, from c on, by the angles of its slot.
+// Loads eight channels of a slot's key, from c on, rotated by the angles of its slot.
 template <int D>
 GPU_DEVICE void rotated_key(const gpu_attention &shape, uint32_t slot, int c, float (&key)[8],
                             const float (&partner)[8]) {
@@ -45,7 +46,8 @@ GPU_DEVICE void rotated_key(const gpu_attention &shape, uint32_t slot, int c, fl
     }
 }
 
-// 16 channels at a time through `scratch`, [32 slots][16] of the warp's own. A loop that is not unrolled: what is there moves up.
+// Loads 16 channels at a time through `scratch`, [32 slots][16], which is the warp's own. The loop is not unrolled: it
+// shifts the registers instead of indexing them.
 template <int D, bool BF16, bool ROTATED>
 GPU_DEVICE void load_keys(const gpu_attention &shape, const gpu_head *h, uint32_t first, uint16_t *scratch,
                           uint32_t (&keys)[TILES][D / 16][4]) {
@@ -86,7 +88,7 @@ GPU_DEVICE void load_keys(const gpu_attention &shape, const gpu_head *h, uint32_
     }
 }
 
-struct rows_of { // which rows and heads a stage has
+struct rows_of { // the rows and heads of a stage
     int row, head, n_heads;
 };
 
@@ -94,7 +96,7 @@ template <bool BF16> GPU_DEVICE uint2 pack4(const float4 &x, float scale) {
     return {pack<BF16>(x.x * scale, x.y * scale), pack<BF16>(x.z * scale, x.w * scale)};
 }
 
-// Four channels of the first half of a row, and those that they are rotated with; a thread has two of the four heads.
+// Fills in four channels of the first half of a row, and their rotation partners; a thread has two of the four heads.
 template <int D, bool BF16>
 GPU_DEVICE void fill_rotated(const stats_call &c, const gpu_head *h, const rows_of &of, int64_t stride, float scale,
                              stage<D> *to) {
@@ -127,7 +129,8 @@ GPU_DEVICE void fill(const stats_call &c, const gpu_head *h, const rows_of &of, 
         fill_rotated<D, BF16>(c, h, of, stride, scale, to);
     } else if (threadIdx.x < ROWS * UNITS) {
         uint32_t i = threadIdx.x / UNITS, channel = threadIdx.x % UNITS * 4;
-        int r = of.row + (int)i < m ? of.row + (int)i : m - 1; // of one that is not there nothing is used
+        // a row past the end reads the last row, and its values are not used
+        int r = of.row + (int)i < m ? of.row + (int)i : m - 1;
         const float *from = c.call->q + r * stride + of.head * D + channel;
         GPU_UNROLL
         for (int head = 0; head < (int)HEADS; head++) {
@@ -157,7 +160,8 @@ GPU_DEVICE void fill(const stats_call &c, const gpu_head *h, const rows_of &of, 
 
 // --- sums ------------------------------------------------------------------------------------------------------------
 
-// p of one head is added to means[i]: slots g and g + 8 of tile i, rows 2 t and 2 t + 1 of each. `first`: of the warp's slots.
+// Adds p of one head to means[i]: slots g and g + 8 of tile i, rows 2 t and 2 t + 1 of each. `first`: the warp's first
+// slot.
 template <int D, bool BF16>
 GPU_DEVICE void add_weights(const stage<D> &at, uint32_t head, bool all_seen, uint32_t first,
                             const uint32_t (&keys)[TILES][D / 16][4], float (&means)[TILES][4]) {
@@ -202,7 +206,7 @@ GPU_DEVICE void add_weights(const stage<D> &at, uint32_t head, bool all_seen, ui
     }
 }
 
-// Of slots g and g + 8 of a tile.
+// The sums of slots g and g + 8 of each tile.
 struct sums {
     float sum[TILES][2], square[TILES][2], above[TILES][2];
 };
@@ -258,7 +262,7 @@ GPU_DEVICE void store(const stats_call &c, const gpu_head *h, uint32_t first, co
 
 // --- a block ---------------------------------------------------------------------------------------------------------
 
-// blockIdx: slots; KV head of fold, query head of window_sums. Two blocks a multiprocessor: 128 registers.
+// blockIdx: slots; KV head of fold, query head of window_sums. Two blocks for each multiprocessor: 128 registers.
 template <int D, bool BF16, bool ROTATED>
 static __global__ void __launch_bounds__(THREADS, 2) stats_tensor(stats_call c) {
     __shared__ stage<D> stages[2];
@@ -273,14 +277,14 @@ static __global__ void __launch_bounds__(THREADS, 2) stats_tensor(stats_call c) 
     uint32_t last = of_block + OF_BLOCK < h->n_slots ? of_block + OF_BLOCK : h->n_slots;
     if (of_block >= h->n_slots ||
         (c.sums == nullptr && last <= h->n_packed * SL_PAGE_SLOTS && h->packed.n_states == 0)) {
-        return; // or packed pages that dropped all of it
+        return; // or packed pages that have dropped all of it
     }
     uint32_t keys[TILES][D / 16][4] = {};
     static_assert(sizeof stages >= WARPS * OF_WARP * 16 * sizeof(uint16_t), "");
     load_keys<D, BF16, ROTATED>(c.shape, h, first, (uint16_t *)stages + threadIdx.x / 32 * OF_WARP * 16, keys);
     __syncthreads(); // keys have been read
     sums s = {};
-    int before = (int)h->n_slots - c.call->m, row = (int)of_block - before; // earlier rows see nothing of it
+    int before = (int)h->n_slots - c.call->m, row = (int)of_block - before; // earlier rows see none of these slots
     row = row > c.first_row ? row : c.first_row;
     rows_of next = {row, head, group < (int)HEADS ? group : (int)HEADS};
     if (row < c.call->m) {
@@ -297,7 +301,7 @@ static __global__ void __launch_bounds__(THREADS, 2) stats_tensor(stats_call c) 
             next.row += (int)ROWS;
         }
         next.n_heads = head + group - next.head < (int)HEADS ? head + group - next.head : (int)HEADS;
-        __syncthreads(); // the stage is there; the other has been used
+        __syncthreads(); // the stage has arrived; the other has been used
         if (next.row < c.call->m) {
             fill<D, BF16, ROTATED>(c, h, next, &stages[(i + 1) % 2]);
         }
@@ -339,7 +343,8 @@ template <int D> static bool launch_of(struct gpu_queue *queue, const stats_call
 
 bool gpu_stats_tensor(struct gpu_queue *queue, const stats_call &c, uint32_t most_slots) {
     bool halves = c.shape.format == SL_KV_F16 || c.shape.format == SL_KV_BF16;
-    bool rotated = c.shape.slot_cosines != nullptr && c.shape.rotary_dim != c.shape.head_dim; // in part: not here
+    // partial rotation: not here
+    bool rotated = c.shape.slot_cosines != nullptr && c.shape.rotary_dim != c.shape.head_dim;
     if (!halves || rotated || c.shape.q_stride % 4 != 0) {
         return false;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: rows of K and V as f32 in shared memory, and which of them a query sees: what kernels of attention share.
+// Purpose: rows of K and V as f32 in shared memory, and which of them a query sees, for all kernels of attention.
 #pragma once
 
 #include "engine/tensor/cuda/attention/launch.h"
@@ -7,7 +7,7 @@
 
 namespace gpu {
 
-// The first slot whose position is above positions[row] - window.
+// Returns the first slot whose position is above positions[row] - window.
 GPU_DEVICE uint32_t first_seen(const gpu_attend *call, const gpu_head *h, int64_t window, int row) {
     uint32_t low = 0, high = window > 0 ? h->n_slots : 0;
     int64_t above = window > 0 ? call->positions[row] - window : 0;
@@ -22,17 +22,17 @@ GPU_DEVICE uint32_t first_seen(const gpu_attend *call, const gpu_head *h, int64_
     return low;
 }
 
-// Rows of a tile lie this far apart, so that lanes that read one each meet no bank twice.
+// Returns the distance of a tile's rows, chosen so that lanes that read one row each use different banks.
 GPU_DEVICE int pitch_of(int head_dim) {
     return head_dim + 4;
 }
 
-// Slots of a tile in shared memory, which holds no more of long rows.
+// Returns the slots of a tile; shared memory holds no more slots of long rows.
 GPU_HOST_DEVICE uint32_t tile_slots(int head_dim) {
     return head_dim <= 128 ? 64 : 32;
 }
 
-// n slots as f32: slots[j], or first + j.
+// Loads n slots as f32: slots[j], or first + j.
 GPU_DEVICE void load_tile(const gpu_head *h, const uint32_t *slots, uint32_t first, uint32_t n, bool keys,
                           float *tile) {
     uint32_t units = (uint32_t)h->work.head_dim / 8;
@@ -52,7 +52,7 @@ GPU_DEVICE void load_tile(const gpu_head *h, const uint32_t *slots, uint32_t fir
     }
 }
 
-// Vector j, `pitch` floats from the one before it, by the angles of slots[j]; or of first + j.
+// Rotates vector j, `pitch` floats after the previous one, by the angles of slots[j], or of first + j.
 GPU_DEVICE void rotate_tile(const gpu_attention &shape, float *x, int pitch, uint32_t n, const uint32_t *slots,
                             uint32_t first) {
     uint32_t half = (uint32_t)shape.rotary_dim / 2;

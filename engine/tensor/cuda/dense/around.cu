@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what is around a product: x becomes bf16 before it, sums of a library go through bias, activation and gate behind it.
+// Purpose: the passes before and after a product: convert x to bf16, and take a library's sums through bias, activation
+// and gate.
 #include "engine/tensor/cuda/block.h"
 #include "engine/tensor/cuda/dense/tensor_cores.h"
 #include "engine/tensor/cuda/dense/units.h"
 
 constexpr uint32_t THREADS = 256;
 
-// blockIdx: eights of a row, row.
+// blockIdx: groups of eight of a row, row.
 static __global__ void __launch_bounds__(THREADS)
     round_rows(const float *x, int64_t x_stride, uint32_t k, uint32_t pitch, uint4 *out) {
     x += blockIdx.y * x_stride;
@@ -16,7 +17,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// The same; of each eight the order is that of a kind's pairs.
+// Does the same; each group of eight is in the order of a kind's pairs.
 template <int KIND>
 static __global__ void __launch_bounds__(THREADS)
     pair_rows(const float *x, int64_t x_stride, uint32_t k, uint32_t pitch, uint4 *out) {

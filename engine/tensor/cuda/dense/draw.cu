@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: random weights of benches (engine/tensor/drawn.h), computed where they are used. Exact.
+// Purpose: random weights for benchmarks (engine/tensor/drawn.h), computed where they are used. Exact.
 #include "engine/tensor/cuda/gpu.h"
 
 #define SL_DRAWN_FUNCTION GPU_HOST_DEVICE
@@ -8,7 +8,7 @@
 
 constexpr uint32_t THREADS = 256, MOST_BLOCKS = 4096;
 
-// Rows of blockIdx.x, and every gridDim.x-th after it. Between k and the pitch are zeros.
+// A block takes row blockIdx.x and every gridDim.x-th after it, and writes zeros between k and the pitch.
 static __global__ void __launch_bounds__(THREADS)
     draw_rows(int64_t n, int64_t k, int64_t pitch, uint64_t first, uint16_t *weights) {
     for (int64_t row = blockIdx.x; row < n; row += gridDim.x) {

@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: y = act(x W^T + bias), and its gated form, by tensor cores, of up to 8 rows: what is read is the weights.
+ * Purpose: y = act(x W^T + bias), and its gated form, by tensor cores, for up to 8 rows: the time goes into reading the
+ *         weights.
  *
- * Design: a warp has 16 columns of y, of a gated matrix of each side, and a piece of k (tensor_cores.h), whose units go from memory to
- *         registers, some ahead, and from there into products (units.h); no warp waits for another before the end. A block has all pieces of its
- *         columns, which are added up in shared memory. x comes as it is, and is rounded by each warp: it is in the caches, W passes them by.
+ * Design: a warp has 16 columns of y, for a gated matrix of each side, and a piece of k (tensor_cores.h). The units of
+ *         its piece go from memory to registers, several ahead, and from there into products (units.h); no warp waits
+ *         for another before the end. A block has all pieces of its columns, which are added up in shared memory. Each
+ *         warp reads x as f32 and rounds it: x is in the caches, which W bypasses.
  */
 #include "engine/tensor/cuda/dense/tensor_cores.h"
 
 #include "engine/tensor/cuda/dense/units.h"
 
 constexpr uint32_t ROWS = GPU_FEW_ROWS, THREADS = 256, WARPS = THREADS / 32;
-template <uint32_t SIDES> constexpr uint32_t AHEAD = SIDES == 1 ? 4 : 3; // units: more and registers spill
+template <uint32_t SIDES> constexpr uint32_t AHEAD = SIDES == 1 ? 4 : 3; // units: more would spill registers
 
-// A lane's row of x, if it has one.
+// A lane's row of x; it may have none.
 struct row_of_x {
-    const float *at; // of its eight of a unit
-    uint32_t left;   // units from there that have something of it
-    int64_t k;       // numbers from there to the row's end
+    const float *at; // of its eight numbers of a unit
+    uint32_t left;   // units from there on that have any of it
+    int64_t k;       // numbers from there on to the row's end
 };
 
 GPU_DEVICE row_of_x x_at(const gpu_product &args, int64_t k, uint32_t u) {
@@ -32,7 +34,7 @@ GPU_DEVICE void advance(row_of_x &x, uint32_t n_units) {
     x.k -= n_units * gpu::UNIT;
 }
 
-// WIDE: rows are whole eights, at multiples of 16 bytes.
+// WIDE: rows are whole groups of eight, at multiples of 16 bytes.
 template <bool WIDE> GPU_DEVICE void fetch_x(const row_of_x &row, uint32_t i, float (&out)[8]) {
     const float *from = row.at + i * gpu::UNIT;
     if (WIDE) {
@@ -81,7 +83,7 @@ template <uint32_t SIDES, int KIND> GPU_DEVICE void multiply(const ahead<SIDES, 
     }
 }
 
-// sums += x W^T over n units.
+// Adds x W^T over n units to sums.
 template <uint32_t SIDES, int KIND, bool WIDE>
 GPU_DEVICE void add_piece(sources<SIDES, KIND> &from, uint32_t n, float (&sums)[SIDES][4]) {
     constexpr uint32_t N = AHEAD<SIDES>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: weights, products, norms and rotations. Parameters, bits and failures as engine/tensor/cuda/launch.h says.
+// Purpose: weights, products, norms and rotations. engine/tensor/cuda/launch.h states parameters, bits and failures.
 #pragma once
 
 #include "engine/tensor/cuda/launch.h"
@@ -8,24 +8,25 @@
 extern "C" {
 #endif
 
-// --- dense (dense/rows.cu, matmul.cu, pick.cu) ---------------------------------------------------------------------------------
+// --- dense (dense/rows.cu, matmul.cu, pick.cu) -----------------------------------------------------------------------
 
 enum gpu_weight_kind { GPU_WEIGHT_F32, GPU_WEIGHT_F16, GPU_WEIGHT_BF16, GPU_WEIGHT_INT8, GPU_WEIGHT_INT4 };
 enum gpu_activation { GPU_ACT_NONE, GPU_ACT_SILU, GPU_ACT_GELU, GPU_ACT_GELU_TANH }; // enum sl_activation
 
-// struct sl_matrix on the device; table/pack.h makes its bytes. Rows of W are `pitch` weights apart, those behind k are 0.
+// struct sl_matrix on the device; table/pack.h makes its bytes. Rows of W are `pitch` weights apart; weights from k on
+// are 0.
 struct gpu_matrix {
     enum gpu_weight_kind kind;
-    int64_t n, k, pitch;    // pitch: a multiple of 32
-    const void *weights;    // [n][pitch]; INT8: a byte each; INT4: two a byte, the first in the lower half, 8 added
-    const uint16_t *scales; // [n][pitch / 32] f16, of the quantized ones
+    int64_t n, k, pitch; // pitch: a multiple of 32
+    const void *weights; // [n][pitch]; INT8: one byte each; INT4: two in a byte, the first in the lower half, 8 added
+    const uint16_t *scales; // [n][pitch / 32] f16, for quantized weights
     const float *bias;      // [n] or NULL
-    int64_t up_bias;        // of a gated matrix: where in it that of the second half begins
-    int64_t first_id;       // embed(): of the first row
-    int64_t whole_n;        // n, or that of the matrix of which this is a rank's share
+    int64_t up_bias;        // for a gated matrix: the offset in it of the second half's bias
+    int64_t first_id;       // for embed(): the id of the first row
+    int64_t whole_n;        // n, or the n of the matrix of which this is a rank's share
     int activation;
     bool gated;
-    size_t scales_at, bytes; // of what is packed
+    size_t scales_at, bytes; // of the packed matrix
 };
 
 struct gpu_product { // struct sl_matmul
@@ -34,7 +35,7 @@ struct gpu_product { // struct sl_matmul
     float *y;
     int64_t y_stride, n_columns; // 0: all
     bool accumulate;
-    bool reading; // rows of a prompt, which may have other bits than the same ones elsewhere
+    bool reading; // rows of a prompt, whose bits may differ from those of the same rows elsewhere
     void *work;   // device memory of sl_gpu_matmul_work() bytes, at a multiple of 16
 };
 
@@ -67,8 +68,9 @@ struct gpu_picked { // struct sl_picked
     } best[GPU_MAX_CANDIDATES];
 };
 
-// The structs are the host's and are taken at the call. embed, of stored weights, and rotate are exact; a product is a sum in
-// f32 in an order that m has no part in (dense/tensor_cores.h), with x rounded to bf16 where weights are bf16 or quantized; y, if it is added to, comes last there.
+// The structs are host memory and are read at the call. embed, of stored weights, and rotate are exact. A product is a
+// sum in f32 whose order does not depend on m (dense/tensor_cores.h), with x rounded to bf16 where weights are bf16 or
+// quantized. The old y, where the product adds to it, is added last there.
 void sl_gpu_embed(struct gpu_queue *queue, const struct gpu_matrix *table, const int32_t *ids, int64_t m, float *out);
 void sl_gpu_norm(struct gpu_queue *queue, const struct gpu_norm *of, const float *x, int64_t x_stride, int64_t m,
                  int n_groups, float *out, int64_t out_stride);
@@ -79,20 +81,20 @@ void sl_gpu_rotate(struct gpu_queue *queue, const struct gpu_rope *rope, const f
 void sl_gpu_matmul(struct gpu_queue *queue, const struct gpu_matrix *w, const struct gpu_product *args);
 size_t sl_gpu_matmul_work(const struct gpu_matrix *w, int64_t m, bool reading); // for x as bf16, and sums; may be 0
 
-// What is around a product of many rows, or by a library. x[m][k] to bf16, out[m][pitch] with zeros behind k; and of a library's
-// sums[m][w->n] what sl_gpu_matmul() does with its own.
+// The passes around a product of many rows or by a library: x[m][k] to bf16, out[m][pitch] with zeros from k on; and,
+// for a library's sums[m][w->n], the same bias, activation and gate as sl_gpu_matmul().
 void sl_gpu_round_rows(struct gpu_queue *queue, const float *x, int64_t x_stride, int64_t m, int64_t k, int64_t pitch,
                        void *out);
 void sl_gpu_finish_rows(struct gpu_queue *queue, const struct gpu_matrix *w, const float *sums,
                         const struct gpu_product *args);
 
-// By wgmma (dense/wgmma.cu), of bf16 weights: pitch a multiple of 64, below 2^32 of them; x as of sl_gpu_round_rows, below 2^32. Of other devices
-// than compute capability 9.0 it does nothing.
+// Multiplies by wgmma (dense/wgmma.cu), for bf16 weights: pitch a multiple of 64, below 2^32 of them; x as of
+// sl_gpu_round_rows, below 2^32. Does nothing on devices other than compute capability 9.0.
 void sl_gpu_matmul_wgmma(struct gpu_queue *queue, const struct gpu_matrix *w, const void *x,
                          const struct gpu_product *args);
 
-// Writes random weights (engine/tensor/drawn.h) for w, which is stored bf16, into weights_out[w->n][w->pitch]: element i of its rows is number
-// first + i. Exact.
+// Writes random weights (engine/tensor/drawn.h) for w, which is stored bf16, into weights_out[w->n][w->pitch]: element
+// i of its rows is number first + i. Exact.
 void sl_gpu_draw(struct gpu_queue *queue, const struct gpu_matrix *w, uint64_t first, void *weights_out);
 
 // asked: device, [m]. Candidates are exact; lse and rest are sums in f64.
@@ -100,7 +102,7 @@ size_t sl_gpu_pick_work(int64_t m);
 void sl_gpu_pick(struct gpu_queue *queue, const float *logits, int64_t n_vocab, const struct gpu_pick *asked, int64_t m,
                  void *work, struct gpu_picked *picked_out);
 
-// --- what ranks exchange (dense/ranks.cu) ----------------------------------------------------------------------------------------
+// --- exchange between ranks (dense/ranks.cu) -------------------------------------------------------------------------
 
 #define GPU_MAX_PARTS 16 // SL_MAX_RANKS
 
@@ -114,7 +116,7 @@ struct gpu_columns { // struct sl_columns
     size_t part_bytes;
 };
 
-// Exact, but for what bf16 rounds: as products round x.
+// Exact, except where bf16 rounds: it rounds as products round x.
 void sl_gpu_put_columns(struct gpu_queue *queue, const struct gpu_columns *columns, int rank);
 void sl_gpu_take_columns(struct gpu_queue *queue, const struct gpu_columns *columns, int rank);
 

@@ -1,47 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: y = act(x W^T + bias), and its gated form, by tensor cores, of rows of prompts: what takes time is the products.
+ * Purpose: y = act(x W^T + bias), and its gated form, by tensor cores, for rows of prompts: the time goes into the
+ *         products.
  *
- * Design: x becomes bf16 first. A block has a tile of N by N, of a gated matrix half of it from each side, and four warps, two by two.
- *         Three stages of 32 along k lie in shared memory; x, and W where it is bf16, come by cp.async, two stages ahead. Codes come
- *         through registers, one stage ahead, and are widened on their way: they are bf16 exactly, and the sum of 32 is multiplied by
- *         their scale. A row of a stage has four units of 16 bytes, whose places are swapped by the row, so that neither eight rows of one unit
- *         nor two rows of all have two in one bank. Blocks beside each other in x have the same columns: W comes from memory once.
+ * Design: x becomes bf16 first. A block has a tile of N by N, for a gated matrix half of it from each side, and four
+ *         warps, two by two. Shared memory holds three stages of 32 along k. x, and W where it is bf16, arrive by
+ *         cp.async, two stages ahead. Codes go through registers, one stage ahead, and are widened there. They are
+ *         exact in bf16, and the sum of 32 is multiplied by their scale. A row of a stage has four units of 16 bytes,
+ *         whose positions are permuted by the row, so that neither eight rows of one unit nor two rows of all units use
+ *         a bank twice. Adjacent blocks in x have the same columns: W comes from memory once.
  */
 #include "engine/tensor/cuda/dense/tensor_cores.h"
 #include "engine/tensor/cuda/dense/weights.h"
 
 constexpr uint32_t THREADS = 128, DEPTH = 32, STAGES = 3;
-constexpr int64_t MOST_ROWS = 2048; // of a launch, whose x as bf16 the work has room for
+constexpr int64_t MOST_ROWS = 2048; // of a launch, for whose bf16 x the work memory has room
 constexpr int64_t LARGE = 64;       // blocks of large tiles: fewer would leave half of a GPU idle
 
 template <uint32_t N> struct stage {
     uint4 x[4 * N], w[4 * N];
-    uint16_t scales[N]; // of codes
+    uint16_t scales[N]; // for codes
 };
 template <uint32_t N, bool CODES> struct bytes_of_stage {
-    static constexpr uint32_t VALUE = 2 * 4 * N * 16 + (CODES ? N * 2 : 0); // no scales of bf16
+    static constexpr uint32_t VALUE = 2 * 4 * N * 16 + (CODES ? N * 2 : 0); // no scales for bf16
 };
 
-// Of eight k from 8 u on of a row of a stage.
+// Returns the index of eight k, from 8 u on, of a row of a stage.
 GPU_DEVICE uint32_t unit(uint32_t row, uint32_t u) {
     return row * 4 + (u ^ (row >> 1 & 3));
 }
 
-// What a block computes: rows from r0 on; columns from j0 on, and of a gated matrix as many of its second half.
+// The tile of a block: rows from r0 on; columns from j0 on, and for a gated matrix as many of its second half.
 template <uint32_t N, uint32_t SIDES> struct tile {
     static constexpr uint32_t COLUMNS = N / SIDES; // of y
     static constexpr uint32_t DOWN = N / 32, ACROSS = N / 16,
-                              EACH = ACROSS / SIDES; // of 16 x 8, a warp's; and of a side
+                              EACH = ACROSS / SIDES; // of 16 x 8, for a warp; and for a side
     int64_t r0, j0, n_columns;
 
-    // Rows of x and of W for a row of the stage. Behind the last one it comes again, for elements that nobody writes.
+    // Return the row of x and of W for a row of the stage. Past the last one they return it again, for unused elements.
     GPU_DEVICE_MEMBER int64_t row_of_x(uint32_t t, int64_t m) const { return r0 + t < m ? r0 + t : m - 1; }
     GPU_DEVICE_MEMBER int64_t row_of_w(uint32_t t) const {
         int64_t j = j0 + t % COLUMNS;
         return (j < n_columns ? j : n_columns - 1) + t / COLUMNS * n_columns;
     }
-    // Where the 8 rows of W of a warp's columns lie.
+    // Returns the first of the 8 rows of W of a warp's columns.
     GPU_DEVICE_MEMBER static uint32_t first(uint32_t across) {
         return across / EACH * COLUMNS + threadIdx.x / 32 % 2 * (COLUMNS / 2) + across % EACH * 8;
     }
@@ -49,7 +51,7 @@ template <uint32_t N, uint32_t SIDES> struct tile {
 
 // --- stages ----------------------------------------------------------------------------------------------------------
 
-// What a thread copies into every stage: a unit of some rows of x, and of W.
+// The addresses from which a thread copies into every stage: a unit of some rows of x, and of W.
 template <uint32_t N> struct sources {
     static constexpr uint32_t EACH = 4 * N / THREADS;
     const uint16_t *x, *w[EACH];
@@ -79,14 +81,14 @@ template <uint32_t N, bool CODES> GPU_DEVICE void load(const sources<N> &from, u
     }
 }
 
-// Codes of a stage, as a thread holds them: of its row of W all 32, or a half.
+// Codes of a stage in a thread's registers: all 32 of its row of W, or half of them.
 template <uint32_t N, int KIND> struct codes {
     static constexpr uint32_t N_CODES = DEPTH * N / THREADS, WORDS = N_CODES / (KIND == GPU_WEIGHT_INT8 ? 4 : 8);
     uint32_t word[WORDS];
     uint16_t scale;
 };
 
-// first: of the thread's codes of the first stage; scales: of its row.
+// first: the thread's codes of the first stage; scales: those of its row.
 template <uint32_t N, int KIND>
 GPU_DEVICE void fetch(const uint32_t *first, const uint16_t *scales, uint32_t s, codes<N, KIND> &next) {
     constexpr uint32_t WORDS = codes<N, KIND>::WORDS;
@@ -118,12 +120,12 @@ template <uint32_t N, int KIND> GPU_DEVICE void put(const codes<N, KIND> &next, 
                                      ? gpu::widen8_int8(next.word[2 * i % C::WORDS], next.word[(2 * i + 1) % C::WORDS])
                                      : gpu::widen8_int4(next.word[i % C::WORDS]);
     }
-    to->scales[t] = next.scale; // both halves write the same
+    to->scales[t] = next.scale; // both halves write the same value
 }
 
 // --- products --------------------------------------------------------------------------------------------------------
 
-// sums += x W^T over a stage; of codes times the scale of their column.
+// Adds x W^T over a stage to sums; sums of codes are multiplied by the scale of their column.
 template <uint32_t N, uint32_t SIDES, bool CODES>
 GPU_DEVICE void multiply(const stage<N> *from, float (&sums)[N / 16][N / 32][4]) {
     typedef tile<N, SIDES> T;
@@ -135,7 +137,7 @@ GPU_DEVICE void multiply(const stage<N> *from, float (&sums)[N / 16][N / 32][4])
     }
     GPU_UNROLL
     for (uint32_t j = 0; j < T::ACROSS; j++) {
-        uint32_t b[4]; // all of the depth: two operands
+        uint32_t b[4]; // the whole depth: two operands
         gpu::ldmatrix_x4(b, &from->w[unit(T::first(j) + lane % 8, lane / 8)]);
         const uint32_t halves[2][2] = {{b[0], b[1]}, {b[2], b[3]}};
         float part[T::DOWN][4] = {};
@@ -151,12 +153,12 @@ GPU_DEVICE void multiply(const stage<N> *from, float (&sums)[N / 16][N / 32][4])
             for (uint32_t i = 0; i < T::DOWN * 4; i++) {
                 sums[j][i / 4][i % 4] = fmaf(scales[i % 2], part[i / 4][i % 4], sums[j][i / 4][i % 4]);
             }
-            __syncwarp(); // or so many are under way at a time that registers spill
+            __syncwarp(); // otherwise so many loads are in flight that registers spill
         }
     }
 }
 
-// y of a warp's sums, 16 rows at a time, by way of shared memory of the warp's own.
+// Writes y of a warp's sums, 16 rows at a time, through shared memory of the warp's own.
 template <uint32_t N, uint32_t SIDES>
 GPU_DEVICE void finish(const gpu_matrix &w, const gpu_product &args, const tile<N, SIDES> &of,
                        const float (&sums)[N / 16][N / 32][4], float *piece) {
@@ -210,8 +212,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
     }
     GPU_UNROLL_BY(1)
     for (uint32_t s = 0; s < n_steps; s++) {
-        gpu::cp_async_wait<STAGES - 2>(); // s is there
-        __syncthreads();                  // of all threads, and all are through with s - 1
+        gpu::cp_async_wait<STAGES - 2>(); // s has arrived
+        __syncthreads();                  // from all threads, and all have finished s - 1
         if (s + 2 < n_steps) {
             load<N, CODES>(from, (s + 2) * DEPTH, at(s + 2));
         }
@@ -224,7 +226,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
             fetch(first, scales, s + 2, next);
         }
     }
-    __syncthreads(); // stages are no more
+    __syncthreads(); // the stages are not used any more
     finish<N, SIDES>(w, args, of, sums, (float *)stages + threadIdx.x / 32 * 16 * (N / 2 + 8));
 }
 

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: y = act(x W^T + bias), and its gated form, in f32: of f32 and f16 weights, whose other side may not be rounded. Others
- *          are few_rows.cu's, some_rows.cu's, many_rows.cu's and wgmma.cu's.
+ * Purpose: y = act(x W^T + bias), and its gated form, in f32: for f32 and f16 weights, whose other side may not be
+ *          rounded. few_rows.cu, some_rows.cu, many_rows.cu and wgmma.cu multiply the others.
  *
- * Design: a block has a tile of y, ROWS by 64; weights become f32 on their way to shared memory, 32 along k at a time, which is
- *         a group that shares a scale. Every element is one sum in ascending order of k, in both tiles: a row's bits do not depend
- *         on how many rows there are.
+ * Design: a block has a tile of y, ROWS by 64. Weights become f32 when they are loaded into shared memory, 32 along k
+ *         at a time, which is a group that shares a scale. Every element is one sum in ascending order of k, in both
+ *         tiles: a row's bits do not depend on how many rows there are.
  */
 #include "engine/tensor/cuda/dense/tensor_cores.h"
 #include "engine/tensor/cuda/dense/weights.h"
 
 constexpr uint32_t THREADS = 256, COLUMNS = 64, DEPTH = 32;
 
-// 64 rows of W from row j0 on, transposed; zeros beyond n.
+// Loads 64 rows of W from row j0 on, transposed; zeros beyond n.
 GPU_DEVICE void load_weights(const gpu_matrix &w, int64_t j0, int64_t end, int64_t k0, float (*tile)[COLUMNS + 4]) {
     uint32_t row = threadIdx.x / 4, c = threadIdx.x % 4 * 8;
     float x[8] = {};
@@ -43,7 +43,7 @@ GPU_DEVICE void add_tile(const float (*rows)[16 * EACH + 4], const float (*colum
     }
 }
 
-// blockIdx: tiles of columns, of rows. One block at least: ptxas spills rather than take more registers, else.
+// blockIdx: tiles of columns, of rows. The bound of one block lets ptxas take more registers instead of spilling.
 template <uint32_t EACH, bool GATED>
 static __global__ void __launch_bounds__(THREADS, 1) matmul(gpu_matrix w, gpu_product args, int64_t n_columns) {
     constexpr uint32_t ROWS = 16 * EACH;

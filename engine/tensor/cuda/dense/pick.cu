@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the best of rows of logits, in the place of the rows: kilobytes go to the host, not half a megabyte a row.
+ * Purpose: the best of rows of logits, found on the device: kilobytes go to the host, not half a megabyte for each row.
  *
- * Design: a block a row finds the last of the best (radix.h), and of equal ones at the edge the last id that there is room for; lists
- *         what is not behind it in any order, and sorts that. Order is total: a logit's key above its id, counted from the top, is
- *         one number of 64 bits. Then blocks of parts of every row add up what is behind the last one. How many parts there are
- *         depends on nothing, so a row's sums are the same in any company.
+ * Design: a block for each row finds the last of the best (radix.h), and, of equal ones at the edge, the last id that
+ *         still fits. It lists everything up to that one in any order, and sorts the list. The order is total: a
+ *         logit's key above its id, counted from the top, is one number of 64 bits. Then blocks of parts of every row
+ *         add up the logits after the last one. The number of parts is constant, so a row's sums do not depend on other
+ *         rows.
  */
 #include "engine/tensor/cuda/dense/launch.h"
 #include "engine/tensor/cuda/radix.h"
 
 constexpr uint32_t THREADS = 1024, AHEAD = 8, PARTS = 32, PART_THREADS = 256, MOST = GPU_MAX_CANDIDATES;
 
-struct pick_row {  // of the best
-    uint64_t last; // place of the last one
+struct pick_row {  // about the best logits
+    uint64_t last; // place_of() the last one
     double sum;    // sum_i exp(l_i - max)
     float max, min;
     uint32_t n, n_finite;
 };
-struct pick_part { // sums over what is behind the last one
+struct pick_part { // sums over the logits after the last one
     double plain;  // of exp(l - min)
     double rest;   // the same at the row's temperature
 };
@@ -27,12 +28,12 @@ GPU_DEVICE bool is_finite(float x) {
     return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-// The larger the better. No finite logit's is 0.
+// Returns a number that is larger for a better logit. No finite logit's is 0.
 GPU_DEVICE uint64_t place_of(float logit, uint32_t id) {
     return (uint64_t)gpu::score_key(logit) << 32 | ~id;
 }
 
-// The place of the b-th best, b at most as many as are finite; 0: none is.
+// Returns the place of the b-th best, b at most the number of finite ones; 0 where no logit is finite.
 GPU_DEVICE uint64_t find_last(const float *logits, uint32_t n, uint32_t b, gpu::search *s, uint32_t *n_finite_out) {
     gpu::edge found = gpu::find_key<THREADS>(
         [=](uint32_t j, uint32_t *key_out) {
@@ -41,7 +42,7 @@ GPU_DEVICE uint64_t find_last(const float *logits, uint32_t n, uint32_t b, gpu::
         },
         n, b, s);
     *n_finite_out = found.n_all;
-    if (found.n_equal == found.n_there) { // none of the equals is left out
+    if (found.n_equal == found.n_there) { // none of the equal ones is left out
         return (uint64_t)found.key << 32;
     }
     gpu::edge tie = gpu::find_key<THREADS>(
@@ -53,7 +54,7 @@ GPU_DEVICE uint64_t find_last(const float *logits, uint32_t n, uint32_t b, gpu::
     return (uint64_t)found.key << 32 | tie.key;
 }
 
-// best[0 .. n), n <= MOST, the largest first.
+// Sorts best[0 .. n), n <= MOST, the largest first.
 GPU_DEVICE void sort(uint64_t *best, uint32_t n) {
     uint32_t size = 1;
     while (size < n) {
@@ -102,7 +103,7 @@ static __global__ void __launch_bounds__(THREADS)
     for (uint32_t first = threadIdx.x; first < n_vocab; first += AHEAD * THREADS) {
         float logit[AHEAD];
         GPU_UNROLL
-        for (uint32_t i = 0; i < AHEAD; i++) { // all are under way before one is listed
+        for (uint32_t i = 0; i < AHEAD; i++) { // all loads are in flight before one is listed
             logit[i] = first + i * THREADS < n_vocab ? logits[first + i * THREADS] : INFINITY;
         }
         GPU_UNROLL
@@ -162,7 +163,7 @@ static __global__ void __launch_bounds__(PART_THREADS)
     }
 }
 
-// A warp a row, a lane a part.
+// A warp for each row, a lane for each part.
 static __global__ void __launch_bounds__(PARTS)
     pick_end(const pick_row *rows, const pick_part *parts, gpu_picked *picked) {
     __shared__ double scratch[32];

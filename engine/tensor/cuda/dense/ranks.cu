@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: columns of activations between a rank's copy of them and the parts that ranks exchange (struct sl_columns).
+// Purpose: copies columns of activations between a rank's replica and the parts that ranks exchange (struct
+//         sl_columns).
 #include "engine/tensor/cuda/block.h"
 #include "engine/tensor/cuda/dense/weights.h"
 
@@ -19,14 +20,14 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// blockIdx: columns of all parts, n of them, row.
+// blockIdx: the n columns of all parts, row.
 template <bool BF16>
 static __global__ void __launch_bounds__(THREADS) take_columns(gpu_columns columns, uint32_t n, int rank) {
     float *x = columns.x + blockIdx.y * columns.stride;
     FOR_SLOTS(j, n) {
         int r = 0;
         uint32_t first = 0, end = columns.bounds[1];
-        GPU_UNROLL // or what is indexed would lie in memory
+        GPU_UNROLL // otherwise indexed arrays would be in memory
             for (int i = 1; i < GPU_MAX_PARTS; i++) {
             if (i < columns.n_parts && j >= columns.bounds[i]) {
                 r = i;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the forward pass does with rows beside products: embedding, norms, angles and rotation of RoPE.
+ * Purpose: the row-wise operations of the forward pass other than products: embedding, norms, angles and rotation of
+ *         RoPE.
  *
- * Design: embedding, and rotation by given angles, are exact (-fmad=false). A norm's sums are f32 within a thread and f64 across
- *         threads, whose number depends on the length of the vector alone.
+ * Design: embedding, and rotation by given angles, are exact (-fmad=false). A norm's sums are f32 within a thread and
+ *         f64 across threads, whose number depends on the length of the vector alone.
  */
 #include "engine/tensor/cuda/block.h"
 #include "engine/tensor/cuda/dense/launch.h"
@@ -37,13 +38,14 @@ static __global__ void norm_rows(gpu_norm norm, const float *x, int64_t x_stride
     }
     double all = gpu::block_sum((double)squares, scratch);
     float scale = (float)(1.0 / sqrt(all / (double)norm.n + (double)norm.eps));
-    for (int64_t i = threadIdx.x; i < norm.n; i += blockDim.x) { // out may be x: a thread its own elements
+    // out may be x: each thread writes only elements that it has read
+    for (int64_t i = threadIdx.x; i < norm.n; i += blockDim.x) {
         float y = (x[i] - mean) * scale * norm.weight[i];
         out[i] = norm.bias != nullptr ? y + norm.bias[i] : y;
     }
 }
 
-// In f64, rounded once. blockIdx.x: row.
+// Computes angles in f64, rounded once. blockIdx.x: row.
 static __global__ void angles(gpu_rope rope, const int64_t *positions, float *cosines, float *sines) {
     int half = rope.rotary_dim / 2;
     for (int i = (int)threadIdx.x; i < half; i += (int)blockDim.x) {

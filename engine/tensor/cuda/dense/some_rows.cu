@@ -1,26 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: y = act(x W^T + bias), and its gated form, by tensor cores, of more than 8 rows that are not a prompt's: steps of many sequences.
+ * Purpose: y = act(x W^T + bias), and its gated form, by tensor cores, for more than 8 rows that are not a prompt's:
+ *          decode steps of many sequences.
  *
- * Design: x becomes bf16 first, in the order of units (units.h). A block has 128 columns, R rows, and two pieces of k, one behind the other (tensor_cores.h), so that a matrix of 4,096
- *         columns is 128 blocks, and each reads a quarter of x. A warp has 16 of the columns and all of the rows: of W its units go from memory to registers, four ahead,
- *         and no other warp wants them; x lies in shared memory, three stages of four units, by cp.async. What two pieces give is written down, and a
- *         pass behind adds it up, for bias, activation and gate.
+ * Design: x becomes bf16 first, in the order of units (units.h). A block has 128 columns, R rows, and two pieces of k,
+ *         one after the other (tensor_cores.h). So a matrix of 4,096 columns is 128 blocks, and each reads a quarter of
+ *         x. A warp has 16 of the columns and all of the rows. Its units of W go from memory to registers, four ahead,
+ *         and no other warp needs them; x is in shared memory, three stages of four units, by cp.async. The sum of two
+ *         pieces is written to memory, and a later pass adds the sums up for bias, activation and gate.
  */
 #include "engine/tensor/cuda/dense/tensor_cores.h"
 
 #include "engine/tensor/cuda/dense/units.h"
 
-constexpr uint32_t THREADS = 256, COLUMNS = 128, STAGES = 3, UNITS = gpu::QUAD; // of a stage, and of W as many ahead
-constexpr int64_t MOST_ROWS = 128;                                              // of a launch
+// of a stage; as many units of W are fetched ahead
+constexpr uint32_t THREADS = 256, COLUMNS = 128, STAGES = 3, UNITS = gpu::QUAD;
+constexpr int64_t MOST_ROWS = 128; // of a launch
 
 template <uint32_t R> struct stage {
     static constexpr uint32_t PITCH =
-        R * 4 + 4; // of a unit: four times 16 bytes a row; or two units of a row had one bank
+        R * 4 + 4; // of a unit: four times 16 bytes for each row; the 4 more keep two units of a row in different banks
     uint4 x[UNITS * PITCH];
 };
 
-// Units [u0, u0 + UNITS) of R rows, those below `end`. Behind the last row it comes again, for sums that nobody writes.
+// Loads units [u0, u0 + UNITS), those below `end`, of R rows. Past the last row it loads that again, for unused sums.
 template <uint32_t R>
 GPU_DEVICE void load(const uint4 *x, uint32_t units, int64_t r0, int64_t m, uint32_t u0, uint32_t end, stage<R> *to) {
     GPU_UNROLL
@@ -43,12 +46,13 @@ GPU_DEVICE void multiply(const gpu::unit_of_w<KIND> &w, const uint4 *x, float (&
     for (uint32_t i = 0; i < R / 8; i++) {
         gpu::add_unit<KIND>(a, x[32 * i + threadIdx.x % 32], scales, sums[i]);
         if (i % (KIND == GPU_WEIGHT_BF16 ? 8 : 4) == 3 || i + 1 == R / 8) {
-            __syncwarp(); // or so much is under way at a time that registers spill
+            __syncwarp(); // otherwise so many loads are in flight that registers spill
         }
     }
 }
 
-// A lane's sums: rows [0, n_rows) and columns [0, n_columns) from `out` on, which has them of row 2 t and column g.
+// Writes a lane's sums: rows [0, n_rows) and columns [0, n_columns) from `out` on, which points to row 2 t and column
+// g.
 template <uint32_t R>
 GPU_DEVICE void write(const float (&sums)[R / 8][4], bool add, int n_rows, int n_columns, float *out, int64_t pitch) {
     bool first = n_columns > 0, second = n_columns > 8;
@@ -98,9 +102,9 @@ static __global__ void __launch_bounds__(THREADS, R <= 64 ? 2 : 1)
         gpu::cp_async_commit();
     }
     uint32_t now = 0, u0 = begin;
-    do {                                  // once where there are no units: a sum of nothing is written
-        gpu::cp_async_wait<STAGES - 2>(); // it is there
-        __syncthreads();                  // of all threads, and all are through with the one before
+    do {                                  // once where there are no units: an empty sum must be written
+        gpu::cp_async_wait<STAGES - 2>(); // it has arrived
+        __syncthreads();                  // from all threads, and all have finished the previous one
         load<R>(x, units, r0, m, u0 + (STAGES - 1) * UNITS, end, &stages[(now + STAGES - 1) % STAGES]);
         gpu::cp_async_commit();
         gpu::advance<KIND>(rows, UNITS);
@@ -116,7 +120,7 @@ static __global__ void __launch_bounds__(THREADS, R <= 64 ? 2 : 1)
         now = (now + 1) % STAGES;
         u0 += UNITS;
         if (u0 == middle ||
-            u0 >= end) { // a piece; the first waits where its sum will be, for there are no registers for it
+            u0 >= end) { // a piece; the first sum waits in its output memory, because no registers are left for it
             int64_t r = r0 + threadIdx.x % 4 * 2, j = j0 + threadIdx.x % 32 / 4;
             write<R>(sums, u0 > middle && middle > begin, (int)(m - r), (int)(n_columns - j < 16 ? n_columns - j : 16),
                      out + (blockIdx.z * m + r) * pitch + j, pitch);
@@ -146,14 +150,14 @@ static void launch(struct gpu_queue *queue, const gpu_matrix &w, int64_t m, cons
         launch_tiles<16, KIND>(queue, w, m, x, n_columns, out, pitch);
     } else if (m <= 32) {
         launch_tiles<32, KIND>(queue, w, m, x, n_columns, out, pitch);
-    } else if (m <= 64 || KIND != GPU_WEIGHT_BF16) { // of codes what two tiles compute takes longer than what they read
+    } else if (m <= 64 || KIND != GPU_WEIGHT_BF16) { // with codes, two tiles compute longer than they read
         launch_tiles<64, KIND>(queue, w, m, x, n_columns, out, pitch);
     } else {
         launch_tiles<128, GPU_WEIGHT_BF16>(queue, w, m, x, n_columns, out, pitch);
     }
 }
 
-// Sums are y where nothing is to be done to them, as of a step's logits.
+// Returns true where the sums are already y, as for a step's logits.
 static bool is_plain(const gpu_matrix &w, const gpu_product &args) {
     return GPU_PIECES(w) == 2 && !w.gated && w.bias == nullptr && w.activation == GPU_ACT_NONE && !args.accumulate;
 }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: W as few_rows.cu and some_rows.cu multiply it, from memory to the operand of a tensor core without a stop in between.
+ * Purpose: W as few_rows.cu and some_rows.cu multiply it: it goes from memory straight to the operand of a tensor core.
  *
- * Design: a unit is 32 along k: a group of codes that shares a scale. A warp has 16 columns of y as rows of operand A, and rows of x as columns of B: lane (g, t) =
- *         (lane / 4, lane % 4) loads [8 t, 8 t + 8) of a unit from rows g and g + 8 of W, all at once, and makes four pairs of them. Which
- *         number is at which place of a sum over k is ours to say as long as x says the same, so of codes those are pairs that lie 16 bits apart in a word: codes
- *         come out of it by masks, and nothing moves them. Pairs 0 and 1 are of a unit's first product, 2 and 3 of its second.
+ * Design: a unit is 32 along k: a group of codes that shares a scale. A warp has 16 columns of y as rows of operand A,
+ *         and rows of x as columns of B. Lane (g, t) = (lane / 4, lane % 4) loads [8 t, 8 t + 8) of a unit from rows g
+ *         and g + 8 of W, all at once, and makes four pairs of them. The order of numbers within a sum over k is free
+ *         as long as x has the same order. So pairs of codes are those that are 16 bits apart in a word: masks extract
+ *         them, and no instruction moves them. Pairs 0 and 1 belong to a unit's first product, 2 and 3 to its second.
  *
- *         Of bf16 a piece of k is one chain of products. Of codes a unit's two products are summed for themselves, times their scale.
+ *         For bf16 a piece of k is one chain of products. For codes a unit's two products are summed alone, times their
+ *         scale.
  */
 #pragma once
 
@@ -16,14 +18,14 @@
 
 namespace gpu {
 
-constexpr uint32_t UNIT = 32, QUAD = 4; // of units: where pieces begin
+constexpr uint32_t UNIT = 32, QUAD = 4; // of units: pieces begin at its multiples
 
-// The first unit of piece i; of the one behind the last, no less than units there are.
+// Returns the first unit of piece i; for i = n_pieces, n_units.
 GPU_DEVICE uint32_t begin_of(uint32_t piece, uint32_t n_pieces, uint32_t n_units) {
     return piece * ((n_units + QUAD - 1) / QUAD) / n_pieces * QUAD;
 }
 
-// Of pair p the two that it has of eight numbers.
+// The two of eight numbers that form pair p.
 template <int KIND> struct pair_of {
     GPU_HOST_DEVICE_MEMBER static constexpr uint32_t first(uint32_t p) {
         return KIND == GPU_WEIGHT_BF16 ? 2 * p : KIND == GPU_WEIGHT_INT8 ? p / 2 * 4 + p % 2 : p;
@@ -31,7 +33,7 @@ template <int KIND> struct pair_of {
     static constexpr uint32_t APART = KIND == GPU_WEIGHT_BF16 ? 1 : KIND == GPU_WEIGHT_INT8 ? 2 : 4;
 };
 
-// Eight numbers of x as four pairs.
+// Returns eight numbers of x as four pairs.
 template <int KIND> GPU_DEVICE uint4 pairs_of(const float (&x)[8]) {
     typedef pair_of<KIND> P;
     return {pack_bf16_fast(x[P::first(0)], x[P::first(0) + P::APART]),
@@ -40,20 +42,20 @@ template <int KIND> GPU_DEVICE uint4 pairs_of(const float (&x)[8]) {
             pack_bf16_fast(x[P::first(3)], x[P::first(3) + P::APART])};
 }
 
-// What a lane holds of a unit: of rows g and g + 8.
+// A lane's part of a unit: of rows g and g + 8.
 template <int KIND> struct unit_of_w {
     static constexpr uint32_t WORDS = KIND == GPU_WEIGHT_BF16 ? 4 : KIND == GPU_WEIGHT_INT8 ? 2 : 1;
     uint32_t word[2][WORDS];
-    uint16_t scale[2]; // of codes
+    uint16_t scale[2]; // for codes
 };
 
-// Where it comes from: the lane's words of a unit, 4 bytes each.
+// The addresses of that part: the lane's words of a unit, 4 bytes each.
 template <int KIND> struct rows_of_w {
     const uint32_t *word[2];
     const uint16_t *scale[2];
 };
 
-// Columns [j0, j0 + 16) of W, or the last one again, from unit u on.
+// Returns the addresses of columns [j0, j0 + 16) of W, with the last one repeated, from unit u on.
 template <int KIND> GPU_DEVICE rows_of_w<KIND> rows_at(const gpu_matrix &w, int64_t j0, int64_t end, uint32_t u) {
     constexpr uint32_t WORDS = unit_of_w<KIND>::WORDS;
     rows_of_w<KIND> rows;
@@ -77,7 +79,7 @@ template <int KIND> GPU_DEVICE void advance(rows_of_w<KIND> &rows, uint32_t n_un
     }
 }
 
-// The i-th from there.
+// Fetches the i-th unit from there.
 template <int KIND> GPU_DEVICE void fetch_unit(const rows_of_w<KIND> &rows, uint32_t i, unit_of_w<KIND> &out) {
     constexpr uint32_t WORDS = unit_of_w<KIND>::WORDS;
     GPU_UNROLL
@@ -89,7 +91,7 @@ template <int KIND> GPU_DEVICE void fetch_unit(const rows_of_w<KIND> &rows, uint
     }
 }
 
-// Pair p of a row.
+// Returns pair p of a row.
 template <int KIND> GPU_DEVICE uint32_t pair(const uint32_t (&word)[unit_of_w<KIND>::WORDS], uint32_t p) {
     constexpr uint32_t WORDS = unit_of_w<KIND>::WORDS;
     return KIND == GPU_WEIGHT_BF16   ? word[p % WORDS]
@@ -97,7 +99,7 @@ template <int KIND> GPU_DEVICE uint32_t pair(const uint32_t (&word)[unit_of_w<KI
                                      : widen2_int4(word[0] >> 4 * p);
 }
 
-// Operands of a unit's two products.
+// Makes the operands of a unit's two products.
 template <int KIND> GPU_DEVICE void operands(const unit_of_w<KIND> &unit, uint32_t (&a)[2][4]) {
     GPU_UNROLL
     for (uint32_t i = 0; i < 8; i++) {
@@ -105,7 +107,8 @@ template <int KIND> GPU_DEVICE void operands(const unit_of_w<KIND> &unit, uint32
     }
 }
 
-// sums += of a unit: elements 0 and 1 of column g, 2 and 3 of g + 8, of rows 2 t and 2 t + 1 of x. b: the lane's pairs of row g of x.
+// Adds a unit to sums: elements 0 and 1 are of column g, 2 and 3 of g + 8, of rows 2 t and 2 t + 1 of x. b: the lane's
+// pairs of row g of x.
 template <int KIND>
 GPU_DEVICE void add_unit(const uint32_t (&a)[2][4], const uint4 &b, const float (&scales)[2], float (&sums)[4]) {
     const uint32_t first[2] = {b.x, b.y}, second[2] = {b.z, b.w};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: weights as kernels read them; struct gpu_matrix says where they lie.
+// Purpose: weights as kernels read them; struct gpu_matrix describes their layout.
 #pragma once
 
 #include "engine/tensor/cuda/dense/launch.h"
@@ -15,7 +15,7 @@ GPU_DEVICE float stored_weight(const gpu_matrix &w, int64_t row, int64_t i) {
     return w.kind == GPU_WEIGHT_F16 ? f16_to_f32(half) : bf16_to_f32(half);
 }
 
-// Weights [i, i + 8) of a row as f32, i a multiple of 8 below the pitch.
+// Reads weights [i, i + 8) of a row as f32, i a multiple of 8 below the pitch.
 GPU_DEVICE void read_weights8(const gpu_matrix &w, int64_t row, int64_t i, float (&out)[8]) {
     int64_t at = row * w.pitch + i;
     if (w.kind == GPU_WEIGHT_F32) {
@@ -46,7 +46,7 @@ GPU_DEVICE void read_weights8(const gpu_matrix &w, int64_t row, int64_t i, float
 
 // --- factors of tensor cores -----------------------------------------------------------------------------------------
 
-// [k, k + 8) of a row of n_k floats, zeros behind it.
+// Reads [k, k + 8) of a row of n_k floats, with zeros after its end.
 GPU_DEVICE void read8(const float *row, int64_t k, int64_t n_k, float (&x)[8]) {
     const float *from = row + k;
     if (k + 8 <= n_k && ((uintptr_t)from & 15) == 0) {
@@ -60,15 +60,15 @@ GPU_DEVICE void read8(const float *row, int64_t k, int64_t n_k, float (&x)[8]) {
         }
     }
 }
-// The same as bf16.
+// Returns the same as bf16.
 GPU_DEVICE uint4 round8(const float *row, int64_t k, int64_t n_k) {
     float x[8];
     read8(row, k, n_k, x);
     return {pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7])};
 }
 
-// Codes as bf16, which they are exactly. Below 256 a bf16 from 128 on is 0x4300 and how far it is above: so 128 + n for n of seven
-// bits is one operation, and taking 128 away another; 256, where a byte's eighth bit says that it is negative.
+// Widens codes to bf16, which is exact. For n of seven bits, 0x4300 | n is the bf16 128 + n, so one operation makes 128
+// + n, and another subtracts 128, or 256 where a byte's eighth bit says that it is negative.
 GPU_DEVICE uint32_t widen2_int8(uint32_t bytes) { // in bits 0..7 and 16..23
     return add_bf16x2(and_or(bytes, 0x007f007fu, 0x43004300u), and_or(bytes, 0x00800080u, 0xc300c300u));
 }
@@ -85,7 +85,7 @@ GPU_DEVICE uint4 widen8_int4(uint32_t codes) {
             widen2_int4(bytes_of(codes, second, 0x6622)), widen2_int4(bytes_of(codes, second, 0x7733))};
 }
 
-// --- what a product goes through -------------------------------------------------------------------------------------
+// --- bias, activation and gate ---------------------------------------------------------------------------------------
 
 GPU_DEVICE float activate(int activation, float x) {
     switch (activation) {
@@ -100,7 +100,7 @@ GPU_DEVICE float activate(int activation, float x) {
     }
 }
 
-// y of a sum, and of a gated matrix of the sum of its second half.
+// Returns y of a sum, and for a gated matrix of the sum of its second half.
 template <uint32_t SIDES> GPU_DEVICE float finished(const gpu_matrix &w, int64_t j, float sum, float up) {
     float value = activate(w.activation, sum + (w.bias != nullptr ? w.bias[j] : 0.0f));
     if (SIDES > 1) {
@@ -109,9 +109,9 @@ template <uint32_t SIDES> GPU_DEVICE float finished(const gpu_matrix &w, int64_t
     return value;
 }
 
-// y of 16 rows from r0 on, WIDTH columns from j0 on, by a warp: of sums in shared memory, PITCH from row to row, those of a gated
-// matrix's second half behind WIDTH others. So rows are written side by side, and what sums go through stands here once and not
-// for every register that holds one.
+// Writes y of 16 rows from r0 on, WIDTH columns from j0 on, by a warp. The sums are in shared memory, PITCH from row to
+// row; those of a gated matrix's second half follow WIDTH others. So rows are written contiguously, and the code for
+// bias, activation and gate exists once, and not for every register that holds a sum.
 template <uint32_t SIDES, uint32_t WIDTH, uint32_t PITCH>
 GPU_DEVICE void write_piece(const gpu_matrix &w, const gpu_product &args, int64_t n_columns, const float *sums,
                             int64_t r0, int64_t j0) {

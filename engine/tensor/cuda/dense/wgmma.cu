@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: y = act(x W^T + bias), and its gated form, of bf16 weights and many rows, by wgmma: compute capability 9.0 alone has it.
+ * Purpose: y = act(x W^T + bias), and its gated form, for bf16 weights and many rows, by wgmma, which only compute
+ *          capability 9.0 has.
  *
- * Design: a block has 128 rows of y by 256 columns, of a gated matrix 128 of each side, and eight warps, of which four share 64 rows. Four
- *         stages of 64 along k lie in shared memory, in rows of 128 bytes whose units of 16 are swapped as wgmma wants it. Copies are two
- *         stages ahead, by cp.async of all threads: nothing waits for anything but a barrier of the block, which no thread misses.
- *         While one stage's products are computed those of the next are queued; a stage is filled again when all threads have
- *         seen its products done. Every element is one chain along k, whatever the number of rows.
+ * Design: a block has 128 rows of y by 256 columns, for a gated matrix 128 of each side, and eight warps; four of them
+ *         share 64 rows. Shared memory holds four stages of 64 along k, in rows of 128 bytes whose units of 16 are
+ *         permuted as wgmma requires. All threads copy by cp.async, two stages ahead: they wait only at the block's
+ *         barriers, which all threads reach. While one stage's products are computed, those of the next are queued. A
+ *         stage is filled again when all threads have seen its products done. Every element is one chain along k,
+ *         whatever the number of rows.
  */
 #include "engine/tensor/cuda/dense/launch.h"
 #include "engine/tensor/cuda/dense/weights.h"
@@ -16,13 +18,14 @@ constexpr uint32_t THREADS = 256, ROWS = 128, COLUMNS = 256, DEPTH = 64, STAGES 
 struct stage {
     uint4 x[ROWS * DEPTH / 8], w[COLUMNS * DEPTH / 8];
 };
-constexpr size_t BYTES = STAGES * sizeof(stage) + 1024; // they begin at a multiple of that
+constexpr size_t BYTES = STAGES * sizeof(stage) + 1024; // stages begin at a multiple of 1,024
 
 #if defined(GPU_HAS_WGMMA)
 
 constexpr uint32_t PITCH = COLUMNS + 8; // of sums in shared memory
 
-// What a thread copies into every stage: a unit of 4 rows of x, and of 8 of W. Behind the last one it comes again.
+// The addresses from which a thread copies into every stage: a unit of 4 rows of x, and of 8 of W. The last row is
+// repeated past the end.
 struct sources {
     const uint16_t *x, *w;
     uint32_t x_at[ROWS / 32], w_at[COLUMNS / 32];
@@ -59,7 +62,7 @@ GPU_DEVICE void load(const sources &from, uint32_t k0, stage *to) {
     }
 }
 
-// y of a warp's 16 rows, by way of shared memory of its own.
+// Writes y of a warp's 16 rows, through shared memory of its own.
 template <uint32_t SIDES>
 GPU_DEVICE void finish(const gpu_matrix &w, const gpu_product &args, int64_t n_columns, const float (&sums)[128],
                        float *piece) {
@@ -77,7 +80,8 @@ GPU_DEVICE void finish(const gpu_matrix &w, const gpu_product &args, int64_t n_c
 
 #endif
 
-// blockIdx: tiles of rows, of columns. x: [m][pitch] as bf16; pitch: a multiple of 64. Of other architectures it does nothing.
+// blockIdx: tiles of rows, of columns. x: [m][pitch] as bf16; pitch: a multiple of 64. Does nothing on other
+// architectures.
 template <uint32_t SIDES>
 static __global__ void __launch_bounds__(THREADS, 1)
     wgmma(gpu_matrix w, const uint16_t *x, gpu_product args, int64_t n_columns) {
@@ -97,9 +101,9 @@ static __global__ void __launch_bounds__(THREADS, 1)
     GPU_UNROLL_BY(1)
     for (uint32_t s = 0; s < n_steps; s++) {
         const stage *now = &stages[s % STAGES];
-        gpu::cp_async_wait<1>(); // this thread's part of s is there,
+        gpu::cp_async_wait<1>(); // this thread's part of s has arrived,
         gpu::fence_proxy_async();
-        __syncthreads(); // and everybody's; and products of s - 2 are done
+        __syncthreads(); // and the parts of all threads; and products of s - 2 are done
         gpu::wgmma_fence();
         GPU_UNROLL
         for (uint32_t i = 0; i < DEPTH / 16; i++) {
@@ -114,7 +118,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         gpu::wgmma_wait<1>();
     }
     gpu::wgmma_wait_for(sums);
-    __syncthreads(); // stages are no more
+    __syncthreads(); // the stages are not used any more
     finish<SIDES>(w, args, n_columns, sums, (float *)stages + threadIdx.x / 32 * 16 * PITCH);
 #endif
 }

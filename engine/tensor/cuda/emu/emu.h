@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what a kernel of CUDA finds here in CUDA's place: threads of a block are fibers of one host thread. Use that the
- *          emulator sees to be wrong ends the process and names the place.
+ * Purpose: what a kernel of CUDA finds here in CUDA's place. Threads of a block are fibers of one host thread. Use that
+ *          the emulator detects as wrong ends the process and names the source line.
  *
- * Design: a fiber runs until a barrier or an operation of its warp, which hands over to the next one. The emulator is never
- *         instrumented by ThreadSanitizer, kernels may be: it is told that fibers are threads and that only __syncthreads and
- *         __syncwarp put them in order, so it reports races between the threads of a block. Asynchronous copies happen when
- *         they are waited for, the latest that a GPU can; products of wgmma then or, in some orders of threads, at once. What they read
- *         must have been copied and fenced, and is not copied over before they are waited for. Shared memory is poisoned before
- *         every block.
+ * Design: a fiber runs until a barrier or an operation of its warp, and then switches to the next fiber. The emulator
+ *         is never instrumented by ThreadSanitizer, but kernels may be. It tells ThreadSanitizer that fibers are
+ *         threads and that only __syncthreads and __syncwarp order them, so ThreadSanitizer reports races between the
+ *         threads of a block. Asynchronous copies happen when they are waited for, the latest that a GPU can; products
+ *         of wgmma happen then or, in some orders of threads, at once. Data that they read must have been copied and
+ *         fenced, and must not be overwritten before they are waited for. Shared memory is poisoned before every block.
  *
- * What it does not show: time, banks, occupancy; the order of memory between blocks, which run one after another.
+ * Not shown: time, banks, occupancy; the order of memory between blocks, which run one after another.
  */
 #pragma once
 
@@ -26,7 +26,8 @@ struct gpu_queue;
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
-// All of it in one section, which can be poisoned. Kernels and device functions must be static: a section holds no COMDAT.
+// Puts all shared memory into one section, which can be poisoned. Kernels and device functions must be static: a
+// section holds no COMDAT.
 #define __shared__ static __attribute__((section("gpu_shared")))
 
 struct dim3 {
@@ -54,12 +55,12 @@ namespace emu {
 struct place {
     dim3 thread, block, n_threads, n_blocks;
 };
-const place &here(); // of the thread that runs
+const place &here(); // of the running thread
 void *dynamic_shared();
-int barrier(int predicate, const char *file, int line); // how many threads say yes
+int barrier(int predicate, const char *file, int line); // returns how many threads passed a nonzero predicate
 
 enum warp_op { SYNC, XOR, DOWN, UP, FROM, BALLOT, MMA_BF16, MMA_F16, LDMATRIX, LDMATRIX_T, MOVMATRIX };
-// One operation of the lanes in mask, of `bytes` from each lane's in to its out.
+// Executes one operation of the lanes in mask, of `bytes` from each lane's in to its out.
 void together(warp_op op, unsigned mask, const void *in, void *out, int bytes, int amount, int width, const char *file,
               int line);
 
@@ -77,9 +78,9 @@ void fence_proxy_async();
 uint32_t shared_address(const void *p);
 
 void run(const char *kernel, dim3 grid, dim3 block, size_t dynamic_bytes, const std::function<void()> &thread);
-void enqueue(gpu_queue *queue, const char *kernel, std::function<void()> work); // kernel NULL: a copy
+void enqueue(gpu_queue *queue, const char *kernel, std::function<void()> work); // kernel NULL: the step is a copy
 
-// Arguments are taken at the call, as CUDA does.
+// Queues a kernel. It copies the arguments at the call, as CUDA does.
 template <class... P, class... A>
 void launch(const char *name, dim3 grid, dim3 block, size_t dynamic_bytes, gpu_queue *queue, void (*kernel)(P...),
             A... arguments) {

@@ -2,7 +2,7 @@
 /*
  * Purpose: the threads of a block as fibers, their barrier, and the blocks of a grid one after another.
  *
- *      READY --barrier()--> AT_BARRIER --open_barrier(), by the last to come--> READY
+ *      READY --barrier()--> AT_BARRIER --open_barrier(), by the last to arrive--> READY
  *      READY --together()--> AT_WARP --together(), by the last lane of the mask--> READY
  *      READY --entry() returns--> DONE
  */
@@ -30,14 +30,15 @@ void __asan_unpoison_memory_region(const volatile void *at, size_t bytes);
 #define ASAN_CLEAN(at, bytes)           (void)0
 #endif
 
-// The linker's, if there is shared memory at all.
+// The linker defines it, if there is any shared memory.
 extern "C" char __start_gpu_shared[] __attribute__((weak));
 extern "C" char __stop_gpu_shared[] __attribute__((weak));
 
 namespace emu {
 
 constexpr size_t STACK = 256 << 10;
-constexpr size_t MOST_DYNAMIC = 99 << 10, MOST_OF_90 = 227 << 10; // what every GPU since 8.0, and 9.0, has for a block
+// shared memory of a block on every GPU since 8.0, and on 9.0
+constexpr size_t MOST_DYNAMIC = 99 << 10, MOST_OF_90 = 227 << 10;
 machine m;
 
 void die(const char *what, const char *file, int line) {
@@ -58,7 +59,7 @@ const place &here() {
 }
 
 void *dynamic_shared() {
-    return dynamic_window() + 128; // aligned to that and no more
+    return dynamic_window() + 128; // aligned to 128 and no more
 }
 
 char *dynamic_window() {
@@ -71,7 +72,7 @@ void poison(void *at, size_t bytes) {
 
 // --- fibers ----------------------------------------------------------------------------------------------------------
 
-// Registers that a callee must keep go to the stack, whose end is saved; another stack's end is loaded.
+// Pushes the callee-saved registers, saves the stack pointer, and loads another stack's.
 extern "C" void sl_emu_switch(void **save_sp, void *load_sp);
 #if defined(__x86_64__)
 asm(".text\n.globl sl_emu_switch\n.type sl_emu_switch,@function\nsl_emu_switch:\n"
@@ -90,7 +91,7 @@ asm(".text\n.globl sl_emu_switch\n.type sl_emu_switch,%function\nsl_emu_switch:\
 void to_scheduler() {
     fiber *f = m.now;
 #if defined(EMU_TSAN)
-    __tsan_switch_to_fiber(m.tsan, 1); // 1: this puts nothing in order
+    __tsan_switch_to_fiber(m.tsan, 1); // 1: orders nothing
 #endif
     ASAN_LEAVE(f->what == DONE ? nullptr : &f->asan, m.bottom, m.size);
     sl_emu_switch(&f->sp, m.scheduler_sp);
@@ -100,7 +101,7 @@ void to_scheduler() {
 static void to_fiber(fiber *f) {
     m.now = f;
 #if defined(EMU_TSAN)
-    __tsan_switch_to_fiber(f->tsan, 0); // what the host did before comes first
+    __tsan_switch_to_fiber(f->tsan, 0); // what the host did before is ordered before the fiber
 #endif
     ASAN_LEAVE(&m.asan, f->stack, STACK);
     sl_emu_switch(&m.scheduler_sp, f->sp);
@@ -133,12 +134,13 @@ static void prepare(fiber *f, dim3 block, dim3 n_blocks, dim3 n) {
             die("out of memory for stacks", m.kernel, 0);
         }
     }
-    ASAN_CLEAN(f->stack + 4096, STACK - 4096); // entry() never returned from what was there
+    ASAN_CLEAN(f->stack + 4096, STACK - 4096); // entry() never returned from its frames on this stack
     unsigned i = f->id;
     f->at = {dim3(i % n.x, i / n.x % n.y, i / n.x / n.y), block, n, n_blocks};
-    uintptr_t top = ((uintptr_t)f->stack + STACK - f->id % 64 * 1088) & ~(uintptr_t)63; // stacks share no cache sets
+    // gives stacks different cache sets
+    uintptr_t top = ((uintptr_t)f->stack + STACK - f->id % 64 * 1088) & ~(uintptr_t)63;
 #if defined(__x86_64__)
-    void **sp = (void **)(top - 8); // at entry rsp % 16 is 8
+    void **sp = (void **)(top - 8); // at entry() rsp % 16 is 8
     *--sp = (void *)entry;
     for (int j = 0; j < 6; j++) {
         *--sp = nullptr;
@@ -190,7 +192,7 @@ int barrier(int predicate, const char *file, int line) {
     }
     m.n_yes += predicate;
     char *sync =
-        &m.barrier_sync[m.n_barriers % 2]; // a fast thread is at the next barrier before a slow one leaves this
+        &m.barrier_sync[m.n_barriers % 2]; // a fast thread can reach the next barrier before a slow one leaves this one
     RELEASE(sync);
     if (++m.n_waiting == m.n_left) {
         open_barrier();
@@ -234,7 +236,7 @@ static void run_block(const std::vector<unsigned> &turn, dim3 index, dim3 grid, 
             }
         }
         if (!moved && m.n_waiting == m.n_left) {
-            open_barrier(); // the others have ended
+            open_barrier(); // the other threads have ended
             moved = true;
         }
         for (unsigned i = 0; i < m.n_threads && !moved; i++) {
@@ -247,7 +249,7 @@ static void run_block(const std::vector<unsigned> &turn, dim3 index, dim3 grid, 
     ACQUIRE(&m.done_sync);
 }
 
-// 0 .. n - 1 in the order that was asked for.
+// Returns 0 .. n - 1 in the order that sl_emu_set_order() asked for.
 static std::vector<unsigned> turns(unsigned n) {
     std::vector<unsigned> turn(n);
     for (unsigned i = 0; i < n; i++) {

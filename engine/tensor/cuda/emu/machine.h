@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the state of the emulator, and what sanitizers are told about it: between its own files.
+// Purpose: the state of the emulator, and what it tells sanitizers about it, for its own files.
 #pragma once
 
 #include <deque>
@@ -56,14 +56,14 @@ struct fiber { // a thread of a block
     int amount;
     std::vector<async_copy> copies;
     std::vector<size_t> ends;       // of committed groups, in `copies`
-    std::vector<uint32_t> unfenced; // units of dynamic shared memory whose copies are done
+    std::vector<uint32_t> unfenced; // units of dynamic shared memory whose copies have finished
     uint64_t n_wgmma, n_wgmma_waited;
     std::vector<uint64_t> wgmma_ends; // of committed groups, in its products
     bool wgmma_fenced;
     void *tsan, *asan;
 };
 
-struct warp { // the operation that some of its lanes have come to
+struct warp { // the operation that some of its lanes have reached
     unsigned arrived, mask;
     warp_op op;
     where at;
@@ -82,11 +82,11 @@ struct async_product { // of a warpgroup
     where at;
 };
 
-constexpr unsigned UNIT = 16; // bytes of shared memory of which it is known who copied there
+constexpr unsigned UNIT = 16; // bytes of shared memory in a unit; the emulator knows which thread copied to each unit
 
 struct warpgroup {
-    std::deque<async_product> products; // that somebody has not waited for
-    uint64_t n_gone;                    // before those
+    std::deque<async_product> products; // that some thread has not waited for
+    uint64_t n_gone;                    // products removed before those
 };
 
 struct machine {
@@ -96,8 +96,9 @@ struct machine {
     std::vector<uint64_t> dynamic;
     std::vector<warpgroup> warpgroups;
     std::vector<uint16_t>
-        copied;          // by which thread, from 1 on, a unit of 16 bytes of dynamic shared memory was, and not fenced
-    uint64_t n_products; // of wgmma, of a launch
+        // by unit of 16 bytes of dynamic shared memory: the thread, from 1 on, that copied to it and has not fenced it
+        copied;
+    uint64_t n_products; // wgmma products of a launch
     unsigned order;
     unsigned n_threads, n_left, n_waiting;
     where barrier_at;
@@ -115,13 +116,13 @@ struct machine {
 extern machine m;
 
 [[noreturn]] void die(const char *what, const char *file, int line);
-void to_scheduler();                                        // from the fiber that runs
-void copies_to(const void *to, const char *file, int line); // 16 bytes, from now on
-void copied_to(const void *to);                             // they are there
-char *dynamic_window();                                     // where addresses of dynamic shared memory count from
-void open_devices(bool open);                               // device memory to work of queues; calls nest
-int used_device();                                          // by this thread
-void poison(void *at, size_t bytes);                        // NaN in every format
+void to_scheduler();                                        // switches from the running fiber
+void copies_to(const void *to, const char *file, int line); // a copy of 16 bytes may write there from now on
+void copied_to(const void *to);                             // the copy has finished
+char *dynamic_window();              // the address from which addresses of dynamic shared memory count
+void open_devices(bool open);        // opens device memory to work of queues; calls nest
+int used_device();                   // the calling thread's device
+void poison(void *at, size_t bytes); // fills with a NaN of every format
 constexpr unsigned char POISON = 0xff;
 
 } // namespace emu

@@ -2,9 +2,10 @@
 /*
  * Purpose: the memory of an emulated device: addresses that the host may not touch.
  *
- * Design: a range of addresses a device, reserved once, so that one call opens or closes all of it. Blocks lie in it by address; what
- *         lies between two of them is free. Behind every block a border holds a pattern that is looked at when it is freed.
- *         Opening and closing costs time by the page: they are as large as the kernel makes them.
+ * Design: each device has a range of addresses, reserved once, so that one call opens or closes all of it. Blocks are
+ *         ordered by address, and the gaps between them are free. After every block a border holds a pattern that is
+ *         checked when the block is freed. Opening and closing costs time for each page, so pages are as large as the
+ *         kernel makes them.
  */
 #include <cstdio>
 #include <cstdlib>
@@ -23,29 +24,29 @@ constexpr unsigned char PATTERN = 0xa5;
 
 struct device_memory {
     char *base;
-    size_t top;                      // bytes that were ever used, whole pages
+    size_t top;                      // highest byte ever used, in whole pages
     std::map<size_t, size_t> blocks; // offset -> bytes asked for
     size_t used, most_used, room = RANGE;
     bool open_to_network;
-    char *view; // of the network; NULL: none
+    char *view; // the network's mapping; NULL: none
 };
 static device_memory memories[SL_EMU_DEVICES];
 static int n_open;
 static bool dry;
-static thread_local int device; // that this thread uses
+static thread_local int device; // the thread's device
 
-// Pages of 2 MiB where the kernel has them: opened and closed by one entry of its tables instead of 512.
+// Reserves pages of 2 MiB where the kernel has them: one entry of its tables opens or closes them instead of 512.
 static char *reserve_alone() {
     void *range = mmap(nullptr, RANGE + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (range == MAP_FAILED) {
         return nullptr;
     }
     char *base = (char *)(((uintptr_t)range + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
-    (void)madvise(base, RANGE, MADV_HUGEPAGE); // a wish
+    (void)madvise(base, RANGE, MADV_HUGEPAGE); // only a hint
     return base;
 }
 
-// A file in memory, mapped for the device and for the network.
+// Maps a file in memory for the device and for the network.
 static char *reserve_seen(device_memory &memory) {
     int file = memfd_create("emulated-device", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, RANGE) != 0) {
@@ -88,7 +89,7 @@ static size_t room_of(size_t bytes) {
     return (bytes + ALIGN - 1) / ALIGN * ALIGN + BORDER;
 }
 
-// The first gap that is large enough, or the end.
+// Returns the first gap that is large enough, or the end.
 static size_t find_room(const device_memory &memory, size_t room) {
     size_t at = 0;
     for (const auto &block : memory.blocks) {
@@ -161,7 +162,7 @@ void sl_emu_free(void *block) {
         return;
     }
     std::lock_guard<std::recursive_mutex> lock(m.lock);
-    device_memory *memory = memories; // whose it is, whatever the thread uses
+    device_memory *memory = memories; // the owner's, whatever device the thread uses
     while (memory < memories + SL_EMU_DEVICES && memory->blocks.count((size_t)((char *)block - memory->base)) == 0) {
         memory++;
     }

@@ -2,8 +2,8 @@
 /*
  * Purpose: work in order, and events between queues.
  *
- * Design: a queue does nothing until somebody waits, for all of it or for an event in it. Then its steps run in order on the
- *         thread that waits; where one comes behind an event of another queue, that queue goes on first, as far as the event.
+ * Design: a queue does nothing until a thread waits for all of it or for an event in it. Then its steps run in order on
+ *         that thread. Where a step comes after an event of another queue, that queue runs first, up to the event.
  */
 #include <cstring>
 #include <deque>
@@ -12,15 +12,15 @@
 #include "engine/tensor/cuda/emu/machine.h"
 
 struct gpu_event {
-    gpu_queue *by; // which recorded it last
+    gpu_queue *by; // the queue that recorded it last
     uint64_t n_recorded, n_reached;
 };
 
-struct step { // one of them
+struct step { // one step of a queue
     const char *kernel;
     std::function<void()> work;
     gpu_event *record, *behind;
-    uint64_t number; // of the record that is meant
+    uint64_t number; // the number of the record that it records or waits for
 };
 
 struct gpu_queue {
@@ -31,17 +31,17 @@ struct gpu_queue {
 namespace emu {
 
 static bool eager;
-static uint64_t n_before_failure; // kernels; 0: none will go wrong
+static uint64_t n_before_failure; // kernels until the failing one; 0: none will fail
 static const char *failed;
 static int failing_device, failed_device;
 static int stalled_device;
-static uint64_t n_before_stall; // kernels of it; 0: none will stand still
+static uint64_t n_before_stall; // kernels of that device until the stalling one; 0: none will stall
 using guard = std::lock_guard<std::recursive_mutex>;
 
-// The step can be done: what it is behind has been reached, and it ends.
+// Returns true where the step can run: the event before it has been reached, and the step ends.
 static bool can_do(const gpu_queue *queue, const step &next);
 
-// In order, until `until` was reached `number` times, or something never ends; NULL: to the end.
+// Runs steps in order, until `until` was reached `number` times or a step never ends; NULL: to the end.
 static void advance(gpu_queue *queue, const gpu_event *until, uint64_t number) {
     open_devices(true);
     while (!queue->steps.empty() && (until == nullptr || until->n_reached < number) &&
@@ -80,7 +80,8 @@ static bool can_do(const gpu_queue *queue, const step &next) {
     return true;
 }
 
-// As CUDA has it: a kernel is launched by a thread that uses the queue's device. And by its own name, which whoever fails says.
+// Checks, as CUDA does, that the launching thread uses the queue's device. Also requires the kernel's own name, which
+// failures report.
 static void add(gpu_queue *queue, step next) {
     if (next.kernel != nullptr && queue->device != used_device()) {
         die("a kernel on a queue of a device that its thread does not use", next.kernel, 0);

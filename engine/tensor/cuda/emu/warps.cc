@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what the lanes of a warp do together: shuffles, ballots, products of matrices; and each thread's asynchronous copies.
+// Purpose: operations of the lanes of a warp: shuffles, ballots, products of matrices; and each thread's asynchronous
+//         copies.
 #include <cstring>
 
 #include "engine/tensor/cuda/emu/machine.h"
@@ -7,18 +8,18 @@
 
 namespace emu {
 
-// Not memcpy(): ThreadSanitizer would see it and take it for the lane's.
+// Replaces memcpy(), which ThreadSanitizer would see and attribute to the lane.
 static void move(void *to, const void *from, size_t bytes) {
     for (size_t i = 0; i < bytes; i++) {
         ((volatile char *)to)[i] = ((const volatile char *)from)[i];
     }
 }
 
-// --- matrices: gpu.h says who holds what -----------------------------------------------------------------------------
+// --- matrices: gpu.h says which lane holds which elements ------------------------------------------------------------
 
 typedef float four __attribute__((vector_size(16)));
 
-// Each sum in ascending order of k; the columns of a row side by side.
+// Adds each sum in ascending order of k, with the columns of a row side by side.
 template <float (*value)(uint16_t)> static void mma(warp &w) {
     float A[16][16], C[16][8];
     four B[16][2];
@@ -176,12 +177,12 @@ void together(warp_op op, unsigned mask, const void *in, void *out, int bytes, i
     f->line = {file, line};
     w.lanes[lane] = f;
     if (op == LDMATRIX || op == LDMATRIX_T) {
-        READS(in, 16); // its own row
+        READS(in, 16); // the lane's own row
     }
     w.arrived |= 1u << lane;
-    char *sync = &w.sync[w.n_done % 2]; // as the barrier's
+    char *sync = &w.sync[w.n_done % 2]; // alternates as the barrier's does
     if (op == SYNC) {
-        RELEASE(sync); // shuffles and products put no memory in order
+        RELEASE(sync); // shuffles and products do not order memory
     }
     if (w.arrived == mask) {
         w.arrived = 0;
@@ -207,7 +208,7 @@ void copy_later(void *to, const void *from, unsigned bytes, const char *file, in
     if (((uintptr_t)to | (uintptr_t)from) % bytes != 0) {
         die("an asynchronous copy that is not aligned", file, line);
     }
-    WRITES(to, bytes); // it may be done from now on, until it is waited for
+    WRITES(to, bytes); // the copy may happen from now on, until it is waited for
     copies_to(to, file, line);
     m.now->copies.push_back({(char *)to, (const char *)from, bytes});
     m.now->line = {file, line};

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: wgmma: products of four warps in the background, and what they may read when.
+ * Purpose: wgmma: products of four warps in the background, and which memory they may read when.
  *
- * Design: a product is noted by each of the 128 threads, all of which must come to it, with the same matrices. It is computed for all of
- *         them when the first waits for it, or, in some orders, when the last has come. Of every unit of 16 bytes of dynamic
- *         shared memory it is known which thread copied there and has not fenced it; plain stores are not seen.
+ * Design: each of the 128 threads records a product; all of them must reach it, with the same matrices. It is computed
+ *         for all of them when the first thread waits for it or, in some orders, when the last has recorded it. For
+ *         every unit of 16 bytes of dynamic shared memory the emulator knows which thread copied to it and has not
+ *         fenced it. It does not see plain stores.
  */
 #include <cstring>
 
@@ -20,9 +21,10 @@ uint32_t shared_address(const void *p) {
     return at < m.dynamic.size() * sizeof m.dynamic[0] ? (uint32_t)at : ~0u;
 }
 
-// --- what they read --------------------------------------------------------------------------------------------------
+// --- the memory that they read ---------------------------------------------------------------------------------------
 
-// The descriptor of a matrix of so many rows, if it is what gpu.h makes: its first byte in the window.
+// Returns where the matrix of a descriptor, with n_rows rows, begins in the window. Dies if it is not one that gpu.h
+// makes.
 static uint32_t start_of(uint64_t matrix, uint32_t n_rows, const where &at) {
     uint32_t start = (uint32_t)(matrix & 0x3fff) * UNIT, stride = (uint32_t)(matrix >> 32 & 0x3fff) * UNIT;
     if (matrix >> 62 != 1 || (matrix >> 49 & 7) != 0 || stride != EIGHT_ROWS || start % EIGHT_ROWS >= 128) {
@@ -35,13 +37,13 @@ static uint32_t start_of(uint64_t matrix, uint32_t n_rows, const where &at) {
     return start;
 }
 
-// Of the unit with columns [8 half, 8 half + 8) of a row.
+// Returns the address of the unit with columns [8 half, 8 half + 8) of a row.
 static uint32_t address(uint32_t start, uint32_t row, uint32_t half) {
     uint32_t at = start + row * 128 + half * UNIT;
     return at ^ (at >> 7 & 7) * UNIT;
 }
 
-// f(row, half, address) of every unit
+// Calls f(row, half, address) for every unit.
 template <class F> static void for_units(uint64_t matrix, uint32_t n_rows, const where &at, const F &f) {
     uint32_t start = start_of(matrix, n_rows, at);
     for (uint32_t i = 0; i < 2 * n_rows; i++) {
@@ -68,7 +70,7 @@ void copies_to(const void *to, const char *file, int line) {
         for (const auto &p : group.products) {
             uint32_t a = start_of(p.a, ROWS, p.at) / EIGHT_ROWS * EIGHT_ROWS;
             uint32_t b = start_of(p.b, COLUMNS, p.at) / EIGHT_ROWS * EIGHT_ROWS;
-            if (block - a < ROWS * 128 || block - b < COLUMNS * 128) { // unsigned
+            if (block - a < ROWS * 128 || block - b < COLUMNS * 128) { // unsigned differences
                 die("a copy to what a wgmma may still read", file, line);
             }
         }
@@ -94,7 +96,7 @@ void fence_proxy_async() {
 
 // --- products --------------------------------------------------------------------------------------------------------
 
-// Each sum in ascending order of k, then added.
+// Adds each sum in ascending order of k, then adds it to d.
 static void compute(async_product &p) {
     static float A[ROWS][DEPTH], B[DEPTH][COLUMNS];
     const char *window = dynamic_window();
@@ -123,7 +125,7 @@ static void compute(async_product &p) {
     p.done = true;
 }
 
-// When the last thread has come, not when the first waits.
+// Returns true for products that run when the last thread has recorded them, not when the first one waits.
 static bool at_once(uint64_t n) {
     return m.order == 1 || (m.order > 1 && (n * 0x9e3779b97f4a7c15u ^ m.order) >> 62 == 0);
 }
@@ -155,7 +157,7 @@ void wgmma(uint64_t a, uint64_t b, float *d, const char *file, int line) {
     }
     m.n_products++;
     look_at_fences(p);
-    for (uint64_t i = 0; at_once(m.n_products) && i <= number; i++) { // in their order
+    for (uint64_t i = 0; at_once(m.n_products) && i <= number; i++) { // in the order in which they were recorded
         if (!group.products[i].done) {
             compute(group.products[i]);
         }

@@ -8,15 +8,17 @@
 #include "base/clock.h"
 #include "engine/tensor/cuda/emu/emulator.h"
 
-// For tests of what becomes of a worker: the number of the kernel that goes wrong, of all, or as "40@1" of device 1's, that of device 1's (of device 0's as "40@0") which never ends, the device that has
-// little memory, how much of it every device has, and bytes that may be pinned at a time, as by ulimit -l.
+// For tests of a worker's failures. FAULT: the number of the kernel that fails, counted over all devices, or as "40@1"
+// over device 1's. STALL: the number of the kernel of device 1 that never ends (of device 0 as "40@0"). SMALL: the
+// device that has little memory. MEMORY: the bytes of every device. PINNED: the bytes that may be pinned at a time, as
+// by ulimit -l.
 #define FAULT      "SLUICE_EMULATED_FAULT"
 #define STALL      "SLUICE_EMULATED_STALL"
 #define SMALL      "SLUICE_EMULATED_SMALL"
 #define SMALL_ROOM ((size_t)5 << 20)
 #define MEMORY     "SLUICE_EMULATED_MEMORY"
 #define PINNED     "SLUICE_EMULATED_PINNED"
-#define NETWORK    "SLUICE_EMULATED_NETWORK" // 1: a network reaches its memory, at addresses of its own
+#define NETWORK    "SLUICE_EMULATED_NETWORK" // 1: a network reaches the devices' memory, at addresses of its own
 
 static size_t limit(const char *name, size_t otherwise) {
     const char *bytes = getenv(name);
@@ -25,10 +27,10 @@ static size_t limit(const char *name, size_t otherwise) {
 
 static bool network_reaches(void) {
     const char *reached = getenv(NETWORK);
-    return reached != NULL && strcmp(reached, "1") == 0; // else nobody does: not even the host
+    return reached != NULL && strcmp(reached, "1") == 0; // otherwise only kernels reach it
 }
 
-// Until then a kernel sees what was there before: who forgets it computes on that.
+// Copies what the network wrote to the block. Without this call kernels compute on the old contents.
 static enum sl_status network_flush(void *block, const void *seen, size_t bytes, struct sl_error *err) {
     char *view = sl_emu_network_view(block);
     if (view == NULL) {
@@ -66,7 +68,7 @@ static enum sl_status open_device(int index, struct sl_error *err) {
     return SL_OK;
 }
 
-// Of a device. Small, because all of it is written at once: enough for a text that a test can wait for.
+// Returns the free bytes of a device. It is small, because all of it is written at once, but enough for a test's text.
 static size_t room(void) {
     size_t most = limit(MEMORY, (size_t)64 << 20), used = sl_emu_used();
     return used < most ? most - used : 0;
@@ -75,7 +77,7 @@ static size_t room(void) {
 static void *alloc_shared(size_t bytes) {
     void *block = aligned_alloc(64, (bytes + 63) / 64 * 64);
     if (block != NULL && sl_emu_is_dry()) {
-        memset(block, 0, bytes); // in the place of what kernels would write
+        memset(block, 0, bytes); // instead of what kernels would write
     }
     return block;
 }
@@ -93,7 +95,7 @@ static void end_sharing(void *base) {
 }
 
 static enum sl_status queue_look(struct gpu_queue *queue, struct sl_error *err) {
-    (void)queue; // one that fails ends all
+    (void)queue; // a failure fails all queues
     const char *kernel = sl_emu_failed();
     return kernel == NULL ? SL_OK
                           : sl_fail(err, SL_ERR_INTERNAL, "the emulated kernel %s of device %d was made to fail",
@@ -101,7 +103,7 @@ static enum sl_status queue_look(struct gpu_queue *queue, struct sl_error *err) 
 }
 
 static enum sl_status event_wait(struct gpu_event *event, struct sl_error *err) {
-    while (!sl_emu_event_wait(event)) { // what is wrong with a kernel ends the process, with the place
+    while (!sl_emu_event_wait(event)) { // a kernel with an error ends the process and names the source line
         sl_sleep_ms(10);
     }
     return queue_look(NULL, err);

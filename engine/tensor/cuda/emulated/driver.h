@@ -6,9 +6,9 @@
 
 extern const struct gpu_driver sl_gpu_emulator;
 
-// From here on memory is counted and nothing else done: what a host does that asks for no result is done as ever. Before a device
-// is opened. What comes from the device is zero.
+// From here on only counts memory, and does nothing else on the device. Code of the host that needs no result runs as
+// always; results from the device are zero. Call it before a device is opened.
 void sl_gpu_emulator_only_counts(void);
-// Bytes of device 0's memory, the most there ever were.
+// Returns the maximum so far of the bytes of device 0's memory in use.
 size_t sl_gpu_emulator_most_bytes(void);
-size_t sl_gpu_emulator_bytes(void); // now
+size_t sl_gpu_emulator_bytes(void); // the bytes in use now

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what stays whatever its score, and how many stay of each head.
+ * Purpose: protects slots whatever their score, and computes how many slots each head keeps.
  *
- * Design: budgets looks for the lowest key above which no more slots are kept than may be, byte by byte from the top: blocks count
- *         the keys of their head that agree with what is known, by their next byte; then one block knows the byte.
+ * Design: budgets finds the lowest key above which no more slots are kept than allowed, byte by byte from the top.
+ *         Blocks count, by their next byte, the keys of their head that begin with the known bytes; then one block
+ *         decides the byte.
  */
 #include "engine/tensor/cuda/block.h"
 #include "engine/tensor/cuda/evict/launch.h"
@@ -32,11 +33,12 @@ static __global__ void spare(const uint32_t *listed, size_t listed_stride, const
 // --- budgets of heads ------------------------------------------------------------------------------------------------
 
 struct search {
-    uint32_t key; // bytes of it that are known
+    uint32_t key; // its known bytes
     uint32_t pad[15];
 };
 
-// Of all heads, in `work`. least: what a head keeps at least. above: its slots above all keys that begin with what is known.
+// The arrays for all heads, in `work`. least: the number that a head keeps at least. above: the number of its slots
+// above all keys that begin with the known bytes.
 struct budget_call {
     const gpu_head *heads;
     int n_heads;
@@ -46,7 +48,7 @@ struct budget_call {
     search *found;
     uint32_t *least, *above; // [n_heads]
     uint32_t *counts;        // [n_heads][BYTES] by the next byte
-    uint32_t *suffixes;      // [n_heads][BYTES] how many have a higher one
+    uint32_t *suffixes;      // [n_heads][BYTES] keys with a higher next byte
     uint32_t *kept;
 };
 
@@ -86,7 +88,7 @@ static __global__ void count_bytes(budget_call c, int shift) {
     }
 }
 
-// Slots that are exactly at the key: first come, first served.
+// Keeps slots that are exactly at the key in order, until `left` are used up.
 GPU_DEVICE void share_out(const budget_call &c, uint32_t byte, uint64_t left) {
     for (int h = 0; h < c.n_heads; h++) {
         uint32_t above = c.above[h], up_to = above + c.counts[h * (int)BYTES + (int)byte];
@@ -97,11 +99,12 @@ GPU_DEVICE void share_out(const budget_call &c, uint32_t byte, uint64_t left) {
     }
 }
 
-// One block, a thread a byte: what would be kept in all above the keys that have it; the lowest that is not too many.
+// One block, a thread for each byte. Computes how many slots would be kept in all above the keys that have the byte,
+// and chooses the lowest byte for which these are not too many.
 static __global__ void __launch_bounds__(BYTES) decide_byte(budget_call c, int shift) {
     __shared__ uint32_t scratch[32];
     __shared__ uint64_t of_byte;
-    uint32_t byte = BYTES - 1 - threadIdx.x; // from the highest on
+    uint32_t byte = BYTES - 1 - threadIdx.x; // from the highest byte on
     uint64_t kept = 0, total = 0, most = (uint64_t)c.n_heads * c.budget;
     for (int h = 0; h < c.n_heads; h++) {
         uint32_t all, higher = gpu::block_before(c.counts[h * (int)BYTES + (int)byte], scratch, &all);

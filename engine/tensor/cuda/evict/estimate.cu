@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what eviction and quantization cost: sums in f64, each in one order, by blocks that put their parts aside.
+// Purpose: the errors that eviction and quantization cause: sums in f64, each in one order; blocks store their parts
+//         separately.
 #include "engine/tensor/cuda/block.h"
 #include "engine/tensor/cuda/evict/launch.h"
 #include "engine/tensor/cuda/pages.h"
 
-constexpr uint32_t THREADS = 256, PARTS = 32; // of a head
+constexpr uint32_t THREADS = 256, PARTS = 32; // for each head
 
 // --- eviction --------------------------------------------------------------------------------------------------------
 
@@ -36,7 +37,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// One block, a thread a head.
+// One block, a thread for each head.
 static __global__ void __launch_bounds__(THREADS)
     add_lost(const lost_part *parts, int n_heads, int group, int64_t n_rows, double *lost) {
     __shared__ double scratch[32];

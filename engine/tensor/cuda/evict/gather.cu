@@ -2,16 +2,16 @@
 /*
  * Purpose: compaction in place: slot keep[i] becomes slot i.
  *
- * Design: columns do not meet: a block has 32 bytes of every K or V row of a head, or one plane of its positions or state, and moves
- *         them tile by tile, in order. keep[i] >= i, so what a later tile reads no earlier one has written; within a tile all is
- *         read before anything is written. No block waits for another one.
+ * Design: columns are independent: a block has 32 bytes of every K or V row of a head, or one plane of its positions or
+ *         state, and moves them tile by tile, in order. keep[i] >= i, so no earlier tile has written what a later tile
+ *         reads. Within a tile all reads come before all writes. No block waits for another one.
  */
 #include "engine/tensor/cuda/evict/launch.h"
 #include "engine/tensor/cuda/pages.h"
 
-constexpr uint32_t THREADS = 256, UNROLL = 4, COLUMN = 32; // bytes: what memory hands over at once
+constexpr uint32_t THREADS = 256, UNROLL = 4, COLUMN = 32; // COLUMN: bytes that memory delivers at once
 
-// By elements: a struct that is copied whole may not become registers.
+// Loads by elements: a struct that is copied whole may not become registers.
 GPU_DEVICE uint4 load(const uint4 *from) {
     uint4 x = *from;
     return {x.x, x.y, x.z, x.w};
@@ -26,7 +26,8 @@ GPU_DEVICE void store(uint32_t *to, uint32_t x) {
     *to = x;
 }
 
-// Numbers of type T: `column` bytes into the rows, `pitch` bytes apart, of the part at `part`; UNITS of them a row.
+// Moves numbers of type T: `column` bytes into the rows, `pitch` bytes apart, of the part at `part`; UNITS of them for
+// each row.
 template <class T, uint32_t UNITS>
 GPU_DEVICE void move(const gpu_head *h, const uint32_t *keep, uint32_t begin, uint32_t n, uint32_t part, uint32_t pitch,
                      uint32_t column) {
@@ -36,7 +37,7 @@ GPU_DEVICE void move(const gpu_head *h, const uint32_t *keep, uint32_t begin, ui
         T held[UNROLL];
         GPU_UNROLL
         for (uint32_t k = 0; k < UNROLL; k++) {
-            uint32_t i = first + k * ROWS + row, j = keep[i < n ? i : n - 1]; // no branch: the last stays as it is
+            uint32_t i = first + k * ROWS + row, j = keep[i < n ? i : n - 1]; // no branch: the last one stays as it is
             held[k] =
                 load((const T *)(gpu::page_of(h, j) + part + j % SL_PAGE_SLOTS * pitch + (at < pitch ? at : column)));
         }
@@ -51,7 +52,7 @@ GPU_DEVICE void move(const gpu_head *h, const uint32_t *keep, uint32_t begin, ui
     }
 }
 
-// The first i with keep[i] != i, or n: keep[i] - i never falls, so it can be looked for by halves.
+// Returns the first i with keep[i] != i, or n. keep[i] - i never falls, so a binary search finds it.
 GPU_DEVICE uint32_t first_moved(const uint32_t *keep, uint32_t n) {
     uint32_t begin = 0, end = n;
     while (begin < end) {

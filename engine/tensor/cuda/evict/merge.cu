@@ -2,11 +2,12 @@
 /*
  * Purpose: D2O: which retained key is the most similar to an evicted one, and the merge of the one into the other.
  *
- * Design: nearest is a product of matrices, 64 evicted by 64 retained keys at a time, of which only each row's best is kept: f32,
- *         in shared memory, of any format; nearest_tensor.cu has tensor cores do it, where they can. Retained keys come in ascending order, so the first of equals stays.
- *         merge: a block has some slots to merge into, and looks through the whole list for what goes there, in order; a warp has
- *         the slots of its number and adds the rows up, so that a sum's order is the list's. What is merged into is merged from
- *         nowhere, so blocks do not meet.
+ * Design: nearest is a product of matrices, 64 evicted by 64 retained keys at a time, which keeps only each row's best:
+ *         in f32, in shared memory, for any format. nearest_tensor.cu uses tensor cores where it can. Retained keys
+ *         come in ascending order, so the first of equals stays.
+ *         merge: a block has some target slots, and goes through the whole list for the slots merged into them, in
+ *         order. A warp has the target slots of its number and adds the rows up, so that a sum's order is the list's. A
+ *         target slot is never itself merged into another, so blocks are independent.
  */
 #include "engine/tensor/cuda/evict/nearest.h"
 
@@ -25,8 +26,8 @@ static __global__ void list_evicted(merge_call c, const uint32_t *keep, size_t k
 
 // --- nearest ---------------------------------------------------------------------------------------------------------
 
-// Channels [k0, k0 + DEPTH) of the keys of listed slots [first, first + TILE), transposed: a thread has eight of one key.
-// *square: of that key, is added to.
+// Loads channels [k0, k0 + DEPTH) of the keys of listed slots [first, first + TILE), transposed: a thread has eight of
+// one key. Adds their squares to *square.
 GPU_DEVICE void load_keys(const gpu_head *h, const uint32_t *slots, uint32_t first, uint32_t n, int k0,
                           float (*tile)[TILE + 4], float *square) {
     uint32_t row = threadIdx.x / 4;
@@ -43,7 +44,7 @@ GPU_DEVICE void load_keys(const gpu_head *h, const uint32_t *slots, uint32_t fir
     }
 }
 
-// Of the key whose row four neighbours have.
+// Returns 1 / |x| of the key that four neighboring lanes share.
 GPU_DEVICE float inverse_norm(float square) {
     square += __shfl_xor_sync(~0u, square, 1);
     square += __shfl_xor_sync(~0u, square, 2);
@@ -97,7 +98,7 @@ static __global__ void __launch_bounds__(THREADS) nearest(merge_call c, const ui
                 for (uint32_t i = 0; i < 4 && at < n_keep; i++) {
                     float norms = row_norms[4 * y + i] * column_norms[x + 16 * j];
                     float value = norms > 0.0f ? sums[i][j] * norms : 0.0f;
-                    if (value > best[i].value) { // the first of equals, and no NaN
+                    if (value > best[i].value) { // the first of equals, and never NaN
                         best[i] = {value, at};
                     }
                 }
@@ -105,7 +106,7 @@ static __global__ void __launch_bounds__(THREADS) nearest(merge_call c, const ui
         }
         GPU_UNROLL
         for (uint32_t i = 0; i < 4; i++) {
-            for (int lanes = 8; lanes > 0; lanes /= 2) { // of the 16 that have the row
+            for (int lanes = 8; lanes > 0; lanes /= 2) { // over the 16 lanes that have the row
                 float value = __shfl_xor_sync(~0u, best[i].value, lanes);
                 uint32_t at = __shfl_xor_sync(~0u, best[i].at, lanes);
                 if (value > best[i].value || (value == best[i].value && at < best[i].at)) {
@@ -160,14 +161,14 @@ static __global__ void move_threshold(const similarity *of_heads, int n_heads, f
     }
 }
 
-// What a block puts aside.
-struct merged { // in dynamic shared memory, then the sums: [slots][2][d]
+// The shared memory of a block.
+struct merged { // in dynamic shared memory, before the sums: [slots][2][d]
     uint32_t from[THREADS], into[THREADS], scratch[32];
     float weights[THREADS];       // exp(cosine)
-    float of_slot[SL_PAGE_SLOTS]; // e + sum of weights; 0: nothing goes there
+    float of_slot[SL_PAGE_SLOTS]; // e + sum of weights; 0: no slot is merged into this one
 };
 
-// Channels [8 unit, + 8) of K, then of V, of a slot.
+// Reads channels [8 unit, + 8) of K, then of V, of a slot.
 GPU_DEVICE void read_unit(const gpu_head *h, uint32_t j, int unit, int n_units, float (&out)[8]) {
     if (unit < n_units) {
         gpu::read_k8(&h->work, gpu::page_of(h, j), j % SL_PAGE_SLOTS, 8 * unit, out);
@@ -176,7 +177,8 @@ GPU_DEVICE void read_unit(const gpu_head *h, uint32_t j, int unit, int n_units, 
     }
 }
 
-// sums += w (x_from - x_into) of the listed ones, in order: a warp those whose slot is its own, a lane its channels.
+// Adds w (x_from - x_into) of the listed slots to sums, in order. A warp adds those whose target is its own, a lane its
+// channels.
 GPU_DEVICE void add_listed(const gpu_head *h, merged *m, float *sums, uint32_t n_listed, uint32_t first, int d) {
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (uint32_t q = 0; q < n_listed; q++) {
@@ -200,7 +202,7 @@ GPU_DEVICE void add_listed(const gpu_head *h, merged *m, float *sums, uint32_t n
     }
 }
 
-// x += sums / weight
+// Adds sums / weight to each x.
 GPU_DEVICE void write_merged(const gpu_head *h, const merged *m, const float *sums, uint32_t first, uint32_t n_here,
                              int d) {
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -220,7 +222,7 @@ GPU_DEVICE void write_merged(const gpu_head *h, const merged *m, const float *su
     }
 }
 
-// blockIdx: n_slots slots, head.
+// blockIdx: groups of n_slots slots, head.
 static __global__ void __launch_bounds__(THREADS)
     merge_slots(merge_call c, uint32_t n_slots, const float *threshold, uint32_t *n_merged) {
     GPU_DYNAMIC_SHARED(merged, m);

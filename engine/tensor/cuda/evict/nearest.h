@@ -17,22 +17,23 @@ struct merge_call {
     size_t cosine_stride;
 };
 
-// Slots that may be merged: a head that keeps nothing has nothing to merge into.
+// Returns how many slots may be merged: a head that keeps nothing has no target.
 GPU_DEVICE uint32_t n_evicted(const merge_call &c, uint32_t h) {
     uint32_t n = c.heads[h].n_slots, kept = c.kept[h];
     return kept > 0 && kept < n ? n - kept : 0;
 }
 
-struct best { // of a row
+struct best { // the best match of a row
     float value;
     uint32_t at; // in keep[]
 };
 
-// 1 / |x|; 0 of a zero key, or of one that is no number: its cosine is 0.
+// Returns 1 / |x|; 0 for a zero key and for NaN, whose cosine is then 0.
 GPU_DEVICE float inverse_root(float square) {
     return square > 0.0f ? 1.0f / sqrtf(square) : 0.0f;
 }
 
-// By tensor cores: keys of f16 and bf16, the head sizes of attention. False: they cannot. norms: [n_heads][most_slots], work.
+// Computes nearest by tensor cores: keys of f16 and bf16, the head sizes of attention. Returns false for other calls.
+// norms: [n_heads][most_slots], work.
 bool gpu_nearest_tensor(struct gpu_queue *queue, const merge_call &c, int n_heads, uint32_t most_slots,
                         const struct sl_page_layout *layout, const uint32_t *keep, size_t keep_stride, float *norms);

@@ -2,18 +2,20 @@
 /*
  * Purpose: nearest by tensor cores, over keys of f16 and bf16.
  *
- * Formula: of an evicted key x the kept key y with the largest (x . y) / |y|; the first of equals. The cosine is that over |x|.
+ * Formula: for an evicted key x, the kept key y with the largest (x . y) / |y|; the first of equals. The cosine is that
+ *          value divided by |x|.
  *
- * Design: keys are in the format of the operands, so nothing is rounded: products are exact, sums are f32. Norms come first, in a pass
- *         over all keys. A block has 64 evicted keys and goes over the kept ones, 64 at a time, by cp.async into one of two tiles while
- *         the other is used. Of its eight warps a pair has the same 16 columns of a tile, each of them 32 rows, whose keys stay in
- *         registers. A lane sees its columns in ascending order, and of lanes and warps the lower column wins a tie.
+ * Design: keys are in the format of the operands, so nothing is rounded: products are exact, sums are f32. A first pass
+ *         over all keys computes norms. A block has 64 evicted keys and goes over the kept ones, 64 at a time, by
+ *         cp.async into one of two tiles while the other is used. Each pair of its eight warps has the same 16 columns
+ *         of a tile, and each warp of the pair has 32 rows, whose keys stay in registers. A lane sees its columns in
+ *         ascending order; between lanes and warps the lower column wins a tie.
  */
 #include "engine/tensor/cuda/evict/nearest.h"
 
 constexpr uint32_t THREADS = 256, TILE = 64, ROW_TILES = 2, COLUMN_GROUPS = 4;
 
-template <int D> constexpr uint32_t PITCH = D + 8; // eight rows meet no bank twice
+template <int D> constexpr uint32_t PITCH = D + 8; // eight rows use different banks
 
 template <int D> struct block_memory {
     alignas(16) uint16_t tiles[2][TILE][PITCH<D>];
@@ -21,7 +23,7 @@ template <int D> struct block_memory {
     best found[COLUMN_GROUPS][TILE];
 };
 
-// 16 lanes a slot: norms[h][slot] = 1 / |K|.
+// Computes norms[h][slot] = 1 / |K|, with 16 lanes for each slot.
 static __global__ void invert_norms(const gpu_head *heads, float *norms, size_t stride) {
     const gpu_head *h = &heads[blockIdx.y];
     uint32_t unit = threadIdx.x % 16;
@@ -44,7 +46,7 @@ static __global__ void invert_norms(const gpu_head *heads, float *norms, size_t 
     }
 }
 
-// Keys of the listed slots [first, first + TILE) on their way; zeros behind the last.
+// Starts copies of the keys of the listed slots [first, first + TILE); zeros after the end of the list.
 template <int D>
 GPU_DEVICE void load(const gpu_head *h, const uint32_t *slots, uint32_t first, uint32_t n, uint16_t (*tile)[PITCH<D>]) {
     constexpr uint32_t UNITS = D / 8, EACH = TILE * UNITS / THREADS;
@@ -71,7 +73,7 @@ GPU_DEVICE void load(const gpu_head *h, const uint32_t *slots, uint32_t first, u
     gpu::cp_async_commit();
 }
 
-// The 16 columns of a warp, from `column` of keep[] on, against its rows.
+// Compares the 16 columns of a warp, from `column` of keep[] on, with its rows.
 template <int D, bool BF16>
 GPU_DEVICE void compare(const uint32_t (&rows)[ROW_TILES][D / 16][4], const uint16_t (*tile)[PITCH<D>],
                         const float *norms, uint32_t column, uint32_t n_keep, best (&best)[ROW_TILES][2]) {
@@ -98,7 +100,7 @@ GPU_DEVICE void compare(const uint32_t (&rows)[ROW_TILES][D / 16][4], const uint
             GPU_UNROLL
             for (uint32_t i = 0; i < ROW_TILES * 2; i++) {
                 float value = norm > 0.0f ? sums[i / 2][n][i % 2 * 2 + e] * norm : 0.0f;
-                if (at < n_keep && value > best[i / 2][i % 2].value) { // the first of equals, and no NaN
+                if (at < n_keep && value > best[i / 2][i % 2].value) { // the first of equals, and never NaN
                     best[i / 2][i % 2] = {value, at};
                 }
             }
@@ -142,14 +144,14 @@ static __global__ void __launch_bounds__(THREADS, 2)
         best[i / 2][i % 2] = {-INFINITY, 0};
     }
     load<D>(head, keep, 0, n_keep, m.tiles[0]);
-    float norm = threadIdx.x < TILE && threadIdx.x < n_keep ? norms[keep[threadIdx.x]] : 0.0f; // of the next tile
+    float norm = threadIdx.x < TILE && threadIdx.x < n_keep ? norms[keep[threadIdx.x]] : 0.0f; // for the next tile
     GPU_UNROLL_BY(1)
     for (uint32_t at = 0, stage = 0; at < n_keep; at += TILE, stage ^= 1) {
         if (threadIdx.x < TILE) {
             m.norms[stage][threadIdx.x] = norm;
         }
         gpu::cp_async_wait<0>();
-        __syncthreads(); // the tile is there, and the other has been used
+        __syncthreads(); // the tile has arrived, and the other has been used
         if (at + TILE < n_keep) {
             load<D>(head, keep, at + TILE, n_keep, m.tiles[stage ^ 1]);
             uint32_t next = at + TILE + threadIdx.x;
@@ -181,7 +183,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-// --- launches ------------------------------------------------------------------------------------------------------------
+// --- launches --------------------------------------------------------------------------------------------------------
 
 template <int D, bool BF16>
 static bool launch(struct gpu_queue *queue, const merge_call &c, int n_heads, uint32_t most_slots, const uint32_t *keep,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: scores of slots: what pages keep, and what is made of that, of attention and of nothing.
+ * Purpose: scores of slots: those that pages store, and those computed from them, from attention, or from neither.
  *
- * Design: a thread a slot, a row of blocks a head: neighbours read neighbours. The bits of engine/tensor/cpu/evict/scores.c: the same
- *         operations in the same order, to be compiled with -fmad=false. Only the variance is summed in another order.
+ * Design: a thread for each slot, a row of blocks for each head: neighbors read neighbors. Gives the bits of
+ *         engine/tensor/cpu/evict/scores.c: the same operations in the same order; must be compiled with -fmad=false.
+ *         Only the variance is summed in another order.
  */
 #include "engine/tensor/cuda/block.h"
 #include "engine/tensor/cuda/evict/launch.h"
@@ -11,7 +12,7 @@
 
 constexpr uint32_t THREADS = 256;
 
-// --- what pages keep -------------------------------------------------------------------------------------------------
+// --- stored scores ---------------------------------------------------------------------------------------------------
 
 static __global__ void read_state(const gpu_head *heads, int plane, float *out, size_t stride) {
     const gpu_head *h = &heads[blockIdx.y];
@@ -29,7 +30,7 @@ static __global__ void write_state(const gpu_head *heads, int plane, uint32_t m,
     }
 }
 
-// A tile of values [m][n] through shared memory, so that both sides are read and written along their rows.
+// A tile of values [m][n] in shared memory, so that both sides are read and written along their rows.
 constexpr int TILE = 32;
 static __global__ void spread(const float *values, int n, int m, float *out, size_t stride) {
     __shared__ float tile[TILE][TILE + 1];
@@ -47,7 +48,7 @@ static __global__ void spread(const float *values, int n, int m, float *out, siz
     }
 }
 
-// deviation = sqrt(E x^2 - (E x)^2), whose difference rounding can make negative
+// deviation = sqrt(E x^2 - (E x)^2); rounding can make the difference negative
 static __global__ void mean_state(const gpu_head *heads, int64_t n_tokens, float *mean_out, size_t mean_stride,
                                   float *deviation_out, size_t deviation_stride) {
     const gpu_head *h = &heads[blockIdx.y];
@@ -64,7 +65,7 @@ static __global__ void mean_state(const gpu_head *heads, int64_t n_tokens, float
     }
 }
 
-// A block a head.
+// One block for each head.
 static __global__ void __launch_bounds__(1024) variance(const gpu_head *heads, int plane, double *out) {
     __shared__ double sums[32];
     const gpu_head *h = &heads[blockIdx.x];
@@ -86,7 +87,7 @@ static __global__ void __launch_bounds__(1024) variance(const gpu_head *heads, i
 
 // --- attention of query heads ----------------------------------------------------------------------------------------
 
-// Row: a query head. What a window has in common with its neighbour's comes from the cache: kernels are 5 to 13 wide.
+// Row: a query head. Neighboring windows overlap, and the cache serves the overlap: kernels are 5 to 13 wide.
 static __global__ void pool(const gpu_head *heads, int group, const float *x, size_t x_stride, bool max, int kernel,
                             int64_t window, float *out, size_t out_stride) {
     int64_t n = heads[blockIdx.y / (uint32_t)group].n_slots, n_before = n > window ? n - window : 0;
@@ -117,7 +118,7 @@ static __global__ void mean_group(const gpu_head *heads, int group, const float 
     }
 }
 
-// --- of no attention -------------------------------------------------------------------------------------------------
+// --- scores without attention ----------------------------------------------------------------------------------------
 
 static __global__ void recency(const gpu_head *heads, float *out, size_t stride) {
     FOR_SLOTS(j, heads[blockIdx.y].n_slots) {
@@ -143,7 +144,7 @@ static __global__ void chance(const gpu_head *heads, uint64_t seed, int layer, i
     }
 }
 
-// --- of all heads ----------------------------------------------------------------------------------------------------
+// --- scores over all heads -------------------------------------------------------------------------------------------
 
 static __global__ void share(const gpu_head *heads, int n_heads, float *x, size_t stride) {
     FOR_SLOTS(j, heads[0].n_slots) {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the best of many scores, a block a head.
+ * Purpose: selects the best of many scores, one block for each head.
  *
- * Design: the key of the b-th largest (radix.h). What is above it stays, and some of what equals it: the first, the last, or those
- *         with the best ties, found by the same search among the equals. Then every warp counts what stays in a range of its own,
- *         knows where its first one goes, and lists them in order.
+ * Design: radix.h finds the key of the b-th largest. Scores above it stay, and some of those that equal it: the first,
+ *         the last, or those with the best ties, found by the same search among the equals. Then every warp counts the
+ *         slots that stay in a range of its own, computes the index of its first one, and lists them in order.
  */
 #include "engine/tensor/cuda/evict/launch.h"
 #include "engine/tensor/cuda/radix.h"
 
 constexpr uint32_t THREADS = 512, WARPS = THREADS / 32;
 
-// Which slots stay: those above, and of those at the edge the ones with a rank in [skip, skip + n).
+// Lists the slots that stay: those above, and of those at the edge the ones with a rank in [skip, skip + n_equal).
 template <class F> GPU_DEVICE void list(F place_of, uint32_t n, bool last, uint32_t n_equal, uint32_t *keep) {
     __shared__ uint32_t aboves[WARPS], edges[WARPS];
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, below = (1u << lane) - 1;
@@ -47,7 +47,7 @@ template <class F> GPU_DEVICE void list(F place_of, uint32_t n, bool last, uint3
     }
 }
 
-// One block at least: ptxas spills rather than take more registers, else.
+// The bound of one block lets ptxas take more registers instead of spilling.
 static __global__ void __launch_bounds__(THREADS, 1)
     select_slots(const gpu_head *heads, const float *scores, size_t scores_stride, const float *ties,
                  size_t ties_stride, bool newest, const uint32_t *kept, uint32_t *keep, size_t keep_stride) {

@@ -2,10 +2,11 @@
 /*
  * Purpose: how much the output changes without a slot (CAOTE): a_j / max(1 - a_j, 1e-6) * || c - V_j ||.
  *
- * Design: three readings of the weights, two of V: their sums; the centers, a block for SPLIT slots and 64 channels, for WEIGHTS
- *         query heads at once, added up in the order of the blocks; the changes, eight lanes a slot. Sums are f64: where one
- *         slot has nearly all weight, f32 would leave nothing of c - V_j. A split is a number of slots, so that bits do not depend on
- *         the length of other heads.
+ * Design: the weights are read three times, V twice: for the sums of weights; for the centers, a block for SPLIT slots
+ *         and 64 channels, for WEIGHTS query heads at once, added up in the order of the blocks; and for the changes,
+ *         eight lanes for each slot. Sums are f64: where one slot has nearly all weight, f32 would lose all digits of c
+ *         - V_j. A split is a fixed number of slots, so that bits do not depend on the length of other heads.
+ *         The outputs of a group's heads are concatenated, so the square of their change is the sum of their squares.
  */
 #include "engine/tensor/cuda/block.h"
 #include "engine/tensor/cuda/evict/launch.h"
@@ -20,7 +21,7 @@ struct change_call {
     const float *weights;
     size_t weights_stride;
     bool mean_center;
-    double *sums;    // [rows] of weights; a row is a query head
+    double *sums;    // [rows] sums of weights; a row is a query head
     double *parts;   // [rows][n_splits][d]
     double *centers; // [rows][d]
     float *out;
@@ -40,7 +41,7 @@ static __global__ void __launch_bounds__(1024) sum_weights(change_call c) {
     }
 }
 
-// What slot j counts in the center of a row.
+// Returns the weight of slot j in the center of a row.
 GPU_DEVICE double share_of(const change_call &c, size_t row, uint32_t n, uint32_t j, bool in_center) {
     double sum = c.sums[row];
     return sum == 0.0 || (in_center && c.mean_center) ? 1.0 / n : (double)c.weights[row * c.weights_stride + j] / sum;
@@ -106,7 +107,7 @@ static __global__ void add_splits(change_call c) {
     }
 }
 
-// LANES lanes a slot.
+// LANES lanes for each slot.
 static __global__ void __launch_bounds__(THREADS) change_of_slots(change_call c) {
     const gpu_head *h = &c.heads[blockIdx.y];
     uint32_t n = h->n_slots, lane = threadIdx.x % LANES, each = THREADS / LANES;
@@ -147,7 +148,7 @@ static __global__ void __launch_bounds__(THREADS) change_of_slots(change_call c)
     }
 }
 
-// The outputs of a group's heads lie side by side, so the square of their change is the sum of their squares.
+// Returns how many splits most_slots slots have; at least 1.
 static int splits_of(uint32_t most_slots) {
     return most_slots > 0 ? (int)((most_slots + SPLIT - 1) / SPLIT) : 1;
 }

@@ -13,7 +13,7 @@
 
 static struct {
     pthread_mutex_t lock;
-    void *library; // NULL: not yet
+    void *library; // NULL: not loaded yet
     struct nccl_functions functions;
 } nccl = {.lock = PTHREAD_MUTEX_INITIALIZER};
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: NCCL as far as we call it, loaded where it is: nothing links it, and nothing is built against its header, so that what calls it can be
- *          tried where there is neither. engine/tensor/cuda/plugin/nccl_check.c holds these declarations to the header where that is there.
+ * Purpose: the part of NCCL that we call, loaded at run time from wherever it is installed. Nothing links it or needs
+ *          its header, so callers can be tested without both. engine/tensor/cuda/plugin/nccl_check.c compares these
+ *          declarations with the header where that is installed.
  */
 #pragma once
 
@@ -9,25 +10,25 @@
 
 #include "base/status.h"
 
-#define NCCL_LEAST_VERSION 21400 // communicators that do not block
+#define NCCL_LEAST_VERSION 21400 // the first version with nonblocking communicators
 #define NCCL_CONFIG_MAGIC  0xcafebeefu
 
-enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7 }; // of ncclResult_t
-enum { NCCL_INT8 = 0 };                          // of ncclDataType_t
+enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7 }; // values of ncclResult_t
+enum { NCCL_INT8 = 0 };                          // values of ncclDataType_t
 
-struct nccl_comm; // ncclComm_t leads to it
+struct nccl_comm; // ncclComm_t points to it
 
 struct nccl_id { // ncclUniqueId
     char bytes[128];
 };
 
-struct nccl_config { // ncclConfig_t as 2.14 had it: its size and version say so
+struct nccl_config { // ncclConfig_t of version 2.14: its size and version say so
     size_t size;
     unsigned magic, version;
     int blocking;
 };
 
-// Their names are nccl and these.
+// Functions of NCCL; the names are these with the prefix nccl.
 struct nccl_functions {
     int (*GetVersion)(int *version_out);
     int (*GetUniqueId)(struct nccl_id *id_out);
@@ -41,10 +42,11 @@ struct nccl_functions {
 };
 
 /*
- * The library at `path`, NULL: libnccl.so.2 where the loader finds it. Once it is there later calls return the same, whatever they ask for: it
- * stays, as CUDA's does. Any thread. NULL: SL_ERR_UNSUPPORTED: it cannot be loaded, lacks a function, or is too old; says what to do.
+ * Returns the library at `path`, or for NULL libnccl.so.2 where the loader finds it. Once it is loaded later calls
+ * return the same library, whatever they ask for: it stays loaded, as CUDA's does. Any thread. Returns NULL with
+ * SL_ERR_UNSUPPORTED when it cannot be loaded, lacks a function, or is too old; the text says what to do.
  */
 const struct nccl_functions *sl_nccl_open(const char *path, struct sl_error *err);
 
-// For tests, of another one: nobody uses it any more.
+// Closes the library, for tests of another one. No thread may use it any more.
 void sl_nccl_close(void);

@@ -2,10 +2,11 @@
 /*
  * Purpose: see nccl_group.h.
  *
- * Design: every rank has a communicator of the group's own, made without blocking, so that no call of NCCL waits for a thread that
- *         does not come: a call that is in progress is asked again until it is done, or for still_ms. A gather that is queued runs on the
- *         rank's compute stream, where its kernel waits for the other ranks' kernels without a deadline. engine/tensor/ranks sees that
- *         nothing gets done, and aborts the group: ncclCommAbort ends the kernels.
+ * Design: every rank has a communicator of the group's own, made without blocking, so that no call of NCCL waits for a
+ *         thread that never calls. A call in progress is polled until it is done, or for still_ms. A queued gather runs
+ *         on the rank's compute stream, where its kernel waits for the other ranks' kernels without a deadline.
+ *         engine/tensor/ranks notices when nothing makes progress, and aborts the group: ncclCommAbort ends the
+ *         kernels.
  * Threads: a rank's lock is held around calls for its communicator, none of which blocks.
  */
 #include "engine/tensor/cuda/group/nccl_group.h"
@@ -20,10 +21,10 @@
 #include "engine/tensor/cuda/table/device.h"
 
 #define CONNECT_MS 60000 // finding out how devices reach each other takes seconds
-#define EAGER      1000  // times that NCCL is asked before the thread sleeps in between
+#define EAGER      1000  // polls of NCCL before the thread sleeps in between
 #define NAP_US     50
 
-struct end { // of a rank
+struct end { // one rank's end of the group
     pthread_mutex_t lock;
     struct nccl_comm *comm; // NULL: none yet, or ended
     _Atomic uint64_t n_calls;
@@ -44,7 +45,7 @@ static struct nccl_group *of(struct sl_group *group) {
     return (struct nccl_group *)group;
 }
 
-// --- ending ------------------------------------------------------------------------------------------------------------
+// --- ending ----------------------------------------------------------------------------------------------------------
 
 static void end_all(struct nccl_group *g, const char *what, int (*how)(struct nccl_comm *)) {
     for (int r = 0; r < g->n; r++) {
@@ -53,7 +54,7 @@ static void end_all(struct nccl_group *g, const char *what, int (*how)(struct nc
         g->ends[r].comm = NULL;
         if (comm != NULL) {
             sl_cuda_launching(what);
-            (void)how(comm); // there is nothing else to be done
+            (void)how(comm); // nothing else can be done on a failure
         }
         pthread_mutex_unlock(&g->ends[r].lock);
     }
@@ -78,7 +79,7 @@ static void close_group(struct sl_group *group) {
     free(g);
 }
 
-// --- what NCCL does ----------------------------------------------------------------------------------------------------
+// --- waiting for NCCL ------------------------------------------------------------------------------------------------
 
 static enum sl_status say_ended(const struct nccl_group *g, const char *what, struct sl_error *err) {
     int rank = atomic_load(&g->lost);
@@ -86,7 +87,8 @@ static enum sl_status say_ended(const struct nccl_group *g, const char *what, st
                      : sl_fail(err, SL_ERR_PEER_LOST, "%s: the group has ended", what);
 }
 
-// The first rank that has called less often than this one, or this one: its call does not end though all have come.
+// Notes the rank that is late: the first one that has called less often than this one, or else this one, whose call
+// does not end although all ranks have called.
 static enum sl_status lose(struct nccl_group *g, int rank, const char *what, int64_t wait_ms, struct sl_error *err) {
     int late = rank, none = -1;
     for (int r = g->n - 1; r >= 0; r--) {
@@ -99,7 +101,8 @@ static enum sl_status lose(struct nccl_group *g, int rank, const char *what, int
                                   what, (double)wait_ms / 1000);
 }
 
-// Waits until NCCL has done what began with `result`. Naps are counted, not the clock: a process that is stopped as a whole loses no rank.
+// Waits until NCCL has finished what began with `result`. Counts naps instead of reading the clock: a process that was
+// itself suspended must not conclude that a rank is lost.
 static enum sl_status settle(struct nccl_group *g, int rank, const char *what, int result, int64_t wait_ms,
                              struct sl_error *err) {
     struct end *end = &g->ends[rank];
@@ -142,14 +145,14 @@ static enum sl_status gather(struct sl_group *group, int rank, struct sl_stream 
     return is_open ? settle(g, rank, what, result, g->still_ms, err) : say_ended(g, what, err);
 }
 
-// --- opening and joining -----------------------------------------------------------------------------------------------
+// --- opening and joining ---------------------------------------------------------------------------------------------
 
 static enum sl_status join(struct sl_group *group, int rank, struct sl_stream *stream, struct sl_error *err) {
     static const char what[] = "ncclCommInitRank";
     struct nccl_group *g = of(group);
     struct end *end = &g->ends[rank];
     struct nccl_config config = {.size = sizeof config, .magic = NCCL_CONFIG_MAGIC, .version = NCCL_LEAST_VERSION};
-    (void)sl_gpu_stream(stream); // this thread's device from now on
+    (void)sl_gpu_stream(stream); // makes this the thread's device
     atomic_fetch_add(&end->n_calls, 1);
     pthread_mutex_lock(&end->lock);
     sl_cuda_launching(what);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a group of GPUs of one process that gathers by ncclAllGather.
+// Purpose: a group of GPUs of one process that gathers with ncclAllGather.
 #pragma once
 
 #include "engine/tensor/group.h"

@@ -2,10 +2,11 @@
 /*
  * Purpose: see cublaslt.h.
  *
- * Design: cuBLASLt stores columns side by side, so it is told of transposes: sums^T[n][m] = W[n][k] x^T[k][m], where W lies as the
- *         transpose of [k][n]. Its own choice of an algorithm looks at m; here it is asked once a shape, for many rows, and
- *         told to reduce nothing afterwards: split-K adds up parts in an order that depends on m. What it names then (a tile,
- *         stages, a swizzle) serves every m. That this is enough is tried on the device (table/library.h).
+ * Design: cuBLASLt stores columns contiguously, so it gets transposes: sums^T[n][m] = W[n][k] x^T[k][m], where W is
+ *         stored as the transpose of [k][n]. Its own choice of an algorithm depends on m. Here it is asked once for
+ *         each shape, for many rows, and told not to reduce afterwards: split-K adds up parts in an order that depends
+ *         on m. The algorithm that it then names (a tile, stages, a swizzle) is used for every m. table/library.h
+ *         checks on the device that this is enough.
  * Threads: one at a time, as operations are queued.
  */
 #include "engine/tensor/cuda/plugin/cublaslt.h"
@@ -17,8 +18,8 @@
 #include "engine/tensor/cuda/dense/launch.h"
 #include "engine/tensor/cuda/launching.h"
 
-#define ROWS        1024 // that an algorithm is chosen for
-#define MOST_FOUND  32   // algorithms that are looked at
+#define ROWS        1024 // rows for which an algorithm is chosen
+#define MOST_FOUND  32   // algorithms that are examined
 #define MOST_SHAPES 64
 #define TEXT_OF(x)  #x
 #define TEXT(x)     TEXT_OF(x)
@@ -56,9 +57,9 @@ static struct {
     int n_shapes;
 } lt;
 
-// --- descriptions --------------------------------------------------------------------------------------------------------
+// --- descriptions ----------------------------------------------------------------------------------------------------
 
-// Of a product of m rows: W, x and sums, each as its columns.
+// The layouts of a product of m rows: W, x and sums, by columns.
 struct layouts {
     cublasLtMatrixLayout_t w, x, sums;
 };
@@ -110,9 +111,9 @@ static bool describe(void) {
     return good;
 }
 
-// --- shapes ----------------------------------------------------------------------------------------------------------------
+// --- shapes ----------------------------------------------------------------------------------------------------------
 
-// All of k in one sum.
+// Returns true where all of k is in one sum.
 static bool is_whole(const cublasLtMatmulAlgo_t *algorithm) {
     int32_t n_splits = 0;
     uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_MASK;
@@ -155,7 +156,8 @@ static enum sl_status choose(int64_t n, int64_t k, int *way_out, struct sl_error
             return SL_OK;
         }
     }
-    if (lt.n_shapes == MOST_SHAPES || n % 4 != 0) { // its rows of sums begin at multiples of 16 bytes
+    // otherwise its rows of sums would not begin at multiples of 16 bytes
+    if (lt.n_shapes == MOST_SHAPES || n % 4 != 0) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%lld columns, in the %d. shape: not aligned, or too many",
                        (long long)n, lt.n_shapes + 1);
     }
@@ -178,7 +180,7 @@ static enum sl_status choose(int64_t n, int64_t k, int *way_out, struct sl_error
     return status;
 }
 
-// --- products ------------------------------------------------------------------------------------------------------------
+// --- products --------------------------------------------------------------------------------------------------------
 
 static enum sl_status multiply(struct gpu_queue *queue, int way, const struct gpu_matrix *w, const void *x,
                                const struct gpu_product *args, struct sl_error *err) {
@@ -201,7 +203,7 @@ static enum sl_status multiply(struct gpu_queue *queue, int way, const struct gp
                          (long long)m, (long long)shape->n, (long long)shape->k, (int)result);
 }
 
-// --- the library ---------------------------------------------------------------------------------------------------------
+// --- the library -----------------------------------------------------------------------------------------------------
 
 static const struct gpu_library library = {
     .name = "cuBLASLt", .most_rows = ROWS, .choose = choose, .multiply = multiply};

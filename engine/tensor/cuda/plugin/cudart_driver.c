@@ -2,9 +2,10 @@
 /*
  * Purpose: see cudart_driver.h.
  *
- * Design: CUDA keeps for each thread the device that is meant: ours is set before calls and launches. Several devices of a process
- *         reach each other's memory (peer access), by the addresses that all of them have in common.
- *         Failures arrive late, and do not say whose they are: the names of what was queued last are kept beside the first.
+ * Design: CUDA keeps a current device for each thread; ours is set before calls and launches. Several devices of a
+ *         process reach each other's memory (peer access), by addresses that they share.
+ *         Failures arrive late, and do not name the kernel: the names of the last queued operations are kept with the
+ *         first failure.
  * Threads: any.
  */
 #include "engine/tensor/cuda/plugin/cudart_driver.h"
@@ -20,7 +21,7 @@
 #include "engine/tensor/cuda/launching.h"
 
 #define LEAST_CAPABILITY 80 // bf16 tensor cores, cp.async
-#define N_RECENT         4  // names that a failure is told with
+#define N_RECENT         4  // names that a failure reports
 #define MOST_DEVICES     16
 #if CUDART_VERSION >= 13000
 #define LEAST_DRIVER "580" // its release, for people
@@ -29,7 +30,7 @@
 #endif
 
 static struct {
-    pthread_mutex_t lock; // of opening, and of the first failure
+    pthread_mutex_t lock; // protects opening, and the first failure
     int opened[MOST_DEVICES];
     _Atomic int n_opened;
     _Atomic bool failed;
@@ -38,15 +39,15 @@ static struct {
     _Atomic unsigned n_queued;
 } cuda = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static _Thread_local int current = -1; // the device that this thread uses; -1: it has not said
+static _Thread_local int current = -1; // this thread's device; -1: not set yet
 
-// --- failures ------------------------------------------------------------------------------------------------------------
+// --- failures --------------------------------------------------------------------------------------------------------
 
 static void note_queued(const char *what) {
     atomic_store(&cuda.recent[atomic_fetch_add(&cuda.n_queued, 1) % N_RECENT], what);
 }
 
-// The newest last: "copy, norm_rows, matmul".
+// Lists the names, the newest last: "copy, norm_rows, matmul".
 static void list_recent(char *text, size_t bytes) {
     unsigned end = atomic_load(&cuda.n_queued), begin = end > N_RECENT ? end - N_RECENT : 0;
     size_t used = 0;
@@ -57,7 +58,7 @@ static void list_recent(char *text, size_t bytes) {
     }
 }
 
-// Whose failure it is: of a device that has failed every call fails. Its own thread's, where all others answer.
+// Returns the device that failed: every call fails on it. Returns this thread's where all others answer.
 static int find_failed(void) {
     int found = -1;
     for (int i = 0; i < atomic_load(&cuda.n_opened) && found < 0; i++) {
@@ -86,10 +87,10 @@ static void note_failure(cudaError_t error, const char *where) {
     pthread_mutex_unlock(&cuda.lock);
 }
 
-// True where nothing is wrong; else it is kept for the next wait.
+// Returns true for success; else keeps the error for the next wait.
 static bool check(cudaError_t error, const char *where) {
     if (error != cudaSuccess) {
-        (void)cudaGetLastError(); // or the next launch is blamed for it
+        (void)cudaGetLastError(); // otherwise the next launch would report it
         note_failure(error, where);
     }
     return error == cudaSuccess;
@@ -101,7 +102,7 @@ static void use(int index) {
     }
 }
 
-// Of threads that only wait and copy: any of ours.
+// Gives threads that only wait and copy a device: the first one that was opened.
 static void make_current(void) {
     if (current < 0) {
         use(cuda.opened[0]);
@@ -117,9 +118,9 @@ void sl_cuda_launched(void) {
     check(cudaGetLastError(), "launch");
 }
 
-// --- the device ------------------------------------------------------------------------------------------------------------
+// --- the device ------------------------------------------------------------------------------------------------------
 
-// "550.54.14", as the kernel's module says; "" where it says nothing.
+// Reads "550.54.14", as the kernel's module reports; "" where it reports nothing.
 static void read_release(char *text, size_t bytes) {
     char line[256] = "", digits[32] = "";
     FILE *file = fopen("/proc/driver/nvidia/version", "r");
@@ -135,7 +136,8 @@ static void read_release(char *text, size_t bytes) {
     snprintf(text, bytes, "%s", digits);
 }
 
-// Drivers run programs of every toolkit of their own major version, and of older ones.
+// Refuses a driver that is too old: drivers run programs of every toolkit of their own major version, and of older
+// ones.
 static enum sl_status refuse_driver(int driver, struct sl_error *err) {
     char release[32];
     read_release(release, sizeof release);
@@ -149,7 +151,7 @@ static enum sl_status refuse_driver(int driver, struct sl_error *err) {
 
 static enum sl_status find_device(int index, struct sl_error *err) {
     int n = 0, driver = 0, major = 0, minor = 0;
-    (void)cudaDriverGetVersion(&driver); // 0: none
+    (void)cudaDriverGetVersion(&driver); // 0: no driver
     cudaError_t error = cudaGetDeviceCount(&n);
     if (error == cudaErrorInsufficientDriver && driver > 0) {
         return refuse_driver(driver, err);
@@ -173,7 +175,7 @@ static enum sl_status find_device(int index, struct sl_error *err) {
                                           cudaGetErrorString(error), (int)error);
 }
 
-// Device `from` may read and write the memory of `to` from now on.
+// Lets device `from` read and write the memory of `to` from now on.
 static enum sl_status reach(int from, int to, struct sl_error *err) {
     int can = 0;
     cudaError_t error = cudaDeviceCanAccessPeer(&can, from, to);
@@ -248,12 +250,12 @@ void sl_cudart_describe(int index, char *text, size_t bytes) {
              (double)device.totalGlobalMem / (1 << 30), driver / 1000, driver % 1000 / 10);
 }
 
-// --- memory ----------------------------------------------------------------------------------------------------------------
+// --- memory ----------------------------------------------------------------------------------------------------------
 
 /*
- * All that is registered is of cudaMalloc(), so support with virtual memory management
- * (cudaDevAttrGPUDirectRDMAWithCudaVMMSupported) does not matter. An RDMA device reads what kernels wrote once the host has seen
- * their event. What it writes kernels see behind a flush, or at once where the device orders it so.
+ * All registered memory is from cudaMalloc(), so support with virtual memory management
+ * (cudaDevAttrGPUDirectRDMAWithCudaVMMSupported) does not matter. An RDMA device reads what kernels wrote once the host
+ * has seen their event. Kernels see what it writes after a flush, or at once where the device orders it so.
  */
 static bool network_reaches(void) {
     int supported = 0;
@@ -278,7 +280,7 @@ static enum sl_status say_failure(struct sl_error *err) {
 
 static enum sl_status network_flush(void *block, const void *seen, size_t bytes, struct sl_error *err) {
     int ordering = cudaGPUDirectRDMAWritesOrderingNone, options = 0;
-    (void)block, (void)seen, (void)bytes; // all that has come
+    (void)block, (void)seen, (void)bytes; // flushes everything that has arrived
     make_current();
     if (cudaDeviceGetAttribute(&ordering, cudaDevAttrGPUDirectRDMAWritesOrdering, current) != cudaSuccess ||
         cudaDeviceGetAttribute(&options, cudaDevAttrGPUDirectRDMAFlushWritesOptions, current) != cudaSuccess) {
@@ -333,7 +335,7 @@ static void *alloc_shared(size_t bytes) {
     return check(error, "cudaHostAlloc") ? block : NULL;
 }
 
-// CUDA calls NULL invalid, and the device would count as failed from then on.
+// CUDA rejects NULL as invalid, and the device would count as failed from then on.
 static void free_shared(void *block) {
     if (block != NULL) {
         make_current();
@@ -364,7 +366,7 @@ static void end_sharing(void *base) {
     check(cudaHostUnregister(base), "cudaHostUnregister");
 }
 
-// --- queues and events -------------------------------------------------------------------------------------------------------
+// --- queues and events -----------------------------------------------------------------------------------------------
 
 static struct gpu_queue *queue_open(void) {
     cudaStream_t stream = NULL;
@@ -409,7 +411,7 @@ static void event_before(struct gpu_event *event, struct gpu_queue *queue) {
     check(cudaStreamWaitEvent((cudaStream_t)queue, (cudaEvent_t)event, 0), "cudaStreamWaitEvent");
 }
 
-// Nothing will be reached any more in a device that has failed: the wait behind it says so.
+// Returns true also for a device that has failed, which reaches no further events: the next wait reports the failure.
 static bool event_reached(struct gpu_event *event) {
     make_current();
     cudaError_t error = cudaEventQuery((cudaEvent_t)event);
@@ -438,7 +440,7 @@ static enum sl_status queue_look(struct gpu_queue *queue, struct sl_error *err) 
     return say_failure(err);
 }
 
-// Polled: most waits are short, and one that is not costs a look every 50 us.
+// Polls: most waits are short, and a long one costs a poll every 50 us.
 static bool event_wait_until(struct gpu_event *event, int64_t until_ns) {
     const struct timespec pause = {.tv_nsec = 50000};
     bool reached = event_reached(event);

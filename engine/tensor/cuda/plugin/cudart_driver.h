@@ -6,8 +6,8 @@
 
 extern const struct gpu_driver sl_gpu_cudart;
 
-// A device that was opened, for a person: its name, compute capability, memory, driver.
+// Writes a text for people about an open device: its name, compute capability, memory, driver.
 void sl_cudart_describe(int index, char *text, size_t bytes);
 
-bool sl_cudart_has_several(void); // devices are open
-bool sl_cudart_has_wgmma(void);   // the thread's device: 9.0, neither older nor newer
+bool sl_cudart_has_several(void); // several devices are open
+bool sl_cudart_has_wgmma(void);   // the thread's device has it: 9.0, neither older nor newer

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what engine/tensor/cuda/group/nccl.h declares is what NCCL's header says, where that is there. Nothing of it runs.
+// Purpose: checks at compile time, where NCCL's header is installed, that engine/tensor/cuda/group/nccl.h declares what
+// it says. Nothing of it runs.
 #include "engine/tensor/cuda/group/nccl.h"
 
 #include <nccl.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what libsluice_cuda.so exports (engine/tensor/plugin.h): the table and the device over CUDA's runtime, with wgmma where the device
-// has it, cuBLASLt where it is asked for, and the group of devices.
+// Purpose: the exports of libsluice_cuda.so (engine/tensor/plugin.h): the table and the device over CUDA's runtime,
+// with wgmma where the device has it, cuBLASLt where the environment asks for it, and the group of devices.
 #include "engine/tensor/plugin.h"
 
 #include <pthread.h>
@@ -16,18 +16,19 @@
 #include "engine/tensor/cuda/plugin/cublaslt.h"
 #endif
 
-#define GEMM "SLUICE_GEMM" // of the environment: whose products are for rows of prompts; nothing: wgmma's where it is
+// environment variable: whose products multiply rows of prompts; unset: wgmma's where available
+#define GEMM "SLUICE_GEMM"
 
 static struct {
     pthread_once_t driver_once, library_once, several_once, wgmma_once;
     struct gpu_driver driver;
-    const struct gpu_library *library; // NULL: our own kernels alone
+    const struct gpu_library *library; // NULL: only our own kernels
 } here = {.driver_once = PTHREAD_ONCE_INIT,
           .library_once = PTHREAD_ONCE_INIT,
           .several_once = PTHREAD_ONCE_INIT,
           .wgmma_once = PTHREAD_ONCE_INIT};
 
-// --- products of a library -------------------------------------------------------------------------------------------------
+// --- products of a library -------------------------------------------------------------------------------------------
 
 static const struct gpu_library *open_cublaslt(struct sl_error *err) {
 #if defined(SLUICE_CUBLASLT)
@@ -63,7 +64,7 @@ static void say_no_wgmma(void) {
     sl_log_warn("cuda", "products=own reason=\"wgmma is compute capability 9.0's\"");
 }
 
-// Asked at every call: a process that has computed on one device may open others.
+// Decides at every call: a process that has computed on one device may open others.
 static const struct gpu_library *find_library(void) {
     if (is_asked("own")) {
         return NULL;
@@ -83,7 +84,7 @@ static const struct gpu_library *find_library(void) {
     return NULL;
 }
 
-// --- the plugin --------------------------------------------------------------------------------------------------------------
+// --- the plugin ------------------------------------------------------------------------------------------------------
 
 static void make_driver(void) {
     here.driver = sl_gpu_cudart;

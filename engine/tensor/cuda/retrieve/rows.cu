@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what retrieval from an offloaded layer asks for: its question, and rows that come back.
+// Purpose: what retrieval from an offloaded layer needs: its query, and rows that come back.
 #include "engine/tensor/cuda/block.h"
 #include "engine/tensor/cuda/retrieve/launch.h"
 #include "engine/tensor/cuda/pages.h"
@@ -18,7 +18,7 @@ static __global__ void mean_query(const float *q, int group, int d, float *means
     }
 }
 
-// 16 bytes a thread, of K and then of V of a row.
+// A thread copies 16 bytes, of K and then of V of a row.
 static __global__ void __launch_bounds__(THREADS)
     put_rows(const gpu_head *heads, const uint32_t *slots, size_t stride, const uint32_t *n, const void *const *rows) {
     const gpu_head *h = &heads[blockIdx.y];

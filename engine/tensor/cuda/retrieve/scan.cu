@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: slots of key indexes (engine/kvcache/key_index.h) scored by all of their channels:
+ * Purpose: scores slots of key indexes (engine/kvcache/key_index.h) by all of their channels:
  *
  *     out[j - begin] = sum_c w[c] code_j[c] in ascending c,    w[c] = q[c] scale[c], or q[c] where there are no scales
  *
- * Design: a thread has as many adjacent slots as one load of a channel brings: 16 bytes but for f32, of which it takes two, and
- *         signs, of which 32 are enough. Every byte is read once, so that an index may lie in the host's memory: what is asked for
- *         then crosses the bus in whole sectors, and no copy of it goes before. Weights are worked out once a block.
+ * Design: a thread has as many adjacent slots as one load of a channel brings: 16 bytes, except for f32, where it takes
+ *         two loads, and for signs, where 32 are enough. Every byte is read once, so an index may be in the host's
+ *         memory: reads then cross the bus in whole sectors, and no copy precedes them. A block computes the weights
+ *         once.
  */
 #include "engine/tensor/cuda/block.h"
 #include "engine/tensor/cuda/pages.h"
@@ -14,7 +15,7 @@
 
 constexpr uint32_t THREADS = 256, MOST_CHANNELS = 512; // SL_MAX_HEAD_DIM
 
-template <sl_kv_format FORMAT> struct codes { // of a float format
+template <sl_kv_format FORMAT> struct codes { // for a float format
     static constexpr uint32_t EACH = 8;
     float x[EACH];
 };
@@ -27,7 +28,7 @@ template <> struct codes<SL_KV_INT1> {
     uint32_t x;
 };
 
-// Of slots [j, j + EACH) of a channel, j a multiple of as many.
+// Loads slots [j, j + EACH) of a channel, j a multiple of EACH.
 template <sl_kv_format FORMAT> GPU_DEVICE void load(const char *channel, uint32_t j, codes<FORMAT> *out) {
     gpu::read_floats8(FORMAT, channel, j, out->x);
 }
@@ -38,7 +39,7 @@ GPU_DEVICE void load(const char *channel, uint32_t j, codes<SL_KV_INT1> *out) {
     out->x = ((const uint32_t *)channel)[j / 32];
 }
 
-// weight * the i-th of them
+// Returns weight * the i-th of them.
 template <sl_kv_format FORMAT> GPU_DEVICE float times(float weight, const codes<FORMAT> &of, uint32_t i) {
     return weight * of.x[i];
 }
@@ -50,7 +51,8 @@ GPU_DEVICE float times(float weight, const codes<SL_KV_INT1> &of, uint32_t i) {
     return (of.x >> i & 1) != 0 ? weight : -weight;
 }
 
-// blockIdx.y: piece. One block at least: ptxas spills rather than take more registers, else. What is loaded of slots outside of it lies in the index, whose capacity is whole pages.
+// blockIdx.y: piece. The bound of one block lets ptxas take more registers instead of spilling. Loads of slots outside
+// the piece stay within the index, whose capacity is whole pages.
 template <sl_kv_format FORMAT>
 static __global__ void __launch_bounds__(THREADS, 1) scan(const gpu_scan_piece *pieces, int n_channels) {
     constexpr uint32_t EACH = codes<FORMAT>::EACH;
@@ -91,7 +93,7 @@ static __global__ void __launch_bounds__(THREADS, 1) scan(const gpu_scan_piece *
 template <sl_kv_format FORMAT>
 static void launch(struct gpu_queue *queue, const gpu_scan_piece *pieces, uint32_t n_pieces, int n_channels,
                    uint32_t most_slots) {
-    // One unit more: a piece may begin within one.
+    // One unit more: a piece may begin in the middle of one.
     dim3 grid = gpu::grid_of(most_slots / codes<FORMAT>::EACH + 2, (int)n_pieces);
     GPU_LAUNCH(scan<FORMAT>, grid, THREADS, 0, queue, pieces, n_channels);
 }
@@ -116,6 +118,6 @@ void sl_gpu_scan(struct gpu_queue *queue, enum sl_kv_format format, const struct
         break;
     case SL_KV_INT4:
     case SL_KV_INT2:
-        break; // no key index has them (engine/kvcache/key_index.h)
+        break; // key indexes do not use these formats (engine/kvcache/key_index.h)
     }
 }

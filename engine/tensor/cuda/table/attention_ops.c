@@ -2,24 +2,24 @@
 /*
  * Purpose: rows into pages, and attention over them. See ops.h.
  *
- * Design: calls that are alike (heads, scale, strides, window, rotation, formats) and lie side by side are one launch: a step of decode is
- *         one, unless its sessions keep keys in different ways. Where keys are rotated by slot, the angles of slots are made
- *         once and kept in the stream.
+ * Design: adjacent calls that are alike (heads, scale, strides, window, rotation, formats) are one launch. So a decode
+ *         step is one launch, unless its sessions store keys in different ways. Where keys are rotated by slot, the
+ *         angles of slots are computed once and kept in the stream.
  */
 #include "engine/tensor/cuda/table/ops.h"
 
 #include <assert.h>
 #include <string.h>
 
-// --- angles of slots -----------------------------------------------------------------------------------------------------
+// --- angles of slots -------------------------------------------------------------------------------------------------
 
-// By what is in it: another model may have its frequencies where this one's were.
+// Compares the contents: another model may have its frequencies at the same address.
 static bool is_kept(const struct gpu_slot_angles *kept, const struct sl_rope *rope) {
     return kept->rotary_dim == rope->rotary_dim && kept->scale == rope->scale &&
            memcmp(kept->inv_freq, rope->inv_freq, (size_t)rope->rotary_dim / 2 * sizeof *rope->inv_freq) == 0;
 }
 
-// Those of slots 0 .. n_slots - 1 at least. False: no room; the next wait says so.
+// Computes the angles of at least slots 0 .. n_slots - 1. Returns false when there is no room; the next wait says so.
 static bool make_slot_angles(struct gpu_stream *s, const struct sl_rope *rope, uint32_t n_slots) {
     struct gpu_slot_angles *kept = &s->slot_angles;
     if (is_kept(kept, rope) && kept->n >= n_slots) {
@@ -32,7 +32,8 @@ static bool make_slot_angles(struct gpu_stream *s, const struct sl_rope *rope, u
     const double *inv_freq = sl_gpu_describe(s, rope->inv_freq, half * sizeof *inv_freq);
     bool there = inv_freq != NULL && sl_gpu_grow(s, &kept->cosines, n * half * sizeof(float)) &&
                  sl_gpu_grow(s, &kept->sines, n * half * sizeof(float));
-    // Last: a half of the ring that is left between begin and end is written anew without a wait for what is sent then.
+    // This comes last: data that is queued between begin and end may leave the half of the ring, which is then
+    // overwritten without a wait for it.
     int64_t *positions = there ? sl_gpu_describe_begin(s, n * sizeof *positions, &here) : NULL;
     if (positions == NULL) {
         *kept = (struct gpu_slot_angles){.cosines = kept->cosines, .sines = kept->sines};
@@ -51,7 +52,7 @@ static bool make_slot_angles(struct gpu_stream *s, const struct sl_rope *rope, u
     return true;
 }
 
-// --- calls -----------------------------------------------------------------------------------------------------------------
+// --- calls -----------------------------------------------------------------------------------------------------------
 
 static const struct gpu_published *published(const struct sl_attend *a) {
     return a->heads.published;
@@ -68,13 +69,13 @@ static bool alike(const struct sl_attend *a, const struct sl_attend *b) {
 
 // Calls that are alike, as a launch takes them.
 struct launch {
-    const struct gpu_attend *calls; // of the device; NULL: no room
+    const struct gpu_attend *calls; // device memory; NULL: no room
     int n, most_rows;
     uint32_t most_slots;
     struct gpu_attention shape;
 };
 
-// Of calls[0 .. n_calls) as many as are alike; `before`: of attend_before, or NULL.
+// Describes as many of calls[0 .. n_calls) as are alike; `before`: for attend_before, or NULL.
 static struct launch describe(struct gpu_stream *s, const struct sl_attend *calls, int n_calls,
                               const struct sl_softmax *before) {
     const struct sl_attend *first = &calls[0];
@@ -183,7 +184,7 @@ static void attend_slots(struct sl_stream *stream, const struct sl_attend *args,
     }
 }
 
-// --- statistics --------------------------------------------------------------------------------------------------------------
+// --- statistics ------------------------------------------------------------------------------------------------------
 
 static void fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
     struct gpu_stream *s = sl_gpu_stream(stream);
@@ -202,9 +203,9 @@ static void window_sums(struct sl_stream *stream, const struct sl_attend *args, 
     }
 }
 
-// --- what travels ------------------------------------------------------------------------------------------------------------
+// --- data to be sent -------------------------------------------------------------------------------------------------
 
-#define SHARES 1024 // of a launch: what describes them is a small part of a ring
+#define SHARES 1024 // of a launch: their descriptions must be a small part of a ring
 
 static void launch_collect(struct gpu_stream *s, const struct gpu_share *shares, uint32_t n, void *to) {
     const struct gpu_share *there = n > 0 ? sl_gpu_describe(s, shares, n * sizeof *shares) : NULL;
@@ -232,7 +233,7 @@ static void collect(struct sl_stream *stream, const struct sl_byte_range *pieces
     launch_collect(s, shares, n_shares, to);
 }
 
-// A launch a piece at least: what describes parts is a small part of a ring, too.
+// At most this many pieces and parts go into one launch: their descriptions must be a small part of a ring, too.
 #define DIGESTS 64
 #define PARTS   4096
 

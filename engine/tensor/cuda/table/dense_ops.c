@@ -7,15 +7,15 @@
 #include "engine/tensor/cuda/table/ops.h"
 #include "engine/tensor/cuda/table/pack.h"
 
-// What sl_matrix.packed is.
+// The struct that sl_matrix.packed points to here.
 struct gpu_packed {
     struct sl_device *device;
-    void *block; // of the device
+    void *block; // device memory
     struct gpu_matrix matrix;
-    enum sl_memory memory; // that the block is of
+    enum sl_memory memory; // the kind of memory of the block
 };
 
-// --- weights -------------------------------------------------------------------------------------------------------------
+// --- weights ---------------------------------------------------------------------------------------------------------
 
 struct packing {
     const struct sl_matrix *matrix;
@@ -41,7 +41,7 @@ static void unpack(struct sl_matrix *matrix) {
     matrix->packed_bytes = 0;
 }
 
-// Takes memory for a matrix, which kernels find from here on; what it holds is for the caller to write.
+// Allocates the memory of a packed matrix, and sets matrix->packed; the caller writes its contents.
 static enum sl_status take_packed(struct sl_device *device, enum sl_memory memory, struct sl_matrix *matrix,
                                   struct sl_error *err) {
     struct gpu_packed *packed = calloc(1, sizeof *packed);
@@ -103,7 +103,7 @@ static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, s
     return pack_into(stream, SL_MEMORY_DEVICE, matrix, err);
 }
 
-// The host's memory, which kernels reach: of a gigabyte of embeddings a step looks up some rows.
+// Uses host memory, which kernels reach: a step looks up only some rows of a gigabyte of embeddings.
 static enum sl_status pack_rows(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
     return pack_into(stream, SL_MEMORY_SHARED, matrix, err);
 }
@@ -128,7 +128,7 @@ static const struct gpu_matrix *on_device(const struct sl_matrix *matrix) {
     return &((const struct gpu_packed *)matrix->packed)->matrix;
 }
 
-// --- dense ---------------------------------------------------------------------------------------------------------------
+// --- dense -----------------------------------------------------------------------------------------------------------
 
 static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
     (void)w;
@@ -200,7 +200,7 @@ static void pick(struct sl_stream *stream, const float *logits, int64_t n_vocab,
     }
 }
 
-// --- between ranks -------------------------------------------------------------------------------------------------------
+// --- between ranks ---------------------------------------------------------------------------------------------------
 
 static struct gpu_columns columns_of(const struct sl_columns *columns) {
     struct gpu_columns of = {.x = columns->x,

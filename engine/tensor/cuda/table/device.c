@@ -8,25 +8,25 @@
 
 #include "base/clock.h"
 
-#define LOOK_MS 50 // between two looks at a device that is waited for
+#define LOOK_MS 50 // between two polls of a device that a thread waits for
 
 struct gpu_device {
     struct sl_device device;
     const struct gpu_driver *driver;
     int index;
     struct gpu_stream streams[SL_N_STREAMS];
-    atomic_bool failed, hangs; // one that hangs has failed, too
+    atomic_bool failed, hangs; // one that hangs has also failed
     _Atomic int64_t still_ms;  // see sl_device_limit_waits()
 };
 
-// The driver, for what it is asked of this device.
+// Returns the driver, after making this device the calling thread's.
 static const struct gpu_driver *driver_of(const struct sl_device *device) {
     const struct gpu_device *gpu = (const struct gpu_device *)device;
     gpu->driver->use(gpu->index);
     return gpu->driver;
 }
 
-// --- life cycle --------------------------------------------------------------------------------------------------------
+// --- life cycle ------------------------------------------------------------------------------------------------------
 
 static void close_stream(struct gpu_stream *s) {
     if (s->queue != NULL) {
@@ -44,7 +44,7 @@ static void close_stream(struct gpu_stream *s) {
     pthread_mutex_destroy(&s->mutex);
 }
 
-// What is queued may still run, and the driver would wait for it: nothing is closed where the device hangs.
+// Closes nothing where the device hangs: queued work may still run, and the driver would wait for it.
 static void close_device(struct sl_device *device) {
     struct gpu_device *gpu = (struct gpu_device *)device;
     if (atomic_load(&gpu->hangs)) {
@@ -76,7 +76,7 @@ static bool open_stream(struct gpu_device *gpu, enum sl_stream_kind kind, struct
     return there;
 }
 
-// --- what a device does ----------------------------------------------------------------------------------------------
+// --- memory and progress ---------------------------------------------------------------------------------------------
 
 static struct sl_stream *stream_of(struct sl_device *device, enum sl_stream_kind kind) {
     return &((struct gpu_device *)device)->streams[kind].stream;
@@ -108,14 +108,14 @@ static void *alloc_block(struct sl_device *device, enum sl_memory memory, size_t
     return memory == SL_MEMORY_SHARED ? driver->alloc_shared(bytes) : driver->alloc(bytes);
 }
 
-// Frees a block after everything that is queued, so that the caller need not wait.
+// Frees a block of the device after everything that is queued, so that the caller need not wait.
 static void free_block(struct sl_device *device, enum sl_memory memory, void *block) {
     struct gpu_device *gpu = (struct gpu_device *)device;
     for (int i = 0; i < SL_N_STREAMS && memory != SL_MEMORY_SHARED; i++) {
         (void)sl_stream_wait(&gpu->streams[i].stream, NULL);
     }
     if (atomic_load(&gpu->hangs)) {
-        return; // work may still touch it, and the driver would wait for that
+        return; // work may still touch it, and the driver would wait for that work
     }
     if (memory == SL_MEMORY_SHARED) {
         gpu->driver->free_shared(block);
@@ -180,8 +180,9 @@ static void note_at_least(_Atomic uint64_t *noted, uint64_t number) {
     }
 }
 
-// The next mark that was not reached when somebody last looked, and those behind it. Of marks that have lost their event to a newer
-// one nothing is seen: they count as reached, or one that looks late would see no progress until the newer one is.
+// Returns the number of marks that were reached, polled from the last known one on. Marks whose event was reused for a
+// newer mark cannot be polled. They count as reached; otherwise a late poll would see no progress until the newer mark
+// is reached.
 static uint64_t progress(const struct sl_device *device) {
     struct gpu_device *gpu = (struct gpu_device *)device;
     struct gpu_stream *s = &gpu->streams[SL_STREAM_COMPUTE];
@@ -214,12 +215,14 @@ static void mark_here(struct sl_stream *stream, struct sl_mark *mark_out) {
 }
 
 static void come_after(struct sl_stream *stream, const struct sl_mark *mark) {
-    struct gpu_stream *of = (struct gpu_stream *)mark->stream; // maybe another device's: what is used is the stream's
+    // maybe of another device; the calls below use the stream's
+    struct gpu_stream *of = (struct gpu_stream *)mark->stream;
     struct gpu_stream *s = sl_gpu_stream(stream);
     s->driver->event_before(of->events[mark->number % GPU_EVENTS], s->queue);
 }
 
-// Noted by waits alone: a device that has failed reaches everything, and the next wait has to say so.
+// Does not note the mark; only waits do. A device that has failed reaches every mark, and the next wait must report
+// that.
 static bool is_reached(const struct sl_mark *mark) {
     struct gpu_stream *s = sl_gpu_stream(mark->stream);
     return mark->number <= atomic_load(&s->n_reached) || s->driver->event_reached(s->events[mark->number % GPU_EVENTS]);
@@ -233,11 +236,11 @@ static enum sl_status say_hangs(const struct gpu_device *gpu, struct sl_error *e
         gpu->index, gpu->driver->name, (double)atomic_load(&gpu->still_ms) / 1e3, gpu->index);
 }
 
-// Waits as long as the device gets on. False: it hangs. Looks are counted, and not the clock: a process that was stopped as a whole
-// does not blame the device.
+// Waits as long as the device makes progress. Returns false where it hangs. Counts polls instead of reading the clock:
+// a process that was itself suspended must not conclude that the device hangs.
 static bool wait_while_it_moves(struct gpu_device *gpu, struct gpu_event *event) {
     uint64_t seen = 0;
-    int64_t still_ms = -LOOK_MS; // the first look has nothing to compare with
+    int64_t still_ms = -LOOK_MS; // the first poll has nothing to compare with
     while (!atomic_load(&gpu->hangs) && !gpu->driver->event_wait_until(event, sl_now_ns() + LOOK_MS * SL_NS_PER_MS)) {
         uint64_t now = progress(&gpu->device);
         still_ms = now == seen || still_ms < 0 ? still_ms + LOOK_MS : 0;
@@ -249,7 +252,7 @@ static bool wait_while_it_moves(struct gpu_device *gpu, struct gpu_event *event)
     return !atomic_load(&gpu->hangs);
 }
 
-// Of mark 0, which is reached from the beginning, it is asked whether the device has failed meanwhile.
+// Waits. Mark 0 is always reached; for it, checks whether the device has failed meanwhile.
 static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err) {
     struct gpu_stream *s = sl_gpu_stream(mark->stream);
     struct gpu_device *gpu = (struct gpu_device *)mark->stream->device;
@@ -258,14 +261,15 @@ static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err)
         bool moves = mark->number == 0 ? !atomic_load(&gpu->hangs) : wait_while_it_moves(gpu, event);
         enum sl_status status = !moves              ? say_hangs(gpu, err)
                                 : mark->number == 0 ? s->driver->queue_look(s->queue, err)
-                                                    : s->driver->event_wait(event, err); // which is reached
+                                                    : s->driver->event_wait(event, err); // has been reached
         if (status != SL_OK) {
             atomic_store(&gpu->failed, true);
             return status;
         }
         note_at_least(&s->n_reached, mark->number);
     }
-    if (s->status != SL_OK && err != NULL) { // behind the wait: whoever frees memory counts on nothing running in it
+    // after the wait: a caller that frees memory relies on no work running in it
+    if (s->status != SL_OK && err != NULL) {
         *err = s->err;
     }
     return s->status;
@@ -337,7 +341,7 @@ bool sl_gpu_hangs(const struct gpu_stream *stream) {
     return atomic_load(&((const struct gpu_device *)stream->stream.device)->hangs);
 }
 
-// --- what describes a call -----------------------------------------------------------------------------------------------
+// --- descriptions of calls -------------------------------------------------------------------------------------------
 
 static void *run_short(struct gpu_stream *s, const char *of, size_t bytes) {
     if (s->status == SL_OK) {
@@ -353,7 +357,7 @@ void *sl_gpu_describe_begin(struct gpu_stream *s, size_t bytes, void **here_out)
     if (rounded > half) {
         return run_short(s, "page lists of one layer", bytes);
     }
-    if (rounded > left || left == half) { // into the other half, once what was read from it has been
+    if (rounded > left || left == half) { // moves to the other half, once its contents have been read
         s->described += left == half ? 0 : left;
         struct sl_mark before = s->half;
         s->half = sl_stream_mark(&s->stream);
@@ -383,7 +387,7 @@ void *sl_gpu_describe(struct gpu_stream *s, const void *bytes, size_t n_bytes) {
 
 void *sl_gpu_grow(struct gpu_stream *s, struct gpu_block *block, size_t bytes) {
     if (bytes > block->bytes) {
-        (void)sl_stream_wait(&s->stream, NULL); // what runs may be in it
+        (void)sl_stream_wait(&s->stream, NULL); // running work may use it
         if (sl_gpu_hangs(s)) {
             return NULL; // the next wait says so
         }
@@ -398,5 +402,5 @@ void *sl_gpu_grow(struct gpu_stream *s, struct gpu_block *block, size_t bytes) {
 }
 
 void *sl_gpu_scratch(struct gpu_stream *s, size_t bytes) {
-    return sl_gpu_grow(s, &s->scratch, bytes > 0 ? bytes : 1); // never NULL for want of nothing
+    return sl_gpu_grow(s, &s->scratch, bytes > 0 ? bytes : 1); // never NULL for 0 bytes
 }

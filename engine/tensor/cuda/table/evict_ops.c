@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: scores, and which slots stay. See ops.h.
+// Purpose: scores and selection of slots. See ops.h.
 #include <assert.h>
 
 #include "engine/tensor/cuda/table/ops.h"
@@ -7,13 +7,13 @@
 static_assert(sizeof(struct gpu_protection) == sizeof(struct sl_protection), "launch.h has its own of the same");
 static_assert(sizeof(struct gpu_page_error) == sizeof(struct sl_page_error), "launch.h has its own of the same");
 
-// What every entry begins with.
+// The variables that every entry declares first.
 #define HEADS(stream, heads)                                                                                           \
     struct gpu_stream *s = sl_gpu_stream(stream);                                                                      \
     const struct gpu_head *on_device = sl_gpu_heads(s, heads);                                                         \
     uint32_t most = sl_gpu_most_slots(heads)
 
-// --- scores ------------------------------------------------------------------------------------------------------------
+// --- scores ----------------------------------------------------------------------------------------------------------
 
 static void read_state(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, struct sl_vectors out) {
     HEADS(stream, heads);
@@ -81,7 +81,7 @@ static void variance(struct sl_stream *stream, const struct sl_kv_heads *heads, 
     sl_gpu_variance(s->queue, sl_gpu_heads(s, heads), heads->n, plane, out);
 }
 
-// --- which slots stay ----------------------------------------------------------------------------------------------------
+// --- selecting slots -------------------------------------------------------------------------------------------------
 
 static void protect(struct sl_stream *stream, const struct sl_kv_heads *heads, const struct sl_protection *protections,
                     struct sl_vectors x_inout) {
@@ -159,7 +159,7 @@ static void merge(struct sl_stream *stream, const struct sl_kv_heads *heads, str
     }
 }
 
-// --- what it costs -------------------------------------------------------------------------------------------------------
+// --- estimates of errors ---------------------------------------------------------------------------------------------
 
 static void lost(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
                  struct sl_lists keep, struct sl_counts kept, int64_t n_rows, double *lost_inout) {
@@ -183,7 +183,7 @@ static void page_error(struct sl_stream *stream, const struct sl_kv_heads *heads
     }
 }
 
-// --- pages and rows --------------------------------------------------------------------------------------------------------
+// --- pages and rows --------------------------------------------------------------------------------------------------
 
 static void quantize(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to) {
     struct gpu_stream *s = sl_gpu_stream(stream);
@@ -209,7 +209,7 @@ static void put_rows(struct sl_stream *stream, const struct sl_kv_heads *heads, 
     }
 }
 
-#define PIECES 512 // of a launch: what describes them is a small part of a ring
+#define PIECES 512 // of a launch: their descriptions must be a small part of a ring
 
 static void scan(struct sl_stream *stream, const struct sl_scan_call *args) {
     struct gpu_stream *s = sl_gpu_stream(stream);

@@ -9,16 +9,17 @@
 #include "engine/tensor/half.h"
 
 #define BLOCK     1024 // rows that are tried at once
-#define N_OWN     3    // rows that are held to our kernel
-#define TOLERANCE 1e-3 // of the largest sum of a row: of k sums in another order, and no wrong element passes
+#define N_OWN     3    // rows that are compared with our kernel
+#define TOLERANCE 1e-3 // of the largest sum of a row: for k sums in another order; an error in an element is larger
 
 static size_t align(size_t bytes) {
     return (bytes + 63) / 64 * 64;
 }
 
-// --- trying a shape ------------------------------------------------------------------------------------------------------
+// --- trying a shape --------------------------------------------------------------------------------------------------
 
-// Of a matrix of [n][k]: device memory, and two rows of the host's. One that finishes is tried as it is, another bare.
+// The trial of a matrix of [n][k]: device memory, and two rows of host memory. A library that finishes is tried with
+// the matrix as it is, another with a bare one.
 struct trial {
     struct gpu_stream *stream;
     const struct gpu_library *library;
@@ -28,7 +29,7 @@ struct trial {
     uint16_t *x;             // [BLOCK][pitch]
     float *own_x, *own_sums; // [N_OWN][pitch], [N_OWN][n]
     float *all, *few;        // [BLOCK][n]
-    void *shared;            // what goes up
+    void *shared;            // what is sent to the device
     float *row, *other;      // [n], shared
     const struct gpu_driver *driver;
 };
@@ -37,7 +38,7 @@ static int64_t own_row(int i) {
     return (int64_t)i * (BLOCK - 1) / (N_OWN - 1);
 }
 
-// Numbers that are bf16 exactly, in (-1, 1).
+// Returns numbers that bf16 represents exactly, in (-1, 1).
 static float number(int64_t i) {
     return (float)((int)((uint64_t)i * 0x9e3779b97f4a7c15u >> 56) - 128) / 128.0f;
 }
@@ -67,7 +68,7 @@ static enum sl_status multiply(struct trial *t, int64_t first, int64_t m, float 
     return t->library->multiply(t->stream->queue, t->way, &t->w, t->x + first * t->w.pitch, &product, err);
 }
 
-// The rows of calls of many sizes are those of the call of all.
+// Checks that rows have the same bits in calls of many sizes as in the call of all rows.
 static enum sl_status try_sizes(struct trial *t, struct sl_error *err) {
     static const int64_t sizes[] = {1, 2, 16, 17, 100, 512, BLOCK - 1};
     enum sl_status status = SL_OK;
@@ -75,7 +76,7 @@ static enum sl_status try_sizes(struct trial *t, struct sl_error *err) {
         int64_t m = sizes[i], first = (BLOCK - m) / 2;
         status = multiply(t, first, m, t->few, err);
         for (int64_t r = 0; r < m && status == SL_OK;
-             r += m > 2 ? (m - 1) / 2 : 1) { // the first, the last, one between
+             r += m > 2 ? (m - 1) / 2 : 1) { // the first, the last, and one between
             status = copy_row(t, t->row, t->few + r * t->n, err);
             status = status == SL_OK ? copy_row(t, t->other, t->all + (first + r) * t->n, err) : status;
             if (status == SL_OK && memcmp(t->row, t->other, (size_t)t->n * sizeof *t->row) != 0) {
@@ -146,7 +147,7 @@ enum sl_status sl_gpu_library_try(struct gpu_stream *stream, const struct gpu_li
     } else {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "no room for %zu bytes to try it in", x + own_x + own + 2 * sums);
     }
-    (void)sl_stream_wait(&stream->stream, NULL); // what runs may be in them
+    (void)sl_stream_wait(&stream->stream, NULL); // running work may use them
     if (!sl_gpu_hangs(stream)) {
         t.driver->free(block);
         t.driver->free_shared(shared);
@@ -157,9 +158,9 @@ enum sl_status sl_gpu_library_try(struct gpu_stream *stream, const struct gpu_li
     return status;
 }
 
-// --- products ------------------------------------------------------------------------------------------------------------
+// --- products --------------------------------------------------------------------------------------------------------
 
-// -1: none.
+// Returns the way for matrices like w, or -1 for none.
 static int find_way(struct gpu_stream *s, const struct gpu_library *library, const struct gpu_matrix *w) {
     for (int i = 0; i < s->n_ways; i++) {
         if (s->ways[i].n == w->n && s->ways[i].k == w->k && s->ways[i].gated == w->gated) {
@@ -212,7 +213,7 @@ bool sl_gpu_library_matmul(struct gpu_stream *s, const struct gpu_matrix *w, con
         const struct gpu_product bare = {.m = block.m, .y = sums, .y_stride = w->n};
         sl_gpu_round_rows(s->queue, block.x, block.x_stride, block.m, w->k, w->pitch, x);
         enum sl_status status = library->multiply(s->queue, way, w, x, library->finishes ? &block : &bare, &err);
-        if (status != SL_OK && s->status == SL_OK) { // left out: the next wait says so
+        if (status != SL_OK && s->status == SL_OK) { // skipped: the next wait says so
             s->err = err;
             s->status = status;
         }

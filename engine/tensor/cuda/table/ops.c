@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the table of a GPU, room by room; and what looks into pages for tests, which are brought here and read as the host's.
+// Purpose: the table of a GPU, filled folder by folder; and the entries that read pages for tests, which copy them to
+//         the host.
 #include "engine/tensor/cuda/table/ops.h"
 
 #include <stdlib.h>
@@ -8,14 +9,14 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-// One driver a process, so one table: the entries for inspection have no stream to find it by.
+// A process has one driver, so one table: the entries for inspection have no stream to find it by.
 static struct {
     struct sl_ops ops;
     const struct gpu_driver *driver;
     const struct sl_ops *host;
 } table;
 
-// --- for tests and inspection ------------------------------------------------------------------------------------------
+// --- for tests and inspection ----------------------------------------------------------------------------------------
 
 static size_t page_bytes(const struct sl_kv *kv, uint32_t page) {
     return page < kv->n_packed ? kv->packed->bytes : kv->work->bytes;
@@ -28,7 +29,7 @@ static void free_pages(void **pages, uint32_t n) {
     free(pages);
 }
 
-// The pages of a head as the host's; ends the process where there is no memory for them.
+// Copies the pages of a head to host memory; ends the process where there is no memory for them.
 static void **bring_pages(const struct sl_kv *kv) {
     uint32_t n = sl_pages_for(kv->n_slots);
     void **pages = calloc((size_t)n + 1, sizeof *pages);
@@ -73,7 +74,7 @@ static void read_positions(const struct sl_kv *kv, int64_t *positions_out) {
     free_pages(pages, sl_pages_for(kv->n_slots));
 }
 
-// --- the table ---------------------------------------------------------------------------------------------------------
+// --- the table -------------------------------------------------------------------------------------------------------
 
 const struct sl_ops *sl_gpu_ops(const struct gpu_driver *driver, const struct sl_ops *host) {
     table.driver = driver;

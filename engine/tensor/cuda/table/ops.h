@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the table of operations of a GPU: each entry finds the heads in device memory, sends what describes the call, and
- *          launches (launch.h of the rooms). A file a room.
+ * Purpose: the table of operations of a GPU. Each entry finds the heads in device memory, sends the description of the
+ *          call, and launches (launch.h of the folders). Each folder has a file here.
  */
 #pragma once
 
@@ -12,14 +12,15 @@
 #include "engine/tensor/cuda/table/publish.h"
 #include "engine/tensor/ops.h"
 
-// The table over a driver, of which a process has one; `host` is whose ops->host it has, and what its entries for inspection compute with.
+// Returns the table over a driver, of which a process has one. Its ops->host is that of `host`, and its entries for
+// inspection compute with `host`.
 const struct sl_ops *sl_gpu_ops(const struct gpu_driver *driver, const struct sl_ops *host);
 
 void sl_gpu_evict_fill(struct sl_ops *ops);
 void sl_gpu_dense_fill(struct sl_ops *ops);
 void sl_gpu_attention_fill(struct sl_ops *ops);
 
-// Where the numbers of `n` heads are in device memory. NULL: no room; the next wait says so.
+// Returns the device address of the numbers of `n` heads. Returns NULL when there is no room; the next wait says so.
 static inline uint32_t *sl_gpu_counts(struct gpu_stream *stream, struct sl_counts counts, int n) {
     return counts.host == NULL ? counts.device : sl_gpu_describe(stream, counts.host, (size_t)n * sizeof *counts.host);
 }

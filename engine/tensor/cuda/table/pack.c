@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a matrix as it lies in the model's files into the bytes that kernels read, in memory of the host: a caller copies them.
+// Purpose: converts a matrix from the model's files to the bytes that kernels read, in host memory; a caller copies
+//         them.
 #include "engine/tensor/cuda/table/pack.h"
 
 #include <string.h>
 
 #include "engine/tensor/weights.h"
 
-#define PITCH 32 // weights: a group, and of every kind a whole number of 16 bytes
+#define PITCH 32 // weights: a group, and for every kind a whole number of 16 bytes
 
 static enum gpu_weight_kind kind_of(const struct sl_matrix *w) {
     switch (w->format) {
@@ -17,7 +18,7 @@ static enum gpu_weight_kind kind_of(const struct sl_matrix *w) {
     case SL_WEIGHT_STORED:
         break;
     }
-    // Of codes only the rows of an embedding are wanted as numbers.
+    // Matrices of codes are read as numbers only as rows of an embedding.
     return w->dtype == SL_F32 || sl_dtype_is_codes(w->dtype) ? GPU_WEIGHT_F32
            : w->dtype == SL_F16                              ? GPU_WEIGHT_F16
                                                              : GPU_WEIGHT_BF16;
@@ -55,7 +56,7 @@ void sl_gpu_matrix_describe(const struct sl_matrix *matrix, struct gpu_matrix *o
     out->bytes = out->scales_at + (has_scales(out->kind) ? n / SL_WEIGHT_GROUP * sizeof(uint16_t) : 0);
 }
 
-// Codes of a group into the row at `to`: INT4's two a byte, the first in the lower half, 8 added.
+// Writes codes of a group into the row at `to`: INT4's two to a byte, the first in the lower half, 8 added.
 static void put_codes(enum gpu_weight_kind kind, const int8_t *codes, int n, unsigned char *to) {
     for (int i = 0; i < n; i++) {
         if (kind == GPU_WEIGHT_INT8) {

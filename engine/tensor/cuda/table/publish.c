@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see publish.h. One copy: an array of heads, and behind it the page list of each.
+// Purpose: see publish.h. One copy sends an array of heads, and after it the page list of each.
 #include "engine/tensor/cuda/table/publish.h"
 
 #include <assert.h>
 #include <string.h>
 
-// None of heads that are numbers of slots alone.
+// Returns how many pages a head has; 0 for heads without pages, which have only a number of slots.
 static uint32_t n_pages(const struct sl_kv *kv) {
     return kv->pages != NULL ? sl_pages_for(kv->n_slots) : 0;
 }

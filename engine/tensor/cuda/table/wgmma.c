@@ -4,7 +4,7 @@
 
 #include "engine/tensor/cuda/dense/launch.h"
 
-#define ROWS 2048 // of a call: whole rounds of a GPU's multiprocessors for matrices of 4,096 columns
+#define ROWS 2048 // of a call: whole waves on a GPU's multiprocessors for matrices of 4,096 columns
 
 static enum sl_status choose(int64_t n, int64_t k, int *way_out, struct sl_error *err) {
     if (k % 64 != 0 || n * k > UINT32_MAX || ROWS * k > UINT32_MAX) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: products by wgmma (dense/wgmma.cu) in the shape of a library (driver.h), so that they are tried as one before they serve.
+// Purpose: products by wgmma (dense/wgmma.cu) with the interface of a library (driver.h), so that they are tried like
+// one before they are used.
 #pragma once
 
 #include "engine/tensor/cuda/table/driver.h"
