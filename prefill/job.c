@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a job's handler and the engine's thread do to it alike, and the way from one to the other.
+// Operations on a job that its handler and the engine's thread share, and the transfer of a job between them.
 #include <stdlib.h>
 
 #include "prefill/internal.h"
@@ -43,8 +43,8 @@ enum sl_status sl_prefill_send_progress(struct sl_rpc_call *call, const struct s
 }
 
 /*
- * Memory is counted once: promised, or taken. Called after a pass, not before it: pages that the pass took and eviction
- * has given back stay promised, so no other job is granted them in between.
+ * Reconciles the ledger with the session: each byte is counted once, as promised or as taken. Called after a pass, not
+ * before it: pages that the pass took and eviction has freed stay promised, so no other job is granted them in between.
  */
 void sl_prefill_reconcile(struct sl_prefill_job *job, size_t taken_bytes) {
     size_t promised = job->memory_bytes > taken_bytes ? job->memory_bytes - taken_bytes : 0;
