@@ -6,7 +6,7 @@
  *
  *      0          success
  *      positive   nothing is wrong: try again, or wait for a completion
- *     -1 .. -19 the request is lost reply to the client
+ *     -1 .. -19   the request is lost   reply to the client
  *    -20 .. -39   the peer is lost      route around it
  *    -40 .. -59   this node is short    drain, shed, or refuse with a retry hint
  *    -60 ..       the process is wrong  a bug; log it and restart

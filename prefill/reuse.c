@@ -3,8 +3,9 @@
  * Reuses a stored prefix: its capsule and, with recipes that offload, the remote KV of the other layers.
  *
  *   capsule   annexes         what is read
- *   whole whole nothing: the store ships the capsule; the annexes are used as they are n tokens m tokens from min(n, m)
- *   on, at a page boundary (sl_offload_begins_at()) none any everything; KV that the annexes have is not shipped again
+ *   whole     whole           nothing: the store ships the capsule; the annexes are used as they are
+ *   n tokens  m tokens        from min(n, m) on, at a page boundary (sl_offload_begins_at())
+ *   none      any             everything; KV that the annexes have is not shipped again
  *
  * A recipe that thins its offloaded layers can reuse only the whole prompt.
  */
