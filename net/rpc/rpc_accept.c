@@ -11,8 +11,7 @@
  *             listener is no gRPC server's   same result as the C library's
  *             descriptor below the ceiling   gRPC gets it
  *             descriptor at or above it      closed at once with a reset; then the next connection
- *             failure                        EAGAIN, unless the listener itself is at fault: gRPC waits for the next
- *             connection
+ *             failure                        EAGAIN, unless the listener itself is at fault: gRPC keeps waiting
  *
  *         The kernel assigns the lowest free number, so a descriptor at the ceiling means that this many are open, and
  *         no count is needed. The ceiling is three quarters of the limit; files, the fabric, the admin port and calls

@@ -26,7 +26,7 @@ struct sl_rpc_pool {
     size_t n_threads;
     bool closing;
     bool leaver_valid;
-    pthread_t leaver; // the last thread that left, still to be joined
+    pthread_t leaver; // the last thread that exited, still to be joined
 };
 
 static void *run_jobs(void *arg) {
