@@ -42,8 +42,8 @@
 struct block {
     uint32_t first;                    // unit
     uint32_t n_units;                  // > 0
-    uint32_t previous, next;           // neighbours in memory
-    uint32_t free_previous, free_next; // neighbours in the list of a class; free_next also links unused descriptors
+    uint32_t previous, next;           // neighbors in memory
+    uint32_t free_previous, free_next; // neighbors in the list of a class; free_next also links unused descriptors
     bool is_free;
 };
 
@@ -240,7 +240,7 @@ enum sl_status sl_arena_create(void *base, size_t bytes, struct sl_arena **arena
         goto err_free_blocks;
     }
     // Attention strides through pages anywhere in the range; huge mappings save page walks. This is advice for the
-    // memory pages that lie completely in the range. A kernel that ignores it is only slower.
+    // memory pages that are completely in the range. A kernel that ignores it is only slower.
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     char *begin = (char *)(((uintptr_t)base + page - 1) / page * page), *end = (char *)base + bytes;
     if (begin < end) {

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define PATH_BYTES 4096
-#define LIST_BYTES 8192 // of a list such as "0-3,8-11": 1024 processors with every second one missing take 3 KiB
+#define LIST_BYTES 8192 // for a list such as "0-3,8-11": 1024 processors with every second one missing take 3 KiB
 
 struct processor {
     int number, node;

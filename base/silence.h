@@ -17,7 +17,7 @@ struct sl_silence {
     int64_t looked_ns; // time of the last poll or message
 };
 
-// Call when a message has arrived, and once at the start
+// Starts the silence anew: call it for each message, and first
 void sl_silence_end(struct sl_silence *silence, int64_t now_ns);
 // Returns the silence in nanoseconds. usual_ns: the normal time between two polls.
 int64_t sl_silence_look(struct sl_silence *silence, int64_t now_ns, int64_t usual_ns);

@@ -38,7 +38,7 @@
 #define CACHE_LINE       64
 
 struct member {
-    _Alignas(CACHE_LINE) _Atomic int64_t next_range; // of its share; may exceed the end
+    _Alignas(CACHE_LINE) _Atomic int64_t next_range; // next range of this member's share; may exceed the end
     int64_t end_range;
     _Atomic uint64_t n_done; // ranges that this member has executed
 

@@ -30,7 +30,7 @@ struct sl_team;
 // Executes tasks [begin, end) on behalf of member `member` (0 <= member < sl_team_size()).
 typedef void (*sl_team_fn)(void *arg, int64_t begin, int64_t end, int member);
 
-// n_threads <= 0 means one per processor that this process may use (sl_processors_count()).
+// Creates a team. n_threads <= 0 means one per processor that this process may use (sl_processors_count()).
 enum sl_status sl_team_create(int n_threads, struct sl_team **team_out, struct sl_error *err);
 void sl_team_destroy(struct sl_team **team);
 int sl_team_size(const struct sl_team *team);

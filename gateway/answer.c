@@ -31,7 +31,7 @@ struct sl_answer {
     pthread_mutex_t mutex; // guards the fields below
     pthread_cond_t taken;  // text was taken, or will never be
     struct MHD_Connection *connection;
-    int fd; // of the connection; -1: it is closed
+    int fd; // socket of the connection; -1: it is closed
     int n_refs;
     bool suspended, decided, is_stream, ended, stopped;
     struct sl_refusal refusal;  // http_status 0: no refusal
@@ -222,7 +222,7 @@ static enum sl_status generate(struct sl_answer *answer, struct sl_error *err) {
         .arg = answer,
     };
     enum sl_status status = sl_client_generate(answer->config.client, message, &watch, answer->job_id, err);
-    // No job was made; returned before the client gets the refusal, because it may ask again at once
+    // Then no job was made. Returned before the client gets the refusal: it may ask again at once
     if (answer->job_id[0] == '\0') {
         sl_intake_settle(&answer->intake, 0);
     }

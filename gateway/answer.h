@@ -56,7 +56,7 @@ struct sl_answer_head sl_answer_head(struct sl_answer *answer);
 // suspended.
 ssize_t sl_answer_take(struct sl_answer *answer, char *buf, size_t n_bytes);
 
-// Called when the connection is closed: cancels the job if it still runs. Nulls *answer.
+// Cancels the job if it still runs, because the connection is closed. Nulls *answer.
 void sl_answer_leave(struct sl_answer **answer);
 
 // Ends the answer with an error, because the gateway ends.

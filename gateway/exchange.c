@@ -295,8 +295,7 @@ static enum MHD_Result send_answer(struct sl_exchange *exchange, struct MHD_Conn
             MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, take, exchange->answer, NULL);
         if (response) {
             MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
-            // Tells proxies to forward the stream without buffering
-            MHD_add_response_header(response, "X-Accel-Buffering", "no");
+            MHD_add_response_header(response, "X-Accel-Buffering", "no"); // tells proxies not to buffer the stream
         }
         return sl_reply_send(&reply, head.http_status, "text/event-stream", response);
     }

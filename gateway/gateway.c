@@ -195,8 +195,7 @@ static bool has_answers(const struct sl_gateway *gateway) {
 
 void sl_gateway_drain(struct sl_gateway *gateway, int64_t grace_ms) {
     gateway->listening = MHD_quiesce_daemon(gateway->daemon);
-    // No new connections; the descriptor stays open while MHD's thread may use it
-    shutdown(gateway->listening, SHUT_RD);
+    shutdown(gateway->listening, SHUT_RD); // no new connections; the descriptor stays open while MHD may use it
     pthread_mutex_lock(&gateway->mutex);
     gateway->stopping = true;
     int64_t end_ns = sl_deadline_in_ms(grace_ms);

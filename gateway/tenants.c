@@ -202,8 +202,7 @@ enum sl_status sl_tenants_find(struct sl_tenant_clients *tenants, const char *au
     pthread_mutex_lock(&tenants->mutex);
     status = client_of(tenants, key_out->tenant, client_out, &err);
     pthread_mutex_unlock(&tenants->mutex);
-    // An issuer may have tenants that this cluster does not have: no error of ours
-    if (status == SL_ERR_NOT_FOUND && by_token) {
+    if (status == SL_ERR_NOT_FOUND && by_token) { // an issuer may have tenants that this cluster lacks
         sl_refuse(refusal, 403, "there is no tenant \"%s\" here", key_out->tenant);
     } else if (status != SL_OK) {
         sl_log_error("gateway", "tenant=%s: %s", key_out->tenant, err.text);

@@ -24,7 +24,7 @@ struct sl_tenants_config {
     const char *folder;      // folder of certificates; ""
     const char *coordinator; // "HOST:PORT"
     const char *ca;          // of the cluster; ""
-    const char *revoked;     // as in struct sl_tls_files
+    const char *revoked;     // authority of the cluster; ""
     struct sl_client *own;   // the gateway's own client
 };
 

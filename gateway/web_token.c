@@ -18,7 +18,7 @@ enum { MAX_FILE_BYTES = 256 << 10 };
 
 // ---- a token ------------------------------------------------------------------------------------------------------------
 
-// libjwt decodes base64 leniently, and reads memory out of bounds if a part is empty.
+// Checks the token's parts, because libjwt decodes base64 leniently, and reads memory out of bounds if a part is empty.
 static bool has_three_parts(const char *token) {
     static const char base64url[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     for (int i = 0; i < 3; i++) {

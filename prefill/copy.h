@@ -21,7 +21,7 @@ struct sl_copy {
     uint8_t *header;
     size_t header_bytes;
     size_t body_bytes;
-    // [n_prefixes], if the copy can be truncated: hash i covers (i + 1) * prefix_tokens tokens
+    // [n_prefixes], for copies that can be truncated: hash i covers (i + 1) * prefix_tokens tokens
     struct sl_hash128 *prefixes;
     size_t n_prefixes;
     int64_t prefix_tokens;

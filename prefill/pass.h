@@ -23,5 +23,5 @@ bool sl_prefill_pass_layer(struct sl_prefill_pass *pass);
 // Ends a pass. A failure applies to all jobs. Otherwise call sl_prefill_end_chunk() for each.
 enum sl_status sl_prefill_pass_end(struct sl_prefill_pass *pass, struct sl_error *err);
 
-// Called after a chunk, or after sl_reader_finish(): ships final layers, counts memory and reports progress.
+// Ships final layers, counts memory and reports progress, after a chunk or after sl_reader_finish().
 enum sl_status sl_prefill_end_chunk(struct sl_prefill_job *job, struct sl_error *err);

@@ -29,7 +29,7 @@ struct sl_child {
     char ready[256];                 // its line "ready rpc=HOST:PORT ...", "" before it came
     int64_t done_bytes, total_bytes; // from its last line "loading done=BYTES total=BYTES"; total 0: none came
     int64_t
-        // Time of its start, or of its last line of these two kinds: a child writes them when it makes progress
+        // The later of its start and its last line of these two kinds; a child writes them when it makes progress
         moved_ns;
     bool running;
     int wait_status; // valid when it no longer runs

@@ -24,7 +24,7 @@ struct sl_cluster_config {
     int64_t ready_ms; // longest time without progress of a starting process
     bool quiet;       // show no progress on standard error
     int64_t ranks;    // ranks of every worker with a model; 0: one
-    int64_t port;     // of the coordinator; further coordinators get the next ports; 0 picks free ones
+    int64_t port;     // first coordinator's port; further ones get the next ports; 0 picks free ones
     bool has_gateway;
     int64_t http_port;             // the same for the gateway
     const char *generation_config; // option of the coordinator; NULL: its default

@@ -30,11 +30,11 @@ void sl_argv_cleanup(struct sl_argv *words);
 struct sl_cluster_origin {
     const struct sl_cluster_config *config;
     const char *bin;          // folder of the executables
-    const char *address;      // of the coordinators
+    const char *address;      // addresses of the coordinators
     const char *etcd_servers; // set for several coordinators
 };
 
-// Each writes a command line into *words_out; the caller cleans it up in any case. `name`: "coordinator-1", "decode-0".
+// Writes a command line into *words_out; the caller cleans it up in any case. `name`: "coordinator-1", "decode-0".
 enum sl_status sl_argv_of_coordinator(const struct sl_cluster_origin *of, int64_t i, const char *name,
                                       struct sl_argv *words_out, struct sl_error *err);
 enum sl_status sl_argv_of_gateway(const struct sl_cluster_origin *of, struct sl_argv *words_out, struct sl_error *err);

@@ -21,5 +21,5 @@ struct sl_cluster_etcd {
  */
 enum sl_status sl_cluster_etcd_start(const char *folder, struct sl_cluster_etcd *etcd_out, struct sl_child *child,
                                      struct sl_error *err);
-// Call it when the process has ended; accepts a zero-initialized struct
+// Frees it after the process has ended; accepts a zeroed struct
 void sl_cluster_etcd_cleanup(struct sl_cluster_etcd *etcd);

@@ -12,7 +12,7 @@
 
 // State of the progress display while models are loaded.
 struct sl_cluster_loading {
-    int width;            // of the terminal; 0: standard error is not one
+    int width;            // width of the terminal; 0: standard error is not one
     int64_t next_line_ns; // time of the next line without a terminal; 0: loading has not begun
     int64_t drawn_bytes;
     bool is_drawn;

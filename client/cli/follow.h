@@ -18,7 +18,7 @@ struct sl_follow {
     FILE *out, *err;
     const char *coordinator; // NULL: no coordinator is used
     bool no_chat;            // the model got no chat: an empty answer is explained by that
-    int width;               // of err's terminal; 0: not a terminal, no progress
+    int width;               // width of err's terminal; 0: not a terminal, no progress
     struct sl_signals *signals;
     bool (*also_stopped)(void *arg); // may be NULL
     void *also_arg;

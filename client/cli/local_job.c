@@ -355,7 +355,7 @@ static enum sl_status encode_new(const struct sl_local_talk *talk, const Sluice_
         return SL_ERR_PRECONDITION;
     }
     if (is_chat(request)) {
-        // The last question was removed because its answer was empty
+        // Then the last question was left out, because its answer was empty
         if (request->chat->n_messages < talk->n_before + 2) {
             return SL_ERR_PRECONDITION;
         }
@@ -432,7 +432,7 @@ enum sl_status sl_local_talk_turn(struct sl_local_talk *talk, const Sluice__V1__
         turn.replaces_last = talk->ended_by_token;
         struct sl_local_result result = {0};
         status = ask(talk->conversation, &turn, &job, &result, err);
-        // The session contains the stop string, but the answer does not
+        // After a stop string the session contains it, but the answer does not
         if (status == SL_OK && result.stop != SL_STOP_STRING) {
             remember(talk, request, &result);
         } else if (status != SL_ERR_INVALID) {

@@ -18,8 +18,8 @@ struct sl_progress {
     const char *phase;   // "queued", "prefill", "ship"; "" before the first event
     int64_t done, total; // total 0: not known yet
     bool bytes;          // done and total are bytes, not tokens
-    const char *unit;    // of what they are else; NULL: tokens
-    char note[96];       // their unit otherwise; NULL: tokens
+    const char *unit;    // unit of done and total if not bytes; NULL: tokens
+    char note[96];       // "resident 6.0 MiB"
 };
 
 // Updates the state from an event. False: the line does not change.

@@ -169,8 +169,8 @@ static const char *recipe_of(const struct sl_request_config *config) {
     return recommended ? recommended->recipe : NULL;
 }
 
-// Sets the sampling options. An option that is left out has the model's own value, unless a fixed default is
-// configured; that is then sent.
+// Sets the sampling options. An option that is left out has the model's own value. With --generation-config none all
+// values are sent, so that the model's own never apply.
 static enum sl_status set_sampling(struct sl_request *request, const struct sl_request_config *config,
                                    struct sl_error *err) {
     bool all = strcmp(config->generation_config, "none") == 0;

@@ -16,7 +16,7 @@ struct sl_request_config {
     int64_t max_new, top_k, seed, deadline_ms;
     double ship_at_most, temperature, top_p, repetition_penalty;
     bool chat, raw, ignore_eos, estimate_errors;
-    // True: the option overrides the model's own value
+    // If true, the option overrides the model's own value
     bool has_temperature, has_top_k, has_top_p, has_repetition_penalty;
     bool has_seed, has_max_new;
 };
@@ -104,7 +104,7 @@ enum sl_status sl_request_init(struct sl_request *request, const struct sl_reque
 bool sl_request_is_open(const struct sl_request_config *config);
 enum sl_status sl_request_choose(struct sl_request *request, const struct sl_request_config *config, bool takes_chats,
                                  struct sl_error *err);
-// Like sl_request_choose(), but asks the cluster about its model if the request is open.
+// Asks the cluster about its model if the request is open, and then works like sl_request_choose().
 enum sl_status sl_request_ask(struct sl_request *request, const struct sl_request_config *config,
                               struct sl_client *client, int64_t deadline_ns, struct sl_error *err);
 

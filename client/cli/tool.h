@@ -92,11 +92,11 @@ struct sl_signals {
     void *leave_arg;
 };
 enum sl_status sl_signals_init(struct sl_signals *signals, struct sl_error *err);
-// Also watches the terminal: its size has changed, a shell wants it (this process restores it and stops), or this
+// Watches the terminal as well: its size has changed, a shell wants it (this process restores it and stops), or this
 // process continues after a stop. Such signals end nothing, and are not counted.
 enum sl_status sl_signals_add_screen(struct sl_signals *signals, struct sl_error *err);
 int sl_signals_received(struct sl_signals *signals); // number so far
-// SL_ERR_CANCELLED: at least one; err may be NULL
+// Returns SL_ERR_CANCELLED after a signal; err may be NULL
 enum sl_status sl_signals_check(struct sl_signals *signals, struct sl_error *err);
 void sl_signals_cleanup(struct sl_signals *signals);
 

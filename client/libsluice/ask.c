@@ -12,8 +12,7 @@ struct asking {
 static void take(void *arg, const Sluice__V1__Event *event) {
     struct asking *asking = arg;
     if (event->what_case == SLUICE__V1__EVENT__WHAT_TOKEN) {
-        // A token may be a part of a character, whose text comes with a later token
-        if (event->token->text[0] != '\0') {
+        if (event->token->text[0] != '\0') { // empty while a token is a part of a character
             asking->on_text(asking->arg, event->token->text);
         }
     } else if (event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED && event->finished->status_code != 0) {

@@ -63,7 +63,7 @@ struct sl_following {
     const struct sl_watch *watch;
     const char *job_id;
     int coordinator;       // index of the coordinator that is asked
-    int64_t last_sequence; // of delivered events
+    int64_t last_sequence; // the last delivered event
     bool finished;
     bool heard; // an event has arrived since the stream was opened
     bool ended; // the stream ended without an error, but before the job's last event

@@ -24,7 +24,7 @@ struct sl_openai_answer {
     size_t n_text;   // characters so far, for a completion's text_offset
 };
 
-// Each function returns malloc'd text that the caller frees. NULL: no memory.
+// Returns malloc'd text that the caller frees, like the next functions. NULL: no memory.
 char *sl_openai_begin(struct sl_openai_answer *answer); // "" if the stream has no first chunk
 char *sl_openai_token(struct sl_openai_answer *answer,
                       const Sluice__V1__Token *token); // "" if the token has nothing to show

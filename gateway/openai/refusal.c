@@ -71,7 +71,7 @@ static int http_status_of(enum sl_status status) {
         return 409;
     case SL_ERR_EXHAUSTED:
         return 429;
-    case SL_ERR_CANCELLED: // by an operator, or because this gateway stops
+    case SL_ERR_CANCELLED: // cancelled by an operator, or because this gateway stops
     case SL_ERR_NOT_FOUND: // a job that a coordinator has lost
     case SL_ERR_PEER_LOST:
     case SL_ERR_PEER_STALE:

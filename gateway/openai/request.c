@@ -342,7 +342,7 @@ static enum sl_status take_ignore_eos(const struct taking *taking) {
 }
 
 static enum sl_status take_deadline_ms(const struct taking *taking) {
-    // The gateway adds to the value later
+    // Int32, because the gateway adds to it
     return take_integer(taking, 1, INT32_MAX, &taking->request->message.deadline_ms);
 }
 

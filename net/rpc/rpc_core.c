@@ -42,7 +42,7 @@ static struct {
 // ---- life cycle
 // ------------------------------------------------------------------------------------------------------
 
-// gRPC's ERROR is often a normal event for us (a peer went away), so all of its log is debug.
+// Logs at level debug only, because gRPC's ERROR is often a normal event for us (a peer went away).
 static void log_line(gpr_log_func_args *line) {
     const char *file = strrchr(line->file, '/');
     sl_log_debug("grpc", "%s (%s:%d)", line->message, file ? file + 1 : line->file, line->line);

@@ -118,16 +118,16 @@ void sl_rpc_pool_destroy(struct sl_rpc_pool **pool);
 
 // ---- rpc_budget.c: memory of requests -------------------------------------------------------------------------------
 
-struct sl_rpc_budget { // of all requests of a server together
+struct sl_rpc_budget { // memory of all requests of a server together
     atomic_llong left;
 };
 
 enum sl_rpc_over { SL_RPC_WITHIN, SL_RPC_OVER_ITS_OWN, SL_RPC_OVER_ALL, SL_RPC_NO_MEMORY };
 
-struct sl_rpc_account { // of one call; one thread at a time
+struct sl_rpc_account { // memory of one call; one thread at a time
     struct sl_rpc_budget *budget;
-    int64_t left;          // of the current message
-    int64_t taken, held;   // by the current message; by data that the handler keeps
+    int64_t left;          // bytes left for the current message
+    int64_t taken, held;   // taken by the current message; held by the handler
     enum sl_rpc_over over; // first refusal since the message began
 };
 

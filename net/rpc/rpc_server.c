@@ -321,7 +321,7 @@ static enum sl_status listen_on(struct sl_rpc_server *server, const struct sl_rp
     return SL_OK;
 }
 
-// Shut a server's gRPC down. Returns when gRPC is done with it: no call and no connection is left.
+// Shuts a server's gRPC down. Returns when gRPC is done with it: no call and no connection is left.
 static void close_grpc_server(struct sl_rpc_server *server, int64_t grace_ms) {
     grpc_completion_queue *queue =
         grpc_completion_queue_create_for_pluck(NULL); // a queue of its own, so that no other thread takes the tag

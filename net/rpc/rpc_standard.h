@@ -19,5 +19,5 @@ struct sl_rpc_standard {
 // Appends SL_RPC_N_STANDARD services, which describe the server's own n_services, to these.
 enum sl_status sl_rpc_standard_init(struct sl_rpc_standard *standard, struct sl_rpc_implementation *services_inout,
                                     size_t n_services, struct sl_error *err);
-// Call it after the server has stopped, or has failed to start.
+// Frees the services, after the server has stopped or has failed to start.
 void sl_rpc_standard_cleanup(struct sl_rpc_standard *standard);

@@ -33,8 +33,7 @@ struct sl_lines {
     size_t begin, end;
 };
 
-// Called when the terminal's size has changed, or a shell may have set its modes: sets our modes again, and redraws the
-// line.
+// Sets our terminal modes again and redraws the line, after the size has changed or a shell may have set its modes.
 static void follow_screen(struct sl_lines *lines) {
     lines->signals->screen_changed = false;
     if (lines->edit) {

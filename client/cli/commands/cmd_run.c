@@ -95,7 +95,7 @@ static int run_remote(const struct run_config *config, struct sl_request *reques
     return code;
 }
 
-// gRPC must start after the processes, and stop before they do.
+// Runs the job in a cluster of its own. gRPC must start after the processes, and stop before they do.
 static int run_in_cluster(const struct run_config *config, struct sl_request *request, struct sl_follow *follow,
                           struct sl_cluster *cluster) {
     struct sl_client *client;

