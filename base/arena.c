@@ -11,14 +11,14 @@
  *         One bitmap says which first levels have free blocks, one bitmap a first level which of its 16 classes do:
  *         two find-first-set instructions find a class whose every block is large enough.
  *
- *         The range itself is never touched, so a block's header lives beside it: a descriptor in a growing pool,
- *         named by its index. Descriptors of neighbours in memory are linked; a map from a block's first unit to its
- *         descriptor serves sl_arena_free(). The map is as long as the arena but costs memory only where blocks begin:
- *         it is anonymous memory, which the kernel gives page by page.
+ *         The range itself is never touched, so a block's header is outside it: a descriptor in a growing pool,
+ *         referred to by its index. Descriptors of neighbors in memory are linked; a map from a block's first unit to
+ *         its descriptor serves sl_arena_free(). The map is as long as the arena but costs memory only where blocks
+ *         begin: it is anonymous memory, which the kernel gives page by page.
  *
- * Invariants: the blocks, by `next`, tile the range; no two free blocks are neighbours; a free block is in the list of
+ * Invariants: the blocks, by `next`, tile the range; no two free blocks are neighbors; a free block is in the list of
  *             its class and no other; a bit is set exactly when its list is not empty; map[u] is a descriptor exactly
- *             when a block that is handed out begins at unit u, and NONE otherwise.
+ *             when an allocated block begins at unit u, and NONE otherwise.
  */
 #include "base/arena.h"
 
@@ -42,8 +42,8 @@
 struct block {
     uint32_t first;                    // unit
     uint32_t n_units;                  // > 0
-    uint32_t previous, next;           // neighbours in memory
-    uint32_t free_previous, free_next; // neighbours in the list of a class; free_next also links unused descriptors
+    uint32_t previous, next;           // neighbors in memory
+    uint32_t free_previous, free_next; // neighbors in the list of a class; free_next also links unused descriptors
     bool is_free;
 };
 
@@ -51,13 +51,13 @@ struct sl_arena {
     pthread_mutex_t lock;
     char *base;
     uint32_t n_units;
-    size_t mapped_bytes;   // of a range that is its own; 0: it is not
-    struct sl_arena *next; // its further ranges
+    size_t mapped_bytes;   // bytes mapped for a range that the arena owns; 0: the caller owns it
+    struct sl_arena *next; // the next range of this arena
 
     struct block *blocks; // the pool of descriptors; [0] is NONE
     uint32_t n_blocks_allocated;
     uint32_t n_blocks_ever; // descriptors from here on were never used
-    uint32_t unused;        // list of descriptors given back
+    uint32_t unused;        // list of descriptors that were freed
 
     uint32_t *map; // n_units entries
 
@@ -78,7 +78,7 @@ static int floor_log2(size_t n) {
     return 63 - __builtin_clzll(n);
 }
 
-// The class that a free block of n units belongs to.
+// Returns the class that a free block of n units belongs to.
 static struct size_class class_of(size_t n) {
     if (n < N_CLASSES) {
         return (struct size_class){0, (int)n};
@@ -87,7 +87,7 @@ static struct size_class class_of(size_t n) {
     return (struct size_class){log2 - CLASS_BITS + 1, (int)(n >> (log2 - CLASS_BITS)) - N_CLASSES};
 }
 
-// The smallest class whose every block has at least n units.
+// Returns the smallest class in which every block has at least n units.
 static struct size_class class_at_least(size_t n) {
     if (n >= N_CLASSES) {
         n += ((size_t)1 << (floor_log2(n) - CLASS_BITS)) - 1;
@@ -130,7 +130,7 @@ static void list_remove(struct sl_arena *arena, uint32_t id) {
     block->is_free = false;
 }
 
-// A free block of at least n units, still in its list; NONE when there is none.
+// Returns a free block of at least n units, still in its list; NONE if there is none.
 static uint32_t find(const struct sl_arena *arena, size_t n) {
     struct size_class c = class_at_least(n);
     if (c.level < N_LEVELS) {
@@ -148,7 +148,7 @@ static uint32_t find(const struct sl_arena *arena, size_t n) {
         }
     }
     // Only the class of n itself is left, which holds smaller blocks too. Refusing here would lose up to 1/16 of a
-    // nearly full arena; looking is the one search that is not O(1).
+    // nearly full arena. This list search is the only one that is not O(1).
     struct size_class own = class_of(n);
     uint32_t id = arena->lists[own.level][own.index];
     while (id != NONE && arena->blocks[id].n_units < n) {
@@ -157,7 +157,7 @@ static uint32_t find(const struct sl_arena *arena, size_t n) {
     return id;
 }
 
-// A descriptor, or NONE when there is no memory for another. May move arena->blocks.
+// Returns an unused descriptor, or NONE when there is no memory for another. May move arena->blocks.
 static uint32_t descriptor_take(struct sl_arena *arena) {
     uint32_t id = arena->unused;
     if (id != NONE) {
@@ -181,11 +181,11 @@ static void descriptor_give(struct sl_arena *arena, uint32_t id) {
     arena->unused = id;
 }
 
-// Cut a block that is in no list after n units; the rest becomes a free block.
+// Cuts a block that is in no list after n units; the rest becomes a free block.
 static void split(struct sl_arena *arena, uint32_t id, uint32_t n) {
     uint32_t rest_id = descriptor_take(arena);
     if (rest_id == NONE) {
-        return; // the block stays larger than asked for: a waste, but not an error
+        return; // the block stays larger than requested, which is a waste but not an error
     }
     struct block *block = &arena->blocks[id];
     struct block *rest = &arena->blocks[rest_id];
@@ -199,7 +199,7 @@ static void split(struct sl_arena *arena, uint32_t id, uint32_t n) {
     list_insert(arena, rest_id);
 }
 
-// Join a block that is in no list with its next neighbour, likewise.
+// Joins a block that is in no list with its next neighbor, which is in no list either.
 static void join_next(struct sl_arena *arena, uint32_t id) {
     struct block *block = &arena->blocks[id];
     uint32_t next_id = block->next;
@@ -239,8 +239,8 @@ enum sl_status sl_arena_create(void *base, size_t bytes, struct sl_arena **arena
         sl_fail(err, SL_ERR_EXHAUSTED, "arena: no address space for the map of %zu units", n_units);
         goto err_free_blocks;
     }
-    // Attention strides through pages that lie anywhere in the range: few large mappings spare it page walks. Advice, for
-    // the memory pages that lie in the range whole; where the kernel has none to give it is only slower.
+    // Attention strides through pages anywhere in the range; huge mappings save page walks. This is advice for the
+    // memory pages that are completely in the range. A kernel that ignores it is only slower.
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     char *begin = (char *)(((uintptr_t)base + page - 1) / page * page), *end = (char *)base + bytes;
     if (begin < end) {
@@ -352,7 +352,7 @@ void *sl_arena_alloc(struct sl_arena *arena, size_t bytes) {
     return sl_arena_alloc_near(arena, 0, bytes);
 }
 
-// The descriptor of the block that begins at `memory`, or NONE.
+// Returns the descriptor of the block that begins at `memory`, or NONE.
 static uint32_t lookup(const struct sl_arena *arena, const char *memory) {
     uintptr_t offset = (uintptr_t)memory - (uintptr_t)arena->base;
     if (offset % SL_ARENA_UNIT != 0 || offset / SL_ARENA_UNIT >= arena->n_units) {
@@ -387,7 +387,7 @@ void sl_arena_free(struct sl_arena *arena, void *memory) {
         list_insert(arena, id);
     }
     pthread_mutex_unlock(&arena->lock);
-    if (id == NONE) { // a bug of the caller; leaking a block is the harmless way to survive it
+    if (id == NONE) { // a bug of the caller: leak the block, which does no further harm
         sl_log_error("arena", "free of %p, which is not a block of this arena or was freed already", memory);
     }
 }

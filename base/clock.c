@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: time. Arithmetic saturates, so that "no deadline" stays none however it is combined.
+// Purpose: time. Arithmetic saturates, so that SL_NO_DEADLINE stays SL_NO_DEADLINE in every calculation.
 #include "base/clock.h"
 
 #include <errno.h>
@@ -51,7 +51,7 @@ int64_t sl_deadline_left_ms(int64_t deadline_ns) {
         return INT64_MAX;
     }
     int64_t now = sl_now_ns();
-    // Rounded up: a caller that waits this long has then really reached the deadline, and does not spin on zero.
+    // Rounds up: a caller that waits this long has really reached the deadline, and does not spin on zero.
     return deadline_ns <= now ? 0 : (deadline_ns - now - 1) / SL_NS_PER_MS + 1;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: time. Deadlines are absolute monotonic nanoseconds, so that they can be passed down and never drift.
+// Purpose: time. Deadlines are absolute monotonic nanoseconds, so that callees can take them as they are, without
+// drift.
 #pragma once
 
 #include <stdint.h>
@@ -9,25 +10,27 @@
 #define SL_NS_PER_S    1000000000LL
 #define SL_NO_DEADLINE INT64_MAX
 
-#pragma GCC visibility push(default) // of libsluice.so (client/libsluice/sluice.h)
+#pragma GCC visibility push(default) // exported by libsluice.so (client/libsluice/sluice.h)
 
-// Monotonic time.
+// Returns monotonic time.
 int64_t sl_now_ns(void);
 
-// Wall-clock time since the Unix epoch, for event logs that people read.
+// Returns wall-clock time since the Unix epoch, for event logs that people read.
 int64_t sl_wall_ms(void);
 
-// "2026-11-23T08:56:48.123Z", of the years 1970 to 9999, in UTC: without the C library, which takes a lock for its time zones.
+// Writes "2026-11-23T08:56:48.123Z" in UTC, for the years 1970 to 9999. Does not use the C library, which takes a lock
+// for its time zones.
 #define SL_UTC_BYTES 32
 void sl_utc_text(int64_t wall_ms, char text_out[SL_UTC_BYTES]);
 
-// now + ms; a negative ms means no deadline.
+// Returns now + ms; a negative ms means no deadline.
 int64_t sl_deadline_in_ms(int64_t ms);
 
-// Milliseconds left until the deadline, 0 when it has passed, INT64_MAX when there is none.
+// Returns the milliseconds left until the deadline: 0 when it has passed, INT64_MAX when there is none.
 int64_t sl_deadline_left_ms(int64_t deadline_ns);
 
-// The deadline as CLOCK_MONOTONIC timespec, for pthread_cond_timedwait on a condition made by sl_cond_init().
+// Returns the deadline as a CLOCK_MONOTONIC timespec, for pthread_cond_timedwait() on a condition made by
+// sl_cond_init().
 struct timespec sl_deadline_timespec(int64_t deadline_ns);
 
 void sl_sleep_ms(int64_t ms);

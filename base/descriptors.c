@@ -9,7 +9,8 @@ void sl_descriptors_raise(void) {
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &files); // never above the hard limit: cannot fail, and 1,024 would do
+        // The new soft limit is not above the hard one, so this cannot fail; 1,024 would do as well
+        setrlimit(RLIMIT_NOFILE, &files);
     }
 }
 

@@ -3,13 +3,16 @@
 #pragma once
 
 /*
- * Raises the soft limit to the hard one. Shells and systemd leave the soft limit at 1,024 for programs that call select(); ours do not.
- * For the main() of a server, before threads exist; libsluice leaves its host's limit alone.
+ * Raises the soft limit to the hard one. Shells and systemd leave the soft limit at 1,024 for programs that call
+ * select(); Sluice does not call it.
+ * Only the main() of a server calls this, before it starts threads; libsluice does not change the limit of the program
+ * that loads it.
  */
 void sl_descriptors_raise(void);
 
-// Returns the soft limit as it is now; INT_MAX where there is none.
+// Returns the current soft limit; INT_MAX if there is none.
 int sl_descriptors_limit(void);
 
-// Returns how many of them clients' connections may take, three quarters: files and calls to other processes need the rest.
+// Returns how many descriptors clients' connections may take: three quarters of the limit. Files and calls to other
+// processes need the rest.
 int sl_descriptors_for_clients(void);

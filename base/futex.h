@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: sleep until a word of memory changes, between threads or processes. Without a lock, so whoever is stopped or killed while
- *          it sleeps holds nobody up.
+ * Purpose: sleeps until a word of memory changes, between threads or processes. There is no lock, so a thread that is
+ *          stopped or killed while it sleeps blocks no other thread.
  *
- * Use: whoever sleeps first says so in a count of sleepers, reads the word, and looks once more for what it waits for; whoever wakes first
- *      changes the word, and then looks at the count. All of it sequentially consistent, so that one of the two sees the other; and
- *      where nobody sleeps no system call is made.
+ * Use: a thread that wants to sleep first adds itself to a count of sleepers, reads the word, and checks its condition
+ *      once more. A thread that wakes others first changes the word, and then reads the count. All accesses are
+ *      sequentially consistent, so that one of the two threads sees the other. If no thread sleeps, no system call is
+ *      made.
  */
 #pragma once
 
@@ -16,13 +17,14 @@
 #include <time.h>
 #include <unistd.h>
 
-// While *word is `seen`, for at most nap_ns; -1: however long. Ends early for no reason, too: look again.
+// Sleeps while *word is `seen`, for at most nap_ns; -1: without limit. May end early without a reason: check the
+// condition again.
 static inline void sl_futex_sleep(_Atomic uint32_t *word, uint32_t seen, int64_t nap_ns) {
     const struct timespec nap = {.tv_sec = nap_ns / 1000000000, .tv_nsec = nap_ns % 1000000000};
     (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, nap_ns < 0 ? NULL : &nap, NULL, 0);
 }
 
-// All who sleep on it.
+// Wakes all threads that sleep on the word.
 static inline void sl_futex_wake(_Atomic uint32_t *word) {
     (void)syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }

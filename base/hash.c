@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: see hash.h. Its values cross the network and outlive processes: never another algorithm.
+ * Purpose: see hash.h. Its values cross the network and outlive processes, so the algorithm must never change.
  *
  * Design: distributions compile libxxhash for the oldest processor of the architecture. On x86 the library also has
  *         the same function for AVX2 and AVX-512 and picks one at run time: the same values, two to three times faster.
@@ -8,7 +8,7 @@
 #include "base/hash.h"
 
 #if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
-#include <xxh_x86dispatch.h> // XXH3_64bits_withSeed becomes the one that picks
+#include <xxh_x86dispatch.h> // defines XXH3_64bits_withSeed as the function that selects one at run time
 #else
 #include <xxhash.h>
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: reading JSON files of a model folder. See json_file.h.
+// Purpose: reads JSON files of a model folder. See json_file.h.
 #include "base/json_file.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define MAX_JSON_FILE_BYTES (64 << 20) // the index of a model of a thousand shards is a few MiB
+#define MAX_JSON_FILE_BYTES (64 << 20) // the index of a model with a thousand shards is a few MiB
 
 enum sl_status sl_model_path(const char *dir, const char *name, char *buf, size_t buf_bytes, struct sl_error *err) {
     struct stat st;

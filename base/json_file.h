@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a JSON file of a model folder: bounded in size, an object at the top, duplicate keys refused.
+// Purpose: reads a JSON file of a model folder: bounded in size, an object at the top, duplicate keys refused.
 #pragma once
 
 #include <jansson.h>
 
 #include "base/status.h"
 
-// "dir/name" in buf; "dir.name" where dir is a file: what lies beside it. SL_ERR_INVALID when it does not fit.
+// Writes "dir/name" into buf; "dir.name" if dir is a file, for a file next to it. SL_ERR_INVALID when it does not fit.
 enum sl_status sl_model_path(const char *dir, const char *name, char *buf, size_t buf_bytes, struct sl_error *err);
 
-// The caller releases *root_out with json_decref(). SL_ERR_NOT_FOUND: no such file. SL_ERR_INVALID: not a JSON object.
+// Loads a JSON file; the caller releases *root_out with json_decref(). SL_ERR_NOT_FOUND: no such file. SL_ERR_INVALID:
+// not a JSON object.
 enum sl_status sl_json_file_load(const char *dir, const char *name, json_t **root_out, struct sl_error *err);

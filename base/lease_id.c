@@ -21,7 +21,7 @@ enum sl_status sl_lease_id_draw(const char *kind, char id_out[SL_LEASE_ID_BYTES]
 
 bool sl_lease_id_equals(const char *ours, const char *theirs) {
     size_t n = strlen(ours);
-    if (n == 0 || strlen(theirs) != n) { // how long ids are is no secret; one that was never drawn is nobody's
+    if (n == 0 || strlen(theirs) != n) { // the length of ids is not secret; an id that was never drawn matches none
         return false;
     }
     unsigned differ = 0;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: names of leases. Whoever knows one may renew the lease, use it and end it, so it is 128 random bits, compared in a
- *          time that does not depend on where two differ, and not written into logs and errors: these get its name instead.
+ * Purpose: names of leases. A process that knows a lease's id may renew the lease, use it and end it. So the id is 128
+ *          random bits, and the time of a comparison does not depend on where two ids differ. Logs and errors never
+ *          contain the id; they have the lease's name instead.
  */
 #pragma once
 
@@ -9,13 +10,13 @@
 
 #include "base/status.h"
 
-#define SL_LEASE_ID_BYTES 40 // with its terminator
+#define SL_LEASE_ID_BYTES 40 // with the terminating zero
 
-// kind: at most 7 characters in front, for people, or "". SL_ERR_IO: the kernel has no random numbers.
+// Draws an id. kind: a prefix of at most 7 characters for people, or "". SL_ERR_IO: the kernel has no random numbers.
 enum sl_status sl_lease_id_draw(const char *kind, char id_out[SL_LEASE_ID_BYTES], struct sl_error *err);
-bool sl_lease_id_equals(const char *ours, const char *theirs); // theirs: of any length
+bool sl_lease_id_equals(const char *ours, const char *theirs); // theirs: may have any length
 
-// For logs and errors: the same for the same lease, and of no use otherwise.
+// Returns a name for logs and errors: the same for the same lease. It does not reveal the id.
 struct sl_lease_name {
     char text[12];
 };

@@ -5,9 +5,9 @@
  * Design: the filter is immutable once published: a pointer swapped atomically, so that the level test takes no lock.
  *         Old filters are kept in a list and never freed: a thread may still be reading one, and they are few and
  *         small.
- *         Of JSON, the text is formatted like the other and then escaped. What is no UTF-8 becomes question marks.
- *         No line needs a lock, not even the C library's for time zones: a thread that stands still holds nothing that others
- *         need to say so.
+ *         For JSON, the text is formatted as usual and then escaped. Bytes that are not UTF-8 become question marks.
+ *         Writing a line takes no lock, not even the C library's lock for time zones. So a thread that is stuck never
+ *         keeps other threads from logging that it is stuck.
  * Threads: see log.h. A line is formatted in a buffer on the stack and written with one write().
  */
 #include "base/log.h"
@@ -25,7 +25,7 @@
 #define MAX_RULES      24
 #define MAX_NAME_BYTES 24
 #define MAX_LINE_BYTES 2048
-#define MAX_JSON_BYTES 4000 // the same, escaped: more is cut; less than `sluice up` passes on in one piece
+#define MAX_JSON_BYTES 4000 // the same text, escaped; longer text is cut. Less than `sluice up` forwards in one piece
 #define MAX_ID_BYTES   64
 
 struct rule {
@@ -35,7 +35,7 @@ struct rule {
 
 struct filter {
     struct filter *previous;
-    enum sl_log_level level; // of components without a rule
+    enum sl_log_level level; // for components without a rule
     size_t n_rules;
     struct rule rules[MAX_RULES];
 };
@@ -59,7 +59,7 @@ static enum sl_status parse_level(const char *text, size_t n, enum sl_log_level 
                    text);
 }
 
-// One word of the filter: "info" or "fabric=trace".
+// Parses one word of the filter: "info" or "fabric=trace".
 static enum sl_status parse_word(struct filter *filter, const char *word, size_t n, struct sl_error *err) {
     const char *equals = memchr(word, '=', n);
     if (!equals) {
@@ -131,7 +131,7 @@ void sl_log_set_process(const char *name) {
 
 bool sl_log_enabled(const char *component, enum sl_log_level level) {
     const struct filter *filter = atomic_load_explicit(&current_filter, memory_order_acquire);
-    for (size_t i = filter->n_rules; i-- > 0;) { // the last word about a component wins
+    for (size_t i = filter->n_rules; i-- > 0;) { // the last rule for a component wins
         if (strcmp(filter->rules[i].component, component) == 0) {
             return level <= filter->rules[i].level;
         }
@@ -141,8 +141,8 @@ bool sl_log_enabled(const char *component, enum sl_log_level level) {
 
 // ---- text -----------------------------------------------------------------------------------------------------------------
 
-// One event is one line, and a terminal is not told to do anything, whatever a peer put into a name or its error text.
-// Beyond ASCII, UTF-8 stays but its control characters (C2 80 to C2 9F), which some terminals obey too.
+// One event is one line, and its text cannot control a terminal, whatever a peer put into a name or an error text.
+// Beyond ASCII, UTF-8 is kept except for its control characters (C2 80 to C2 9F), which some terminals obey too.
 static void disarm(char *line, size_t used) {
     for (size_t i = 0; i < used; i++) {
         unsigned char c = (unsigned char)line[i], next = (unsigned char)(i + 1 < used ? line[i + 1] : 0);
@@ -163,11 +163,11 @@ static size_t write_text(char line[MAX_LINE_BYTES], const char *component, enum 
     size_t used = strlen(line);
     used += (size_t)snprintf(line + used, MAX_LINE_BYTES - used, " %-5s %s %s: ", level_names[level], process_name,
                              component);
-    if (used < MAX_LINE_BYTES - 1) { // component names are short, but they are not ours to trust
+    if (used < MAX_LINE_BYTES - 1) { // component names are short, but other processes choose some of them
         int n = vsnprintf(line + used, MAX_LINE_BYTES - used, format, args);
         used += n < 0 ? 0 : (size_t)n;
     }
-    if (used > MAX_LINE_BYTES - 2) { // cut, and say so
+    if (used > MAX_LINE_BYTES - 2) { // cut, and mark the cut
         used = MAX_LINE_BYTES - 2;
         memcpy(line + used - 3, "...", 3);
     }
@@ -177,11 +177,11 @@ static size_t write_text(char line[MAX_LINE_BYTES], const char *component, enum 
 
 // ---- JSON -----------------------------------------------------------------------------------------------------------------
 
-// Bytes of the UTF-8 character at `text`; 0: it is none.
+// Returns the number of bytes of the UTF-8 character at `text`; 0: it is not a UTF-8 character.
 static size_t character_bytes(const unsigned char *text) {
     static const struct {
         unsigned char mask, lead;
-        unsigned least; // what fewer bytes can say is not said so
+        unsigned least; // the smallest code point that needs this many bytes: longer encodings are invalid
     } shapes[] = {{0xe0, 0xc0, 0x80}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
     for (size_t n = 2; n <= 4; n++) {
         if ((text[0] & shapes[n - 2].mask) != shapes[n - 2].lead) {
@@ -189,7 +189,7 @@ static size_t character_bytes(const unsigned char *text) {
         }
         unsigned value = text[0] & (unsigned char)~shapes[n - 2].mask;
         for (size_t i = 1; i < n; i++) {
-            if ((text[i] & 0xc0) != 0x80) { // a NUL, too: nothing behind it is looked at
+            if ((text[i] & 0xc0) != 0x80) { // also false for a NUL: the loop never reads past it
                 return 0;
             }
             value = value << 6 | (text[i] & 0x3f);
@@ -205,7 +205,7 @@ struct json_line {
     size_t used;
 };
 
-// Escaped, between quotes; "..." at its end where it does not fit.
+// Adds a string, escaped and between quotes; ends it with "..." if it does not fit.
 static void add_string(struct json_line *line, const char *value) {
     const unsigned char *next = (const unsigned char *)value;
     const size_t most = MAX_JSON_BYTES - sizeof "...\"}\n";
@@ -237,7 +237,7 @@ static void add_string(struct json_line *line, const char *value) {
     line->text[line->used++] = '"';
 }
 
-// name: with what stands in front of it. The text comes last, so that it alone is cut.
+// Adds a field. name: includes the punctuation before it. The text comes last, so that only the text can be cut.
 static void add_field(struct json_line *line, const char *name, const char *value) {
     line->used += (size_t)snprintf(line->text + line->used, MAX_JSON_BYTES - line->used, "%s:", name);
     add_string(line, value);
@@ -278,13 +278,13 @@ static void write_whole(const char *line, size_t used) {
         } else if (n < 0 && errno == EINTR) {
             continue;
         } else {
-            break; // nowhere left to report it
+            break; // there is no other place to report this
         }
     }
 }
 
 void sl_log_write(const char *component, enum sl_log_level level, const char *format, ...) {
-    int saved_errno = errno; // logging must not change what the caller is about to look at
+    int saved_errno = errno; // logging must not change the errno that the caller is about to read
     va_list args;
     va_start(args, format);
     if (is_json) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: one line per event on standard error: time, level, process, component, text with key=value pairs; or the same as an object of
- *          JSON, with the job and the trace that the thread works for.
+ * Purpose: one line per event on standard error: time, level, process, component, text with key=value pairs; or the
+ *          same as a JSON object, with the job and the trace that the thread works for.
  * Design: the level test comes before any formatting. The filter is a string such as "info" or
  *         "warn,fabric=trace,job=debug", from --log or SLUICE_LOG. The logger is the only global of the project.
- * Threads: every function may be called from any thread; a line is written with one write().
+ * Threads: every function may be called from any thread; each line is written with one write().
  */
 #pragma once
 
@@ -14,20 +14,20 @@
 
 enum sl_log_level { SL_LOG_ERROR, SL_LOG_WARN, SL_LOG_INFO, SL_LOG_DEBUG, SL_LOG_TRACE };
 
-// Replace the filter. SL_ERR_INVALID names the word that is not a level; the old filter then stays.
+// Replaces the filter. SL_ERR_INVALID names the word that is not a level; the old filter then stays.
 enum sl_status sl_log_configure(const char *text, struct sl_error *err);
 
-// Name of this process in every line, e.g. "decode-0". Copied. Call before threads start.
+// Sets the name of this process in every line, e.g. "decode-0". Copied. Call before threads start.
 void sl_log_set_process(const char *name);
 
-// "text" or "json"; SL_ERR_INVALID otherwise. Call before threads start.
+// Sets the format: "text" or "json"; SL_ERR_INVALID for other text. Call before threads start.
 enum sl_status sl_log_set_format(const char *text, struct sl_error *err);
 bool sl_log_is_json(void);
 
 /*
- * What this thread works for from now on, in its lines of JSON: set where a job's thread or handler begins. "" or NULL: for nothing in
- * particular. Copied, and cut to 63 characters. A thread of a pool forgets it when the handler has returned: sl_log_set_job(""),
- * which forgets the trace, too.
+ * Sets the job that this thread works for from now on, for its JSON lines. Called where a job's thread or handler
+ * begins. "" or NULL: no job. Copied, and cut to 63 characters. A pool thread calls sl_log_set_job("") when the handler
+ * has returned; this clears the trace too.
  */
 void sl_log_set_job(const char *job_id);
 void sl_log_set_trace(const char *trace_id);

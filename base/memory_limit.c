@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Limits of control groups. See memory_limit.h.
+ * Reads limits of control groups. See memory_limit.h.
  *
- * Design: a limit of any group above ours holds for us as well. In a container /proc/self/cgroup may name our groups as the host
- *         does, while /sys/fs/cgroup begins at our own: so what is not there is passed over, on the way up to the root. Version 1
- *         has "no limit" as a huge number, which the machine's own memory is below.
+ * Design: a limit of any group above ours applies to us as well. In a container /proc/self/cgroup may name our groups
+ *         as the host does, while /sys/fs/cgroup begins at our own group. So folders that do not exist are skipped on
+ *         the way up to the root. Version 1 writes "no limit" as a huge number, so the machine's own memory is the
+ *         smaller limit.
  */
 #include "base/memory_limit.h"
 
@@ -19,7 +20,7 @@ static void take_least(int64_t bytes, const char *source, struct sl_memory_limit
     }
 }
 
-// One file with one number, or "max".
+// Reads a file with one number, or "max".
 static void read_limit(const char *path, struct sl_memory_limit *limit) {
     FILE *file = fopen(path, "r");
     if (!file) {
@@ -35,7 +36,7 @@ static void read_limit(const char *path, struct sl_memory_limit *limit) {
     fclose(file);
 }
 
-// The files of a group and of all above it. `group` is "/a/b", and is cut.
+// Reads the files of a group and of all groups above it. `group` is "/a/b", and is cut in place.
 static void read_groups(const char *root, const char *hierarchy, char *group, const char *name,
                         struct sl_memory_limit *limit) {
     char path[PATH_MAX];
@@ -53,7 +54,7 @@ static void read_groups(const char *root, const char *hierarchy, char *group, co
     }
 }
 
-// "5:cpu,memory:/a/b" of version 1, "0::/a/b" of version 2.
+// Reads a line such as "5:cpu,memory:/a/b" (version 1) or "0::/a/b" (version 2).
 static void read_membership(const char *root, char *line, struct sl_memory_limit *limit) {
     line[strcspn(line, "\n")] = '\0';
     char *controllers = strchr(line, ':');
@@ -75,7 +76,7 @@ static void read_membership(const char *root, char *line, struct sl_memory_limit
     }
 }
 
-// The number behind `field` in a file of lines such as "MemTotal:  16 kB", in bytes; -1: it is not there.
+// Returns the number after `field` in a file of lines such as "MemTotal:  16 kB", in bytes; -1: the field is missing.
 static int64_t read_field(const char *path, const char *field) {
     FILE *file = fopen(path, "r");
     if (!file) {

@@ -26,7 +26,7 @@ static void write_escaped(FILE *page, const char *text) {
     }
 }
 
-// Whole numbers are written as such.
+// Writes whole numbers without a fraction.
 static void write_value(FILE *page, double value) {
     fprintf(page, fabs(value) < 1e15 && value == floor(value) ? " %.0f\n" : " %.15g\n", value);
 }
@@ -76,12 +76,13 @@ void sl_histogram_write(const struct sl_histogram *histogram, FILE *page, const 
     snprintf(bucket, sizeof bucket, "%s_sum", name);
     sl_metrics_sample(page, bucket, (double)atomic_load_explicit(&histogram->sum_ns, memory_order_relaxed) / 1e9, NULL);
     snprintf(bucket, sizeof bucket, "%s_count", name);
-    sl_metrics_sample(page, bucket, (double)n, NULL); // what the buckets say, also when others count meanwhile
+    // The sum of the buckets, so that the page is consistent even when other threads count meanwhile
+    sl_metrics_sample(page, bucket, (double)n, NULL);
 }
 
 // ---- counters by pairs -----------------------------------------------------------------------------------------------
 
-// -1: not there yet. Pairs are written before they are counted in n_pairs, and never change.
+// Returns the index of the pair; -1: not present yet. A pair is written before n_pairs counts it, and never changes.
 static int find(const struct sl_pair_counters *counters, const char *first, const char *second) {
     int n = atomic_load_explicit(&counters->n_pairs, memory_order_acquire);
     for (int i = 0; i < n; i++) {

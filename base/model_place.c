@@ -14,7 +14,7 @@ static bool exists(const char *path) {
     return stat(path, &found) == 0;
 }
 
-// a + b, if that is short enough.
+// Writes a + b; false: the result is too long.
 static bool joined(const char *a, const char *b, char path_out[PATH_MAX]) {
     char path[PATH_MAX];
     bool fits = (size_t)snprintf(path, sizeof path, "%s%s", a, b) < sizeof path;
@@ -39,7 +39,7 @@ bool sl_model_place(int i, char path_out[PATH_MAX]) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     switch (i) {
     case 0:
-        if (cache && cache[0] == '/') { // the specification: what is relative does not count
+        if (cache && cache[0] == '/') { // the XDG specification says that relative paths are ignored
             return joined(cache, "/sluice/models", path_out);
         }
         return home && home[0] && joined(home, "/.cache/sluice/models", path_out);

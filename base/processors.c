@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which processors there are, and whom they are given to. See processors.h.
+// Lists the available processors and assigns them to threads. See processors.h.
 #include "base/processors.h"
 
 #include <inttypes.h>
@@ -10,15 +10,15 @@
 #include <unistd.h>
 
 #define PATH_BYTES 4096
-#define LIST_BYTES 8192 // of a list such as "0-3,8-11": 1024 processors, were every second one missing, take 3 KiB
+#define LIST_BYTES 8192 // for a list such as "0-3,8-11": 1024 processors with every second one missing take 3 KiB
 
 struct processor {
     int number, node;
     int core; // lowest allowed processor of its core
-    int rank; // 0: it is that one; 1: the core's second; ...
+    int rank; // 0: it is that processor itself; 1: the core's second; ...
 };
 
-// The first line of a file, without its end; false if there is none.
+// Reads the first line of a file, without its newline; false if there is none.
 static bool read_line(const char *path, char *line, int line_bytes) {
     FILE *file = fopen(path, "r");
     if (file == NULL) {
@@ -32,7 +32,8 @@ static bool read_line(const char *path, char *line, int line_bytes) {
     return ok;
 }
 
-// A list as the kernel writes it: "0-3,8,10-11"; empty for a node without processors. False if there is no such file.
+// Reads a list in the kernel's format: "0-3,8,10-11"; empty for a node without processors. False if there is no such
+// file.
 static bool read_list(const char *path, cpu_set_t *set_out) {
     char line[LIST_BYTES];
     CPU_ZERO(set_out);
@@ -56,7 +57,7 @@ static bool read_list(const char *path, cpu_set_t *set_out) {
     return true;
 }
 
-// nodes_out: [CPU_SETSIZE], 0 where the kernel does not know of nodes.
+// Reads the NUMA nodes. nodes_out: [CPU_SETSIZE], 0 where the kernel knows no node.
 static void read_nodes(const char *root, int *nodes_out) {
     char path[PATH_BYTES];
     cpu_set_t nodes, members;
@@ -78,7 +79,7 @@ static void read_nodes(const char *root, int *nodes_out) {
     }
 }
 
-// What shares the core with p->number counts only as far as it may be used.
+// Reads which processors share the core with p->number, and counts only the usable ones.
 static void read_core(const char *root, const cpu_set_t *usable, struct processor *p) {
     char path[PATH_BYTES];
     cpu_set_t siblings;
@@ -138,7 +139,7 @@ enum sl_status sl_processors_place(const char *root, const cpu_set_t *allowed, i
     return SL_OK;
 }
 
-// The path of the process's group in the one hierarchy of version 2: the line "0::/path".
+// Reads the path of the process's group in the one hierarchy of version 2: the line "0::/path".
 static bool read_group(const char *root, char *group, int group_bytes) {
     char path[PATH_BYTES], line[PATH_BYTES];
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
@@ -183,7 +184,7 @@ int sl_processors_quota(const char *root) {
 }
 
 int sl_processors_count(void) {
-    cpu_set_t allowed; // what this process may use, which in a container is less than what the machine has
+    cpu_set_t allowed; // the processors that this process may use, which in a container are fewer than the machine's
     int n =
         sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : (int)sysconf(_SC_NPROCESSORS_ONLN);
     int quota = sl_processors_quota("");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how many processors this process may use, and which of them the members of a team should have.
+ * Purpose: tells how many processors this process may use, and which of them the members of a team should run on.
  *
- * Design: the kernel's own description is read from /proc and /sys; nothing is linked for it. `root` is put before
- *         those paths: "" on a real machine, a folder with copies of such files in a test.
+ * Design: reads the kernel's description from /proc and /sys, without a library. `root` is put before those paths: ""
+ *         on a real machine, a folder with copies of such files in a test.
  */
 #pragma once
 
@@ -11,17 +11,18 @@
 
 #include "base/status.h"
 
-// What the affinity mask allows, or fewer where the quota of a control group (version 2) is smaller. At least 1.
+// Returns the number of processors in the affinity mask, or fewer if the quota of a control group (version 2) is
+// smaller. At least 1.
 int sl_processors_count(void);
 
-// The quota in whole processors, rounded up: the smallest cpu.max from the process's group up to the root. 0: none.
+// Returns the quota in whole processors, rounded up: the smallest cpu.max from the process's group up to the root. 0:
+// none.
 int sl_processors_quota(const char *root);
 
 /*
- * Choose n processors among those that are allowed and online. A core's first hardware thread comes before any core's
+ * Chooses n processors among those that are allowed and online. A core's first hardware thread comes before any core's
  * second one, and a NUMA node is filled before the next. processors_out: [n], ordered by node, then by core, so that
- * contiguous shares of memory belong to one node.
- * SL_ERR_RANGE: fewer than n are allowed and online.
+ * contiguous shares of memory belong to one node. SL_ERR_RANGE: fewer than n are allowed and online.
  */
 enum sl_status sl_processors_place(const char *root, const cpu_set_t *allowed, int n, int *processors_out,
                                    struct sl_error *err);

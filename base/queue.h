@@ -15,14 +15,14 @@ struct sl_queue;
 
 enum sl_status sl_queue_create(size_t capacity, struct sl_queue **queue_out, struct sl_error *err);
 
-// Accepts NULL, nulls *queue. Items still inside are forgotten, not freed: drain the queue first.
+// Accepts NULL, nulls *queue. Does not free items still inside: drain the queue first.
 void sl_queue_destroy(struct sl_queue **queue);
 
-// SL_OK, SL_AGAIN (full), SL_ERR_CANCELLED (closed). The item stays with the caller unless SL_OK.
+// Returns SL_OK, SL_AGAIN (full) or SL_ERR_CANCELLED (closed). The caller keeps the item unless SL_OK.
 enum sl_status sl_queue_try_push(struct sl_queue *queue, void *item);
 
-// SL_OK, SL_ERR_DEADLINE (empty until then), SL_ERR_CANCELLED (closed and drained).
+// Returns SL_OK, SL_ERR_DEADLINE (empty until then) or SL_ERR_CANCELLED (closed and drained).
 enum sl_status sl_queue_pop(struct sl_queue *queue, int64_t deadline_ns, void **item_out);
 
-// No more pushes; poppers get what is left and then SL_ERR_CANCELLED. Idempotent.
+// Refuses further pushes; poppers get the remaining items and then SL_ERR_CANCELLED. Idempotent.
 void sl_queue_close(struct sl_queue *queue);

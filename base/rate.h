@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: how many a second, over windows of a second: counted by one thread, read by any.
+// Purpose: counts events per second, over windows of a second. One thread counts, any thread reads.
 #pragma once
 
 #include <stdatomic.h>
@@ -7,11 +7,11 @@
 #include "base/clock.h"
 
 struct sl_rate {
-    _Atomic int64_t per_s; // of the last whole window
-    int64_t n, since_ns;   // of the window that is running
+    _Atomic int64_t per_s; // rate of the last whole window
+    int64_t n, since_ns;   // count and start of the current window
 };
 
-// Idle time is no part of a rate: a new window begins now.
+// Starts a new window now, because idle time is not part of a rate.
 static inline void sl_rate_restart(struct sl_rate *rate) {
     rate->since_ns = sl_now_ns();
     rate->n = 0;

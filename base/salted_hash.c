@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * SipHash-2-4 with 128 bits of output. Its values cross the network and outlive processes: never another algorithm.
+ * SipHash-2-4 with 128 bits of output. Its values cross the network and outlive processes, so the algorithm must never
+ * change.
  *
  *     v = salt, salt, mixed with constants
  *     for each word of 8 bytes, the last one filled up with zeros and the length: v3 ^= word; 2 rounds; v0 ^= word

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: for how long somebody has been silent while somebody listened.
+ * Purpose: a liveness timer: measures for how long a peer has been silent while this process was able to listen.
  *
- * Design: whoever judges by silence looks at it every now and then. A look that comes late says that the listener itself stood still: its
- *         process was stopped, its machine was, or others had the processors. What was said meanwhile may not have been read yet, and
- *         a speaker on the same machine stood still as well. So a look adds at most `usual_ns`, and what is beyond nobody listened.
- *         A speaker that has gone is found out all the same, that much later.
- * Threads: of one thread, or under the owner's lock.
+ * Design: the listener polls the timer regularly. A late poll means that the listener itself was suspended: its process
+ *         was stopped, its machine was, or other processes had the processors. Messages that arrived meanwhile may be
+ *         unread, and a peer on the same machine was suspended as well. So a poll adds at most `usual_ns` to the
+ *         silence and ignores the rest. A peer that is really gone is still detected, only that much later.
+ * Threads: one thread, or under the owner's lock.
  */
 #pragma once
 
 #include <stdint.h>
 
 struct sl_silence {
-    int64_t heard_ns;  // moved up by what nobody listened
-    int64_t looked_ns; // or heard
+    int64_t heard_ns;  // when the peer was last heard; moved forward by the time in which this process did not listen
+    int64_t looked_ns; // time of the last poll or message
 };
 
-void sl_silence_end(struct sl_silence *silence, int64_t now_ns); // it was heard; the first time, too
-// Looked at at least every usual_ns, where nothing stands still.
+// Starts the silence anew: call it for each message, and first
+void sl_silence_end(struct sl_silence *silence, int64_t now_ns);
+// Returns the silence in nanoseconds. usual_ns: the normal time between two polls.
 int64_t sl_silence_look(struct sl_silence *silence, int64_t now_ns, int64_t usual_ns);

@@ -13,7 +13,7 @@ static int least(int a, int b, int c) {
 }
 
 static int distance_of(const char *a, size_t n_a, const char *b, size_t n_b) {
-    int rows[3][MAX_BYTES + 1]; // of the beginnings of a: two before, one before, this one
+    int rows[3][MAX_BYTES + 1]; // rows for prefixes of a: two before, one before, the current one
     int *before = rows[0], *last = rows[1], *now = rows[2];
     for (size_t j = 0; j <= n_b; j++) {
         last[j] = (int)j;

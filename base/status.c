@@ -13,13 +13,13 @@ const char *sl_status_text(enum sl_status status) {
         SL_STATUS_MAP(X)
 #undef X
     }
-    return "unknown status"; // a number from another version of the protocol
+    return "unknown status"; // e.g. a number from another version of the protocol
 }
 
 enum sl_status sl_fail(struct sl_error *err, enum sl_status status, const char *format, ...) {
     if (err) {
         va_list args;
-        // Formatted beside and then copied: an argument may be the very text that is replaced.
+        // Formatted into a copy first: an argument may be the text that is replaced.
         char text[sizeof err->text];
         va_start(args, format);
         vsnprintf(text, sizeof text, format, args);

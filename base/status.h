@@ -2,17 +2,17 @@
 /*
  * Purpose: the one result type of the project, and the text that goes with a failure.
  *
- * Design: codes are grouped by the largest thing that is lost, so that the group implies the recovery:
+ * Design: codes are grouped by what is lost, so that the group implies the recovery:
  *
  *      0          success
  *      positive   nothing is wrong: try again, or wait for a completion
- *     -1 .. -19   the request is lost   reply to whoever asked
+ *     -1 .. -19   the request is lost   reply to the client
  *    -20 .. -39   the peer is lost      route around it
  *    -40 .. -59   this node is short    drain, shed, or refuse with a retry hint
  *    -60 ..       the process is wrong  a bug; log it and restart
  *
- * Whoever first knows the cause describes it once, with sl_fail(); everybody above only propagates the status.
- * A function's outputs are written only when it returns SL_OK.
+ * The function that detects the cause describes it once, with sl_fail(); all its callers only propagate the status. A
+ * function's outputs are written only when it returns SL_OK.
  */
 #pragma once
 
@@ -45,25 +45,25 @@ enum sl_status {
 #undef X
 };
 
-// What went wrong, for a person: it names the thing and, where there is one, the remedy.
+// Describes a failure for people: it names the thing and, if there is one, the remedy.
 struct sl_error {
     enum sl_status status;
     char text[384];
 };
 
-#pragma GCC visibility push(default) // of libsluice.so (client/libsluice/sluice.h)
+#pragma GCC visibility push(default) // exported by libsluice.so (client/libsluice/sluice.h)
 
-// The fixed text of a status, e.g. "peer lost". Never NULL.
+// Returns the fixed text of a status, e.g. "peer lost". Never NULL.
 const char *sl_status_text(enum sl_status status);
 
 /*
- * Record `status` and a printf-style text in *err (err may be NULL) and return `status`:
+ * Records `status` and a printf-style text in *err (err may be NULL) and returns `status`:
  *     return sl_fail(err, SL_ERR_INVALID, "%s: tensor %s has %d dimensions, expected 2", path, name, n);
  */
 enum sl_status sl_fail(struct sl_error *err, enum sl_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-// Put "what: " in front of the text of *err (err may be NULL); for context that only the caller has.
+// Puts "what: " before the text of *err (err may be NULL), for context that only the caller has.
 void sl_error_prefix(struct sl_error *err, const char *what);
 
 #pragma GCC visibility pop

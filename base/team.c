@@ -2,16 +2,18 @@
 /*
  * Purpose: the team of threads that runs parallel loops.
  *
- * Design: a loop is published by raising `round`. Every member takes the ranges of its own share, each with one atomic
- *         addition on a line of memory that is its own; then, member after member, what others have not begun; then it
- *         counts itself out. The caller is member 0 and returns when all other members have counted out, so that the
- *         loop's description may live in the team and be reused. Where each member has a task of its own, none takes from
- *         others' shares, and the caller does not wait for ever: a team that has lost a member is never used again.
+ * Design: the caller publishes a loop by raising `round`. Every member takes the ranges of its own share, each with one
+ *         atomic addition on a cache line of its own. Then it takes, member after member, the ranges that others have
+ *         not begun; then it counts itself out. The caller is member 0 and returns when all other members have counted
+ *         out, so that the loop's description may be part of the team and be reused. If each member has a task of its
+ *         own, no member takes from other shares, and the caller's wait is limited: a team that has lost a member is
+ *         never used again.
  *
  * Invariants: fn, arg, n_tasks, grain and the shares are written only while no member is inside a round: n_inside is 0.
  *             A member that saw round r has finished round r - 1.
- *             Whoever sleeps is counted (n_before, n_behind) as base/futex.h has it: a loop that finds nobody asleep makes no
- *             system call, and nothing of a team is locked while members wait, so that one who stands still holds nobody up.
+ *             Sleeping threads are counted (n_before, n_behind) as base/futex.h describes: a loop makes no system call
+ *             if no thread sleeps. Members hold no lock while they wait, so a member that is stuck blocks no other
+ *             thread.
  */
 #include "base/team.h"
 
@@ -36,36 +38,36 @@
 #define CACHE_LINE       64
 
 struct member {
-    _Alignas(CACHE_LINE) _Atomic int64_t next_range; // of its share; may be raised beyond the end
+    _Alignas(CACHE_LINE) _Atomic int64_t next_range; // next range of this member's share; may exceed the end
     int64_t end_range;
     _Atomic uint64_t n_done; // ranges that this member has executed
 
     struct sl_team *team;
-    pthread_t thread; // not of member 0
+    pthread_t thread; // unused for member 0
     int index;
-    struct sl_patience patience; // member 0's is for the ends of loops, the others' for their beginnings
+    struct sl_patience patience; // member 0 waits for the end of loops, the others for their beginning
 };
 
 struct sl_team {
-    int n_members;        // the caller among them
-    pthread_mutex_t busy; // serialises callers of sl_team_run()
-    int caller_processor; // member 0's; -1: the team is not pinned
-    cpu_set_t released;   // what was allowed when the team was pinned
+    int n_members;        // including the caller
+    pthread_mutex_t busy; // serializes callers of sl_team_run()
+    int caller_processor; // member 0's processor; -1: the team is not pinned
+    cpu_set_t released;   // the allowed processors before the team was pinned
 
-    // The loop of this round.
+    // The loop of the current round.
     sl_team_fn fn;
     void *arg;
     int64_t n_tasks;
     int64_t grain;
-    bool each;          // shares are taken by their owners alone
-    int lost;           // a member that stands still; -1: none
-    _Atomic int n_left; // of a team that was given up, its destroyer among them: the last one to leave frees it
+    bool each;          // each member takes only its own share
+    int lost;           // a member that makes no progress; -1: none
+    _Atomic int n_left; // users of a team that was given up, including its destroyer: the last one to leave frees it
 
     _Alignas(CACHE_LINE) _Atomic uint32_t round;
-    _Atomic int n_before; // members that sleep until the next one
+    _Atomic int n_before; // members that sleep until the next round
     _Atomic bool stopping;
     _Alignas(CACHE_LINE) _Atomic uint32_t n_inside; // members other than the caller that have not finished the round
-    _Atomic int n_behind;                           // callers that sleep until there is none
+    _Atomic int n_behind;                           // callers that sleep until n_inside is 0
 
     struct member members[];
 };
@@ -83,7 +85,7 @@ struct wait {
     uint32_t seen;
 };
 
-// The round is another than the one that was seen.
+// Returns true if the current round is not the one that was seen.
 static bool round_changed(void *arg) {
     const struct wait *wait = arg;
     return atomic_load(&wait->team->round) != wait->seen;
@@ -125,10 +127,10 @@ static void count_done(struct member *member) {
     atomic_fetch_add_explicit(&member->n_done, 1, memory_order_relaxed);
 }
 
-// Execute, as `member`, what is left of `owner`'s share.
+// Executes, as `member`, the rest of `owner`'s share.
 static void take_share(struct sl_team *team, struct member *owner, int member) {
     if (atomic_load_explicit(&owner->next_range, memory_order_relaxed) >= owner->end_range) {
-        return; // as of most others: leaves their cache lines alone
+        return; // the usual case: avoid writing to the other member's cache line
     }
     for (;;) {
         int64_t range = atomic_fetch_add_explicit(&owner->next_range, 1, memory_order_relaxed);
@@ -154,7 +156,7 @@ static void take_shares(struct sl_team *team, int member) {
     }
 }
 
-// The same ranges as in a team, so that a task may size its scratch by `grain`.
+// Runs the same ranges as a team would, so that a task may size its scratch by `grain`.
 static void run_in_caller(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_fn fn, void *arg) {
     for (int64_t begin = 0; begin < n_tasks;) {
         int64_t end = n_tasks - begin < grain ? n_tasks : begin + grain;
@@ -206,7 +208,7 @@ void sl_team_run(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_f
         return;
     }
     pthread_mutex_lock(&team->busy);
-    if (n_tasks <= grain) { // one range: not worth waking anybody, but member 0's scratch needs the lock
+    if (n_tasks <= grain) { // one range: waking other members does not pay, but member 0's scratch needs the lock
         fn(arg, 0, n_tasks, 0);
         count_done(&team->members[0]);
     } else {
@@ -217,15 +219,15 @@ void sl_team_run(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_f
 
 // --- a task for each -----------------------------------------------------------------------------------------------
 
-#define LOOK_MS 100 // from one look at who is late to the next
+#define LOOK_MS 100 // time from one check for late members to the next
 
 struct late {
-    uint64_t done; // ranges of the member before the round
+    uint64_t done; // ranges of the member before this round
     uint64_t progress;
     int64_t still_ms;
 };
 
-// The member that has stood still for too long; -1: none, and it has been looked at for elapsed_ms more.
+// Returns the member that has made no progress for too long; -1: none, and elapsed_ms was added to their waiting times.
 static int look_at_late(struct sl_team *team, const struct sl_team_vigil *vigil, struct late *late,
                         int64_t elapsed_ms) {
     for (int i = 1; i < team->n_members; i++) {
@@ -241,7 +243,7 @@ static int look_at_late(struct sl_team *team, const struct sl_team_vigil *vigil,
     return -1;
 }
 
-// Until all members are outside, or one is lost.
+// Waits until all members are outside, or one is lost.
 static void keep_vigil(struct sl_team *team, const struct sl_team_vigil *vigil, struct late *late) {
     struct wait wait = {team, 0};
     if (sl_patience_look(&team->members[0].patience, all_outside, &wait)) {
@@ -359,7 +361,8 @@ enum sl_status sl_team_create(int n_threads, struct sl_team **team_out, struct s
     return SL_OK;
 }
 
-// Who stands still cannot be waited for, and may come back to what it was at: its team stays as long as it.
+// Gives up a team with a stuck member. That member cannot be joined, and may resume its task later, so it keeps the
+// team alive until it leaves.
 static void leave_members(struct sl_team *team) {
     atomic_store(&team->n_left, team->n_members);
     for (int i = 1; i < team->n_members; i++) {
@@ -430,7 +433,7 @@ enum sl_status sl_team_pin_part(struct sl_team *team, int first, int n_all, stru
 void sl_team_pin_caller(struct sl_team *team) {
     if (team != NULL && team->caller_processor >= 0) {
         int rc = pin(pthread_self(), team->caller_processor);
-        if (rc != 0) { // slower, not wrong
+        if (rc != 0) { // slower, but correct
             sl_log_warn("team", "cannot pin to processor %d: %s", team->caller_processor, strerror(rc));
         }
     }

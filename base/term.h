@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how a worker's refusal of an old coordinator is worded, and known again.
- * Design: the status alone says too little: what is stale may also be a lease.
+ * Purpose: words a worker's refusal of an old coordinator, and recognizes that refusal.
+ * Design: the status alone is ambiguous: it may also mean a stale lease.
  */
 #pragma once
 

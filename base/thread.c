@@ -38,7 +38,8 @@ enum sl_status sl_thread_start(const char *name, void *(*fn)(void *), void *arg,
     pthread_attr_t attr;
     pthread_attr_init(&attr);
     int rc = pthread_attr_setstacksize(&attr, SL_THREAD_STACK_BYTES);
-    // A thread inherits the mask of its creator: block all around the creation, so that signals go to main alone.
+    // A thread inherits the signal mask of its creator: block all signals during the creation, so that only the main
+    // thread receives them.
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);

@@ -9,12 +9,12 @@
 
 static _Thread_local struct sl_trace current;
 
-// Lower case alone, as the recommendation has it. -1: no digit.
+// Returns the value of a hexadecimal digit; only lower case is valid, by the W3C recommendation. -1: not a digit.
 static int digit(char c) {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-// n bytes of two digits each. False: they are none, or all zeros.
+// Parses n bytes of two digits each. False: they are invalid, or all are zero and may_be_zero is false.
 static bool parse_bytes(const char *text, uint8_t *bytes_out, size_t n, bool may_be_zero) {
     uint8_t any = 0;
     for (size_t i = 0; i < n; i++) {

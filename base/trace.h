@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: where a piece of work belongs among those of all processes: W3C's trace context, and its text, `traceparent`.
+ * Purpose: places a piece of work among those of all processes: W3C's trace context, and its text, `traceparent`.
  *
- * Design: a thread works for one request at a time, so it carries that request's context: net/rpc/ sends it with every call and takes it from
- *         every call, and nothing in between has a parameter for it. net/trace/ makes spans of it.
+ * Design: a thread works for one request at a time, so it carries that request's context. net/rpc/ sends it with every
+ *         call and takes it from every call; the functions in between need no parameter for it. net/trace/ makes spans
+ *         of it.
  */
 #pragma once
 
@@ -12,9 +13,9 @@
 #include <stdint.h>
 
 struct sl_trace {
-    uint8_t trace_id[16]; // zeros: nowhere
-    uint8_t span_id[8];   // of whatever this is a part of
-    bool sampled;         // whether anybody wants to see it
+    uint8_t trace_id[16]; // all zeros: unset
+    uint8_t span_id[8];   // span of the work that this is a part of
+    bool sampled;         // true if a collector wants this trace
 };
 
 static inline bool sl_trace_is_set(const struct sl_trace *trace) {
@@ -28,12 +29,12 @@ static inline bool sl_trace_is_set(const struct sl_trace *trace) {
 
 #define SL_TRACEPARENT_BYTES 56 // with the terminating zero
 
-// "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01". False, and an unset context: it is none. Of versions to come, the part
-// that we know is taken, as the recommendation asks.
+// Parses "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01". False, and an unset context, for other text. For
+// later versions it reads the part that version 00 has, as the recommendation asks.
 bool sl_trace_parse(const char *text, size_t n_bytes, struct sl_trace *trace_out);
-// Of a context that is set.
+// Writes the text of a context that is set.
 void sl_trace_format(const struct sl_trace *trace, char text_out[SL_TRACEPARENT_BYTES]);
 
-// What this thread works for from now on, in the lines of its log, too; NULL: nothing in particular. Copied.
+// Sets the context that this thread works for from now on, also for the lines of its log; NULL: none. Copied.
 void sl_trace_set(const struct sl_trace *trace);
 struct sl_trace sl_trace_current(void);

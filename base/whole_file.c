@@ -20,7 +20,7 @@ enum sl_status sl_whole_file_open(struct sl_whole_file *whole, const char *path,
         return sl_fail(err, SL_ERR_INVALID, "%.200s...: the path is too long", path);
     }
     if (stat(path, &found) == 0 && S_ISDIR(found.st_mode)) {
-        return fail(path, strerror(EISDIR), err); // now, and not when hours of work are to be written
+        return fail(path, strerror(EISDIR), err); // report this now, not after hours of work
     }
     int fd = mkostemp(whole->temporary, O_CLOEXEC);
     if (fd < 0) {
@@ -37,7 +37,7 @@ enum sl_status sl_whole_file_open(struct sl_whole_file *whole, const char *path,
 
 enum sl_status sl_whole_file_finish(struct sl_whole_file *whole, struct sl_error *err) {
     int fd = fileno(whole->file);
-    // Of an error in the middle only the fact is left.
+    // For an error in the middle, errno is lost: only the stream's error flag is left.
     const char *why = ferror(whole->file) ? "writing failed; is the disk full?" : NULL;
     if (why == NULL && (fflush(whole->file) != 0 || fchmod(fd, 0644) != 0 || fsync(fd) != 0)) {
         why = strerror(errno);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: files that appear under their name whole or not at all: what was there before stays until then, also where the
- *          disk is full or the process is killed in between.
+ * Purpose: writes files that appear under their name completely or not at all. Until then the old file stays, even if
+ *          the disk is full or the process is killed in between.
  *
  *     sl_whole_file_open(&whole, path, err);
  *     fprintf(whole.file, ...);
- *     sl_whole_file_finish(&whole, err);      or, to leave things as they were, sl_whole_file_abandon(&whole);
+ *     sl_whole_file_finish(&whole, err);      or, to keep the old file, sl_whole_file_abandon(&whole);
  *
- * Design: a temporary file in the same folder, which is synced and then takes the name. Everybody may read it, as is usual
- *         for what people are to look at; of the file before nothing is kept, neither mode nor links.
+ * Design: writes a temporary file in the same folder, syncs it and renames it. All users may read it, as is usual for
+ *         output files; neither mode nor links of the old file are kept.
  */
 #pragma once
 
@@ -18,15 +18,15 @@
 #include "base/status.h"
 
 struct sl_whole_file {
-    FILE *file; // to write to, as a stream or by its descriptor; a stream's errors are sticky and found at the end
+    FILE *file; // to write to, as a stream or by its descriptor; a stream's errors are sticky and reported at the end
     const char *path;
-    char temporary[PATH_MAX]; // beside it, for those who have it written by another process
+    char temporary[PATH_MAX]; // in the same folder; for callers that let another process write it
 };
 
-// path must outlive the file. On success it is to be finished or abandoned. SL_ERR_IO: the folder cannot be written to, or
-// the path is that of a folder. SL_ERR_INVALID: the path is too long.
+// Opens a temporary file. path must outlive *whole. After success the caller finishes or abandons it. SL_ERR_IO: the
+// folder is not writable, or path is a folder. SL_ERR_INVALID: the path is too long.
 enum sl_status sl_whole_file_open(struct sl_whole_file *whole, const char *path, struct sl_error *err);
-// SL_ERR_IO: the disk is full, or whatever else there is; then the old file is still there.
+// Publishes the file. SL_ERR_IO: the disk is full, or another I/O error; the old file is then still there.
 enum sl_status sl_whole_file_finish(struct sl_whole_file *whole, struct sl_error *err);
-// Of a file that is not open, nothing.
+// Removes the temporary file; does nothing if no file is open.
 void sl_whole_file_abandon(struct sl_whole_file *whole);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Decode.Archive: a copy of a kept session on its way to a store, so that the conversation outlives this worker.
+ * Decode.Archive: sends a copy of a retained session to a store, so that the conversation outlives this worker.
  *
- * Design: the pages are copied first, which takes the time of a memcpy, for which a turn waits; the session may be taken by a turn, or be
- *         dropped, while the copy travels. Copies are outside the arena, as prefill's are, and all at once at most as large as it; of a device they are in staging
- *         memory. A session without a copy costs time where its worker is lost, and nothing else.
+ * Design: the pages are copied first; a turn waits for this memcpy. A turn may take the session, or it may be dropped,
+ *         while the copy is transferred. Copies are outside the arena, as prefill's are, and their total size is at
+ *         most the arena's. Copies from a device are in staging memory. If the worker of a session without a copy is
+ *         lost, the next turn takes longer, but nothing else is lost.
  */
 #include <stdlib.h>
 
@@ -22,8 +23,8 @@ struct copy {
     size_t body_bytes;
     uint8_t *header;
     size_t header_bytes;
-    struct sl_arena *staging;     // whose block the body is; NULL: malloc's
-    atomic_size_t *counted_inout; // bytes of all such copies, this one among them; NULL: it is not
+    struct sl_arena *staging;     // arena that body is a block of; NULL: malloc
+    atomic_size_t *counted_inout; // total bytes of all such copies; NULL: this one is not counted in it
 };
 
 static void copy_free(struct copy *copy) {
@@ -110,7 +111,7 @@ enum sl_status sl_decode_handle_archive(void *service, struct sl_rpc_call *call,
     Sluice__V1__ArchiveReply reply = SLUICE__V1__ARCHIVE_REPLY__INIT;
     reply.bytes = (int64_t)(copy.body_bytes + copy.header_bytes);
     copy_free(&copy);
-    if (status == SL_ERR_PEER_LOST) { // the store: as our answer it would say that we are
+    if (status == SL_ERR_PEER_LOST) { // the store is lost; PEER_LOST in our answer would mean that this worker is lost
         status = err->status = SL_ERR_PEER_STALE;
     }
     return status == SL_OK ? sl_rpc_call_send(call, &reply.base) : status;

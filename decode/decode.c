@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decode worker's life. See decode.h.
+// The life cycle of the decode worker. See decode.h.
 #include "decode/decode.h"
 
 #include "base/metrics.h"
@@ -12,9 +12,8 @@
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct sl_decode *decode = arg;
     load->jobs = (int32_t)atomic_load(&decode->n_jobs);
-    load->leases +=
-        load->jobs +
-        sl_kept_count(&decode->kept); // a session in use is held for its job as much as an inbound transfer is
+    load->leases += load->jobs +
+                    sl_kept_count(&decode->kept); // sessions in use hold memory for their jobs, as inbound transfers do
     load->tokens_per_s = (double)atomic_load(&decode->tokens_rate.per_s);
 }
 
@@ -75,7 +74,7 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
 
 enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_error *err) {
     struct sl_decode decode = {0};
-    if (config->retrieve_deadline_ms >= config->node.stall_ms) { // the engine waits for a store so long
+    if (config->retrieve_deadline_ms >= config->node.stall_ms) { // the engine waits for a store for up to this time
         return sl_fail(err, SL_ERR_INVALID, "--retrieve-deadline, %lld ms, must be less than --stall-after, %lld ms",
                        (long long)config->retrieve_deadline_ms, (long long)config->node.stall_ms);
     }

@@ -12,10 +12,10 @@
 #include "net/node/node.h"
 
 struct sl_decode_config {
-    struct sl_node_config node;   // first: the option table counts on it
-    int64_t retrieve_deadline_ms; // of one answer about offloaded layers; then a layer does without
-    int64_t retrieve_lost_ms;     // without any answer: the job fails
+    struct sl_node_config node;   // first member: the option table depends on it
+    int64_t retrieve_deadline_ms; // deadline of one reply about offloaded layers; then a layer continues without it
+    int64_t retrieve_lost_ms;     // time without any reply after which the job fails
 };
 
-// The whole life of a worker: open, serve until SIGTERM, close.
+// Runs a worker: opens it, serves until SIGTERM, closes it.
 enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_error *err);

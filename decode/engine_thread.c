@@ -2,10 +2,10 @@
 /*
  * The thread that owns the engine: all answers step together.
  *
- * A step: let new answers in and cancelled ones out; give every answer its share of rows (what it still has to read, or
- * the token that it wrote last); one forward pass, which chooses a token for every answer that has read everything.
- * Conversation turns that are read here (engine/runner/reading.h) have a pass of their own, one chunk of one turn. It advances by
- * a few layers between two steps, so reading and writing get half of the time each.
+ * A step: accept new answers and remove cancelled ones; give every answer its share of rows (tokens that it still has
+ * to read, or the token that it wrote last); run one forward pass, which chooses a token for every answer that has read
+ * everything. Conversation turns that this worker reads (engine/runner/reading.h) have a pass of their own, one chunk
+ * of one turn. It advances by a few layers between two steps, so that reading and writing each get half of the time.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,11 +22,11 @@ struct stepper {
     struct sl_decode *decode;
     struct sl_answer *active[MAX_ACTIVE];
     int n_active;
-    struct sl_answer *reading[MAX_ACTIVE]; // round-robin; a pass is over reading[0]
+    struct sl_answer *reading[MAX_ACTIVE]; // round-robin; the pass reads reading[0]
     int n_reading;
-    struct sl_reading pass; // while pass_open
+    struct sl_reading pass; // valid while pass_open
     bool pass_open;
-    int64_t step_ns; // of the last step that wrote
+    int64_t step_ns; // duration of the last step that wrote tokens
 };
 
 void sl_decode_join(struct sl_decode *decode, struct sl_answer *answer) {
@@ -39,7 +39,7 @@ void sl_decode_join(struct sl_decode *decode, struct sl_answer *answer) {
     pthread_mutex_unlock(&decode->mutex);
 }
 
-// Hand an answer back to its handler. It must not be touched afterwards.
+// Returns an answer to its handler. This thread must not touch it afterwards.
 static void end_answer(struct sl_decode *decode, struct sl_answer *answer, enum sl_status status, const char *text) {
     atomic_fetch_sub(&decode->node.engine.n_waiting, 1);
     pthread_mutex_lock(&answer->mutex);
@@ -58,12 +58,12 @@ static void drop(struct stepper *stepper, int i, enum sl_status status, const ch
     end_answer(stepper->decode, answer, status, text);
 }
 
-// Wait for work; take in what has come. False when the worker stops.
+// Waits for work and accepts new answers. False: the worker is stopping.
 static bool take_inbox(struct stepper *stepper) {
     struct sl_decode *decode = stepper->decode;
     pthread_mutex_lock(&decode->mutex);
     while (!decode->inbox && !decode->stopping && stepper->n_active + stepper->n_reading == 0) {
-        // Wakes now and then by itself, so that the rate falls to zero when nothing is written.
+        // Wakes up once a second by itself, so that the rate falls to zero when nothing is written.
         if (sl_cond_wait_until(&decode->wake, &decode->mutex, sl_deadline_in_ms(1000)) != SL_OK) {
             atomic_store(&decode->tokens_rate.per_s, 0);
         }
@@ -87,7 +87,8 @@ static bool take_inbox(struct stepper *stepper) {
     return go_on;
 }
 
-// Reserves room for `n` more slots in every layer, so that the forward pass of all cannot run out of memory for one.
+// Reserves room for `n` more slots in every layer, so that the shared forward pass cannot run out of memory because of
+// one answer.
 static enum sl_status reserve(struct sl_session *session, int n) {
     enum sl_status status = SL_OK;
     for (int layer = 0; status == SL_OK && layer < session->geometry.n_layers; layer++) {
@@ -100,7 +101,8 @@ static void reconcile(struct sl_decode *decode, struct sl_answer *answer, const 
     sl_ledger_reconcile(decode->node.ledger, &answer->promised_bytes, answer->session_bytes, session->taken_bytes);
 }
 
-// Feeds every answer: at least one row, and what is left to those that have more. Returns how many answers step.
+// Feeds every answer: at least one row, and the remaining rows to those that have more tokens to read. Returns how many
+// answers step.
 static int share_rows(struct stepper *stepper) {
     int rows_left = SL_DECODE_MAX_ROWS;
     for (int i = 0; i < stepper->n_active;) {
@@ -110,8 +112,8 @@ static int share_rows(struct stepper *stepper) {
             drop(stepper, i, SL_ERR_CANCELLED, "cancelled");
             continue;
         }
-        // Leave a row for each later answer. Where every step evicts or retrieves, tokens that are read again go one by
-        // one, as they did when they were written: so a resumed answer is the answer.
+        // Leaves a row for each later answer. If every step evicts or retrieves, tokens that are read again go one by
+        // one, as when they were written. So a resumed answer equals the original one.
         int most = sl_writer_one_by_one(writer) ? 1 : rows_left - (stepper->n_active - i - 1);
         int n = answer->n_pending < most ? answer->n_pending : most;
         enum sl_status status = reserve(writer->session, n);
@@ -140,9 +142,10 @@ static enum sl_status step(struct stepper *stepper, struct sl_error *err) {
     return status;
 }
 
-// ---- turns that are read here ---------------------------------------------------------------------------------------
+// ---- conversation turns that this worker reads ---------------------------------------------------------------------
 
-// Takes reading[0] out of the round: it has been read and is written from now on, has failed, or waits for its next chunk.
+// Takes reading[0] out of the round: it has been read and is written from now on, has failed, or waits for its next
+// chunk.
 static void end_chunk(struct stepper *stepper, enum sl_status status, struct sl_error *err) {
     struct sl_answer *answer = stepper->reading[0];
     memmove(stepper->reading, stepper->reading + 1, sizeof *stepper->reading * (size_t)--stepper->n_reading);
@@ -160,7 +163,8 @@ static void end_chunk(struct stepper *stepper, enum sl_status status, struct sl_
     }
 }
 
-// Reads layers of the turn at hand for as long as the last step took; with no answer to write, to the end of its chunk.
+// Reads layers of the current turn for as long as the last step took; if there is no answer to write, to the end of its
+// chunk.
 static void read_turn(struct stepper *stepper) {
     struct sl_answer *answer = stepper->reading[0];
     struct sl_decode *decode = stepper->decode;
@@ -177,14 +181,15 @@ static void read_turn(struct stepper *stepper) {
         more = sl_reading_layer(&stepper->pass);
     }
     if (atomic_load(&answer->cancelled)) {
-        end_chunk(stepper, sl_fail(&err, SL_ERR_CANCELLED, "cancelled"), &err); // a pass that is given up needs no end
+        // A pass that is given up needs no end call
+        end_chunk(stepper, sl_fail(&err, SL_ERR_CANCELLED, "cancelled"), &err);
     } else if (!more) {
         status = status == SL_OK ? sl_reading_end(&stepper->pass, &err) : status;
         end_chunk(stepper, status == SL_OK ? sl_reader_status(answer->reader, &err) : status, &err);
     }
 }
 
-// ---- what is written ------------------------------------------------------------------------------------------------
+// ---- written tokens -------------------------------------------------------------------------------------------------
 
 static enum sl_status emit(struct sl_answer *answer, const struct sl_output_token *written) {
     size_t n_text = strlen(written->text);
@@ -205,7 +210,7 @@ static enum sl_status emit(struct sl_answer *answer, const struct sl_output_toke
     return SL_OK;
 }
 
-// After the forward pass: hands out the next token of every answer that has read all it was given.
+// Runs after the forward pass: passes on the next token of every answer that has read all its tokens.
 static void write_tokens(struct stepper *stepper) {
     int64_t n_written = 0;
     for (int i = 0; i < stepper->n_active;) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what the files of the decode worker share.
+// Purpose: declarations that the files of the decode worker share.
 #pragma once
 
 #include <pthread.h>
@@ -15,9 +15,9 @@
 #include "engine/runner/reading.h"
 #include "engine/runner/writing.h"
 
-#define SL_DECODE_MAX_ROWS 512 // of one pass, over all answers
+#define SL_DECODE_MAX_ROWS 512 // rows of one pass, over all answers
 
-// One token on its way from the engine's thread to the handler.
+// One token, passed from the engine's thread to the handler.
 struct sl_decoded {
     struct sl_decoded *next;
     struct sl_token token;
@@ -26,8 +26,8 @@ struct sl_decoded {
 };
 
 /*
- * One answer being written. The engine's thread owns writer, reader and output from join to `ended`; the handler before
- * and after.
+ * One answer being written. The engine's thread owns writer, reader and output from join until `ended`; before and
+ * after, the handler owns them.
  */
 struct sl_answer {
     struct sl_answer *next; // in the inbox
@@ -35,21 +35,21 @@ struct sl_answer {
     const char *job_id;
     struct sl_writer writer;
     struct sl_output *output;
-    struct sl_reader *reader; // of a turn that is read here, with its session; NULL: there is none, or it has been read
+    struct sl_reader *reader; // for a turn that this worker reads, with its session; NULL: none, or already read
     int32_t *pending;         // tokens to read before the next one is written
     int n_pending;
-    int32_t *written; // where the session is to be kept: ids, resumed ones included. The handler's
+    int32_t *written; // if the session is to be retained: token ids, including resumed ones. Owned by the handler
     int64_t n_written;
-    size_t session_bytes;  // what the session may take from the arena beside its capsule
-    size_t promised_bytes; // of those, what it has not taken
+    size_t session_bytes;  // the most that the session may take from the arena in addition to its capsule
+    size_t promised_bytes; // the part of session_bytes that it has not taken
 
     atomic_bool cancelled;
-    pthread_mutex_t mutex; // over what follows
+    pthread_mutex_t mutex; // guards the fields below
     pthread_cond_t changed;
     struct sl_decoded *first, **last; // not yet sent
-    int64_t n_fallbacks;              // layers of steps without offloaded slots that no notice has told of
-    char fallback[384];               // the last of them
-    bool ended;                       // the engine's thread has let go
+    int64_t n_fallbacks;              // steps' layers without offloaded slots that no notice has reported yet
+    char fallback[384];               // text of the last of them
+    bool ended;                       // the engine's thread has released the answer
     enum sl_status status;
     struct sl_error err;
     enum sl_stop_reason stop;
@@ -58,39 +58,40 @@ struct sl_answer {
 struct sl_decode {
     struct sl_node node;
     struct sl_connections *connections; // to stores
-    struct sl_kept kept;                // sessions between two turns
-    atomic_size_t copied_bytes;         // of sessions on their way to stores, outside the arena
+    struct sl_kept kept;                // retained sessions, between two turns
+    atomic_size_t copied_bytes;         // bytes of sessions that are being copied to stores, outside the arena
     int64_t retrieve_deadline_ms, retrieve_lost_ms;
-    struct sl_activations *turn_activations; // of the pass that reads a turn, beside the passes that write
+    struct sl_activations *turn_activations; // for the pass that reads a turn; passes that write have their own
     pthread_t engine_thread;
-    pthread_mutex_t mutex; // over inbox and stopping
+    pthread_mutex_t mutex; // guards inbox and stopping
     pthread_cond_t wake;
     struct sl_answer *inbox, **inbox_end; // in order of arrival
     bool stopping;
-    _Atomic int64_t n_jobs, n_fallbacks; // of all jobs
+    _Atomic int64_t n_jobs, n_fallbacks; // totals of all jobs
     struct sl_rate tokens_rate;
 };
 
 // engine_thread.c
 void *sl_decode_engine_main(void *decode);
-void sl_decode_join(struct sl_decode *decode, struct sl_answer *answer); // from a handler
+void sl_decode_join(struct sl_decode *decode, struct sl_answer *answer); // called by a handler
 
 /*
- * turn.c. The set of frequencies, by all tokens that the job may reach; what the session may ever hold; what a session of the prompt's first
- * n_tokens is known by.
+ * turn.c. Returns the set of RoPE frequencies, chosen by all tokens that the job may reach.
+ * Returns the most slots that the session may ever hold.
+ * Writes the id of a session of the prompt's first n_tokens.
  */
 int sl_decode_rope_set(const struct sl_decode *decode, const Sluice__V1__DecodeRequest *request);
 int64_t sl_decode_most_slots(const struct sl_decode *decode, const Sluice__V1__DecodeRequest *request);
 enum sl_status sl_decode_make_id(const struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                  const struct sl_recipe *recipe, int64_t n_tokens, struct sl_capsule_id *id_out,
                                  struct sl_error *err);
-// The session of the turn before. SL_ERR_PEER_STALE: it is not here; SL_ERR_EXHAUSTED: no memory for the turn.
+// Takes the session of the previous turn. SL_ERR_PEER_STALE: it is not here; SL_ERR_EXHAUSTED: no memory for the turn.
 enum sl_status sl_decode_take_kept(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    const struct sl_recipe *recipe, struct sl_answer *answer, struct sl_error *err);
-// What is to be read of the prompt behind answer->writer.session, in answer->reader or by steps.
+// Prepares the reading of the prompt's tokens after answer->writer.session, by answer->reader or by steps.
 enum sl_status sl_decode_open_turn(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    const struct sl_recipe *recipe, struct sl_answer *answer, struct sl_error *err);
-// The session goes into decode->kept, and done says under which lease; what cannot be kept goes.
+// Moves the session into decode->kept and writes its lease into *done; frees a session that cannot be retained.
 void sl_decode_keep_session(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                             struct sl_answer *answer, Sluice__V1__DecodeDone *done,
                             char lease_id_out[SL_LEASE_ID_BYTES]);

@@ -57,7 +57,7 @@ enum sl_status sl_kept_put(struct sl_kept *kept, const struct sl_capsule_id *id,
     return SL_OK;
 }
 
-// Lock held.
+// Returns the link to the session of a lease. Lock held.
 static struct sl_kept_session **find(struct sl_kept *kept, const char *lease_id) {
     struct sl_kept_session **at = &kept->first;
     while (*at && !sl_lease_id_equals((*at)->lease_id, lease_id)) {
@@ -66,7 +66,7 @@ static struct sl_kept_session **find(struct sl_kept *kept, const char *lease_id)
     return at;
 }
 
-// Lock held. NULL at the end of the list: nothing.
+// Unlinks a session; returns NULL at the end of the list. Lock held.
 static struct sl_kept_session *unlink_at(struct sl_kept_session **at) {
     struct sl_kept_session *one = *at;
     if (one) {
@@ -75,7 +75,7 @@ static struct sl_kept_session *unlink_at(struct sl_kept_session **at) {
     return one;
 }
 
-// Takes the first that is over by then out of the list.
+// Unlinks the first session that has expired by then.
 static struct sl_kept_session *take_over(struct sl_kept *kept, int64_t over_ns) {
     pthread_mutex_lock(&kept->mutex);
     struct sl_kept_session **at = &kept->first;

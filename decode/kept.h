@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: sessions of conversations between two turns, each under a lease.
+ * Purpose: retained sessions of conversations between two turns, each under a lease.
  *
- *     put   behind an answer            take     by the next turn; the session is then the caller's
- *     gone  released, its time is over, or somebody needs the memory: the one that has been idle for longest first
- *     lent  while it is copied: it stays, and whoever comes to take it waits
+ *     put   after an answer             take     by the next turn; the caller then owns the session
+ *     gone  released, expired, or dropped because memory is needed: the session that has been idle for longest goes
+ *     first
+ *     lent  while it is copied: it stays, and a turn that wants to take it waits
  *
- * Invariants: a kept session has a name of 128 random bits, and says which tokens of which tenant it holds (the salted hash in `id`):
- *             whoever takes it must know both. Nothing is promised to it, so it never stands in the way of a job.
- * Threads: any; the engine's thread ends what is over, between steps or once a second.
+ * Invariants: a retained session has a name of 128 random bits, and records which tokens of which tenant it holds (the
+ *             salted hash in `id`): a caller that takes it must know both. No memory is promised to it, so it never
+ *             delays a job.
+ * Threads: any; the engine's thread ends expired sessions, between steps or once a second.
  */
 #pragma once
 
@@ -20,7 +22,7 @@
 struct sl_kept_session {
     struct sl_kept_session *next;
     char lease_id[SL_LEASE_ID_BYTES];
-    struct sl_capsule_id id; // prefix_hash: of the tokens that the session holds
+    struct sl_capsule_id id; // prefix_hash: hash of the tokens that the session holds
     struct sl_session *session;
     int64_t deadline_ns;
     bool is_lent, is_over; // over: released while it was lent
@@ -28,25 +30,26 @@ struct sl_kept_session {
 
 struct sl_kept {
     pthread_mutex_t mutex;
-    pthread_cond_t returned;       // one that was lent
+    pthread_cond_t returned;       // signaled when a lent session is returned
     struct sl_kept_session *first; // the oldest
 };
 
 void sl_kept_init(struct sl_kept *kept);
-void sl_kept_cleanup(struct sl_kept *kept); // ends what is kept
+void sl_kept_cleanup(struct sl_kept *kept); // frees all retained sessions
 
-// *session_inout is taken over on success. lease_id_out: its name.
+// Retains a session; takes it over on success. lease_id_out: its name.
 enum sl_status sl_kept_put(struct sl_kept *kept, const struct sl_capsule_id *id, struct sl_session **session_inout,
                            int64_t keep_ms, char lease_id_out[SL_LEASE_ID_BYTES], struct sl_error *err);
-// What is kept under this name, which is not any more; NULL: nothing, or it is lent until the deadline. Given back to put_back(), or freed by sl_kept_free().
+// Takes the session of this name out of the list; NULL: there is none, or it stays lent until the deadline. The caller
+// gives it to sl_kept_put_back() or sl_kept_free().
 struct sl_kept_session *sl_kept_take(struct sl_kept *kept, const char *lease_id, int64_t deadline_ns);
 void sl_kept_put_back(struct sl_kept *kept, struct sl_kept_session *one);
-// The same, to read from, briefly: it stays under its name. NULL: nothing, or it is lent to another.
+// Lends the session for a short time, for reading: it keeps its name. NULL: there is none, or it is lent already.
 struct sl_kept_session *sl_kept_lend(struct sl_kept *kept, const char *lease_id);
 void sl_kept_return(struct sl_kept *kept, struct sl_kept_session *one);
-void sl_kept_free(struct sl_kept_session *one); // with its session, if that is still there. Accepts NULL
+void sl_kept_free(struct sl_kept_session *one); // frees its session too, if it still has one. Accepts NULL
 
 void sl_kept_release(struct sl_kept *kept, const char *lease_id); // idempotent
-bool sl_kept_drop_oldest(struct sl_kept *kept);                   // somebody needs memory. False: nothing is kept
-void sl_kept_reap(struct sl_kept *kept);                          // whose time is over
+bool sl_kept_drop_oldest(struct sl_kept *kept); // called when memory is needed. False: no session is retained
+void sl_kept_reap(struct sl_kept *kept);        // frees expired sessions
 int64_t sl_kept_count(struct sl_kept *kept);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode.Reserve: memory for a capsule that will come, and the promise of memory for what follows it.
+// Decode.Reserve: allocates memory for a future capsule, and promises memory for the tokens after it.
 #include <stdlib.h>
 
 #include "base/log.h"
@@ -7,7 +7,7 @@
 #include "net/node/lease_rpc.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
-// Whether idle conversations stand in the way: what holds the staging memory of a device is none of them.
+// Returns true if dropping idle conversations can help: they hold no staging memory of a device.
 static bool sessions_are_full(struct sl_decode *decode, size_t bytes) {
     if (!sl_node_stages(&decode->node)) {
         return true;
@@ -33,7 +33,7 @@ enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call,
                        (long long)request->capsule_bytes, (long long)request->session_bytes);
     }
     struct sl_inbound_ticket ticket;
-    do { // what idle conversations hold is nobody's loss
+    do { // dropping an idle conversation fails no job
         status = sl_inbound_open(decode->node.inbound, request->job_id, (size_t)request->capsule_bytes,
                                  (size_t)request->session_bytes, &ticket, err);
     } while (status == SL_ERR_EXHAUSTED &&
@@ -45,7 +45,7 @@ enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call,
     status = sl_lease_send_grant(call, &ticket, request->capsule_bytes);
     free(ticket.ticket);
     if (status != SL_OK) {
-        sl_inbound_release(decode->node.inbound, ticket.id); // nobody will ever know of it
+        sl_inbound_release(decode->node.inbound, ticket.id); // the caller will never learn of this grant
     }
     return status;
 }

@@ -19,8 +19,8 @@
 #include "net/trace/trace.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
-#define ALIVE_MS  300  // between two signs of life; callers take seconds of silence for death
-#define NOTICE_MS 1000 // at least, between two notices of a job
+#define ALIVE_MS  300  // between two keepalive messages; callers treat seconds of silence as a lost worker
+#define NOTICE_MS 1000 // minimum time between two notices of a job
 
 // ---- the request ---------------------------------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ static enum sl_status send_alive(struct sl_rpc_call *call) {
     return sl_rpc_call_send(call, &event.base);
 }
 
-// Open what has arrived as a session, if it is what this job waits for.
+// Opens the capsule that has arrived as a session, if it is the one that this job waits for.
 static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    const struct sl_recipe *recipe, struct sl_capsule_bytes *capsule,
                                    size_t *promised_inout, struct sl_session **session_out, struct sl_error *err) {
@@ -96,7 +96,7 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
     if (status == SL_OK) {
         status = sl_decode_make_id(decode, request, recipe, info.n_tokens, &id, err);
     }
-    if (status == SL_OK && request->turn) { // whoever had it stored knows it by another name
+    if (status == SL_OK && request->turn) { // the store knows this session under another hash
         status = sl_hash128_read(request->capsule_hash.data, request->capsule_hash.len, &id.prefix_hash) &&
                          !sl_hash128_is_zero(&id.prefix_hash)
                      ? SL_OK
@@ -107,11 +107,11 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
         return status;
     }
     struct sl_kv_geometry geometry = sl_model_geometry(decode->node.runtime.config);
-    int64_t max_slots = sl_decode_most_slots(decode, request); // enough whatever was evicted
+    int64_t max_slots = sl_decode_most_slots(decode, request); // enough, whatever was evicted
     return sl_node_adopt(&decode->node, capsule, promised_inout, &geometry, &id, max_slots, session_out, err);
 }
 
-// Of a capsule that is in a device now.
+// Counts how a capsule arrived in a device.
 static void count_way(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request, bool straight) {
     if (sl_node_stages(&decode->node)) {
         atomic_fetch_add(straight ? &decode->node.n_straight : &decode->node.n_staged, 1);
@@ -119,7 +119,7 @@ static void count_way(struct sl_decode *decode, const Sluice__V1__DecodeRequest 
     }
 }
 
-// Wait for the capsule, as long as its lease lives and the caller listens.
+// Waits for the capsule, as long as its lease lives and the caller listens.
 static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                               const struct sl_recipe *recipe, struct sl_rpc_call *call, struct sl_answer *answer,
                               struct sl_error *err) {
@@ -139,7 +139,7 @@ static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__Decode
         if (status == SL_OK) {
             count_way(decode, request, straight);
         }
-        answer->session_bytes = answer->promised_bytes; // what is promised beside the capsule
+        answer->session_bytes = answer->promised_bytes; // memory promised in addition to the capsule's
     }
     return status;
 }
@@ -153,12 +153,12 @@ static void on_fallback(void *arg, int layer, const char *why) {
     pthread_mutex_unlock(&answer->mutex);
 }
 
-// sl_writer_open() by a thread of its own: it fetches, and may have to wait for stores.
+// Runs sl_writer_open() on a thread of its own, because it fetches and may have to wait for stores.
 struct opening {
     struct sl_answer *answer;
     const struct sl_runtime *runtime;
     const struct sl_writer_config *writing;
-    pthread_mutex_t mutex; // over what follows
+    pthread_mutex_t mutex; // guards the fields below
     pthread_cond_t changed;
     bool ended;
     enum sl_status status;
@@ -179,7 +179,7 @@ static void *opening_main(void *arg) {
     return NULL;
 }
 
-// As long as the stores take, which writing->lost_ms bounds, the caller hears that we live.
+// Opens the writer while stores may be slow (writing->lost_ms bounds this), and sends keepalive messages meanwhile.
 static enum sl_status begin_remote(struct sl_decode *decode, struct sl_answer *answer,
                                    const struct sl_writer_config *writing, struct sl_rpc_call *call,
                                    struct sl_error *err) {
@@ -211,7 +211,7 @@ static enum sl_status begin_remote(struct sl_decode *decode, struct sl_answer *a
     return status;
 }
 
-// Hot caches are in the arena from here on, and were counted in the promise.
+// Removes hot caches from the promise: they are in the arena from here on.
 static void reconcile_hot_caches(struct sl_decode *decode, struct sl_answer *answer) {
     struct sl_retriever_stats stats;
     sl_retriever_get_stats(answer->writer.retrieval.retriever, &stats);
@@ -220,7 +220,7 @@ static void reconcile_hot_caches(struct sl_decode *decode, struct sl_answer *ans
     sl_ledger_reconcile(decode->node.ledger, &answer->promised_bytes, answer->promised_bytes, taken);
 }
 
-// What the recipe does while the answer is written; of offloaded layers the slots that are always attended to come here.
+// Starts the recipe's work during writing. Fetches those slots of offloaded layers that are always attended to.
 static enum sl_status begin_writing(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                     struct sl_rpc_call *call, const struct sl_plan *plan, int64_t n_read,
                                     struct sl_answer *answer, struct sl_error *err) {
@@ -245,7 +245,7 @@ static enum sl_status begin_writing(struct sl_decode *decode, const Sluice__V1__
     return status;
 }
 
-// Without a lease the session begins empty.
+// Opens the session of a job; without a lease it begins empty.
 static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    struct sl_rpc_call *call, struct sl_answer *answer, struct sl_error *err) {
     const struct sl_model_config *model = decode->node.runtime.config;
@@ -262,9 +262,9 @@ static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__D
     if (status == SL_OK && (request->turn || request->kept[0]) && *session) {
         return sl_decode_open_turn(decode, request, &recipe, answer, err);
     }
-    int64_t n_read = *session ? (*session)->n_tokens : 0; // by prefill
+    int64_t n_read = *session ? (*session)->n_tokens : 0; // read by prefill
     if (status == SL_OK) {
-        // Behind nothing that prefill has read there is no annex: every slot stays here.
+        // If prefill has read nothing, there is no annex: every slot stays here.
         status = n_read > 0
                      ? sl_plan_make(&recipe, &geometry, n_read, sl_decode_rope_set(decode, request), &plan, err)
                      : sl_plan_make_local(&recipe, &geometry, 1, sl_decode_rope_set(decode, request), &plan, err);
@@ -300,7 +300,7 @@ static enum sl_status send_token(struct sl_rpc_call *call, const struct sl_decod
     return sl_rpc_call_send(call, &event.base);
 }
 
-// What fallbacks have not been told, at most once in NOTICE_MS and behind the last token.
+// Sends a notice about unreported fallbacks, at most once in NOTICE_MS and after the last token.
 static enum sl_status send_notice(struct sl_answer *answer, struct sl_rpc_call *call, int64_t *next_ns_inout,
                                   bool last) {
     char fallback[sizeof answer->fallback], text[sizeof fallback + 128];
@@ -334,7 +334,8 @@ static void on_cancel(void *arg) {
     atomic_store(&answer->cancelled, true);
 }
 
-// Send what the engine's thread writes until it has let go of the sequence. While that stands still nothing says that we live.
+// Sends the tokens of the engine's thread until that has released the sequence. While the engine is stuck, no keepalive
+// is sent.
 static void relay(const struct sl_decode *decode, struct sl_answer *answer, struct sl_rpc_call *call) {
     int64_t next_notice_ns = 0;
     for (bool ended = false; !ended;) {
@@ -366,12 +367,13 @@ static void relay(const struct sl_decode *decode, struct sl_answer *answer, stru
             decoded = next;
         }
         if (status != SL_OK) {
-            atomic_store(&answer->cancelled, true); // the engine's thread lets go at its next step
+            atomic_store(&answer->cancelled, true); // the engine's thread releases it at its next step
         }
     }
 }
 
-// All questions to stores as one span, as long as the engine has stood still for them: there is one in every layer of every step.
+// Records all queries to stores as one span, as long as the time for which the engine waited for them: every layer of
+// every step makes one.
 static void tell_retrieval(const struct sl_retriever_stats *stats) {
     struct sl_span span;
     sl_span_begin(&span, "retrieval", SL_SPAN_CLIENT);
@@ -384,9 +386,9 @@ static void tell_retrieval(const struct sl_retriever_stats *stats) {
     sl_span_end(&span, SL_OK, NULL);
 }
 
-// What a job holds here is returned before its caller hears that it is done.
+// Frees a job's resources here before its caller learns that the job is done.
 static void give_back(struct sl_decode *decode, struct sl_answer *answer) {
-    sl_reader_destroy(&answer->reader); // of a turn that was not read to its end, with the session
+    sl_reader_destroy(&answer->reader); // the reader of a turn that was not read completely; frees its session too
     sl_writer_close(&answer->writer);
     sl_ledger_settle(decode->node.ledger, &answer->promised_bytes, 0);
 }
@@ -404,7 +406,7 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answ
     struct sl_compress_stats compressed = {0};
     struct sl_retriever_stats retrieved;
     bool retrieves = answer->writer.retrieval.retriever != NULL;
-    // Without anything to do while decoding there is nothing to estimate: zeros.
+    // If the recipe does nothing while decoding, there is nothing to estimate: the values are zeros.
     struct sl_error_statistics errors = {.n_layers = estimate_errors ? answer->writer.session->geometry.n_layers : 0};
     sl_session_get_stats(answer->writer.session, &stats);
     sl_slot_statistics_measure(answer->writer.session, &slots);
@@ -442,7 +444,8 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answ
     return sl_rpc_call_send(call, &event.base);
 }
 
-// What the engine has to read before it can write: the prompt's tokens behind the capsule's, then the resumed ones.
+// Lists the tokens that the engine has to read before it can write: the prompt's tokens after the capsule's, then the
+// resumed ones.
 static enum sl_status set_pending(struct sl_answer *answer, const Sluice__V1__DecodeRequest *request,
                                   struct sl_error *err) {
     size_t n_read = answer->reader ? request->prompt->n_ids - 1 : (size_t)answer->writer.session->n_tokens;
@@ -519,12 +522,13 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
         status = write_answer(decode, request, answer, call, err);
     }
     if (status == SL_ERR_PEER_LOST && request->n_annex > 0) {
-        status = err->status = SL_ERR_PEER_STALE; // a store was lost: as our answer, PEER_LOST would say that we are
+        // A store was lost; PEER_LOST in our answer would mean that this worker is lost
+        status = err->status = SL_ERR_PEER_STALE;
     }
     sl_log_info("decode", "job=%s status=%s tokens=%lld", request->job_id, sl_status_text(status),
                 answer->output ? (long long)sl_output_n_tokens(answer->output) : 0LL);
     give_back(decode, answer);
-    sl_inbound_release(decode->node.inbound, request->lease_id); // if it never got as far as taking it
+    sl_inbound_release(decode->node.inbound, request->lease_id); // if the job never took it
     sl_output_destroy(&answer->output);
     free(answer->pending);
     free(answer->written);

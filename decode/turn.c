@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a further turn of a conversation on the session of those before it: where that comes from, how the turn is read, and how the
- *          session is kept for the next one. docs/CHAT.md has the whole.
+ * Purpose: reads a further turn of a conversation on the session of the previous turns: where the session comes from,
+ *          how the turn is read, and how the session is retained for the next turn. docs/CHAT.md describes the feature.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,21 +14,21 @@
 #include "engine/runner/turn.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
-#define KEEP_MS 3600000 // at most, a session between two turns
-#define LENT_MS 2000    // that a turn waits for its session, which is being copied
+#define KEEP_MS 3600000 // the longest time that a session is retained between two turns
+#define LENT_MS 2000    // how long a turn waits for its session while that is being copied
 
-// By all tokens that the job may reach, as for prefill.
+// Returns the set of frequencies by all tokens that the job may reach, as for prefill.
 int sl_decode_rope_set(const struct sl_decode *decode, const Sluice__V1__DecodeRequest *request) {
     return sl_model_rope_set(decode->node.runtime.config, (int64_t)request->prompt->n_ids + request->max_new_tokens);
 }
 
-// That the session may ever hold: of one that is kept, in later turns.
+// Returns the most slots that the session may ever hold; a retained session may also grow in later turns.
 int64_t sl_decode_most_slots(const struct sl_decode *decode, const Sluice__V1__DecodeRequest *request) {
     return request->keep_ms > 0 ? decode->node.runtime.config->max_positions
                                 : (int64_t)request->prompt->n_ids + request->max_new_tokens;
 }
 
-// What a session of the prompt's first tokens is known by.
+// Writes the id that identifies a session of the prompt's first tokens.
 enum sl_status sl_decode_make_id(const struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                  const struct sl_recipe *recipe, int64_t n_tokens, struct sl_capsule_id *id_out,
                                  struct sl_error *err) {
@@ -43,7 +43,8 @@ enum sl_status sl_decode_make_id(const struct sl_decode *decode, const Sluice__V
     return status;
 }
 
-// Memory for the turn, beside what the session holds: other conversations that are idle make room.
+// Promises memory for the turn, in addition to the session's: idle sessions of other conversations are dropped if
+// necessary.
 static enum sl_status promise_turn(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    struct sl_answer *answer, struct sl_error *err) {
     size_t bytes = (size_t)request->session_bytes;
@@ -59,7 +60,8 @@ static enum sl_status promise_turn(struct sl_decode *decode, const Sluice__V1__D
                    bytes);
 }
 
-// The session of the turn before, if it is still here and holds the beginning of this prompt, under this tenant's salt.
+// Takes the session of the previous turn, if it is still here and holds the beginning of this prompt, under this
+// tenant's salt.
 enum sl_status sl_decode_take_kept(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    const struct sl_recipe *recipe, struct sl_answer *answer, struct sl_error *err) {
     struct sl_kept_session *one = sl_kept_take(&decode->kept, request->kept, sl_deadline_in_ms(LENT_MS));
@@ -87,8 +89,9 @@ enum sl_status sl_decode_take_kept(struct sl_decode *decode, const Sluice__V1__D
 }
 
 /*
- * How the rest of the prompt is read behind the session: through steps where the recipe steps, else by a reader that the engine's thread
- * drives. Whatever state a step keeps is made anew of the pages, so that a session which was kept and one that comes from a store do the same.
+ * Prepares the reading of the rest of the prompt after the session: through steps if the recipe steps, else by a reader
+ * that the engine's thread drives. Any state that a step keeps is rebuilt from the pages, so that a retained session
+ * and one from a store behave the same.
  */
 enum sl_status sl_decode_open_turn(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    const struct sl_recipe *recipe, struct sl_answer *answer, struct sl_error *err) {
@@ -122,14 +125,14 @@ enum sl_status sl_decode_open_turn(struct sl_decode *decode, const Sluice__V1__D
                                       .tokens = request->prompt->ids};
     status = sl_reader_create(&config, &answer->reader, err);
     if (status == SL_OK) {
-        answer->writer.session = NULL; // the reader's, until all has been read
+        answer->writer.session = NULL; // owned by the reader until all has been read
     }
     return status;
 }
 
 /*
- * For the next turn, under a lease. What was promised to the answer beside it is the caller's to return, behind this. What cannot be kept
- * goes, which costs the next turn some time.
+ * Retains the session for the next turn, under a lease. Afterwards the caller returns the other memory that was
+ * promised to the answer. Frees a session that cannot be retained, which makes the next turn slower.
  */
 void sl_decode_keep_session(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                             struct sl_answer *answer, Sluice__V1__DecodeDone *done,
@@ -146,7 +149,7 @@ void sl_decode_keep_session(struct sl_decode *decode, const Sluice__V1__DecodeRe
         memcpy(tokens, request->prompt->ids, sizeof *tokens * (size_t)n_prompt);
         memcpy(tokens + n_prompt, answer->written, sizeof *tokens * (size_t)n_more);
         Sluice__V1__TokenIds all = SLUICE__V1__TOKEN_IDS__INIT;
-        Sluice__V1__DecodeRequest whole = *request; // for the id alone; the set of frequencies is that of this turn
+        Sluice__V1__DecodeRequest whole = *request; // for the id only; the set of frequencies is that of this turn
         all.ids = tokens;
         all.n_ids = (size_t)n_tokens;
         whole.prompt = &all;

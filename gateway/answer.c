@@ -16,33 +16,33 @@
 #include "net/trace/trace.h"
 
 enum {
-    BUFFER_BYTES = 256 << 10, // of text that waits for its reader
-    LATE_MS = 10000,          // the job has a deadline; this is for whoever should tell of it and does not
+    BUFFER_BYTES = 256 << 10, // limit of text that waits for its reader
+    LATE_MS = 10000, // the job has a deadline; after this additional time we stop waiting for the report of its end
 };
 
 struct sl_http_answer {
     struct sl_http_answer_config config;
-    struct sl_intake intake;           // the thread's, as are those below
+    struct sl_intake intake;           // used by the thread only, as are the fields up to the mutex
     struct sl_openai_request *request; // NULL: not read yet
     struct sl_openai_answer words;
     char job_id[SL_JOB_ID_BYTES];
-    int64_t told_ns; // something was last appended
+    int64_t told_ns; // time when something was last appended
 
-    pthread_mutex_t mutex; // guards what follows
-    pthread_cond_t taken;  // something was, or nobody will
+    pthread_mutex_t mutex; // guards the fields below
+    pthread_cond_t taken;  // text was taken, or will never be
     struct MHD_Connection *connection;
-    int fd; // of the connection; -1: it is over
+    int fd; // socket of the connection; -1: it is closed
     int n_refs;
     bool suspended, decided, is_stream, ended, stopped;
-    struct sl_refusal refusal;  // http_status 0: none
-    struct sl_limits_told told; // with the head
+    struct sl_refusal refusal;  // http_status 0: no refusal
+    struct sl_limits_told told; // rate limits, sent with the head
     char *text;                 // malloc'd
     size_t n_text, n_taken, text_bytes;
 };
 
 // ---- the buffer -------------------------------------------------------------------------------------------------------
 
-// Under the mutex.
+// Resumes the connection if it is suspended. Mutex held.
 static void resume(struct sl_http_answer *answer) {
     if (answer->suspended && answer->fd >= 0) {
         answer->suspended = false;
@@ -50,7 +50,8 @@ static void resume(struct sl_http_answer *answer) {
     }
 }
 
-// Under the mutex: room for n bytes more. Not while there is too much, and not for ever: false, nobody reads.
+// Waits for room for n more bytes, while too much is buffered, but with a time limit. False: the client reads nothing.
+// Mutex held.
 static bool wait_for_room(struct sl_http_answer *answer, size_t n) {
     int64_t deadline_ns = sl_deadline_in_ms(answer->config.reader_ms);
     while (answer->fd >= 0 && !answer->stopped && answer->n_text > answer->n_taken &&
@@ -83,7 +84,8 @@ static bool grow(struct sl_http_answer *answer, size_t n) {
     return true;
 }
 
-// Something to send; frees `text`, NULL being no memory for it. From the first on, it is a stream.
+// Appends text for the client and frees `text`; NULL means that there was no memory for it. From the first call on, the
+// answer is a stream.
 static void append(struct sl_http_answer *answer, char *text) {
     size_t n = text ? strlen(text) : 0;
     pthread_mutex_lock(&answer->mutex);
@@ -100,10 +102,10 @@ static void append(struct sl_http_answer *answer, char *text) {
     free(text);
 }
 
-// The role, in front of whatever comes first.
+// Starts a stream with the role, before the first event.
 static void begin_stream(struct sl_http_answer *answer) {
     if (!answer->is_stream) {
-        answer->is_stream = true; // read by others only once it is decided
+        answer->is_stream = true; // the daemon reads it only after the head is decided
         append(answer, sl_openai_begin(&answer->words));
     }
 }
@@ -112,7 +114,7 @@ static void begin_stream(struct sl_http_answer *answer) {
 
 static void refuse(struct sl_http_answer *answer, const struct sl_refusal *refusal) {
     char *json = sl_refusal_json(refusal), *event = NULL;
-    if (answer->is_stream) { // too late for a status
+    if (answer->is_stream) { // too late for an HTTP status
         if (json && asprintf(&event, "data: %s\n\n", json) < 0) {
             event = NULL;
         }
@@ -160,7 +162,7 @@ static void on_event(void *arg, const Sluice__V1__Event *event) {
     }
 }
 
-// A suspended connection hears nothing of its client; its socket does.
+// Returns true if the client has disconnected. A suspended connection does not notice that; its socket does.
 static bool is_gone(int fd) {
     struct pollfd polled = {.fd = fd, .events = POLLRDHUP};
     return poll(&polled, 1, 0) > 0 && (polled.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL));
@@ -220,7 +222,8 @@ static enum sl_status generate(struct sl_http_answer *answer, struct sl_error *e
         .arg = answer,
     };
     enum sl_status status = sl_client_generate(answer->config.client, message, &watch, answer->job_id, err);
-    if (answer->job_id[0] == '\0') { // there never was a job; before the client is told, who may ask again at once
+    // Then no job was made. Returned before the client gets the refusal: it may ask again at once
+    if (answer->job_id[0] == '\0') {
         sl_intake_settle(&answer->intake, 0);
     }
     if (status != SL_OK) {
@@ -253,7 +256,8 @@ static void *answer_thread(void *arg) {
     return NULL;
 }
 
-// ---- what the HTTP daemon calls -----------------------------------------------------------------------------------------
+// ---- called by the HTTP daemon
+// ----------------------------------------------------------------------------------------
 
 enum sl_status sl_http_answer_begin(const struct sl_http_answer_config *config, struct sl_intake *intake,
                                     struct MHD_Connection *connection, struct sl_http_answer **answer_out,
@@ -273,7 +277,7 @@ enum sl_status sl_http_answer_begin(const struct sl_http_answer_config *config, 
     answer->fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
     answer->n_refs = 2;
     pthread_t thread;
-    pthread_mutex_lock(&answer->mutex); // nobody resumes what is not suspended yet
+    pthread_mutex_lock(&answer->mutex); // the thread must not resume the connection before it is suspended
     enum sl_status status = sl_thread_start("answer", answer_thread, answer, &thread, err);
     if (status == SL_OK) {
         answer->suspended = true;
@@ -285,7 +289,7 @@ enum sl_status sl_http_answer_begin(const struct sl_http_answer_config *config, 
         unref(answer);
         return status;
     }
-    pthread_detach(thread); // on_end tells of its end
+    pthread_detach(thread); // on_end reports its end
     *answer_out = answer;
     return SL_OK;
 }

@@ -15,22 +15,23 @@ enum { LOOK_MS = 250, CROWDED_MS = 1000 };
 struct place {
     struct sl_http_connections *all;
     struct place *previous, *next;
-    int fd; // open as long as this is listed: the daemon closes it after it has told us
+    int fd; // open as long as this entry is listed: the daemon closes it after it has notified us
     bool waits, has_asked, is_shut;
-    int64_t since_ns; // it waits
+    int64_t since_ns; // start of its waiting time
 };
 
 struct sl_http_connections {
     struct sl_http_connections_config config;
     pthread_t thread;
-    pthread_mutex_t mutex; // guards what follows
+    pthread_mutex_t mutex; // guards the fields below
     pthread_cond_t changed;
     struct place *list;
     int64_t n, n_closed;
     bool stopping;
 };
 
-// ---- what the thread does -----------------------------------------------------------------------------------------------
+// ---- the thread
+// ---------------------------------------------------------------------------------------------------------
 
 static bool has_waited_too_long(const struct sl_http_connections *all, const struct place *place, int64_t now_ns) {
     if (!place->waits || place->is_shut) {
@@ -50,7 +51,7 @@ static void *look_always(void *arg) {
         int64_t now_ns = sl_now_ns();
         for (struct place *place = all->list; place; place = place->next) {
             if (has_waited_too_long(all, place, now_ns)) {
-                shutdown(place->fd, SHUT_RDWR); // the daemon hears of it as of any end
+                shutdown(place->fd, SHUT_RDWR); // the daemon handles this like any other end of a connection
                 place->is_shut = true;
                 all->n_closed++;
             }
@@ -101,14 +102,15 @@ void sl_http_connections_close(struct sl_http_connections **connections_ptr) {
     *connections_ptr = NULL;
 }
 
-// ---- what the daemon tells ------------------------------------------------------------------------------------------------
+// ---- called by the daemon
+// -------------------------------------------------------------------------------------------------
 
 static struct place *place_of(struct MHD_Connection *connection) {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     return info ? info->socket_context : NULL;
 }
 
-// NULL without memory: the daemon's own timeout has to do.
+// Adds a connection. NULL: no memory; then only the daemon's own timeout applies.
 static struct place *add(struct sl_http_connections *all, struct MHD_Connection *connection) {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct place *place = info ? calloc(1, sizeof *place) : NULL;

@@ -18,21 +18,22 @@ struct sl_exchange {
     struct sl_gateway *gateway;
     int64_t began_ns;
     char *body;
-    size_t n_body, body_bytes; // bytes is what it has of the gateway's memory for bodies
-    struct sl_refusal refusal; // of a body that need not come to its end; http_status 0: none
+    size_t n_body, body_bytes; // body_bytes: its part of the gateway's memory for bodies
+    struct sl_refusal refusal; // set when the rest of the body is not needed; http_status 0: no refusal
     struct sl_api_key key;
-    struct sl_limits_told told; // of the key's limits
+    struct sl_limits_told told; // rate limits of the key
     struct sl_http_answer *answer;
-    struct sl_look *look;                // at the cluster's state
-    struct sl_exchange *previous, *next; // of those with an answer
+    struct sl_look *look;                // a pending query of the cluster's state
+    struct sl_exchange *previous, *next; // list of exchanges with an answer
 };
 
-// To its request; told of the limits once they have been asked.
+// Returns the reply to its request, with the rate limits once they have been checked.
 static struct sl_http_reply reply_to(const struct sl_exchange *exchange, struct MHD_Connection *connection) {
     return (struct sl_http_reply){.gateway = exchange->gateway, .connection = connection, .limits = exchange->told};
 }
 
-// ---- what is asked without a body -----------------------------------------------------------------------------------------
+// ---- requests without a body
+// ----------------------------------------------------------------------------------------------
 
 static enum MHD_Result get_health(const struct sl_http_reply *reply) {
     struct sl_served_model model = sl_served_model(reply->gateway->served);
@@ -76,7 +77,7 @@ static void give_memory_back(struct sl_exchange *exchange) {
     exchange->n_body = exchange->body_bytes = 0;
 }
 
-// Of all bodies that come in there is only so much.
+// Reserves memory from the common limit for the bodies of all incoming requests.
 static bool take_memory(struct sl_exchange *exchange, size_t wanted) {
     struct sl_gateway *gateway = exchange->gateway;
     size_t bytes = wanted < 4096 ? 4096 : wanted * 2;
@@ -95,10 +96,10 @@ static bool take_memory(struct sl_exchange *exchange, size_t wanted) {
     return true;
 }
 
-// MHD_NO: not even a refusal is owed any more.
+// Reads a piece of the body. MHD_NO: close the connection without a refusal.
 static enum MHD_Result take_in(struct sl_exchange *exchange, const char *bytes, size_t n) {
     const struct sl_gateway_config *config = &exchange->gateway->config;
-    if (exchange->refusal.http_status != 0) { // read to its end, if that is not far, and forgotten
+    if (exchange->refusal.http_status != 0) { // read the rest of the body, if it is short, and discard it
         return sl_now_ns() - exchange->began_ns < 2 * config->body_ms * SL_NS_PER_MS ? MHD_YES : MHD_NO;
     }
     if ((int64_t)(exchange->n_body + n) > config->max_body_bytes) {
@@ -133,14 +134,15 @@ static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char
     return MHD_YES;
 }
 
-// Where a body ends must be said once: a proxy before us that read it otherwise would take one's body for another's request.
+// Returns true if the head does not give the body's length in exactly one way. A proxy in front of us could read such a
+// head differently, and take one client's body for another's request.
 static bool is_ambiguous(struct MHD_Connection *connection) {
     struct framing framing = {0};
     MHD_get_connection_values(connection, MHD_HEADER_KIND, see_header, &framing);
     return framing.n_lengths + framing.n_codings > 1 || (framing.n_codings == 1 && !framing.is_chunked);
 }
 
-// What its head alone is refused for, so that its body need not come.
+// Refuses a request by its head, so that its body need not be sent.
 static bool is_head_refused(const struct sl_gateway *gateway, struct MHD_Connection *connection,
                             struct sl_refusal *refusal) {
     const int64_t most = gateway->config.max_body_bytes;
@@ -166,7 +168,7 @@ static void on_answer_end(void *arg) {
     pthread_mutex_unlock(&gateway->mutex);
 }
 
-// Of one key.
+// Counts the answers of one key. Mutex held.
 static int64_t count_answers(const struct sl_gateway *gateway, const struct sl_api_key *key) {
     int64_t n = 0;
     for (const struct sl_exchange *other = gateway->answering; other; other = other->next) {
@@ -175,7 +177,7 @@ static int64_t count_answers(const struct sl_gateway *gateway, const struct sl_a
     return n;
 }
 
-// A place among the answers under way.
+// Reserves one of the max_requests answers in progress.
 static enum sl_status take_place(struct sl_exchange *exchange, struct sl_refusal *refusal) {
     struct sl_gateway *gateway = exchange->gateway;
     enum sl_status status = SL_OK;
@@ -255,7 +257,7 @@ static enum MHD_Result begin_answer(struct sl_exchange *exchange, struct MHD_Con
                                .limits = gateway->limits,
                                .who = exchange->key,
                                .told = exchange->told};
-    exchange->body = NULL; // the answer's
+    exchange->body = NULL; // the answer owns it now
     exchange->n_body = exchange->body_bytes = 0;
     struct sl_http_answer_config config = {.client = client,
                                            .route = is_chat ? "POST /v1/chat/completions" : "POST /v1/completions",
@@ -293,7 +295,7 @@ static enum MHD_Result send_answer(struct sl_exchange *exchange, struct MHD_Conn
             MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, take, exchange->answer, NULL);
         if (response) {
             MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
-            MHD_add_response_header(response, "X-Accel-Buffering", "no"); // proxies: pass on what comes as it comes
+            MHD_add_response_header(response, "X-Accel-Buffering", "no"); // tells proxies not to buffer the stream
         }
         return sl_http_reply_send(&reply, head.http_status, "text/event-stream", response);
     }
@@ -306,7 +308,8 @@ static enum MHD_Result send_answer(struct sl_exchange *exchange, struct MHD_Conn
                               MHD_create_response_from_buffer(head.n_text, (void *)head.text, MHD_RESPMEM_MUST_COPY));
 }
 
-// ---- routes ---------------------------------------------------------------------------------------------------------------
+// ---- routes
+// ---------------------------------------------------------------------------------------------------------------
 
 static enum MHD_Result route(struct sl_exchange *exchange, struct MHD_Connection *connection, const char *url,
                              const char *method) {
@@ -316,7 +319,7 @@ static enum MHD_Result route(struct sl_exchange *exchange, struct MHD_Connection
     bool is_model = strncmp(url, models, sizeof models - 1) == 0;
     bool is_other = strcmp(url, "/v1/models") == 0 || strcmp(url, "/health") == 0 || strcmp(url, "/metrics") == 0;
     bool is_page = strcmp(url, "/status") == 0, is_look = strcmp(url, "/status.json") == 0;
-    bool is_open = is_page || (url[0] == '/' && (url[1] == 'h' || url[1] == 'm')); // to whoever watches over us
+    bool is_open = is_page || (url[0] == '/' && (url[1] == 'h' || url[1] == 'm')); // open without a key: for monitoring
     struct sl_tenant_clients *tenants = exchange->gateway->tenants;
     struct sl_client *client;
     struct sl_refusal refusal;
@@ -350,7 +353,7 @@ enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection,
                                    const char *version, const char *body, size_t *body_bytes, void **exchange_ptr) {
     (void)version;
     struct sl_exchange *exchange = *exchange_ptr;
-    if (!exchange) { // its head alone
+    if (!exchange) { // the first call, with the head only
         sl_connection_waits(connection);
         exchange = calloc(1, sizeof *exchange);
         if (!exchange) {

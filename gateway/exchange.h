@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: one request of HTTP: its body comes in, bounded in bytes and time, and what is asked is answered.
+ * Purpose: handles one HTTP request: receives its body, bounded in bytes and time, and answers it.
  * Threads: all on the HTTP daemon's thread.
  */
 #pragma once
@@ -19,14 +19,14 @@
 #include "gateway/tenants.h"
 #include "net/admin/admin.h"
 
-enum { SL_N_OUTCOMES = 6 }; // status codes by their first digit
+enum { SL_N_OUTCOMES = 6 }; // status codes, counted by their first digit
 
-// What the requests of a gateway share.
+// State that the requests of a gateway share.
 struct sl_gateway {
     struct sl_gateway_config config;
     struct sl_admin *admin;
     char address[128];
-    struct sl_https_certificate *certificate; // NULL: in the clear
+    struct sl_https_certificate *certificate; // NULL: no TLS
     struct sl_client *client;
     struct sl_served *served;
     struct sl_tenant_clients *tenants;
@@ -35,28 +35,28 @@ struct sl_gateway {
     struct sl_board *board;
     struct sl_status_page page;
     struct MHD_Daemon *daemon;
-    MHD_socket listening; // when the daemon no longer does
+    MHD_socket listening; // to be closed by us when the daemon no longer uses it
     int64_t started_s;    // Unix time
 
-    atomic_llong body_bytes;                // of requests that are coming in, or have come and are not read
-    struct sl_intake_turn turn;             // of long ones among them
-    atomic_llong n_requests[SL_N_OUTCOMES]; // answered
+    atomic_llong body_bytes;                // bytes of bodies that are arriving, or have arrived and are not parsed
+    struct sl_intake_turn turn;             // turn of the long bodies
+    atomic_llong n_requests[SL_N_OUTCOMES]; // answered requests
 
-    pthread_mutex_t mutex; // guards what follows
+    pthread_mutex_t mutex; // guards the fields below
     pthread_cond_t changed;
-    struct sl_exchange *answering; // a list
-    int n_answers;                 // threads
+    struct sl_exchange *answering; // list of exchanges with an answer
+    int n_answers;                 // number of their threads
     bool stopping, hurrying;
-    bool ending; // all answers have been told to end, and so are those that come late
+    bool ending; // all answers have been told to end; later ones end at once
 };
 
 struct sl_exchange;
 
-// MHD's callbacks; cls is the gateway.
+// Callbacks of MHD; cls is the gateway.
 enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
                                    const char *version, const char *body, size_t *body_bytes, void **exchange);
 void sl_exchange_over(void *cls, struct MHD_Connection *connection, void **exchange,
                       enum MHD_RequestTerminationCode how);
 
-// Under the gateway's mutex: all answers under way end.
+// Ends all answers in progress. The gateway's mutex is held.
 void sl_exchange_stop_all(struct sl_gateway *gateway);

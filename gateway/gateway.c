@@ -20,8 +20,8 @@
 #include "net/trace/otlp/otlp.h"
 
 enum {
-    HEAD_BYTES = 32 << 10, // of one request's line and headers
-    STOPPED_MS = 15000,    // for answers that were told to end: a job's cancellation has ten seconds
+    HEAD_BYTES = 32 << 10, // limit of one request's line and headers
+    STOPPED_MS = 15000,    // for answers that were told to end: cancelling a job may take ten seconds
 };
 
 // ---- create -------------------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ static enum sl_status start_daemon(struct sl_gateway *gateway, struct sl_error *
 void sl_gateway_destroy(struct sl_gateway **gateway_ptr) {
     struct sl_gateway *gateway = *gateway_ptr;
     *gateway_ptr = NULL;
-    sl_admin_close(&gateway->admin); // before what it tells of
+    sl_admin_close(&gateway->admin); // close it before the state that its probes read
     sl_board_stop(gateway->board);
     if (gateway->daemon) {
         MHD_stop_daemon(gateway->daemon);
@@ -188,14 +188,14 @@ void sl_gateway_hurry(struct sl_gateway *gateway) {
     pthread_mutex_unlock(&gateway->mutex);
 }
 
-// Made by their threads, or sent by the HTTP daemon.
+// Returns true if threads still produce answers, or the HTTP daemon still sends one.
 static bool has_answers(const struct sl_gateway *gateway) {
     return gateway->n_answers > 0 || gateway->answering;
 }
 
 void sl_gateway_drain(struct sl_gateway *gateway, int64_t grace_ms) {
     gateway->listening = MHD_quiesce_daemon(gateway->daemon);
-    shutdown(gateway->listening, SHUT_RD); // nobody new; its number stays ours while MHD's thread may still use it
+    shutdown(gateway->listening, SHUT_RD); // no new connections; the descriptor stays open while MHD may use it
     pthread_mutex_lock(&gateway->mutex);
     gateway->stopping = true;
     int64_t end_ns = sl_deadline_in_ms(grace_ms);
@@ -203,7 +203,7 @@ void sl_gateway_drain(struct sl_gateway *gateway, int64_t grace_ms) {
            sl_cond_wait_until(&gateway->changed, &gateway->mutex, end_ns) == SL_OK) {
     }
     sl_exchange_stop_all(gateway);
-    // Whoever still runs holds what we would free: they have deadlines of their own.
+    // Answers that still run use memory that we would free; their own deadlines end them.
     end_ns = sl_deadline_in_ms(STOPPED_MS);
     while (has_answers(gateway) && sl_cond_wait_until(&gateway->changed, &gateway->mutex, end_ns) == SL_OK) {
     }

@@ -16,22 +16,23 @@ enum { FILE_BYTES = 1 << 20, CHAIN = 16 };
 struct pem {
     const char *option;
     struct sl_changing_file file;
-    char *text; // as read last
+    char *text; // content as last read
     size_t n;
     struct stat about;
 };
 
 struct sl_https_certificate {
-    struct pem files[2];    // the certificate with its chain, and the key, as they are being read
-    gnutls_datum_t pems[2]; // of a pair that is good
+    struct pem files[2];    // the certificate with its chain, and the key, while they are read
+    gnutls_datum_t pems[2]; // the last pair that is valid
 };
 
 enum { CERTIFICATE, KEY };
 
-// ---- as GnuTLS has them -------------------------------------------------------------------------------------------------
+// ---- GnuTLS's structures
+// ------------------------------------------------------------------------------------------------
 
 struct imported {
-    gnutls_pcert_st *list; // by gnutls_malloc
+    gnutls_pcert_st *list; // allocated by gnutls_malloc
     unsigned n;
     gnutls_privkey_t key;
 };
@@ -46,7 +47,7 @@ static void release(struct imported *imported) {
     }
 }
 
-// GnuTLS's code. Below 0: nothing is there.
+// Imports a pair. Returns GnuTLS's code; below 0: nothing is allocated.
 static int import(const gnutls_datum_t pems[2], struct imported *imported_out) {
     struct imported imported = {.list = gnutls_malloc(CHAIN * sizeof *imported.list)};
     unsigned n = CHAIN;
@@ -68,7 +69,7 @@ static int import(const gnutls_datum_t pems[2], struct imported *imported_out) {
     return code;
 }
 
-// The same public key in both? GnuTLS 3.7's own check, of credentials, leaks when it refuses a pair.
+// Compares the public keys of both. GnuTLS 3.7's own check, of credentials, leaks when it refuses a pair.
 static int compare(const struct imported *imported) {
     unsigned char ids[2][64];
     size_t n[2] = {sizeof ids[0], sizeof ids[1]};
@@ -91,7 +92,8 @@ static int compare(const struct imported *imported) {
     return code;
 }
 
-// ---- as the files have them ---------------------------------------------------------------------------------------------
+// ---- the files
+// ----------------------------------------------------------------------------------------------------------
 
 static enum sl_status read_pem(struct pem *pem, struct sl_error *err) {
     char *text;

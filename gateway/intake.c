@@ -10,7 +10,7 @@
 
 enum {
     LONG_BODY_BYTES = 1 << 20, // parsed in less than a tenth of a second
-    TURN_MS = 60000,           // for all that are before us
+    TURN_MS = 60000,           // longest wait for all bodies before this one
     LOOK_MS = 100,
     BYTES_A_TOKEN = 4,
 };
@@ -55,7 +55,8 @@ static void end_turn(struct sl_intake_turn *turn) {
     pthread_mutex_unlock(&turn->mutex);
 }
 
-// ---- what is asked ------------------------------------------------------------------------------------------------------
+// ---- parsing
+// ------------------------------------------------------------------------------------------------------------
 
 static enum sl_status check_model(const struct sl_served_model *model, const struct sl_openai_request *request,
                                   struct sl_refusal *refusal) {
@@ -71,7 +72,8 @@ static enum sl_status check_model(const struct sl_served_model *model, const str
     return SL_OK;
 }
 
-// ---- what it costs ------------------------------------------------------------------------------------------------------
+// ---- rate limits
+// --------------------------------------------------------------------------------------------------------
 
 static int64_t guess_tokens(const Sluice__V1__GenerateRequest *message) {
     size_t n_bytes = 0;
@@ -108,7 +110,8 @@ void sl_intake_settle(struct sl_intake *intake, int64_t n_tokens) {
     intake->n_charged_tokens = n_tokens;
 }
 
-// ---- all of it ----------------------------------------------------------------------------------------------------------
+// ---- both
+// ---------------------------------------------------------------------------------------------------------------
 
 enum sl_status sl_intake_read(struct sl_intake *intake, bool (*stopped)(void *arg), void *arg,
                               struct sl_openai_request **request_out, struct sl_refusal *refusal) {

@@ -16,18 +16,18 @@ enum { N_HEADS = 4096, N_BUCKETS = 2, SWEEP_AT_LEAST = 1024 };
 static const double NS_PER_MINUTE = 60e9;
 
 struct limited {
-    uint8_t id[32];          // of the key; random, so that some of its bits place it
-    double level[N_BUCKETS]; // below 0: owed
-    double most[N_BUCKETS];  // a minute's; 0: there is no such limit
-    int64_t filled_ns;       // what they hold is of then
+    uint8_t id[32];          // id of the key; random, so that some of its bits serve as its hash
+    double level[N_BUCKETS]; // below 0: in debt
+    double most[N_BUCKETS];  // a minute's quantity; 0: there is no such limit
+    int64_t filled_ns;       // time that the levels are valid for
     struct limited *next;
 };
 
 struct sl_limits {
     atomic_llong n_refused[SL_N_LIMITS];
-    pthread_mutex_t mutex; // guards what follows
+    pthread_mutex_t mutex; // guards the fields below
     struct limited *heads[N_HEADS];
-    int64_t n, sweep_at; // so many, and not before sweep_ns
+    int64_t n, sweep_at; // sweep when n is sweep_at, but not before sweep_ns
     int64_t sweep_ns;
 };
 
@@ -58,7 +58,7 @@ static bool is_full(const struct limited *one) {
     return full;
 }
 
-// Forgets who is full at that time.
+// Forgets all keys whose buckets are full at that time.
 static void sweep(struct sl_limits *limits, int64_t now_ns) {
     for (int i = 0; i < N_HEADS; i++) {
         for (struct limited **at = &limits->heads[i]; *at;) {
@@ -99,7 +99,7 @@ static double most_of(int64_t per_minute) {
     return per_minute == INT64_MAX ? 0 : (double)per_minute;
 }
 
-// As the file says now: what it said before may have been another limit.
+// Sets the limits that the file has now; they may have changed.
 static void set_limits(struct limited *one, const struct sl_api_key *who, bool is_new) {
     const double most[N_BUCKETS] = {most_of(who->requests_per_minute), most_of(who->tokens_per_minute)};
     for (int i = 0; i < N_BUCKETS; i++) {
@@ -109,7 +109,7 @@ static void set_limits(struct limited *one, const struct sl_api_key *who, bool i
     }
 }
 
-// Filled until now; NULL: no memory, or none is known and a new one is not wanted.
+// Returns the key's buckets, filled until now; NULL: no memory, or they do not exist and no new ones are wanted.
 static struct limited *find(struct sl_limits *limits, const struct sl_api_key *who, int64_t now_ns, bool make) {
     uint32_t place;
     memcpy(&place, who->hash, sizeof place);
@@ -165,7 +165,7 @@ enum sl_status sl_limits_take(struct sl_limits *limits, const struct sl_api_key 
         status = SL_ERR_EXHAUSTED;
     } else if (one->most[what] > 0) {
         double wanted = fmin((double)n, one->most[what]), missing = wanted - one->level[what];
-        if (missing > 1e-6) { // the rounding of many small steps
+        if (missing > 1e-6) { // tolerance for rounding of many small steps
             *retry_ms_out = (int64_t)ceil(missing / one->most[what] * 60000);
             status = SL_ERR_EXHAUSTED;
         } else {
@@ -188,7 +188,7 @@ void sl_limits_give_back(struct sl_limits *limits, const struct sl_api_key *who,
         return;
     }
     pthread_mutex_lock(&limits->mutex);
-    // Who has been forgotten is full; but may owe.
+    // Buckets that were forgotten are full, but this charge may put them in debt.
     struct limited *one = find(limits, who, now_ns, n < 0);
     if (one && one->most[what] > 0) {
         one->level[what] = fmin(one->most[what], one->level[what] + (double)n);

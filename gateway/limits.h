@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how much a key, or a tenant by its tokens, may ask in a minute: requests, and tokens of prompts. Whoever asks more is told when
- *          to ask again.
+ * Purpose: limits how much a key, or a tenant with tokens, may request per minute: requests, and tokens of prompts. A
+ *          request over a limit is refused with the time of the next try.
  *
- * Design: a bucket for each limit of each key: it holds a minute's worth, fills evenly, and a request takes its share out. A prompt of more
- *         than a minute's tokens takes what there is when it is full, and owes the rest: nobody waits for ever, and over time nobody gets
- *         more. How many tokens a prompt has is guessed when it comes and set right when the cluster has counted. Buckets that are full
- *         again are forgotten: they are what a new one would be. Beyond 65,536 that are not, further keys are refused.
- * Threads: any. Times are the caller's, monotonic.
+ * Design: a bucket for each limit of each key: it holds a minute's quantity, fills evenly, and a request takes its
+ *         share out. A prompt of more than a minute's tokens takes all that is in a full bucket, and puts it in debt
+ *         for the rest. So no prompt waits for ever, and over time no key gets more than its limit. The number of a
+ *         prompt's tokens is estimated when it arrives and corrected when the cluster has counted them. Full buckets
+ *         are forgotten, because a new one would be full too. When 65,536 are not full, further keys are refused.
+ * Threads: any. The caller passes the time, monotonic.
  */
 #pragma once
 
@@ -18,13 +19,14 @@
 
 struct sl_limits;
 
-enum sl_limit { SL_LIMIT_REQUESTS, SL_LIMIT_TOKENS, SL_LIMIT_ANSWERS }; // the last is held elsewhere, and counted here
+// The last one is enforced elsewhere, and only counted here
+enum sl_limit { SL_LIMIT_REQUESTS, SL_LIMIT_TOKENS, SL_LIMIT_ANSWERS };
 enum { SL_N_LIMITS = 3, SL_MAX_LIMITED = 65536 };
 
 struct sl_limit_told {
-    int64_t limit;     // a minute; 0: there is none, and nothing else is told
-    int64_t remaining; // now
-    int64_t reset_ms;  // until all of it remains
+    int64_t limit;     // per minute; 0: there is no limit, and the other fields are unset
+    int64_t remaining; // available now
+    int64_t reset_ms;  // time until all of it is available
 };
 
 struct sl_limits_told {
@@ -35,17 +37,18 @@ enum sl_status sl_limits_create(struct sl_limits **limits_out, struct sl_error *
 void sl_limits_destroy(struct sl_limits **limits); // accepts NULL, nulls *limits
 
 /*
- * Take n requests or tokens. SL_ERR_EXHAUSTED: not now; in *retry_ms_out again. *told_out is written in any case.
+ * Takes n requests or tokens. SL_ERR_EXHAUSTED: not now; try again after *retry_ms_out. *told_out is written in any
+ * case.
  */
 enum sl_status sl_limits_take(struct sl_limits *limits, const struct sl_api_key *who, enum sl_limit what, int64_t n,
                               int64_t now_ns, struct sl_limits_told *told_out, int64_t *retry_ms_out);
 
-// n that were taken were not needed; a negative n: more were.
+// Returns n that were taken but not needed; a negative n charges more.
 void sl_limits_give_back(struct sl_limits *limits, const struct sl_api_key *who, enum sl_limit what, int64_t n,
                          int64_t now_ns);
 
-// Requests that were refused for a limit.
+// Counts a request that was refused because of a limit.
 void sl_limits_count_refused(struct sl_limits *limits, enum sl_limit what);
 int64_t sl_limits_n_refused(struct sl_limits *limits, enum sl_limit what);
 
-int64_t sl_limits_n_buckets(struct sl_limits *limits); // that are remembered
+int64_t sl_limits_n_buckets(struct sl_limits *limits); // number of keys that are remembered

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: sluice-gateway: options, signals, and gateway.h between them.
+// Purpose: sluice-gateway: its options and signals; gateway.h does the rest.
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
@@ -90,7 +90,7 @@ struct stopper {
     atomic_bool over;
 };
 
-// Whatever comes behind the first signal.
+// Waits for signals after the first one.
 static void *wait_for_more(void *arg) {
     struct stopper *stopper = arg;
     int number;
@@ -118,7 +118,7 @@ static enum sl_status serve(const struct options *chosen, struct sl_error *err) 
     sigemptyset(&stopper.signals);
     sigaddset(&stopper.signals, SIGTERM);
     sigaddset(&stopper.signals, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &stopper.signals, NULL); // before any thread exists, so that all inherit it
+    pthread_sigmask(SIG_BLOCK, &stopper.signals, NULL); // before any thread is started, so that all inherit the mask
     signal(SIGPIPE, SIG_IGN);
 
     sl_rpc_init();
@@ -143,7 +143,7 @@ static enum sl_status serve(const struct options *chosen, struct sl_error *err) 
     return status;
 }
 
-// Leaves descriptors for the admin port and for calls to coordinators, whatever --max-connections says.
+// Leaves descriptors for the admin port and for calls to coordinators, even if --max-connections asks for more.
 static void bound_connections(struct sl_gateway_config *gateway) {
     const int most = sl_descriptors_for_clients();
     if (gateway->max_connections > most) {

@@ -61,7 +61,8 @@ char *sl_gateway_metrics(struct sl_gateway *gateway) {
     return text;
 }
 
-// What asks the coordinator waits for each answer for a while, and then asks again.
+// Returns false if a thread that asks the coordinator is stuck: normally it waits for each reply for a limited time,
+// and then asks again.
 static bool asks_on(void *arg, char why[SL_WHY_BYTES]) {
     struct sl_gateway *gateway = arg;
     int64_t still_ms = (sl_now_ns() - sl_served_model(gateway->served).asked_ns) / SL_NS_PER_MS;

@@ -9,7 +9,7 @@
 
 #include "gateway/exchange.h"
 
-// As OpenAI writes times: 20ms, 7s, 6m0s.
+// Formats a time as OpenAI does: 20ms, 7s, 6m0s.
 static void format_time(int64_t ms, char *out, size_t n) {
     int64_t s = (ms + 999) / 1000;
     if (ms < 1000) {

@@ -9,14 +9,14 @@
 #include "base/log.h"
 #include "base/thread.h"
 
-enum { ASK_MS = 1000, ASK_AGAIN_MS = 100, CALL_MS = 2000 }; // again: while there is nothing to serve
+enum { ASK_MS = 1000, ASK_AGAIN_MS = 100, CALL_MS = 2000 }; // ASK_AGAIN_MS: while no model is ready
 
 struct sl_served {
     struct sl_client *client;
     pthread_t thread;
-    pthread_mutex_t mutex; // guards what follows
+    pthread_mutex_t mutex; // guards the fields below
     pthread_cond_t changed;
-    bool stopping, told; // told: the log has had a word of it
+    bool stopping, told; // told: the log has an entry about it
     struct sl_served_model model;
 };
 

@@ -21,7 +21,7 @@ enum MHD_Result sl_status_send_page(const struct sl_http_reply *reply) {
     return sl_http_reply_send(reply, MHD_HTTP_OK, "text/html; charset=utf-8", response);
 }
 
-// Of workers only who has shown to be an operator hears; where nobody is asked, who is on this host.
+// Returns true if the client may see workers: only operators, or without authentication only clients on this host.
 static bool shows_workers(const struct sl_gateway *gateway, enum sl_tenants_kind kind) {
     bool is_loopback = strncmp(gateway->address, "127.", 4) == 0 || strncmp(gateway->address, "[::1]", 5) == 0;
     return is_loopback || kind == SL_TENANTS_APART;

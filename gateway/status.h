@@ -5,12 +5,12 @@
 #include "gateway/reply.h"
 #include "gateway/status_board.h"
 
-// To whoever asks: the page has nothing to tell.
+// Sends the page to any client: it contains no data of the cluster.
 enum MHD_Result sl_status_send_page(const struct sl_http_reply *reply);
 
 /*
- * Ask the coordinator as this client. *look_out: the connection is suspended, and when its handler is called again sl_status_send() has
- * what was told; NULL: it was refused.
+ * Asks the coordinator as this client. *look_out: the connection is suspended; when its handler is called again,
+ * sl_status_send() sends the result. NULL: the request was refused.
  */
 enum MHD_Result sl_status_begin(const struct sl_http_reply *reply, struct sl_client *client, struct sl_look **look_out);
 enum MHD_Result sl_status_send(const struct sl_http_reply *reply, struct sl_look *look);

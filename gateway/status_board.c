@@ -11,13 +11,13 @@
 
 enum {
     MAX_WAITING = 256,
-    ASK_MS = 2000, // for all that is asked for one look
+    ASK_MS = 2000, // for all calls of one query together
     MAX_RUNNING = 200,
     MAX_QUEUED = 100,
     MAX_ENDED = 50,
 };
 
-// By their bits.
+// Bits of the states.
 #define QUEUED (1U << SLUICE__V1__JOB_STATE__QUEUED)
 #define ENDED                                                                                                          \
     (1U << SLUICE__V1__JOB_STATE__DONE | 1U << SLUICE__V1__JOB_STATE__FAILED | 1U << SLUICE__V1__JOB_STATE__CANCELLED)
@@ -30,7 +30,7 @@ struct sl_look {
     struct sl_client *client;
     bool shows_workers;
     struct MHD_Connection *connection;
-    // Under the board's mutex until the connection is resumed.
+    // Written under the board's mutex until the connection is resumed.
     char *text; // malloc'd
     struct sl_refusal refusal;
     struct sl_look *next;
@@ -39,15 +39,16 @@ struct sl_look {
 struct sl_board {
     struct sl_served *served;
     pthread_t thread;
-    pthread_mutex_t mutex; // guards what follows
+    pthread_mutex_t mutex; // guards the fields below
     pthread_cond_t changed;
     bool stopping, stopped;
-    struct sl_look *waiting; // a list, oldest first
+    struct sl_look *waiting; // list of queries, oldest first
     int n_waiting;
-    int64_t moved_ns; // somebody was answered, or the first came
+    int64_t moved_ns; // time when a query was last answered, or the first one came
 };
 
-// ---- what is asked ------------------------------------------------------------------------------------------------------
+// ---- asking
+// -------------------------------------------------------------------------------------------------------------
 
 struct replies {
     Sluice__V1__ListReply *running, *queued, *ended;
@@ -69,7 +70,7 @@ static void free_replies(struct replies *replies) {
 
 static enum sl_status ask(struct sl_client *client, bool shows_workers, struct replies *replies, struct sl_error *err) {
     int64_t deadline_ns = sl_deadline_in_ms(ASK_MS);
-    // In the order that jobs go through: none is missed.
+    // Asked in the order in which jobs change state, so that no job is missed.
     enum sl_status status = sl_client_list(client, QUEUED, MAX_QUEUED, deadline_ns, &replies->queued, err);
     if (status == SL_OK) {
         status = sl_client_list(client, RUNNING, MAX_RUNNING, deadline_ns, &replies->running, err);
@@ -78,18 +79,18 @@ static enum sl_status ask(struct sl_client *client, bool shows_workers, struct r
         status = sl_client_list(client, ENDED, MAX_ENDED, deadline_ns, &replies->ended, err);
     }
     if (status == SL_OK && shows_workers &&
-        replies->running->everybody) { // who may not is not refused: that is logged there
+        replies->running->everybody) { // asked only with the right to see all, because the coordinator logs refusals
         status = sl_client_workers(client, deadline_ns, &replies->workers, err);
     }
     return status;
 }
 
-// The coordinator is away, or so busy that this is how it looks.
+// Returns true if the coordinator is away, or so busy that it seems to be.
 static bool is_away(enum sl_status status) {
     return status == SL_ERR_PEER_LOST || status == SL_ERR_PEER_STALE || status == SL_ERR_DEADLINE;
 }
 
-// What this client is told: a text, or NULL and *refusal.
+// Returns the text for this client, or NULL and *refusal.
 static char *look_up(struct sl_board *board, struct sl_client *client, bool shows_workers, struct sl_refusal *refusal) {
     struct sl_served_model model = sl_served_model(board->served);
     struct replies replies = {0};
@@ -121,9 +122,10 @@ static char *look_up(struct sl_board *board, struct sl_client *client, bool show
     return text;
 }
 
-// ---- who waits ----------------------------------------------------------------------------------------------------------
+// ---- waiting queries
+// ----------------------------------------------------------------------------------------------------
 
-// Those who wait for the same, or (client NULL) all. Under the mutex.
+// Answers all queries of the same client and rights; client NULL: all queries. Mutex held.
 static void tell(struct sl_board *board, struct sl_client *client, bool shows_workers, const char *text,
                  const struct sl_refusal *refusal) {
     struct sl_look **at = &board->waiting;
@@ -185,7 +187,7 @@ enum sl_status sl_board_ask(struct sl_board *board, struct sl_client *client, bo
         }
         *at = look;
         board->moved_ns = board->n_waiting++ == 0 ? sl_now_ns() : board->moved_ns;
-        MHD_suspend_connection(connection); // nobody resumes it before, under the mutex
+        MHD_suspend_connection(connection); // while the mutex is held, it cannot be resumed too early
         pthread_cond_signal(&board->changed);
         *look_out = look;
     }
@@ -215,7 +217,7 @@ char *sl_look_take(struct sl_look *look, struct sl_refusal *refusal_out) {
 void sl_look_end(struct sl_look **look_ptr) {
     struct sl_look *look = *look_ptr;
     *look_ptr = NULL;
-    free(look->text); // it does not wait: its connection was resumed, or it would not have ended
+    free(look->text); // it is not in the list: its connection was resumed, or it would not have ended
     free(look);
 }
 

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// A label is its client's, an error's text its worker's: whatever they are, they do not spoil the others.
+// Returns a text as JSON. Clients choose labels and workers choose error texts: invalid ones must not make the whole
+// object fail.
 static json_t *text_of(const char *text) {
     json_t *json = json_string(text);
     if (json) {
@@ -23,12 +24,12 @@ static json_t *text_of(const char *text) {
     return json;
 }
 
-// A worker's word.
+// Returns a number of a worker; one that JSON cannot express becomes 0.
 static double number_of(double value) {
     return isfinite(value) ? value : 0;
 }
 
-// "DECODING" as "decoding".
+// Returns "DECODING" as "decoding".
 static json_t *name_of(const ProtobufCEnumDescriptor *type, int value) {
     const ProtobufCEnumValue *found = protobuf_c_enum_descriptor_get_value(type, value);
     char name[32] = "unknown";
@@ -67,7 +68,8 @@ static bool has_job(const Sluice__V1__ListReply *list, const char *id) {
     return false;
 }
 
-// In the order in which they were asked for: a job that has moved on meanwhile is in a later one, too. NULL: no memory.
+// Returns the jobs of all lists. If a job is in several, because its state changed meanwhile, the latest list counts.
+// NULL: no memory.
 static json_t *jobs_of(const Sluice__V1__ListReply *const lists[], size_t n_lists) {
     json_t *jobs = json_array();
     bool whole = jobs != NULL;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what GET /status.json tells: a cluster and its jobs, as one object (docs/HTTP.md). The names are an interface.
+// Purpose: the object of GET /status.json: a cluster and its jobs (docs/HTTP.md). The names are an interface.
 #pragma once
 
 #include "gateway/served.h"
 
-// What the coordinator has said to somebody. Lists: NULL: it has not answered.
+// The coordinator's replies to one client. A list is NULL if there was no reply.
 struct sl_status_told {
     const struct sl_served_model *model;
-    const char *why;                                       // it has not answered; ""
-    const Sluice__V1__ListReply *queued, *running, *ended; // asked for in this order
-    const Sluice__V1__WorkersReply *workers;               // NULL: not for this client
+    const char *why;                                       // the reason why there was no reply; ""
+    const Sluice__V1__ListReply *queued, *running, *ended; // in the order of the calls
+    const Sluice__V1__WorkersReply *workers;               // NULL: this client may not see workers
     int64_t now_ms;                                        // Unix time
 };
 
-// malloc'd; NULL: no memory. Texts that are no UTF-8 are shown with question marks.
+// Returns the object, malloc'd; NULL: no memory. Bytes that are not UTF-8 become question marks.
 char *sl_status_json(const struct sl_status_told *told);

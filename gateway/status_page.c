@@ -8,10 +8,10 @@
 
 #include "net/trust/sha256.h"
 
-extern const uint8_t sl_status_html[]; // cmake/embed.cmake
+extern const uint8_t sl_status_html[]; // embedded by cmake/embed.cmake
 extern const size_t sl_status_html_bytes;
 
-// Of what is between two tags.
+// Hashes the text between two tags.
 static enum sl_status hash_between(const char *begin, const char *end, char hash_out[SL_SHA256_TEXT_BYTES],
                                    struct sl_error *err) {
     const char *page = (const char *)sl_status_html;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: GET /status: a page for people, gateway/status.html, which asks for /status.json itself.
- * Design: the page is in the program. Its Content-Security-Policy allows its own style and script, by their hashes, and nothing else:
- *         whatever a label or a worker's name may be, no browser runs it.
+ * Purpose: GET /status: a page for people, gateway/status.html, whose script requests /status.json.
+ * Design: the page is embedded in the program. Its Content-Security-Policy allows its own style and script, by their
+ *         hashes, and nothing else. So no browser runs a script in a label or a worker's name.
  */
 #pragma once
 
@@ -16,5 +16,5 @@ struct sl_status_page {
     char policy[512];
 };
 
-// SL_ERR_INTERNAL: the page has no style or no script, or there is no SHA-256.
+// Makes the page and its headers. SL_ERR_INTERNAL: the page has no style or no script, or there is no SHA-256.
 enum sl_status sl_status_page_make(struct sl_status_page *page_out, struct sl_error *err);

@@ -22,9 +22,9 @@ struct one {
 struct sl_tenant_clients {
     char *folder, *coordinator, *ca, *revoked;
     struct sl_client *own;
-    struct sl_api_keys *keys;             // NULL: nobody has one
-    struct sl_web_token_keys *token_keys; // likewise; both NULL: nobody is asked
-    pthread_mutex_t mutex;                // guards what follows
+    struct sl_api_keys *keys;             // NULL: there is no file of API keys
+    struct sl_web_token_keys *token_keys; // the same for tokens; both NULL: authentication is disabled
+    pthread_mutex_t mutex;                // guards the fields below
     struct one *list;
 };
 
@@ -106,7 +106,7 @@ void sl_tenants_close(struct sl_tenant_clients **tenants_ptr) {
     *tenants_ptr = NULL;
 }
 
-// With the tenant's certificate.
+// Connects with the tenant's certificate.
 static enum sl_status connect_as(const struct sl_tenant_clients *tenants, const char *name,
                                  struct sl_client **client_out, struct sl_error *err) {
     char certificate[PATH_MAX], key[PATH_MAX];
@@ -122,7 +122,7 @@ static enum sl_status connect_as(const struct sl_tenant_clients *tenants, const 
     return sl_client_connect(tenants->coordinator, &files, client_out, err);
 }
 
-// Under the mutex.
+// Returns the tenant's client, and connects it when first needed. Mutex held.
 static enum sl_status client_of(struct sl_tenant_clients *tenants, const char *name, struct sl_client **client_out,
                                 struct sl_error *err) {
     for (struct one *one = tenants->list; one; one = one->next) {
@@ -150,7 +150,7 @@ static bool has_two_dots(const char *text) {
     return dot && strchr(dot + 1, '.');
 }
 
-// Of whom a token is.
+// Finds the tenant of a token.
 static enum sl_status find_by_token(struct sl_tenant_clients *tenants, const char *token, struct sl_api_key *who_out,
                                     struct sl_refusal *refusal) {
     char tenant[SL_TENANT_NAME_BYTES];
@@ -202,7 +202,7 @@ enum sl_status sl_tenants_find(struct sl_tenant_clients *tenants, const char *au
     pthread_mutex_lock(&tenants->mutex);
     status = client_of(tenants, key_out->tenant, client_out, &err);
     pthread_mutex_unlock(&tenants->mutex);
-    if (status == SL_ERR_NOT_FOUND && by_token) { // an issuer may have more of them than we: no fault of ours
+    if (status == SL_ERR_NOT_FOUND && by_token) { // an issuer may have tenants that this cluster lacks
         sl_refuse(refusal, 403, "there is no tenant \"%s\" here", key_out->tenant);
     } else if (status != SL_OK) {
         sl_log_error("gateway", "tenant=%s: %s", key_out->tenant, err.text);

@@ -18,7 +18,7 @@ enum { MAX_FILE_BYTES = 256 << 10 };
 
 // ---- a token ------------------------------------------------------------------------------------------------------------
 
-// libjwt reads base64 leniently, and the heap wrongly where a part is empty.
+// Checks the token's parts, because libjwt decodes base64 leniently, and reads memory out of bounds if a part is empty.
 static bool has_three_parts(const char *token) {
     static const char base64url[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     for (int i = 0; i < 3; i++) {
@@ -31,7 +31,7 @@ static bool has_three_parts(const char *token) {
     return true;
 }
 
-// One key, one algorithm.
+// Returns the one algorithm that a key is valid for.
 static jwt_alg_t algorithm_of(enum sl_public_key_kind kind) {
     static const jwt_alg_t algorithms[] = {
         [SL_KEY_RSA] = JWT_ALG_RS256, [SL_KEY_P256] = JWT_ALG_ES256, [SL_KEY_P384] = JWT_ALG_ES384};
@@ -39,8 +39,9 @@ static jwt_alg_t algorithm_of(enum sl_public_key_kind kind) {
 }
 
 /*
- * What one of the keys has signed; NULL: none has. That libjwt is content is not enough: it has checked by the algorithm that the token
- * names, HMAC under the public key's text among them; and where memory runs out, it has checked nothing and says so by no algorithm.
+ * Returns the token if one of the keys has signed it; otherwise NULL. Success of libjwt is not enough: it uses the
+ * algorithm that the token names, which may be HMAC with the public key's text. When memory runs out, it has checked
+ * nothing and reports no algorithm.
  */
 static jwt_t *find_signed(const struct sl_public_keys *keys, const char *token) {
     for (int i = 0; i < keys->n; i++) {
@@ -110,7 +111,7 @@ static enum sl_status check_signed(jwt_t *jwt, const struct sl_web_token_policy 
     char *text = jwt_get_grants_json(jwt, NULL);
     json_t *claims = text ? json_loads(text, 0, NULL) : NULL;
     enum sl_status status;
-    if (critical) { // RFC 7515: whoever does not know them must not take the token
+    if (critical) { // RFC 7515: a recipient that does not know a critical header must refuse the token
         status = sl_fail(err, SL_ERR_DENIED, "the token has critical extensions, of which none is known here");
     } else if (!json_is_object(claims)) {
         status = sl_fail(err, SL_ERR_DENIED, "the token's claims are no object");
@@ -146,10 +147,10 @@ enum sl_status sl_web_token_check(const struct sl_public_keys *keys, const struc
 
 struct sl_web_token_keys {
     char *path, *issuer, *audience, *claim;
-    struct sl_web_token_policy policy; // of these
-    pthread_mutex_t mutex;             // guards what follows
+    struct sl_web_token_policy policy; // policy for these keys
+    pthread_mutex_t mutex;             // guards the fields below
     struct sl_public_keys keys;
-    struct sl_changing_file file; // that they are of
+    struct sl_changing_file file; // the file of these keys
 };
 
 static enum sl_status load(struct sl_web_token_keys *keys, struct sl_error *err) {

@@ -13,20 +13,21 @@
 #include "proto/kept.h"
 
 #define MAX_QUEUED  32
-#define BLOCK_SHARE 4     // copies into blocks are outside the arena, and in all at most a quarter of it
-#define HOLD_MS     500   // that a copy has when others need what it holds
-#define AVOID_MS    10000 // that no copy goes to a store which was lost
+#define BLOCK_SHARE 4     // copies into blocks are outside the arena: together at most this share of its size
+#define HOLD_MS     500   // time that a copy may keep its memory after a job asks for it
+#define AVOID_MS    10000 // time for which no copy goes to a store that was lost
 
 enum state { WAITING, RESERVING, SENDING };
 
 struct entry {
     struct entry *next;
     struct sl_copy *copy;
-    struct sl_prefill_job *reads; // whose session's pages it is sent from; NULL: its own
+    // Job whose session's pages are the source; NULL: the copy has a session or block of its own
+    struct sl_prefill_job *reads;
     enum state state;
     bool dropped;
     enum sl_not_kept why;
-    int64_t pressed_ns; // until then it may hold memory; 0: no job asks for it
+    int64_t pressed_ns; // deadline for giving up its memory; 0: no job asks for it
 };
 
 struct sl_archive {
@@ -34,17 +35,17 @@ struct sl_archive {
     pthread_t thread;
     _Atomic int64_t n_not_kept[SL_N_NOT_KEPT];
     atomic_flag told[SL_N_NOT_KEPT];
-    pthread_mutex_t mutex; // over what follows
+    pthread_mutex_t mutex; // guards the fields below
     pthread_cond_t changed;
-    struct entry *first, **end, *current; // those that wait; the one that the thread has
-    int n_queued;                         // of both, and those that are prepared
-    size_t block_bytes;                   // of copies in blocks from malloc
+    struct entry *first, **end, *current; // the waiting copies; the copy that the thread is sending
+    int n_queued;                         // waiting, current and prepared copies
+    size_t block_bytes;                   // bytes of copies in blocks from malloc
     bool stopping;
     char avoided[128];
     int64_t avoid_until_ns;
 };
 
-// ---- what is not kept ----------------------------------------------------------------------------------------------
+// ---- copies that are left out ---------------------------------------------------------------------------------------
 
 static const struct {
     Sluice__V1__Kept said;
@@ -60,7 +61,7 @@ static const struct {
     [SL_NOT_KEPT_STOPPING] = {SLUICE__V1__KEPT__KEPT_NOT_STOPPING, "this worker stops"},
 };
 
-// Counts a copy that is left out, and logs the first one of every reason.
+// Counts a copy that is left out, and logs the first one for every reason.
 static void count(struct sl_archive *archive, enum sl_not_kept why, int64_t n_tokens, const char *detail) {
     atomic_fetch_add(&archive->n_not_kept[why], 1);
     if (why == SL_NOT_KEPT_STOPPING || atomic_flag_test_and_set(&archive->told[why])) {
@@ -86,7 +87,7 @@ void sl_archive_write_metrics(struct sl_archive *archive, FILE *page) {
 
 // ---- entries -------------------------------------------------------------------------------------------------------
 
-// Lock held. A copy that no ship reads gives its memory back; one that is being sent ends with its ship.
+// Drops a copy: one that no ship reads frees its memory now; one that is being sent ends with its ship. Lock held.
 static void drop(struct sl_archive *archive, struct entry *entry, enum sl_not_kept why) {
     if (entry->dropped) {
         return;
@@ -100,7 +101,7 @@ static void drop(struct sl_archive *archive, struct entry *entry, enum sl_not_ke
     }
 }
 
-// Lock held: the copy that reads the job's pages.
+// Returns the copy that reads the job's pages. Lock held.
 static struct entry *find(struct sl_archive *archive, const struct sl_prefill_job *job) {
     struct entry *entry = archive->current;
     if (!entry || entry->reads != job) {
@@ -110,7 +111,7 @@ static struct entry *find(struct sl_archive *archive, const struct sl_prefill_jo
     return entry;
 }
 
-// Lock held.
+// Appends a copy to the queue. Lock held.
 static void push(struct sl_archive *archive, struct entry *entry) {
     *archive->end = entry;
     archive->end = &entry->next;
@@ -118,7 +119,8 @@ static void push(struct sl_archive *archive, struct entry *entry) {
 }
 
 /*
- * Takes a place in the queue for a copy of so many bytes. SL_N_NOT_KEPT: it has one. Otherwise why not.
+ * Reserves a position in the queue for a copy of `bytes`. Returns SL_N_NOT_KEPT on success, otherwise the reason for
+ * the refusal.
  */
 static enum sl_not_kept enter(struct sl_archive *archive, const struct sl_prefill_job *job, size_t bytes) {
     enum sl_not_kept why = SL_N_NOT_KEPT;
@@ -147,7 +149,7 @@ static void leave(struct sl_archive *archive, size_t block_bytes) {
 
 // ---- states between two chunks (engine's thread) -------------------------------------------------------------------
 
-// Takes a part of what blocks may take. False: too much of it is taken.
+// Takes a part of the bytes that blocks may use. False: too few are left.
 static bool take_block_bytes(struct sl_archive *archive, size_t bytes) {
     pthread_mutex_lock(&archive->mutex);
     size_t most = (size_t)archive->prefill->node.config.arena_bytes / BLOCK_SHARE;
@@ -157,8 +159,8 @@ static bool take_block_bytes(struct sl_archive *archive, size_t bytes) {
     return fits;
 }
 
-// Returns the first token at which pages change: where a recipe evicts at the end alone and adds up no scores, the body's
-// last chunk is the first to change them.
+// Returns the first token whose reading changes pages. If a recipe evicts at the end only and sums no scores, only the
+// last chunk changes them.
 static int64_t unchanged_until(const struct sl_plan *plan, int64_t n_tokens) {
     bool at_end = !(plan->recipe.when & SL_WHEN_CHUNK);
     return at_end && sl_plan_can_truncate(plan, n_tokens) ? sl_plan_body_tokens(plan) : n_tokens + 1;
@@ -198,7 +200,8 @@ void sl_archive_put_boundary(struct sl_archive *archive, struct sl_prefill_job *
     if (!job->store_address[0] || session->n_tokens == 0) {
         return;
     }
-    atomic_store(&job->kept_state, SLUICE__V1__KEPT__KEPT_PENDING); // before a copy that is quick says better
+    // Pending until a copy that ends quickly writes its result
+    atomic_store(&job->kept_state, SLUICE__V1__KEPT__KEPT_PENDING);
     enum sl_not_kept why = put_boundary(archive, job, session);
     if (why != SL_N_NOT_KEPT) {
         count(archive, why, session->n_tokens, "");
@@ -243,7 +246,7 @@ void sl_archive_end_job(struct sl_archive *archive, struct sl_prefill_job *job, 
     for (struct entry *entry; (entry = find(archive, job)) != NULL;) {
         drop(archive, entry, SL_NOT_KEPT_LATE);
         if (find(archive, job)) {
-            pthread_cond_wait(&archive->changed, &archive->mutex); // its ship sees it within 50 ms, and ends
+            pthread_cond_wait(&archive->changed, &archive->mutex); // the ship notices this within 50 ms, and ends
         }
     }
     pthread_mutex_unlock(&archive->mutex);
@@ -269,7 +272,7 @@ void sl_archive_end_job(struct sl_archive *archive, struct sl_prefill_job *job, 
 
 // ---- pressure ------------------------------------------------------------------------------------------------------
 
-// Lock held. False: the copy holds nothing that others could use.
+// Asks a copy for its memory. False: it holds no memory that jobs could use. Lock held.
 static bool press(struct sl_archive *archive, struct entry *entry, int64_t now_ns) {
     if (!entry || !sl_copy_holds_memory(entry->copy)) {
         return false;
@@ -312,7 +315,7 @@ static bool go_on(void *arg) {
     return go_on;
 }
 
-// Lock held. Why the copy is not in the store; SL_N_NOT_KEPT: it is.
+// Returns why the copy is not in the store; SL_N_NOT_KEPT: it is there. Lock held.
 static enum sl_not_kept judge(struct sl_archive *archive, const struct entry *entry, enum sl_status status) {
     if (status == SL_OK || status == SL_ERR_EXISTS) {
         return SL_N_NOT_KEPT;
@@ -331,7 +334,7 @@ static enum sl_not_kept judge(struct sl_archive *archive, const struct entry *en
     return SL_NOT_KEPT_UNREACHABLE;
 }
 
-// Lock held, and is held again on return.
+// Sends a copy. The lock is held before and after the call, but not during the transfer.
 static enum sl_status send_copy(struct sl_archive *archive, struct entry *entry, struct sl_error *err) {
     bool avoided = sl_now_ns() < archive->avoid_until_ns && strcmp(archive->avoided, entry->copy->store_address) == 0;
     if (entry->dropped || avoided) {
@@ -347,14 +350,14 @@ static enum sl_status send_copy(struct sl_archive *archive, struct entry *entry,
     return status;
 }
 
-// Lock held, and is held again on return: the copy has been sent, or given up.
+// Ends a copy that has been sent or given up. The lock is held before and after the call, but not during it.
 static void end(struct sl_archive *archive, struct entry *entry, enum sl_status status, const struct sl_error *err) {
     enum sl_not_kept why = judge(archive, entry, status);
     if (entry->reads) {
         atomic_store(&entry->reads->kept_state,
                      why == SL_N_NOT_KEPT ? SLUICE__V1__KEPT__KEPT_STORED : (int)reasons[why].said);
     }
-    sl_copy_release_body(entry->copy); // before others may look for what copies hold
+    sl_copy_release_body(entry->copy); // before other threads may count the memory that copies hold
     archive->current = NULL;
     archive->n_queued--;
     archive->block_bytes -= entry->copy->block_bytes;
@@ -365,7 +368,7 @@ static void end(struct sl_archive *archive, struct entry *entry, enum sl_status 
     }
     sl_copy_destroy(&entry->copy);
     free(entry);
-    sl_prefill_wake(archive->prefill); // memory has come back, or a job may go on
+    sl_prefill_wake(archive->prefill); // memory was freed, or a job may continue
     pthread_mutex_lock(&archive->mutex);
 }
 
@@ -429,7 +432,7 @@ void sl_archive_destroy(struct sl_archive **archive_inout) {
     archive->stopping = true;
     pthread_cond_broadcast(&archive->changed);
     pthread_mutex_unlock(&archive->mutex);
-    pthread_join(archive->thread, NULL); // bounded: the ship that runs sees it
+    pthread_join(archive->thread, NULL); // bounded: a running ship notices `stopping`
     pthread_cond_destroy(&archive->changed);
     pthread_mutex_destroy(&archive->mutex);
     free(archive);

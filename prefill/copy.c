@@ -12,7 +12,7 @@
 
 #define MAX_PREFIXES     1024
 #define MAX_PIECE_BYTES  ((size_t)4 << 20)
-#define PUT_MS           15000 // and what the bytes take on a slow network:
+#define PUT_MS           15000 // plus the time for the bytes on a slow network:
 #define PUT_BYTES_PER_MS 50000
 #define CALL_MS          2000
 
@@ -42,7 +42,8 @@ void sl_copy_destroy(struct sl_copy **copy_inout) {
     *copy_inout = NULL;
 }
 
-// ---- what it is ----------------------------------------------------------------------------------------------------
+// ---- keys
+// ------------------------------------------------------------------------------------------------------------
 
 static struct sl_hash128 hash_at(const struct sl_prefill_job *job, bool boundary, int64_t n_tokens,
                                  const struct sl_hash128 *prefix) {
@@ -50,7 +51,7 @@ static struct sl_hash128 hash_at(const struct sl_prefill_job *job, bool boundary
 }
 
 /*
- * Lists the prefixes under which a copy that can be truncated is found: every block, or every chunk of a recipe that
+ * Lists the prefixes under which stores find a copy that can be truncated: every block, or every chunk of a recipe that
  * evicts, whose chunks begin at multiples of their size. A long copy gets fewer.
  */
 static enum sl_status list_prefixes(struct sl_copy *copy, const struct sl_prefill_job *job, bool boundary) {
@@ -72,7 +73,7 @@ static enum sl_status list_prefixes(struct sl_copy *copy, const struct sl_prefil
     return SL_OK;
 }
 
-// The session is as it will be sent.
+// Creates a copy. The session must already be in the state that will be sent.
 static enum sl_status create(const struct sl_prefill_job *job, const struct sl_session *session, bool boundary,
                              struct sl_copy **copy_out) {
     struct sl_copy *copy = calloc(1, sizeof *copy);
@@ -99,7 +100,8 @@ static enum sl_status create(const struct sl_prefill_job *job, const struct sl_s
     return SL_OK;
 }
 
-// ---- where its bytes are -------------------------------------------------------------------------------------------
+// ---- body
+// ------------------------------------------------------------------------------------------------------------
 
 enum sl_status sl_copy_of_finished(const struct sl_prefill_job *job, struct sl_copy **copy_out) {
     return create(job, job->session, false, copy_out);
@@ -149,7 +151,7 @@ static enum sl_status add_piece(void *arg, const struct sl_capsule_piece *piece)
     return SL_OK;
 }
 
-// The engine's thread changes the page tables of a session that it reads on: the pieces are listed before.
+// Lists the pieces before reading continues, because the engine's thread then changes the session's page tables.
 static enum sl_status list_pieces(struct sl_copy *copy, const struct sl_session *session) {
     struct piece_list list = {.copy = copy};
     enum sl_status status = SL_OK;
@@ -170,7 +172,7 @@ enum sl_status sl_copy_of_boundary(const struct sl_prefill_job *job, const struc
         return status;
     }
     if (from == SL_COPY_FROM_PAGES && !sl_node_stages(node)) {
-        status = sl_stream_wait(node->runtime.stream, NULL); // another thread reads the pages from where they lie
+        status = sl_stream_wait(node->runtime.stream, NULL); // another thread reads these pages directly
         status = status == SL_OK ? list_pieces(copy, session) : status;
     } else {
         status = take_block(copy, node);
@@ -204,7 +206,7 @@ static enum sl_status reserve(struct sl_rpc_channel *channel, const struct sl_co
                         (ProtobufCMessage **)grant_out, err);
 }
 
-// Keeps the store's lease alive while the caller of sl_copy_send() goes on.
+// Keeps the store's lease alive while sl_copy_send() runs.
 struct renewal {
     const struct sl_copy_watch *watch;
     struct sl_rpc_channel *channel;
@@ -217,7 +219,7 @@ static bool keep_putting(void *arg) {
     if (sl_now_ns() >= renewal->renew_ns) {
         Sluice__V1__RenewRequest request = SLUICE__V1__RENEW_REQUEST__INIT;
         request.lease_id = renewal->grant->lease_id;
-        // A renewal that fails is seen as the end of the ship.
+        // If a renewal fails, the ship fails too and reports it.
         sl_rpc_unary(renewal->channel, &sl_method_store_renew, &request.base, sl_deadline_in_ms(CALL_MS), NULL, NULL,
                      NULL);
         renewal->renew_ns = sl_deadline_in_ms(renewal->grant->lease_ms / 3);

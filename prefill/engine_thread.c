@@ -2,10 +2,10 @@
 /*
  * The thread that owns the engine: several prompts are open at once.
  *
- * A turn: take in new jobs; open those in line for which there is memory; drop cancelled ones; then one layer of one pass.
- * A pass reads the next chunk of the job that prefill/schedule.h chooses, and of further jobs as long as their rows fill
- * the device. Passes stand still between two layers while the schedule prefers another job, so a short prompt waits for a
- * layer of a long one, not for its chunk.
+ * A turn: accept new jobs; open those in line for which there is memory; drop cancelled ones; then compute one layer of
+ * one pass. A pass reads the next chunk of the job that prefill/schedule.h chooses, and of further jobs as long as
+ * their rows fill the device. A pass pauses between two layers while the schedule prefers another job, so a short
+ * prompt waits for a layer of a long one, not for its chunk.
  */
 #include <assert.h>
 
@@ -16,10 +16,10 @@
 #include "prefill/pass.h"
 #include "prefill/schedule.h"
 
-#define MAX_OPEN     64 // beyond it jobs stay in line
-#define MAX_PASSES   3  // so that a short prompt is let in while two long ones are read
+#define MAX_OPEN     64 // limit of open jobs; further jobs stay in line
+#define MAX_PASSES   3  // so that a short prompt can start while two long ones are read
 #define COPY_WAIT_MS 5
-#define LINE_WAIT_MS 50 // between polls for memory that comes back without a signal, as an ended lease does
+#define LINE_WAIT_MS 50 // between polls for memory that is freed without a signal, e.g. by a lease that expires
 
 struct stepper {
     struct sl_prefill *prefill;
@@ -29,17 +29,17 @@ struct stepper {
     int64_t n_arrived;
     struct sl_prefill_job *open[MAX_OPEN];
     int n_open;
-    struct sl_prefill_pass passes[MAX_PASSES];      // those with n > 0 are under way
-    struct sl_activations *activations[MAX_PASSES]; // [0] are the engine's
+    struct sl_prefill_pass passes[MAX_PASSES];      // those with n > 0 are in progress
+    struct sl_activations *activations[MAX_PASSES]; // [0] belongs to the engine
     int most_passes;
 };
 
 // ---- opening and ending --------------------------------------------------------------------------------------------
 
 /*
- * Returns how much of the planned peak reading does not take from the arena, because it lies in the block of the capsule
- * that the session was resumed from: the pages that stay as they are. Where a recipe evicts at the end alone, so do all
- * pages until then, and packed pages come beside them. Where chunks evict, all pages may be taken anew.
+ * Returns how much of the planned peak does not need new memory from the arena, because the pages that stay unchanged
+ * are in the block of the resumed capsule. If a recipe evicts at the end only, all pages stay unchanged until then, and
+ * packed pages are added. If chunks evict, all pages may be allocated again.
  */
 static size_t kept_span_bytes(const struct sl_plan *plan, const struct sl_session *session) {
     size_t bytes = 0, packed_later = 0;
@@ -61,16 +61,16 @@ static size_t kept_span_bytes(const struct sl_plan *plan, const struct sl_sessio
     return bytes > beside ? bytes - beside : 0;
 }
 
-// The engine's thread has nothing more to do for the job.
+// Releases the job on the engine's thread, which no longer needs it.
 static void forget(struct sl_prefill_job *job) {
     atomic_fetch_sub(&job->prefill->node.engine.n_waiting, 1);
     sl_prefill_job_unref(job);
 }
 
-// Hand the job back to its handler, who may be gone when this returns.
+// Returns the job to its handler, which may have freed it when this returns.
 static void end_job(struct sl_prefill_job *job, enum sl_status status, const struct sl_error *err) {
     struct sl_session *session = job->session;
-    sl_ledger_settle(job->prefill->node.ledger, &job->promised_bytes, 0); // it takes no more
+    sl_ledger_settle(job->prefill->node.ledger, &job->promised_bytes, 0); // it will take no more memory
     if (job->reader) {
         sl_reader_get_stats(job->reader, &job->stats);
         sl_reader_get_errors(job->reader, &job->errors);
@@ -94,7 +94,7 @@ static void end_open(struct stepper *stepper, int i, enum sl_status status, cons
     end_job(job, status, err);
 }
 
-// False when the handler has left before there was memory.
+// Starts work on the job. False: the handler left before there was memory.
 static bool take(struct sl_prefill_job *job) {
     pthread_mutex_lock(&job->mutex);
     bool taken = job->phase == SL_PREFILL_WAITING;
@@ -105,7 +105,8 @@ static bool take(struct sl_prefill_job *job) {
     return taken;
 }
 
-// Room for the capsule where it cannot be shipped from its pages, and for segments of offloaded layers: both or neither.
+// Allocates memory for the capsule, if it cannot be shipped from its pages, and for segments of offloaded layers: both
+// or neither.
 static enum sl_status take_staging(struct sl_node *node, struct sl_prefill_job *job) {
     if (!sl_node_stages(node)) {
         return SL_OK;
@@ -121,7 +122,8 @@ static enum sl_status take_staging(struct sl_node *node, struct sl_prefill_job *
     return status;
 }
 
-// What reading may take, and what travels: both or neither. Jobs in line hold nothing of either, so none waits for another.
+// Promises the memory that reading may take, and allocates the staging memory: both or neither. Jobs in line hold
+// neither, so they cannot wait for each other.
 static enum sl_status take_memory(struct sl_node *node, struct sl_prefill_job *job) {
     enum sl_status status = sl_ledger_try_promise(node->ledger, job->memory_bytes);
     if (status == SL_OK) {
@@ -134,7 +136,7 @@ static enum sl_status take_memory(struct sl_node *node, struct sl_prefill_job *j
     return status;
 }
 
-// SL_AGAIN: no memory now, the job stays in line. SL_OK: it has left the line.
+// Opens a job. SL_AGAIN: no memory now, the job stays in line. SL_OK: it has left the line.
 static enum sl_status open_job(struct stepper *stepper, struct sl_prefill_job *job) {
     struct sl_node *node = &stepper->prefill->node;
     if (!take(job)) {
@@ -171,7 +173,7 @@ static enum sl_status open_job(struct stepper *stepper, struct sl_prefill_job *j
 
 // ---- the line ------------------------------------------------------------------------------------------------------
 
-// Leave out those whose handlers have gone; how many are left.
+// Removes jobs whose handlers have left from the line; returns how many remain.
 static int64_t clear_line(struct stepper *stepper) {
     int64_t n_waiting = 0;
     for (struct sl_prefill_job **at = &stepper->line; *at;) {
@@ -190,8 +192,8 @@ static int64_t clear_line(struct stepper *stepper) {
     return n_waiting;
 }
 
-// Jobs in line may hold a stored prefix. It comes before their memory, so they could wait for each other: read anew
-// instead.
+// Gives up resumed prefixes of jobs in line. Such a prefix has its memory before the job has the rest, so jobs could
+// wait for each other; they read the whole prompt instead.
 static void give_up_resumed(struct stepper *stepper) {
     for (struct sl_prefill_job *job = stepper->line; job; job = job->next) {
         struct sl_session *session = NULL;
@@ -200,7 +202,7 @@ static void give_up_resumed(struct stepper *stepper) {
             session = job->session;
             job->session = NULL;
             job->n_reused = 0;
-            // With the lock held: without it the handler may go, and with it the request that has the id.
+            // Log with the lock held: otherwise the handler may return and free the request that contains the id.
             sl_log_warn("prefill", "job=%s reads everything: no memory to go on from its stored prefix", job->id);
         }
         pthread_mutex_unlock(&job->mutex);
@@ -209,12 +211,13 @@ static void give_up_resumed(struct stepper *stepper) {
 }
 
 /*
- * Open jobs in order of arrival, as far as there is memory. A short one does not overtake here: it would take, over and
- * over, what a long one in front of it waits for. (A coordinator sends no job that has no room; it is what others leave
- * behind for a moment, and workers without one, that make a line.)
+ * Opens jobs in order of arrival, as long as there is memory. A short job does not overtake here: otherwise short jobs
+ * could again and again take the memory that a long job at the front waits for. (A coordinator sends no job that has no
+ * memory; a line forms only when jobs free their memory later than expected, or on a worker without a coordinator.)
  */
 static void open_line(struct stepper *stepper) {
-    int64_t n_jobs = atomic_load(&stepper->prefill->n_jobs); // before the line is cleared: never too few
+    // Read before the line is cleared, so that it is never too small
+    int64_t n_jobs = atomic_load(&stepper->prefill->n_jobs);
     int64_t n_waiting = clear_line(stepper);
     while (stepper->line && stepper->n_open < MAX_OPEN) {
         struct sl_prefill_job *job = stepper->line, *next = job->next;
@@ -225,12 +228,12 @@ static void open_line(struct stepper *stepper) {
     }
     bool comes_back = stepper->line && stepper->n_open < MAX_OPEN && sl_archive_press(stepper->prefill->archive);
     if (stepper->line && stepper->n_open == 0 && n_jobs <= n_waiting &&
-        !comes_back) { // no job is left that would give memory back
+        !comes_back) { // no remaining job will free memory
         give_up_resumed(stepper);
     }
 }
 
-// Wait for work; take in what has come. False when the worker stops.
+// Waits for work and accepts new jobs. False: the worker is stopping.
 static bool take_inbox(struct stepper *stepper) {
     struct sl_prefill *prefill = stepper->prefill;
     pthread_mutex_lock(&prefill->mutex);
@@ -258,7 +261,8 @@ static bool take_inbox(struct stepper *stepper) {
 
 // ---- turns ---------------------------------------------------------------------------------------------------------
 
-// A cancelled job whose chunk is under way ends with the pass, which computes nothing more for it alone.
+// Drops cancelled jobs. A job whose chunk is in progress ends with the pass, and causes no further computation for it
+// alone.
 static void drop_cancelled(struct stepper *stepper) {
     for (int i = stepper->n_open - 1; i >= 0; i--) {
         struct sl_prefill_job *job = stepper->open[i];
@@ -284,11 +288,13 @@ static int index_of(const struct stepper *stepper, const struct sl_prefill_job *
     return i;
 }
 
-// A recipe that evicts can be resumed only from a state between two chunks: keep the last one that others can use.
+// Archives a state between two chunks, because a recipe that evicts can be resumed only from such a state: the last one
+// that other prompts can use.
 static void archive_boundary(struct sl_prefill_job *job) {
     const struct sl_session *session = sl_reader_session(job->reader);
     int64_t chunk = job->plan.recipe.chunk_tokens, boundary = sl_reader_shared_tokens(&job->plan) / chunk * chunk;
-    // With a recipe that thins, the session does not hold all of the state, and the state depends on what was read back.
+    // If a recipe thins, the session does not hold the whole state, and the state depends on the tokens that were read
+    // back.
     bool resumable = sl_recipe_evicts(&job->plan.recipe) && !sl_recipe_thins(&job->plan.recipe);
     if (resumable && session->n_tokens == boundary && boundary > job->n_reused && !job->boundary_put) {
         job->boundary_put = true;
@@ -308,7 +314,7 @@ static bool must_wait(struct sl_prefill_job *job) {
     return waits;
 }
 
-// Waits for a copy to end, for a new job, or for a moment.
+// Waits for a copy to end, for a new job, or for a short time.
 static void wait_for_copies(struct sl_prefill *prefill) {
     pthread_mutex_lock(&prefill->mutex);
     if (!prefill->inbox && !prefill->stopping) {
@@ -347,7 +353,7 @@ static bool passes_full(const struct stepper *stepper) {
     return full;
 }
 
-// What the schedule knows of an open job: its next step is a layer of a pass under way, or a chunk.
+// Describes an open job to the schedule: its next step is a layer of a pass in progress, or a chunk.
 static struct sl_schedule_job describe(const struct stepper *stepper, const struct sl_prefill_job *job) {
     int64_t begin = sl_reader_session(job->reader)->n_tokens, slots = job->plan.max_slots;
     int64_t end = begin + sl_reader_next_tokens(job->reader);
@@ -358,8 +364,8 @@ static struct sl_schedule_job describe(const struct stepper *stepper, const stru
                                     .next = job->pass ? chunk / n_layers : chunk};
 }
 
-// Returns the job whose turn it is. NULL: none is open, or all wait for copies. While no pass can begin, only jobs with a pass
-// under way have turns.
+// Returns the job whose turn it is. NULL: none is open, or all wait for copies. While no pass can begin, only jobs with
+// a pass in progress have turns.
 static struct sl_prefill_job *choose(struct stepper *stepper) {
     struct sl_schedule_job jobs[MAX_OPEN];
     int open[MAX_OPEN], n = 0;
@@ -374,7 +380,8 @@ static struct sl_prefill_job *choose(struct stepper *stepper) {
     return chosen >= 0 ? stepper->open[open[chosen]] : NULL;
 }
 
-// Adds jobs with the shortest next chunks to a pass as long as the rows of all are at most `rows`. Returns how many there are.
+// Adds jobs with the shortest next chunks to a pass as long as the sum of their rows is at most `rows`. Returns how
+// many there are.
 static int fill(const struct stepper *stepper, struct sl_prefill_job **jobs, int64_t rows) {
     int n = 1;
     int64_t used = sl_reader_next_tokens(jobs[0]->reader);
@@ -401,7 +408,7 @@ static int fill(const struct stepper *stepper, struct sl_prefill_job **jobs, int
     return n;
 }
 
-// Returns a free pass that has activations, which are made when first needed. NULL: there is none.
+// Returns a free pass that has activations, which are allocated on first use. NULL: there is none.
 static struct sl_prefill_pass *free_pass(struct stepper *stepper) {
     struct sl_engine *engine = stepper->prefill->node.runtime.engine;
     for (int i = 0; i < stepper->most_passes; i++) {
@@ -420,8 +427,8 @@ static struct sl_prefill_pass *free_pass(struct stepper *stepper) {
     return NULL;
 }
 
-// Begins a pass over `first` and what else fills the device. NULL: the pass could not begin, which ends its jobs, or there is
-// no memory for its activations, and the passes under way go on.
+// Begins a pass over `first` and further jobs that fill the device. NULL: the pass could not begin, which ends its
+// jobs; or there is no memory for its activations, and the passes in progress continue.
 static struct sl_prefill_pass *begin_pass(struct stepper *stepper, struct sl_prefill_job *first) {
     struct sl_prefill_job *jobs[SL_READING_MAX_PROMPTS] = {first};
     struct sl_prefill_pass *pass = free_pass(stepper);
@@ -456,10 +463,10 @@ static void take_turn(struct stepper *stepper) {
         }
         return;
     }
-    if (!job->pass && sl_reader_next_tokens(job->reader) == 0) { // resumed complete
+    if (!job->pass && sl_reader_next_tokens(job->reader) == 0) { // the resumed prefix is the whole prompt
         struct sl_error err = {0};
         job->started_ns = sl_now_ns();
-        (void)sl_reader_finish(job->reader, &err); // a failure is the reader's status
+        (void)sl_reader_finish(job->reader, &err); // the reader's status reports a failure
         end_chunk(stepper, job);
         return;
     }
@@ -469,8 +476,8 @@ static void take_turn(struct stepper *stepper) {
     }
 }
 
-// The position where attending costs as much as the weights do: their multiply-adds of a token in a layer, over those
-// of attending to one slot.
+// Returns the position where attention costs as much as the weights do: multiply-adds of the weights per token and
+// layer, divided by those of attending to one slot.
 static double half_position(const struct sl_model_config *model) {
     double q = (double)model->n_heads * model->head_dim, kv = (double)model->n_kv_heads * model->head_dim;
     double weights = (double)model->hidden * (2 * q + 2 * kv + 3.0 * model->intermediate);
@@ -491,7 +498,7 @@ void *sl_prefill_engine_main(void *arg) {
         take_turn(stepper);
     }
     clear_line(stepper);
-    assert(!stepper->line && stepper->n_open == 0); // every handler has gone
+    assert(!stepper->line && stepper->n_open == 0); // every handler has left
     for (int i = 1; i < MAX_PASSES; i++) {
         sl_activations_destroy(&stepper->activations[i]);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a job's handler and the engine's thread do to it alike, and the way from one to the other.
+// Operations on a job that its handler and the engine's thread share, and the transfer of a job between them.
 #include <stdlib.h>
 
 #include "prefill/internal.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// sluice-prefill: reads prompts and ships what is left of them.
+// sluice-prefill: reads prompts and ships their compressed KV.
 #include "prefill/prefill.h"
 
 static const struct sl_option options[] = {

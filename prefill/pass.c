@@ -6,7 +6,7 @@
 
 // ---- shipping -------------------------------------------------------------------------------------------------------
 
-// Ships every layer that has become final. `all`: the prompt has been read; waits until everything is on its way.
+// Ships every layer that has become final. `all`: the prompt has been read; waits until all layers are being sent.
 static void ship_final(struct sl_prefill_job *job, bool all) {
     const struct sl_runtime *runtime = &job->prefill->node.runtime;
     struct sl_session *session = sl_reader_session(job->reader);
@@ -44,7 +44,8 @@ static void attend_offloaded(struct sl_prefill_pass *pass) {
             enum sl_status status = sl_offload_attend(job->offload, at->layer, &at->attends[i], &err);
             if (status != SL_OK) {
                 sl_reader_fail(job->reader, status, &err);
-                runtime->ops->attend(runtime->stream, &at->attends[i], 1); // nothing uses it, but numbers must be there
+                // The result is unused, but must not be uninitialized memory
+                runtime->ops->attend(runtime->stream, &at->attends[i], 1);
             }
         }
         note_peak(job);
@@ -66,7 +67,7 @@ enum sl_status sl_prefill_pass_begin(struct sl_prefill_pass *pass, struct sl_act
 
 bool sl_prefill_pass_layer(struct sl_prefill_pass *pass) {
     struct sl_stream *stream = pass->reading.runtime->stream;
-    sl_stream_hold(stream); // once for what attends here and there
+    sl_stream_hold(stream); // one hold for local and offloaded attention
     bool more = sl_reading_attend(&pass->reading);
     if (more) {
         attend_offloaded(pass);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The prefill worker's life. See prefill.h.
+// The life cycle of the prefill worker. See prefill.h.
 #include "prefill/prefill.h"
 
 #include "base/metrics.h"
@@ -45,7 +45,7 @@ static enum sl_status serve(struct sl_prefill *prefill, struct sl_error *err) {
     };
     struct sl_rpc_implementation rpc = SL_RPC_IMPLEMENTATION(&sl_service_prefill, handlers, prefill);
     struct sl_node_service service = {&rpc, report_load, write_metrics, prefill};
-    status = sl_node_serve(node, &service, err); // returns when no handler runs any more, so no job is read
+    status = sl_node_serve(node, &service, err); // returns when no handler runs any more, so no job is being read
     pthread_mutex_lock(&prefill->mutex);
     prefill->stopping = true;
     pthread_cond_signal(&prefill->wake);

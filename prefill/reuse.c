@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What a stored prefix saves: its capsule, and of recipes that offload what the stores have of the other layers.
+ * Reuses a stored prefix: its capsule and, with recipes that offload, the remote KV of the other layers.
  *
  *   capsule   annexes         what is read
- *   whole     whole           nothing: the store ships the capsule, the shares are the annexes'
- *   n tokens  m tokens        from min(n, m) on, at a page (sl_offload_begins_at())
- *   none      any             everything; what the annexes have is not shipped again
+ *   whole     whole           nothing: the store ships the capsule; the annexes are used as they are
+ *   n tokens  m tokens        from min(n, m) on, at a page boundary (sl_offload_begins_at())
+ *   none      any             everything; KV that the annexes have is not shipped again
  *
- * A recipe that thins its offloaded layers finds the whole or nothing.
+ * A recipe that thins its offloaded layers can reuse only the whole prompt.
  */
 #include "base/clock.h"
 #include "base/log.h"
 #include "prefill/internal.h"
 
-#define PRESS_MS 1000 // that a stored prefix waits for memory which copies hold
+#define PRESS_MS 1000 // how long a stored prefix waits for memory that copies hold
 #define POLL_MS  10
 
 struct reuse_watch {
@@ -27,8 +27,9 @@ static bool tell_alive(void *arg) {
 }
 
 /*
- * The finished capsule of the whole prompt goes straight to the destination. A store that no longer has it has not touched the
- * grant: the prompt is read. Any other failure has used the grant up: the job is tried again with a new one.
+ * Asks the store to ship the finished capsule of the whole prompt straight to the destination. If the store no longer
+ * has it, the grant is unused and the prompt is read. Any other failure has used up the grant: the coordinator retries
+ * the job with a new one.
  */
 static enum sl_status reuse_whole(struct sl_prefill_job *job, const struct sl_store_job *store,
                                   const struct sl_store_match *match, const Sluice__V1__Grant *destination,
@@ -47,8 +48,8 @@ static enum sl_status reuse_whole(struct sl_prefill_job *job, const struct sl_st
 }
 
 /*
- * Of a recipe that offloads a capsule has the resident layers alone. It is of use as far as the stores have the others as
- * well: where they have fewer tokens, it is cut to what both have.
+ * Cuts the match to the tokens that the annexes have too. With a recipe that offloads, a capsule has only the resident
+ * layers, so it is useful only up to the tokens for which the stores have the other layers.
  */
 static void cut_to_annexes(const struct sl_prefill_job *job, struct sl_store_match *match) {
     if (job->offload && !(match->n_tokens == job->plan.n_prompt && sl_offload_is_stored(job->offload))) {
@@ -56,7 +57,7 @@ static void cut_to_annexes(const struct sl_prefill_job *job, struct sl_store_mat
     }
 }
 
-// Fetches the match into the arena. What copies of earlier jobs hold of that is asked for.
+// Fetches the match into the arena. If memory is short, asks copies of earlier jobs to free theirs.
 static enum sl_status resume(struct sl_prefill_job *job, const struct sl_store_job *store,
                              const struct sl_store_match *match, struct sl_error *err) {
     int64_t until_ns = sl_deadline_in_ms(PRESS_MS);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handler of Prefill.Run: one job from its request to its capsule's acknowledgement.
+// The handler of Prefill.Run: one job from its request to the acknowledgement of its capsule.
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,10 +10,10 @@
 #include "engine/job/job_request.h"
 #include "prefill/internal.h"
 
-#define REPORT_MS 250   // between two progress events; callers take seconds of silence for death
-#define SHIP_MS   60000 // longest ship
+#define REPORT_MS 250   // between two progress events; callers treat seconds of silence as a lost worker
+#define SHIP_MS   60000 // longest duration of a ship
 #define POLL_MS   5
-#define STALL_MS  15000 // without a byte moving: the ship is given up, and the job tried again
+#define STALL_MS  15000 // without any byte sent: the ship fails, and the coordinator retries the job
 
 // ---- the request ---------------------------------------------------------------------------------------------------
 
@@ -128,8 +128,8 @@ static void on_cancel(void *arg) {
 }
 
 /*
- * Report until the engine has let go of the job. A ship that has failed (its receiver is lost) ends the reading: nobody
- * waits for it any more. Phase ABANDONED afterwards: the engine never began.
+ * Reports progress until the engine has released the job. If a ship has failed (its receiver is lost), cancels the
+ * reading, because no receiver waits for it. Phase ABANDONED afterwards: the engine never began.
  */
 static void follow(struct sl_prefill_job *job, struct sl_rpc_call *call) {
     int64_t reported = -1, next_report_ns = 0;
@@ -166,7 +166,7 @@ static void follow(struct sl_prefill_job *job, struct sl_rpc_call *call) {
 
 // ---- the end ------------------------------------------------------------------------------------------------------
 
-// All pieces are queued: wait for them, then send the header and wait for the receiver's word.
+// Waits for all queued pieces, then sends the header and waits for the receiver's acknowledgement.
 static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call *call, struct sl_error *err) {
     uint8_t *header;
     size_t header_bytes;
@@ -180,7 +180,7 @@ static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call
         enum sl_status ship_status;
         int64_t sent = (int64_t)sl_ship_progress(job->outbound.ship, &ship_status);
         if (ship_status < 0 || sent >= total) {
-            break; // sl_ship_finish() knows why
+            break; // sl_ship_finish() returns the reason
         }
         if (sent != moved) {
             moved = sent;
@@ -195,7 +195,7 @@ static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call
             return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while shipping", job->id);
         }
         if (sl_now_ns() >= next_report_ns) {
-            send_ship_progress(call, sent, total); // a failure is seen as the call's cancellation
+            send_ship_progress(call, sent, total); // a failure to send cancels the call
             next_report_ns = sl_deadline_in_ms(REPORT_MS);
         }
         sl_sleep_ms(POLL_MS);
@@ -210,8 +210,8 @@ static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call
 }
 
 /*
- * See the last segments through: until every store can be asked about the whole prompt. The shares for whoever decodes are
- * in job->shares afterwards.
+ * Finishes the last segments: waits until every store can answer queries about the whole prompt. Afterwards job->shares
+ * has the shares for the decode worker.
  */
 static enum sl_status finish_offload(struct sl_prefill_job *job, struct sl_rpc_call *call, struct sl_error *err) {
     enum sl_status status = SL_AGAIN;
@@ -275,7 +275,8 @@ static enum sl_status send_done(struct sl_rpc_call *call, struct sl_prefill_job 
     return status;
 }
 
-// The prompt waits for staging memory as long as others have it: there must be enough of it at all.
+// Rejects a prompt that needs more staging memory than there is in total. Otherwise the prompt waits while other jobs
+// use it.
 static enum sl_status check_staging(const struct sl_prefill_job *job, struct sl_error *err) {
     const struct sl_node *node = &job->prefill->node;
     size_t capsule_bytes = job->plan.capsule_bytes;
@@ -289,7 +290,7 @@ static enum sl_status check_staging(const struct sl_prefill_job *job, struct sl_
                          capsule_bytes, offload_bytes, (long long)node->config.staging_bytes);
 }
 
-// Of a capsule that left a device, and arrived.
+// Counts how a capsule that arrived left its device.
 static void count_way(struct sl_prefill *prefill, const struct sl_prefill_job *job, enum sl_status status) {
     if (sl_node_stages(&prefill->node) && job->outbound.n_handed > 0 && status == SL_OK) {
         bool straight = job->outbound.way == SL_OUTBOUND_STRAIGHT;
@@ -307,7 +308,7 @@ static void count_failure(struct sl_prefill *prefill, enum sl_status status) {
     atomic_fetch_add(&prefill->n_ship_failures[why], 1);
 }
 
-// The receiver is lost, or does not take what is shipped to it. As our answer PEER_LOST would say that we are.
+// Maps the status of a lost or refusing receiver. If we answered PEER_LOST, the caller would take this worker for lost.
 static enum sl_status of_receiver(struct sl_prefill *prefill, enum sl_status status, struct sl_error *err) {
     if (status != SL_OK) {
         count_failure(prefill, status);
@@ -318,7 +319,7 @@ static enum sl_status of_receiver(struct sl_prefill *prefill, enum sl_status sta
     return status;
 }
 
-// Have the engine read the prompt while we report, then see the ship through.
+// Lets the engine read the prompt while this thread reports progress, then finishes the ship.
 static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1__PrefillRequest *request,
                                     struct sl_rpc_call *call, struct sl_error *err) {
     int64_t deadline = sl_rpc_call_deadline_ns(call);
@@ -342,7 +343,7 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
     sl_ship_progress(job->outbound.ship, &ship_status);
     if (ship_status < 0) {
         return of_receiver(job->prefill, sl_ship_finish(job->outbound.ship, NULL, 0, err),
-                           err); // says what became of it
+                           err); // the status tells the result
     }
     if (job->phase == SL_PREFILL_ABANDONED) {
         return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled before its turn", job->id);
@@ -404,7 +405,8 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     }
     status = sl_node_check_device(&prefill->node, status, err);
     if (status == SL_ERR_PEER_LOST && request->n_stores > 0) {
-        status = err->status = SL_ERR_PEER_STALE; // a store was lost: as our answer, PEER_LOST would say that we are
+        // A store was lost; PEER_LOST in our answer would mean that this worker is lost
+        status = err->status = SL_ERR_PEER_STALE;
     }
     count_way(prefill, job, status);
     sl_log_info("prefill", "job=%s status=%s tokens=%lld reused=%lld bytes=%zu", job->id, sl_status_text(status),
@@ -414,9 +416,9 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     }
 
     sl_rpc_call_on_cancel(call, NULL, NULL);
-    sl_ship_close(&job->outbound.ship); // before the pages that they may still be reading
+    sl_ship_close(&job->outbound.ship); // close it before the pages that it may still read are freed
     sl_offload_close(&job->offload);
-    sl_archive_end_job(prefill->archive, job, status == SL_OK); // takes the session, or what was staged of it
+    sl_archive_end_job(prefill->archive, job, status == SL_OK); // takes the session or its staged block
     sl_outbound_close(&job->outbound);
     sl_annex_shares_free(&job->shares, job->n_shares);
     sl_session_destroy(&job->session);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whose chunk is next. See schedule.h.
+// Chooses the job whose chunk is next. See schedule.h.
 #include "prefill/schedule.h"
 
 #include <stdbool.h>
@@ -20,7 +20,7 @@ int sl_schedule_next(struct sl_schedule *schedule, const struct sl_schedule_job 
     if (jobs[oldest].ticket != schedule->oldest) {
         *schedule = (struct sl_schedule){.oldest = jobs[oldest].ticket};
     }
-    // A step of its own earns the oldest a share of it, too: this is when what it was owed covers the rest.
+    // A step of its own also earns the oldest job its share of that step, so the debt must cover only the rest.
     if (schedule->owed >= (1 - SL_SCHEDULE_SHARE) * jobs[oldest].next) {
         chosen = oldest;
     }
@@ -29,7 +29,7 @@ int sl_schedule_next(struct sl_schedule *schedule, const struct sl_schedule_job 
     return chosen;
 }
 
-// Over all positions p < end: 1 + p / half, summed as an integral.
+// Returns the sum over all positions p < end of 1 + p / half, as an integral.
 static double work_before(int64_t end, int64_t most_slots, double half) {
     double n = (double)end, growing = (double)(end < most_slots ? end : most_slots);
     return n + (growing * growing / 2 + (n - growing) * (double)most_slots) / half;

@@ -15,9 +15,9 @@
 #include "proto/methods.h"
 
 #define CALL_MS            2000
-#define FETCH_MS           4000 // and what the bytes take on a slow network:
+#define FETCH_MS           4000 // plus the time for the bytes on a slow network:
 #define FETCH_BYTES_PER_MS 50000
-#define AVOID_MS           10000 // a store that has failed a fetch is not asked for so long
+#define AVOID_MS           10000 // how long a store that has failed a fetch is avoided
 #define RELEASE_MS         500
 #define TAKE_MS            500
 #define ALIVE_MS           250
@@ -60,14 +60,15 @@ struct sl_hash128 sl_store_boundary_hash(const struct sl_plan *plan, int64_t n_t
                                          const struct sl_hash128 *prefix_hash) {
     int64_t budgets[SL_MAX_LAYERS];
     for (int l = 0; l < plan->geometry.n_layers; l++) {
-        budgets[l] = sl_plan_evicts_within(plan, l, n_tokens) ? plan->layer_budget[l] : -1; // -1: nothing has gone
+        // -1: this layer has not evicted anything
+        budgets[l] = sl_plan_evicts_within(plan, l, n_tokens) ? plan->layer_budget[l] : -1;
     }
     return sl_salted_hash(prefix_hash, budgets, sizeof *budgets * (size_t)plan->geometry.n_layers);
 }
 
 /*
- * A unary call, waited for in steps, so that the job's own caller hears from us meanwhile. inbound_id, if not NULL, is a
- * transfer into this worker that must live as long as the call.
+ * Makes a unary call and waits for it in steps, so that the job's own caller hears from this worker meanwhile.
+ * inbound_id, if not NULL, is a transfer into this worker that must live as long as the call.
  */
 static enum sl_status call(const struct sl_store_job *job, const struct sl_rpc_method *method,
                            const ProtobufCMessage *request, int64_t limit_ms, const char *inbound_id,
@@ -78,7 +79,7 @@ static enum sl_status call(const struct sl_store_job *job, const struct sl_rpc_m
     enum sl_status status = sl_store_channels_take(job->client->channels, job->address, &channel, err);
     if (status == SL_OK) {
         status = sl_rpc_stream_open(channel, method, request, limit_ns, job->parent, &stream, err);
-        sl_store_channels_give(job->client->channels, channel); // the call outlives it
+        sl_store_channels_give(job->client->channels, channel); // the channel outlives the call
     }
     if (status != SL_OK) {
         return status;
@@ -90,7 +91,7 @@ static enum sl_status call(const struct sl_store_job *job, const struct sl_rpc_m
         }
         if (inbound_id) {
             sl_inbound_renew(job->client->node->inbound, inbound_id, &lease_ms,
-                             NULL); // if it has ended, the call will too
+                             NULL); // if the job's call has ended, this call will end too
         }
     }
     if (status == SL_ERR_NOT_FOUND && err->status == SL_OK) {
@@ -107,8 +108,8 @@ static void put_key(Sluice__V1__PrefixKey *key, struct sl_hash128 *hash, int64_t
 }
 
 /*
- * The keys to ask for, longest prefix first: the whole, then boundaries from the highest down. At most MAX_KEYS. They point to
- * hashes_out.
+ * Lists the keys to ask for, longest prefix first: the whole prompt, then boundaries from the highest down. At most
+ * MAX_KEYS. They point to hashes_out.
  */
 static size_t make_keys(const struct sl_store_job *job, Sluice__V1__PrefixKey *keys, struct sl_hash128 *hashes_out) {
     int64_t n_tokens = job->plan->n_prompt;
@@ -183,7 +184,7 @@ bool sl_store_match_pays(const struct sl_store_job *job, const struct sl_store_m
     if (sl_store_match_is_whole(job, match)) {
         return true;
     }
-    // At least a chunk is saved, and at least a quarter of what would be fetched is of use.
+    // A fetch must save at least a chunk, and use at least a quarter of the fetched bytes.
     return match->n_tokens >= job->plan->recipe.chunk_tokens && match->n_tokens >= match->capsule_tokens / 4;
 }
 
@@ -227,14 +228,15 @@ void sl_store_release(struct sl_store_client *client, const char *address, const
     }
 }
 
-// Open what has arrived and cut it to what the prompt shares with it.
+// Opens the capsule that has arrived and cuts it to the prefix that it shares with the prompt.
 static enum sl_status open_match(const struct sl_store_job *job, const struct sl_store_match *match,
                                  struct sl_capsule_bytes *capsule, size_t *promised_inout,
                                  struct sl_session **session_out, struct sl_error *err) {
     struct sl_capsule_id id = *job->id;
     id.prefix_hash = sl_prefix_hash(job->salt, job->tokens, match->n_tokens);
     if (match->capsule_tokens > match->n_tokens) {
-        id.prefix_hash = (struct sl_hash128){{0}}; // of tokens that we do not know; the shelf answers for its prefixes
+        // The capsule's other tokens are unknown; the store vouches for its prefixes
+        id.prefix_hash = (struct sl_hash128){{0}};
     } else if (sl_recipe_evicts(&job->plan->recipe)) {
         id.prefix_hash = sl_store_boundary_hash(job->plan, match->n_tokens, &id.prefix_hash);
     }
@@ -280,7 +282,7 @@ enum sl_status sl_store_resume(const struct sl_store_job *job, const struct sl_s
     struct sl_capsule_bytes capsule;
     size_t promised;
     if (status == SL_OK) {
-        // The store has our fabric's acknowledgement, so it has arrived already or failed.
+        // The store has our fabric's acknowledgement, so the capsule has arrived already, or has failed.
         status = sl_inbound_take(inbound, ticket.id, sl_deadline_in_ms(TAKE_MS), &capsule, &promised, err);
         if (status == SL_AGAIN) {
             status = sl_fail(err, SL_ERR_DEADLINE, "kvstore %s: the capsule did not arrive", job->address);
@@ -291,6 +293,6 @@ enum sl_status sl_store_resume(const struct sl_store_job *job, const struct sl_s
         return status;
     }
     status = open_match(job, match, &capsule, &promised, session_out, err);
-    sl_ledger_return(job->client->node->ledger, promised); // nothing comes beside the capsule
+    sl_ledger_return(job->client->node->ledger, promised); // no further memory is needed with the capsule
     return status;
 }

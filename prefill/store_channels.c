@@ -44,7 +44,7 @@ void sl_store_channels_destroy(struct sl_store_channels **channels) {
     }
 }
 
-// Lock held.
+// Returns the entry for an address. Lock held.
 static struct entry *find(struct sl_store_channels *channels, const char *address) {
     for (int i = 0; i < channels->n; i++) {
         if (strcmp(channels->at[i].address, address) == 0) {
@@ -54,7 +54,7 @@ static struct entry *find(struct sl_store_channels *channels, const char *addres
     return NULL;
 }
 
-// A place for one more; NULL: every channel is in use. Lock held.
+// Returns an entry for one more channel; NULL: every channel is in use. Lock held.
 static struct entry *make_room(struct sl_store_channels *channels) {
     if (channels->n < SL_STORE_CHANNELS_MAX) {
         return &channels->at[channels->n++];
@@ -72,7 +72,7 @@ static struct entry *make_room(struct sl_store_channels *channels) {
     return oldest;
 }
 
-// Lock held.
+// Adds a channel to this address. Lock held.
 static enum sl_status add(struct sl_store_channels *channels, const char *address, struct entry **entry_out,
                           struct sl_error *err) {
     struct sl_rpc_channel *channel = NULL;

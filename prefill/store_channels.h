@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: channels to kvstores, kept between jobs. Stores come and go in the life of a worker: when MAX are there, the one
- *          that nobody has used for longest makes room.
+ * Purpose: channels to kvstores, kept between jobs. Stores come and go during the life of a worker: when MAX channels
+ *          exist, the one that has been unused for longest is closed for a new one.
  * Threads: any number.
  */
 #pragma once
@@ -14,17 +14,18 @@
 
 struct sl_store_channels;
 
-// credentials outlive the channels; may be NULL.
+// Creates an empty set. credentials outlive the channels; may be NULL.
 enum sl_status sl_store_channels_create(const struct sl_rpc_credentials *credentials,
                                         struct sl_store_channels **channels_out, struct sl_error *err);
-void sl_store_channels_destroy(struct sl_store_channels **channels); // all given back; accepts NULL, nulls
+// All channels must have been given back; accepts NULL, nulls
+void sl_store_channels_destroy(struct sl_store_channels **channels);
 
-// The channel to this store, to be given back. SL_ERR_EXHAUSTED: all of them are in use.
+// Returns the channel to this store; the caller gives it back. SL_ERR_EXHAUSTED: all of them are in use.
 enum sl_status sl_store_channels_take(struct sl_store_channels *channels, const char *address,
                                       struct sl_rpc_channel **channel_out, struct sl_error *err);
 void sl_store_channels_give(struct sl_store_channels *channels, struct sl_rpc_channel *channel);
 
-// A store that has failed a fetch is not asked for a while.
+// Avoids a store that has failed a fetch, for a while.
 void sl_store_channels_avoid(struct sl_store_channels *channels, const char *address, int64_t until_ns);
 bool sl_store_channels_is_avoided(struct sl_store_channels *channels, const char *address);
 

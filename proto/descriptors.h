@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the serialized FileDescriptorSet of every .proto file here; what server reflection answers from.
+// Purpose: the serialized FileDescriptorSet of every .proto file here. Server reflection answers from it.
 #pragma once
 
 #include <stddef.h>

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: words for what becomes of the copies of a prompt that later jobs go on from (Statistics.kept).
+// Purpose: words for the state of a prompt's copies, which later jobs can resume from (Statistics.kept).
 #pragma once
 
 #include <stddef.h>
 
 #include "proto/sluice/v1/inference.pb-c.h"
 
-// Returns "stored", "pending", or why there is no copy, as sluice_capsules_not_kept_total names it. NULL: nothing is said.
+// Returns "stored", "pending", or the reason why there is no copy, as sluice_capsules_not_kept_total names it. NULL:
+// the worker does not report it.
 static inline const char *sl_kept_word(Sluice__V1__Kept kept) {
     switch (kept) {
     case SLUICE__V1__KEPT__KEPT_STORED:
@@ -29,7 +30,7 @@ static inline const char *sl_kept_word(Sluice__V1__Kept kept) {
         return "pressure";
     case SLUICE__V1__KEPT__KEPT_NOT_STOPPING:
         return "stopping";
-    default: // of a newer worker, too
+    default: // e.g. a value of a newer worker
         return NULL;
     }
 }

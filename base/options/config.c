@@ -25,12 +25,13 @@
 
 #define MAX_OPTIONS     64
 #define MAX_NAME_BYTES  64
-#define MAX_PLACE_BYTES 300 // a file, a line and a name
+#define MAX_PLACE_BYTES 300 // a file, a line and an option name
 #define HELP_COLUMN     30
-#define HELP_WIDTH      100 // at most; a narrower terminal has less
-#define NARROW_WIDTH    72  // below it, what an option does stands in lines of its own, from NARROW_COLUMN on
-#define NARROW_COLUMN   8
-#define MIN_WIDTH       20
+#define HELP_WIDTH      100 // upper limit; a narrower terminal has less
+// On a narrower terminal, the help of an option is on lines of its own, from NARROW_COLUMN on
+#define NARROW_WIDTH  72
+#define NARROW_COLUMN 8
+#define MIN_WIDTH     20
 
 struct unit {
     const char *suffix;
@@ -39,10 +40,11 @@ struct unit {
 
 static const struct unit size_units[] = {
     {"", 1}, {"K", 1024.0}, {"M", 1048576.0}, {"G", 1073741824.0}, {"T", 1099511627776.0}};
-// Of no unit one would be guessed, and another one meant.
+// A duration without a unit is refused: the user may have meant another unit than the one we would guess.
 static const struct unit duration_units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
 
-// A decimal number and nothing else before *end_out: strtod() alone would also take hexadecimal, "inf" and "nan".
+// Parses a decimal number and nothing else before *end_out: strtod() alone would also accept hexadecimal, "inf" and
+// "nan".
 static enum sl_status parse_decimal(const char *text, double *value_out, const char **end_out) {
     size_t n = strspn(text, "+-0123456789.");
     if (n == 0 || text[n] == 'x' || text[n] == 'X') {
@@ -59,7 +61,7 @@ static enum sl_status parse_decimal(const char *text, double *value_out, const c
     return SL_OK;
 }
 
-// A number that is not negative, with one of the units; rounded to a whole number.
+// Parses a number that is not negative and has one of the units; rounds it to a whole number.
 static enum sl_status parse_scaled(const char *text, const struct unit *units, size_t n_units, int64_t *value_out) {
     double value;
     const char *end;
@@ -165,10 +167,10 @@ static enum sl_status add_item(struct sl_option_list *list, const char *source, 
     return SL_OK;
 }
 
-// A name that means nothing is refused where somebody gave it: a default may be of what is not here.
+// Refuses a model name that the user gave and that does not exist. A default may name a model that is not installed.
 static enum sl_status set_model(const char *source, const char *text, bool is_default, const char **field,
                                 struct sl_error *err) {
-    static char found[PATH_MAX]; // as long as its options live, like what getopt_long() keeps
+    static char found[PATH_MAX]; // valid as long as the process, like the strings of getopt_long()
     char path[PATH_MAX];
     if (!sl_model_find(text, path)) {
         if (!is_default && text[0]) {
@@ -192,7 +194,7 @@ static enum sl_status out_of_bounds(const struct sl_option *option, const char *
                    option->max, unit);
 }
 
-// Parse `text` into the option's field. `source` is what the user wrote or exported: "--port", "SLUICE_PORT".
+// Parses `text` into the option's field. `source` is the name that the user wrote or exported: "--port", "SLUICE_PORT".
 static enum sl_status set_option(const struct sl_option *option, const char *source, const char *text, void *config,
                                  struct sl_error *err) {
     void *field = (char *)config + option->offset;
@@ -241,7 +243,8 @@ static enum sl_status set_option(const struct sl_option *option, const char *sou
         *(int64_t *)field = whole;
     }
     if (option->given != 0) {
-        *(bool *)((char *)config + option->given) = source != option->name; // which is the default's
+        // For a default value, source is option->name
+        *(bool *)((char *)config + option->given) = source != option->name;
     }
     return SL_OK;
 }
@@ -257,7 +260,8 @@ static const struct sl_option *find_option(const struct sl_program *program, con
     return NULL;
 }
 
-// The file's path: of --config, which getopt_long() comes to when it is too late, or of the environment. NULL: none.
+// Returns the file's path: from --config, which getopt_long() would reach too late, or from the environment. NULL:
+// none.
 static const char *file_path(int argc, char **argv) {
     const char *path = getenv("SLUICE_CONFIG");
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
@@ -283,7 +287,7 @@ static enum sl_status check_line(const struct sl_program *program, const char *p
                    similar.name ? ": did you mean " : "", similar.name ? similar.name : "");
 }
 
-// A value of the file, if there is one: under the program's own name before those of all.
+// Returns the file's line for an option, or NULL. A line under the program's own name comes before the common lines.
 static const struct sl_config_line *file_line(const struct sl_config_file *file, const char *name) {
     const struct sl_config_line *found = NULL;
     for (size_t i = 0; i < file->n; i++) {
@@ -294,7 +298,7 @@ static const struct sl_config_line *file_line(const struct sl_config_file *file,
     return found;
 }
 
-// Values are pointed to for the life of the process.
+// Returns the file, which lives as long as the process because options point into it.
 static struct sl_config_file *kept_file(void) {
     static struct sl_config_file file;
     return &file;
@@ -315,7 +319,7 @@ static enum sl_status set_default(const struct sl_program *program, const struct
     char variable[MAX_NAME_BYTES], place[MAX_PLACE_BYTES];
     sl_environment_name(option->name, variable, sizeof variable);
     const char *text = sl_environment_takes(program->name, option->name) ? getenv(variable) : NULL;
-    if (text && text[0]) { // an empty variable is how a shell unsets one for a single command
+    if (text && text[0]) { // in a shell, an empty variable unsets one for a single command
         return set_option(option, variable, text, config, err);
     }
     const struct sl_config_line *line = file_line(kept_file(), option->name);
@@ -326,13 +330,14 @@ static enum sl_status set_default(const struct sl_program *program, const struct
     return option->default_value ? set_option(option, option->name, option->default_value, config, err) : SL_OK;
 }
 
-// wrong[i]: what stands there for option i cannot be, which matters only if the command line leaves it open.
+// Sets defaults from the environment and the file. wrong[i]: the value there for option i is invalid. This matters only
+// if the command line does not set option i.
 static enum sl_status set_defaults(const struct sl_program *program, const char *path, void *config, bool *wrong,
                                    struct sl_error *err) {
     enum sl_status status = read_file(program, path, err);
     for (size_t i = 0; i < program->n_options && status == SL_OK; i++) {
         const struct sl_option *option = &program->options[i];
-        if (option->type == SL_OPTION_LIST) { // an item that is set here could not be taken back
+        if (option->type == SL_OPTION_LIST) { // an item that is set here could not be removed later
             *(struct sl_option_list *)((char *)config + option->offset) = (struct sl_option_list){0};
         } else {
             wrong[i] = set_default(program, option, path, config, NULL) != SL_OK;
@@ -341,7 +346,7 @@ static enum sl_status set_defaults(const struct sl_program *program, const char 
     return status;
 }
 
-// What the command line has left wrong: to say how, it is tried again.
+// Reports a wrong default that the command line did not replace: parses it again to get the error text.
 static enum sl_status check_defaults(const struct sl_program *program, const char *path, void *config,
                                      const bool *wrong, struct sl_error *err) {
     for (size_t i = 0; i < program->n_options; i++) {
@@ -352,7 +357,7 @@ static enum sl_status check_defaults(const struct sl_program *program, const cha
     return SL_OK;
 }
 
-// Lists that the command line has left empty.
+// Sets lists that the command line did not set.
 static enum sl_status set_lists(const struct sl_program *program, void *config, struct sl_error *err) {
     const struct sl_config_file *file = kept_file();
     enum sl_status status = SL_OK;
@@ -373,14 +378,14 @@ static enum sl_status set_lists(const struct sl_program *program, void *config, 
     return status;
 }
 
-// Columns of the terminal, if there is one of fewer than `most`.
+// Returns the number of columns of the terminal, or `most` if that is smaller or there is no terminal.
 static int width_within(int most) {
     struct winsize size;
     bool known = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= MIN_WIDTH;
     return known && size.ws_col < most ? size.ws_col : most;
 }
 
-// Print n bytes of text from a column on, broken at spaces; further lines begin at `from`.
+// Prints n bytes of text from a column on, broken at spaces; further lines begin at column `from`.
 static void print_wrapped(const char *text, size_t n, int column, int from, int width) {
     for (const char *end = text + n; text < end;) {
         size_t word = strcspn(text, " \n");
@@ -399,7 +404,8 @@ static void print_wrapped(const char *text, size_t n, int column, int from, int 
     }
 }
 
-// Lines as they are, but for those that a terminal has no room for: they go on below what stands behind the first gap.
+// Prints lines unchanged, except those that are too long for the terminal. Those continue on the next line, aligned
+// with the text after the line's first gap.
 static void print_lines(const char *text) {
     int width = width_within(INT_MAX);
     while (*text) {
@@ -427,7 +433,7 @@ static void print_option(char letter, const char *name, const char *metavar, con
     putchar('\n');
 }
 
-// Which options can come from the environment.
+// Prints which options can be set from the environment.
 static void print_environment(const struct sl_program *program, bool has_lists) {
     char name[MAX_NAME_BYTES];
     size_t n = 0, n_taken = 0;
@@ -473,14 +479,14 @@ static void print_help(const struct sl_program *program) {
     }
 }
 
-// Values that getopt_long() returns for long options; above all characters.
+// Values that getopt_long() returns for long options; larger than every character.
 enum { FIRST_LONG = 256, LONG_HELP = FIRST_LONG + MAX_OPTIONS, LONG_VERSION, LONG_CONFIG };
 
-// What getopt_long() could not make sense of, in words.
+// Describes the option that getopt_long() refused.
 static enum sl_status bad_option(const struct sl_program *program, int code, char **argv, struct sl_error *err) {
     const char *word = argv[optind - 1];
     char letter[3] = {'-', (char)optopt, '\0'};
-    // A long option is the word before optind; a letter may stand anywhere in its word.
+    // A long option is the word before optind; a letter may be anywhere in its word.
     const char *name = optopt > 0 && optopt < FIRST_LONG ? letter : word;
     if (code == ':') {
         return sl_fail(err, SL_ERR_INVALID, "%s needs a value; see %s --help", name, program->name);
@@ -488,7 +494,7 @@ static enum sl_status bad_option(const struct sl_program *program, int code, cha
     if (optopt >= FIRST_LONG) {
         return sl_fail(err, SL_ERR_INVALID, "%s does not take a value; see %s --help", name, program->name);
     }
-    char typed[32] = ""; // without the dashes and the value; what is longer than any option is like none
+    char typed[32] = ""; // without the dashes and the value; a word longer than every option is similar to none
     size_t length = strncmp(name, "--", 2) == 0 ? strcspn(name + 2, "=") : 0;
     if (length < sizeof typed) {
         memcpy(typed, name + 2, length);
@@ -511,7 +517,7 @@ enum sl_status sl_config_parse(const struct sl_program *program, int argc, char 
         return SL_ERR_CANCELLED;
     }
     struct option longs[MAX_OPTIONS + 4];
-    char shorts[2 * MAX_OPTIONS + 4] = ":"; // a missing value is told apart from an unknown option
+    char shorts[2 * MAX_OPTIONS + 4] = ":"; // getopt_long() returns ':' for a missing value, '?' for an unknown option
     int by_letter[256];
     memset(by_letter, -1, sizeof by_letter);
     size_t used = 1;
@@ -536,13 +542,13 @@ enum sl_status sl_config_parse(const struct sl_program *program, int argc, char 
     longs[program->n_options + 2] = (struct option){"config", required_argument, NULL, LONG_CONFIG};
     longs[program->n_options + 3] = (struct option){0};
 
-    // --help must work even where the file holds nonsense: its complaint comes after the command line's.
+    // --help must work even if the file is invalid: errors of the file are reported after those of the command line.
     struct sl_error file_err;
     bool wrong[MAX_OPTIONS] = {false};
     const char *path = file_path(argc, argv);
     enum sl_status file_status = set_defaults(program, path, config, wrong, &file_err);
 
-    optind = 0; // GNU: start over, whatever was parsed before
+    optind = 0; // GNU: restart from the first word
     opterr = 0;
     for (int code; (code = getopt_long(argc, argv, shorts, longs, NULL)) != -1;) {
         if (code == ':' || code == '?') {
@@ -557,7 +563,7 @@ enum sl_status sl_config_parse(const struct sl_program *program, int argc, char 
             printf("%s %s\n", program->name, SL_VERSION);
             return SL_ERR_CANCELLED;
         }
-        if (code == LONG_CONFIG) { // which is read; but not if it was cut short
+        if (code == LONG_CONFIG) { // the file was read already, unless --config was abbreviated
             if (!path || strcmp(path, optarg) != 0) {
                 return sl_fail(err, SL_ERR_INVALID, "--config: write it in full, and once");
             }

@@ -15,7 +15,7 @@
 struct reader {
     const char *path, *program;
     yaml_parser_t parser;
-    yaml_event_t event; // the one at hand
+    yaml_event_t event; // the current event
     bool has_event;
     struct sl_config_file file;
     struct sl_error *err;
@@ -46,7 +46,7 @@ static const char *scalar(const struct reader *r) {
     return (const char *)r->event.data.scalar.value;
 }
 
-// The value at hand, of the key `name`.
+// Stores the current value under the key `name`.
 static enum sl_status keep(struct reader *r, const char *name, bool own) {
     if (r->event.type != YAML_SCALAR_EVENT) {
         return unexpected(r, "a value");
@@ -77,7 +77,7 @@ static enum sl_status keep_items(struct reader *r, const char *name, bool own) {
     return status;
 }
 
-// Of another program: what stands there is its own affair, as long as it is values.
+// Skips the section of another program, which may hold any names as long as they have values.
 static enum sl_status skip_section(struct reader *r) {
     int depth = 1;
     enum sl_status status = SL_OK;
@@ -101,7 +101,7 @@ static enum sl_status check_twice(struct reader *r, const char *name, bool own) 
     return SL_OK;
 }
 
-// A section that is nobody's would be ignored without a word.
+// Refuses a section that names no program: it would otherwise be ignored silently.
 static enum sl_status check_section(struct reader *r, const char *name) {
     struct sl_similar similar = {.word = name};
     if (strcmp(name, r->program) == 0 || sl_known_program(name, &similar)) {
@@ -113,7 +113,7 @@ static enum sl_status check_section(struct reader *r, const char *name) {
 
 static enum sl_status read_mapping(struct reader *r, bool own);
 
-// What stands behind a key.
+// Reads the value after a key.
 static enum sl_status read_value(struct reader *r, const char *name, bool own) {
     bool is_program = strncmp(name, "sluice", 6) == 0 && (name[6] == '-' || name[6] == ' ');
     enum sl_status status = is_program && !own ? check_section(r, name) : SL_OK;
@@ -130,13 +130,13 @@ static enum sl_status read_value(struct reader *r, const char *name, bool own) {
     return r->event.type == YAML_SEQUENCE_START_EVENT ? keep_items(r, name, own) : keep(r, name, own);
 }
 
-// Behind its start, up to its end.
+// Reads a mapping from after its start to its end.
 static enum sl_status read_mapping(struct reader *r, bool own) {
     enum sl_status status = next(r);
     while (status == SL_OK && r->event.type != YAML_MAPPING_END_EVENT) {
         char name[64];
         size_t n = r->event.type == YAML_SCALAR_EVENT ? r->event.data.scalar.length : 0;
-        if (n == 0 || n >= sizeof name || strlen(scalar(r)) != n) { // "log\0" is not log
+        if (n == 0 || n >= sizeof name || strlen(scalar(r)) != n) { // a NUL inside: "log\0" is not "log"
             return unexpected(r, "the name of an option");
         }
         snprintf(name, sizeof name, "%s", scalar(r));
@@ -147,16 +147,16 @@ static enum sl_status read_mapping(struct reader *r, bool own) {
     return status;
 }
 
-// A second document would be ignored without a word.
+// Refuses a second document, which would otherwise be ignored silently.
 static enum sl_status read_end(struct reader *r) {
-    enum sl_status status = next(r); // of the document
+    enum sl_status status = next(r); // end of the document
     status = status == SL_OK ? next(r) : status;
     return status != SL_OK || r->event.type == YAML_STREAM_END_EVENT ? status
                                                                      : unexpected(r, "one document, and no more");
 }
 
 static enum sl_status read_document(struct reader *r) {
-    enum sl_status status = next(r); // the stream
+    enum sl_status status = next(r); // start of the stream
     status = status == SL_OK ? next(r) : status;
     if (status != SL_OK || r->event.type == YAML_STREAM_END_EVENT) { // an empty file
         return status;
@@ -165,7 +165,7 @@ static enum sl_status read_document(struct reader *r) {
     if (status != SL_OK) {
         return status;
     }
-    if (r->event.type == YAML_SCALAR_EVENT && r->event.data.scalar.length == 0) { // nothing but comments
+    if (r->event.type == YAML_SCALAR_EVENT && r->event.data.scalar.length == 0) { // the file has only comments
         return read_end(r);
     }
     status = r->event.type == YAML_MAPPING_START_EVENT ? read_mapping(r, false) : unexpected(r, "`option: value`");

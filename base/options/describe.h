@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what programs and their commands take, for those who make man pages and completions of it (tools/reference.py): one JSON object on
- *          standard output, for the only word SL_DESCRIBE. It is not in --help.
+ * Purpose: describes programs, their commands and options for the generators of man pages and completions
+ *          (tools/reference.py): one JSON object on standard output, if SL_DESCRIBE is the only argument. --help does
+ *          not show it.
  */
 #pragma once
 
@@ -11,13 +12,15 @@
 
 #define SL_DESCRIBE "--describe"
 
-// Whether that is what a command line asks for.
+// Returns true if the command line asks for the description.
 bool sl_describe_asked(int argc, char **argv);
 
-// {"name": .., "usage": .., "summary": .., "epilog": .., "options": [{"name": .., "letter": .., "metavar": .., "default": .., "help": ..,
-// "list": .., "variable": ..}]}; variable: of the environment, where it is taken from there.
+// Prints {"name": .., "usage": .., "summary": .., "epilog": .., "options": [{"name": .., "letter": .., "metavar": ..,
+// "default": .., "help": .., "list": .., "variable": ..}]}; variable: of the environment, if the option is read from
+// there.
 void sl_describe_program(const struct sl_program *program);
 
-// {"name": .., "summary": .., "commands": [{"name": .., "summary": ..}]}: of what only finds a command. Row i of `table`, false at its end.
+// Prints {"name": .., "summary": .., "commands": [{"name": .., "summary": ..}]} for a program that only dispatches
+// commands. row_fn writes row i of `table`, and returns false at its end.
 void sl_describe_commands(const char *name, const char *summary,
                           bool (*row_fn)(size_t i, const char **name_out, const char **summary_out));

@@ -8,12 +8,13 @@
 
 extern char **environ;
 
-// What every command of the tool takes, where it has the option. docs/OPERATIONS.md lists them.
+// Options that every command of the tool reads from the environment, if the command has them. docs/OPERATIONS.md lists
+// them.
 static const char *const of_tool[] = {"config",      "coordinator", "device",  "log",     "model",  "tls-ca",
                                       "tls-revoked", "tls-cert",    "tls-key", "timeout", "weights"};
 
 // clang-format off
-// To add an option to a server: its name here, too (tests/unit/sluice/test_traps.py compares).
+// To add an option to a server: add its name here too (tests/unit/sluice/test_traps.py compares).
 static const char *const of_servers[] = {
     "admin-listen", "advertise", "arena", "body-memory", "body-timeout", "check", "coordinator", "deadline", "device",
     "disk", "disk-bytes", "etcd", "etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "fabric-listen", "first-timeout",
@@ -27,7 +28,7 @@ static const char *const of_servers[] = {
     "tls-key", "tls-revoked", "transport", "weights", "worker-wait",
 };
 
-// To add an option to a command that no server has: its name here, too (the same test).
+// To add an option to a command that no server has: add its name here too (the same test).
 static const char *const of_commands[] = {
     "all", "answer-tokens", "axes", "batch", "breakdown", "budget", "catalog", "cell", "cells", "certificates",
     "channels", "chat", "checkpoint", "chunk", "clip", "compute", "continuation", "coordinator-state", "coordinators", "copy",
@@ -45,7 +46,7 @@ static const char *const of_commands[] = {
     "trace", "ttft", "undo", "verbose", "vocab", "wait", "warm-up", "workers-log", "write",
 };
 
-// To add a command or a program: its name here, too (the same test).
+// To add a command or a program: add its name here too (the same test).
 static const char *const programs[] = {
     "sluice-coordinator", "sluice-prefill", "sluice-decode", "sluice-kvstore", "sluice-gateway", "sluice chat", "sluice run",
     "sluice up", "sluice status", "sluice down", "sluice pull", "sluice models", "sluice submit", "sluice watch",
@@ -58,7 +59,8 @@ static const char *const programs[] = {
 };
 // clang-format on
 
-// Not options: of our tests and builds, of deploy/compose, the plugin's, and SLUICE_TIER, which is one of servers.
+// Variables that are not options: those of our tests and builds, of deploy/compose, of the plugin, and SLUICE_TIER,
+// which only servers read.
 static const char *const of_others[] = {"bin",           "faults", "bend",         "freeze-lib",    "fuzz",
                                         "aiperf",        "asan",   "tsan",         "image",         "models",
                                         "worker-memory", "cuda",   "test-verbose", "test-slowness", "gemm"};
@@ -104,7 +106,7 @@ void sl_environment_name(const char *option, char *name, size_t name_bytes) {
     }
 }
 
-// SLUICE_MAX_BATCH=... -> "max-batch"; false: it is not one of ours.
+// Turns SLUICE_MAX_BATCH=... into "max-batch"; false: the variable is not one of Sluice.
 static bool option_name(const char *variable, char *name, size_t name_bytes) {
     size_t n = strcspn(variable, "=");
     if (strncmp(variable, "SLUICE_", 7) != 0 || n - 7 >= name_bytes || variable[n] == '\0' || variable[n + 1] == '\0') {

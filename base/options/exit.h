@@ -6,10 +6,10 @@
 
 enum sl_exit {
     SL_EXIT_OK = 0,
-    SL_EXIT_FAILED = 1,      // what was asked for was tried and failed, or what it was about does not exist
-    SL_EXIT_USAGE = 2,       // options, their values, or files that they name: nothing was done
-    SL_EXIT_UNAVAILABLE = 3, // no coordinator, no worker, no memory, or the cluster is full: later it may work
-    SL_EXIT_CANCELLED = 4,   // by a signal (Ctrl-C), or by `sluice cancel`
+    SL_EXIT_FAILED = 1,      // the operation was tried and failed, or its subject does not exist
+    SL_EXIT_USAGE = 2,       // invalid options, values, or files that they name: nothing was done
+    SL_EXIT_UNAVAILABLE = 3, // no coordinator, no worker, no memory, or the cluster is full: a retry may succeed
+    SL_EXIT_CANCELLED = 4,   // cancelled by a signal (Ctrl-C), or by `sluice cancel`
     SL_EXIT_DEADLINE = 5,
 };
 

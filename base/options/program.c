@@ -16,11 +16,11 @@ static void complain(const struct sl_program *program, const struct sl_error *er
 }
 
 static void warn(const char *program, const char *text) {
-    (void)program; // the log has it
+    (void)program; // the log names the program already
     sl_log_warn("main", "%s", text);
 }
 
-// Of --help: a full disk must not look like success.
+// Returns false if --help could not be written: a full disk must not look like success.
 static bool written(void) {
     return fflush(stdout) == 0 && !ferror(stdout);
 }
@@ -30,7 +30,7 @@ bool sl_program_begin(const struct sl_program *program, int argc, char **argv, v
     struct sl_error err = {0};
     int first;
     enum sl_status status = sl_config_parse(program, argc, argv, config, &first, &err);
-    if (status == SL_ERR_CANCELLED) { // --help
+    if (status == SL_ERR_CANCELLED) { // --help or --version
         *code_out = written() ? SL_EXIT_OK : SL_EXIT_FAILED;
         return false;
     }

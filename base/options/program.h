@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the main() of every server does in the same way: options that all have, the log, and the words it ends with.
+ * Purpose: the common part of every server's main(): common options, the log, and the last error message.
  *
  *     if (!sl_program_begin(&program, argc, argv, &options, &options.common, &code)) { return code; }
  *     ...
@@ -25,7 +25,7 @@ struct sl_program_options {
     bool check;
 };
 
-// Rows for the member `common` of struct `type`.
+// Table rows for the member `common` of struct `type`.
 #define SL_PROGRAM_OPTIONS(type, common)                                                                               \
     SL_OPTION_ROW("log", 0, SL_OPTION_STRING, "info", "FILTER", "level, or level,component=level,...",                 \
                   SL_FIELD(type, common.log)),                                                                         \
@@ -43,9 +43,9 @@ struct sl_program_options {
                       "only see whether these options are right: exit code 0, or 2 and why not",                       \
                       SL_FIELD(type, common.check))
 
-// Parse, refuse what is left of the words, and set up the log. False: *code_out is what main() returns.
+// Parses the options, refuses positional arguments, and sets up the log. False: main() returns *code_out.
 bool sl_program_begin(const struct sl_program *program, int argc, char **argv, void *config,
                       const struct sl_program_options *common, int *code_out);
 
-// What main() returns (base/options/exit.h), after a complaint.
+// Returns the exit code of main() (base/options/exit.h), after it has reported the error.
 int sl_program_end(const struct sl_program *program, enum sl_status status, const struct sl_error *err);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: one process that this one has started.
+// Purpose: one child process of this process.
 #include "client/cli/child.h"
 
 #include <errno.h>
@@ -15,13 +15,13 @@
 
 #define MAX_POLLED 256
 
-// Runs in the child; only functions that are safe between fork and exec.
+// Runs in the child. Uses only functions that are safe between fork and exec.
 static void become(char *const argv[], int out_fd, int err_fd, int failure_fd, pid_t parent) {
     sigset_t none;
     sigemptyset(&none);
     signal(SIGPIPE, SIG_DFL);
     setpgid(0, 0);
-    // SIGKILL: the parent is gone, and with it everybody who could insist on a gentler end.
+    // SIGKILL, because the parent has exited: no process could repeat a request for a graceful exit.
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent && dup2(out_fd, STDOUT_FILENO) >= 0 &&
         dup2(err_fd, STDERR_FILENO) >= 0 && sigprocmask(SIG_SETMASK, &none, NULL) == 0) {
         int null = open("/dev/null", O_RDONLY);
@@ -31,7 +31,7 @@ static void become(char *const argv[], int out_fd, int err_fd, int failure_fd, p
     }
     int reason = errno;
     ssize_t written = write(failure_fd, &reason, sizeof reason);
-    (void)written; // without a reader there is nobody left to tell
+    (void)written; // if the parent has exited, no process can read this
     _exit(127);
 }
 
@@ -43,7 +43,7 @@ static void close_fd(int *fd) {
 }
 
 enum sl_status sl_child_start(struct sl_child *child, const char *name, char *const argv[], struct sl_error *err) {
-    // Output, errors, and the errno of a failed exec: closed by a successful one.
+    // Output, errors, and the errno of a failed exec; a successful exec closes the last.
     int fds[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}};
     enum sl_status status = SL_OK;
     for (int i = 0; i < 3 && status == SL_OK; i++) {
@@ -100,14 +100,15 @@ static void pass_line(struct sl_child *child, bool is_out, const char *line, siz
         child->moved_ns = sl_now_ns();
     } else if (is_out && take_loading(child, line, n)) {
         return;
-    } else if (!is_out && n > 0 && line[0] == '{') { // of JSON, which names its process
+    } else if (!is_out && n > 0 && line[0] == '{') { // a JSON line, which names its process
         fprintf(file, "%.*s\n", (int)n, line);
     } else {
         fprintf(file, "%-13s| %.*s\n", child->name, (int)n, line);
     }
 }
 
-// Pass on the complete lines; a line longer than the buffer goes in pieces, and at the end what is left.
+// Passes on complete lines. A line longer than the buffer is passed on in pieces. At the end also passes on an
+// incomplete line.
 static void pass_lines(struct sl_child *child, struct sl_child_output *output, bool at_end, FILE *file) {
     char *line = output->text, *end = output->text + output->n, *newline;
     while ((newline = memchr(line, '\n', (size_t)(end - line)))) {
@@ -123,7 +124,7 @@ static void pass_lines(struct sl_child *child, struct sl_child_output *output, b
     output->n = left;
 }
 
-// Read what there is.
+// Reads all available output.
 static void drain_output(struct sl_child *child, struct sl_child_output *output, FILE *file) {
     while (output->fd >= 0) {
         ssize_t n = read(output->fd, output->text + output->n, sizeof output->text - output->n);
@@ -150,10 +151,10 @@ bool sl_children_wait(const struct sl_child *children, size_t n, int timeout_ms)
 }
 
 void sl_children_pump(struct sl_child *children, size_t n, int timeout_ms, FILE *file) {
-    (void)sl_children_wait(children, n, timeout_ms); // a child that has ended says so without output
+    (void)sl_children_wait(children, n, timeout_ms); // the end of a child causes no output to wait for
     for (size_t i = 0; i < n; i++) {
         struct sl_child *child = &children[i];
-        // First its end, then its output: what it wrote before it died is then complete.
+        // Check for its end first, then read its output: that is then complete.
         if (child->running && waitpid(child->pid, &child->wait_status, WNOHANG) == child->pid) {
             child->running = false;
         }

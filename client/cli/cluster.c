@@ -41,7 +41,7 @@ static struct sl_cluster_origin words_of(const struct sl_cluster *cluster) {
     return (struct sl_cluster_origin){&cluster->config, cluster->bin, cluster->address, cluster->etcd.servers};
 }
 
-// The next child, by the words that stand at its place. status: of making them.
+// Starts the next child, with the command line at its index. status: result of making the command line.
 static enum sl_status start_child(struct sl_cluster *cluster, const char *name, enum sl_status status,
                                   struct sl_error *err) {
     size_t i = cluster->n_children;
@@ -96,7 +96,7 @@ enum sl_status sl_cluster_pump(struct sl_cluster *cluster, int timeout_ms, struc
     return SL_OK;
 }
 
-// One step of waiting for something of the cluster: SL_OK means go on.
+// Does one step of waiting for the cluster: SL_OK means continue to wait.
 static enum sl_status wait_step(struct sl_cluster *cluster, struct sl_signals *signals, struct sl_error *err) {
     if (signals && sl_signals_received(signals) > 0) {
         return sl_fail(err, SL_ERR_CANCELLED, "interrupted while the cluster came up");
@@ -146,7 +146,7 @@ static enum sl_status start_etcd(struct sl_cluster *cluster, struct sl_error *er
     return status;
 }
 
-// One after the other: the first makes what the others share.
+// Starts the coordinators one after the other: the first creates data that the others share.
 static enum sl_status start_coordinators(struct sl_cluster *cluster, struct sl_signals *signals, struct sl_error *err) {
     int64_t n = cluster->config.n_coordinators > 1 ? cluster->config.n_coordinators : 1;
     enum sl_status status = n > 1 ? start_etcd(cluster, err) : SL_OK;
@@ -173,7 +173,7 @@ static enum sl_status start_coordinators(struct sl_cluster *cluster, struct sl_s
 static enum sl_status start_all(struct sl_cluster *cluster, struct sl_signals *signals, struct sl_error *err) {
     const struct sl_cluster_config *config = &cluster->config;
     enum sl_status status = find_executables(cluster, err);
-    if (status == SL_OK) { // before anything is made or started
+    if (status == SL_OK) { // before any file is made and any process is started
         struct sl_cluster_config plain = *config;
         plain.tls = NULL;
         struct sl_cluster_origin of = {&plain, cluster->bin, "127.0.0.1:7600", NULL};
@@ -201,7 +201,7 @@ static enum sl_status start_all(struct sl_cluster *cluster, struct sl_signals *s
     return status == SL_OK ? wait_for_lines(cluster, cluster->n_first, signals, err) : status;
 }
 
-// A model that cannot be read is refused by the children, who say why.
+// Chooses --arena. If the model cannot be read, the children refuse it with the reason.
 static void choose_arena(struct sl_cluster *cluster) {
     struct sl_cluster_config *config = &cluster->config;
     struct sl_model_config model = {0};
@@ -227,7 +227,7 @@ enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct s
     if (config->disk && mkdir(config->disk, 0700) != 0 && errno != EEXIST) {
         return sl_fail(err, SL_ERR_IO, "--disk %s: cannot be made: %s", config->disk, strerror(errno));
     }
-    enum sl_weight_format weights; // the children would refuse it too, each for itself
+    enum sl_weight_format weights; // otherwise each child would refuse it
     struct sl_device_choice device;
     enum sl_status parsed = sl_weight_format_parse(config->weights, &weights, err);
     if (parsed == SL_OK) {
@@ -260,7 +260,7 @@ enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct s
         sl_cluster_stop(&cluster, 2000, NULL);
         return status;
     }
-    cluster->n_ready = cluster->n_children - cluster->first_coordinator; // an etcd says nothing
+    cluster->n_ready = cluster->n_children - cluster->first_coordinator; // an etcd has no ready line
     *cluster_out = cluster;
     return SL_OK;
 }
@@ -312,7 +312,7 @@ enum sl_status sl_cluster_wait_ready(struct sl_cluster *cluster, struct sl_clien
     }
 }
 
-// Some coordinator runs.
+// Returns true if a coordinator runs.
 static bool is_led(const struct sl_cluster *cluster) {
     size_t i = cluster->first_coordinator;
     while (i < cluster->n_first && !cluster->children[i].running) {
@@ -343,7 +343,7 @@ bool sl_cluster_coordinator_lost(struct sl_cluster *cluster) {
     return atomic_load(&cluster->coordinator_lost);
 }
 
-// Wait for children [first, end) to exit. False: some have not by the deadline, or a further signal came.
+// Waits for children [first, end) to exit. False: some have not by the deadline, or a further signal came.
 static bool wait_for_exit(struct sl_cluster *cluster, size_t first, size_t end, int64_t deadline_ns,
                           struct sl_signals *signals) {
     int n_signals = signals ? sl_signals_received(signals) : 0;
@@ -388,7 +388,7 @@ void sl_cluster_stop(struct sl_cluster **cluster_ptr, int64_t grace_ms, struct s
         pthread_join(cluster->thread, NULL);
     }
     if (cluster->children && cluster->n_children > 0) {
-        size_t n_inner = cluster->n_children; // without the gateway
+        size_t n_inner = cluster->n_children; // children except the gateway
         if (n_inner > cluster->n_first && strcmp(cluster->children[n_inner - 1].name, "gateway") == 0) {
             n_inner--;
         }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a whole cluster on this machine: the real executables, found beside this one, with addresses of the
- *          loopback interface. Nothing in it differs from a cluster of many machines but the addresses.
+ * Purpose: a whole cluster on this machine: the real executables, found in this one's folder, with addresses of the
+ *          loopback interface. Only the addresses differ from a cluster of many machines.
  *
- * Design: start the coordinator (or an etcd, and several), wait for its "ready" line (its port may have been 0), start the workers with its
- *         address, and the gateway; wait for theirs. Stopping goes the other way: SIGTERM to the gateway, to the workers,
- *         then to the coordinator, so that nobody complains of a lost one; SIGKILL to whoever is still there when the grace is over.
- * Threads: one thread at a time, or sl_cluster_run_thread(). Started before sl_rpc_init(): it forks.
+ * Design: starts the coordinator (or an etcd and several coordinators), waits for its "ready" line (its port may have
+ *         been 0), starts the workers with its address, and the gateway, and waits for their lines. Stopping uses the
+ *         reverse order: SIGTERM to the gateway, to the workers, then to the coordinator, so that no process reports a
+ *         lost one. Processes that still run after the grace period get SIGKILL.
+ * Threads: one thread at a time, or sl_cluster_run_thread(). Start it before sl_rpc_init(), because it forks.
  */
 #pragma once
 
@@ -20,24 +21,25 @@
 struct sl_cluster_config {
     const char *model, *weights, *device, *host, *transport, *arena, *workers_log;
     int64_t n_prefill, n_decode, n_kvstore;
-    int64_t ready_ms; // longest time without progress of a process that starts
-    bool quiet;       // no progress on standard error
-    int64_t ranks;    // of every worker with a model; 0: one
-    int64_t port;     // of the coordinator, and the next ones of further ones; 0 picks free ones
+    int64_t ready_ms; // longest time without progress of a starting process
+    bool quiet;       // show no progress on standard error
+    int64_t ranks;    // ranks of every worker with a model; 0: one
+    int64_t port;     // first coordinator's port; further ones get the next ports; 0 picks free ones
     bool has_gateway;
-    int64_t http_port;             // of the gateway, likewise
-    const char *generation_config; // of the coordinator; NULL: its default
-    const char *tls;               // NULL, or a folder of certificates, which are made: everything asks who is there
-    const char *disk;              // NULL or a folder in which every KV store has one of its own name; made if need be
-    int64_t disk_bytes;            // of each
+    int64_t http_port;             // the same for the gateway
+    const char *generation_config; // option of the coordinator; NULL: its default
+    const char *tls;               // NULL, or a folder for certificates, which are made: all connections then need one
+    const char *disk;   // NULL, or a folder in which every KV store has one of its own name; made if it does not exist
+    int64_t disk_bytes; // disk of each KV store
     const char
-        *coordinator_state; // NULL or where the coordinator keeps jobs; of several: each in a folder of its own name
-    int64_t n_coordinators; // above 1: and an etcd in which they agree on who leads
+        // NULL, or where the coordinator keeps jobs; several coordinators have a folder each of their own name
+        *coordinator_state;
+    int64_t n_coordinators;        // above 1: also start an etcd, in which they elect a leader
     char *const *worker_arguments; // given to every worker in addition
     size_t n_worker_arguments;
 };
 
-// Rows for the member `cluster` of the command's config struct `type`; the port is the command's own affair.
+// Table rows for the member `cluster` of the command's config struct `type`; the command has its own row for the port.
 #define SL_CLUSTER_OPTIONS(type)                                                                                       \
     SL_OPTION_ROW("model", 'm', SL_OPTION_MODEL, NULL, "MODEL",                                                        \
                   "model folder, GGUF file, or a name of `sluice models`", SL_FIELD(type, cluster.model)),             \
@@ -67,25 +69,29 @@ struct sl_cluster_config {
 
 struct sl_cluster;
 
-// Starts all processes and waits for their ready lines. Passes their output to `file`, and shows on standard error how far models are
-// loaded. SL_ERR_CANCELLED: a signal came. SL_ERR_DEADLINE names a process that made no progress for ready_ms.
+// Starts all processes and waits for their ready lines. Passes their output to `file`, and shows on standard error how
+// much of the models is loaded. SL_ERR_CANCELLED: a signal came. SL_ERR_DEADLINE names a process that made no progress
+// for ready_ms.
 enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct sl_signals *signals, FILE *file,
                                 struct sl_cluster **cluster_out, struct sl_error *err);
 
-const char *sl_cluster_address(const struct sl_cluster *cluster); // of the coordinator, or of all, as clients take them
+// Address of the coordinator, or of all, in the format of clients
+const char *sl_cluster_address(const struct sl_cluster *cluster);
 const struct sl_tls_files *
-sl_cluster_operator(const struct sl_cluster *cluster); // its operator's; NULL: it has no certificates
+// The operator's certificate; NULL: the cluster has no certificates
+sl_cluster_operator(const struct sl_cluster *cluster);
 size_t sl_cluster_n_children(const struct sl_cluster *cluster);
 const struct sl_child *sl_cluster_child(const struct sl_cluster *cluster, size_t i);
 
-// Pass on output for up to timeout_ms. SL_ERR_PEER_LOST names a process that has ended; each is named once.
+// Passes on output for up to timeout_ms. SL_ERR_PEER_LOST names a process that has ended; each is named once.
 enum sl_status sl_cluster_pump(struct sl_cluster *cluster, int timeout_ms, struct sl_error *err);
 
 /*
- * Pass on output for up to timeout_ms; and whoever has ended but a coordinator is started again, after a pause that doubles each time
- * it ends within 10 s or before it is ready, for which it has ready_ms; what happened is told on standard error.
- * SL_ERR_PEER_LOST: a coordinator or etcd has ended, or somebody five times in a row. *changed_out: somebody has ended, runs
- * again, or is ready, elsewhere than before.
+ * Passes on output for up to timeout_ms, and restarts ended processes except coordinators. Before a restart it pauses;
+ * the pause doubles each time the process ends within 10 s or before it is ready. A restarted process has ready_ms to
+ * become ready. Events are reported on standard error.
+ * SL_ERR_PEER_LOST: a coordinator or etcd has ended, or another process five times in a row. *changed_out: a process
+ * has ended, runs again, or is ready at another address.
  */
 enum sl_status sl_cluster_look_after(struct sl_cluster *cluster, int timeout_ms, bool *changed_out,
                                      struct sl_error *err);
@@ -95,9 +101,9 @@ enum sl_status sl_cluster_look_after(struct sl_cluster *cluster, int timeout_ms,
 enum sl_status sl_cluster_wait_ready(struct sl_cluster *cluster, struct sl_client *client, struct sl_signals *signals,
                                      struct sl_error *err);
 
-// Pump on a thread of its own from here on, until sl_cluster_stop().
+// Pumps on a thread of its own from here on, until sl_cluster_stop().
 enum sl_status sl_cluster_run_thread(struct sl_cluster *cluster, struct sl_error *err);
-bool sl_cluster_coordinator_lost(struct sl_cluster *cluster); // all of them; with the thread running
+bool sl_cluster_coordinator_lost(struct sl_cluster *cluster); // true if all are lost; used with the thread
 
-// Accepts NULL, nulls *cluster. A further signal cuts the grace short.
+// Stops the cluster. Accepts NULL, nulls *cluster. A further signal ends the grace period.
 void sl_cluster_stop(struct sl_cluster **cluster, int64_t grace_ms, struct sl_signals *signals);

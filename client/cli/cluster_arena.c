@@ -32,8 +32,9 @@ int64_t sl_cluster_memory(const char *root) {
 
 int64_t sl_cluster_arena_bytes(const struct sl_model_config *model, int64_t available_bytes, int64_t n_workers) {
     int64_t tokens = model->max_positions < TEXT_TOKENS ? model->max_positions : TEXT_TOKENS;
-    int64_t token_bytes = (int64_t)model->n_layers * model->n_kv_heads * model->head_dim * 2 * 2; // K and V
-    // A quarter more for positions, scores, pages that are not full, and what is written behind the text.
+    // K and V, two bytes each
+    int64_t token_bytes = (int64_t)model->n_layers * model->n_kv_heads * model->head_dim * 2 * 2;
+    // A quarter more for positions, scores, partly filled pages, and tokens that are written after the text.
     int64_t bytes = (tokens * token_bytes / 4 * 5 + STEP_BYTES - 1) / STEP_BYTES * STEP_BYTES;
     int64_t room = available_bytes < 0 ? bytes : available_bytes / 2 / n_workers / STEP_BYTES * STEP_BYTES;
     bytes = bytes < room ? bytes : room;

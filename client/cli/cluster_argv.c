@@ -68,7 +68,7 @@ static void add_program(struct sl_argv *words, const struct sl_cluster_origin *o
     sl_argv_add(words, path);
 }
 
-// Whose certificate: that of role `of_role` and name.
+// Adds the certificate of role `of_role` and name.
 static enum sl_status add_tls(struct sl_argv *words, const struct sl_cluster_origin *of, const char *of_role,
                               const char *name, struct sl_error *err) {
     struct sl_cluster_tls tls;
@@ -113,7 +113,7 @@ enum sl_status sl_argv_of_coordinator(const struct sl_cluster_origin *of, int64_
     return status == SL_OK ? add_tls(words, of, "coordinator", "coordinator", err) : status;
 }
 
-// A client of the coordinator.
+// Adds the options of a client of the coordinator.
 enum sl_status sl_argv_of_gateway(const struct sl_cluster_origin *of, struct sl_argv *words, struct sl_error *err) {
     char listen[128];
     snprintf(listen, sizeof listen, "%s:%lld", of->config->host, (long long)of->config->http_port);
@@ -160,7 +160,7 @@ enum sl_status sl_argv_of_worker(const struct sl_cluster_origin *of, const char 
     return add_tls(words, of, "worker", name, err);
 }
 
-// --- trying ----------------------------------------------------------------------------------------------------------
+// --- checking --------------------------------------------------------------------------------------------------------
 
 #define N_KINDS 5
 
@@ -184,7 +184,7 @@ static bool is_wanted(const struct sl_cluster_config *config, int kind) {
     return kind == 1 ? config->n_kvstore > 0 : kind == 4 ? config->has_gateway : true;
 }
 
-// One kind of process with its command line, and what it said, each line behind "check | ".
+// One kind of process with its command line, and its output, each line after "check | ".
 struct attempt {
     struct sl_child child;
     FILE *said;
@@ -192,7 +192,7 @@ struct attempt {
     size_t n_text;
 };
 
-// The words of a line of JSON; NULL: it is none.
+// Returns the message of a JSON log line; NULL: it is not one.
 static char *words_of_json(const char *line) {
     json_t *object = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
     const char *message = json_string_value(json_object_get(object, "message"));
@@ -201,7 +201,7 @@ static char *words_of_json(const char *line) {
     return words;
 }
 
-// The last line that it said: it ends with what it does not like. Lines before are warnings.
+// Returns the error in the last line of output. The lines before it are warnings.
 static enum sl_status refusal(const struct attempt *attempt, struct sl_error *err) {
     size_t n = attempt->n_text;
     while (n > 0 && attempt->text[n - 1] == '\n') {
@@ -211,7 +211,7 @@ static enum sl_status refusal(const struct attempt *attempt, struct sl_error *er
     const char *line = newline ? newline + 1 : attempt->text;
     char *message = line[0] == '{' ? words_of_json(line) : NULL;
     const char *bar = message ? NULL : strstr(line, "| ");
-    const char *words = bar ? strstr(bar, ": ") : NULL; // behind the program's name
+    const char *words = bar ? strstr(bar, ": ") : NULL; // text after the program's name
     if (message) {
         sl_fail(err, SL_ERR_INVALID, "%s", message);
     } else if (n > 0) {

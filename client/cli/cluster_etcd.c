@@ -25,7 +25,7 @@ static enum sl_status find_program(char path[PATH_MAX], struct sl_error *err) {
                    "(Debian's etcd-server)");
 }
 
-// Free at this moment.
+// Finds ports that are free at this moment.
 static enum sl_status find_ports(int ports[2], struct sl_error *err) {
     int fds[2] = {-1, -1};
     enum sl_status status = SL_OK;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a cluster's inside, for cluster.c, cluster_loading.c and cluster_restart.c.
+// Purpose: internals of a cluster, for cluster.c, cluster_loading.c and cluster_restart.c.
 #pragma once
 
 #include <pthread.h>
@@ -10,10 +10,10 @@
 #include "client/cli/cluster_argv.h"
 #include "client/cli/cluster_etcd.h"
 
-// What is shown of the model's loading.
+// State of the progress display while models are loaded.
 struct sl_cluster_loading {
-    int width;            // of the terminal; 0: standard error is none
-    int64_t next_line_ns; // without a terminal; 0: nothing was loaded yet
+    int width;            // width of the terminal; 0: standard error is not one
+    int64_t next_line_ns; // time of the next line without a terminal; 0: loading has not begun
     int64_t drawn_bytes;
     bool is_drawn;
 };
@@ -22,30 +22,31 @@ struct sl_cluster {
     struct sl_cluster_config config;
     FILE *file;
     char bin[512];  // folder of the executables
-    char arena[32]; // what config.arena points to where nobody has said it
+    char arena[32]; // config.arena points to it if no option sets that
     char address[1024];
     size_t n_children, n_allocated;
     struct sl_child *children;         // an etcd if there is one, the coordinators, workers, and the gateway
-    size_t first_coordinator, n_first; // where they begin, and where workers do
+    size_t first_coordinator, n_first; // index of the first coordinator; number of children before the workers
     struct sl_cluster_etcd etcd;
-    struct sl_argv *words; // [n_allocated] that the children were started with; none of an etcd
-    int64_t *started_ns;   // of each child
-    bool *reported;        // its end
-    int64_t *again_ns;     // when it is to be started again; 0: it is not
-    int *n_quick;          // how often it ended soon after its start
-    size_t n_ready;        // when they were last looked after
+    struct sl_argv *words; // [n_allocated] command lines of the children; an etcd has none
+    int64_t *started_ns;   // start of each child
+    bool *reported;        // its end was reported
+    int64_t *again_ns;     // time of its restart; 0: none is planned
+    int *n_quick;          // how often in a row it ended soon after its start
+    size_t n_ready;        // ready children at the last check
     struct sl_cluster_loading loading;
     bool file_is_terminal;
-    struct sl_cluster_tls operator_tls; // with config.tls
+    struct sl_cluster_tls operator_tls; // used with config.tls
 
     pthread_t thread;
     bool has_thread;
     atomic_bool stopping, coordinator_lost;
 };
 
-// Shows how far the model is loaded; hides it again before something else is written to the terminal.
+// Shows how much of the model is loaded; hides it again before other text is written to the terminal.
 void sl_cluster_show_loading(struct sl_cluster *cluster);
 void sl_cluster_hide_loading(struct sl_cluster *cluster);
 
-// Returns true when child i is not ready and has made no progress for ready_ms; buf then says so, with its name.
+// Returns true when child i is not ready and has made no progress for ready_ms; buf then contains this message, with
+// its name.
 bool sl_cluster_is_late(const struct sl_cluster *cluster, size_t i, char *buf, size_t buf_bytes);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: shows on standard error how far the workers of a starting cluster have loaded their model: a line that is rewritten in place on
- *          a terminal, else a line every few seconds; and tells which process makes no progress.
+ * Purpose: shows on standard error how much of their model the workers of a starting cluster have loaded: a line that
+ *          is rewritten in place on a terminal, else a line every few seconds. Also names a process that makes no
+ *          progress.
  */
 #include <unistd.h>
 
@@ -10,14 +11,15 @@
 #include "client/cli/progress.h"
 #include "base/options/config.h"
 
-#define FIRST_LINE_MS 1000 // a model that is there sooner is not worth a line
+#define FIRST_LINE_MS 1000 // a model that is loaded sooner needs no line
 #define LINE_MS       5000
 
 static int percent(int64_t done, int64_t total) {
     return (int)(100 * (double)done / (double)total);
 }
 
-// Adds up what workers load, and writes "decode-0 30%, prefill-0 44%" into the note. False: none loads.
+// Sums the loading progress of all workers, and writes "decode-0 30%, prefill-0 44%" into the note. False: no worker
+// loads.
 static bool add_up(const struct sl_cluster *cluster, struct sl_progress *progress_out) {
     struct sl_progress sum = {.phase = "loading", .bytes = true};
     size_t used = 0;
@@ -28,7 +30,8 @@ static bool add_up(const struct sl_cluster *cluster, struct sl_progress *progres
             continue;
         }
         int64_t done =
-            child->ready[0] ? child->total_bytes : child->done_bytes; // it need not load all that the file has
+            // When it is ready: it may not have needed the whole file
+            child->ready[0] ? child->total_bytes : child->done_bytes;
         loads |= !child->ready[0];
         sum.done += done;
         sum.total += child->total_bytes;

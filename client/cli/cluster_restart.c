@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: processes of a cluster that have ended are started again, by the words that they were started with.
- * Not here: coordinators. Their jobs are gone with them, or kept with --coordinator-state for who starts the cluster again.
+ * Purpose: restarts processes of a cluster that have ended, with the command lines that they were started with.
+ * Not here: coordinators. Their jobs end with them, or are kept by --coordinator-state for the next start of the
+ * cluster.
  */
 #include <signal.h>
 #include <string.h>
@@ -9,11 +10,11 @@
 #include "base/clock.h"
 #include "client/cli/cluster_internal.h"
 
-#define QUICK_MS      10000 // who ends so soon has not got over what made it end
+#define QUICK_MS      10000 // a process that ends within this time probably fails for the same reason again
 #define MAX_QUICK     5
 #define FIRST_WAIT_MS 200
 
-// A gateway's users know its port.
+// Keeps the gateway's port, because its users know it.
 static enum sl_status keep_port(struct sl_cluster *cluster, size_t i, struct sl_error *err) {
     char http[128];
     return sl_child_ready_value(&cluster->children[i], "http", http, sizeof http)
@@ -49,14 +50,14 @@ static enum sl_status restart(struct sl_cluster *cluster, size_t i, struct sl_er
     return status;
 }
 
-// One that hangs before it is ready would never be started again.
+// Ends a process that hangs before it is ready; otherwise it would never be restarted.
 static void end_late(struct sl_cluster *cluster, size_t i) {
     struct sl_child *child = &cluster->children[i];
     char why[192];
     if (i >= cluster->n_first && sl_cluster_is_late(cluster, i, why, sizeof why)) {
         fprintf(stderr, "sluice: %s: killing it\n", why);
         sl_child_signal(child, SIGKILL);
-        child->moved_ns = sl_now_ns(); // once is enough
+        child->moved_ns = sl_now_ns(); // signal it only once
     }
 }
 

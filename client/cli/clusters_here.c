@@ -14,9 +14,9 @@
 
 #include "base/clock.h"
 
-#define OWNED_WAIT_MS 100 // who ends holds the lock for a moment longer
+#define OWNED_WAIT_MS 100 // a `sluice up` that ends holds the lock for a moment longer
 #define LOOKED_WAIT_MS                                                                                                 \
-    5000 // who lists the clusters shares it for a moment, which is long where the processors are busy
+    5000 // a command that lists the clusters holds the lock shared for a moment, which is long on busy processors
 #define MAX_LOG_BYTES (INT64_C(16) << 20)
 
 static enum sl_status root_of(char root[PATH_MAX], struct sl_error *err) {
@@ -28,7 +28,7 @@ static enum sl_status root_of(char root[PATH_MAX], struct sl_error *err) {
     return n < PATH_MAX ? SL_OK : sl_fail(err, SL_ERR_INVALID, "XDG_RUNTIME_DIR: the path is too long");
 }
 
-// With all folders above it.
+// Makes a folder with all folders above it.
 static enum sl_status make_folder(const char *path, struct sl_error *err) {
     char part[PATH_MAX];
     for (const char *end = strchr(path + 1, '/');; end = strchr(end + 1, '/')) {
@@ -43,7 +43,8 @@ static enum sl_status make_folder(const char *path, struct sl_error *err) {
     }
 }
 
-// What is not ours alone could lead us, and what we write, anywhere; below /tmp everybody may make it before us.
+// Rejects a folder that other users could change: they could redirect our files. Below /tmp any user may create it
+// before us.
 static enum sl_status check_ours(const char *path, struct sl_error *err) {
     struct stat st;
     if (lstat(path, &st) != 0) {
@@ -69,26 +70,28 @@ static bool is_name(const char *name) {
     return fine;
 }
 
-// Whether the file that is open still has this name.
+// Returns true if the open file still has this name.
 static bool is_at(int fd, const char *path) {
     struct stat open_one, named;
     return fstat(fd, &open_one) == 0 && lstat(path, &named) == 0 && open_one.st_dev == named.st_dev &&
            open_one.st_ino == named.st_ino;
 }
 
-// The lock of a folder, which is made; -1: errno says why not, EWOULDBLOCK that somebody has it.
+// Takes the lock of a folder, and makes the folder. -1: errno has the reason; EWOULDBLOCK: another process has the
+// lock.
 static int take_lock(const char *dir) {
     char path[PATH_MAX + 8];
     snprintf(path, sizeof path, "%s/lock", dir);
     int64_t owned_ns = sl_deadline_in_ms(OWNED_WAIT_MS), looked_ns = sl_deadline_in_ms(LOOKED_WAIT_MS);
     for (;; sl_sleep_ms(5)) {
-        mkdir(dir, 0700); // again where somebody who ended removes it under us; what else is wrong open() says
+        mkdir(dir, 0700); // repeat it: a process that ends may remove the folder; open() reports other errors
         int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
         int why = fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0 ? errno : is_at(fd, path) ? 0 : ESTALE;
         if (why == 0) {
             return fd;
         }
-        bool owned = why == EWOULDBLOCK && flock(fd, LOCK_SH | LOCK_NB) != 0; // who only looks shares it
+        // A command that only lists shares the lock
+        bool owned = why == EWOULDBLOCK && flock(fd, LOCK_SH | LOCK_NB) != 0;
         if (fd >= 0) {
             close(fd);
         }
@@ -104,7 +107,7 @@ static int open_log(const char *path) {
     return open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
 }
 
-// Our process id into the lock, for who stops the cluster; and the log.
+// Writes our process id into the lock, for `sluice down`, and opens the log.
 static enum sl_status begin(struct sl_cluster_here *here, struct sl_error *err) {
     if (ftruncate(here->lock_fd, 0) != 0 || dprintf(here->lock_fd, "%d\n", (int)getpid()) < 0) {
         return sl_fail(err, SL_ERR_IO, "%s/lock: %s", here->dir, strerror(errno));
@@ -169,7 +172,7 @@ enum sl_status sl_cluster_here_bound_log(struct sl_cluster_here *here, bool *ane
     snprintf(before, sizeof before, "%s.1", here->log_path);
     int fd = rename(here->log_path, before) == 0 ? open_log(here->log_path) : -1;
     if (fd < 0 || dup2(fd, fileno(here->log)) < 0) {
-        // Better none of it than all memory: the folder's file system usually is in memory.
+        // Truncates the log rather than fill all memory: the folder's file system is usually in memory.
         sl_fail(err, SL_ERR_IO, "%s: no new log, the old one begins anew: %s", here->log_path, strerror(errno));
         *anew_out = ftruncate(fileno(here->log), 0) == 0;
         return SL_ERR_IO;
@@ -179,7 +182,8 @@ enum sl_status sl_cluster_here_bound_log(struct sl_cluster_here *here, bool *ane
     return SL_OK;
 }
 
-// Of who holds the lock; the lock goes last, and from then on the folder may be another's.
+// Removes the folder's files. The caller holds the lock, which is removed last; from then on another process may own
+// the folder.
 static void remove_files(const char *dir) {
     static const char *const names[] = {"cluster.json", "cluster.log", "cluster.log.1", "lock"};
     char path[PATH_MAX + 16];
@@ -206,7 +210,7 @@ void sl_cluster_here_close(struct sl_cluster_here *here, bool keep) {
     here->lock_fd = -1;
 }
 
-// --- who is there ----------------------------------------------------------------------------------------------------
+// --- listing ---------------------------------------------------------------------------------------------------------
 
 pid_t sl_cluster_entry_pid(const struct sl_cluster_entry *entry) {
     char path[PATH_MAX + 8], text[16] = "";
@@ -223,7 +227,7 @@ pid_t sl_cluster_entry_pid(const struct sl_cluster_entry *entry) {
 
 void sl_cluster_entry_forget(const struct sl_cluster_entry *entry) {
     int fd = take_lock(entry->dir);
-    if (fd >= 0) { // else somebody has the name again
+    if (fd >= 0) { // otherwise another process has taken the name
         remove_files(entry->dir);
         close(fd);
     }
@@ -248,7 +252,7 @@ static enum sl_status add_entry(const char *root, const char *name, struct sl_cl
     snprintf(path, sizeof path, "%s/cluster.json", entry->dir);
     enum sl_status status = check_ours(entry->dir, err);
     if (status != SL_OK) {
-        return access(entry->dir, F_OK) == 0 ? status : SL_OK; // it has just gone
+        return access(entry->dir, F_OK) == 0 ? status : SL_OK; // it has just ended
     }
     entry->pid = sl_cluster_entry_pid(entry);
     entry->running = entry->pid != 0;
@@ -263,7 +267,7 @@ enum sl_status sl_clusters_here(struct sl_cluster_entry **entries_out, size_t *n
     size_t n = 0;
     struct stat st;
     enum sl_status status = root_of(root, err);
-    bool is_there = status == SL_OK && lstat(root, &st) == 0; // else nothing was ever started
+    bool is_there = status == SL_OK && lstat(root, &st) == 0; // otherwise no cluster was ever started
     status = is_there ? check_ours(root, err) : status;
     DIR *folder = is_there && status == SL_OK ? opendir(root) : NULL;
     for (struct dirent *file; folder && status == SL_OK && (file = readdir(folder));) {

@@ -3,11 +3,13 @@
  * Purpose: the clusters that `sluice up` runs on this machine for this user, by name: for `sluice down` and `status`.
  *
  *     $XDG_RUNTIME_DIR/sluice/NAME/    or $XDG_CACHE_HOME/sluice/run/NAME/, ~/.cache/sluice/run/NAME/
- *         lock             held by `sluice up` as long as it lives: the process id in it alone may be another's by now
+ *         lock             held by `sluice up` as long as it lives. The process id in it is valid only while the lock
+ *         is held
  *         cluster.json     addresses and process ids, once all are ready
- *         cluster.log      what the processes say, and cluster.log.1 what they said before that
+ *         cluster.log      output of the processes; cluster.log.1 has the output before that
  *
- * Invariants: these folders are the user's own, and nobody else may write to them; others are refused with SL_ERR_DENIED.
+ * Invariants: the user owns these folders, and no other user may write to them; other folders are refused with
+ *             SL_ERR_DENIED.
  */
 #pragma once
 
@@ -26,28 +28,28 @@ struct sl_cluster_here {
 };
 
 /*
- * Take the name, and open its log anew. SL_ERR_EXISTS: a cluster of this name runs. SL_ERR_INVALID: no name that a folder may have.
- * The folder goes with sl_cluster_here_close(), unless the log is to be read (keep).
+ * Takes the name, and starts a new log. SL_ERR_EXISTS: a cluster of this name runs. SL_ERR_INVALID: not a valid folder
+ * name. sl_cluster_here_close() removes the folder, unless the log is kept for the user (keep).
  */
 enum sl_status sl_cluster_here_open(const char *name, struct sl_cluster_here *here, struct sl_error *err);
 void sl_cluster_here_close(struct sl_cluster_here *here, bool keep);
 
-// Once its log has 16 MiB, begin another behind the same descriptor, which then is to be duplicated anew (*anew_out); the one
-// before is kept until the next. SL_ERR_IO: it could not, and the log has lost what it had.
+// Starts a new log once the log has 16 MiB. The descriptor stays the same, so the caller must duplicate it again
+// (*anew_out); the previous log is kept until the next one. SL_ERR_IO: it could not, and the log's content is lost.
 enum sl_status sl_cluster_here_bound_log(struct sl_cluster_here *here, bool *anew_out, struct sl_error *err);
 
-// One that `sluice status` lists.
+// One cluster in the list of `sluice status`.
 struct sl_cluster_entry {
     char name[64], dir[PATH_MAX];
-    pid_t pid;     // as sl_cluster_entry_pid() has it
-    bool running;  // else it ended without a word, and its log is there
+    pid_t pid;     // as from sl_cluster_entry_pid()
+    bool running;  // false: it ended without cleaning up, and its log is still there
     json_t *state; // NULL: not ready yet
 };
 
-// All there are, by name. Each is to be cleaned up. SL_ERR_EXHAUSTED, SL_ERR_DENIED.
+// Lists all clusters, by name. The caller cleans up each entry. SL_ERR_EXHAUSTED, SL_ERR_DENIED.
 enum sl_status sl_clusters_here(struct sl_cluster_entry **entries_out, size_t *n_out, struct sl_error *err);
 void sl_clusters_here_free(struct sl_cluster_entry **entries, size_t n);
 
-void sl_cluster_entry_forget(const struct sl_cluster_entry *entry); // that has ended: its log goes
-// Process of its `sluice up`, as it is now. 0: it has ended; -1: it lives, and has not said it yet.
+void sl_cluster_entry_forget(const struct sl_cluster_entry *entry); // removes the log of a cluster that has ended
+// Returns the process id of its `sluice up` now. 0: it has ended; -1: it runs, but has not written its id yet.
 pid_t sl_cluster_entry_pid(const struct sl_cluster_entry *entry);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: show a job while it runs.
+// Purpose: shows a job while it runs.
 #include "client/cli/follow.h"
 
 #include <string.h>
@@ -81,7 +81,7 @@ static int exit_code_of(const Sluice__V1__Finished *finished) {
 
 static void show_end(struct sl_follow *follow, const Sluice__V1__Finished *finished) {
     hide_progress(follow);
-    follow->finished = true; // of a local run with turns: of one of them; the next begins anew
+    follow->finished = true; // the end of one turn of a local run; the next turn resets it
     follow->exit_code = exit_code_of(finished);
     if (follow->json) {
         return;
@@ -136,7 +136,7 @@ static void on_event(void *arg, const Sluice__V1__Event *event) {
 
 static void on_reconnect(void *arg, const struct sl_error *why) {
     struct sl_follow *follow = arg;
-    if (!follow->reconnecting && !follow->quiet) { // once an outage, not once an attempt
+    if (!follow->reconnecting && !follow->quiet) { // once per outage, not once per attempt
         hide_progress(follow);
         fprintf(follow->err, "sluice %s: connection lost, trying again: %s\n", follow->command, why->text);
     }
@@ -158,7 +158,7 @@ void sl_follow_attach(struct sl_follow *follow, struct sl_watch *watch) {
 
 int sl_follow_end(struct sl_follow *follow, enum sl_status status, const struct sl_error *err) {
     hide_progress(follow);
-    if (follow->output_failed) { // it is why the job was given up, if it was
+    if (follow->output_failed) { // if the job was cancelled, this is the reason
         fprintf(follow->err, "sluice %s: standard output cannot be written\n", follow->command);
         return SL_EXIT_FAILED;
     }
@@ -173,7 +173,7 @@ int sl_follow_end(struct sl_follow *follow, enum sl_status status, const struct 
     return follow->exit_code;
 }
 
-// Slots of the layers as runs of equal ones: "0-3: 512; 4: 410 (380-512)".
+// Prints slots of the layers as runs of equal ones: "0-3: 512; 4: 410 (380-512)".
 static void print_layers(const Sluice__V1__Statistics *s, FILE *file) {
     size_t n = s->n_slots_min;
     if (n == 0 || s->n_slots_max != n || s->n_slots_mean != n) {
@@ -197,7 +197,7 @@ static void print_layers(const Sluice__V1__Statistics *s, FILE *file) {
     fprintf(file, " slots in the end\n");
 }
 
-// "3.1% (7.9% in layer 4)": the mean over layers, and the worst.
+// Prints "3.1% (7.9% in layer 4)": the mean over layers, and the worst layer.
 static void print_error(const char *what, const float *errors, size_t n, FILE *file) {
     double sum = 0;
     size_t worst = 0;
@@ -239,7 +239,8 @@ static void print_formats(const Sluice__V1__KvBytes *bytes, FILE *file) {
     }
 }
 
-// A job that has used a stored capsule whole does not know how many slots it has: what is unknown is "-".
+// Prints slots, and "-" for unknown values: a job that has used a whole stored capsule does not know how many slots it
+// has.
 static void print_slots(const Sluice__V1__Statistics *s, FILE *file) {
     struct sl_recipe recipe;
     if (s->slots_per_head <= 0) {
@@ -260,7 +261,7 @@ static void print_slots(const Sluice__V1__Statistics *s, FILE *file) {
     fputc('\n', file);
 }
 
-// How the layers that stores hold were served.
+// Prints statistics of the layers in stores.
 static void print_retrieval(const Sluice__V1__Retrieval *r, FILE *file) {
     char offloaded[32], received[32];
     sl_format_bytes((double)r->offloaded_bytes, offloaded, sizeof offloaded);
@@ -285,7 +286,7 @@ static void print_retrieval(const Sluice__V1__Retrieval *r, FILE *file) {
     }
 }
 
-// "-" of what has not come to be.
+// Returns the text of a time; "-" if it is unknown.
 static const char *ms_text(double ms, const char *format, char *buf, size_t buf_bytes) {
     int n = ms > 0 ? snprintf(buf, buf_bytes, format, ms) : 0;
     return n > 0 ? buf : "-";
@@ -311,7 +312,7 @@ static void print_prompt(const Sluice__V1__Statistics *s, FILE *file) {
     fprintf(file, "%s%s\n", s->transport[0] ? ", by " : "", s->transport);
 }
 
-// Prints what becomes of the copies for later jobs, as far as it was known.
+// Prints the state of the copies for later jobs, as far as it is known.
 static void print_kept(const Sluice__V1__Statistics *s, FILE *file) {
     const struct {
         const char *of, *word;
@@ -332,7 +333,7 @@ static void print_kept(const Sluice__V1__Statistics *s, FILE *file) {
     fputs(separator[0] == ';' ? "\n" : "", file);
 }
 
-// Nothing of an answer of the likeliest tokens.
+// Prints sampling settings, but nothing for greedy decoding.
 static void print_sampling(const Sluice__V1__Sampling *s, FILE *file) {
     const char *separator = "sampling     ";
     if (s->temperature > 0) {
@@ -369,7 +370,7 @@ static void print_times(const Sluice__V1__Statistics *s, FILE *file) {
 
 void sl_statistics_print(const Sluice__V1__Statistics *s, FILE *file) {
     char small[32], large[32];
-    if (s->recipe[0]) { // an older coordinator does not say it
+    if (s->recipe[0]) { // an older coordinator does not report it
         fprintf(file, "recipe       %s\n", s->recipe);
     }
     if (s->sampling) {

@@ -15,7 +15,7 @@ const char *sl_job_state_name(Sluice__V1__JobState state) {
     return enum_name(&sluice__v1__job_state__descriptor, (int)state);
 }
 
-// "5s", "12m", "3h", "2d"
+// Writes "5s", "12m", "3h", "2d".
 static const char *format_age(int64_t ms, char *buf, size_t buf_bytes) {
     int64_t s = ms > 0 ? ms / 1000 : 0;
     long long n = s < 120 ? s : s < 7200 ? s / 60 : s < 172800 ? s / 3600 : s / 86400;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a job without a cluster, told in the same events as one of a cluster.
+// Purpose: runs a job without a cluster; it has the same events as one of a cluster.
 #include "client/cli/local_job.h"
 
 #include <stdio.h>
@@ -22,15 +22,15 @@
 
 struct job {
     const struct sl_watch *watch;
-    const char *model_dir, *capsule_path; // the capsule's: NULL when none is wanted
+    const char *model_dir, *capsule_path; // capsule_path: NULL when no capsule is wanted
     enum sl_weight_format weights;
     int64_t sequence;
     int64_t deadline_ns;
     char recipe[SL_RECIPE_TEXT_BYTES]; // canonical
-    uint64_t seed;                     // of all its turns
+    uint64_t seed;                     // for all its turns
 };
 
-// Events point to what they tell, so a caller fills `what` and `case` and the rest happens here.
+// Sends an event. It points to its content, so the caller sets `what` and `case` and this function does the rest.
 static void tell(struct job *job, Sluice__V1__Event *event) {
     event->sequence = ++job->sequence;
     event->time_ms = sl_wall_ms();
@@ -83,7 +83,7 @@ static enum sl_status on_token(void *arg, const struct sl_output_token *written)
 static enum sl_status save_capsule(void *arg, const struct sl_session *session, const struct sl_recipe *recipe,
                                    const int32_t *tokens, struct sl_error *err) {
     _Static_assert(SL_RECIPE_TEXT_BYTES <= SL_CAPSULE_LABEL_BYTES, "every recipe can be a label");
-    static const struct sl_hash128 nobodys = {{0}}; // salt
+    static const struct sl_hash128 nobodys = {{0}}; // the salt if there are no tenants
     const struct job *job = arg;
     struct sl_capsule_id id = {.recipe_fingerprint = sl_recipe_fingerprint(recipe),
                                .prefix_hash = sl_prefix_hash(&nobodys, tokens, session->n_tokens)};
@@ -103,7 +103,7 @@ static void tell_end(struct job *job, const struct sl_local_request *request, st
     };
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
     statistics.n_prompt_tokens = result->n_tokens;
-    statistics.n_reused_tokens = result->n_tokens - result->n_read; // of earlier turns
+    statistics.n_reused_tokens = result->n_tokens - result->n_read; // tokens of earlier turns
     statistics.n_output_tokens = result->n_output_tokens;
     statistics.prefill_ms = result->prefill_ms;
     statistics.ttft_ms = result->ttft_ms;
@@ -137,7 +137,7 @@ static void tell_end(struct job *job, const struct sl_local_request *request, st
     tell(job, &event);
 }
 
-// The tokens of a turn's text; of the first, if the request is a chat, what the model's template makes of that.
+// Encodes a turn's text. For the first turn of a chat request, the model's template renders the text.
 static enum sl_status encode_turn(struct sl_local *local, const struct sl_request *request, const char *text,
                                   bool first, const char *model_dir, int32_t **ids_out, size_t *n_ids_out,
                                   struct sl_error *err) {
@@ -158,14 +158,14 @@ static bool is_chat(const Sluice__V1__GenerateRequest *request) {
     return request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
 }
 
-// Makes the request that the conversation takes; job->seed has been chosen.
+// Makes the request for the conversation; job->seed has been chosen.
 static struct sl_local_request local_request(const struct sl_local *local, const Sluice__V1__GenerateRequest *message,
                                              const int32_t *ids, size_t n_ids, struct job *job) {
     struct sl_local_request request = {
         .prompt = ids,
         .n_prompt = (int64_t)n_ids,
         .sampling = sl_job_sampling(message->sampling, sl_local_model(local)),
-        .max_new_tokens = message->max_new_tokens, // 0 where the message has none
+        .max_new_tokens = message->max_new_tokens, // 0 if the message has none
         .is_chat = is_chat(message),
         .ignore_eos = message->ignore_eos,
         .estimate_errors = message->estimate_errors,
@@ -179,7 +179,7 @@ static struct sl_local_request local_request(const struct sl_local *local, const
     return request;
 }
 
-// A turn, from its tokens to its last event; result_out->text is the caller's to free.
+// Runs a turn, from its tokens to its last event; the caller frees result_out->text.
 static enum sl_status ask(struct sl_conversation *conversation, const struct sl_local_request *request, struct job *job,
                           struct sl_local_result *result_out, struct sl_error *err) {
     tell_state(job, SLUICE__V1__JOB_STATE__PREFILLING);
@@ -192,7 +192,7 @@ static enum sl_status ask(struct sl_conversation *conversation, const struct sl_
     return SL_OK;
 }
 
-// One prompt of a conversation, from its text to its last event.
+// Runs one prompt of a conversation, from its text to its last event.
 static enum sl_status run_turn(struct sl_local *local, struct sl_conversation *conversation,
                                const struct sl_request *request, const char *text, bool first, struct job *job,
                                struct sl_error *err) {
@@ -211,7 +211,7 @@ static enum sl_status run_turn(struct sl_local *local, struct sl_conversation *c
     return status;
 }
 
-// A later question stands on a line of its own, as the first one does.
+// Runs a later question, which starts on a line of its own, as the first one does.
 static enum sl_status run_question(struct sl_local *local, struct sl_conversation *conversation,
                                    const struct sl_request *request, const char *question, struct job *job,
                                    struct sl_error *err) {
@@ -296,13 +296,13 @@ enum sl_status sl_local_job(const struct sl_local_config *config, const struct s
 
 struct sl_local_talk {
     struct sl_local *local;
-    struct sl_chat_template *chat_template; // NULL: the model takes texts alone
-    struct sl_conversation *conversation;   // NULL: nothing has been read
+    struct sl_chat_template *chat_template; // NULL: the model only takes texts
+    struct sl_conversation *conversation;   // NULL: no tokens have been read
     char recipe[SL_RECIPE_TEXT_BYTES];      // its canonical text
-    size_t n_before;                        // of a chat: messages that its last answer was to
-    char *before;                           // of a text: all of it, with its last answer
-    bool ended_by_token;                    // the last answer, which the model did itself
-    uint64_t seed;                          // of the last turn: one that goes on from it keeps it
+    size_t n_before;                        // for a chat: messages before its last answer
+    char *before;                           // for a text: all of it, with its last answer
+    bool ended_by_token;                    // the model ended its last answer with a token
+    uint64_t seed;                          // seed of the last turn, kept by a turn that continues it
 };
 
 enum sl_status sl_local_talk_open(const struct sl_local_config *config, struct sl_local_talk **talk_out,
@@ -347,7 +347,7 @@ bool sl_local_talk_takes_chats(const struct sl_local_talk *talk) {
     return talk->chat_template != NULL;
 }
 
-// What is new, if the request goes on with the conversation. SL_ERR_PRECONDITION: it does not.
+// Encodes the new part of a request that continues the conversation. SL_ERR_PRECONDITION: it does not continue it.
 static enum sl_status encode_new(const struct sl_local_talk *talk, const Sluice__V1__GenerateRequest *request,
                                  int32_t **ids_out, size_t *n_ids_out, struct sl_error *err) {
     const struct sl_tokenizer *tokenizer = sl_local_tokenizer(talk->local);
@@ -355,7 +355,8 @@ static enum sl_status encode_new(const struct sl_local_talk *talk, const Sluice_
         return SL_ERR_PRECONDITION;
     }
     if (is_chat(request)) {
-        if (request->chat->n_messages < talk->n_before + 2) { // the last question was left out: its answer was nothing
+        // Then the last question was left out, because its answer was empty
+        if (request->chat->n_messages < talk->n_before + 2) {
             return SL_ERR_PRECONDITION;
         }
         return sl_job_chat_turn(talk->chat_template, tokenizer, request->chat, talk->n_before, ids_out, n_ids_out, err);
@@ -377,7 +378,7 @@ static enum sl_status encode_all(const struct sl_local_talk *talk, const Sluice_
                                : sl_fail(err, SL_ERR_INVALID, "the model has no chat template");
 }
 
-// A session under this recipe, the one that there is or a new one.
+// Chooses the session for a recipe: the current one, or a new one.
 static enum sl_status choose_recipe(struct sl_local_talk *talk, const Sluice__V1__GenerateRequest *request,
                                     struct sl_error *err) {
     const char *text = request->recipe[0] ? request->recipe : sl_job_default_recipe(sl_local_model(talk->local));
@@ -391,7 +392,7 @@ static enum sl_status choose_recipe(struct sl_local_talk *talk, const Sluice__V1
     return status;
 }
 
-// What the next turn has to know of this one. Without memory for it, that reads everything.
+// Stores data of this turn for the next one. Without memory for it, the next turn reads the whole conversation.
 static void remember(struct sl_local_talk *talk, const Sluice__V1__GenerateRequest *request,
                      const struct sl_local_result *result) {
     free(talk->before);
@@ -431,7 +432,8 @@ enum sl_status sl_local_talk_turn(struct sl_local_talk *talk, const Sluice__V1__
         turn.replaces_last = talk->ended_by_token;
         struct sl_local_result result = {0};
         status = ask(talk->conversation, &turn, &job, &result, err);
-        if (status == SL_OK && result.stop != SL_STOP_STRING) { // the session has that string, and the answer does not
+        // After a stop string the session contains it, but the answer does not
+        if (status == SL_OK && result.stop != SL_STOP_STRING) {
             remember(talk, request, &result);
         } else if (status != SL_ERR_INVALID) {
             sl_local_talk_forget(talk);

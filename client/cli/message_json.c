@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: any protobuf-c message as JSON.
+// Purpose: prints any protobuf-c message as JSON.
 #include "client/cli/message_json.h"
 
 #include <inttypes.h>
@@ -40,7 +40,7 @@ static json_t *bytes_json(const ProtobufCBinaryData *bytes) {
 
 static json_t *enum_json(const ProtobufCFieldDescriptor *field, int number) {
     const ProtobufCEnumValue *value = protobuf_c_enum_descriptor_get_value(field->descriptor, number);
-    return value ? json_string(value->name) : json_integer(number); // a newer peer may know more names
+    return value ? json_string(value->name) : json_integer(number); // a newer peer may have further values
 }
 
 static json_t *real_json(double value) {
@@ -136,7 +136,7 @@ json_t *sl_message_json(const ProtobufCMessage *message) {
         } else {
             value = value_json(field, at);
         }
-        if (json_object_set_new(object, field->name, value) != 0) { // also when value is NULL
+        if (json_object_set_new(object, field->name, value) != 0) { // fails also when value is NULL
             json_decref(object);
             return NULL;
         }

@@ -14,7 +14,7 @@ bool sl_progress_update(struct sl_progress *progress, const Sluice__V1__Event *e
     switch (event->what_case) {
     case SLUICE__V1__EVENT__WHAT_STATE:
         if (event->state->state != SLUICE__V1__JOB_STATE__QUEUED) {
-            return false; // the other states show by their own events
+            return false; // the other states have events of their own
         }
         *progress = (struct sl_progress){.phase = "queued"};
         return true;
@@ -38,7 +38,7 @@ bool sl_progress_update(struct sl_progress *progress, const Sluice__V1__Event *e
     }
 }
 
-// "57%  9216/16384 tokens", or without a total "9216 tokens"
+// Writes "57%  9216/16384 tokens", or without a total "9216 tokens".
 static void render_amount(const struct sl_progress *progress, double share, char *buf, size_t buf_bytes) {
     char done[32], total[32];
     if (progress->bytes) {
@@ -71,11 +71,11 @@ char *sl_progress_render(const struct sl_progress *progress, int width, char *bu
     const char *phase = progress->phase ? progress->phase : "";
     char amount[96] = "", bar[LONGEST_BAR + 1] = "";
     double share = progress->total > 0 ? (double)progress->done / (double)progress->total : 0;
-    share = share < 0 ? 0 : share > 1 ? 1 : share; // events may be late, and totals estimates
+    share = share < 0 ? 0 : share > 1 ? 1 : share; // events may be late, and totals are estimates
     if (progress->done > 0 || progress->total > 0) {
         render_amount(progress, share, amount, sizeof amount);
     }
-    // "phase [bar] amount  note"
+    // The line is "phase [bar] amount  note".
     int fixed = (int)(strlen(phase) + strlen(amount)) + 4;
     int note = progress->note[0] ? (int)strlen(progress->note) + 2 : 0;
     if (fixed + note + SHORTEST_BAR > width) {
@@ -97,7 +97,7 @@ char *sl_progress_render(const struct sl_progress *progress, int width, char *bu
 
 void sl_progress_draw(const struct sl_progress *progress, int width, FILE *terminal) {
     char line[256];
-    // One column is left free: writing into the last one would move some terminals to the next line.
+    // One column stays free: writing into the last one would make some terminals wrap.
     fprintf(terminal, "\r%s\033[K", sl_progress_render(progress, width - 1, line, sizeof line));
     fflush(terminal);
 }

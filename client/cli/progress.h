@@ -2,8 +2,8 @@
 /*
  * Purpose: the progress of a job as one line of text that fits the terminal:
  *              prefill [==============>           ]  57%  9216/16384 tokens  resident 6.0 MiB
- * Design: rendering is a function of the state and the width, so that tests can look at it; writing it to a terminal
- *         is a carriage return and a clear-to-end around it.
+ * Design: rendering is a pure function of the state and the width, so that tests can check it; writing it to a terminal
+ *         adds a carriage return and a clear-to-end.
  */
 #pragma once
 
@@ -18,14 +18,14 @@ struct sl_progress {
     const char *phase;   // "queued", "prefill", "ship"; "" before the first event
     int64_t done, total; // total 0: not known yet
     bool bytes;          // done and total are bytes, not tokens
-    const char *unit;    // of what they are else; NULL: tokens
+    const char *unit;    // unit of done and total if not bytes; NULL: tokens
     char note[96];       // "resident 6.0 MiB"
 };
 
-// Take an event into account. False: it changes nothing that is shown.
+// Updates the state from an event. False: the line does not change.
 bool sl_progress_update(struct sl_progress *progress, const Sluice__V1__Event *event);
 
-// The line, at most `width` characters: what does not fit is left out from the right, the bar shrinks first. Returns
+// Renders the line, at most `width` characters: the bar shrinks first, then parts are left out from the right. Returns
 // buf.
 char *sl_progress_render(const struct sl_progress *progress, int width, char *buf, size_t buf_bytes);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the request of a job from its options.
+// Purpose: makes the request of a job from its options.
 #include "client/cli/request.h"
 
 #include <errno.h>
@@ -75,7 +75,7 @@ enum sl_status sl_request_read_text(const char *path, char **text_out, struct sl
     return status;
 }
 
-// document + "\n" + question; either may be NULL, not both. A new string.
+// Returns document + "\n" + question as a new string; either may be NULL, not both.
 static enum sl_status compose(const char *document, const char *question, char **prompt_out, struct sl_error *err) {
     char *prompt;
     int n = document && question ? asprintf(&prompt, "%s\n%s", document, question)
@@ -143,7 +143,7 @@ static void add_message(struct sl_request *request, const char *role, const char
     request->chat_list[request->chat.n_messages++] = message;
 }
 
-// What the model is to read: the prompt as it is, or as a user's message.
+// Sets the prompt, unchanged or as a user's message.
 static void set_prompt(struct sl_request *request, const struct sl_request_config *config, bool chat) {
     if (!chat) {
         request->message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
@@ -160,7 +160,7 @@ static void set_prompt(struct sl_request *request, const struct sl_request_confi
     request->message.chat = &request->chat;
 }
 
-// "" is the default of the cluster. NULL: none is recommended for so few bytes.
+// Returns the recipe; "" is the cluster's default. NULL: none is recommended for so few bytes.
 static const char *recipe_of(const struct sl_request_config *config) {
     if (config->recipe || config->ship_at_most == 0) {
         return config->recipe ? config->recipe : "";
@@ -169,7 +169,8 @@ static const char *recipe_of(const struct sl_request_config *config) {
     return recommended ? recommended->recipe : NULL;
 }
 
-// How tokens are drawn. What is left out is as the model says, unless nobody wants that: then it is said.
+// Sets the sampling options. An option that is left out has the model's own value. With --generation-config none all
+// values are sent, so that the model's own never apply.
 static enum sl_status set_sampling(struct sl_request *request, const struct sl_request_config *config,
                                    struct sl_error *err) {
     bool all = strcmp(config->generation_config, "none") == 0;

@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the options that describe a job, shared by `sluice run` and `sluice submit`, and the request made of them.
+// Purpose: the options that describe a job, shared by `sluice run` and `sluice submit`, and the request that is made
+// from them.
 #pragma once
 
 #include "client/libsluice/sluice.h"
 #include "base/options/config.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 
-// What a coordinator takes by default.
+// A coordinator's default limit.
 #define SL_MAX_PROMPT_BYTES ((size_t)64 << 20)
 
 struct sl_request_config {
     const char *recipe, *prompt, *prompt_file, *system, *stop, *label, *generation_config;
-    struct sl_option_list questions; // the first is part of the prompt, the others are later turns
+    struct sl_option_list questions; // the first is part of the prompt, each other one is a later turn
     int64_t max_new, top_k, seed, deadline_ms;
     double ship_at_most, temperature, top_p, repetition_penalty;
     bool chat, raw, ignore_eos, estimate_errors;
-    bool has_temperature, has_top_k, has_top_p, has_repetition_penalty; // given: they win over the model's own
+    // If true, the option overrides the model's own value
+    bool has_temperature, has_top_k, has_top_p, has_repetition_penalty;
     bool has_seed, has_max_new;
 };
 
-// How tokens are drawn, likewise; also of `sluice chat`.
+// Table rows for sampling, for the same member; also used by `sluice chat`.
 #define SL_SAMPLING_OPTIONS(type)                                                                                      \
     SL_OPTION_ROW("temperature", 0, SL_OPTION_FLOAT, "0", "T",                                                         \
                   "0 takes the likeliest token. Without: the model's own, as with the next three, else",               \
@@ -39,7 +41,7 @@ struct sl_request_config {
                       "of the sampling; without: drawn for each request and shown", SL_FIELD(type, request.seed),      \
                       SL_GIVEN(type, request.has_seed))
 
-// Rows for the member `request` of the command's config struct `type`.
+// Table rows for the member `request` of the command's config struct `type`.
 #define SL_REQUEST_OPTIONS(type)                                                                                       \
     SL_OPTION_ROW("recipe", 'r', SL_OPTION_STRING, NULL, "RECIPE",                                                     \
                   "how the KV cache is compressed; see `sluice recipes`", SL_FIELD(type, request.recipe)),             \
@@ -77,46 +79,46 @@ struct sl_request_config {
                       SL_FIELD(type, request.label))
 
 struct sl_request {
-    Sluice__V1__GenerateRequest message; // points into the rest
+    Sluice__V1__GenerateRequest message; // points into the fields below
     Sluice__V1__Sampling sampling;
-    Sluice__V1__Chat chat; // of a prompt that is a chat
+    Sluice__V1__Chat chat; // for a prompt that is a chat
     Sluice__V1__ChatMessage chat_messages[2], *chat_list[2];
     char *prompt; // owned
     char *stops[1];
-    const char *const *turns; // [n_turns] questions behind the first, each a turn of its own
+    const char *const *turns; // [n_turns] questions after the first, each a turn of its own
     int n_turns;
 };
 
 /*
- * Read the prompt and fill the message. SL_ERR_INVALID: no prompt, not text, too large. The config's strings must
- * outlive the request. Not movable: the message points into it.
+ * Reads the prompt and fills the message. SL_ERR_INVALID: no prompt, not text, too large. The config's strings must
+ * outlive the request. Not movable: the message points into the struct.
  */
 enum sl_status sl_request_init(struct sl_request *request, const struct sl_request_config *config,
                                struct sl_error *err);
 
 /*
- * Whether the model decides if the prompt is a message of a chat, because neither --chat nor --raw did (several questions are
- * turns, as they are). Then, once it is known whether the model takes chats, sl_request_choose() makes it one.
- * SL_ERR_INVALID: there is a system message, and no chat.
+ * Returns true if the model decides whether the prompt is a message of a chat, because neither --chat nor --raw is set
+ * (with several questions the prompt stays text). When it is known whether the model takes chats, sl_request_choose()
+ * makes the prompt a chat. SL_ERR_INVALID: there is a system message, but no chat.
  */
 bool sl_request_is_open(const struct sl_request_config *config);
 enum sl_status sl_request_choose(struct sl_request *request, const struct sl_request_config *config, bool takes_chats,
                                  struct sl_error *err);
-// The same, of the model that a cluster serves, which is asked where the request is open.
+// Asks the cluster about its model if the request is open, and then works like sl_request_choose().
 enum sl_status sl_request_ask(struct sl_request *request, const struct sl_request_config *config,
                               struct sl_client *client, int64_t deadline_ns, struct sl_error *err);
 
 /*
- * All but the prompt: recipe, sampling, lengths, stop, label. SL_ERR_INVALID: no recipe is recommended for so few bytes, or two are named.
- * The config's strings must outlive the request.
+ * Sets everything except the prompt: recipe, sampling, lengths, stop, label. SL_ERR_INVALID: no recipe is recommended
+ * for so few bytes, or two are given. The config's strings must outlive the request.
  */
 enum sl_status sl_request_set_options(struct sl_request *request, const struct sl_request_config *config,
                                       struct sl_error *err);
 
 void sl_request_cleanup(struct sl_request *request);
 
-// SL_ERR_INVALID: the request has turns, and a cluster's jobs have none.
+// Rejects a request with turns, because a cluster's jobs have none: SL_ERR_INVALID.
 enum sl_status sl_request_check_one_turn(const struct sl_request *request, struct sl_error *err);
 
-// A whole file as a string that is valid UTF-8 without zero bytes; "-" is standard input.
+// Reads a whole file as a string that is valid UTF-8 without zero bytes; "-" is standard input.
 enum sl_status sl_request_read_text(const char *path, char **text_out, struct sl_error *err);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a table of text for people.
+// Purpose: prints a table of text for people.
 #include "client/cli/table.h"
 
 #include <stdarg.h>
@@ -8,7 +8,7 @@
 
 #include "client/cli/tool.h"
 
-#define INDENT 4 // of a row's further lines
+#define INDENT 4 // indentation of a row's further lines
 
 void sl_table_init(struct sl_table *table, const struct sl_column *columns, size_t n_columns) {
     *table = (struct sl_table){.columns = columns, .n_columns = n_columns};
@@ -56,7 +56,7 @@ void sl_table_add(struct sl_table *table, const char *format, ...) {
     free(text);
 }
 
-// Columns that a text takes: its characters, not its bytes.
+// Returns the columns that a text takes: its characters, not its bytes.
 static size_t width_of(const char *text) {
     size_t n = 0;
     for (; *text; text++) {
@@ -89,7 +89,7 @@ static void print_cell(const struct sl_table *table, size_t column, const char *
     fputs(last ? "\n" : "  ", file);
 }
 
-// A text in a line of its own, which goes on below itself where the terminal ends.
+// Prints a text on lines of its own, broken at the width of the terminal.
 static void print_broken(const char *text, int width, FILE *file) {
     size_t column = INDENT;
     while (*text) {
@@ -99,7 +99,7 @@ static void print_broken(const char *text, int width, FILE *file) {
             column += ((unsigned char)text[i] & 0xc0) != 0x80;
         }
         text += bytes + gap;
-        size_t next = strcspn(text, " "); // in bytes: rather too much than too little
+        size_t next = strcspn(text, " "); // bytes instead of characters: an upper bound of the width
         bool ends = *text && column + gap + next > (size_t)width;
         fprintf(file, "%s%*s", ends ? "\n" : "", ends ? INDENT : *text ? (int)gap : 0, "");
         column = ends ? INDENT : column + gap;
@@ -107,7 +107,7 @@ static void print_broken(const char *text, int width, FILE *file) {
     fputc('\n', file);
 }
 
-// The first column of the next line of a row that has columns from `first` on.
+// Returns the first column of the next line of a row, whose current line begins with column `first`.
 static size_t end_of_line(const struct sl_table *table, const size_t *widths, size_t first, int width) {
     size_t used = (first > 0 ? INDENT : 0) + widths[first], column = first + 1;
     while (column < table->n_columns && (width == 0 || used + 2 + widths[column] <= (size_t)width)) {
@@ -141,7 +141,7 @@ void sl_table_print_within(const struct sl_table *table, int width, FILE *file) 
 }
 
 void sl_table_print(const struct sl_table *table, FILE *file) {
-    int fd = fileno(file); // -1: in memory
+    int fd = fileno(file); // -1: a stream in memory
     sl_table_print_within(table, fd >= 0 ? sl_terminal_width(fd) : 0, file);
 }
 

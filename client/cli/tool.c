@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what the commands of the `sluice` tool share.
+// Purpose: functions that the commands of the `sluice` tool share.
 #include "client/cli/tool.h"
 
 #include <errno.h>
@@ -24,7 +24,8 @@ int sl_tool_complain(const char *command, const struct sl_error *err) {
     return sl_exit_of(err->status);
 }
 
-// Where no connection can be made, or who answers is another server: of HTTP, or of gRPC without the method that was asked.
+// Returns true if no connection can be made, or the server is not a coordinator: an HTTP server, or a gRPC server
+// without the method.
 static bool is_no_coordinator(const struct sl_error *err) {
     bool unconnected = strstr(err->text, "failed to connect to all addresses") != NULL;
     bool unknown = strstr(err->text, "sluice.v1.") || strstr(err->text, "http2 header") || err->text[0] == '\0';
@@ -102,7 +103,7 @@ void sl_tool_disconnect(struct sl_client **client) {
     sl_rpc_shutdown();
 }
 
-// As it is called: without the tool's name.
+// Returns the command's name without the tool's name.
 static const char *command_of(const struct sl_program *program) {
     return program->name + strlen("sluice ");
 }
@@ -185,7 +186,7 @@ bool sl_tool_reachable(const char *coordinators, int timeout_ms) {
     return ok;
 }
 
-// before: a descriptor that is to have them, or -1.
+// Opens a descriptor for signals. before: a descriptor to reuse, or -1.
 static enum sl_status receive(int before, bool screen, int *fd_out, struct sl_error *err) {
     sigset_t set;
     sigemptyset(&set);
@@ -209,7 +210,7 @@ static enum sl_status receive(int before, bool screen, int *fd_out, struct sl_er
 
 enum sl_status sl_signals_init(struct sl_signals *signals, struct sl_error *err) {
     int fd;
-    signal(SIGPIPE, SIG_IGN); // a closed pipe is an error of write(), not the end of the process
+    signal(SIGPIPE, SIG_IGN); // with a closed pipe, write() fails instead of a signal ending the process
     enum sl_status status = receive(-1, false, &fd, err);
     if (status == SL_OK) {
         *signals = (struct sl_signals){.fd = fd};
@@ -221,7 +222,8 @@ enum sl_status sl_signals_add_screen(struct sl_signals *signals, struct sl_error
     return receive(signals->fd, true, &signals->fd, err);
 }
 
-// As the signal would have done, had it not been blocked: by the signal itself, for the kernel knows whether anybody would let us go on.
+// Stops this process like the unblocked signal would, by sending the signal itself: only the kernel knows whether a
+// shell would continue us.
 static void stop_here(struct sl_signals *signals) {
     sigset_t set, before;
     if (signals->leave_screen) {
@@ -230,7 +232,7 @@ static void stop_here(struct sl_signals *signals) {
     sigemptyset(&set);
     sigaddset(&set, SIGTSTP);
     (void)kill(getpid(), SIGTSTP);
-    (void)pthread_sigmask(SIG_UNBLOCK, &set, &before); // and here we stand
+    (void)pthread_sigmask(SIG_UNBLOCK, &set, &before); // the process stops here
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     signals->screen_changed = true;
 }

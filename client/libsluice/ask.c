@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: an answer as its text alone, for programs that want no more.
+// Purpose: returns an answer as text only, for programs that need no more.
 #include "client/libsluice/sluice_internal.h"
 
 struct asking {
     void (*on_text)(void *arg, const char *text);
     void *arg;
-    enum sl_status status; // of the job
+    enum sl_status status; // status of the job
     struct sl_error *err;
 };
 
 static void take(void *arg, const Sluice__V1__Event *event) {
     struct asking *asking = arg;
     if (event->what_case == SLUICE__V1__EVENT__WHAT_TOKEN) {
-        if (event->token->text[0] != '\0') { // a token may be a part of a character, which comes with a later one
+        if (event->token->text[0] != '\0') { // empty while a token is a part of a character
             asking->on_text(asking->arg, event->token->text);
         }
     } else if (event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED && event->finished->status_code != 0) {

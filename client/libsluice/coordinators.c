@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: which coordinator to ask, where there are several and one leads.
- * Design: whoever is asked for something is first asked whether it leads, with a short deadline: one that stands still with its port
- *         open would keep a longer call for as long as that may take. With one coordinator nothing of this happens.
+ * Purpose: chooses the coordinator for a call, if there are several and one leads.
+ * Design: before a call, a coordinator is asked with a short deadline whether it leads: one that is stuck with its port
+ *         open would delay a longer call for its whole deadline. With one coordinator this step is skipped.
  */
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@ enum {
     PROBE_MS = 500,
     OTHERS_MS = 250,
     PAUSE_MS = 100,
-    ELECTION_MS = 15000, // longer than it takes another one to lead
+    ELECTION_MS = 15000, // longer than the election of another leader takes
 };
 
 static int64_t sooner(int64_t deadline_ns, int64_t ms) {
@@ -75,7 +75,7 @@ bool sl_client_others_lead(struct sl_client *client, int coordinator) {
     return false;
 }
 
-// Of those that do not lead, the first that answers.
+// Calls the coordinators that do not lead, until one answers.
 static enum sl_status call_any(struct sl_client *client, const struct sl_rpc_method *method,
                                const ProtobufCMessage *request, int64_t deadline_ns, ProtobufCMessage **reply_out,
                                struct sl_error *err) {
@@ -118,7 +118,7 @@ enum sl_status sl_client_call_job(struct sl_client *client, const struct sl_rpc_
             ? sl_client_call(client, method, &request.base, false, deadline_ns, reply_out, err)
             : sl_rpc_unary(client->channels[coordinator], method, &request.base, deadline_ns, NULL, reply_out, err);
     int asked = coordinator < 0 ? atomic_load(&client->current) : coordinator;
-    // One that led before may still have it.
+    // A former leader may still have the job.
     for (int k = 1; k < n && (status == SL_ERR_NOT_FOUND || status == SL_ERR_PEER_LOST); k++) {
         struct sl_error why;
         enum sl_status other = sl_rpc_unary(client->channels[(asked + k) % n], method, &request.base,

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: an answer from its request to its end, whatever happens to coordinators meanwhile.
+ * Purpose: follows an answer from its request to its end, even if coordinators are lost meanwhile.
  *
- * Design: whoever has the request needs no coordinator to keep its job: it is submitted again to the one that leads, with the key of the
- *         first time, the recipe, seed and budget that it got then, and the tokens that have come. Tokens are told by their index: one that has been told
- *         is dropped, and must be the same.
+ * Design: the client has the request, so it needs no coordinator to keep the job. It submits the request again to the
+ *         leader, with the key of the first time, the recipe, seed and budget that it got then, and the tokens that
+ *         have arrived. Tokens have an index: one that was delivered already is dropped, and must be the same.
  *
  *             submit -> follow -> Finished                                  done
- *                ^        |  connection lost, its coordinator still leads:  follow on, behind the last event
+ *                ^        |  connection lost, its coordinator still leads:  continue after the last event
  *                +--------+  another one leads, or it has lost the job,
- *                            or a part of it:                              submit with what has come
+ *                            or a part of it:                               submit with the received tokens
  *
- *         A part is lost with a system that crashed (sluice-coordinator --state): events come again, under lower numbers than before. Then
- *         the job, which its key leads to, is followed from its beginning.
+ *         A crashed system may lose a part of a job (sluice-coordinator --state): events arrive again, with lower
+ *         numbers than before. Then the client finds the job by its key and follows it from its beginning.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -28,16 +28,16 @@ enum { CANCEL_DEADLINE_MS = 10000, LEAVE_MS = 250, MAX_GAPS = 3 };
 struct generation {
     struct sl_client *client;
     const struct sl_watch *watch;
-    Sluice__V1__GenerateRequest request; // the caller's, with what goes on
+    Sluice__V1__GenerateRequest request; // the caller's request, with the fields for resuming
     char key[SL_KEY_BYTES];
     Sluice__V1__Resumption resumption;
-    Sluice__V1__TokenIds delivered; // its ids are ours
+    Sluice__V1__TokenIds delivered; // we own its ids
     size_t cap_ids;
     int64_t began_ns;
     struct sl_submitted job;
-    int64_t told_before; // the last sequence number of the jobs before this one
-    bool moved;          // the job's coordinator says that it goes on elsewhere, or has lost a part of it
-    int n_gaps;          // how often that was
+    int64_t told_before; // last sequence number of the previous jobs
+    bool moved;          // the coordinator reports that the job continues elsewhere, or has lost a part of it
+    int n_gaps;          // number of lost parts
 };
 
 static enum sl_status keep_id(struct generation *generation, int32_t id, struct sl_error *err) {
@@ -55,7 +55,7 @@ static enum sl_status keep_id(struct generation *generation, int32_t id, struct 
     return SL_OK;
 }
 
-// Whether a token is news. A coordinator that goes on leaving some out, or tells another one than before, is not believed.
+// Checks whether a token is new. Rejects a coordinator that leaves some out, or sends another token than before.
 static enum sl_status check_token(struct generation *generation, const Sluice__V1__Token *token, bool *is_news_out,
                                   struct sl_error *err) {
     const Sluice__V1__TokenIds *ids = &generation->delivered;
@@ -91,13 +91,13 @@ static enum sl_status take(void *arg, const Sluice__V1__Event *event, struct sl_
     }
     if (is_news) {
         Sluice__V1__Event told = *event;
-        told.sequence += generation->told_before; // one after the other for the caller, over all its jobs
+        told.sequence += generation->told_before; // consecutive for the caller, over all its jobs
         generation->watch->on_event(generation->watch->arg, &told);
     }
     return SL_OK;
 }
 
-// As another job of who leads: it goes on behind what has come.
+// Submits the answer as a new job to the leader: it continues after the received tokens.
 static enum sl_status submit_again(struct generation *generation, struct sl_following *at, struct sl_error *err) {
     Sluice__V1__Resumption *resumption = &generation->resumption;
     generation->request.resumption = resumption;
@@ -113,7 +113,7 @@ static enum sl_status submit_again(struct generation *generation, struct sl_foll
     if (status != SL_OK) {
         return status;
     }
-    if (job.coordinator != generation->job.coordinator) { // a last try to spare it the work
+    if (job.coordinator != generation->job.coordinator) { // best effort: saves the old coordinator the work
         struct sl_error why;
         sl_client_call_job(generation->client, &sl_method_inference_cancel, generation->job.job_id,
                            generation->job.coordinator, sl_deadline_in_ms(LEAVE_MS), NULL, &why);
@@ -129,7 +129,8 @@ static enum sl_status submit_again(struct generation *generation, struct sl_foll
     return SL_OK;
 }
 
-// After a stream was lost: where the job goes on. A failure that sl_connection_lost() may be tried again.
+// Finds out where the job continues after a lost stream. If sl_connection_lost() is true for the failure, the caller
+// may retry.
 static enum sl_status go_on(struct generation *generation, struct sl_following *at, bool is_unknown,
                             struct sl_error *err) {
     int leader = 0;
@@ -178,7 +179,7 @@ static enum sl_status follow(struct generation *generation, char job_id_out[SL_J
     }
 }
 
-// An abandoned answer shall cost the cluster nothing.
+// Cancels an abandoned answer, so that it costs the cluster nothing more.
 static void cancel(struct generation *generation, enum sl_status status, struct sl_error *err) {
     char why[sizeof err->text];
     snprintf(why, sizeof why, "%s", err->text);

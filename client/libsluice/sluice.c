@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the calls of libsluice that are one request and one reply.
+// Purpose: the calls of libsluice that have one request and one reply.
 #include "client/libsluice/sluice.h"
 
 #include <pthread.h>
@@ -8,12 +8,12 @@
 #include "client/libsluice/sluice_internal.h"
 #include "proto/methods.h"
 
-// ---- what connections are made with --------------------------------------------------------------------------------
+// ---- gRPC's life cycle ---------------------------------------------------------------------------------------------
 
 static struct {
     pthread_mutex_t lock;
-    int n_users; // clients, and who has called sl_client_init()
-    bool ours;   // started here, not by a program of ours that serves, too
+    int n_users; // clients, plus callers of sl_client_init()
+    bool ours;   // gRPC was started here, not by one of our servers
 } means = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 void sl_client_init(void) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libsluice, the C client of a cluster: submit a job, follow it, cancel it, ask about jobs and workers.
+ * Purpose: libsluice, the C client of a cluster: submits a job, follows it, cancels it, lists jobs and workers.
  *
- * Design: messages are those of proto/sluice/v1, as protobuf-c makes them: one vocabulary, nothing to translate.
- *         Everything blocks until its deadline (base/clock.h). What can be repeated without harm is repeated here:
- *         a watch that loses its connection goes on behind the last event it delivered, and an answer whose coordinator is lost goes on
- *         at the next one behind the last token.
- *         This header, those that it includes, and what they declare are what an installation shows to others (docs/EMBEDDING.md).
+ * Design: messages are those of proto/sluice/v1, as protobuf-c generates them, so no translation is needed. Every call
+ *         blocks until its deadline (base/clock.h). Calls that can be repeated without harm are repeated here: a watch
+ *         that loses its connection continues after the last event that it delivered. An answer whose coordinator is
+ *         lost continues at the next one after the last token.
+ *         This header, those that it includes, and their declarations are the public interface of an installation
+ *         (docs/EMBEDDING.md).
  * Threads: a client may be used by many threads at once.
  */
 #pragma once
@@ -21,12 +22,13 @@
 #include "proto/sluice/v1/cluster.pb-c.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 
-// The shared library shows what is declared between these, and nothing else.
+// The shared library exports the declarations between these, and no others.
 #pragma GCC visibility push(default)
 
 /*
- * What connections are made with, threads among it, is started with the first client and stopped with the last one: a process that forks
- * does so before or after. Who makes many clients, one after the other, keeps it between these two.
+ * Starts the parts that connections need, including threads; the first client starts them, and the last one stops them.
+ * A process that forks must fork before or after. A program that creates many clients one after another calls this pair
+ * around them, to keep the parts running.
  */
 void sl_client_init(void);
 void sl_client_shutdown(void);
@@ -34,18 +36,19 @@ void sl_client_shutdown(void);
 struct sl_client;
 
 /*
- * Remember where the coordinators are: "HOST:PORT", or several of one cluster, "HOST:PORT,HOST:PORT,...", of which one leads and is
- * looked for by every call. Connects on demand: an absent coordinator is reported by the first call. tls: who we are, to a
- * cluster that asks; NULL, or no files: in the clear. SL_ERR_INVALID names the file that cannot be read.
+ * Creates a client for the coordinators: "HOST:PORT", or several of one cluster, "HOST:PORT,HOST:PORT,..."; every call
+ * then finds the leader among them. Connects on demand: the first call reports an absent coordinator. tls: our
+ * certificate, for a cluster with authentication; NULL, or no files: no TLS. SL_ERR_INVALID names the file that cannot
+ * be read.
  */
 enum sl_status sl_client_connect(const char *coordinators, const struct sl_tls_files *tls,
                                  struct sl_client **client_out, struct sl_error *err);
 void sl_client_close(struct sl_client **client); // accepts NULL, nulls *client
 
 /*
- * Submit a job. SL_ERR_INVALID names the field; SL_ERR_EXHAUSTED says when to try again; SL_ERR_PEER_LOST: no
- * coordinator, a few times in a row. A request without an idempotency key is given a random one: however often it has to be sent,
- * it is one job.
+ * Submits a job. SL_ERR_INVALID names the field; SL_ERR_EXHAUSTED contains the time of the next try; SL_ERR_PEER_LOST:
+ * no coordinator, a few times in a row. A request without an idempotency key gets a random one, so that it is one job
+ * even if it is sent several times.
  */
 enum sl_status sl_client_submit(struct sl_client *client, const Sluice__V1__GenerateRequest *request,
                                 int64_t deadline_ns, char job_id_out[SL_JOB_ID_BYTES], struct sl_error *err);
@@ -53,38 +56,38 @@ enum sl_status sl_client_submit(struct sl_client *client, const Sluice__V1__Gene
 struct sl_watch {
     const char *job_id;
     int64_t from_sequence; // 0 or 1: from the beginning
-    int64_t deadline_ns;   // SL_NO_DEADLINE: as long as the job lives
+    int64_t deadline_ns;   // SL_NO_DEADLINE: until the job ends
     int64_t reconnect_ms;  // give up after so long without a coordinator; 0: 30 s
 
     // Called with each event, in order, once. The event is freed afterwards.
     void (*on_event)(void *arg, const Sluice__V1__Event *event);
     // Called when the connection was lost and another attempt follows; may be NULL.
     void (*on_reconnect)(void *arg, const struct sl_error *why);
-    // Asked about ten times a second and after each event; true ends the watch with SL_ERR_CANCELLED. May be NULL.
+    // Called about ten times a second and after each event; true ends the watch with SL_ERR_CANCELLED. May be NULL.
     bool (*stopped)(void *arg);
     void *arg;
 };
 
 /*
- * Deliver the events of a job until its last one (Finished): SL_OK, however the job ended.
+ * Delivers the events of a job until its last one (Finished): SL_OK, whether the job succeeded or not.
  * SL_ERR_NOT_FOUND: no such job. SL_ERR_PEER_LOST: the coordinator could not be reached again within reconnect_ms.
- * SL_ERR_DEADLINE. SL_ERR_CANCELLED: `stopped` said so; the job itself goes on.
+ * SL_ERR_DEADLINE. SL_ERR_CANCELLED: `stopped` returned true; the job itself goes on.
  */
 enum sl_status sl_client_watch(struct sl_client *client, const struct sl_watch *watch, struct sl_error *err);
 
 /*
- * Submit and watch (watch->job_id and from_sequence are ignored), and cancel the job when the watch does not reach its
- * end, so that an abandoned answer costs the cluster nothing. The job id is written before the first event. When the job's coordinator is
- * lost, or has lost the job, it is submitted again to the one that leads, and goes on there: under another id, which is written, with
- * events that tell of its states again, but no token twice and none that is another.
- * SL_ERR_PEER_CORRUPT: what came then is not the answer that had begun.
+ * Submits and watches a job (watch->job_id and from_sequence are ignored). Cancels the job when the watch does not
+ * reach its end, so that an abandoned answer costs the cluster nothing. The job id is written before the first event.
+ * When the job's coordinator is lost, or has lost the job, submits it again to the leader, where it continues under
+ * another id, which is written. Its events report states again, but no token twice and no different token.
+ * SL_ERR_PEER_CORRUPT: the new tokens do not continue the answer that had begun.
  */
 enum sl_status sl_client_generate(struct sl_client *client, const Sluice__V1__GenerateRequest *request,
                                   const struct sl_watch *watch, char job_id_out[SL_JOB_ID_BYTES], struct sl_error *err);
 
 /*
- * The same for who wants the text and nothing else: on_text is called with each piece of it. A job that failed is a failure here: SL_OK means
- * that the answer is whole.
+ * Like sl_client_generate(), but delivers only text: on_text is called with each piece of it. If the job failed, this
+ * call fails: SL_OK means that the answer is complete.
  */
 enum sl_status sl_client_ask(struct sl_client *client, const Sluice__V1__GenerateRequest *request, int64_t deadline_ns,
                              void (*on_text)(void *arg, const char *text), void *arg, struct sl_error *err);
@@ -94,13 +97,13 @@ enum sl_status sl_client_cancel(struct sl_client *client, const char *job_id, in
                                 Sluice__V1__Job **job_out, struct sl_error *err);
 enum sl_status sl_client_get(struct sl_client *client, const char *job_id, int64_t deadline_ns,
                              Sluice__V1__Job **job_out, struct sl_error *err);
-// Newest first, of jobs whose state's bit (1 << state) is in `states`; 0: of all.
+// Lists jobs, newest first, if the bit (1 << state) of their state is in `states`; 0: all.
 enum sl_status sl_client_list(struct sl_client *client, unsigned states, int32_t limit, int64_t deadline_ns,
                               Sluice__V1__ListReply **reply_out, struct sl_error *err);
 enum sl_status sl_client_model(struct sl_client *client, int64_t deadline_ns, Sluice__V1__ModelReply **reply_out,
                                struct sl_error *err);
-// What a worker keeps of a conversation (GenerateRequest.conversation) goes at once, and not when its time is over. Copies in stores go when
-// those need the memory.
+// Frees what a worker retains of a conversation (GenerateRequest.conversation) now, instead of when its time is over.
+// Copies in stores are freed when stores need the memory.
 enum sl_status sl_client_end_conversation(struct sl_client *client, const char *id, int64_t deadline_ns,
                                           struct sl_error *err);
 enum sl_status sl_client_workers(struct sl_client *client, int64_t deadline_ns, Sluice__V1__WorkersReply **reply_out,

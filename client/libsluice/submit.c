@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: submit a request, in parts if it is long, as often as it takes: with its key it is one job.
+ * Purpose: submits a request, in parts if it is long, and repeats this until it succeeds: with its key it is one job.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -12,17 +12,17 @@
 #include "client/libsluice/sluice_internal.h"
 #include "proto/methods.h"
 
-enum { PART_BYTES = 1 << 20 }; // of a prompt, in one message
-// Of one coordinator: an answer that was lost costs no more than a second. Of several: until another one leads.
+enum { PART_BYTES = 1 << 20 }; // part of a prompt in one message
+// For one coordinator: a lost reply costs at most a second. For several: retry until another one leads.
 enum { ATTEMPTS = 5, FIRST_PAUSE_MS = 50, LONGEST_PAUSE_MS = 200, ELECTION_MS = 15000 };
 
-// A request as parts of at most PART_BYTES of its prompt.
+// Cuts a request into parts of at most PART_BYTES of its prompt.
 struct cutter {
     Sluice__V1__GenerateRequest part;
-    Sluice__V1__TokenIds ids; // of the part
+    Sluice__V1__TokenIds ids; // ids of the current part
     char text[PART_BYTES + 1];
     const Sluice__V1__GenerateRequest *whole;
-    size_t at, n; // of the prompt, bytes or ids
+    size_t at, n; // position in the prompt and its size, in bytes or ids
 };
 
 static size_t prompt_bytes(const Sluice__V1__GenerateRequest *request) {
@@ -31,12 +31,12 @@ static size_t prompt_bytes(const Sluice__V1__GenerateRequest *request) {
         return strlen(request->text);
     case SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS:
         return request->tokens->n_ids * sizeof *request->tokens->ids;
-    default: // chats come whole
+    default: // chats are sent in one part
         return 0;
     }
 }
 
-// Not in the middle of a character: bytes 10xxxxxx go on with one.
+// Returns the length of a part that does not end in the middle of a character: bytes 10xxxxxx continue one.
 static size_t cut_text(const char *text, size_t n) {
     size_t end = n < PART_BYTES ? n : PART_BYTES;
     while (end < n && end > PART_BYTES - 4 && (text[end] & 0xc0) == 0x80) {
@@ -114,7 +114,7 @@ static enum sl_status submit_once(struct sl_client *client, const Sluice__V1__Ge
         memcpy(submitted.job_id, reply->job_id, n + 1);
         submitted.recipe = strdup(reply->recipe);
         const Sluice__V1__Accepted *accepted = reply->accepted;
-        if (accepted) { // an older coordinator does not tell it
+        if (accepted) { // an older coordinator does not report it
             submitted.has_seed =
                 accepted->sampling && accepted->sampling->seed_present_case == SLUICE__V1__SAMPLING__SEED_PRESENT_SEED;
             submitted.seed = submitted.has_seed ? accepted->sampling->seed : 0;

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: follow a job to its end across lost connections and restarted coordinators.
+ * Purpose: follows a job to its end across lost connections and restarted coordinators.
  *
- * Design: every event has a sequence number within its job, so a lost stream is opened again behind the last event
- *         that was delivered. Three clocks bound it: the caller's deadline, the caller's patience without a
- *         coordinator (counted from the last sign of life), and a pause between attempts that doubles from 50 ms
- *         to 2 s.
+ * Design: every event has a sequence number within its job, so a lost stream is opened again after the last event that
+ *         was delivered. Three times limit this: the caller's deadline, the caller's limit without a coordinator
+ *         (counted from the last message), and a pause between attempts that doubles from 50 ms to 2 s.
  *
  *             open -> next -> next ... -> Finished                       done
- *                      |  AGAIN: nothing came; ask `stopped`, go on
- *                      |  UNAVAILABLE, CANCELLED, EXHAUSTED, early end:  pause, open behind the last event
- *                      |  anything else:                                 failed
+ *                      |  AGAIN: no event; ask `stopped`, continue
+ *                      |  UNAVAILABLE, CANCELLED, EXHAUSTED, early end:  pause, open after the last event
+ *                      |  any other status:                              failed
  *
- *         Of several coordinators the job is at the one that had it, be it the leader still or not. They are asked by turns; when
- *         the one that leads does not know it, and in a whole round nobody else does, it is gone.
+ *         With several coordinators, the job is at the one that accepted it, which may not be the leader any more. They
+ *         are asked in turn. If the leader does not know the job, and in a whole round no other coordinator does, the
+ *         job is lost.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,23 +27,24 @@
 #define POLL_MS          100
 #define FIRST_PAUSE_MS   50
 #define LONGEST_PAUSE_MS 2000
-#define SEVERAL_PAUSE_MS 400 // the longest, where there are several: another one may lead by now
+#define SEVERAL_PAUSE_MS 400 // longest pause with several coordinators: another one may lead by then
 #define DEFAULT_PATIENCE 30000
-#define SILENT_MS        1000 // of a coordinator, of several: then it is asked for elsewhere whether it still leads
+// A coordinator of several that is silent for so long: ask the others whether it still leads
+#define SILENT_MS 1000
 
 static bool stopped(const struct sl_watch *watch) {
     return watch->stopped && watch->stopped(watch->arg);
 }
 
 bool sl_connection_lost(enum sl_status status) {
-    // A coordinator that shuts down cancels its calls; one that is full refuses them. Neither is about the job.
+    // A coordinator that shuts down cancels its calls; one that is full refuses them. Neither is a failure of the job.
     return status == SL_ERR_PEER_LOST || status == SL_ERR_CANCELLED || status == SL_ERR_EXHAUSTED;
 }
 
 static enum sl_status deliver(struct sl_following *at, const Sluice__V1__Event *event, struct sl_error *err) {
     at->heard = true;
     if (event->sequence <= at->last_sequence) {
-        return SL_OK; // delivered before the connection was lost
+        return SL_OK; // a duplicate: delivered before the connection was lost
     }
     if (at->last_sequence > 0 && event->sequence > at->last_sequence + 1) {
         sl_log_warn("client", "job=%s events %lld to %lld are missing", at->job_id, (long long)at->last_sequence + 1,
@@ -60,7 +61,8 @@ static enum sl_status deliver(struct sl_following *at, const Sluice__V1__Event *
     return SL_OK;
 }
 
-// Nothing came for a while. A coordinator that stands still keeps its connections, and another one leads.
+// Checks a coordinator that has sent nothing for a while. One that is stuck keeps its connections open while another
+// one leads.
 static bool is_deposed(const struct sl_following *at, int64_t *heard_ns_inout) {
     if (!at->take || at->client->coordinators.n == 1 || sl_now_ns() - *heard_ns_inout < SILENT_MS * SL_NS_PER_MS) {
         return false;
@@ -70,7 +72,7 @@ static bool is_deposed(const struct sl_following *at, int64_t *heard_ns_inout) {
     return deposed;
 }
 
-// Read one stream until the job has finished (SL_OK) or the stream fails.
+// Reads one stream until the job has finished (SL_OK) or the stream fails.
 static enum sl_status read_stream(struct sl_rpc_stream *stream, struct sl_following *at, struct sl_error *err) {
     const struct sl_watch *watch = at->watch;
     int64_t heard_ns = sl_now_ns();
@@ -79,7 +81,7 @@ static enum sl_status read_stream(struct sl_rpc_stream *stream, struct sl_follow
             return SL_AGAIN;
         }
         ProtobufCMessage *message;
-        // An orderly end and a refusal with NOT_FOUND share their status; only the refusal has a text.
+        // An orderly end and a refusal with NOT_FOUND have the same status; only the refusal has a text.
         *err = (struct sl_error){.status = SL_OK};
         enum sl_status status = sl_rpc_stream_next(stream, POLL_MS, &message, err);
         if (status == SL_AGAIN) {
@@ -125,7 +127,7 @@ enum sl_status sl_follow_once(struct sl_following *following, struct sl_error *e
     return status;
 }
 
-// Pause in slices, so that `stopped` is heard. False: stopped.
+// Pauses in slices, so that `stopped` is polled. False: stopped.
 static bool pause_for(const struct sl_watch *watch, int64_t ms) {
     for (int64_t until = sl_deadline_in_ms(ms); sl_deadline_left_ms(until) > 0;) {
         if (stopped(watch)) {
@@ -185,7 +187,7 @@ enum sl_status sl_client_watch(struct sl_client *client, const struct sl_watch *
     struct sl_retry_budget patience;
     sl_retry_budget_init(&patience, watch);
     int n = client->coordinators.n,
-        n_unknown = 0; // attempts in a row without a word of it, since a leader did not know it
+        n_unknown = 0; // attempts in a row without an answer about the job, since a leader did not know it
     for (;;) {
         struct sl_error why = {0};
         enum sl_status status = sl_follow_once(&at, &why);

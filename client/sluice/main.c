@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the `sluice` tool: find the command and run it.
+// Purpose: the `sluice` tool: finds the command and runs it.
 #include <stdio.h>
 #include <string.h>
 
@@ -22,7 +22,8 @@ struct command {
     int (*run)(int argc, char **argv);
 };
 
-// To add a command: a function of this form in a file of client/cli/commands/ (see client/cli/tool.h), and a row here.
+// To add a command: write a function of this form in a file of client/cli/commands/ (see client/cli/tool.h), and add a
+// row here.
 static const struct command commands[] = {
     {"run", "read a document and answer a question about it", sl_command_run},
     {"chat", "talk with the model", sl_command_chat},
@@ -65,10 +66,11 @@ static void print_usage(FILE *file) {
     fprintf(file, "\n`sluice COMMAND --help` describes the options.\n" SL_EXIT_CODES_HELP "\n");
 }
 
-// What a command has printed may still be in a buffer: a full disk must not look like success.
+// Checks that the command's output was written, because some may still be in a buffer: a full disk must not look like
+// success.
 static int checked(const char *command, int code) {
     bool written = fflush(stdout) == 0 && !ferror(stdout);
-    if (written || code != SL_EXIT_OK) { // whoever has failed has said why
+    if (written || code != SL_EXIT_OK) { // a command that failed has reported its error
         return code;
     }
     fprintf(stderr, "sluice %s: standard output cannot be written\n", command);

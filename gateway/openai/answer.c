@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see openai_answer.h.
+// Purpose: see answer.h.
 #include "gateway/openai/answer.h"
 
 #include <stdio.h>
@@ -13,7 +13,8 @@
 
 // ---- tokens -----------------------------------------------------------------------------------------------------------
 
-// Text of bytes that may be a part of a character, or a zero, which readers of JSON stumble over: as OpenAI shows it, "bytes:\xNN".
+// Returns the text of bytes that may be a part of a character. Such bytes, and zeros, which many JSON readers cannot
+// handle, become "bytes:\xNN" as OpenAI writes them.
 static json_t *text_of(ProtobufCBinaryData raw) {
     bool has_zero = raw.len > 0 && memchr(raw.data, 0, raw.len);
     json_t *text = has_zero ? NULL : json_stringn(raw.data ? (const char *)raw.data : "", raw.len);
@@ -65,7 +66,7 @@ static json_t *completion_logprob(const struct sl_openai_answer *answer, const S
                      (json_int_t)answer->n_text);
 }
 
-// What was heard of tokens, in the shape of the answer's kind.
+// Returns the log probabilities of tokens, in the format of a chat or a completion.
 static json_t *logprobs_of(const struct sl_openai_answer *answer, json_t *heard) {
     if (!answer->request->wants_logprobs) {
         return json_null();
@@ -99,7 +100,8 @@ static json_t *hear(struct sl_openai_answer *answer, const Sluice__V1__Token *to
     return one;
 }
 
-// ---- what answers have in common ----------------------------------------------------------------------------------------
+// ---- common to streams and objects
+// ------------------------------------------------------------------------------------
 
 static const char *finish_reason(const Sluice__V1__Finished *finished) {
     return finished->reason == SLUICE__V1__FINISHED__REASON__LENGTH ? "length" : "stop";
@@ -112,7 +114,7 @@ static json_t *usage_of(const Sluice__V1__Statistics *s) {
                      (json_int_t)s->n_reused_tokens);
 }
 
-// How tokens were drawn. NULL: the coordinator does not say.
+// Returns the sampling settings. NULL: the coordinator does not report them.
 static json_t *drawn(const Sluice__V1__Sampling *s) {
     return s ? json_pack("{s:f, s:i, s:f, s:f, s:I}", "temperature", (double)s->temperature, "top_k", (int)s->top_k,
                          "top_p", (double)s->top_p, "repetition_penalty", (double)s->repetition_penalty, "seed",
@@ -153,7 +155,7 @@ static json_t *chunk(const struct sl_openai_answer *answer, json_t *choices) {
     return object_with(answer, answer->request->is_chat ? "chat.completion.chunk" : "text_completion", choices);
 }
 
-// reason: NULL before the end. The deltas of a chat, or the text of a completion.
+// Returns a chunk: the delta of a chat, or the text of a completion. reason: NULL before the end.
 static json_t *chunk_with(const struct sl_openai_answer *answer, const char *role, const char *text, json_t *logprobs,
                           const char *reason) {
     json_t *choice;

@@ -71,8 +71,8 @@ static int http_status_of(enum sl_status status) {
         return 409;
     case SL_ERR_EXHAUSTED:
         return 429;
-    case SL_ERR_CANCELLED: // by an operator, or because we stop
-    case SL_ERR_NOT_FOUND: // a job that a coordinator has forgotten
+    case SL_ERR_CANCELLED: // cancelled by an operator, or because this gateway stops
+    case SL_ERR_NOT_FOUND: // a job that a coordinator has lost
     case SL_ERR_PEER_LOST:
     case SL_ERR_PEER_STALE:
     case SL_ERR_PEER_CORRUPT:
@@ -84,7 +84,8 @@ static int http_status_of(enum sl_status status) {
     }
 }
 
-// "recipe: there is no ...", "top_p is 3; ...": the length of what begins it, if that is the name of a field.
+// Returns the length of the field name at the beginning of "recipe: there is no ..." or "top_p is 3; ..."; 0: there is
+// none.
 static size_t field_bytes(const char *text) {
     size_t n = 0;
     while (isalnum((unsigned char)text[n]) || text[n] == '_' || text[n] == '.') {
@@ -94,7 +95,7 @@ static size_t field_bytes(const char *text) {
     return is_field && n < sizeof((struct sl_refusal *)0)->param ? n : 0;
 }
 
-// Fields of a GenerateRequest that have another name in OpenAI's.
+// Fields of a GenerateRequest that have another name in OpenAI's interface.
 static const struct {
     const char *ours, *openais;
 } renamed[] = {
@@ -105,7 +106,8 @@ static const struct {
 };
 
 void sl_refuse_status(struct sl_refusal *refusal, enum sl_status status, const char *text) {
-    static const char sampling[] = "sampling: "; // OpenAI's fields are all in one place
+    // The coordinator has these fields in a message, OpenAI at the top level
+    static const char sampling[] = "sampling: ";
     if (strncmp(text, sampling, sizeof sampling - 1) == 0) {
         text += sizeof sampling - 1;
     }
@@ -124,10 +126,10 @@ void sl_refuse_status(struct sl_refusal *refusal, enum sl_status status, const c
 char *sl_refusal_json(const struct sl_refusal *refusal) {
     json_t *param = refusal->param[0] ? json_string(refusal->param) : json_null();
     json_t *text = json_string(refusal->text);
-    if (!text) { // cut in the middle of a character, or another's bytes
+    if (!text) { // cut in the middle of a character, or bytes from elsewhere
         text = json_string("the request failed");
     }
-    char code[16]; // a text or null, as OpenAI has it: clients with types fail at a number
+    char code[16]; // a string or null, as in OpenAI's interface: typed clients fail at a number
     snprintf(code, sizeof code, "%d", refusal->http_status);
     json_t *root = json_pack("{s:{s:o, s:s, s:o, s:s}}", "error", "message", text, "type", refusal->type, "param",
                              param, "code", code);

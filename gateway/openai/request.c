@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see openai_request.h. Read from the bottom up: the table of fields, and what takes each.
+// Purpose: see request.h. Read from the bottom up: the table of fields, and the function for each.
 #include "gateway/openai/request.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@ enum { MAX_MESSAGES = 4096, MAX_TOP_LOGPROBS = 20 };
 
 struct taking {
     struct sl_openai_request *request;
-    const char *name; // of the field
+    const char *name; // name of the field
     const json_t *value;
     struct sl_refusal *refusal;
 };
@@ -58,14 +58,15 @@ static enum sl_status take_boolean(const struct taking *taking, bool *out) {
     return SL_OK;
 }
 
-// ---- what is asked ----------------------------------------------------------------------------------------------------
+// ---- the prompt
+// -------------------------------------------------------------------------------------------------------
 
 static enum sl_status take_model(const struct taking *taking) {
     taking->request->model = json_string_value(taking->value);
     return taking->request->model ? SL_OK : wrong_type(taking, "a string");
 }
 
-// Pieces of text of one message, one behind the other. *joined_out is malloc'd.
+// Joins the pieces of text of one message. *joined_out is malloc'd.
 static enum sl_status join_parts(const struct taking *taking, size_t i, const json_t *parts, char **joined_out) {
     size_t n_bytes = 0, k;
     const json_t *part;
@@ -117,7 +118,7 @@ static enum sl_status take_message(const struct taking *taking, size_t i, const 
     }
     Sluice__V1__ChatMessage *message = &request->messages[i];
     sluice__v1__chat_message__init(message);
-    message->role = (char *)(strcmp(role, "developer") == 0 ? "system" : role); // OpenAI's newer word for it
+    message->role = (char *)(strcmp(role, "developer") == 0 ? "system" : role); // OpenAI's newer name for it
     message->content = request->joined[i] ? request->joined[i] : (char *)json_string_value(content);
     request->message_list[i] = message;
     return status;
@@ -164,13 +165,13 @@ static enum sl_status take_ids(const struct taking *taking, const json_t *ids) {
         request->tokens.ids[i] = (int32_t)number;
     }
     request->tokens.n_ids = n;
-    json_array_clear((json_t *)ids); // which is ten times as large
+    json_array_clear((json_t *)ids); // the JSON array is ten times as large as the ids
     request->message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
     request->message.tokens = &request->tokens;
     return SL_OK;
 }
 
-// A text, token ids, or a list of one of these.
+// Takes a text, token ids, or a list of one of these.
 static enum sl_status take_prompt(const struct taking *taking) {
     const json_t *prompt = taking->value;
     const json_t *first = json_array_get(prompt, 0);
@@ -220,7 +221,8 @@ static enum sl_status take_max_tokens(const struct taking *taking) {
     return status;
 }
 
-// ---- how it is answered -----------------------------------------------------------------------------------------------
+// ---- sampling
+// ---------------------------------------------------------------------------------------------------------
 
 static enum sl_status take_temperature(const struct taking *taking) {
     taking->request->sampling.temperature_present_case = SLUICE__V1__SAMPLING__TEMPERATURE_PRESENT_TEMPERATURE;
@@ -242,7 +244,7 @@ static enum sl_status take_top_k(const struct taking *taking) {
     int64_t k = 0;
     enum sl_status status = take_integer(taking, -1, INT32_MAX, &k);
     taking->request->sampling.top_k_present_case = SLUICE__V1__SAMPLING__TOP_K_PRESENT_TOP_K;
-    taking->request->sampling.top_k = status == SL_OK && k > 0 ? (int32_t)k : 0; // -1 is off, too, elsewhere
+    taking->request->sampling.top_k = status == SL_OK && k > 0 ? (int32_t)k : 0; // other servers also use -1 for off
     return status;
 }
 
@@ -254,7 +256,7 @@ static enum sl_status take_seed(const struct taking *taking) {
     return status;
 }
 
-// A chat's is whether, a completion's how many.
+// Takes logprobs: a bool for a chat, a number for a completion.
 static enum sl_status take_logprobs(const struct taking *taking) {
     struct sl_openai_request *request = taking->request;
     if (request->is_chat) {
@@ -297,9 +299,10 @@ static enum sl_status take_stream_options(const struct taking *taking) {
     return SL_OK;
 }
 
-// ---- ours -------------------------------------------------------------------------------------------------------------
+// ---- fields of Sluice
+// -------------------------------------------------------------------------------------------------
 
-// Either of the two fields that choose it.
+// Rejects a request with both recipe and ship_at_most, because each chooses the recipe.
 static enum sl_status check_only_choice(const struct taking *taking) {
     return taking->request->message.recipe[0] == '\0'
                ? SL_OK
@@ -339,10 +342,12 @@ static enum sl_status take_ignore_eos(const struct taking *taking) {
 }
 
 static enum sl_status take_deadline_ms(const struct taking *taking) {
-    return take_integer(taking, 1, INT32_MAX, &taking->request->message.deadline_ms); // we add to it
+    // Int32, because the gateway adds to it
+    return take_integer(taking, 1, INT32_MAX, &taking->request->message.deadline_ms);
 }
 
-// ---- what others do and we do not: only as if it had not been said ------------------------------------------------------
+// ---- fields that Sluice does not support: only their neutral values are accepted
+// ---------------------------------------
 
 static enum sl_status take_nothing(const struct taking *taking) {
     bool is_empty = json_is_false(taking->value) ||
@@ -369,7 +374,7 @@ static enum sl_status take_none(const struct taking *taking) {
     return word && strcmp(word, "none") == 0 ? SL_OK : unsupported(taking);
 }
 
-// What only speaks of the request, or of how others keep it.
+// Accepts a field that describes only the request, or how servers store it.
 static enum sl_status take_remark(const struct taking *taking) {
     (void)taking;
     return SL_OK;
@@ -379,7 +384,7 @@ static enum sl_status take_remark(const struct taking *taking) {
 
 enum { CHAT = 1, COMPLETION = 2, BOTH = 3 };
 
-// Of fields that speak of the same, the later row wins.
+// If two fields set the same thing, the later row wins.
 static const struct field {
     const char *name;
     int where;
@@ -398,14 +403,14 @@ static const struct field {
     {"top_logprobs", CHAT, take_top_logprobs},
     {"stream", BOTH, take_stream},
     {"stream_options", BOTH, take_stream_options},
-    // Ours, and what others have beside OpenAI's.
+    // Fields of Sluice, and fields that other servers add to OpenAI's.
     {"recipe", BOTH, take_recipe},
     {"ship_at_most", BOTH, take_ship_at_most},
     {"top_k", BOTH, take_top_k},
     {"repetition_penalty", BOTH, take_repetition_penalty},
     {"ignore_eos", BOTH, take_ignore_eos},
     {"deadline_ms", BOTH, take_deadline_ms},
-    // Not done here.
+    // Not supported.
     {"n", BOTH, take_one},
     {"best_of", COMPLETION, take_one},
     {"echo", COMPLETION, take_nothing},
@@ -423,7 +428,7 @@ static const struct field {
     {"metadata", CHAT, take_remark},
     {"safety_identifier", CHAT, take_remark},
     {"prompt_cache_key", CHAT, take_remark},
-    {"parallel_tool_calls", CHAT, take_remark}, // of tools, which there are none
+    {"parallel_tool_calls", CHAT, take_remark}, // about tools, which Sluice does not have
 };
 
 static bool is_known(const char *name, int where) {
@@ -474,7 +479,8 @@ static enum sl_status check_together(struct sl_openai_request *request, struct s
     return SL_OK;
 }
 
-// Writes where the first string with U+0000 is, behind the n bytes of `path`: "messages[0].content". False: there is none.
+// Writes the path of the first string with U+0000 after the n bytes of `path`: "messages[0].content". False: there is
+// none.
 static bool find_zero(const json_t *value, char *path, size_t path_bytes, size_t n) {
     if (json_is_string(value)) {
         return memchr(json_string_value(value), '\0', json_string_length(value)) != NULL;
@@ -497,7 +503,7 @@ static bool find_zero(const json_t *value, char *path, size_t path_bytes, size_t
     return false;
 }
 
-// Names the field with U+0000, which no text of the cluster may hold, and which jansson only calls an error at a byte.
+// Names the field with U+0000. No text of the cluster may contain it, and jansson only reports an error at a byte.
 static enum sl_status refuse_syntax(const char *body, size_t n_bytes, const json_error_t *error,
                                     struct sl_refusal *refusal) {
     char path[256] = "";
@@ -527,7 +533,7 @@ static enum sl_status parse(const char *body, size_t n_bytes, struct sl_openai_r
     sluice__v1__generate_request__init(&request->message);
     sluice__v1__sampling__init(&request->sampling);
     sluice__v1__token_ids__init(&request->tokens);
-    request->sampling.usual_temperature = 1; // as OpenAI has it, where the model does not say
+    request->sampling.usual_temperature = 1; // OpenAI's default, if the model defines none
     request->message.sampling = &request->sampling;
     enum sl_status status = take_fields(request, refusal);
     return status == SL_OK ? check_together(request, refusal) : status;

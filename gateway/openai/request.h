@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the body of POST /v1/chat/completions and /v1/completions as a GenerateRequest.
+ * Purpose: converts the body of POST /v1/chat/completions and /v1/completions into a GenerateRequest.
  *
- * Design: one row a field (request.c). A field that is not in the table, or asks for what we do not do, is refused by its name:
- *         nothing is ignored that could change an answer. Ranges are the coordinator's to check; here only types are.
- *         Beyond OpenAI's fields: recipe, ship_at_most, top_k, repetition_penalty, ignore_eos, deadline_ms.
+ * Design: one table row per field (request.c). A field that is not in the table, or has an unsupported value, is
+ *         refused by its name: no field is ignored that could change an answer. The coordinator checks ranges; here
+ *         only types are checked. Additional fields: recipe, ship_at_most, top_k, repetition_penalty, ignore_eos,
+ *         deadline_ms.
  */
 #pragma once
 
@@ -21,21 +22,22 @@ struct sl_openai_request {
     bool is_chat;
     bool stream, include_usage;
     bool wants_logprobs;
-    int n_top_logprobs; // shown of each token's
-    const char *model;  // NULL: none named
-    // What the coordinator is asked, and what it points to.
+    int n_top_logprobs; // number shown for each token
+    const char *model;  // NULL: the request names none
+    // The coordinator's request, and the data that it points to.
     Sluice__V1__GenerateRequest message;
     Sluice__V1__Sampling sampling;
     Sluice__V1__Chat chat;
     Sluice__V1__ChatMessage *messages;
     Sluice__V1__ChatMessage **message_list;
-    char **joined; // [chat.n_messages] contents that came in several pieces
+    char **joined; // [chat.n_messages] contents that were sent in several pieces
     Sluice__V1__TokenIds tokens;
     char *stops[SL_OPENAI_MAX_STOPS];
     json_t *json;
 };
 
-// *request_out is the caller's to destroy. SL_ERR_INVALID, SL_ERR_EXHAUSTED: *refusal says why, and there is none.
+// Parses a body. The caller destroys *request_out. SL_ERR_INVALID, SL_ERR_EXHAUSTED: *refusal has the reason, and there
+// is no request.
 enum sl_status sl_openai_request_parse(bool is_chat, const char *body, size_t n_bytes,
                                        struct sl_openai_request **request_out, struct sl_refusal *refusal);
 void sl_openai_request_destroy(struct sl_openai_request **request); // accepts NULL, nulls *request

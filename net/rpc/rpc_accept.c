@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: accepts connections for gRPC, so that a flood of them neither deafens a server nor takes its last descriptors.
+ * Purpose: accepts connections for gRPC, so that a flood of them neither stops a server from listening nor takes its
+ *          last descriptors.
  *
- * Design: gRPC core (seen in 1.51) stops listening for good when accept4() fails with anything but EAGAIN: one EMFILE, and the port
- *         never answers again. Its C interface takes no accepted connection with TLS, and has no limit of connections. So this
- *         file defines accept4(), which libgrpc.so then calls in place of the C library's, in every program that has a server:
+ * Design: gRPC core (seen in 1.51) stops listening for good when accept4() fails with anything but EAGAIN: after one
+ *         EMFILE the port never answers again. Its C interface takes no accepted connection with TLS, and has no limit
+ *         of connections. So this file defines accept4(), which libgrpc.so then calls instead of the C library's, in
+ *         every program that has a server:
  *
- *             listener is no gRPC server's   as the C library answers
+ *             listener is no gRPC server's   same result as the C library's
  *             descriptor below the ceiling   gRPC gets it
- *             descriptor at or above it      closed at once with a reset; the next connection's turn
- *             failure                        EAGAIN, unless the listener itself is at fault: gRPC waits for the next connection
+ *             descriptor at or above it      closed at once with a reset; then the next connection
+ *             failure                        EAGAIN, unless the listener itself is at fault: gRPC keeps waiting
  *
- *         The kernel hands out the lowest free number, so a descriptor at the ceiling means that this many are open, and nothing needs
- *         to be counted. The ceiling is three quarters of the limit; files, the fabric, the admin port and calls to other processes
- *         share the rest. The limit is read each time: an operator may change it while the process runs (prlimit).
+ *         The kernel assigns the lowest free number, so a descriptor at the ceiling means that this many are open, and
+ *         no count is needed. The ceiling is three quarters of the limit; files, the fabric, the admin port and calls
+ *         to other processes share the rest. The limit is read each time, because an operator may change it while the
+ *         process runs (prlimit).
  * Threads: any; gRPC calls accept4() on a polling thread.
  */
 #include <dlfcn.h>
@@ -30,7 +33,7 @@
 
 enum { MAX_PORTS = 16 };
 
-// One process has one accept4(), and so one table.
+// A process has one accept4(), and so one table.
 static struct port {
     atomic_int number; // 0: free
     atomic_ullong n_accepted, n_refused;
@@ -96,12 +99,12 @@ static void complain(struct port *port, const char *why) {
 }
 
 static void refuse(int fd) {
-    const struct linger at_once = {.l_onoff = 1, .l_linger = 0}; // a reset: no state is left in the kernel
+    const struct linger at_once = {.l_onoff = 1, .l_linger = 0}; // reset on close: the kernel keeps no state
     (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     close(fd);
 }
 
-// The C library's, or that of a library which stands in front of it.
+// Calls the next accept4() in link order: the C library's, or that of a library which overrides it.
 static int next_accept4(int listener, struct sockaddr *address, socklen_t *bytes, int flags) {
     int (*next)(int listener, struct sockaddr *address, socklen_t *bytes, int flags);
     void *found = dlsym(RTLD_NEXT, "accept4");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: "HOST:PORT" as people write it, as gRPC wants it, and why nobody can listen there.
+// Purpose: parses "HOST:PORT", converts it for gRPC, and finds out why a server cannot listen there.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
@@ -30,7 +30,7 @@ enum sl_status sl_rpc_address_parse(const char *text, struct sl_rpc_address *add
     char *end;
     errno = 0;
     const long port = strtol(colon + 1, &end, 10);
-    if (*end || errno || port > 65535) { // a second colon, too: an IPv6 address without brackets
+    if (*end || errno || port > 65535) { // this also refuses a second colon: an IPv6 address without brackets
         return malformed(text, err);
     }
     address.port = (int)port;
@@ -77,7 +77,7 @@ enum sl_status sl_rpc_addresses_parse(const char *list, struct sl_rpc_addresses 
     return SL_OK;
 }
 
-// What an address that we listen on stands for; the caller's. text_out: as it is told.
+// Resolves an address to listen on; the caller frees the result. text_out: the address for messages.
 static enum sl_status resolve(const struct sl_rpc_address *address, char *text_out, size_t text_bytes,
                               struct addrinfo **found_out, struct sl_error *err) {
     char port[16];

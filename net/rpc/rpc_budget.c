@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: memory that requests may take: each by its length, and all that are being handled together.
+ * Purpose: limits the memory of requests: of each by its length, and of all that are being handled together.
  *
- * Design: a message of two bytes can ask for sixty of memory (an empty message in a repeated field), so what unpacking takes is
- *         counted where it is taken: protobuf-c asks an allocator of ours, which says no. gRPC's own buffers, of messages that have
- *         not arrived whole, are bounded by its resource quota (rpc_server.c).
+ * Design: a message of two bytes can need sixty bytes of memory (an empty message in a repeated field). So memory is
+ *         counted where unpacking allocates it: protobuf-c uses our allocator, which can refuse. gRPC's resource quota
+ *         (rpc_server.c) limits its own buffers of messages that have not arrived completely.
  */
 #include <stdlib.h>
 
 #include "net/rpc/rpc_internal.h"
 
 enum {
-    BYTES_A_BYTE = 16,         // of memory, that each of a request may take
-    BYTES_A_REQUEST = 1 << 20, // and beside them
-    BYTES_A_BLOCK = 16,        // what malloc takes for itself
+    BYTES_A_BYTE = 16,         // memory that each byte of a request may take
+    BYTES_A_REQUEST = 1 << 20, // additional memory for each request
+    BYTES_A_BLOCK = 16,        // malloc's own overhead
 };
 
 void sl_rpc_account_open(struct sl_rpc_account *account, struct sl_rpc_budget *budget) {
@@ -91,7 +91,7 @@ static void *take_block(void *account, size_t bytes) {
 }
 
 static void free_block(void *account, void *block) {
-    (void)account; // is given back as a whole
+    (void)account; // the account frees all memory at once
     free(block);
 }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: one call at the server, from being asked for to being forgotten.
+ * Purpose: one call at the server, from its request to gRPC until it is freed.
  *
  *      created --accept_tag ok--> accepted --watch--> handled --finish--> freed with the last reference
  *         \----accept_tag failed (the server stops)--> freed
  *
- * Design: references are held by whoever handles the call, by the close operation (which tells that the client has
- *         gone) and by the final status. A unary call's reply is kept and travels in one batch with the status.
- * Threads: a handler may send on one thread and receive on another; each of the two on one thread at a time.
+ * Design: the handler, the close operation (which reports that the client has gone) and the final status hold
+ *         references. A unary call's reply is kept and travels in one batch with the status.
+ * Threads: a handler may send on one thread and receive on another; each operation on one thread at a time.
  */
 #include <assert.h>
 #include <grpc/byte_buffer.h>
@@ -46,7 +46,7 @@ static void leave(struct sl_rpc_calls *calls) {
     if (--calls->n == 0) {
         pthread_cond_signal(&calls->gone);
     }
-    pthread_mutex_unlock(&calls->mutex); // the server may be gone from here on
+    pthread_mutex_unlock(&calls->mutex); // the server may be freed from here on
 }
 
 enum sl_status sl_rpc_calls_wait(struct sl_rpc_calls *calls, int64_t deadline_ns) {
@@ -60,7 +60,8 @@ enum sl_status sl_rpc_calls_wait(struct sl_rpc_calls *calls, int64_t deadline_ns
     return status;
 }
 
-// ---- one -----------------------------------------------------------------------------------------------------------
+// ---- one call
+// --------------------------------------------------------------------------------------------------------
 
 struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, struct sl_rpc_calls *calls,
                                        const struct sl_rpc_bound *bound) {
@@ -109,7 +110,7 @@ static void run_on_cancel_locked(struct sl_rpc_call *call) {
     if (!fn) {
         return;
     }
-    call->on_cancel = NULL; // once
+    call->on_cancel = NULL; // call it only once
     call->on_cancel_running = true;
     call->on_cancel_thread = pthread_self();
     pthread_mutex_unlock(&call->mutex);
@@ -138,7 +139,7 @@ enum sl_status sl_rpc_call_watch(struct sl_rpc_call *call) {
     atomic_fetch_add(&call->refs, 1);
     const enum sl_status status = sl_rpc_batch_start(call->call, &op, 1, &call->close_tag);
     if (status != SL_OK) {
-        atomic_fetch_sub(&call->refs, 1); // never the last: the caller has one
+        atomic_fetch_sub(&call->refs, 1); // never the last reference: the caller has one
     }
     return status;
 }
@@ -216,7 +217,7 @@ enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMess
     if (status != SL_OK) {
         return sl_fail(err, status, "%s", sl_status_text(status));
     }
-    if (!bytes) { // the client has half-closed, or the call failed under us (gone, deadline, message over the limit)
+    if (!bytes) { // the client has half-closed, or the call has failed (client gone, deadline, message over the limit)
         const bool failed = sl_rpc_call_cancelled(call) || grpc_call_failed_before_recv_message(call->call);
         return failed ? sl_fail(err, SL_ERR_CANCELLED, "%s", sl_status_text(SL_ERR_CANCELLED)) : SL_ERR_NOT_FOUND;
     }
@@ -236,12 +237,12 @@ enum sl_status sl_rpc_call_hold(struct sl_rpc_call *call, size_t bytes, struct s
 // ---- the end -------------------------------------------------------------------------------------------------------
 
 static void on_finish(struct sl_rpc_tag *tag, bool ok) {
-    (void)ok; // the client may be gone: nobody to tell
+    (void)ok; // the client may be gone, and then no process needs the result
     sl_rpc_call_unref(OWNER(tag, finish_tag));
 }
 
 void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const char *text) {
-    sl_rpc_call_on_cancel(call, NULL, NULL); // what the handler registered may live on its stack
+    sl_rpc_call_on_cancel(call, NULL, NULL); // the handler's callback argument may be on its stack
     grpc_slice details = grpc_slice_from_copied_string(status == SL_OK ? "" : text);
     grpc_op ops[3] = {0};
     size_t n_ops = 0;
@@ -259,7 +260,7 @@ void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const c
     atomic_fetch_add(&call->refs, 1);
     if (sl_rpc_batch_start(call->call, ops, n_ops, &call->finish_tag) != SL_OK) {
         grpc_call_cancel_with_status(call->call, GRPC_STATUS_INTERNAL, "the server could not send its status", NULL);
-        atomic_fetch_sub(&call->refs, 1); // never the last: the caller has one
+        atomic_fetch_sub(&call->refs, 1); // never the last reference: the caller has one
     }
     grpc_slice_unref(details);
 }

@@ -3,11 +3,11 @@
  * Purpose: calls to other processes: one reply, or a stream of them.
  *
  * Design: a unary call is one batch of all its operations and one wait. A stream has three tags: start, status, and one
- *         read that is always posted ahead, so that waiting for it can time out without losing anything.
- *         Calls fail at once (UNAVAILABLE) while the peer refuses connections; channels come back within a second.
- *         With a parent, gRPC itself makes the deadline the smaller one and cancels the child with the parent.
- *         gRPC's timers wait by the time of day (its build in distributions does): a clock that is set back by an hour stops
- *         them for an hour. So a call is also ended by our own deadline, and a channel that fails is told to try again.
+ *         read that is always posted ahead, so that waiting for it can time out without losing a message. Calls fail at
+ *         once (UNAVAILABLE) while the peer refuses connections; channels come back within a second. With a parent,
+ *         gRPC itself makes the deadline the smaller one and cancels the child with the parent. In distributions'
+ *         builds, gRPC's timers use the time of day: a clock that is set back by an hour stops them for an hour. So a
+ *         call is also ended by our own deadline, and a channel that fails is told to try again.
  *
  * Invariants of a stream: `message` is ours when read_done; the next read is posted only after it was taken; once a
  * read has brought no message none is posted again, and the status follows. n_pending counts the tags under way; the
@@ -26,13 +26,13 @@
 
 enum {
     MAX_REPLY_BYTES = 64 << 20,
-    KEEPALIVE_TIME_MS = 4000, // a dead server is noticed within the sum of the two
+    KEEPALIVE_TIME_MS = 4000, // a dead server is detected within the sum of the two
     KEEPALIVE_TIMEOUT_MS = 2000,
-    MIN_CONNECT_MS = 1000, // what a connection attempt is given; gRPC has one setting for this and the shortest backoff
+    MIN_CONNECT_MS = 1000, // time for a connection attempt; gRPC has one setting for this and for the shortest backoff
     BACKOFF_FIRST_MS = 100,
     BACKOFF_MAX_MS = 1000,
     RESOLVE_AGAIN_MS = 1000,
-    TIMERS_MS = 200, // behind a deadline gRPC has had its time to end a call
+    TIMERS_MS = 200, // time that gRPC has to end a call after its deadline, before we end it
     TRY_AGAIN_MS = 2 * BACKOFF_MAX_MS,
 };
 
@@ -41,10 +41,10 @@ enum {
 struct sl_rpc_channel {
     grpc_channel *channel;
     bool in_clear;
-    atomic_llong tried_again_ns; // when gRPC was last told to forget its backoff
+    atomic_llong tried_again_ns; // time when gRPC was last told to reset its backoff
 };
 
-// shares: connections, with the process's other channels to the same address.
+// Creates a channel. shares: shares connections with the process's other channels to the same address.
 static enum sl_status create_channel(const char *address, const struct sl_rpc_credentials *credentials, unsigned roles,
                                      int max_reply_bytes, bool shares, struct sl_rpc_channel **channel_out,
                                      struct sl_error *err) {
@@ -75,7 +75,7 @@ static enum sl_status create_channel(const char *address, const struct sl_rpc_cr
         sl_rpc_setting(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, RESOLVE_AGAIN_MS),
         sl_rpc_setting(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
         sl_rpc_setting(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, !shares),
-        // We try again ourselves; and gRPC's own way ends the process where a server's last words have no status.
+        // We retry ourselves; and gRPC's own retries abort the process if a server's trailers have no status.
         sl_rpc_setting(GRPC_ARG_ENABLE_RETRIES, 0),
     };
     const grpc_channel_args all = {.num_args = sizeof args / sizeof *args, .args = args};
@@ -112,7 +112,7 @@ void sl_rpc_channel_destroy(struct sl_rpc_channel **channel) {
     }
 }
 
-// What would be a mistake of ours in calling a method.
+// Rejects requests that our own code calls wrongly.
 static enum sl_status check_request(const struct sl_rpc_method *method, const ProtobufCMessage *request,
                                     enum sl_rpc_kind most, struct sl_error *err) {
     if (method->kind > most) {
@@ -135,10 +135,10 @@ static grpc_call *create_call(struct sl_rpc_channel *channel, const char *path, 
     return call;
 }
 
-// What a call ended with, as gRPC writes it.
+// The end of a call, as gRPC reports it.
 struct outcome {
     struct sl_rpc_channel *channel;
-    struct sl_rpc_trace_entry trace; // that was sent
+    struct sl_rpc_trace_entry trace; // the trace context that was sent
     grpc_metadata_array initial, trailing;
     grpc_status_code code;
     grpc_slice details;
@@ -187,7 +187,7 @@ static grpc_op status_op(struct outcome *outcome) {
     return op;
 }
 
-// Send everything that the client has to say, and receive the server's greeting.
+// Sends the client's messages, and receives the server's initial metadata.
 enum { N_START_OPS = 4 };
 
 static void start_ops(grpc_op ops[N_START_OPS], grpc_byte_buffer *request, struct outcome *outcome) {
@@ -219,13 +219,14 @@ static enum sl_status take_reply(const struct sl_rpc_method *method, grpc_byte_b
     return SL_OK;
 }
 
-// When a call is ended that gRPC has not ended.
+// Returns when we end a call that gRPC has not ended.
 static int64_t own_deadline(int64_t deadline_ns) {
     const int64_t later_ns = TIMERS_MS * SL_NS_PER_MS;
     return deadline_ns < SL_NO_DEADLINE - later_ns ? deadline_ns + later_ns : SL_NO_DEADLINE;
 }
 
-// Of a call that we gave up, the reason; and a channel that could not connect forgets its backoff when that must be over.
+// Sets DEADLINE_EXCEEDED if we cancelled the call at its deadline. Resets the channel's backoff if the call failed in a
+// way that it may have caused, at most once per TRY_AGAIN_MS.
 static void check_timers(struct outcome *outcome, int64_t deadline_ns) {
     const int64_t now_ns = sl_now_ns();
     if (outcome->code == GRPC_STATUS_CANCELLED && now_ns >= deadline_ns) {
@@ -239,7 +240,7 @@ static void check_timers(struct outcome *outcome, int64_t deadline_ns) {
     }
 }
 
-// What has become of a call whose last operations have ended with `status`; outcome and reply are used up.
+// Ends a call whose last operations have ended with `status`: returns its status and reply. Consumes outcome and reply.
 static enum sl_status finish_call(const struct sl_rpc_method *method, enum sl_status status, int64_t deadline_ns,
                                   struct outcome *outcome, grpc_byte_buffer *reply, ProtobufCMessage **reply_out,
                                   struct sl_error *err) {
@@ -276,7 +277,7 @@ enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_
     start_ops(ops, bytes, &outcome);
     ops[N_START_OPS] = (grpc_op){.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &reply};
     ops[N_START_OPS + 1] = status_op(&outcome);
-    // With the status among the operations gRPC reports success, whatever the call's outcome.
+    // If the status is among the operations, gRPC reports success regardless of the call's outcome.
     status = sl_rpc_batch_run(call, ops, N_START_OPS + 2, own_deadline(deadline_ns));
     grpc_byte_buffer_destroy(bytes);
     status = finish_call(method, status, deadline_ns, &outcome, reply, reply_out, err);
@@ -287,7 +288,7 @@ enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_
 
 // ---- requests in parts ---------------------------------------------------------------------------------------------
 
-// All messages, one behind the other. SL_ERR_CANCELLED: the call has ended before.
+// Sends all messages one after the other. SL_ERR_CANCELLED: the call has ended before the last one.
 static enum sl_status send_all(grpc_call *call, const ProtobufCMessage *(*next_fn)(void *arg), void *arg,
                                int64_t deadline_ns) {
     const grpc_op close = {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT};
@@ -316,7 +317,7 @@ enum sl_status sl_rpc_upload(struct sl_rpc_channel *channel, const struct sl_rpc
     grpc_byte_buffer *reply = NULL;
     struct outcome outcome;
     outcome_init(&outcome, channel);
-    (void)send_all(call, next_fn, arg, deadline_ns); // its failure is the call's, which the outcome tells
+    (void)send_all(call, next_fn, arg, deadline_ns); // if it fails, the call's outcome has the reason
     const grpc_op ops[] = {
         {.op = GRPC_OP_RECV_INITIAL_METADATA, .data.recv_initial_metadata.recv_initial_metadata = &outcome.initial},
         {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &reply},
@@ -333,10 +334,10 @@ enum sl_status sl_rpc_upload(struct sl_rpc_channel *channel, const struct sl_rpc
 struct sl_rpc_stream {
     grpc_call *call;
     const struct sl_rpc_method *method;
-    struct outcome outcome; // ours when status_done
+    struct outcome outcome; // readable by us when status_done
     struct sl_rpc_tag start_tag, status_tag, read_tag;
-    pthread_mutex_t mutex; // guards what follows
-    pthread_cond_t cond;   // any of it has changed
+    pthread_mutex_t mutex; // guards the fields below
+    pthread_cond_t cond;   // signaled when any of them has changed
     grpc_byte_buffer *message;
     bool read_done, status_done;
     int n_pending;
@@ -349,11 +350,11 @@ static void complete(struct sl_rpc_stream *stream, bool *flag) {
     }
     stream->n_pending--;
     pthread_cond_broadcast(&stream->cond);
-    pthread_mutex_unlock(&stream->mutex); // the stream may be gone from here on
+    pthread_mutex_unlock(&stream->mutex); // the stream may be freed from here on
 }
 
 static void on_start(struct sl_rpc_tag *tag, bool ok) {
-    (void)ok; // the status tells
+    (void)ok; // the status tells the result
     complete((struct sl_rpc_stream *)((char *)tag - offsetof(struct sl_rpc_stream, start_tag)), NULL);
 }
 
@@ -364,7 +365,7 @@ static void on_status(struct sl_rpc_tag *tag, bool ok) {
 }
 
 static void on_read(struct sl_rpc_tag *tag, bool ok) {
-    (void)ok; // no message: the status tells why
+    (void)ok; // no message: the status tells the reason
     struct sl_rpc_stream *stream = (struct sl_rpc_stream *)((char *)tag - offsetof(struct sl_rpc_stream, read_tag));
     complete(stream, &stream->read_done);
 }
@@ -427,13 +428,13 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct s
     return SL_OK;
 }
 
-// The end of the stream: what its status says.
+// Returns the end of the stream, from its status.
 static enum sl_status stream_end(const struct sl_rpc_stream *stream, struct sl_error *err) {
     const enum sl_status status = outcome_status(&stream->outcome, err);
     if (status != SL_OK) {
         return status;
     }
-    if (err) { // tells the orderly end from a server's own NOT_FOUND
+    if (err) { // distinguishes the orderly end from a server's own NOT_FOUND
         *err = (struct sl_error){.status = SL_OK};
     }
     return SL_ERR_NOT_FOUND;
@@ -443,7 +444,7 @@ enum sl_status sl_rpc_stream_next(struct sl_rpc_stream *stream, int64_t wait_ms,
                                   struct sl_error *err) {
     const int64_t deadline_ns = sl_deadline_in_ms(wait_ms);
     pthread_mutex_lock(&stream->mutex);
-    // A read without a message is the end, and the end has a status.
+    // A read without a message means the end, and then the status follows.
     while (!stream->read_done || (!stream->message && !stream->status_done)) {
         if (sl_cond_wait_until(&stream->cond, &stream->mutex, deadline_ns) == SL_ERR_DEADLINE &&
             (!stream->read_done || (!stream->message && !stream->status_done))) {
@@ -477,7 +478,7 @@ enum sl_status sl_rpc_stream_next(struct sl_rpc_stream *stream, int64_t wait_ms,
 }
 
 void sl_rpc_stream_cancel(struct sl_rpc_stream *stream) {
-    grpc_call_cancel(stream->call, NULL); // of a call that has ended: nothing
+    grpc_call_cancel(stream->call, NULL); // does nothing if the call has ended
 }
 
 void sl_rpc_stream_close(struct sl_rpc_stream **stream) {

@@ -5,11 +5,11 @@
  * Design: one queue for all servers and channels, polled by at least two threads. gRPC does its socket work inside
  *         grpc_completion_queue_next(), but a thread that always finds an event ready never gets to the sockets: with a
  *         single poller a client's cancellation is noticed thousands of messages late. With two, one handles events
- *         while the other polls. Tags do little, and whoever must wait does so on another thread.
+ *         while the other polls. Tags do little; code that must wait runs on another thread.
  *
  *         sl_rpc_shutdown() joins the pollers and destroys the queue, but leaves gRPC core itself initialised: its own
- *         tear-down intermittently waits ten seconds for a background poller, and a process that stops serving has
- *         nothing to gain from it. What remains is reachable from gRPC's globals, so leak checkers stay silent.
+ *         shutdown sometimes waits ten seconds for a background poller, and a process that stops serving gains nothing
+ *         from it. What remains is reachable from gRPC's globals, so leak checkers stay silent.
  *
  * Threads: init and shutdown by one thread; everything else by any.
  */
@@ -31,7 +31,7 @@
 
 enum { MIN_POLLERS = 2, MAX_POLLERS = 4 };
 
-// gRPC core is one per process, and so is this.
+// One gRPC core per process, so one of these.
 static struct {
     grpc_completion_queue *queue;
     pthread_t pollers[MAX_POLLERS];
@@ -39,9 +39,10 @@ static struct {
     atomic_int live_calls;
 } runtime;
 
-// ---- life ----------------------------------------------------------------------------------------------------------
+// ---- life cycle
+// ------------------------------------------------------------------------------------------------------
 
-// gRPC's ERROR is often our normal (a peer went away), so all of it is debug.
+// Logs at level debug only, because gRPC's ERROR is often a normal event for us (a peer went away).
 static void log_line(gpr_log_func_args *line) {
     const char *file = strrchr(line->file, '/');
     sl_log_debug("grpc", "%s (%s:%d)", line->message, file ? file + 1 : line->file, line->line);
@@ -72,7 +73,7 @@ void sl_rpc_init(void) {
         struct sl_error err;
         if (sl_thread_start("rpc-poll", poll_queue, runtime.queue, &runtime.pollers[runtime.n_pollers], &err) !=
             SL_OK) {
-            // Nothing works without pollers, and there is nobody yet who could handle it.
+            // Nothing works without pollers, and no caller could handle this error.
             sl_log_error("rpc", "cannot start a polling thread: %s", err.text);
             if (runtime.n_pollers == 0) {
                 abort();
@@ -136,7 +137,7 @@ static void wake(struct sl_rpc_tag *tag, bool ok) {
     waiter->done = true;
     waiter->ok = ok;
     pthread_cond_signal(&waiter->cond);
-    pthread_mutex_unlock(&waiter->mutex); // the waiter may be gone from here on
+    pthread_mutex_unlock(&waiter->mutex); // the waiter may be freed from here on
 }
 
 enum sl_status sl_rpc_batch_run(grpc_call *call, const grpc_op *ops, size_t n_ops, int64_t deadline_ns) {
@@ -153,7 +154,7 @@ enum sl_status sl_rpc_batch_run(grpc_call *call, const grpc_op *ops, size_t n_op
             grpc_call_cancel(call, NULL);
             pthread_mutex_lock(&waiter.mutex);
         }
-        // Bounded by the call's deadline, its cancellation, and keepalive: gRPC completes every operation by then.
+        // The call's deadline, its cancellation, and keepalive bound this wait: gRPC completes every operation by then.
         while (!waiter.done) {
             pthread_cond_wait(&waiter.cond, &waiter.mutex);
         }
@@ -181,7 +182,8 @@ enum sl_status sl_rpc_message_unpack(grpc_byte_buffer *bytes, const char *what, 
     ProtobufCAllocator allocator;
     if (account) {
         allocator = sl_rpc_account_allocator(account);
-        if (!sl_rpc_account_take(account, grpc_byte_buffer_length(bytes))) { // in one piece, once more
+        // The whole message in one piece: counted once more
+        if (!sl_rpc_account_take(account, grpc_byte_buffer_length(bytes))) {
             return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %s", what);
         }
     }
@@ -201,11 +203,12 @@ enum sl_status sl_rpc_message_unpack(grpc_byte_buffer *bytes, const char *what, 
             status = sl_fail(err, SL_ERR_INVALID, "%s is not a %s", what, type->name);
         }
     }
-    grpc_slice_unref(slice); // unpacking has copied
+    grpc_slice_unref(slice); // unpacking has made copies
     return status;
 }
 
-// ---- deadlines: differences are exchanged, so that it does not matter which monotonic clock gRPC reads ------------
+// ---- deadlines: passed on as differences, so that it does not matter which monotonic clock gRPC reads
+// ----------------
 
 gpr_timespec sl_rpc_deadline_to_timespec(int64_t deadline_ns) {
     if (deadline_ns == SL_NO_DEADLINE) {
@@ -220,7 +223,7 @@ int64_t sl_rpc_deadline_from_timespec(gpr_timespec deadline) {
     }
     const gpr_timespec left =
         gpr_time_sub(gpr_convert_clock_type(deadline, GPR_CLOCK_MONOTONIC), gpr_now(GPR_CLOCK_MONOTONIC));
-    // A deadline beyond a century is none; the check also keeps the product below in range.
+    // A deadline more than a century away counts as none; the check also keeps the product below in range.
     if (left.tv_sec > (int64_t)100 * 365 * 24 * 3600) {
         return SL_NO_DEADLINE;
     }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: who we are to gRPC, and who a caller or a server is to us.
+ * Purpose: this process's credentials for gRPC, and the identities of callers and servers.
  *
- * Design: gRPC's TLS credentials read the files again by themselves, so that certificates can be replaced under way. A server is not
- *         known by its host name, which pods and addresses do not have, but by the identity in its certificate, which a verifier of
- *         ours reads. A server checks its callers for each call, so that who is refused is told why.
+ * Design: gRPC's TLS credentials read the files again by themselves, so that certificates can be replaced while the
+ *         process runs. A server is identified not by host name, which pods and addresses do not have, but by the
+ *         identity in its certificate; our verifier reads that. A server checks its callers for each call, so that a
+ *         refused caller gets the reason.
  */
 #include <errno.h>
 #include <grpc/support/alloc.h>
@@ -23,8 +24,8 @@ enum { READ_AGAIN_S = 10 };
 struct sl_rpc_credentials {
     grpc_tls_certificate_provider *provider;
     struct sl_identity self;
-    struct sl_revocations *revocations; // NULL: none
-    bool is_foreign;                    // servers are known by host name
+    struct sl_revocations *revocations; // NULL: no revocation list
+    bool is_foreign;                    // servers are identified by host name
 };
 
 static enum sl_status check_readable(const struct sl_tls_files *files, struct sl_error *err) {
@@ -89,19 +90,20 @@ const struct sl_identity *sl_rpc_credentials_self(const struct sl_rpc_credential
     return credentials ? &credentials->self : &sl_identity_anybody;
 }
 
-// ---- whom a client calls ---------------------------------------------------------------------------------------------
+// ---- servers that a client calls
+// -------------------------------------------------------------------------------------
 
 struct expectation {
     grpc_tls_certificate_verifier_external verifier;
     char cluster[SL_CLUSTER_NAME_BYTES];
-    struct sl_revocations *revocations; // of the credentials, which outlive it
+    struct sl_revocations *revocations; // owned by the credentials, which outlive it
     unsigned roles;
 };
 
 static int verify_server(void *arg, grpc_tls_custom_verification_check_request *request,
                          grpc_tls_on_custom_verification_check_done_cb callback, void *callback_arg,
                          grpc_status_code *status_out, char **details_out) {
-    (void)callback, (void)callback_arg; // for those who answer later
+    (void)callback, (void)callback_arg; // only for verifiers that answer later
     const struct expectation *expectation = arg;
     const struct san_names *names = &request->peer_info.san_names;
     struct sl_error err;
@@ -122,11 +124,11 @@ static int verify_server(void *arg, grpc_tls_custom_verification_check_request *
     }
     *status_out = status == SL_OK ? GRPC_STATUS_OK : GRPC_STATUS_UNAUTHENTICATED;
     *details_out = status == SL_OK ? NULL : gpr_strdup(err.text);
-    return 1; // answered
+    return 1; // 1: the result is in *status already
 }
 
 static void cancel_verification(void *arg, grpc_tls_custom_verification_check_request *request) {
-    (void)arg, (void)request; // none takes time
+    (void)arg, (void)request; // verification never waits, so there is nothing to cancel
 }
 
 static void forget_expectation(void *arg) {
@@ -166,12 +168,13 @@ grpc_channel_credentials *sl_rpc_channel_credentials(const struct sl_rpc_credent
     grpc_tls_credentials_options *options = tls_options(credentials);
     grpc_tls_certificate_verifier *verifier = grpc_tls_certificate_verifier_external_create(&expectation->verifier);
     grpc_tls_credentials_options_set_certificate_verifier(options, verifier);
-    grpc_tls_credentials_options_set_check_call_host(options, 0); // by name is not how servers are known
+    grpc_tls_credentials_options_set_check_call_host(options, 0); // servers are not identified by host name
     grpc_tls_certificate_verifier_release(verifier);
     return grpc_tls_credentials_create(options);
 }
 
-// ---- who calls a server ----------------------------------------------------------------------------------------------
+// ---- callers of a server
+// ---------------------------------------------------------------------------------------------
 
 grpc_server_credentials *sl_rpc_server_credentials(const struct sl_rpc_credentials *credentials) {
     if (!credentials) {
@@ -183,13 +186,13 @@ grpc_server_credentials *sl_rpc_server_credentials(const struct sl_rpc_credentia
     return grpc_tls_server_credentials_create(options);
 }
 
-// Of a connection; NULL: there is none of that name.
+// Returns a property of a connection; NULL: there is none of that name.
 static const grpc_auth_property *find_property(grpc_auth_context *context, const char *name) {
     grpc_auth_property_iterator at = grpc_auth_context_find_properties_by_name(context, name);
     return grpc_auth_property_iterator_next(&at);
 }
 
-// What a server is told of a chain lacks the caller's own certificate.
+// Rejects a revoked caller. gRPC's chain at a server lacks the caller's own certificate, so that is checked too.
 static enum sl_status check_revoked(const struct sl_rpc_credentials *credentials, grpc_auth_context *context,
                                     struct sl_error *err) {
     struct sl_revocations *revocations = credentials->revocations;

@@ -16,7 +16,7 @@ static bool same(struct sl_rpc_span a, struct sl_rpc_span b) {
     return a.bytes == b.bytes && (a.bytes == 0 || memcmp(a.data, b.data, a.bytes) == 0);
 }
 
-// The first length-delimited field of this number; empty if there is none.
+// Returns the first length-delimited field of this number; empty if there is none.
 static struct sl_rpc_span find_field(struct sl_rpc_span message, uint64_t number) {
     struct sl_rpc_field field;
     bool bad = false;
@@ -34,7 +34,7 @@ enum kind { FILE_KIND, MESSAGE, ENUM, SERVICE, LEAF, N_KINDS }; // LEAF: fields,
 
 enum { NAME_FIELD = 1, PACKAGE_FIELD = 2, DEPENDENCY_FIELD = 3, MAX_FIELD = 8 };
 
-// children[kind][number] is what the field of that number in a descriptor of that kind defines (0: nothing).
+// children[kind][number] is the kind of thing that field `number` in a descriptor of that kind defines (0: nothing).
 static const enum kind children[N_KINDS][MAX_FIELD + 1] = {
     [FILE_KIND] = {[4] = MESSAGE, [5] = ENUM, [6] = SERVICE, [7] = LEAF},
     [MESSAGE] = {[2] = LEAF, [3] = MESSAGE, [4] = ENUM, [6] = LEAF, [8] = LEAF},
@@ -44,7 +44,8 @@ static const enum kind children[N_KINDS][MAX_FIELD + 1] = {
 
 static bool defines(struct sl_rpc_span descriptor, enum kind kind, struct sl_rpc_span path, int depth);
 
-// Does this child define the path? Its own name is the first part; the values of an enum live beside it, not within it.
+// Returns true if this child defines the path. Its own name is the first part; the values of an enum are its siblings,
+// not its children.
 static bool child_defines(struct sl_rpc_span child, enum kind kind, struct sl_rpc_span path, int depth) {
     const struct sl_rpc_span name = find_field(child, NAME_FIELD);
     if (same(name, path)) {

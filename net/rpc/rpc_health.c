@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: grpc.health.v1.Health: whether the server and each of its services want work.
+ * Purpose: grpc.health.v1.Health: whether the server and each of its services accept work.
  *
- * Design: one row per service, "" being the server. A watcher is a handler that waits for its row to differ from what
- *         it sent last; cancellation and closing wake it. Watching an unknown service is allowed, as the protocol
- *         demands: the watcher hears SERVICE_UNKNOWN and nothing more.
+ * Design: one row per service; "" is the server. A watcher is a handler that waits for its row to differ from what it
+ *         sent last; cancellation and closing wake it. A client may watch an unknown service, as the protocol demands:
+ *         it gets SERVICE_UNKNOWN and nothing more.
  * Threads: any.
  */
 #include "net/rpc/rpc_health.h"
@@ -84,7 +84,7 @@ void sl_rpc_health_set(struct sl_rpc_health *health, const char *service, bool s
     pthread_mutex_unlock(&health->mutex);
 }
 
-// Everything is NOT_SERVING from here on, and watchers are sent away.
+// Sets every row to NOT_SERVING, and ends the watchers' calls.
 static void close_health(void *context) {
     struct sl_rpc_health *health = context;
     pthread_mutex_lock(&health->mutex);
@@ -127,7 +127,7 @@ static enum sl_status watch(void *context, struct sl_rpc_call *call, const Proto
     struct sl_rpc_health *health = context;
     const Request *request = (const Request *)message;
     const struct row *row = find(health, request->service);
-    Serving sent = SERVING(UNKNOWN); // which state_locked() never returns
+    Serving sent = SERVING(UNKNOWN); // a state that state_locked() never returns
     sl_rpc_call_on_cancel(call, wake_watchers, health);
     for (;;) {
         pthread_mutex_lock(&health->mutex);

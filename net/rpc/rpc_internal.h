@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the files of net/rpc/ share and nobody else sees.
+ * Purpose: declarations that only the files of net/rpc/ share.
  *
- * Design: a tag is the first member of whatever waits for an operation; a polling thread calls tag->fn, which must be
- *         short and must never wait. Code that wants to wait uses sl_rpc_batch_run() on a thread of its own.
+ * Design: a tag is the first member of a struct that waits for an operation; a polling thread calls tag->fn, which must
+ *         be short and must never wait. Code that wants to wait uses sl_rpc_batch_run() on a thread of its own.
  */
 #pragma once
 
@@ -19,26 +19,27 @@
 // ---- rpc_core.c: the completion queue, and bytes to messages -------------------------------------------------------
 
 struct sl_rpc_tag {
-    void (*fn)(struct sl_rpc_tag *tag, bool ok); // on a polling thread
+    void (*fn)(struct sl_rpc_tag *tag, bool ok); // called on a polling thread
 };
 
-// The process's completion queue; sl_rpc_init() must have been called.
+// Returns the process's completion queue; sl_rpc_init() must have been called.
 grpc_completion_queue *sl_rpc_queue(void);
 
-// Start operations; tag->fn runs when all have completed. On failure (a bug of ours: logged) it never runs.
+// Starts operations; tag->fn runs when all have completed. On failure (a bug of ours: logged) it never runs.
 enum sl_status sl_rpc_batch_start(grpc_call *call, const grpc_op *ops, size_t n_ops, struct sl_rpc_tag *tag);
 
-// Start operations and wait for them; a call that is still at it at the deadline (SL_NO_DEADLINE: its own will do) is cancelled.
-// SL_ERR_CANCELLED: gRPC reports failure, which for sends means that the call is over.
+// Starts operations and waits for them; cancels a call that has not completed them by the deadline (SL_NO_DEADLINE: the
+// call's own deadline is enough). SL_ERR_CANCELLED: gRPC reports failure; for sends, this means that the call is over.
 enum sl_status sl_rpc_batch_run(grpc_call *call, const grpc_op *ops, size_t n_ops, int64_t deadline_ns);
 
 struct sl_rpc_account;
 
-// A message as bytes, in one allocation; NULL when there is no memory. Free with grpc_byte_buffer_destroy().
+// Packs a message into bytes, in one allocation; NULL when there is no memory. Free with grpc_byte_buffer_destroy().
 grpc_byte_buffer *sl_rpc_message_pack(const ProtobufCMessage *message);
-// Unpacks a message that came over the network; every one of them passes here. `what` names it in err: "the request". SL_ERR_INVALID:
-// it is not of this type, or a string of it has a zero byte (rpc_wire.h). SL_ERR_EXHAUSTED: there is no memory. Where `account` (may be
-// NULL) has no room, sl_rpc_account_complain() says so instead. The buffer stays the caller's.
+// Unpacks a message that came over the network; all such messages pass here. `what` names it in err: "the request".
+// SL_ERR_INVALID: it is not of this type, or one of its strings has a zero byte (rpc_wire.h). SL_ERR_EXHAUSTED: there
+// is no memory; if `account` (may be NULL) has no room, the error is that of sl_rpc_account_complain(). The caller
+// keeps the buffer.
 enum sl_status sl_rpc_message_unpack(grpc_byte_buffer *bytes, const char *what, const ProtobufCMessageDescriptor *type,
                                      struct sl_rpc_account *account, ProtobufCMessage **message_out,
                                      struct sl_error *err);
@@ -46,12 +47,12 @@ enum sl_status sl_rpc_message_unpack(grpc_byte_buffer *bytes, const char *what, 
 gpr_timespec sl_rpc_deadline_to_timespec(int64_t deadline_ns);
 int64_t sl_rpc_deadline_from_timespec(gpr_timespec deadline);
 
-// One of the arguments that a channel or a server is made with.
+// Returns one argument for creating a channel or a server.
 static inline grpc_arg sl_rpc_setting(const char *key, int value) {
     return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)key, .value.integer = value};
 }
 
-// The gauge behind sl_rpc_live_calls().
+// Adds to the gauge of sl_rpc_live_calls().
 void sl_rpc_live_calls_add(int n);
 
 // ---- rpc_address.c -------------------------------------------------------------------------------------------------
@@ -62,19 +63,21 @@ struct sl_rpc_address {
     bool bracketed;
 };
 
-// "HOST:PORT" or "[V6]:PORT". SL_ERR_INVALID.
+// Parses "HOST:PORT" or "[V6]:PORT". SL_ERR_INVALID.
 enum sl_status sl_rpc_address_parse(const char *text, struct sl_rpc_address *address_out, struct sl_error *err);
-// As a target for a channel: literals bypass the resolver.
+// Writes the address as a target for a channel: literals bypass the resolver.
 void sl_rpc_address_target(const struct sl_rpc_address *address, char *target, size_t target_bytes);
 void sl_rpc_address_format(const struct sl_rpc_address *address, char *text, size_t text_bytes);
-// Why can nobody listen there? Tries itself, since gRPC only says that it failed. Returns the failure.
+// Finds out why a server cannot listen there, by trying itself, because gRPC only reports that it failed. Returns the
+// failure.
 enum sl_status sl_rpc_address_diagnose(const struct sl_rpc_address *address, struct sl_error *err);
 
-// What names that address and no other host can reach: see net/trust/tls_files.h.
+// Rejects an address that other hosts can reach, and names it, if there are no credentials: see net/trust/tls_files.h.
 enum sl_status sl_rpc_address_may_listen(const struct sl_rpc_address *address, bool has_credentials, bool insecure,
                                          struct sl_error *err);
 
-// Returns where this host reaches what listens at `address`: a number, the loopback for a wildcard. SL_ERR_INVALID.
+// Writes the address at which this host reaches a server that listens at `address`: a number, the loopback for a
+// wildcard. SL_ERR_INVALID.
 enum sl_status sl_rpc_address_near(const struct sl_rpc_address *address, struct sl_rpc_address *near_out,
                                    struct sl_error *err);
 
@@ -88,58 +91,61 @@ void sl_rpc_accept_counts(int port, uint64_t *n_accepted_out, uint64_t *n_refuse
 
 // ---- rpc_credentials.c ---------------------------------------------------------------------------------------------
 
-// For channels to servers of these roles; NULL: no memory. The caller's.
+// Returns credentials for channels to servers of these roles; NULL: no memory. The caller frees them.
 grpc_channel_credentials *sl_rpc_channel_credentials(const struct sl_rpc_credentials *credentials, unsigned roles);
-grpc_server_credentials *sl_rpc_server_credentials(const struct sl_rpc_credentials *credentials); // the caller's
-// Who has made a call. SL_ERR_DENIED: none of the roles.
+// The caller frees them
+grpc_server_credentials *sl_rpc_server_credentials(const struct sl_rpc_credentials *credentials);
+// Writes the identity of the caller. SL_ERR_DENIED: it has none of the roles.
 enum sl_status sl_rpc_identify(const struct sl_rpc_credentials *credentials, grpc_call *call, unsigned roles,
                                struct sl_identity *caller_out, struct sl_error *err);
 
-// ---- rpc_pool.c: threads that come and go --------------------------------------------------------------------------
+// ---- rpc_pool.c: threads that start and exit on demand
+// ----------------------------------------------------------------
 
 struct sl_rpc_pool;
 
-struct sl_rpc_job { // embedded in what the job is about; belongs to the pool until fn is called
+struct sl_rpc_job { // part of the struct that the job is about; belongs to the pool until fn is called
     void (*fn)(struct sl_rpc_job *job);
     struct sl_rpc_job *next;
 };
 
 enum sl_status sl_rpc_pool_create(struct sl_rpc_pool **pool_out, struct sl_error *err);
-// Never waits for a thread: takes an idle one or starts one. SL_ERR_EXHAUSTED: no thread could be started.
+// Submits a job. Never waits for a thread: takes an idle one or starts one. SL_ERR_EXHAUSTED: no thread could be
+// started.
 enum sl_status sl_rpc_pool_submit(struct sl_rpc_pool *pool, struct sl_rpc_job *job, struct sl_error *err);
-// Runs what was submitted, then joins every thread.
+// Runs all submitted jobs, then joins every thread.
 void sl_rpc_pool_destroy(struct sl_rpc_pool **pool);
 
 // ---- rpc_budget.c: memory of requests -------------------------------------------------------------------------------
 
-struct sl_rpc_budget { // of all requests of a server
+struct sl_rpc_budget { // memory of all requests of a server together
     atomic_llong left;
 };
 
 enum sl_rpc_over { SL_RPC_WITHIN, SL_RPC_OVER_ITS_OWN, SL_RPC_OVER_ALL, SL_RPC_NO_MEMORY };
 
-struct sl_rpc_account { // of one call; one thread at a time
+struct sl_rpc_account { // memory of one call; one thread at a time
     struct sl_rpc_budget *budget;
-    int64_t left;          // of the message that is looked at
-    int64_t taken, held;   // by that message; by what the handler keeps beside it
-    enum sl_rpc_over over; // since the message began
+    int64_t left;          // bytes left for the current message
+    int64_t taken, held;   // taken by the current message; held by the handler
+    enum sl_rpc_over over; // first refusal since the message began
 };
 
 void sl_rpc_account_open(struct sl_rpc_account *account, struct sl_rpc_budget *budget);
 void sl_rpc_account_begin(struct sl_rpc_account *account,
-                          size_t message_bytes);                         // a message comes; the one before is gone
-bool sl_rpc_account_take(struct sl_rpc_account *account, size_t bytes);  // false: account->over says why
+                          size_t message_bytes);                        // a message arrives; the previous one was freed
+bool sl_rpc_account_take(struct sl_rpc_account *account, size_t bytes); // false: account->over has the reason
 bool sl_rpc_account_hold(struct sl_rpc_account *account, int64_t bytes); // until the call ends
-void sl_rpc_account_end(struct sl_rpc_account *account);                 // the message is gone
-void sl_rpc_account_close(struct sl_rpc_account *account);               // and so is the call
-// SL_OK while nothing was refused; else the refusal. what: "/sluice.v1.Inference/Submit".
+void sl_rpc_account_end(struct sl_rpc_account *account);                 // the message was freed
+void sl_rpc_account_close(struct sl_rpc_account *account);               // the call has ended
+// Returns SL_OK if no allocation was refused, else the refusal. what: "/sluice.v1.Inference/Submit".
 enum sl_status sl_rpc_account_complain(const struct sl_rpc_account *account, const char *what, struct sl_error *err);
-ProtobufCAllocator sl_rpc_account_allocator(struct sl_rpc_account *account); // account outlives it
+ProtobufCAllocator sl_rpc_account_allocator(struct sl_rpc_account *account); // the account outlives the allocator
 
 // ---- rpc_client.c: calls to other processes ------------------------------------------------------------------------
 
-// As sl_rpc_channel_create(), with a connection of its own, which ends with the channel: gRPC lets a process's channels to the same
-// address share one.
+// Like sl_rpc_channel_create(), but with a connection of its own, which ends with the channel: gRPC lets a process's
+// channels to the same address share one.
 enum sl_status sl_rpc_channel_create_alone(const char *address, const struct sl_rpc_credentials *credentials,
                                            unsigned roles, struct sl_rpc_channel **channel_out, struct sl_error *err);
 
@@ -149,20 +155,20 @@ struct sl_rpc_trace_entry { // lives until its operation has completed
     grpc_metadata metadata;
     char text[SL_TRACEPARENT_BYTES];
 };
-// Put what this thread works for into a GRPC_OP_SEND_INITIAL_METADATA.
+// Puts the trace context of this thread into a GRPC_OP_SEND_INITIAL_METADATA.
 void sl_rpc_trace_attach(struct sl_rpc_trace_entry *entry, grpc_op *op);
-// False: the client sent none that is valid.
+// Reads the client's trace context. False: the client sent none that is valid.
 bool sl_rpc_trace_take(const grpc_metadata_array *metadata, struct sl_trace *trace_out);
 
 // ---- rpc_call.c: one call at the server ----------------------------------------------------------------------------
 
 struct sl_rpc_calls { // the call objects of a server: posted or accepted, and not yet freed
     pthread_mutex_t mutex;
-    pthread_cond_t gone; // n has become 0
+    pthread_cond_t gone; // signaled when n becomes 0
     size_t n;
 };
 
-struct sl_rpc_quota { // how many handlers may run at once
+struct sl_rpc_quota { // limits how many handlers run at once
     int limit;
     atomic_int n_running;
 };
@@ -179,26 +185,26 @@ struct sl_rpc_bound { // a method as registered with gRPC
 struct sl_rpc_call {
     struct sl_rpc_server *server;
     struct sl_rpc_calls *calls;
-    int64_t send_ms;                  // the server's
+    int64_t send_ms;                  // the server's setting
     const struct sl_rpc_bound *bound; // NULL: an unknown method
-    grpc_call *call;                  // NULL until accepted
+    grpc_call *call;                  // NULL until the call is accepted
     grpc_metadata_array metadata;
-    grpc_call_details details; // of unknown methods
+    grpc_call_details details; // for unknown methods
     gpr_timespec deadline;
     grpc_byte_buffer *payload; // the request; NULL for bidirectional calls
-    grpc_byte_buffer *reply;   // of a unary call, kept to travel with the status
+    grpc_byte_buffer *reply;   // the reply of a unary call, which is sent with the status
     int64_t deadline_ns;
-    struct sl_identity caller; // once admitted
+    struct sl_identity caller; // valid once the call is admitted
     struct sl_rpc_account account;
     bool metadata_sent;
-    atomic_int refs; // the thread that handles it, and each operation under way
+    atomic_int refs; // held by the thread that handles it and by each pending operation
     struct sl_rpc_tag accept_tag, close_tag, finish_tag;
     struct sl_rpc_job job;
     int close_cancelled; // written by gRPC before close_tag comes back
 
-    pthread_mutex_t mutex; // guards what follows
-    pthread_cond_t cond;   // on_cancel_running has become false
-    atomic_bool cancelled; // written under the mutex, read without
+    pthread_mutex_t mutex; // guards the fields below
+    pthread_cond_t cond;   // signaled when on_cancel_running becomes false
+    atomic_bool cancelled; // written with the mutex, read without it
     void (*on_cancel)(void *);
     void *on_cancel_arg;
     bool on_cancel_running;
@@ -207,14 +213,14 @@ struct sl_rpc_call {
 
 void sl_rpc_calls_init(struct sl_rpc_calls *calls);
 void sl_rpc_calls_cleanup(struct sl_rpc_calls *calls);
-// Until the last one has been freed: SL_OK, or SL_ERR_DEADLINE.
+// Waits until the last call has been freed: SL_OK, or SL_ERR_DEADLINE.
 enum sl_status sl_rpc_calls_wait(struct sl_rpc_calls *calls, int64_t deadline_ns);
 
-// One more of `calls`, which outlive it. NULL: no memory.
+// Creates a call and adds it to `calls`, which outlive it. NULL: no memory.
 struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, struct sl_rpc_calls *calls,
                                        const struct sl_rpc_bound *bound);
-// After acceptance: watch for the client's going away. Takes its own reference.
+// Watches for the client to disconnect, after acceptance. Takes its own reference.
 enum sl_status sl_rpc_call_watch(struct sl_rpc_call *call);
-// Send the final status without waiting. Takes its own reference. The call's handler has returned, or never ran.
+// Sends the final status without waiting. Takes its own reference. The call's handler has returned, or never ran.
 void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const char *text);
 void sl_rpc_call_unref(struct sl_rpc_call *call);

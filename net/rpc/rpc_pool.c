@@ -3,10 +3,10 @@
  * Purpose: threads on which handlers run. A handler may block for minutes, so every running job has a thread of its
  *          own; the number of jobs is bounded by the server's admission, not here.
  *
- * Design: a job takes an idle thread or starts one; a thread without work for IDLE_MS leaves. A leaving thread joins
- *         the one that left before it, so that at most one finished thread is ever unjoined.
+ * Design: a job takes an idle thread or starts one; a thread without work for IDLE_MS exits. An exiting thread joins
+ *         the one that exited before it, so that at most one finished thread is unjoined at any time.
  * Invariant: n_queued <= n_idle + threads that are starting: no job waits for another to end.
- * Threads: submit from any; destroy when nobody submits any more.
+ * Threads: submit from any; destroy when no thread submits any more.
  */
 #include <stdlib.h>
 
@@ -19,14 +19,14 @@ enum { IDLE_MS = 5000 };
 struct sl_rpc_pool {
     pthread_mutex_t mutex;
     pthread_cond_t work; // a job was queued, or closing
-    pthread_cond_t left; // a thread has left
+    pthread_cond_t left; // a thread has exited
     struct sl_rpc_job *head, **tail;
     size_t n_queued;
-    size_t n_free; // threads that wait for a job or are about to: idle and starting ones
+    size_t n_free; // threads that wait for a job or are about to: idle and starting threads
     size_t n_threads;
     bool closing;
     bool leaver_valid;
-    pthread_t leaver; // the last thread that left, still to be joined
+    pthread_t leaver; // the last thread that exited, still to be joined
 };
 
 static void *run_jobs(void *arg) {
@@ -58,7 +58,7 @@ static void *run_jobs(void *arg) {
     pool->leaver = pthread_self();
     pool->leaver_valid = true;
     pthread_cond_signal(&pool->left);
-    pthread_mutex_unlock(&pool->mutex); // the pool may be gone from here on
+    pthread_mutex_unlock(&pool->mutex); // the pool may be freed from here on
     if (has_predecessor) {
         pthread_join(predecessor, NULL);
     }
@@ -82,7 +82,7 @@ enum sl_status sl_rpc_pool_submit(struct sl_rpc_pool *pool, struct sl_rpc_job *j
     pthread_mutex_lock(&pool->mutex);
     if (pool->n_queued == pool->n_free) {
         pthread_t thread;
-        pool->n_free++; // before it runs, so that it finds itself counted
+        pool->n_free++; // counted before it starts, so that it finds itself counted
         pool->n_threads++;
         if (sl_thread_start("rpc-call", run_jobs, pool, &thread, err) != SL_OK) {
             pool->n_free--;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: server reflection: what foreign clients ask to learn our services.
+ * Purpose: server reflection, with which foreign clients discover our services.
  *
  * Design: grpc.reflection.v1 and v1alpha are the same bytes under two names, so one handler with v1's messages answers
- *         both. A file comes together with everything it imports, so that one answer suffices to build its types.
- *         What is not known is an error_response within the stream, which goes on.
+ *         both. A reply contains a file and everything it imports, so that one reply suffices to build its types. The
+ *         reply to an unknown name is an error_response within the stream, which goes on.
  * Threads: any; nothing changes after creation.
  */
 #include "net/rpc/rpc_reflection.h"
@@ -28,7 +28,7 @@ typedef Grpc__Reflection__V1__ServerReflectionResponse Response;
 struct sl_rpc_reflection {
     struct sl_rpc_files files;
     size_t n_services;
-    const struct sl_rpc_service *services[]; // to list
+    const struct sl_rpc_service *services[]; // services to list
 };
 
 enum sl_status sl_rpc_reflection_create(const struct sl_rpc_implementation *services, size_t n_services,

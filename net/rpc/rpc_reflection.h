@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: server reflection, two services: what foreign clients ask to learn ours. Answers from proto/descriptors.h.
+// Purpose: server reflection, two services, with which foreign clients discover ours. Answers from proto/descriptors.h.
 #pragma once
 
 #include "net/rpc/rpc.h"
 
 struct sl_rpc_reflection;
 
-// Lists these services, and then its own two.
+// Creates both services. They list the given services, and then themselves.
 enum sl_status sl_rpc_reflection_create(const struct sl_rpc_implementation *services, size_t n_services,
                                         struct sl_rpc_reflection **reflection_out, struct sl_error *err);
 void sl_rpc_reflection_destroy(struct sl_rpc_reflection **reflection);

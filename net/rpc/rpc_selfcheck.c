@@ -21,11 +21,11 @@ struct sl_rpc_selfcheck {
     int port;
     const struct sl_rpc_credentials *credentials;
     pthread_t thread;
-    pthread_mutex_t mutex; // guards what follows
+    pthread_mutex_t mutex; // guards the fields below
     pthread_cond_t wake;
     bool stopping;
     int64_t answered_ns;
-    uint64_t n_refused; // connections, in the last round
+    uint64_t n_refused; // connections refused in the last round
     struct sl_error last;
 };
 

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a server: what it listens on, which methods it has, whom it admits, and how it stops.
+ * Purpose: a server: its address, its methods, its admission control, and how it stops.
  *
  * Design: for every method a few calls are posted to gRPC, and each accepted call posts its successor. A catch-all is
  *         posted as well: without it, calls of unknown methods would hang until their deadline instead of getting
- *         UNIMPLEMENTED. Accepting happens on polling threads and only decides: refuse at once, or hand to the pool.
- *         A service may have a limit of its own, so that probes are answered when the others are full.
+ *         UNIMPLEMENTED. Polling threads accept calls and only decide: refuse at once, or pass to the pool. A service
+ *         may have a limit of its own, so that probes are answered when the others are full.
  *
- *         Stopping: services are told, so that handlers which only wait return; gRPC refuses new calls; after the grace
- *         period the rest is cancelled; the handlers return; the last call object goes; only then are pool and server
- *         destroyed. gRPC also waits for every connection: those without calls are closed behind the last call.
+ *         Stopping: services are notified, so that handlers which only wait return; gRPC refuses new calls; after the
+ *                   grace period the rest is cancelled; the handlers return; the last call object is freed; only then
+ *                   are pool and server destroyed. gRPC also waits for every connection: those without calls are closed
+ *                   after the last call.
  *
  * Invariants: the server outlives all of its calls, posted and accepted.
  *             n_running of a quota <= its limit, and counts calls whose handler has not returned.
@@ -27,17 +28,17 @@
 #include "net/trace/trace.h"
 
 enum {
-    POSTED_CALLS = 8, // per method: a burst longer than that waits inside gRPC for microseconds
+    POSTED_CALLS = 8, // per method: a larger burst waits inside gRPC for microseconds
     DEFAULT_MAX_CALLS = 256,
     DEFAULT_MAX_MESSAGE_BYTES = 4 << 20,
     DEFAULT_REQUEST_BYTES = 256 << 20,
     DEFAULT_SEND_MS = 30000,
-    KEEPALIVE_TIME_MS = 4000, // a dead client is noticed within the sum of the two
+    KEEPALIVE_TIME_MS = 4000, // a dead client is detected within the sum of the two
     KEEPALIVE_TIMEOUT_MS = 2000,
     STOP_REPORT_MS = 5000,
-    HANDSHAKE_MS = 10000, // a connection that says nothing for so long is closed
+    HANDSHAKE_MS = 10000, // a connection that sends nothing for so long is closed
     MIN_QUOTA_BYTES = 64 << 20,
-    LEAVE_MS = 50, // for clients that were told to leave, behind the last call
+    LEAVE_MS = 50, // time for clients to disconnect after the last call
 };
 
 struct sl_rpc_server {
@@ -45,7 +46,7 @@ struct sl_rpc_server {
     char address[300];
     int port;                               // guarded by rpc_accept.c; 0: none yet
     struct sl_rpc_implementation *services; // [n_services]
-    struct sl_rpc_quota *quotas; // [n_services + 1]: what each has of its own, and last what the others share
+    struct sl_rpc_quota *quotas;            // [n_services + 1]: each service's own quota, and last the shared one
     size_t n_services;
     struct sl_rpc_bound *bound; // [n_bound]
     size_t n_bound;
@@ -105,9 +106,9 @@ static void serve(struct sl_rpc_job *job) {
         sl_span_end(&span, status, told ? err.text : sl_status_text(status));
         sl_trace_set(NULL);
     }
-    sl_log_set_job(""); // the thread has others to serve
+    sl_log_set_job(""); // the thread will serve other jobs
     sl_rpc_account_close(&call->account);
-    // Before the client can know, so that it may call again at once.
+    // Decrease before the client gets the status, so that it may call again at once.
     atomic_fetch_sub(&call->bound->quota->n_running, 1);
     sl_rpc_call_finish(call, status, told ? err.text : sl_status_text(status));
     sl_rpc_call_unref(call);
@@ -156,7 +157,7 @@ static void post(struct sl_rpc_server *server, const struct sl_rpc_bound *bound)
 
 static void on_accept(struct sl_rpc_tag *tag, bool ok) {
     struct sl_rpc_call *call = (struct sl_rpc_call *)((char *)tag - offsetof(struct sl_rpc_call, accept_tag));
-    if (!ok) { // the server stops
+    if (!ok) { // the server is stopping
         sl_rpc_call_unref(call);
         return;
     }
@@ -176,7 +177,7 @@ static void on_accept(struct sl_rpc_tag *tag, bool ok) {
     }
 }
 
-// Ask gRPC for one more call of a method; of any unregistered one if `bound` is NULL.
+// Asks gRPC for one more call of a method; of any unregistered method if `bound` is NULL.
 static void post(struct sl_rpc_server *server, const struct sl_rpc_bound *bound) {
     struct sl_rpc_call *call = sl_rpc_call_create(server, &server->calls, bound);
     if (!call) {
@@ -202,7 +203,8 @@ static void post(struct sl_rpc_server *server, const struct sl_rpc_bound *bound)
 // ---- starting ------------------------------------------------------------------------------------------------------
 
 static grpc_server *make_grpc_server(int max_message_bytes, int64_t request_bytes) {
-    // Of messages that have not arrived whole. At least one connection's windows, or nothing would ever arrive.
+    // Limits memory of messages that have not arrived completely. At least one connection's windows, or no message
+    // could arrive.
     grpc_resource_quota *quota = grpc_resource_quota_create("requests");
     grpc_resource_quota_resize(quota, (size_t)(request_bytes > MIN_QUOTA_BYTES ? request_bytes : MIN_QUOTA_BYTES));
     grpc_arg args[] = {
@@ -212,10 +214,10 @@ static grpc_server *make_grpc_server(int max_message_bytes, int64_t request_byte
         sl_rpc_setting(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, max_message_bytes),
         sl_rpc_setting(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
         sl_rpc_setting(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, HANDSHAKE_MS),
-        sl_rpc_setting(GRPC_ARG_ALLOW_REUSEPORT, 0), // or two servers would share a port in silence
+        sl_rpc_setting(GRPC_ARG_ALLOW_REUSEPORT, 0), // otherwise two servers would share a port without an error
         sl_rpc_setting(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_TIME_MS),
         sl_rpc_setting(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS),
-        // Only connections with calls: a foreign client that is idle may not even poll, and would be cut off.
+        // Only for connections with calls: an idle foreign client may not poll, and would be disconnected.
         sl_rpc_setting(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0),
         sl_rpc_setting(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
         sl_rpc_setting(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000),
@@ -319,14 +321,15 @@ static enum sl_status listen_on(struct sl_rpc_server *server, const struct sl_rp
     return SL_OK;
 }
 
-// Shut a server's gRPC down. Returns when gRPC is done with it: no call and no connection is left.
+// Shuts a server's gRPC down. Returns when gRPC is done with it: no call and no connection is left.
 static void close_grpc_server(struct sl_rpc_server *server, int64_t grace_ms) {
     grpc_completion_queue *queue =
-        grpc_completion_queue_create_for_pluck(NULL); // its own: nobody else may take the tag
+        grpc_completion_queue_create_for_pluck(NULL); // a queue of its own, so that no other thread takes the tag
     grpc_server_shutdown_and_notify(server->server, queue, NULL);
     int64_t deadline_ns = sl_deadline_in_ms(grace_ms > 0 ? grace_ms : 0);
     if (sl_rpc_calls_wait(&server->calls, deadline_ns) == SL_OK) {
-        int64_t leave_ns = sl_deadline_in_ms(LEAVE_MS); // an idle client may not poll, and would use up the grace
+        // An idle client may not poll, and would use up the grace period
+        int64_t leave_ns = sl_deadline_in_ms(LEAVE_MS);
         deadline_ns = leave_ns < deadline_ns ? leave_ns : deadline_ns;
     }
     const gpr_timespec deadline = sl_rpc_deadline_to_timespec(deadline_ns);
@@ -417,7 +420,7 @@ void sl_rpc_server_stop(struct sl_rpc_server **server, int64_t grace_ms) {
         }
     }
     close_grpc_server(s, grace_ms);
-    // A handler that ignores its cancellation is a bug; it is named until it returns.
+    // A handler that ignores its cancellation is a bug; log its name until it returns.
     while (sl_rpc_calls_wait(&s->calls, sl_deadline_in_ms(STOP_REPORT_MS)) != SL_OK) {
         sl_log_warn("rpc", "%s: stopping waits for %d handlers that do not watch their cancellation", s->address,
                     count_running(s));

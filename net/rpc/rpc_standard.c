@@ -2,7 +2,7 @@
 // Purpose: see rpc_standard.h.
 #include "net/rpc/rpc_standard.h"
 
-enum { MAX_CALLS = 64 }; // of each of them
+enum { MAX_CALLS = 64 }; // for each of these services
 
 enum sl_status sl_rpc_standard_init(struct sl_rpc_standard *standard, struct sl_rpc_implementation *services_inout,
                                     size_t n_services, struct sl_error *err) {

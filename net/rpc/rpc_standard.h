@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what every server answers beside its own services: health, and server reflection.
+ * Purpose: the services that every server has in addition to its own: health, and server reflection.
  *
  * Design: ordinary services with limits of their own, so that probes are answered when the others are full.
  */
@@ -16,8 +16,8 @@ struct sl_rpc_standard {
     struct sl_rpc_reflection *reflection;
 };
 
-// Puts SL_RPC_N_STANDARD services behind a server's own n_services, about which they are.
+// Appends SL_RPC_N_STANDARD services, which describe the server's own n_services, to these.
 enum sl_status sl_rpc_standard_init(struct sl_rpc_standard *standard, struct sl_rpc_implementation *services_inout,
                                     size_t n_services, struct sl_error *err);
-// After the server has stopped, or has failed to start.
+// Frees the services, after the server has stopped or has failed to start.
 void sl_rpc_standard_cleanup(struct sl_rpc_standard *standard);

@@ -2,10 +2,10 @@
 /*
  * Purpose: the one translation between our statuses and gRPC's codes.
  *
- * Design: the code implies the same recovery to a foreign client that the status implies here. A node that is broken
- *         but not wrong (SL_ERR_IO) is UNAVAILABLE, because the remedy is another node; it comes back as a lost peer,
- *         which from outside it is. SL_ERR_RANGE is OUT_OF_RANGE, so that it survives the round trip. Codes that we
- *         never send (PERMISSION_DENIED, UNAUTHENTICATED) come back as a precondition that the caller did not meet.
+ * Design: the code implies the same recovery to a foreign client that the status implies here. A node with a hardware
+ *         or system failure (SL_ERR_IO) is UNAVAILABLE, because the remedy is another node; it comes back as a lost
+ *         peer, because it is one for its clients. SL_ERR_RANGE is OUT_OF_RANGE, so that it survives the round trip.
+ *         PERMISSION_DENIED and UNAUTHENTICATED come back as SL_ERR_DENIED.
  */
 #include <grpc/status.h>
 
@@ -43,7 +43,7 @@ int sl_rpc_code_of_status(enum sl_status status) {
         return GRPC_STATUS_DATA_LOSS;
     case SL_ERR_EXHAUSTED:
         return GRPC_STATUS_RESOURCE_EXHAUSTED;
-    case SL_AGAIN: // not results that a finished call can have: whoever returned them is wrong
+    case SL_AGAIN: // a finished call cannot have these results: the function that returned them has a bug
     case SL_INPROGRESS:
     case SL_ERR_INTERNAL:
         break;

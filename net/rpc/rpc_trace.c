@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: W3C's trace context as gRPC's metadata, at both ends of a call.
+// Purpose: W3C's trace context as gRPC metadata, at both ends of a call.
 #include "net/rpc/rpc_internal.h"
 
 #define KEY "traceparent"
@@ -21,7 +21,7 @@ bool sl_rpc_trace_take(const grpc_metadata_array *metadata, struct sl_trace *tra
     for (size_t i = 0; i < metadata->count; i++) {
         if (grpc_slice_str_cmp(metadata->metadata[i].key, KEY) == 0) {
             if (found) {
-                return false; // two contexts are none
+                return false; // more than one context counts as none
             }
             found = &metadata->metadata[i];
         }

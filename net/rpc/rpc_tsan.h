@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: tell ThreadSanitizer what it cannot see. gRPC core is not instrumented, so the order it establishes between
- *          handing in a tag and getting it back from a completion queue is invisible; these two macros state it.
- *          Run with TSAN_OPTIONS=ignore_noninstrumented_modules=1.
+ * Purpose: tells ThreadSanitizer about gRPC's synchronization. gRPC core is not instrumented, so the order that it
+ *          establishes between passing in a tag and getting it back from a completion queue is invisible; these two
+ *          macros declare it. Run with TSAN_OPTIONS=ignore_noninstrumented_modules=1.
  */
 #pragma once
 

@@ -74,13 +74,13 @@ bool sl_rpc_next_field(struct sl_rpc_span *at, struct sl_rpc_field *field_out, b
 
 // ---- strings -------------------------------------------------------------------------------------------------------
 
-struct level { // of nested messages, from the inner ones to the outermost
+struct level { // one level of nested messages, from the inner ones to the outermost
     const struct level *outer;
-    const char *field; // that the inner level is in; NULL: not inside any yet
+    const char *field; // field that the inner level is in; NULL: not inside any yet
     int depth;
 };
 
-// Writes "a.b.c" and returns its length; what does not fit is left out.
+// Writes "a.b.c" and returns its length; leaves out what does not fit.
 static size_t write_path(const struct level *level, char *path, size_t bytes) {
     size_t n = level->outer ? write_path(level->outer, path, bytes) : 0;
     const int written = snprintf(path + n, bytes - n, "%s%s", n ? "." : "", level->field);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the files of `sluice chat` share.
+ * Purpose: declarations that the files of `sluice chat` share.
  *
- *     cmd_chat.c   options, who answers, the loop      commands.c  what begins with a slash
- *     turn.c       one question and its answer         messages.c  what has been said
- *     lines.c      what is typed                       history.c   where that is kept
+ *     cmd_chat.c   options, the answering side, loop   commands.c  lines that begin with a slash
+ *     turn.c       one question and its answer         messages.c  the conversation so far
+ *     lines.c      typed lines                         history.c   the file of typed lines
  *
- * Design: every turn asks with the whole conversation, so whoever answers may have forgotten it. What has been read is known to who
- *         answers (client/cli/local_job.h, docs/CHAT.md), and only what is new is read.
+ * Design: every turn sends the whole conversation, so a worker may have forgotten it. Workers (docs/CHAT.md), or this
+ *         process with --local (client/cli/local_job.h), know which tokens have been read, and read only the new ones.
  */
 #pragma once
 
@@ -27,9 +27,10 @@ struct sl_chat_config {
     bool local, no_history, quiet;
 };
 
-// One turn that has ended.
+// One completed turn.
 struct sl_chat_turn {
-    int64_t n_context, n_read, n_written; // tokens: of all that stood before the answer, of those that were read for it
+    // Tokens before the answer; the part of them that was read for it; tokens of the answer
+    int64_t n_context, n_read, n_written;
     double ttft_ms, total_ms;
 };
 
@@ -38,25 +39,26 @@ struct sl_chat_session {
     struct sl_signals *signals;
     struct sl_lines *lines;
     struct sl_messages messages;
-    char recipe[SL_RECIPE_TEXT_BYTES]; // as it was asked for; "": the default
-    bool as_text;                      // the model takes no chats, or none are wanted
+    char recipe[SL_RECIPE_TEXT_BYTES]; // as requested; "": the default
+    bool as_text;                      // send text: the model takes no chats, or the user wants none
 
-    struct sl_local_talk *local; // one of the two
+    struct sl_local_talk *local; // either this or client is set
     struct sl_client *client;
-    char id[SL_LEASE_ID_BYTES];            // of the conversation in the cluster; "": none has begun
-    Sluice__V1__Conversation conversation; // points to it
+    char id[SL_LEASE_ID_BYTES];            // id of the conversation in the cluster; "": not begun
+    Sluice__V1__Conversation conversation; // its id points to `id`
 
     struct sl_chat_turn *turns; // [n_turns] of this conversation
     size_t n_turns, turns_capacity;
-    Sluice__V1__Statistics *last; // of the last turn; owned
+    Sluice__V1__Statistics *last; // statistics of the last turn; owned
 };
 
 enum sl_chat_next { SL_CHAT_GO_ON, SL_CHAT_LEAVE, SL_CHAT_FAILED };
 
-// turn.c: ask, show the answer, and remember both. The exit code of the turn: what failed has been said, and is forgotten.
+// turn.c: asks, shows the answer, and stores both. Returns the turn's exit code. A failed turn has been reported, and
+// is left out of the conversation.
 int sl_chat_ask(struct sl_chat_session *chat, const char *line);
-// Everything begins anew, but for the system message and the recipe.
+// Starts a new conversation, with the same system message and recipe.
 void sl_chat_forget(struct sl_chat_session *chat);
 
-// commands.c: what a line that begins with a slash asks for. What failed has been said.
+// commands.c: executes a line that begins with a slash. A failure has been reported when this returns.
 enum sl_chat_next sl_chat_command(struct sl_chat_session *chat, char *line);

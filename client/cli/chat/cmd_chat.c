@@ -63,7 +63,7 @@ static const struct sl_program program = {
     SL_OPTIONS(options),
 };
 
-// ---- who answers ----------------------------------------------------------------------------------------------------
+// ---- the answering side ---------------------------------------------------------------------------------------------
 
 static int progress_width(const struct sl_chat_config *config) {
     return config->quiet || config->tool.json ? 0 : sl_terminal_width(STDERR_FILENO);
@@ -113,7 +113,7 @@ static enum sl_status ask_cluster(struct sl_chat_session *chat, struct sl_error 
     return status;
 }
 
-// The recipe as it will be asked for, and the system message.
+// Prepares the recipe text for requests, and the system message.
 static enum sl_status prepare(struct sl_chat_session *chat, struct sl_error *err) {
     struct sl_request request;
     enum sl_status status = sl_request_set_options(&request, &chat->config->request, err);
@@ -138,13 +138,13 @@ static enum sl_status prepare(struct sl_chat_session *chat, struct sl_error *err
 
 // ---- the loop -------------------------------------------------------------------------------------------------------
 
-// Lines that end with a backslash are one with the next.
+// Reads a question: a line that ends with a backslash continues on the next one.
 static enum sl_status read_question(struct sl_chat_session *chat, char **line_out, struct sl_error *err) {
     char *whole = NULL;
     for (;;) {
         char *line = NULL;
         enum sl_status status = sl_lines_next(chat->lines, whole ? "... " : "> ", &line, err);
-        if (status == SL_ERR_NOT_FOUND && whole) { // nothing follows: it is the whole question
+        if (status == SL_ERR_NOT_FOUND && whole) { // the input has ended: this line completes the question
             *line_out = whole;
             return SL_OK;
         }
@@ -171,7 +171,7 @@ static enum sl_status read_question(struct sl_chat_session *chat, char **line_ou
     }
 }
 
-// What a line asks for. False: the conversation is over, with *code_inout.
+// Executes a line. False: the conversation is over, with *code_inout.
 static bool follow_line(struct sl_chat_session *chat, char *line, int *code_inout) {
     bool terminal = sl_lines_is_terminal(chat->lines);
     if (line[strspn(line, " \t")] == '\0') {
@@ -188,7 +188,7 @@ static bool follow_line(struct sl_chat_session *chat, char *line, int *code_inou
         code = sl_chat_ask(chat, line + (line[0] == '/'));
     }
     if (ferror(stdout) || chat->signals->terminated ||
-        (code != SL_EXIT_OK && !terminal)) { // a script ends at what fails
+        (code != SL_EXIT_OK && !terminal)) { // a script ends at the first failure
         *code_inout = chat->signals->terminated ? SL_EXIT_CANCELLED : code == SL_EXIT_OK ? SL_EXIT_FAILED : code;
         return false;
     }
@@ -203,7 +203,7 @@ static int talk(struct sl_chat_session *chat) {
         char *line = NULL;
         enum sl_status status = read_question(chat, &line, &err);
         if (status == SL_ERR_CANCELLED && terminal && !chat->signals->terminated) {
-            fprintf(stderr, "\n"); // the line is given up, not the conversation
+            fprintf(stderr, "\n"); // Ctrl-C discards the line, but does not end the conversation
         } else if (status == SL_ERR_INVALID && terminal) {
             (void)sl_tool_complain("chat", &err);
         } else if (status != SL_OK) {

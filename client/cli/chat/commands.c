@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what a line that begins with a slash asks for. See chat.h.
+// Purpose: executes lines that begin with a slash. See chat.h.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@ static enum sl_chat_next complain(const struct sl_error *err) {
     return SL_CHAT_FAILED;
 }
 
-// Where a command shows what it was asked for: with --json standard output has turns alone.
+// Returns the stream for the output of commands: with --json, standard output has only turns.
 static FILE *screen(const struct sl_chat_session *chat) {
     return chat->config->tool.json ? stderr : stdout;
 }
@@ -32,7 +32,7 @@ static enum sl_chat_next leave(struct sl_chat_session *chat, const char *argumen
     return SL_CHAT_LEAVE;
 }
 
-// A named pipe would be waited for, and a device might never end.
+// Rejects files that are not regular: opening a named pipe would block, and a device might never end.
 static enum sl_status check_file(const char *path, struct sl_error *err) {
     struct stat found;
     if (stat(path, &found) != 0) {
@@ -41,7 +41,7 @@ static enum sl_status check_file(const char *path, struct sl_error *err) {
     return S_ISREG(found.st_mode) ? SL_OK : sl_fail(err, SL_ERR_INVALID, "%s is not a file", path);
 }
 
-// "~/notes.txt" as a shell has it. malloc'd.
+// Expands "~/notes.txt" as a shell does. malloc'd.
 static char *expand(const char *path) {
     const char *home = getenv("HOME");
     char *whole;
@@ -119,7 +119,7 @@ static enum sl_chat_next show_statistics(struct sl_chat_session *chat, const cha
     return SL_CHAT_GO_ON;
 }
 
-// To add a command: a function above, and a row here.
+// To add a command: write a function above, and add a row here.
 static const struct command {
     const char *name, *argument, *says;
     enum sl_chat_next (*run)(struct sl_chat_session *chat, const char *argument);

@@ -9,7 +9,7 @@
 
 #define NAME "sluice/chat-history"
 
-// Every folder on the way to the file. One that cannot be made is found out when the file is written.
+// Makes every folder on the way to the file. If that fails, writing the file reports the error.
 static void make_folders(char *path) {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
@@ -21,7 +21,7 @@ static void make_folders(char *path) {
 bool sl_chat_history_path(char path_out[PATH_MAX]) {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
     int n = -1;
-    if (state && state[0] == '/') { // the specification has relative ones ignored
+    if (state && state[0] == '/') { // the XDG specification says that relative paths are ignored
         n = snprintf(path_out, PATH_MAX, "%s/" NAME, state);
     } else if (home && home[0] == '/') {
         n = snprintf(path_out, PATH_MAX, "%s/.local/state/" NAME, home);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: see lines.h.
- * Design: libedit reads through read_key(), which waits for the keyboard and for signals. Signals are blocked (client/cli/tool.h), so nothing
- *         is ever interrupted in the middle.
+ * Design: libedit reads through read_key(), which waits for the keyboard and for signals. Signals are blocked
+ *         (client/cli/tool.h), so no operation is ever interrupted in the middle.
  */
 #include "client/cli/chat/lines.h"
 
@@ -24,32 +24,32 @@
 struct sl_lines {
     struct sl_signals *signals;
     const char *history_path;
-    EditLine *edit; // NULL: no terminal
+    EditLine *edit; // NULL: not a terminal
     History *history;
     const char *prompt;
     bool signalled, ended;
-    mbstate_t partial;  // of a character whose first bytes were typed
-    char buffer[65536]; // without a terminal
+    mbstate_t partial;  // state of a multibyte character that is partly typed
+    char buffer[65536]; // used without a terminal
     size_t begin, end;
 };
 
-// The terminal has another size, or a shell has set its modes meanwhile: set ours again, and draw the line anew.
+// Sets our terminal modes again and redraws the line, after the size has changed or a shell may have set its modes.
 static void follow_screen(struct sl_lines *lines) {
     lines->signals->screen_changed = false;
     if (lines->edit) {
-        el_set(lines->edit, EL_PREP_TERM, 0); // or the editor believes that they are set
+        el_set(lines->edit, EL_PREP_TERM, 0); // otherwise the editor assumes that they are set already
         el_set(lines->edit, EL_PREP_TERM, 1);
         el_resize(lines->edit);
         el_set(lines->edit, EL_REFRESH);
     }
 }
 
-// A shell wants the terminal: as it was before the line.
+// Restores the terminal's modes, because a shell wants the terminal.
 static void leave_screen(void *lines) {
     el_set(((struct sl_lines *)lines)->edit, EL_PREP_TERM, 0);
 }
 
-// Until there is something to read. False: a signal came that stops.
+// Waits until there is input. False: a signal that ends the wait has arrived.
 static bool wait_for_input(struct sl_lines *lines) {
     for (;;) {
         if (lines->signals->screen_changed) {
@@ -67,14 +67,14 @@ static bool wait_for_input(struct sl_lines *lines) {
             return false;
         }
         if (n > 0 || (n < 0 && errno != EINTR)) {
-            return true; // of what is wrong with it read() will tell
+            return true; // read() will report an error of the descriptor
         }
     }
 }
 
 // ---- a terminal -----------------------------------------------------------------------------------------------------
 
-// libedit's: 1 with a character, 0 at the end, -1 when the line is given up.
+// Reads a character for libedit: returns 1 with a character, 0 at the end, -1 when the line is discarded.
 static int read_key(EditLine *edit, wchar_t *key_out) {
     struct sl_lines *lines;
     if (el_get(edit, EL_CLIENTDATA, &lines) != 0) {
@@ -87,11 +87,11 @@ static int read_key(EditLine *edit, wchar_t *key_out) {
         }
         ssize_t n = read(STDIN_FILENO, &byte, 1);
         if (n <= 0) {
-            lines->ended = n == 0 || errno == EIO; // the terminal has gone
+            lines->ended = n == 0 || errno == EIO; // EIO: the terminal is gone
             return n == 0 ? 0 : -1;
         }
         size_t used = mbrtowc(key_out, &byte, 1, &lines->partial);
-        if (used == (size_t)-1) { // no character: begin anew
+        if (used == (size_t)-1) { // not a valid character: restart the decoder
             memset(&lines->partial, 0, sizeof lines->partial);
         } else if (used != (size_t)-2) {
             return 1;
@@ -104,7 +104,7 @@ static char *show_prompt(EditLine *edit) {
     return el_get(edit, EL_CLIENTDATA, &lines) == 0 ? (char *)lines->prompt : (char *)"";
 }
 
-// What is typed is UTF-8, whatever the locale knows of it.
+// Sets UTF-8 for typed characters, even if the locale has no UTF-8.
 static void set_characters(void) {
     const char *name = setlocale(LC_CTYPE, "");
     if (!name || MB_CUR_MAX < 2) {
@@ -127,16 +127,17 @@ static enum sl_status open_terminal(struct sl_lines *lines, FILE *out, struct sl
     el_set(lines->edit, EL_EDITOR, "emacs");
     el_set(lines->edit, EL_HIST, history, lines->history);
     el_set(lines->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
-    (void)el_source(lines->edit, NULL); // ~/.editrc, where there is one
+    (void)el_source(lines->edit, NULL); // ~/.editrc, if there is one
     (void)history(lines->history, &event, H_SETSIZE, HISTORY_LINES);
     (void)history(lines->history, &event, H_SETUNIQUE, 1);
     if (lines->history_path) {
-        (void)history(lines->history, &event, H_LOAD, lines->history_path); // there is none the first time
+        (void)history(lines->history, &event, H_LOAD, lines->history_path); // on the first run the file does not exist
     }
     return SL_OK;
 }
 
-// One line, by a history that has no other. Others may write into the file at the same time, and what is there stays whatever happens.
+// Appends one line, with a history of its own. Other processes may append at the same time, and a failure must not
+// destroy lines in the file.
 static bool append_to_file(const char *path, const char *line) {
     HistEvent event;
     History *one = history_init();
@@ -154,7 +155,7 @@ static bool append_to_file(const char *path, const char *line) {
     bool written = history(one, &event, H_SETSIZE, 1) >= 0 && history(one, &event, H_ENTER, line) >= 0 &&
                    flock(fd, LOCK_EX) == 0 && fseek(file, 0, SEEK_END) == 0 &&
                    history(one, &event, H_NSAVE_FP, (size_t)1, file) >= 0;
-    written &= fclose(file) == 0; // the lock goes with it
+    written &= fclose(file) == 0; // closing also unlocks the file
     history_end(one);
     return written;
 }
@@ -177,7 +178,7 @@ static enum sl_status next_typed(struct sl_lines *lines, char **line_out, struct
     lines->signals->leave_arg = lines;
     lines->signals->leave_screen = leave_screen;
     const char *typed = el_gets(lines->edit, &n);
-    lines->signals->leave_screen = NULL; // the editor has left it
+    lines->signals->leave_screen = NULL; // the editor does not use the terminal now
     if (lines->signalled) {
         return sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
     }
@@ -195,7 +196,7 @@ static enum sl_status next_typed(struct sl_lines *lines, char **line_out, struct
     return SL_OK;
 }
 
-// ---- no terminal ----------------------------------------------------------------------------------------------------
+// ---- without a terminal ---------------------------------------------------------------------------------------------
 
 static enum sl_status refill(struct sl_lines *lines, struct sl_error *err) {
     if (!wait_for_input(lines)) {
@@ -236,7 +237,7 @@ static enum sl_status next_piped(struct sl_lines *lines, char **line_out, struct
         if (lines->begin == lines->end) {
             status = lines->ended ? SL_ERR_NOT_FOUND : refill(lines, err);
             if (status == SL_OK && lines->ended && line) {
-                break; // the last one has no end
+                break; // the last line has no newline
             }
             continue;
         }

@@ -13,7 +13,7 @@
 #include "client/cli/message_json.h"
 #include "client/cli/request.h"
 
-#define MAX_MESSAGES 4096 // what one request takes
+#define MAX_MESSAGES 4096 // limit of one request
 
 static enum sl_status no_memory(struct sl_error *err) {
     return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the conversation");
@@ -140,7 +140,7 @@ bool sl_messages_take_back(struct sl_messages *m) {
     return any && m->documents;
 }
 
-// Questions stand on lines of their own, and answers go on behind them.
+// Joins messages to a text: questions start on lines of their own, and answers follow them directly.
 static enum sl_status join(struct sl_messages *m, struct sl_error *err) {
     size_t n_bytes = 1;
     for (size_t i = 0; i < m->n; i++) {
@@ -205,7 +205,7 @@ enum sl_status sl_messages_save(const struct sl_messages *m, const char *path, s
     bool written = sl_json_print(as_json(m), JSON_INDENT(1), file);
     written &= fclose(file) == 0;
     if (!written) {
-        unlink(path); // a part of a conversation is none
+        unlink(path); // do not leave a partly written file
         return sl_fail(err, SL_ERR_IO, "%s cannot be written", path);
     }
     return SL_OK;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: one turn: a request of the whole conversation, its events, and what stays of them. See chat.h.
+// Purpose: one turn: a request with the whole conversation, its events, and its result. See chat.h.
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,21 +9,22 @@
 #include "client/cli/message_json.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
-#define MAX_MESSAGE_BYTES ((size_t)4 << 20) // a coordinator takes of one message, and a chat is one
-#define DEADLINE_SLACK_MS 5000 // the cluster ends the job at its deadline and says so: wait a little longer to hear it
+#define MAX_MESSAGE_BYTES ((size_t)4 << 20) // limit of a coordinator for one message; a chat must fit in one
+// The cluster ends the job at its deadline and reports that: wait a little longer for the report
+#define DEADLINE_SLACK_MS 5000
 
-// One turn while it runs.
+// A turn in progress.
 struct turn {
     struct sl_chat_session *chat;
     struct sl_follow follow;
-    struct sl_watch shown; // follow's own, to which everything is passed on
-    char *answer;          // what has come
+    struct sl_watch shown; // callbacks of `follow`, which get all events
+    char *answer;          // the answer so far
     size_t n_answer;
     bool no_memory;
     Sluice__V1__Finished__Reason reason;
 };
 
-// ---- what comes -----------------------------------------------------------------------------------------------------
+// ---- events ---------------------------------------------------------------------------------------------------------
 
 static void keep_text(struct turn *turn, const char *text) {
     size_t n = strlen(text);
@@ -37,7 +38,7 @@ static void keep_text(struct turn *turn, const char *text) {
     turn->n_answer += n;
 }
 
-// The whole answer, as it ends: without a stop string.
+// Replaces the answer by its final text, which has no stop string.
 static void keep_end(struct turn *turn, const Sluice__V1__Finished *finished) {
     struct sl_chat_session *chat = turn->chat;
     turn->reason = finished->reason;
@@ -69,7 +70,7 @@ static void on_event(void *arg, const Sluice__V1__Event *event) {
         keep_end(turn, event->finished);
     }
     bool json = turn->chat->config->tool.json, cut = turn->reason == SLUICE__V1__FINISHED__REASON__CANCELLED_BY_CLIENT;
-    if (json ? ends : !cut) { // as JSON, a turn is one line
+    if (json ? ends : !cut) { // with --json, a turn is one line
         turn->shown.on_event(turn->shown.arg, event);
     }
 }
@@ -84,16 +85,16 @@ static bool stopped(void *arg) {
     return turn->no_memory || turn->shown.stopped(turn->shown.arg);
 }
 
-// ---- what is asked --------------------------------------------------------------------------------------------------
+// ---- request --------------------------------------------------------------------------------------------------------
 
 static enum sl_status make_request(struct sl_chat_session *chat, struct sl_request *request, struct sl_error *err) {
     struct sl_request_config config = chat->config->request;
     config.recipe = chat->recipe;
-    config.ship_at_most = 0; // it is in the recipe
+    config.ship_at_most = 0; // the recipe contains it already
     config.label = "chat";
     enum sl_status status = sl_request_set_options(request, &config, err);
     if (status == SL_OK && chat->client && !chat->id[0]) {
-        status = sl_lease_id_draw("chat", chat->id, err); // nobody else has it
+        status = sl_lease_id_draw("chat", chat->id, err); // a random id that no other conversation has
     }
     if (status == SL_OK && chat->client) {
         sluice__v1__conversation__init(&chat->conversation);
@@ -130,7 +131,7 @@ static enum sl_status answer(struct turn *turn, struct sl_error *err) {
     return sl_client_generate(chat->client, &request.message, &watch, job_id, err);
 }
 
-// ---- what stays -----------------------------------------------------------------------------------------------------
+// ---- result ---------------------------------------------------------------------------------------------------------
 
 static void count(struct sl_chat_session *chat) {
     const Sluice__V1__Statistics *s = chat->last;
@@ -140,7 +141,7 @@ static void count(struct sl_chat_session *chat) {
     if (chat->n_turns == chat->turns_capacity) {
         size_t capacity = chat->turns_capacity > 0 ? 2 * chat->turns_capacity : 16;
         struct sl_chat_turn *turns = realloc(chat->turns, capacity * sizeof *turns);
-        if (!turns) { // a line of /stats less
+        if (!turns) { // then /stats lacks this turn
             return;
         }
         chat->turns = turns;
@@ -161,7 +162,7 @@ static void tell_turn(const struct sl_chat_session *chat) {
     }
 }
 
-// What was written before somebody ended it is part of the conversation; nothing is no answer.
+// Ends a turn that the user stopped. The partial answer becomes part of the conversation; an empty one does not.
 static int end_cut(struct turn *turn) {
     struct sl_chat_session *chat = turn->chat;
     struct sl_error err;
@@ -184,7 +185,7 @@ static int end_cut(struct turn *turn) {
     return SL_EXIT_CANCELLED;
 }
 
-// The last question is no part of the conversation; its documents are for the next one.
+// Removes the last question from the conversation; its documents become pending for the next one.
 static void leave_out(struct sl_chat_session *chat) {
     if (sl_messages_take_back(&chat->messages) && !chat->config->quiet) {
         fprintf(stderr, "sluice chat: the question is left out; its documents stand before the next one\n");
@@ -196,7 +197,7 @@ static int fail(struct turn *turn, enum sl_status status, const struct sl_error 
     int code = sl_follow_end(&turn->follow, status, err);
     if (status != SL_ERR_INVALID) {
         leave_out(chat);
-    } else { // with the documents, or no further question would fit
+    } else { // drop the documents too, otherwise no further question would fit
         sl_messages_drop_last(&chat->messages);
         fprintf(stderr,
                 "sluice chat: the question is left out, with its documents: make it shorter, have shorter answers "
@@ -215,7 +216,7 @@ static int end_turn(struct turn *turn, enum sl_status status, struct sl_error *e
         return end_cut(turn);
     }
     int code = status == SL_OK ? sl_follow_end(&turn->follow, status, err) : fail(turn, status, err);
-    if (status == SL_OK && code != SL_EXIT_OK) { // the job has failed, which was said
+    if (status == SL_OK && code != SL_EXIT_OK) { // the job has failed, and this was reported
         leave_out(chat);
     }
     if (code == SL_EXIT_OK) {
@@ -236,7 +237,7 @@ int sl_chat_ask(struct sl_chat_session *chat, const char *line) {
     if (status != SL_OK) {
         return sl_tool_complain("chat", &err);
     }
-    (void)sl_signals_received(chat->signals); // one that came before the question is not for its answer
+    (void)sl_signals_received(chat->signals); // ignore a signal from before the question: it was not for this answer
     chat->signals->n_received = 0;
     struct turn turn = {.chat = chat,
                         .follow = {.command = "chat",

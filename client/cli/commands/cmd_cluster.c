@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: `sluice top`, `workers`, `drain`: what an operator asks of a cluster.
+// Purpose: `sluice top`, `workers`, `drain`: the commands of operators.
 #include <stdio.h>
 #include <unistd.h>
 
@@ -114,7 +114,7 @@ static enum sl_status show_top(struct sl_client *client, const struct top_config
         sl_message_print_json(&jobs->base, stdout);
     } else if (status == SL_OK) {
         char leased[32];
-        fputs(clear ? "\033[H\033[J" : "", stdout); // home, and clear to the end of the screen
+        fputs(clear ? "\033[H\033[J" : "", stdout); // cursor to the top left, and clear to the end of the screen
         printf("%s: %lld jobs running, %lld queued, %s admitted\n\n", config->tool.coordinator,
                (long long)workers->jobs_running, (long long)workers->jobs_queued,
                sl_format_bytes((double)workers->coordinator_leases, leased, sizeof leased));
@@ -137,7 +137,7 @@ static enum sl_status refresh(struct sl_client *client, const struct top_config 
     for (;;) {
         struct sl_error why;
         enum sl_status status = show_top(client, config, true, &why);
-        if (status == SL_ERR_PEER_LOST || status == SL_ERR_DEADLINE) { // it may come back
+        if (status == SL_ERR_PEER_LOST || status == SL_ERR_DEADLINE) { // the coordinator may come back
             printf("\033[H\033[J%s\n", why.text);
             fflush(stdout);
         } else if (status != SL_OK) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: `sluice compare`: finished jobs side by side: what a recipe saves, and what becomes of the answer.
+// Purpose: `sluice compare`: shows finished jobs side by side: the savings of a recipe, and its effect on the answer.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +10,8 @@
 #include "client/cli/tool.h"
 
 #define MAX_JOBS   8
-#define MAX_ANSWER 48 // characters of an answer in the table
-#define MAX_TITLE  28 // of a recipe
+#define MAX_ANSWER 48 // characters of an answer that the table shows
+#define MAX_TITLE  28 // characters of a recipe
 
 static const struct sl_option options[] = {SL_TOOL_OPTIONS};
 
@@ -23,7 +23,7 @@ static const struct sl_program program = {
     SL_OPTIONS(options),
 };
 
-// One job as it is known to the coordinator, and its answer.
+// One job as the coordinator knows it, and its answer.
 struct subject {
     Sluice__V1__Job *job;
     char *answer;
@@ -61,7 +61,7 @@ static enum sl_status fetch(struct sl_client *client, const char *id, int64_t ti
     return status;
 }
 
-// What a job has not come to, or what nobody knows of it, is "-".
+// Adds a number of bytes; "-" if the job did not get that far or the number is unknown.
 static void add_bytes(struct sl_table *table, int64_t bytes) {
     char text[32];
     sl_table_add(table, "%s", bytes > 0 ? sl_format_bytes((double)bytes, text, sizeof text) : "-");
@@ -73,12 +73,12 @@ static void add_ms(struct sl_table *table, double ms, int digits) {
         sl_table_add(table, "-");
     }
 }
-// Whether the prompt was read, or taken from a store.
+// Returns true if the prompt was read, or taken from a store.
 static bool has_capsule(const struct subject *subject) {
     return subject->job->statistics->capsule_bytes > 0;
 }
 
-// What is compared: a title and how a job's cell is written.
+// A row of the comparison: a title and the function that writes a job's cell.
 struct row {
     const char *title;
     void (*add)(struct sl_table *table, const struct subject *subject);
@@ -133,7 +133,7 @@ static void add_evicted(struct sl_table *table, const struct subject *subject) {
 static void add_fetched(struct sl_table *table, const struct subject *subject) {
     sl_table_add(table, has_capsule(subject) ? "%lld" : "-", (long long)subject->job->statistics->slots_fetched);
 }
-// From the shortest head of any layer to the longest.
+// Adds the lengths of the shortest and the longest head of any layer.
 static void add_layers(struct sl_table *table, const struct subject *subject) {
     const Sluice__V1__Statistics *s = subject->job->statistics;
     if (s->n_slots_min == 0 || s->n_slots_max != s->n_slots_min) {
@@ -182,7 +182,7 @@ static void print(const struct subject *subjects, size_t n_subjects) {
     char numbers[MAX_JOBS][8];
     for (size_t j = 0; j < n_subjects; j++) {
         const char *recipe = subjects[j].job->recipe;
-        if (strlen(recipe) > MAX_TITLE) { // named above the table instead
+        if (strlen(recipe) > MAX_TITLE) { // too long for a title: printed above the table instead
             snprintf(numbers[j], sizeof numbers[j], "(%zu)", j + 1);
             printf("%s %s\n", numbers[j], recipe);
             recipe = numbers[j];

@@ -59,7 +59,7 @@ static void print_entry(const struct sl_cluster_entry *entry, struct sl_table *t
     size_t n_running = 0;
     for (size_t i = 0; i < json_array_size(processes); i++) {
         pid_t pid = (pid_t)json_integer_value(json_object_get(json_array_get(processes, i), "pid"));
-        n_running += pid > 0 && kill(pid, 0) == 0; // 0: it is to be started again
+        n_running += pid > 0 && kill(pid, 0) == 0; // pid 0: the process is waiting for its restart
     }
     sl_table_add(table, "%s\t%s", entry->name, !entry->running ? "ended" : entry->state ? "ready" : "starting");
     sl_table_add(table, "%s", text_of(entry, "coordinator"));
@@ -119,7 +119,7 @@ int sl_command_status(int argc, char **argv) {
     return SL_EXIT_UNAVAILABLE;
 }
 
-// The list may be old: whom it meant is stopped, and nobody who has its name or its process id by now.
+// Stops a cluster of the list. The list may be old: a newer cluster with this name or process id must not be stopped.
 static enum sl_status stop(const struct sl_cluster_entry *entry, int64_t wait_ms, struct sl_error *err) {
     int64_t until = sl_deadline_in_ms(wait_ms);
     pid_t meant = entry->pid, pid;
@@ -142,7 +142,7 @@ static enum sl_status stop(const struct sl_cluster_entry *entry, int64_t wait_ms
     return SL_OK;
 }
 
-// All that are meant, also after one that could not be stopped. The worst exit code.
+// Stops all chosen clusters, even after one that could not be stopped. Returns the worst exit code.
 static int stop_each(const struct here_config *config, const char *which, const struct sl_cluster_entry *entries,
                      size_t n) {
     int worst = SL_EXIT_OK;

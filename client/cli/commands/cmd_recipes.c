@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: `sluice recipes`: the presets, the axes, what to take for how many bytes, and what a recipe means once parsed.
+// Purpose: `sluice recipes`: lists presets and axes, recommends a recipe for a number of bytes, and explains a recipe.
 #include <inttypes.h>
 #include <jansson.h>
 #include <stddef.h>
@@ -93,7 +93,7 @@ static void list_recommendations(void) {
     sl_table_finish(&table, stdout);
 }
 
-// Two columns: with the axes beside them, rows would be wider than most terminals.
+// Lists presets in two columns: with the axes, rows would be wider than most terminals.
 static void list_presets(bool with_axes) {
     static const struct sl_column columns[] = {{"PRESET", false}, {"SUMMARY", false}};
     struct sl_table table = SL_TABLE(columns);
@@ -106,7 +106,7 @@ static void list_presets(bool with_axes) {
     sl_table_finish(&table, stdout);
 }
 
-// What a preset's name stands for; NULL for any other recipe, whose text says it.
+// Returns the recipe that a preset's name stands for; NULL for any other recipe, whose text is complete.
 static const char *preset_text(const char *name) {
     for (const struct sl_preset *preset = sl_recipe_presets(); preset->name; preset++) {
         if (strcmp(preset->name, name) == 0) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: `sluice run`: the main job in one line. Read a long document, compress its KV cache on the way, answer.
+ * Purpose: `sluice run`: the main job in one line. Reads a long document, compresses its KV cache, and answers.
  *
- * Design: three ways to the same events, tried in this order: --local, all in this process; a coordinator that can be
- *         reached; with --model, a cluster started on this machine for this one job.
+ * Design: three ways to the same events, tried in this order: with --local, all in this process; a coordinator that can
+ *         be reached; with --model, a cluster started on this machine for this one job.
  */
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 
 #define PROBE_MS     1000
 #define WAIT_STEP_MS 100
-// The cluster ends the job at its deadline and says so; wait a little longer to hear it.
+// The cluster ends the job at its deadline and reports that; wait a little longer for the report.
 #define DEADLINE_SLACK_MS 5000
 #define STOP_GRACE_MS     5000
 
@@ -95,7 +95,7 @@ static int run_remote(const struct run_config *config, struct sl_request *reques
     return code;
 }
 
-// gRPC has to start after the processes, and stop before they do.
+// Runs the job in a cluster of its own. gRPC must start after the processes, and stop before they do.
 static int run_in_cluster(const struct run_config *config, struct sl_request *request, struct sl_follow *follow,
                           struct sl_cluster *cluster) {
     struct sl_client *client;
@@ -175,7 +175,8 @@ static bool is_ready(struct sl_client *client) {
     return ready;
 }
 
-// --wait: until somebody takes jobs, the time is over, or a signal comes. Whoever asks then finds out how it is.
+// Implements --wait: waits until the cluster takes jobs, the time is over, or a signal comes. The caller then finds out
+// which.
 static void wait_for_cluster(const struct run_config *config, struct sl_signals *signals) {
     int64_t deadline_ns = sl_deadline_in_ms(config->wait_ms);
     struct sl_client *client = NULL;
@@ -226,11 +227,13 @@ int sl_command_run(int argc, char **argv) {
         sl_fail(&err, SL_ERR_INVALID, "--save-capsule needs --local");
         return sl_tool_complain("run", &err);
     }
-    if (config.capsule_path && sl_capsule_file_check(config.capsule_path, &err) != SL_OK) { // before hours of work
+    // Check it before hours of work
+    if (config.capsule_path && sl_capsule_file_check(config.capsule_path, &err) != SL_OK) {
         return sl_tool_complain("run", &err);
     }
     struct sl_request request;
-    if (sl_request_init(&request, &config.request, &err) != SL_OK) { // may wait for standard input: before the signals
+    // May wait for standard input, so do it before signals are blocked
+    if (sl_request_init(&request, &config.request, &err) != SL_OK) {
         return sl_tool_complain("run", &err);
     }
     if (!config.local && sl_request_check_one_turn(&request, &err) != SL_OK) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: `sluice up`: a whole cluster on this machine until Ctrl-C, or behind the terminal until `sluice down`.
- * Design: single-threaded but for gRPC: between two looks at the signals it passes on what its processes say.
+ * Purpose: `sluice up`: a whole cluster on this machine until Ctrl-C, or in the background until `sluice down`.
+ * Design: single-threaded except for gRPC: it checks for signals, passes on output of the processes, and repeats.
  */
 #include <fcntl.h>
 #include <jansson.h>
@@ -32,7 +32,7 @@ struct up {
     struct sl_cluster_here here;
     struct sl_cluster *cluster;
     struct sl_signals signals;
-    bool wrote_state, detached; // to --state-file; whoever started it has gone
+    bool wrote_state, detached; // wrote_state: wrote the --state-file; detached: the starting command has exited
 };
 
 static const struct sl_option options[] = {
@@ -114,7 +114,7 @@ static json_t *state_json(const struct up *up) {
                      "processes", processes);
 }
 
-// Whoever waits for the file must not read half of it.
+// Writes the file atomically: a reader that waits for it must not read half of it.
 static enum sl_status write_state(const char *path, json_t *state, struct sl_error *err) {
     struct sl_whole_file whole;
     enum sl_status status = sl_whole_file_open(&whole, path, err);
@@ -126,7 +126,7 @@ static enum sl_status write_state(const char *path, json_t *state, struct sl_err
     return status;
 }
 
-// Where `sluice down` looks for it, and where --state-file wants it.
+// Writes the state where `sluice down` looks for it, and to the --state-file.
 static enum sl_status write_states(struct up *up, json_t *state, struct sl_error *err) {
     enum sl_status status = up->here.lock_fd >= 0 ? write_state(up->here.state_path, state, err) : SL_OK;
     if (status == SL_OK && up->config.state) {
@@ -181,7 +181,8 @@ static enum sl_status announce(struct up *up, struct sl_client *client, struct s
     Sluice__V1__WorkersReply *reply = NULL;
     enum sl_status status = sl_client_workers(client, sl_deadline_in_ms(5000), &reply, err);
     status =
-        status == SL_OK ? write_states(up, state, err) : status; // from here on somebody may do what he likes with it
+        // From here on a reader of the state may use the cluster
+        status == SL_OK ? write_states(up, state, err) : status;
     if (status == SL_OK && up->config.tool.json) {
         sl_json_print(json_incref(state), JSON_COMPACT, stdout);
     } else if (status == SL_OK) {
@@ -202,7 +203,7 @@ static void speak_to_log(const struct up *up) {
     dup2(fileno(up->here.log), STDERR_FILENO);
 }
 
-// What has changed since the last look: in the state, and behind the log's name.
+// Updates the state after a change, and opens a new log when the old one is full.
 static void keep_up_to_date(struct up *up, bool changed) {
     struct sl_error err;
     bool anew;
@@ -219,7 +220,7 @@ static void keep_up_to_date(struct up *up, bool changed) {
     }
 }
 
-// Until a signal (SL_OK) or, without --keep-going, a death that nothing can be done about.
+// Runs until a signal (SL_OK), or without --keep-going until a process ends and cannot be restarted.
 static enum sl_status supervise(struct up *up, struct sl_signals *signals, struct sl_error *err) {
     while (sl_signals_received(signals) == 0) {
         struct sl_error why;
@@ -248,14 +249,14 @@ static enum sl_status serve(struct up *up, struct sl_error *err) {
         status = announce(up, client, err);
     }
     sl_tool_disconnect(&client);
-    if (status == SL_OK && up->config.detach) { // whoever waits for the end of our output may go
+    if (status == SL_OK && up->config.detach) { // from here on the waiting command may exit
         up->detached = true;
         speak_to_log(up);
     }
     return status == SL_OK ? supervise(up, &up->signals, err) : status;
 }
 
-// What the processes said last: why it failed stands there.
+// Prints the last output of the processes, which has the reason of the failure.
 static void print_end_of_log(struct sl_cluster_here *here) {
     char text[4096];
     fflush(here->log);
@@ -291,7 +292,7 @@ static enum sl_status check(const struct up_config *config, struct sl_error *err
     return SL_OK;
 }
 
-// Take the cluster's name. Somebody who may not write there can still have a cluster at the terminal.
+// Takes the cluster's name. If the user may not write to that folder, a cluster in the foreground works without it.
 static enum sl_status take_name(struct up *up, struct sl_error *err) {
     const struct up_config *config = &up->config;
     char name[32];
@@ -323,13 +324,13 @@ static int run(struct up *up) {
     if (to_file && !up->detached && status != SL_OK && status != SL_ERR_CANCELLED && ftell(up->here.log) > 0) {
         print_end_of_log(&up->here);
     }
-    if (status == SL_ERR_PEER_LOST) { // of a process of ours: it was tried, and failed
+    if (status == SL_ERR_PEER_LOST) { // a process of the cluster was lost: exit code 1, tried and failed
         err.status = SL_ERR_INTERNAL;
     }
     int code = status == SL_OK ? SL_EXIT_OK : sl_tool_complain("up", &err);
     sl_cluster_stop(&up->cluster, up->config.grace_ms, &up->signals);
     if (up->wrote_state) {
-        unlink(up->config.state); // its addresses are no longer true
+        unlink(up->config.state); // its addresses are no longer valid
     }
     bool keep = code != SL_EXIT_OK && code != SL_EXIT_CANCELLED && up->here.log && ftell(up->here.log) > 0;
     sl_cluster_here_close(&up->here, keep);
@@ -337,7 +338,7 @@ static int run(struct up *up) {
     return code;
 }
 
-// Pass on what the detached process prints until it is ready, or ends. Its exit code.
+// Passes on the output of the detached process until it is ready, or ends. Returns its exit code.
 static int wait_for_detached(pid_t pid, int fd) {
     char text[4096], line[16] = "";
     size_t n_line = 0;
@@ -359,7 +360,7 @@ static int wait_for_detached(pid_t pid, int fd) {
                                                                   : SL_EXIT_FAILED;
 }
 
-// The cluster's process in a session of its own, without this terminal.
+// Runs the cluster's process in a session of its own, without this terminal.
 static int run_detached(struct up *up) {
     struct sl_error err;
     int fds[2] = {-1, -1};
@@ -373,10 +374,10 @@ static int run_detached(struct up *up) {
         int code = wait_for_detached(pid, fds[0]);
         close(fds[0]);
         if (code == SL_EXIT_OK && (fflush(stdout) != 0 || ferror(stdout))) {
-            // Nobody knows of a cluster that was never told of.
+            // Stop the cluster, because the user could not be told its addresses.
             fprintf(stderr, "sluice up: standard output cannot be written to: stopping the cluster\n");
             kill(pid, SIGTERM);
-            waitpid(pid, NULL, 0); // it kills what has not ended within its --grace
+            waitpid(pid, NULL, 0); // it kills processes that have not ended within its --grace
             code = SL_EXIT_FAILED;
         }
         return code;

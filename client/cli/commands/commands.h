@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the commands of the tool that speak with a cluster or do a job here. See client/cli/tool.h.
+// Purpose: the tool's commands that use a cluster or run a job in this process. See client/cli/tool.h.
 #pragma once
 
 int sl_command_run(int argc, char **argv);

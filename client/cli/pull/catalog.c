@@ -17,7 +17,7 @@ static const struct sl_catalog_model known[] = {
 enum { N_KNOWN = sizeof known / sizeof known[0] };
 
 struct sl_catalog {
-    json_t *root;                    // holds the texts of the added ones; NULL: there are none
+    json_t *root;                    // owns the texts of added models; NULL: there are none
     struct sl_catalog_model *models; // [n]
     int n;
 };
@@ -32,7 +32,7 @@ static bool plain_name(const char *text) {
 
 enum { PACKAGE, WHEEL, SHA256, FILE_IN_IT, LICENSE, SUMMARY, LICENSE_FILE, FAMILY, N_TEXTS };
 
-// The texts of a row; what may be missing is then NULL.
+// Reads the texts of a row; a missing optional one is NULL.
 static enum sl_status take_texts(const char *file, const char *name, json_t *row, const char *texts[N_TEXTS],
                                  int64_t *wheel_bytes, struct sl_error *err) {
     static const char *const keys[N_TEXTS] = {"package", "wheel",   "sha256",       "file",

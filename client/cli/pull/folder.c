@@ -50,7 +50,7 @@ static bool has(const json_t *files, const char *name) {
     return false;
 }
 
-// Names without a folder in them: whoever wrote an origin.json by hand has nothing else removed.
+// Takes only names without a folder, so that an origin.json that was edited by hand cannot make us remove other files.
 static bool take_files(const char *folder, const json_t *origin, json_t *files) {
     const json_t *named = json_object_get(origin, "files"), *file;
     char only[PATH_MAX];
@@ -58,7 +58,7 @@ static bool take_files(const char *folder, const json_t *origin, json_t *files) 
     if (!origin) {
         return true;
     }
-    if (!named) { // of a program that did not write them down yet: it had but one
+    if (!named) { // written by an older version without the list: such a folder has one file
         return !sl_model_in(folder, only) || strcmp(only, folder) == 0 ||
                json_array_append_new(files, json_string(strrchr(only, '/') + 1)) == 0;
     }
@@ -124,7 +124,7 @@ void sl_folder_state_cleanup(struct sl_folder_state *state) {
     *state = (struct sl_folder_state){0};
 }
 
-// files is released. bytes < 0: nobody knows yet.
+// Writes origin.json. Releases files. bytes < 0: not known yet.
 static enum sl_status write_origin(const char *folder, const struct sl_catalog_model *model, json_t *files,
                                    int64_t bytes, struct sl_error *err) {
     char path[PATH_MAX];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: which package index; see index.h. The pages themselves: index_page.c.
+// Purpose: chooses the package index; see index.h. index_page.c reads its pages.
 #include "client/cli/pull/index.h"
 
 #include <stdio.h>
@@ -21,11 +21,11 @@ static bool keep(const char *text, char *buf, size_t buf_bytes) {
     return (size_t)snprintf(buf, buf_bytes, "%s", text) < buf_bytes;
 }
 
-// What [global] and [download] of a pip.conf say; what is not there leaves things as they are. False: a value is too long.
+// Reads [global] and [download] of a pip.conf; missing settings change nothing. False: a value is too long.
 static bool read_settings(const char *path, struct sl_index *index) {
     FILE *file = fopen(path, "re");
     if (!file) {
-        return true; // most of them are not there
+        return true; // most of these files do not exist
     }
     char *line = NULL;
     size_t allocated = 0;
@@ -49,12 +49,12 @@ static bool read_settings(const char *path, struct sl_index *index) {
     return fits;
 }
 
-// Later ones count more, as for pip.
+// Reads all settings; later ones override earlier ones, as in pip.
 static bool read_all_settings(struct sl_index *index) {
     const char *given = getenv("PIP_CONFIG_FILE"), *home = getenv("HOME"), *config = getenv("XDG_CONFIG_HOME"),
                *virtual_env = getenv("VIRTUAL_ENV");
     char user[4][PATH_MAX] = {"/etc/pip.conf"};
-    if (given && strcmp(given, "/dev/null") == 0) { // pip's way to read none
+    if (given && strcmp(given, "/dev/null") == 0) { // pip reads no file in this case
         return true;
     }
     if (home && home[0]) {

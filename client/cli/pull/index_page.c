@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a file on a project's page of a package index; see index.h.
- * Design: of HTML only the links count: every <a ... href="URL#sha256=HEX" ...>, whose file is the last part of the URL's path.
+ * Purpose: finds a file on a project's page of a package index; see index.h.
+ * Design: in HTML only links are read: every <a ... href="URL#sha256=HEX" ...>, whose file is the last part of the
+ *         URL's path.
  */
 #include <ctype.h>
 #include <jansson.h>
@@ -10,7 +11,7 @@
 
 #include "client/cli/pull/index.h"
 
-// 64 hexadecimal digits in small letters; else "".
+// Copies 64 hexadecimal digits in lower case; otherwise writes "".
 static void take_digest(const char *hex, size_t n, char sha256_out[SL_SHA256_HEX_BYTES]) {
     sha256_out[0] = '\0';
     if (n != SL_SHA256_HEX_BYTES - 1) {
@@ -51,7 +52,7 @@ static enum sl_status find_in_json(const char *page, size_t page_bytes, const ch
     return status;
 }
 
-// Of text[0..n): as it is meant, with the five entities that a URL has in HTML. False: it does not fit.
+// Decodes text[0..n): replaces the five entities that a URL may contain in HTML. False: it does not fit.
 static bool unescape(const char *text, size_t n, char *buf, size_t buf_bytes) {
     static const struct {
         const char *entity;
@@ -78,7 +79,7 @@ static bool unescape(const char *text, size_t n, char *buf, size_t buf_bytes) {
     return false;
 }
 
-// The value of href in the attributes between `at` and `end`; NULL: none.
+// Returns the value of href in the attributes between `at` and `end`; NULL: none.
 static const char *find_href(const char *at, const char *end, size_t *n_out) {
     while (at < end) {
         while (at < end && (isspace((unsigned char)*at) || *at == '/')) {
@@ -113,7 +114,7 @@ static const char *find_href(const char *at, const char *end, size_t *n_out) {
     return NULL;
 }
 
-// Whether a URL's file is this one; then its parts.
+// Returns true if a URL's file is this one, and then writes its parts.
 static bool take_link(const char *url, const char *filename, struct sl_index_file *file) {
     size_t path = strcspn(url, "?#"), name = path;
     while (name > 0 && url[name - 1] != '/') {

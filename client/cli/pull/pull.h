@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the commands that bring models here, and list them. See client/cli/tool.h.
- * Design: base/model_place.h says where they lie; a folder made here has besides the model its licence and an origin.json (folder.h).
+ * Purpose: the commands that pull models, and list them. See client/cli/tool.h.
+ * Design: base/model_place.h finds the folders; a folder made here contains the model, its license and an origin.json
+ *         (folder.h).
  */
 #pragma once
 

@@ -35,7 +35,7 @@ static enum sl_status copy(zip_file_t *from, struct sl_whole_file *whole, uint64
     zip_int64_t n;
     while ((n = zip_fread(from, part, sizeof part)) > 0) {
         done += (uint64_t)n;
-        if (done > bytes) { // more than it says: where would it end?
+        if (done > bytes) { // more data than its header says: stop here
             return sl_fail(err, SL_ERR_PEER_CORRUPT, damaged, name);
         }
         if (fwrite(part, 1, (size_t)n, whole->file) != (size_t)n) {
@@ -48,7 +48,7 @@ static enum sl_status copy(zip_file_t *from, struct sl_whole_file *whole, uint64
 enum sl_status sl_wheel_extract(int wheel, const char *name, const char *path, int64_t *bytes_out,
                                 struct sl_error *err) {
     int code = 0;
-    int own = fcntl(wheel, F_DUPFD_CLOEXEC, 0); // which the archive closes
+    int own = fcntl(wheel, F_DUPFD_CLOEXEC, 0); // the archive closes this duplicate
     if (own < 0 || lseek(own, 0, SEEK_SET) != 0) {
         enum sl_status status = sl_fail(err, SL_ERR_IO, "the archive cannot be read: %s", strerror(errno));
         if (own >= 0) {

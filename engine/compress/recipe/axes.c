@@ -135,7 +135,7 @@ const struct sl_axis *sl_axis_find(const char *name) {
 }
 
 char *sl_axis_text(const struct sl_axis *axis, const struct sl_recipe *recipe, char *buf, size_t buf_bytes) {
-    struct sl_text_buffer text = {buf, buf_bytes, 0};
+    struct sl_text_buffer_buffer text = {buf, buf_bytes, 0};
     buf[0] = '\0';
     if (axis->field.kind->put != NULL) {
         axis->field.kind->put(&axis->field, recipe, &text);
@@ -154,19 +154,19 @@ bool sl_axis_same(const struct sl_axis *axis, const struct sl_recipe *a, const s
 
 // --- help --------------------------------------------------------------------------------------------------------
 
-static void put_form(const struct sl_field *field, struct sl_text_buffer *out) {
+static void put_form(const struct sl_field *field, struct sl_text_buffer_buffer *out) {
     bool joined = field->kind == &sl_kind_flags || field->kind == &sl_kind_parts;
     if (field->max > 0) {
-        sl_text_buffer_put(out, "%" PRIu64 "-%" PRIu64, field->min, field->max);
+        sl_text_buffer_buffer_put(out, "%" PRIu64 "-%" PRIu64, field->min, field->max);
     } else {
-        sl_text_buffer_put(out, "%s", field->kind->form);
+        sl_text_buffer_buffer_put(out, "%s", field->kind->form);
     }
     for (int i = 0; i < field->n_words; i++) {
         const struct sl_word *word = &field->words[i];
         const struct sl_kind *kind = word->argument.kind;
-        sl_text_buffer_join(out, joined ? "+" : " ", word->name);
+        sl_text_buffer_buffer_join(out, joined ? "+" : " ", word->name);
         if (kind != NULL && kind->separator != '\0') {
-            sl_text_buffer_put(out, word->flags & SL_MAY_LACK ? "[%c%s]" : "%c%s", kind->separator, kind->form);
+            sl_text_buffer_buffer_put(out, word->flags & SL_MAY_LACK ? "[%c%s]" : "%c%s", kind->separator, kind->form);
         }
     }
 }
@@ -182,7 +182,7 @@ bool sl_recipe_axis_help(int index, struct sl_axis_help *help_out) {
     help_out->name = axis->name;
     help_out->help = axis->help;
     help_out->values[0] = '\0';
-    put_form(&axis->field, &(struct sl_text_buffer){help_out->values, sizeof help_out->values, 0});
+    put_form(&axis->field, &(struct sl_text_buffer_buffer){help_out->values, sizeof help_out->values, 0});
     sl_axis_text(axis, &usual, help_out->usual, sizeof help_out->usual);
     return true;
 }

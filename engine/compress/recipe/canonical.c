@@ -40,7 +40,7 @@ enum form {
 };
 
 static void put_axes(const struct sl_recipe *recipe, const struct sl_recipe *usual, enum form form, unsigned any_method,
-                     struct sl_text_buffer *out) {
+                     struct sl_text_buffer_buffer *out) {
     char text[SL_RECIPE_TEXT_BYTES];
     for (const struct sl_axis *axis = sl_axes; axis->name != NULL; axis++) {
         bool idle = axis->flags & (SL_UNCACHED | SL_NEEDS_OFFLOAD) && form == CACHED && !sl_recipe_evicts(recipe);
@@ -49,17 +49,17 @@ static void put_axes(const struct sl_recipe *recipe, const struct sl_recipe *usu
             (axis->flags & SL_ANY_METHOD) == any_method && (!(axis->flags & SL_NEEDS_OFFLOAD) || from->topk > 0);
         sl_axis_text(axis, from, text, sizeof text);
         if (applies && *text != '\0' && (form != SHORT || out->length == 0 || !sl_axis_same(axis, from, usual))) {
-            sl_text_buffer_put(out, "%s%s=%s", out->length > 0 ? "," : "", axis->name, text);
+            sl_text_buffer_buffer_put(out, "%s%s=%s", out->length > 0 ? "," : "", axis->name, text);
         }
     }
 }
 
 static char *write_recipe(const struct sl_recipe *recipe, enum form form, char *buf, size_t buf_bytes) {
-    struct sl_text_buffer out = {buf, buf_bytes, 0};
+    struct sl_text_buffer_buffer out = {buf, buf_bytes, 0};
     struct sl_recipe usual;
     const char *name = form == SHORT ? preset_of(recipe, &usual) : NULL;
     if (name != NULL) {
-        sl_text_buffer_put(&out, "%s", name);
+        sl_text_buffer_buffer_put(&out, "%s", name);
     } else {
         usual = sl_recipe_default;
         usual.keep = recipe->topk;

@@ -53,20 +53,20 @@ static const struct {
              {"lasting", is_lasting}};
 
 // What a name in braces stands for.
-static void put_name(const struct sl_recipe *recipe, char *name, struct sl_text_buffer *out) {
+static void put_name(const struct sl_recipe *recipe, char *name, struct sl_text_buffer_buffer *out) {
     char text[SL_RECIPE_TEXT_BYTES] = "";
-    struct sl_text_buffer value = {text, sizeof text, 0};
+    struct sl_text_buffer_buffer value = {text, sizeof text, 0};
     char *axis_name = strsep(&name, ":");
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
         if (*axis_name == '?' && strcmp(lists[i].name, axis_name + 1) == 0) {
-            sl_text_buffer_put(out, "%s", sl_scores_list(lists[i].has, text, sizeof text));
+            sl_text_buffer_buffer_put(out, "%s", sl_scores_list(lists[i].has, text, sizeof text));
             return;
         }
     }
     const struct sl_axis *axis = sl_axis_find(axis_name);
     if (name == NULL) {
         sl_axis_text(axis, recipe, text, sizeof text);
-        sl_text_buffer_put(out, "%.*s", (int)strcspn(text, ":+"), text);
+        sl_text_buffer_buffer_put(out, "%.*s", (int)strcspn(text, ":+"), text);
         return;
     }
     const struct sl_word *word = axis->field.words;
@@ -74,7 +74,7 @@ static void put_name(const struct sl_recipe *recipe, char *name, struct sl_text_
         word++;
     }
     word->argument.kind->put(&word->argument, recipe, &value);
-    sl_text_buffer_put(out, "%s", *text != '\0' ? text : "0");
+    sl_text_buffer_buffer_put(out, "%s", *text != '\0' ? text : "0");
 }
 
 static enum sl_status check_rules(const struct sl_recipe *recipe, const struct rule *rules, size_t n,
@@ -87,10 +87,10 @@ static enum sl_status check_rules(const struct sl_recipe *recipe, const struct r
         return SL_OK;
     }
     char text[512], name[32];
-    struct sl_text_buffer out = {text, sizeof text, 0};
+    struct sl_text_buffer_buffer out = {text, sizeof text, 0};
     for (const char *why = rules->why; *why != '\0';) {
         size_t plain = strcspn(why, "{"), length = strcspn(why + plain, "}");
-        sl_text_buffer_put(&out, "%.*s", (int)plain, why);
+        sl_text_buffer_buffer_put(&out, "%.*s", (int)plain, why);
         why += plain;
         if (*why != '\0') {
             snprintf(name, sizeof name, "%.*s", (int)length - 1, why + 1);

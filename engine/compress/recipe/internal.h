@@ -39,13 +39,15 @@ static inline struct sl_recipe sl_recipe_defaults(void) {
 // --- values and their text
 
 // Text that is cut where its buffer ends.
-struct sl_text_buffer {
+struct sl_text_buffer_buffer {
     char *buf;
     size_t bytes, length;
 };
-void sl_text_buffer_put(struct sl_text_buffer *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static inline void sl_text_buffer_join(struct sl_text_buffer *text, const char *separator, const char *item) {
-    sl_text_buffer_put(text, "%s%s", text->length > 0 ? separator : "", item);
+void sl_text_buffer_buffer_put(struct sl_text_buffer_buffer *text, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static inline void sl_text_buffer_buffer_join(struct sl_text_buffer_buffer *text, const char *separator,
+                                              const char *item) {
+    sl_text_buffer_buffer_put(text, "%s%s", text->length > 0 ? separator : "", item);
 }
 
 // A value: members of struct sl_recipe that are next to each other, and what they may hold.
@@ -64,7 +66,7 @@ struct sl_kind {
     enum sl_status (*parse)(const struct sl_field *field, const char *what, const char *text, struct sl_recipe *recipe,
                             struct sl_error *err);
     // Text that reads back as the same value; nothing where there is none. NULL: it is written otherwise.
-    void (*put)(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer *out);
+    void (*put)(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer_buffer *out);
     // Could it have been read? The grammar can only make such values, or leave the default; programs make others. NULL: any.
     bool (*is_sane)(const struct sl_field *field, const struct sl_recipe *recipe);
 };

@@ -89,20 +89,20 @@ static enum sl_status parse_layers(const char *axis, const char *text, struct sl
 }
 
 // N and N-M, joined by '+'. True when anything was written.
-static bool put_layers(const struct sl_layers *layers, struct sl_text_buffer *out) {
+static bool put_layers(const struct sl_layers *layers, struct sl_text_buffer_buffer *out) {
     const char *plus = "";
     for (int l = 0; l < SL_MAX_LAYERS; l++) {
         if (!sl_layers_has(layers, l)) {
             continue;
         }
-        sl_text_buffer_put(out, "%s%d", plus, l);
+        sl_text_buffer_buffer_put(out, "%s%d", plus, l);
         plus = "+";
         int from = l;
         while (l + 1 < SL_MAX_LAYERS && sl_layers_has(layers, l + 1)) {
             l++;
         }
         if (l > from) {
-            sl_text_buffer_put(out, "-%d", l);
+            sl_text_buffer_buffer_put(out, "-%d", l);
         }
     }
     return *plus != '\0';
@@ -120,10 +120,11 @@ static enum sl_status parse_exempt(const struct sl_field *field, const char *wha
     return parse_layers("exempt", text, &recipe->exempt, NULL, &recipe->exempt_last, err);
 }
 
-static void put_exempt(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer *out) {
+static void put_exempt(const struct sl_field *field, const struct sl_recipe *recipe,
+                       struct sl_text_buffer_buffer *out) {
     (void)field;
     bool any = put_layers(&recipe->exempt, out);
-    sl_text_buffer_put(out, "%s", recipe->exempt_last ? (any ? "+last" : "last") : (any ? "" : "none"));
+    sl_text_buffer_buffer_put(out, "%s", recipe->exempt_last ? (any ? "+last" : "last") : (any ? "" : "none"));
 }
 
 const struct sl_kind sl_kind_exempt = {"none LAYERS last", ':', parse_exempt, put_exempt, NULL};
@@ -148,12 +149,13 @@ static enum sl_status parse_offload(const struct sl_field *field, const char *wh
     return parse_layers("place", text, &recipe->offload, &recipe->offload_from, NULL, err);
 }
 
-static void put_offload(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer *out) {
+static void put_offload(const struct sl_field *field, const struct sl_recipe *recipe,
+                        struct sl_text_buffer_buffer *out) {
     (void)field;
-    sl_text_buffer_put(out, "%s", recipe->offload_auto ? "sparse" : "");
+    sl_text_buffer_buffer_put(out, "%s", recipe->offload_auto ? "sparse" : "");
     bool any = put_layers(&recipe->offload, out);
     if (recipe->offload_from >= 0) {
-        sl_text_buffer_put(out, "%s%d-", any ? "+" : "", recipe->offload_from);
+        sl_text_buffer_buffer_put(out, "%s%d-", any ? "+" : "", recipe->offload_from);
     }
 }
 

@@ -9,7 +9,7 @@
 
 #include "engine/compress/recipe/internal.h"
 
-void sl_text_buffer_put(struct sl_text_buffer *text, const char *format, ...) {
+void sl_text_buffer_buffer_put(struct sl_text_buffer_buffer *text, const char *format, ...) {
     va_list args;
     va_start(args, format);
     size_t room = text->bytes - text->length;
@@ -71,8 +71,8 @@ static enum sl_status parse_count(const struct sl_field *field, const char *what
     return status;
 }
 
-static void put_count(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer *out) {
-    sl_text_buffer_put(out, "%" PRIu64, get_count(field, recipe));
+static void put_count(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer_buffer *out) {
+    sl_text_buffer_buffer_put(out, "%" PRIu64, get_count(field, recipe));
 }
 
 static bool count_is_sane(const struct sl_field *field, const struct sl_recipe *recipe) {
@@ -111,7 +111,7 @@ static bool read_ratio(const char *text, bool one_too, double *ratio_out) {
 }
 
 // The shortest text that reads back as the same number; nothing for 0.
-static void put_double(double number, struct sl_text_buffer *out) {
+static void put_double(double number, struct sl_text_buffer_buffer *out) {
     char text[32] = "";
     for (int digits = 1; number != 0 && digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, number);
@@ -119,7 +119,7 @@ static void put_double(double number, struct sl_text_buffer *out) {
             break;
         }
     }
-    sl_text_buffer_put(out, "%s", text);
+    sl_text_buffer_buffer_put(out, "%s", text);
 }
 
 static double *ratio_at(const struct sl_field *field, const struct sl_recipe *recipe) {
@@ -135,7 +135,7 @@ static enum sl_status parse_ratio(const struct sl_field *field, const char *what
                          one_too ? "weight above 0 and up to 1" : "ratio (above 0 and below 1)");
 }
 
-static void put_ratio(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer *out) {
+static void put_ratio(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer_buffer *out) {
     put_double(*ratio_at(field, recipe), out);
 }
 
@@ -176,14 +176,15 @@ static enum sl_status parse_amount(const struct sl_field *field, const char *wha
     return status;
 }
 
-static void put_amount(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer *out) {
+static void put_amount(const struct sl_field *field, const struct sl_recipe *recipe,
+                       struct sl_text_buffer_buffer *out) {
     const struct sl_amount *amount = amount_at(field, recipe);
     if (amount->slots > 0) {
-        sl_text_buffer_put(out, "%" PRId64, amount->slots);
+        sl_text_buffer_buffer_put(out, "%" PRId64, amount->slots);
     } else if (amount->ratio > 0) {
         put_double(amount->ratio, out);
     } else if (field->kind == &sl_kind_budget) {
-        sl_text_buffer_put(out, "off");
+        sl_text_buffer_buffer_put(out, "off");
     }
 }
 

@@ -29,10 +29,10 @@ static enum sl_status apply_axis(struct sl_recipe *recipe, const char *name, con
         return axis->field.kind->parse(&axis->field, what, text, recipe, err);
     }
     char names[256], hint[48];
-    struct sl_text_buffer all = {names, sizeof names, 0};
+    struct sl_text_buffer_buffer all = {names, sizeof names, 0};
     struct sl_similar meant = {.word = name};
     for (axis = sl_axes; axis->name != NULL; axis++) {
-        sl_text_buffer_join(&all, ", ", axis->name);
+        sl_text_buffer_buffer_join(&all, ", ", axis->name);
         sl_similar_offer(&meant, axis->name);
     }
     return sl_fail(err, SL_ERR_INVALID, "recipe: there is no axis %.40s%s; axes: %s", name, ask(&meant, hint), names);
@@ -49,10 +49,10 @@ static enum sl_status apply_preset(struct sl_recipe *recipe, const char *name, s
     }
     if (preset->name == NULL) {
         char names[320], hint[48];
-        struct sl_text_buffer all = {names, sizeof names, 0};
+        struct sl_text_buffer_buffer all = {names, sizeof names, 0};
         struct sl_similar meant = {.word = name};
         for (preset = sl_recipe_presets(); preset->name != NULL; preset++) {
-            sl_text_buffer_join(&all, ", ", preset->name);
+            sl_text_buffer_buffer_join(&all, ", ", preset->name);
             sl_similar_offer(&meant, preset->name);
         }
         return sl_fail(err, SL_ERR_INVALID, "recipe: %.40s is neither a preset nor axis=value%s; presets: %s",

@@ -46,9 +46,9 @@ static enum sl_status parse_word(const struct sl_field *field, const char *what,
     }
     if (word == end) {
         char names[160];
-        struct sl_text_buffer all = {names, sizeof names, 0};
+        struct sl_text_buffer_buffer all = {names, sizeof names, 0};
         for (word = field->words; word < end; word++) {
-            sl_text_buffer_join(&all, ", ", word->name);
+            sl_text_buffer_buffer_join(&all, ", ", word->name);
         }
         return sl_fail(err, SL_ERR_INVALID, "recipe: %s%.40s is unknown; values: %s", what, text, names);
     }
@@ -93,7 +93,7 @@ static enum sl_status parse_words(const struct sl_field *field, const char *what
 
 // --- writing -----------------------------------------------------------------------------------------------------
 
-static void put_words(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer *out) {
+static void put_words(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer_buffer *out) {
     const char *before = "", *none = field->kind == &sl_kind_one_of ? "?" : "";
     for (const struct sl_word *word = field->words; word < field->words + field->n_words; word++) {
         if (!is_said(field, word, recipe)) {
@@ -101,14 +101,14 @@ static void put_words(const struct sl_field *field, const struct sl_recipe *reci
             none = field->kind == &sl_kind_part && !has_text(word) ? word->name : none;
             continue;
         }
-        sl_text_buffer_put(out, "%s%s", before, word->name);
+        sl_text_buffer_buffer_put(out, "%s%s", before, word->name);
         before = "+";
         if (has_text(word) && !(word->flags & SL_MAY_LACK && sl_field_is_default(&word->argument, recipe))) {
-            sl_text_buffer_put(out, "%c", word->argument.kind->separator);
+            sl_text_buffer_buffer_put(out, "%c", word->argument.kind->separator);
             word->argument.kind->put(&word->argument, recipe, out);
         }
     }
-    sl_text_buffer_put(out, "%s", *before == '\0' ? none : "");
+    sl_text_buffer_buffer_put(out, "%s", *before == '\0' ? none : "");
 }
 
 // --- bounds ------------------------------------------------------------------------------------------------------
