@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how a budget is divided over layers. Arithmetic on host arrays, no tensors. Over the heads of a layer it is
- *          divided by ops->budgets.
+ * Purpose: divides a budget over layers. Arithmetic on host arrays, no tensors. ops->budgets divides it over the
+ *          heads of a layer.
  *
- * Invariants: every division sums to its total exactly, and gives nobody more than there is to hold.
+ * Invariants: the shares of every division sum to the total exactly, and no share exceeds its upper bound.
  */
 #pragma once
 
@@ -13,15 +13,15 @@
 #include "engine/compress/recipe/recipe.h"
 
 /*
- * Divide `total` slots in proportion to weights[n] (>= 0, finite; all zero: equally), at least `least` and at most
- * `most` each. What a clipped share leaves over goes to the others in proportion (water-filling); rounding by largest
- * remainder, ties by index. n * least <= total <= n * most.
+ * Divides `total` slots in proportion to weights[n] (>= 0, finite; all zero: equally), at least `least` and at most
+ * `most` each. The excess of a clipped share goes to the others in proportion (water-filling). Rounds by largest
+ * remainder, ties by index. Requires n * least <= total <= n * most.
  */
 void sl_budget_divide(int64_t total, const double *weights, int n, int64_t least, int64_t most, int64_t *shares_out);
 
 /*
- * PyramidKV: shares fall linearly from the first layer to the last: with mean budget b, the last gets b / beta and the
- * first 2b - b / beta (beta = 20).
+ * PyramidKV: shares fall linearly from the first layer to the last. With mean budget b, the last layer gets b / beta
+ * and the first 2b - b / beta (beta = 20).
  */
 void sl_budget_pyramid(int64_t total, int n_layers, int64_t least, int64_t most, int64_t *shares_out);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the axes of recipes, a row each: reading, writing, bounds, fingerprint, checks and help all come from it.
+// Purpose: the axes of recipes, a row each: parsing, writing, bounds, fingerprint, checks and help all come from it.
 #include <inttypes.h>
 
 #include "engine/compress/recipe/internal.h"
@@ -52,7 +52,7 @@ static const struct sl_word heads[] = {
     [SL_HEADS_LAYER] = WORD("layer"),
 };
 static const struct sl_word whens[] = {
-    {"chunk", {0}, 0, SL_WHEN_END}, // the last chunk is a chunk: "chunk+end" says nothing more
+    {"chunk", {0}, 0, SL_WHEN_END}, // "chunk+end" is the same: the last chunk is a chunk
     WORD("end"),
     WORD("step"),
 };
@@ -84,8 +84,8 @@ static bool is_seeded(const struct sl_score_traits *traits) {
     return traits->is_seeded;
 }
 
-// To add one: a row in the order in which people read a recipe, its members of struct sl_recipe, and their default in
-// recipe.c where it is not 0.
+// To add an axis: add a row in the order in which people read a recipe, its members of struct sl_recipe, and their
+// default in recipe.c if it is not 0.
 const struct sl_axis sl_axes[] = {
     {"score", WORDS(one_of, score, score, scores), 0, NULL, "how slots are ranked"},
     {"value", WORDS(one_of, value, value, values), SL_NEEDS_BUDGET, NULL,
@@ -143,7 +143,7 @@ char *sl_axis_text(const struct sl_axis *axis, const struct sl_recipe *recipe, c
     return buf;
 }
 
-// Members that differ in bytes may be the same all the same where there is padding between them, and ranges that do not count.
+// Members that differ in bytes may still be equal, because of padding between them and of ranges that do not count.
 bool sl_axis_same(const struct sl_axis *axis, const struct sl_recipe *a, const struct sl_recipe *b) {
     const struct sl_field *field = &axis->field;
     char x[SL_RECIPE_TEXT_BYTES], y[SL_RECIPE_TEXT_BYTES];

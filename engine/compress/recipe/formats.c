@@ -19,7 +19,7 @@ static enum sl_status parse_name(const char *text, enum sl_kv_format *format_out
                    text, names);
 }
 
-// One "FROM-TO:FORMAT" or "dense:FORMAT", cut up in place.
+// Parses one "FROM-TO:FORMAT" or "dense:FORMAT"; cuts the text up in place.
 static enum sl_status parse_range(struct sl_recipe *recipe, char *text, struct sl_error *err) {
     char *colon = strchr(text, ':'), *dash = strchr(text, '-');
     if (recipe->dense_auto) {
@@ -87,7 +87,7 @@ static bool format_is_sane(const struct sl_field *field, const struct sl_recipe 
     return sane;
 }
 
-// bits=B: short for format=f16/dense:intB.
+// bits=B is short for format=f16/dense:intB.
 static enum sl_status parse_bits(const struct sl_field *field, const char *what, const char *text,
                                  struct sl_recipe *recipe, struct sl_error *err) {
     for (enum sl_kv_format format = 0; format < SL_KV_N_FORMATS; format++) {

@@ -41,8 +41,8 @@ enum sl_status sl_parse_range(const char *axis, char *text, char *dash, int *fro
 }
 
 /*
- * Layers joined by '+': N, FROM-TO, -TO; then FROM- where there is a place for it (open_out, -1 for none) and "last"
- * where there is one (last_out).
+ * Parses layers joined by '+': N, FROM-TO, -TO; also FROM- if the value may be open (open_out, -1 for none) and
+ * "last" if the value may have it (last_out).
  */
 static enum sl_status parse_layers(const char *axis, const char *text, struct sl_layers *layers_out, int *open_out,
                                    bool *last_out, struct sl_error *err) {
@@ -75,7 +75,7 @@ static enum sl_status parse_layers(const char *axis, const char *text, struct sl
             sl_layers_add(&layers, l);
         }
     }
-    for (int l = open; l >= 0 && l < SL_MAX_LAYERS; l++) { // said once is enough
+    for (int l = open; l >= 0 && l < SL_MAX_LAYERS; l++) { // the open end already covers these layers
         layers.bits[l / 64] &= ~(1ull << (l % 64));
     }
     *layers_out = layers;
@@ -88,7 +88,7 @@ static enum sl_status parse_layers(const char *axis, const char *text, struct sl
     return SL_OK;
 }
 
-// N and N-M, joined by '+'. True when anything was written.
+// Writes N and N-M, joined by '+'. Returns true if anything was written.
 static bool put_layers(const struct sl_layers *layers, struct sl_text *out) {
     const char *plus = "";
     for (int l = 0; l < SL_MAX_LAYERS; l++) {
@@ -130,7 +130,7 @@ const struct sl_kind sl_kind_exempt = {"none LAYERS last", ':', parse_exempt, pu
 
 // --- place -------------------------------------------------------------------------------------------------------
 
-// Nothing is fetched any more.
+// Resets everything about offloading: nothing is fetched.
 static enum sl_status parse_resident(const struct sl_field *field, const char *what, const char *text,
                                      struct sl_recipe *recipe, struct sl_error *err) {
     (void)what, (void)text, (void)err;
@@ -157,7 +157,7 @@ static void put_offload(const struct sl_field *field, const struct sl_recipe *re
     }
 }
 
-// Which layers are offloaded is said once.
+// A recipe names its offloaded layers in one way only.
 static bool offload_is_sane(const struct sl_field *field, const struct sl_recipe *recipe) {
     (void)field;
     int from = recipe->offload_from, last = sl_layers_last(&recipe->offload);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: values of recipes that are numbers: read, written, and held to their bounds.
+// Purpose: values of recipes that are numbers: parses, writes and checks them.
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -22,7 +22,7 @@ void sl_text_put(struct sl_text *text, const char *format, ...) {
 
 // --- whole numbers -----------------------------------------------------------------------------------------------
 
-// What is negative is above every bound.
+// Returns the count. Negative numbers exceed every bound.
 static uint64_t get_count(const struct sl_field *field, const struct sl_recipe *recipe) {
     const void *at = (const char *)recipe + field->at;
     return field->bytes == sizeof(int) ? (uint64_t) * (const int *)at : *(const uint64_t *)at;
@@ -95,8 +95,8 @@ const struct sl_kind sl_kind_fixed = {"", 0, parse_fixed, NULL, count_is_sane};
 
 // --- ratios ------------------------------------------------------------------------------------------------------
 
-// A decimal number above 0 and below 1 (or 1 itself), or of percent. Only what such a number is made of: strtod() would also take
-// nan, inf and hexadecimal.
+// Parses a decimal number above 0 and below 1 (or 1 itself), or a percentage. Accepts only the characters of such a
+// number: strtod() would also accept nan, inf and hexadecimal.
 static bool read_ratio(const char *text, bool one_too, double *ratio_out) {
     char *end = NULL;
     size_t n = strspn(text, "0123456789.eE+-");
@@ -110,7 +110,7 @@ static bool read_ratio(const char *text, bool one_too, double *ratio_out) {
     return true;
 }
 
-// The shortest text that reads back as the same number; nothing for 0.
+// Writes the shortest text that parses to the same number; nothing for 0.
 static void put_double(double number, struct sl_text *out) {
     char text[32] = "";
     for (int digits = 1; number != 0 && digits <= 17; digits++) {
@@ -153,13 +153,13 @@ static struct sl_amount *amount_at(const struct sl_field *field, const struct sl
     return (struct sl_amount *)((char *)recipe + field->at);
 }
 
-// Digits alone are slots, anything else must be a ratio.
+// Digits alone are a number of slots; anything else must be a ratio.
 static enum sl_status parse_amount(const struct sl_field *field, const char *what, const char *text,
                                    struct sl_recipe *recipe, struct sl_error *err) {
     struct sl_amount amount = {0};
     enum sl_status status = SL_OK;
     if (field->kind == &sl_kind_budget && strcmp(text, "off") == 0) {
-        // none
+        // "off"
     } else if (sl_is_digits(text)) {
         uint64_t slots = 0;
         status = sl_parse_count(what, text, 1, SL_RECIPE_MAX_SLOTS, &slots, err);

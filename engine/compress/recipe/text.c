@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: recipes are read from text: words, presets, axes.
+ * Purpose: parses recipes from text: words, presets, axes.
  *
- * Design: what there is not is answered with what there is.
- * Trust: text comes from clients. It is bounded and printable before anything else looks at it.
+ * Design: unknown names are rejected with the list of known ones.
+ * Trust: text comes from clients. It is checked for length and printable characters before anything else reads it.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "base/similar.h"
 #include "engine/compress/recipe/internal.h"
 
-// " (did you mean h2o?)"
+// Writes " (did you mean h2o?)".
 static const char *ask(const struct sl_similar *meant, char hint_out[48]) {
     hint_out[0] = '\0';
     if (meant->name) {
@@ -40,8 +40,8 @@ static enum sl_status apply_axis(struct sl_recipe *recipe, const char *name, con
 
 static enum sl_status apply_text(struct sl_recipe *recipe, const char *text, struct sl_error *err);
 
-// A preset says what stays and what is looked at, as a whole: it sets every axis, named in its text or not, but those that
-// go with any method.
+// Applies a preset. It defines the method as a whole: it sets every axis, also those that its text does not name,
+// except those that apply to any method.
 static enum sl_status apply_preset(struct sl_recipe *recipe, const char *name, struct sl_error *err) {
     const struct sl_preset *preset = sl_recipe_presets();
     while (preset->name != NULL && strcmp(preset->name, name) != 0) {
@@ -85,7 +85,7 @@ static enum sl_status apply_text(struct sl_recipe *recipe, const char *text, str
     return status;
 }
 
-// In small letters, and without spaces around commas.
+// Converts to lower case, and removes spaces around commas.
 static enum sl_status make_plain(const char *text, char plain_out[SL_RECIPE_TEXT_BYTES], struct sl_error *err) {
     size_t n = 0;
     for (size_t i = 0; text[i] != '\0'; i++) {

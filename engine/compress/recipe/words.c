@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: values of recipes that are words, and what may stand behind a word.
+ * Purpose: values of recipes that are words, and the arguments after a word.
  *
  *     one of     score=aas, evicted=merge:0.7     an enum, and the argument of the word that was chosen
  *     flags      when=chunk+step                  words or-ed
- *     parts      scope=sinks:4+recent:0.5         the words' arguments and nothing else
- *     part       place=offload/1-                 the same of one word
+ *     parts      scope=sinks:4+recent:0.5         only the words' arguments are stored
+ *     part       place=offload/1-                 the same for one word
  */
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static int *number_at(const struct sl_field *field, const struct sl_recipe *reci
     return (int *)((char *)recipe + field->at);
 }
 
-// The number of a word among the others: of an enum itself, or which bit.
+// Returns the number of a word: its enum value, or its bit.
 static int number_of(const struct sl_field *field, const struct sl_word *word) {
     int i = (int)(word - field->words);
     return field->kind == &sl_kind_flags ? 1 << i : i;
@@ -36,7 +36,7 @@ static bool is_said(const struct sl_field *field, const struct sl_word *word, co
 
 // --- reading -----------------------------------------------------------------------------------------------------
 
-// "name", "name:argument" or "name/argument"
+// Parses "name", "name:argument" or "name/argument".
 static enum sl_status parse_word(const struct sl_field *field, const char *what, const char *text,
                                  struct sl_recipe *recipe, struct sl_error *err) {
     size_t length = strcspn(text, ":/");
@@ -97,7 +97,7 @@ static void put_words(const struct sl_field *field, const struct sl_recipe *reci
     const char *before = "", *none = field->kind == &sl_kind_one_of ? "?" : "";
     for (const struct sl_word *word = field->words; word < field->words + field->n_words; word++) {
         if (!is_said(field, word, recipe)) {
-            // Of parts the one without an argument means that there are none.
+            // For parts, the word without an argument means that there are none.
             none = field->kind == &sl_kind_part && !has_text(word) ? word->name : none;
             continue;
         }
@@ -113,7 +113,7 @@ static void put_words(const struct sl_field *field, const struct sl_recipe *reci
 
 // --- bounds ------------------------------------------------------------------------------------------------------
 
-// Words that are said have arguments that can be; members that belong to others alone have their default.
+// Checks that words in the value have possible arguments, and that members of all other words have their default.
 static bool words_are_sane(const struct sl_field *field, const struct sl_recipe *recipe) {
     const struct sl_field *shared = NULL;
     int n_said = 0, known = 0, covered = 0;
