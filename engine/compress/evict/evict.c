@@ -3,8 +3,8 @@
  * Purpose: evicts once from one layer.
  *
  *     rank      scores; value=...: the change of the attention output instead; heads=layer: the mean over heads
- *     protect   +inf for what scope protects. Runs after ranking, so that +inf never enters a normalization; the
- *     scores are
+ *     protect   +inf for what scope protects. Runs after ranking, so that +inf never enters a normalization, and in
+ *               scratch, so that it ends with the eviction
  *     count     how many slots each head keeps
  *     select    the best of each head
  *     then      estimates the lost attention, merges evicted slots, compacts pages

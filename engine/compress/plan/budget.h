@@ -26,11 +26,12 @@ void sl_budget_divide(int64_t total, const double *weights, int n, int64_t least
 void sl_budget_pyramid(int64_t total, int n_layers, int64_t least, int64_t most, int64_t *shares_out);
 
 /*
- * D2O, section 3.2: weights softmax_l(-x_l) of the layers' attention density. `variances` [n_layers][n_heads]: unbiased
+ * Computes D2O's weights (section 3.2): softmax_l(-x_l) of the layers' attention density. `variances` [n_layers][n_heads]: unbiased
  * variance over slots of the column sums of attention. Three readings of x_l:
- *     SL_LAYERS_D2O         per layer: variances min-max normalized over its heads ((v - min) / (max - min + 1e-6)), mean
- *     SL_LAYERS_D2O_RAW     mean variance of the layer's heads as it is (log-sum-exp, so that it can underflow to 0 but
- *                           not to NaN)
+ *     SL_LAYERS_D2O         per layer: mean of the variances after min-max normalization over its heads
+ *                           ((v - min) / (max - min + 1e-6))
+ *     SL_LAYERS_D2O_RAW     mean variance of the layer's heads, not normalized (log-sum-exp: it can underflow to 0 but
+ *                           never become NaN)
  *     SL_LAYERS_D2O_MINMAX  mean variance, min-max normalized over the layers
  */
 void sl_budget_d2o_weights(enum sl_split_layers reading, const double *variances, int n_layers, int n_heads,

@@ -70,8 +70,8 @@ int64_t sl_plan_body_tokens(const struct sl_plan *plan);
 // Returns true when the layer has evicted slots after the first n_tokens of the body, which end a chunk and are not
 // the whole body. Until then the state does not depend on the budget.
 bool sl_plan_evicts_within(const struct sl_plan *plan, int layer, int64_t n_tokens);
-// Returns true when the state after these n_tokens can be cut to any earlier chunk: no layer has evicted, and no slot has
-// a score that later tokens changed.
+// Returns true when the state after these n_tokens can be cut to any earlier chunk: no layer has evicted, and no slot
+// has a score that later tokens changed.
 bool sl_plan_can_truncate(const struct sl_plan *plan, int64_t n_tokens);
 
 // Returns the bytes that a decode worker needs for the capsule, hot caches and n_new more tokens: admission counts

@@ -6,6 +6,7 @@
  * Design: a head's memory is whole pages of arena units. During prefill
  *
  *     when=chunk   between chunks every layer holds at most its budget (and later the tail); the layer that is being
+ *                  computed holds one more chunk
  *     otherwise    every layer grows to n_prompt slots
  *
  *         In addition, a layer that is being quantized has one packed page per head beside the page that it replaces.
