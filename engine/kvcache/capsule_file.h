@@ -10,8 +10,8 @@
  *    32   u64 digest of label and header  40  u64 digest of the body
  *    48   label (the recipe's text, for people), header, body (engine/kvcache/capsule.h)
  *
- *         The body's digest is chained over blocks of 1 MiB (digest = XXH3 of the block, seeded with the digest so far),
- *         so that it is made while pages are written from where they lie.
+ *         The body's digest is chained over blocks of 1 MiB (digest = XXH3 of the block, seeded with the digest so
+ *         far), so that it is computed while pages are written in place.
  * Trust: a file is as untrusted as a message: sizes are bounded and must add up to the file's size, digests must agree.
  */
 #pragma once

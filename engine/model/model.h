@@ -48,9 +48,9 @@ struct sl_model_config {
     int64_t window;                             // sliding-window attention of window_layers; 0: none
     uint64_t window_layers[SL_MAX_LAYERS / 64]; // bit l % 64 of word l / 64
     enum sl_dtype dtype;
-    int32_t bos_id;            // -1: none
-    struct sl_model_ends ends; // tokens that end an answer: engine/model/generation/ends.h
-    int n_listed_ends;         // the first of them, which generation_config.json lists, or else config.json
+    int32_t bos_id;                    // -1: none
+    struct sl_model_ends ends;         // tokens that end an answer: engine/model/generation/ends.h
+    int n_listed_ends;                 // the first of them, which generation_config.json lists, or else config.json
     struct sl_model_sampling sampling; // defaults for requests; not part of the fingerprint
     // retaining_heads.safetensors beside the model (Locret): rows of W1; 0: no such file
     int retaining_hidden;

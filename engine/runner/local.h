@@ -104,15 +104,15 @@ enum sl_status sl_local_generate(struct sl_local *local, const struct sl_local_r
  *
  * max_tokens: the limit of all turns, prompts and answers together; 0: the model's context. A model with separate
  * frequencies for long contexts (sl_model_rope_set()) uses those that fit max_tokens, or the first turn if it is 0: a
- * later turn that needs the others is rejected. One thread at a time uses a conversation; local jobs may run between its
- * turns. Close it before its `local`.
+ * later turn that needs the others is rejected. One thread at a time uses a conversation; local jobs may run between
+ * its turns. Close it before its `local`.
  */
 struct sl_conversation;
 enum sl_status sl_conversation_open(struct sl_local *local, const char *recipe, int64_t max_tokens,
                                     struct sl_conversation **conversation_out, struct sl_error *err);
 /*
- * Runs a turn. SL_ERR_INVALID (empty, too long): the conversation is unchanged. Any other failure ends the conversation: further turns give
- * SL_ERR_PRECONDITION.
+ * Runs a turn. SL_ERR_INVALID (empty, too long): the conversation is unchanged. Any other failure ends the
+ * conversation: further turns give SL_ERR_PRECONDITION.
  */
 enum sl_status sl_conversation_turn(struct sl_conversation *conversation, const struct sl_local_request *request,
                                     struct sl_local_result *result_out, struct sl_error *err);

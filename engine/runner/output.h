@@ -33,8 +33,7 @@ struct sl_output_config {
     int64_t n_prompt;
     const int32_t *resumed; // output of an earlier attempt: counted, part of the text, not reported again
     int64_t n_resumed;
-    const int32_t
-        *said; // the token after these, which was already reported; it overrides the choice. NULL: none
+    const int32_t *said; // the token after these, which was already reported; it overrides the choice. NULL: none
 };
 
 struct sl_output;

@@ -25,7 +25,7 @@ struct sl_runtime_config {
     const struct sl_ops *(*instead)(const struct sl_ops *ops);
     enum sl_weight_format weights;
     struct sl_team *team; // borrowed, or NULL: created by the following members
-    int ranks;        // devices that compute the model together (engine/tensor/ranks/ranks.h) and share the threads. 0: one
+    int ranks;        // devices that compute the model together (engine/tensor/ranks/ranks.h); share threads. 0: one
     int threads;      // 0: one for each processor that this process may use
     bool pin;         // give each thread a processor of its own
     int max_rows;     // of the engine; 0: no engine

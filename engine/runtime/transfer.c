@@ -184,8 +184,7 @@ enum sl_status sl_transfer_body_out(const struct sl_runtime *r, const struct sl_
         last = done.stream != NULL ? done : last;
         to = (char *)to + sl_capsule_layer_bytes(session, layer);
     }
-    enum sl_status waited =
-        sl_mark_wait(&last, status == SL_OK ? err : NULL); // in any case, `to` is no longer in use
+    enum sl_status waited = sl_mark_wait(&last, status == SL_OK ? err : NULL); // in any case, `to` is no longer in use
     return status == SL_OK ? waited : status;
 }
 

@@ -5,10 +5,10 @@
  *          over the query heads of the KV head, and over the prompts. Rows see earlier tokens and themselves, in f32
  *          (the causal mask also applies among the 32).
  *
- *     dense preference   TailorKV's offline score (section 3, equation 8, as a mean; a layer's is the mean of its heads):
- *                        1 - (sum of the k largest probabilities of the row), k = int(0.05 n). 0: all of the attention is
- *                        on few slots; near 1: it spreads over all. The paper prints the sum over queries; its threshold
- *                        of 0.2 fits the mean, which is also what its code computes.
+ *     dense preference   TailorKV's offline score (section 3, equation 8, as a mean; a layer's is the mean of its
+ *                        heads): 1 - (sum of the k largest probabilities of the row), k = int(0.05 n). 0: all of the
+ *                        attention is on few slots; near 1: it spreads over all. The paper prints the sum over queries;
+ *                        its threshold of 0.2 fits the mean, which is also what its code computes.
  *     first 1, 4, 64     share of the attention on the first slots: StreamingLLM's sinks
  *     last 64            share on the newest slots, including the row's own
  *     slots 90, 95, 99   the smallest share of the row's slots that has so many percent of its attention

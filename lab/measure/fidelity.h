@@ -9,9 +9,9 @@
  *                       continuation. Both attend with the same queries: those of the run over the full cache. The
  *                       recipe's cache gets the same keys and values of the continuation, so the difference is what
  *                       compression did to the prompt, and nothing has been carried from layer to layer.
- *     overlap           Jaccard index of the prompt slots that a head kept with the equally many that the continuation's
- *                       queries attend to most over the full cache (sums over rows, mean over the group); mean over
- *                       heads.
+ *     overlap           Jaccard index of the prompt slots that a head kept with the equally many that the
+ *                       continuation's queries attend to most over the full cache (sums over rows, mean over the
+ *                       group); mean over heads.
  *     recall            share of the slots that an offloaded layer's search should find, and finds
  *     nll               mean negative log likelihood of the continuation's tokens, each predicted from those before it
  *                       (teacher forcing), reading over the recipe's cache; a recipe's steps of decode take place.

@@ -56,12 +56,12 @@ struct sl_estimator {
 // undecided `recent` slots before it.
 struct sl_thin {
     int64_t n_recent, n_batch;
-    int64_t *n_read;          // [n_layers] tokens that have been through the layer
-    float *undecided;         // [n_layers][recent][n_kv_heads] scores of undecided slots
-    float *batch;             // [n_batch][n_kv_heads] scores of those and of the chunk's slots
-    struct sl_vectors scores; // the same, after the decided slots of the first page: [SL_PAGE_SLOTS + n_batch]
-    struct sl_lists keep;     // for the slots of `scores`
-    uint32_t *kept;           // [n_kv_heads]
+    int64_t *n_read;                   // [n_layers] tokens that have been through the layer
+    float *undecided;                  // [n_layers][recent][n_kv_heads] scores of undecided slots
+    float *batch;                      // [n_batch][n_kv_heads] scores of those and of the chunk's slots
+    struct sl_vectors scores;          // the same, after the decided slots of the first page: [SL_PAGE_SLOTS + n_batch]
+    struct sl_lists keep;              // for the slots of `scores`
+    uint32_t *kept;                    // [n_kv_heads]
     struct sl_protection *protections; // [n_kv_heads]
 };
 

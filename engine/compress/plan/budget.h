@@ -26,8 +26,8 @@ void sl_budget_divide(int64_t total, const double *weights, int n, int64_t least
 void sl_budget_pyramid(int64_t total, int n_layers, int64_t least, int64_t most, int64_t *shares_out);
 
 /*
- * Computes D2O's weights (section 3.2): softmax_l(-x_l) of the layers' attention density. `variances` [n_layers][n_heads]: unbiased
- * variance over slots of the column sums of attention. Three readings of x_l:
+ * Computes D2O's weights (section 3.2): softmax_l(-x_l) of the layers' attention density. `variances`
+ * [n_layers][n_heads]: unbiased variance over slots of the column sums of attention. Three readings of x_l:
  *     SL_LAYERS_D2O         per layer: mean of the variances after min-max normalization over its heads
  *                           ((v - min) / (max - min + 1e-6))
  *     SL_LAYERS_D2O_RAW     mean variance of the layer's heads, not normalized (log-sum-exp: it can underflow to 0 but

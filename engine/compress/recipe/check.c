@@ -274,7 +274,7 @@ static enum sl_status check_protection(const struct sl_recipe *recipe, struct sl
                    more, sl_recipe_protected_slots(recipe, budget));
 }
 
-// --- layer by layer: checks the named layers when a recipe is parsed (the model must have them), all when it is resolved
+// --- layer by layer: checks the named layers when a recipe is parsed (the model must have them), all once resolved ---
 
 static int larger(int a, int b) {
     return a > b ? a : b;

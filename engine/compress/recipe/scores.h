@@ -58,7 +58,7 @@ struct sl_score_traits {
     bool newest_of_ties;   // if scores are equal the newest slot stays; otherwise the oldest
     bool is_pooled;        // axis pool
     bool is_seeded;        // axis seed
-    bool is_lasting; // known when a token has been read, and constant: can thin offloaded layers
+    bool is_lasting;       // known when a token has been read, and constant: can thin offloaded layers
 };
 
 // Returns the traits; never NULL for a score of the enum.

@@ -6,7 +6,7 @@
  *   Q4_0  x = s (c - 8), c of 4 bits                                 Q8_0  x = s c, c of 8 bits with a sign
  *   Q4_1  x = s c + m, c of 4 bits                                   Q5_0, Q5_1  as Q4_0 (c - 16) and Q4_1, c of 5 bits
  *                                                                    256 weights a block, D and M f16:
- *   Q2_K  x = D s c - M m, c of 2 bits, s and m of 4 for every 16    Q3_K  x = D (s - 32) c, c -4 .. 3, s of 6 bits for 16
+ *   Q2_K  x = D s c - M m, c of 2 bits, s and m of 4 for every 16    Q3_K  x = D (s - 32) c, c -4 .. 3, s of 6 bits, 16
  *   Q4_K  x = D s c - M m, c of 4 bits, s and m of 6 for every 32    Q5_K  the same with c of 5 bits
  *   Q6_K  x = D s (c - 32), c of 6 bits, s of 8 with a sign for every 16
  */

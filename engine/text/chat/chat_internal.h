@@ -5,7 +5,7 @@
  *      source --chat_lexer.c--> tokens --chat_parser.c, chat_expression.c, chat_operand.c--> tree
  *      tree --chat_render.c, chat_eval.c--> text
  *                            |
- *              chat_builtins.c, chat_filters.c, chat_tests.c over chat_methods.c, chat_value.c, chat_text.c, chat_json.c
+ *             chat_builtins.c, chat_filters.c, chat_tests.c over chat_methods.c, chat_value.c, chat_text.c, chat_json.c
  *
  * The supported language, from Jinja 3.1 with trim_blocks and lstrip_blocks:
  *

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: ROUGE-L at the level of summaries (Lin, 2004): for every sentence of the answer the union of its longest common
- *          subsequences with all sentences of the text. F = 2PR / (P + R) with P over the text's words, R the answer's.
+ * Purpose: ROUGE-L at the level of summaries (Lin, 2004): for every sentence of the answer the union of its longest
+ *          common subsequences with all sentences of the text. F = 2PR / (P + R) with P over the text's words, R over
+ *          the answer's.
  *
  * Two packages that benchmarks use count differently, and the result depends on which of several longest subsequences
  * is chosen:
  *
- *     rouge-l      `rouge` (LongBench): sentences end with a dot, words with white space, case counts. Words are sets: each
- *                  counts once however often it occurs. An empty sentence has one empty word.
- *     rouge-lsum   `rouge_score` (InfiniteBench): sentences are lines, words are runs of a-z and 0-9 in lower case. A word
- *                  counts as often as it occurs in both.
+ *     rouge-l      `rouge` (LongBench): sentences end with a dot, words with white space, case counts. Words are sets:
+ *                  each counts once however often it occurs. An empty sentence has one empty word.
+ *     rouge-lsum   `rouge_score` (InfiniteBench): sentences are lines, words are runs of a-z and 0-9 in lower case. A
+ *                  word counts as often as it occurs in both.
  */
 #include "lab/eval/metrics/metric_internal.h"
 

@@ -14,8 +14,7 @@ struct sl_metric;
 struct sl_sample {
     char *prompt;     // all text before the answer; without the begin token
     char *completion; // the expected text after the prompt: " 71, 83."; NULL: not specified
-    char *
-        *answers; // [n_answers] for the metric: alternatives, or all of them (lab/eval/metrics/metric.h)
+    char **answers;   // [n_answers] for the metric: alternatives, or all of them (lab/eval/metrics/metric.h)
     size_t n_answers;
     char **classes; // [n_classes] for metrics that classify; else none
     size_t n_classes;

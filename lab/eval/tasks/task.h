@@ -3,8 +3,9 @@
  * Purpose: generates synthetic tasks of any length, for any tokenizer, from a seed. RULER and InfiniteBench define the
  *          tasks; the wording is ours (docs/EVALUATION_TASKS.md has the forms).
  *
- * Design: a task is a row of a table and a function that writes the parts of a prompt; how much haystack fits is found by
- *         counting tokens, once for all tasks. The same (task, tokens, seed, index) gives the same bytes on every machine.
+ * Design: a task is a row of a table and a function that writes the parts of a prompt. One search that counts tokens
+ *         finds how much haystack fits, for all tasks. The same (task, tokens, seed, index) gives the same bytes on
+ *         every machine.
  */
 #pragma once
 

@@ -58,9 +58,9 @@ struct sl_supply {
     uint64_t key, next;
     const struct sl_haystack *without; // excludes items that occur in it; NULL: none
 };
-struct sl_supply sl_supply_start(struct sl_draft *draft);         // excludes items of the draft's haystack
-void sl_supply_key(struct sl_supply *supply, char *key_out);      // [SL_WORD_PAIR_BYTES] "stone-window"
-void sl_supply_number(struct sl_supply *supply, char *value_out); // [SL_VALUE_BYTES] 7 digits
+struct sl_supply sl_supply_start(struct sl_draft *draft);                     // excludes items of the draft's haystack
+void sl_supply_key(struct sl_supply *supply, char *key_out);                  // [SL_WORD_PAIR_BYTES] "stone-window"
+void sl_supply_number(struct sl_supply *supply, char *value_out);             // [SL_VALUE_BYTES] 7 digits
 void sl_supply_letters(struct sl_supply *supply, char first, char *name_out); // [6] 5 letters from 'a' or 'A' on
 void sl_draw_uuid(struct sl_random *random, char *value_out);                 // [SL_VALUE_BYTES]
 

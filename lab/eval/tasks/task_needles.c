@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: tasks that hide facts between the sentences of a haystack: needles, variables, passkey, number. Their size is
- *          the number of sentences.
+ * Purpose: tasks that hide facts between the sentences of a haystack: needles, variables, passkey, number. Their size
+ *          is the number of sentences.
  *
  * Design: draws facts first, then a gap for each (0: before the first sentence, size: after the last), and writes
  *         text and facts in the order of gaps.
