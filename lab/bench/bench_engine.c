@@ -272,8 +272,7 @@ static void print_memory(const struct bench *b, const char *what, double mb, con
     sl_bench_print(&result, b->options.json);
 }
 
-// Prints resident memory of this process beyond the packed weights, the share of the cell's cache, and other file
-// mappings.
+// Prints resident memory beyond the packed weights, the cell's KV cache within it, and resident file mappings.
 static enum sl_status bench_memory(struct bench *b, struct sl_error *err) {
     struct sl_arena_stats cache;
     double own, mapped;

@@ -54,7 +54,7 @@ static size_t in_units(size_t bytes) {
     return (bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
 }
 
-// Returns how many pages per head fit into the memory that earlier rounds have freed, at least the first round's one.
+// Returns the pages per head of the next round: one, plus those that fit into the memory that earlier rounds freed.
 static uint32_t next_round(const struct sl_layer *l, int n_heads, size_t given_back) {
     size_t n = 1 + given_back / ((size_t)n_heads * in_units(l->packed.bytes));
     return n < SL_PACK_PAGES ? (uint32_t)n : SL_PACK_PAGES;

@@ -165,7 +165,7 @@ enum sl_status sl_write_number(struct sl_draft *draft, int64_t size) {
     char digits[SMALL_BYTES] = {(char)('1' + sl_random_below(&draft->random, 9))};
     int n = 0;
     while (n < N_DIGITS) {
-        // Chooses a digit that differs from the previous run's: one of the 9 others, modulo 10.
+        // Chooses a digit that differs from the previous run's: one of the 9 others.
         char digit =
             n == 0 ? digits[0] : (char)('0' + (digits[n - 1] - '0' + 1 + (int)sl_random_below(&draft->random, 9)) % 10);
         int run = 1 + (int)sl_random_below(&draft->random, 3);
