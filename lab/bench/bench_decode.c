@@ -216,7 +216,7 @@ static enum sl_status measure_full(struct bench *b, int64_t n_tokens, struct sl_
     return status;
 }
 
-// Fills the store, unless the recipes before offload the same layers.
+// Fills the store with random rows of the layers that the recipe offloads; this releases the previous filling.
 static enum sl_status fill_store(struct bench *b, const char *recipe, int64_t n_tokens, struct sl_error *err) {
     struct sl_plan *plan = malloc(sizeof *plan);
     if (plan == NULL) {
