@@ -2,8 +2,8 @@
 /*
  * Purpose: the paired bootstrap. See bootstrap.h.
  *
- * Design: 10,000 resamples; in each, every cell is drawn anew from its own differences, as many as it has, and the mean over
- *         cells of their means is kept. The interval is between the 2.5% and 97.5% quantiles, interpolated.
+ * Design: 10,000 resamples. Each draws every cell anew from its own differences, as many as it has, and stores the
+ *         mean over cells of their means. The interval is between the 2.5% and 97.5% quantiles, interpolated.
  */
 #include "lab/bootstrap.h"
 
@@ -33,7 +33,7 @@ static bool group(const double *differences, const uint32_t *strata, size_t n, u
         cells->ends[strata ? strata[i] : 0]++;
     }
     size_t begin = 0;
-    for (size_t c = 0; c < n_strata; c++) { // sizes become beginnings, which become ends below
+    for (size_t c = 0; c < n_strata; c++) { // sizes become start offsets, which become ends below
         size_t size = cells->ends[c];
         cells->n_used += size > 0;
         cells->largest = size > cells->largest ? size : cells->largest;
@@ -46,7 +46,7 @@ static bool group(const double *differences, const uint32_t *strata, size_t n, u
     return true;
 }
 
-// The mean over cells of their means; random NULL: of the differences as they are.
+// Returns the mean over cells of their means; random NULL: of the original differences.
 static double mean_of_means(const struct cells *cells, struct sl_random *random) {
     double sum = 0;
     for (size_t c = 0, begin = 0; c < cells->n_cells; begin = cells->ends[c++]) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what commands that measure a model in this process begin with; see eval_model.h.
+// Purpose: setup shared by commands that measure a model in this process; see eval_model.h.
 #include "lab/eval_model.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #include "client/cli/request.h"
 
-// LICENSE, built in by CMake.
+// LICENSE, compiled in by CMake.
 extern const uint8_t sl_sample_text[];
 extern const size_t sl_sample_text_bytes;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: pictures by gnuplot; see plot.h.
+// Purpose: plots by gnuplot; see plot.h.
 #include "lab/plot.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define TICK_CHARACTERS  44
-#define CHARACTER_WIDTH  7.5 // pixels, about, of gnuplot's own font
+#define CHARACTER_WIDTH  7.5 // approximate pixels of gnuplot's default font
 #define CHARACTER_HEIGHT 15.0
 
 extern char **environ;
@@ -23,7 +23,7 @@ char *sl_plot_quote(const char *text, char *buf, size_t buf_bytes) {
     buf[n++] = '\'';
     for (; *text && n + 4 <= buf_bytes; text++) {
         if (*text == '\'') {
-            buf[n++] = '\''; // doubled
+            buf[n++] = '\''; // quotes are doubled
         }
         buf[n++] = (unsigned char)*text < ' ' || *text == 0x7f ? '?' : *text;
     }
@@ -38,7 +38,7 @@ void sl_plot_tick(FILE *script, size_t row, const char *text) {
     snprintf(cut, sizeof cut, "%.*s%s", is_long ? TICK_CHARACTERS - 3 : TICK_CHARACTERS, text, is_long ? "..." : "");
     fputs(row > 0 ? ", " : "set ytics (", script);
     for (const char *c = sl_plot_quote(cut, quoted, sizeof quoted); *c;
-         c++) { // ticks are formats: a percent sign is doubled
+         c++) { // ticks are formats: percent signs are doubled
         fputs(*c == '%' ? "%%" : (char[]){*c, '\0'}, script);
     }
     fprintf(script, " %zu", row);
@@ -112,7 +112,7 @@ enum sl_status sl_plot_open(struct sl_plot *plot, const char *path, int width, i
     return plot->status;
 }
 
-// quiet: what it writes to standard output is thrown away.
+// Runs gnuplot; quiet: discards its standard output.
 static enum sl_status run_gnuplot(char *argument, bool quiet, struct sl_error *err) {
     char *argv[] = {(char *)"gnuplot", argument, NULL};
     posix_spawn_file_actions_t actions;
@@ -121,7 +121,7 @@ static enum sl_status run_gnuplot(char *argument, bool quiet, struct sl_error *e
     if (quiet) {
         posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
     }
-    posix_spawnattr_t attributes; // commands block the signals that they ask about; gnuplot is to end by them
+    posix_spawnattr_t attributes; // commands block signals that they poll for; gnuplot must not
     sigset_t none;
     sigemptyset(&none);
     posix_spawnattr_init(&attributes);
@@ -157,7 +157,7 @@ enum sl_status sl_plot_check(const char *path, struct sl_error *err) {
     return status;
 }
 
-// gnuplot does not say when the disk is full: a picture that is whole ends with its last chunk.
+// Checks the image: gnuplot does not report a full disk, but a complete image ends with its last chunk.
 static enum sl_status check_image(const struct sl_plot *plot, struct sl_error *err) {
     static const unsigned char end[] = {0, 0, 0, 0, 'I', 'E', 'N', 'D', 0xae, 0x42, 0x60, 0x82};
     unsigned char found[sizeof end];

@@ -8,7 +8,7 @@
 #include "base/hash.h"
 
 struct sl_random sl_random_start(const char *name, uint64_t seed, uint64_t index) {
-    // Mixed once more, because the stream of a state plus SL_GOLDEN is the same stream a step later.
+    // Mixed once more, because the stream of a state plus SL_GOLDEN is the same stream shifted by one step.
     return (struct sl_random){sl_mix(sl_hash(name, strlen(name), seed) + sl_mix(index + SL_GOLDEN))};
 }
 

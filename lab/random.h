@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the random numbers of evaluations: the same on every machine, from integers alone.
+ * Purpose: random numbers of evaluations: the same on every machine, from integers alone.
  *
- * Design: splitmix64 (Steele, Lea & Flood, 2014) for draws; a Feistel network over the smallest even number of bits for
- *         permutations, walked until it is back in range. So "the i-th of n things in random order" needs no list, and
- *         draws without repetition no memory of what was drawn.
+ * Design: splitmix64 (Steele, Lea & Flood, 2014) for draws; a Feistel network over the smallest even number of bits
+ *         for permutations, iterated until it is in range. So "the i-th of n things in random order" needs no list,
+ *         and draws without repetition need no record of earlier draws.
  */
 #pragma once
 
@@ -14,14 +14,15 @@ struct sl_random {
     uint64_t state;
 };
 
-// Unrelated streams for whatever differs in a bit: name, seed or index.
+// Starts a stream; streams whose name, seed or index differ are unrelated.
 struct sl_random sl_random_start(const char *name, uint64_t seed, uint64_t index);
 
 uint64_t sl_random_next(struct sl_random *random);
 uint64_t sl_random_below(struct sl_random *random, uint64_t n); // 0..n-1; n > 0
 
-// Knuth's MMIX generator, for what no result depends on: the next state, of which the upper bits are random.
+// Advances Knuth's MMIX generator, for numbers that affect no result: returns the next state, whose upper bits are
+// random.
 uint64_t sl_random_mmix(uint64_t *state);
 
-// Where i goes in a random permutation of 0..n-1 that `key` chooses; i < n <= 2^62.
+// Returns the image of i under a random permutation of 0..n-1 that `key` selects; i < n <= 2^62.
 uint64_t sl_random_permute(uint64_t i, uint64_t n, uint64_t key);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what all measurements share: results as table rows or JSON lines, progress, medians.
+// Purpose: shared by all measurements: results as table rows or JSON lines, progress, medians.
 #include "lab/result.h"
 
 #include <jansson.h>

@@ -43,7 +43,8 @@ static enum sl_status encode(const struct sl_tokenizer *tokenizer, const char *t
     return SL_OK;
 }
 
-// The text of the first n messages up to where an answer begins. answer: if not NULL, what message `at` says instead.
+// Renders the first n messages up to the start of the next answer. answer: if not NULL, replaces the content of
+// message `at`.
 static enum sl_status render(const struct sl_chat_template *chat_template, const Sluice__V1__Chat *chat, size_t n,
                              size_t at, const char *answer, char **text_out, struct sl_error *err) {
     struct sl_chat_message *messages = malloc(n * sizeof(*messages));
@@ -77,7 +78,7 @@ enum sl_status sl_job_chat(const struct sl_chat_template *chat_template, const s
 
 // ---- a further turn -------------------------------------------------------------------------------------------------
 
-// Stands for an answer whose tokens are there already. No template trims, escapes or knows it.
+// Placeholder for an answer whose tokens exist already. No template trims, escapes or recognizes it.
 #define ANSWER "sluice-answer-7c1f0e2b"
 
 static size_t without_space(const char *text) {
@@ -88,9 +89,10 @@ static size_t without_space(const char *text) {
     return n;
 }
 
-// What stands behind the answer in `whole`, which must be what was there before it, the answer, and more. NULL: it is not.
+// Returns the text after the answer in `whole`, which must consist of `before`, the answer, and more. NULL: it does
+// not.
 static const char *behind_answer(const char *before, const char *whole) {
-    size_t n = without_space(before); // some templates begin an answer with a space of which they do not know later
+    size_t n = without_space(before); // some templates begin an answer with a space that they omit later
     const char *answer = strstr(whole, ANSWER);
     if (answer == NULL || strstr(answer + 1, ANSWER) != NULL || (size_t)(answer - whole) < n ||
         memcmp(before, whole, n) != 0 || strspn(whole + n, " \t\r\n") < (size_t)(answer - whole) - n) {

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-// Sliding windows are ranges of original positions, and all of a range is attended.
+// Checks the recipe against sliding windows, which are ranges of original positions and are attended to in full.
 static enum sl_status check_windows(const struct sl_recipe *recipe, const struct sl_model_config *model,
                                     struct sl_error *err) {
     if (model->window > 0 && recipe->positions == SL_POSITION_SLOT) {

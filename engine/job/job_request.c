@@ -30,7 +30,7 @@ enum sl_status sl_job_read_salt(const ProtobufCBinaryData *field, struct sl_hash
 #define TOP_K       SLUICE__V1__SAMPLING__TOP_K_PRESENT_TOP_K
 #define TOP_P       SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P
 #define SEED        SLUICE__V1__SAMPLING__SEED_PRESENT_SEED
-#define SEED_BITS   53 // of a drawn seed: a JSON number of 64 bits loses its end in many readers
+#define SEED_BITS   53 // bits of a random seed: many JSON readers round 64-bit numbers
 #define PENALTY     SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY
 
 bool sl_job_names_seed(const Sluice__V1__Sampling *message) {

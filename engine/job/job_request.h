@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: fields that several requests about a job have, read the same by all who get them.
+// Purpose: reads the fields that several requests about a job share, the same way in every receiver.
 #pragma once
 
 #include "base/salted_hash.h"
@@ -7,17 +7,18 @@
 #include "engine/sampling/sampler.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 
-// SL_ERR_INVALID names the field, and the id that the model's vocabulary does not have. ids may be NULL.
+// Checks token ids. SL_ERR_INVALID names the field, and the id that the model's vocabulary does not have. ids may be
+// NULL.
 enum sl_status sl_job_check_ids(const struct sl_model_config *model, const char *field, const Sluice__V1__TokenIds *ids,
                                 struct sl_error *err);
 
-// The salt of a prompt's prefix hashes; zeros if there is none. SL_ERR_INVALID: it has another length.
+// Reads the salt of a prompt's prefix hashes; zeros if there is none. SL_ERR_INVALID: the salt has another length.
 enum sl_status sl_job_read_salt(const ProtobufCBinaryData *field, struct sl_hash128 *salt_out, struct sl_error *err);
 
 /*
- * Returns the sampling of a message. Absent fields, and an absent message (NULL), are as the model says; what it does not
- * say, and where `model` is NULL, as inference.proto says. An absent seed is 0: sl_job_choose_seed() draws one where a
- * job begins. Checks nothing of the message.
+ * Returns the sampling of a message. Absent fields, and an absent message (NULL), get the model's values; values that
+ * the model does not have (or if `model` is NULL) get the defaults of inference.proto. An absent seed is 0:
+ * sl_job_choose_seed() draws one when a job begins. Does not validate the message.
  */
 struct sl_sampling sl_job_sampling(const Sluice__V1__Sampling *message, const struct sl_model_config *model);
 // Returns whether the caller named a seed; 0 is one.
@@ -31,7 +32,7 @@ bool sl_job_names_seed(const Sluice__V1__Sampling *message);
 enum sl_status sl_job_choose_seed(const Sluice__V1__Sampling *message, const uint64_t *known, uint64_t *seed_out,
                                   struct sl_error *err);
 
-// The reverse of sl_job_sampling(): all fields are present.
+// Converts the other way than sl_job_sampling(): all fields are present.
 Sluice__V1__Sampling sl_job_sampling_message(const struct sl_sampling *sampling);
-// What the model says.
+// Returns the model's own sampling as a message.
 Sluice__V1__Sampling sl_job_model_sampling(const struct sl_model_config *model);

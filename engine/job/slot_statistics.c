@@ -43,7 +43,7 @@ void sl_slot_statistics_attach(struct sl_slot_statistics *statistics, Sluice__V1
     message->kv_bytes = statistics->n_layers > 0 ? &statistics->bytes : NULL;
 }
 
-// Slots of the heads of a layer, where they are told, lie where the layer's least and most say.
+// Checks that the slots of the heads of a layer, if present, lie between the layer's minimum and maximum.
 static bool counts(const Sluice__V1__Statistics *message, size_t layer) {
     size_t n_heads = message->n_slots / message->n_slots_min;
     for (size_t i = layer * n_heads; i < (layer + 1) * n_heads; i++) {

@@ -2,9 +2,9 @@
 /*
  * Purpose: sessions to capsules and back; see capsule.h.
  *
- * Design: read_header() is the one place where bytes of a header are believed: what it returns has passed every check
- *         that does not need to know the receiver's model, the exact body size included. sl_capsule_open() then only
- *         compares with what this worker expects and lays page tables over the body.
+ * Design: read_header() is the only function that trusts bytes of a header: its result has passed every check that
+ *         does not need the receiver's model, including the exact body size. sl_capsule_open() then compares it with
+ *         what this worker expects, and lays page tables over the body.
  */
 #include "engine/kvcache/capsule.h"
 
@@ -17,7 +17,7 @@
 typedef Sluice__V1__CapsuleHeader header_message;
 typedef Sluice__V1__CapsuleLayer layer_message;
 
-// Slots of a head that are in the capsule.
+// Returns how many slots of a head the capsule contains.
 static uint32_t shipped_slots(const struct sl_layer *layer, const struct sl_head *head) {
     return layer->offloaded ? 0 : head->n_slots;
 }
@@ -72,7 +72,7 @@ enum sl_status sl_capsule_layer_pieces(const struct sl_session *session, int lay
 
 // --- writing a header ------------------------------------------------------------------------------------------------
 
-// Everything a message points to, in one allocation.
+// All memory that a message points to, in one allocation.
 struct layer_parts {
     layer_message message;
     uint32_t counts[]; // n_slots of every head, then n_packed of every head
@@ -160,7 +160,7 @@ static enum sl_status read_layouts(const header_message *header, int layer, stru
     return sl_layer_check_layouts(&out->work, &out->packed, (int)header->head_dim, err);
 }
 
-// Check the heads of one layer and add their pages' bytes to *body_bytes.
+// Checks the heads of one layer and adds their pages' bytes to *body_bytes.
 static enum sl_status check_layer(const header_message *header, int layer, const struct layouts *layouts,
                                   uint64_t *body_bytes, bool *evicted, struct sl_error *err) {
     const layer_message *m = header->layers[layer];
@@ -228,7 +228,7 @@ static enum sl_status check_header(const header_message *header, bool *evicted, 
     return SL_OK;
 }
 
-// *message_out is freed with sluice__v1__capsule_header__free_unpacked().
+// Reads and checks a header. The caller frees *message_out with sluice__v1__capsule_header__free_unpacked().
 static enum sl_status read_header(const void *bytes, size_t n_bytes, header_message **message_out,
                                   struct sl_capsule_info *info_out, struct sl_error *err) {
     if (n_bytes > SL_CAPSULE_MAX_HEADER_BYTES) {
@@ -289,7 +289,7 @@ static enum sl_status check_expected(const struct sl_capsule_info *info, const s
                        (unsigned long long)info->id.recipe_fingerprint, (unsigned long long)id->recipe_fingerprint);
     }
     if (!sl_hash128_is_zero(&id->prefix_hash) && !sl_hash128_equals(&info->id.prefix_hash, &id->prefix_hash)) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "capsule of another prefix"); // its hash is for no log
+        return sl_fail(err, SL_ERR_PRECONDITION, "capsule of another prefix"); // the hash must not appear in logs
     }
     if (info->body_bytes != body_bytes) {
         return sl_fail(err, SL_ERR_INVALID, "capsule body of %zu bytes, its header says %zu", body_bytes,
@@ -298,7 +298,7 @@ static enum sl_status check_expected(const struct sl_capsule_info *info, const s
     return SL_OK;
 }
 
-// An empty session with the layouts of the header and room for all it holds.
+// Creates an empty session with the layouts of the header and room for all its slots.
 static enum sl_status create_session(const header_message *header, const struct sl_kv_geometry *geometry,
                                      int64_t max_slots, struct sl_arena *arena, struct sl_session **session_out,
                                      struct sl_error *err) {
@@ -332,7 +332,7 @@ static enum sl_status create_session(const header_message *header, const struct 
     return status;
 }
 
-// Lay the page tables over the body, whose exact size has been checked.
+// Lays the page tables over the body, whose exact size has been checked.
 static void adopt_body(struct sl_session *session, const header_message *header, void *body, size_t body_bytes) {
     char *page = body;
     for (int l = 0; l < session->geometry.n_layers; l++) {
@@ -388,7 +388,7 @@ enum sl_status sl_capsule_adopt(struct sl_capsule_bytes *capsule, struct sl_aren
                                 int64_t max_slots, struct sl_session **session_out, struct sl_error *err) {
     enum sl_status status = sl_capsule_open(capsule, arena, geometry, id, max_slots, session_out, err);
     if (status == SL_OK) {
-        capsule->body = NULL; // the session's
+        capsule->body = NULL; // now owned by the session
     }
     sl_capsule_bytes_free(capsule, arena);
     return status;

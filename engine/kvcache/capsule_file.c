@@ -75,7 +75,7 @@ static uint64_t digest_of_head(const char *label, size_t label_bytes, const uint
 struct output {
     int fd;
     off_t offset;
-    uint8_t *block; // [BLOCK_BYTES], the first n_block are not written yet
+    uint8_t *block; // [BLOCK_BYTES], the first n_block bytes are not written to the file yet
     size_t n_block;
     uint64_t digest;
     struct sl_error *err;
@@ -195,7 +195,7 @@ static enum sl_status read_label(struct sl_capsule_file *file, size_t label_byte
     return status;
 }
 
-// Everything but the body, each number checked before it is used.
+// Reads everything except the body, and checks each number before it is used.
 static enum sl_status read_head(struct sl_capsule_file *file, struct sl_error *err) {
     uint8_t prefix[PREFIX_BYTES];
     struct stat stat;
@@ -246,7 +246,7 @@ static enum sl_status read_head(struct sl_capsule_file *file, struct sl_error *e
 }
 
 enum sl_status sl_capsule_file_open(const char *path, struct sl_capsule_file *file, struct sl_error *err) {
-    // Not blocking: a pipe without a writer is refused below, not waited for.
+    // Opens without blocking: a pipe without a writer is rejected below instead of waited for.
     *file = (struct sl_capsule_file){.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     if (file->fd < 0) {
         return sl_fail(err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a capsule in a file, to look at it or to carry it elsewhere by hand.
+ * Purpose: a capsule in a file, for inspection or for manual transfer.
  *
  * Layout (little-endian):
  *
@@ -10,9 +10,9 @@
  *    32   u64 digest of label and header  40  u64 digest of the body
  *    48   label (the recipe's text, for people), header, body (engine/kvcache/capsule.h)
  *
- *         The body's digest is chained over blocks of 1 MiB (digest = XXH3 of the block, seeded with the digest so far),
- *         so that it is made while pages are written from where they lie.
- * Trust: a file is as foreign as a message: sizes are bounded and must add up to the file's size, digests must agree.
+ *         The body's digest is chained over blocks of 1 MiB (digest = XXH3 of the block, seeded with the digest so
+ *         far), so that it is computed while pages are written in place.
+ * Trust: a file is as untrusted as a message: sizes are bounded and must add up to the file's size, digests must agree.
  */
 #pragma once
 
@@ -21,13 +21,14 @@
 #define SL_CAPSULE_FILE_VERSION 1
 #define SL_CAPSULE_LABEL_BYTES  2048 // with the terminating zero: as long as a recipe may be
 
-// Whether a file can be made there: for those who have long work to do first. Leaves nothing behind. SL_ERR_IO,
+// Checks that a file can be created at `path`, before the caller starts long work. Leaves no file. SL_ERR_IO,
 // SL_ERR_INVALID (path too long).
 enum sl_status sl_capsule_file_check(const char *path, struct sl_error *err);
 
 /*
- * Write header and body of `session` to `path`: to a file beside it first, which then takes the name, so that there is
- * never half a capsule under it. label: printable text. SL_ERR_IO, SL_ERR_INVALID (label too long), SL_ERR_EXHAUSTED.
+ * Writes header and body of `session` to `path`: to a temporary file beside it first, which is then renamed, so
+ * `path` never has half a capsule. label: printable text. SL_ERR_IO, SL_ERR_INVALID (label too long),
+ * SL_ERR_EXHAUSTED.
  */
 enum sl_status sl_capsule_file_write(const char *path, const struct sl_session *session, const struct sl_capsule_id *id,
                                      const char *label, struct sl_error *err);
@@ -37,14 +38,15 @@ struct sl_capsule_file {
     uint8_t *header; // [header_bytes], owned
     size_t header_bytes;
     size_t body_bytes;
-    struct sl_capsule_info info; // what the header says, checked
+    struct sl_capsule_info info; // checked contents of the header
     uint64_t body_digest;
     int fd;
 };
 
-// SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_INVALID: not such a file, damaged, or cut off. To be closed.
+// Opens a capsule file; the caller closes it. SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_INVALID: no capsule file, damaged,
+// or truncated.
 enum sl_status sl_capsule_file_open(const char *path, struct sl_capsule_file *file, struct sl_error *err);
 
-// body_out: [file->body_bytes]. SL_ERR_PEER_CORRUPT: the digest is another.
+// Reads the body into body_out[file->body_bytes]. SL_ERR_PEER_CORRUPT: the digest differs.
 enum sl_status sl_capsule_file_read_body(struct sl_capsule_file *file, void *body_out, struct sl_error *err);
 void sl_capsule_file_close(struct sl_capsule_file *file);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: formats by their words.
+// Purpose: names of formats.
 #include "engine/kvcache/format.h"
 
 #include <string.h>

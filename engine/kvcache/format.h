@@ -2,11 +2,11 @@
 /*
  * Purpose: the formats of keys and values, one line each.
  *
- * Design: whoever treats formats apart does it in a switch without a default, so that the compiler names every place that
- *         a new one needs. Whatever all formats of a kind share asks for the kind.
+ * Design: code that distinguishes formats uses a switch without a default, so that the compiler names every place
+ *         that a new format needs. Code that treats all formats of a kind alike tests the kind.
  *
- * To add one: a line here; a field of KvBytes (proto/sluice/v1/inference.proto); then what -Wswitch asks for: how each tier
- * reads it, and writes it if tokens are appended in it.
+ * To add a format: a line here; a field of KvBytes (proto/sluice/v1/inference.proto); then what -Wswitch asks for:
+ * how each tier reads it, and writes it if tokens are appended in it.
  */
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: where the parts of a key index are, as key_index.h draws it.
+// Purpose: offsets of the parts of a key index; key_index.h shows the layout.
 #include "engine/kvcache/key_index.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@ static size_t whole_parts(size_t bytes) {
     return (bytes + PART_ALIGN - 1) / PART_ALIGN * PART_ALIGN;
 }
 
-// The formats that keys are searched in.
+// Returns whether keys can be searched in a format.
 static bool has_index(enum sl_kv_format format) {
     switch (format) {
     case SL_KV_F32:
@@ -28,7 +28,7 @@ static bool has_index(enum sl_kv_format format) {
 
 enum sl_status sl_key_index_layout_init(struct sl_key_index_layout *layout, enum sl_kv_format format, int head_dim,
                                         uint32_t n_slots) {
-    struct sl_page_layout page; // knows which head sizes there are
+    struct sl_page_layout page; // validates the head size
     bool quantized = sl_kv_format_is_quantized(format);
     if (!sl_kv_format_is_known(format) || !has_index(format) ||
         sl_page_layout_init(&page, SL_KV_F32, head_dim, 0, false) != SL_OK || n_slots < 1 ||

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the bytes of a key index: the keys of consecutive slots of one lane once more, channel by channel, so that
- *          ranking all slots by a few channels reads these channels and nothing else.
+ * Purpose: the bytes of a key index: a channel-by-channel copy of the keys of consecutive slots of one offloaded
+ *          head. Ranking all slots by a few channels reads only these channels.
  *
  * Layout: absmax f32 [d]            of every channel over the slots
  *         scale  f32 [d]            int8: absmax / 127; int1: mean |K_j[c]|; not of the float formats
  *         codes  [d][channel_bytes] channel_bytes = of `capacity` slots, a multiple of 64
  *
- *   f32, f16, bf16   K_j[c] as the page has it; of a page in another format rounded, f16 saturated
+ *   f32, f16, bf16   K_j[c] as the page has it; rounded if the page has another format, f16 saturated
  *   int8             round-half-even(K_j[c] / scale), 0 where scale is 0;  K^ = scale * code
  *   int1             bit j of the channel, LSB first: 1 where K_j[c] >= 0; K^ = +scale or -scale
  *

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: where the parts of a page are, as page.h draws it.
+// Purpose: offsets of the parts of a page; page.h shows the layout.
 #include "engine/kvcache/page.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #define MAX_HEAD_DIM 512 // a page of f32 is then 256 KiB; no model comes near
 #define PART_ALIGN   64
 
-// The offset at which a part of `bytes` begins; *end moves behind it.
+// Returns the offset at which a part of `bytes` begins; advances *end past the part.
 static uint32_t place(uint32_t *end, uint32_t bytes) {
     uint32_t offset = *end;
     *end = (offset + bytes + PART_ALIGN - 1) / PART_ALIGN * PART_ALIGN;

@@ -15,7 +15,8 @@
  *
  *   Codes are packed LSB first: element e of a row sits at bits e*B of the row. x^ = code * scale + zero.
  *
- * Not here: who owns a page (engine/kvcache/session.h), how rows get in and out (engine/tensor/ops.h): page memory is opaque here.
+ * Not here: Not here: ownership of pages (engine/kvcache/session.h), reading and writing rows (engine/tensor/ops.h).
+ *           Page memory is opaque here.
  */
 #pragma once
 
@@ -26,7 +27,7 @@
 #define SL_PAGE_SLOTS 64
 #define SL_MAX_STATES 4
 
-// Where the parts of a page are. Byte offsets from the start of the page.
+// Offsets of the parts of a page, in bytes from the start of the page.
 struct sl_page_layout {
     enum sl_kv_format format;
     int head_dim;       // d: a multiple of 8; for quantized formats also of sl_v_group()
@@ -40,7 +41,8 @@ struct sl_page_layout {
 enum sl_status sl_page_layout_init(struct sl_page_layout *layout, enum sl_kv_format format, int head_dim, int n_states,
                                    bool has_positions);
 
-// Channels of a V row that share a scale: a row of up to 64 whole, else 64 of them, or 32 where 64 do not divide it.
+// Returns how many channels of a V row share a scale: all of a row of up to 64 channels, else 64, or 32 if 64 does
+// not divide the row.
 static inline int sl_v_group(int head_dim) {
     return head_dim <= 64 ? head_dim : head_dim % 64 == 0 ? 64 : 32;
 }
@@ -49,7 +51,7 @@ static inline uint32_t sl_pages_for(int64_t n_slots) {
     return (uint32_t)((n_slots + SL_PAGE_SLOTS - 1) / SL_PAGE_SLOTS);
 }
 
-// The page list of one (layer, KV head): what operations work on, wherever the pages come from.
+// The page list of one (layer, KV head), on which operations work; the pages may come from anywhere.
 struct sl_kv {
     void *const *pages;
     uint32_t n_packed; // leading pages in layout *packed, the others in *work
@@ -57,16 +59,17 @@ struct sl_kv {
     const struct sl_page_layout *work, *packed;
 };
 
-// KV heads of one layer, of one session or of several: operations on pages work on all of them at once.
+// KV heads of one layer, of one session or several: operations on pages work on all of them at once.
 struct sl_kv_heads {
     const struct sl_kv *kv; // [n]
     int n;
-    // What a device with memory of its own knows of them (ops->publish), and where in it they begin; the processors' need none
+    // Device-side description of the heads (ops->publish), for a device with its own memory, and their first index in
+    // it; NULL on CPUs.
     const void *published;
     int first;
 };
 
-// `n` of them from head `first` on.
+// Returns `n` of the heads from head `first` on.
 static inline struct sl_kv_heads sl_kv_heads_part(struct sl_kv_heads heads, int first, int n) {
     return (struct sl_kv_heads){heads.kv + first, n, heads.published, heads.first + first};
 }

@@ -2,9 +2,10 @@
 /*
  * Purpose: prefix keys: key(0) = zeros, key(i+1) = hash of key(i) and block i's tokens, salted.
  *
- * Design: a last block that is not full is hashed the same way; the hash tells lengths apart, so a prefix never has
- *         the key of a longer one. Tokens are hashed as their bytes in memory: machines of one cluster are of one
- *         byte order. The salt is in every link: whoever has a key, but not the salt, cannot go on from it.
+ * Design: a last block that is not full is hashed the same way. The hash includes lengths, so a prefix never has the
+ *         key of a longer one. Tokens are hashed as their bytes in memory: all machines of a cluster have the same
+ *         byte order. Every link includes the salt: a process that has a key but not the salt cannot compute the next
+ *         key.
  */
 #include <string.h>
 

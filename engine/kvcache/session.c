@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: page tables of a session, and the way of pages between them and the arena.
+ * Purpose: page tables of a session, and the movement of pages between them and the arena.
  *
  * Design: one calloc holds layers, heads and the page pointers of all heads (max_slots each), so that growing a head
- *         never allocates anything but pages. A page inside the adopted span is never returned by itself.
+ *         allocates only pages. A page inside the adopted span is never freed by itself.
  */
 #include "engine/kvcache/session.h"
 
@@ -13,7 +13,7 @@
 
 #include "engine/kvcache/internal.h"
 
-// Slot counts are u32 and positions i32 in pages.
+// In pages, slot counts are u32 and positions i32.
 #define MAX_SLOTS ((int64_t)INT32_MAX - SL_PAGE_SLOTS)
 
 static bool same_layout(const struct sl_page_layout *a, const struct sl_page_layout *b) {
@@ -22,7 +22,7 @@ static bool same_layout(const struct sl_page_layout *a, const struct sl_page_lay
            a->v_scale == b->v_scale && a->positions == b->positions && a->states == b->states && a->bytes == b->bytes;
 }
 
-// True when the layout is what sl_page_layout_init() makes for its own parameters.
+// Returns true when the layout equals what sl_page_layout_init() makes from its parameters.
 static bool well_formed(const struct sl_page_layout *layout) {
     struct sl_page_layout made;
     return sl_page_layout_init(&made, layout->format, layout->head_dim, layout->n_states, layout->has_positions) ==
@@ -167,7 +167,7 @@ static void return_page(struct sl_session *session, void *page, size_t page_byte
     }
 }
 
-// Keep the first n_pages pages of a head.
+// Keeps the first n_pages pages of a head.
 static void shrink(struct sl_session *session, const struct sl_layer *layer, struct sl_head *head, uint32_t n_pages) {
     while (head->n_pages > n_pages) {
         head->n_pages--;
@@ -197,7 +197,7 @@ void sl_session_destroy(struct sl_session **session) {
     *session = NULL;
 }
 
-// Pages are taken in order, one at a time: the arena tends to give neighbours, which then travel as one piece.
+// Takes pages in order, one at a time: the arena tends to return adjacent pages, which are then sent as one piece.
 static enum sl_status grow(struct sl_session *session, int range, struct sl_head *head, uint32_t n_pages,
                            size_t page_bytes) {
     while (head->n_pages < n_pages) {
@@ -234,15 +234,16 @@ enum sl_status sl_session_reserve(struct sl_session *session, int layer, int n_n
     return SL_OK;
 }
 
-// --- to another arena --------------------------------------------------------------------------------------------------
+// --- to another arena ------------------------------------------------------------------------------------------------
 
-// A walk over a session's pages in the order of its body, heads of one range at a time: each range has a place of its own in it.
+// A walk over a session's pages in body order, for the heads of one range at a time: each range has its own part of
+// the body.
 struct walk {
     int layer, head;
     uint32_t page;
 };
 
-// True where there is a page of the range; *walk is at it.
+// Moves *walk to the next page of the range; returns false if there is none.
 static bool find_page(const struct sl_session *s, int range, int n_ranges, struct walk *walk) {
     for (; walk->layer < s->geometry.n_layers; walk->layer++, walk->head = 0) {
         for (; walk->head < s->geometry.n_kv_heads; walk->head++, walk->page = 0) {
@@ -260,7 +261,7 @@ static size_t page_bytes(const struct sl_session *s, const struct walk *walk) {
     return sl_layer_page_layout(layer, &layer->heads[walk->head], walk->page)->bytes;
 }
 
-// Of the pages from here on: as many as are no more than `most` together, and one at least. Behind them *walk is.
+// Returns the bytes of the next pages, at least one and together at most `most`. Moves *walk past them.
 static size_t measure(const struct sl_session *s, int range, int n_ranges, size_t most, struct walk *walk) {
     size_t bytes = 0;
     while (find_page(s, range, n_ranges, walk)) {
@@ -297,8 +298,8 @@ static enum sl_status add_span(struct spans *spans, struct sl_arena *arena, int 
     return SL_OK;
 }
 
-// Blocks for the pages of a range: one, or where none is large enough several, down to a page each: whoever promised the
-// room has counted what is free in all, and not how it lies.
+// Allocates blocks for the pages of a range: one, or several if none is large enough, down to a page each. Several
+// are needed because admission counts free bytes, not their fragmentation.
 static enum sl_status take_spans(const struct sl_session *s, struct sl_arena *arena, int range, int n_ranges,
                                  struct spans *spans) {
     size_t most = SIZE_MAX, bytes;
@@ -318,7 +319,7 @@ static enum sl_status take_spans(const struct sl_session *s, struct sl_arena *ar
     return SL_OK;
 }
 
-// Where the pages of a range go.
+// The destination of the pages of a range.
 struct target {
     const struct sl_session_span *span;
     size_t used;
@@ -334,7 +335,7 @@ static char *lay_page(struct target *target, size_t bytes) {
     return to;
 }
 
-// Pages that follow each other here and there are one copy.
+// Moves pages. Pages that are adjacent in source and destination are one copy.
 static void move_pages(struct sl_session *s, int n_ranges, struct target *targets, sl_session_copy_fn copy, void *arg) {
     const char *from = s->spans->at;
     char *to = NULL;
@@ -440,7 +441,7 @@ void sl_session_drop_pages(struct sl_session *session, int layer, int head, uint
     memset(h->pages + h->n_pages, 0, n_pages * sizeof *h->pages);
 }
 
-// Slots of a head that are left when the session's newest n_forgotten tokens are forgotten.
+// Returns the slots of a head that remain when the session's newest n_forgotten tokens are forgotten.
 static int64_t slots_without(const struct sl_head *head, int64_t n_forgotten) {
     return (int64_t)head->n_slots > n_forgotten ? (int64_t)head->n_slots - n_forgotten : 0;
 }
@@ -472,7 +473,7 @@ enum sl_status sl_session_truncate(struct sl_session *session, int64_t n_tokens,
             struct sl_head *head = &session->layers[l].heads[h];
             int64_t n_slots = slots_without(head, session->n_tokens - n_tokens);
             uint32_t n_full = (uint32_t)(n_slots / SL_PAGE_SLOTS);
-            shrink(session, &session->layers[l], head, sl_pages_for(n_slots)); // while it is known which are packed
+            shrink(session, &session->layers[l], head, sl_pages_for(n_slots)); // before n_packed changes
             head->n_packed = head->n_packed < n_full ? head->n_packed : n_full;
             sl_session_set_slots(session, l, h, (uint32_t)n_slots);
         }

@@ -5,12 +5,13 @@
  * Design: a head holds first n_packed pages in its layer's packed layout (quantized, always full), then pages in the
  *         working layout (float), of which only the last may be partly filled. Heads of a layer may differ in length
  *         (eviction is per head) and layers may differ in layout and length. Pages come from the arena one by one, or
- *         from one adopted span: the block into which a capsule has arrived. Pages of a span go back with the span.
- *         Of an arena of several ranges (of ranks' memories) a head's pages come from one of them, and a span is one block in each.
- *         Of an offloaded layer kvstores hold the prompt (offload/): what is missing here is elsewhere, not evicted.
+ *         from one adopted span: the block that received a capsule. Pages of a span are freed with the span. If the
+ *         arena has several ranges (of ranks' memories), a head's pages come from one of them, and a span is one
+ *         block in each. kvstores hold the prompt of an offloaded layer (offload/): slots missing here are there, not
+ *         evicted.
  *
  * Invariants: n_pages >= sl_pages_for(n_slots); n_packed * 64 <= n_slots; slots keep the order of their positions;
- *             n_tokens counts all tokens ever read, whatever was evicted: it is the position of the next one.
+ *             n_tokens counts all tokens ever read, evicted ones too: it is the position of the next token.
  * Threads: one at a time per session. Sessions on one arena are independent.
  */
 #pragma once
@@ -23,7 +24,7 @@
 #define SL_MAX_LAYERS 256
 #define SL_MAX_HEADS  1024 // per layer
 
-#define SL_MAX_ROPE_SETS 2 // sets of rotation frequencies a model has: long contexts may have one of their own
+#define SL_MAX_ROPE_SETS 2 // sets of rotation frequencies of a model: long contexts may have their own
 
 struct sl_kv_geometry {
     int n_layers;
@@ -48,40 +49,40 @@ struct sl_layer {
     struct sl_page_layout work;   // the layout that new tokens are appended in: a float format
     struct sl_page_layout packed; // the layout of final pages; equal to work when the layer is not quantized
     struct sl_head *heads;        // [n_kv_heads]
-    float merge_threshold;        // of evicted=merge: moving average of similarities; 0 before the first eviction
-    bool offloaded;               // slots may be elsewhere; false unless the session's maker says. Never packed
+    float merge_threshold;        // evicted=merge: moving average of similarities; 0 before the first eviction
+    bool offloaded;               // slots may be in kvstores; false unless the session's creator sets it. Never packed
 };
 
 struct sl_session {
     struct sl_kv_geometry geometry;
     enum sl_position_mode positions;
     struct sl_arena *arena;  // not owned
-    int n_ranges;            // of it
+    int n_ranges;            // ranges of the arena
     struct sl_layer *layers; // [n_layers]
-    int rope_set; // which of the model's sets of frequencies rotates the keys (engine/model/model.h); 0 unless its maker says
+    int rope_set; // set of frequencies that rotates the keys (engine/model/model.h); 0 unless the creator sets it
     int64_t n_tokens;
     int64_t max_slots; // per head: the capacity of the page tables
     struct sl_session_span {
         void *at;
         size_t bytes;
     } adopted;                     // a block of the arena with the pages of a body; NULL: none
-    struct sl_session_span *spans; // [n_spans], by address: that block, or those that its pages have moved to
+    struct sl_session_span *spans; // [n_spans], by address: the adopted block, or those that its pages moved to
     int n_spans;
-    size_t taken_bytes; // of pages held that came from the arena one by one
-    void *tables;       // one allocation behind layers, heads and pages
+    size_t taken_bytes; // bytes of held pages that came from the arena one by one
+    void *tables;       // one allocation that holds layers, heads and pages
 };
 
-// The range of the arena that a KV head's pages come from: heads are divided as engine/tensor/ranks does.
+// Returns the range of the arena that a KV head's pages come from: heads are divided as in engine/tensor/ranks.
 int sl_session_range(const struct sl_session *session, int head);
 
-// The page list of one head as it is now: valid until room is reserved, slots are set or pages are packed.
+// Returns the current page list of one head: valid until room is reserved, slots are set or pages are packed.
 static inline struct sl_kv sl_session_kv(const struct sl_session *session, int layer, int head) {
     const struct sl_layer *l = &session->layers[layer];
     const struct sl_head *h = &l->heads[head];
     return (struct sl_kv){h->pages, h->n_packed, h->n_slots, &l->work, &l->packed};
 }
 
-// Of all heads of a layer; kv: room for n_kv_heads.
+// Returns the page lists of all heads of a layer; kv has room for n_kv_heads.
 static inline struct sl_kv_heads sl_session_heads(const struct sl_session *session, int layer, struct sl_kv *kv) {
     for (int h = 0; h < session->geometry.n_kv_heads; h++) {
         kv[h] = sl_session_kv(session, layer, h);
@@ -98,56 +99,58 @@ struct sl_session_config {
 };
 
 /*
- * An empty session. Takes no page of the arena yet; the arena must outlive it.
- * SL_ERR_INVALID (geometry out of bounds, max_slots < 1), SL_ERR_EXHAUSTED (page tables).
+ * Creates an empty session. Takes no page of the arena yet; the arena must outlive it. SL_ERR_INVALID (geometry out
+ * of bounds, max_slots < 1), SL_ERR_EXHAUSTED (page tables).
  */
 enum sl_status sl_session_create(const struct sl_session_config *config, struct sl_arena *arena,
                                  struct sl_session **session_out, struct sl_error *err);
 
-// The same where every layer is kept in one format, and nothing is packed. SL_ERR_UNSUPPORTED: no such page for head_dim.
+// Creates a session with every layer in one format and nothing packed. SL_ERR_UNSUPPORTED: no such page for head_dim.
 enum sl_status sl_session_create_plain(const struct sl_kv_geometry *geometry, enum sl_kv_format format,
                                        enum sl_position_mode positions, int64_t max_slots, struct sl_arena *arena,
                                        struct sl_session **session_out, struct sl_error *err);
 
-// Returns every page and the span. Accepts NULL, nulls *session.
+// Frees every page and the span. Accepts NULL, sets *session to NULL.
 void sl_session_destroy(struct sl_session **session);
 
 /*
- * A session that was just adopted moves to another arena: its span becomes a block in each range of that, or several where none is
- * large enough, each of whole pages. copy() is called with what goes where, in pieces that lie together; the span that is left is the caller's. SL_ERR_EXHAUSTED: the session is as before.
+ * Moves a session that was just adopted to another arena. Its span becomes a block in each range of that arena, or
+ * several blocks of whole pages if none is large enough. Calls copy() for each contiguous piece, with source and
+ * destination; the old span is then the caller's. SL_ERR_EXHAUSTED: the session is unchanged.
  */
 typedef void (*sl_session_copy_fn)(void *arg, void *to, const void *from, size_t bytes);
 enum sl_status sl_session_move(struct sl_session *session, struct sl_arena *arena, sl_session_copy_fn copy, void *arg,
                                void **left_out);
 
 /*
- * Make room for n_new more slots in every head of `layer`; n_slots does not change. What the forward pass does before
- * it appends. SL_ERR_EXHAUSTED (arena, or max_slots): the session is as before.
+ * Reserves room for n_new more slots in every head of `layer`; n_slots does not change. The forward pass calls it
+ * before it appends. SL_ERR_EXHAUSTED (arena, or max_slots): the session is unchanged.
  */
 enum sl_status sl_session_reserve(struct sl_session *session, int layer, int n_new);
 
-// n_new slots more in every head of `layer`, for which room is reserved: whoever calls writes them.
+// Adds n_new slots to every head of `layer`, for which room is reserved; the caller writes them.
 void sl_session_add_slots(struct sl_session *session, int layer, int n_new);
 
-// Set the slot count of one head after ops->gather() or ops->quantize() and return the pages that are no longer needed.
+// Sets the slot count of one head after ops->gather() or ops->quantize() and frees the pages that are no longer
+// needed.
 void sl_session_set_slots(struct sl_session *session, int layer, int head, uint32_t n_slots);
 
 /*
- * `page` is a block of the arena that now holds, in the packed layout, what the head's first page in the working layout
- * holds: it takes that page's place (and is the session's from now on), and the old page goes back.
+ * Replaces the head's first working page by `page`, a block of the arena that holds the same slots in the packed
+ * layout. The session owns `page` from now on; the old page is freed.
  */
 void sl_session_pack_page(struct sl_session *session, int layer, int head, void *page);
 
 /*
- * The first n_pages pages of one head of an offloaded layer, all of them full, are elsewhere now: they go back, and its
- * slots are counted from behind them. n_tokens stays.
+ * Frees the first n_pages pages of one head of an offloaded layer, all of them full: kvstores hold them now. Slots
+ * are counted from after them. n_tokens does not change.
  */
 void sl_session_drop_pages(struct sl_session *session, int layer, int head, uint32_t n_pages);
 
 /*
- * Forget every token at or after position n_tokens. Only for sessions that have evicted nothing (SL_ERR_PRECONDITION);
- * n_tokens must not cut through a packed page (SL_ERR_INVALID). Offloaded layers hold the newest tokens here: of those
- * that are elsewhere whoever has them must forget as many.
+ * Forgets every token at or after position n_tokens. Only for sessions that have evicted nothing
+ * (SL_ERR_PRECONDITION); n_tokens must not cut through a packed page (SL_ERR_INVALID). For offloaded layers the
+ * session holds the newest tokens: the kvstores that hold the others must forget the same tokens.
  */
 enum sl_status sl_session_truncate(struct sl_session *session, int64_t n_tokens, struct sl_error *err);
 
@@ -155,7 +158,7 @@ struct sl_session_stats {
     int64_t n_tokens;
     int64_t n_slots_min, n_slots_max; // over all heads
     double n_slots_mean;
-    size_t resident_bytes; // of the pages held
+    size_t resident_bytes; // bytes of the held pages
     size_t bytes_by_format[SL_KV_N_FORMATS];
 };
 void sl_session_get_stats(const struct sl_session *session, struct sl_session_stats *stats_out);

@@ -2,16 +2,16 @@
 /*
  * Purpose: the table of model families. See families.h.
  *
- * To add one: a row below; a tiny model of it in tools/golden_families.py, which puts a folder and the logits that
- * Transformers computes below tests/golden/families; a line in README.md. What the forward pass cannot do
- * (engine/model/forward.c) is not a row but another operation.
+ * To add a family: add a row below; a tiny model of it in tools/golden_families.py, which writes a folder and the
+ * logits that Transformers computes under tests/golden/families; a line in README.md. A feature that the forward pass
+ * (engine/model/forward.c) lacks needs a new operation, not a row.
  */
 #include "engine/model/families.h"
 
 #include <stdio.h>
 #include <string.h>
 
-// Most decoders name their tensors as the first Llama did.
+// Most decoders use the tensor names of the first Llama.
 #define LLAMA_NAMES                                                                                                    \
     .embed = "model.embed_tokens", .layers = "model.layers", .final_norm = "model.norm", .head = "lm_head",            \
     .attention_norm = "input_layernorm", .mlp_norm = "post_attention_layernorm"
@@ -22,13 +22,13 @@
 #define O       .parts = {{"self_attn.o_proj", SL_EXTENT_E}}
 #define DOWN    .parts = {{"mlp.down_proj", SL_EXTENT_E}}
 
-// The MLP of all but Falcon, and the keys that speak of it.
+// The MLP of all families except Falcon, and its keys.
 #define SWIGLU                                                                                                         \
     .norm = SL_NORM_RMS, .gated = true, .activation_key = "hidden_act", .activation = "silu",                          \
     .intermediate_key = "intermediate_size", .eps_key = "rms_norm_eps"
 
 static const struct sl_family families[] = {
-    // Llama 1 to 3, and those that are Llamas by another name: Yi, TinyLlama, SmolLM2
+    // Llama 1 to 3, and models with the Llama architecture under another name: Yi, TinyLlama, SmolLM2
     {
         .architecture = "LlamaForCausalLM",
         .name = "llama",
@@ -84,7 +84,7 @@ static const struct sl_family families[] = {
         .window = 4096,
         .required = {{"mlp_bias", false}},
     },
-    // Phi-3, 3.5 and Phi-4: the tensors of q, k, v and of gate, up are fused in the file as they are in memory here
+    // Phi-3, 3.5 and Phi-4: the file fuses the tensors of q, k, v and of gate, up as memory does here
     {
         .architecture = "Phi3ForCausalLM",
         .name = "phi3",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what an architecture fixes, as data: how its files name their tensors and the keys of config.json, and which
- *          norms, biases and activations its layers have. families.c is the table; model_config.c reads config.json by
- *          a row of it, model.c loads tensors by it, and the forward pass never asks whose model it runs.
+ * Purpose: the properties of architectures, as data: the names of tensors and of keys in config.json, and which
+ *          norms, biases and activations layers have. families.c is the table. model_config.c reads config.json by a
+ *          row of it, and model.c loads tensors by it. The forward pass never depends on the family.
  */
 #pragma once
 
@@ -32,24 +32,24 @@ struct sl_family_matrix {
         const char *name; // in the layer, without ".weight" or ".bias"; NULL: no more parts
         enum sl_extent rows;
     } parts[SL_MAX_PARTS];
-    // Every part has a bias where this key of config.json is true, bias_default where the file does not say. No key:
-    // bias_default says it, whatever the file.
+    // Every part has a bias if this key of config.json is true; bias_default if the file does not have the key.
+    // Without a key bias_default always applies.
     const char *bias_key;
     bool bias_default;
 };
 
 enum sl_window_rule {
-    SL_WINDOW_NEVER,    // the architecture knows none; sliding_window is not read
-    SL_WINDOW_ALL,      // sliding_window is that of every layer
-    SL_WINDOW_BY_LAYER, // where use_sliding_window is true, of those that layer_types names; without it, from layer
-                        // max_window_layers on
+    SL_WINDOW_NEVER,    // the architecture has no windows; sliding_window is not read
+    SL_WINDOW_ALL,      // sliding_window applies to every layer
+    SL_WINDOW_BY_LAYER, // if use_sliding_window is true, for the layers that layer_types names; without it, from
+                        // layer max_window_layers on
 };
 
 struct sl_family {
     const char *architecture; // config.json's architectures[0]
-    const char *name;         // goes into fingerprints: never changes
+    const char *name;         // part of fingerprints: must never change
 
-    // Tensors, without ".weight" or ".bias". Those of layer i are named <layers>.<i>.<name>. NULL: there is none.
+    // Tensors, without ".weight" or ".bias". Those of layer i are named <layers>.<i>.<name>. NULL: no such tensor.
     const char *embed, *layers, *final_norm, *head;
     const char *attention_norm, *q_norm, *k_norm;
     const char *mlp_norm; // NULL: the MLP reads what attention read (a parallel block)
@@ -57,7 +57,7 @@ struct sl_family {
     enum sl_norm_kind norm; // of all norms; those of SL_NORM_LAYER have biases
     bool gated;             // the MLP
 
-    // Keys of config.json that have other names elsewhere, and what holds where the file does not say.
+    // Keys of config.json with family-specific names, and defaults for missing keys.
     const char *activation_key, *activation, *intermediate_key, *eps_key;
     double eps;
     int intermediate_ratio; // F = this * E; 0: the file must say
@@ -65,19 +65,19 @@ struct sl_family {
     int head_dim;           // 0: E / H
     int64_t max_positions;
     bool tied_embeddings;
-    bool partial_rotary; // partial_rotary_factor is known; elsewhere it must be 1
+    bool partial_rotary; // partial_rotary_factor is supported; otherwise it must be 1
     enum sl_window_rule windows;
-    int64_t window; // sliding_window where the file does not say (null says: none); 0: none
+    int64_t window; // default of sliding_window if the file lacks it (null: no window); 0: none
 
-    // Switches with values that would be another computation: `value` is what we do, and what a file without the key
-    // means.
+    // Switches whose other values would need another computation: `value` is the supported one, and the default of a
+    // file without the key.
     struct {
         const char *key; // NULL: no more
         bool value;
     } required[8];
 };
 
-// NULL: not one of ours.
+// Returns NULL for an unsupported architecture.
 const struct sl_family *sl_family_find(const char *architecture);
-// The architectures of all rows, for messages; cut to `bytes`.
+// Writes the architectures of all rows, for messages; truncated to `bytes`.
 const char *sl_family_list(char *text_out, size_t bytes);

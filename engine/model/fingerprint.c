@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: one number for "the same model": two workers that agree on it may exchange KV caches.
+ * Purpose: one number that identifies a model: two workers with the same number may exchange KV caches.
  *
- * Design: a chain of hashes over the parsed configuration, the bytes of tokenizer.json (of a GGUF file: of all its metadata),
- *         and every tensor's name, type,
- *         shape and N_SAMPLES stretches of its bytes, in order of names. Formatting of config.json and the cut into
- *         shards do not matter. Retaining heads and the profile follow where a folder has them: they decide what a
- *         recipe keeps, and a folder without them has the number that it would have had before they were known. Last
- *         comes the format that weights are quantized to, if they are: the same tokens give other keys and values.
- *         Integers are hashed as little-endian u64, so every machine finds the same number.
+ * Design: a chain of hashes over the parsed configuration, the bytes of tokenizer.json (for a GGUF file: all its
+ *         metadata), and every tensor's name, type, shape and N_SAMPLES stretches of its bytes, in order of names.
+ *         The formatting of config.json and the division into shards do not matter. Retaining heads and the profile
+ *         follow if a folder has them: they affect what a recipe keeps. A folder without them keeps the number of
+ *         earlier versions. The format that weights are quantized to comes last, if they are: it changes keys and
+ *         values. Integers are hashed as little-endian u64, so every machine computes the same number.
  */
 #include <endian.h>
 #include <errno.h>
@@ -65,8 +64,8 @@ static uint64_t hash_rope(const struct sl_model_config *c, uint64_t chain) {
     return chain;
 }
 
-// What the first Llamas do not have, each behind a word and only where a model has it: theirs are the numbers that they
-// had before these were known.
+// Hashes features that the first Llamas lack, each after a word and only if a model has it, so that older models keep
+// the number of earlier versions.
 static uint64_t hash_additions(const struct sl_model_config *c, uint64_t chain) {
     if (c->rope.kind != SL_ROPE_DEFAULT && c->rope.kind != SL_ROPE_LLAMA3) {
         chain = hash_rope(c, chain);
@@ -110,7 +109,7 @@ static uint64_t hash_config(const struct sl_model_config *c, uint64_t chain) {
     for (size_t i = 0; i < sizeof integers / sizeof integers[0]; i++) {
         chain = hash_u64((uint64_t)integers[i], chain);
     }
-    // Ends that the tokenizer alone knows change no KV: capsules that stores have stay of use.
+    // Ends that only the tokenizer names do not change KV: stored capsules remain valid.
     for (int i = 0; i < c->n_listed_ends; i++) {
         chain = hash_u64((uint64_t)c->ends.ids[i], chain);
     }
@@ -147,7 +146,7 @@ static enum sl_status hash_tokenizer(const char *model_dir, uint64_t *chain, str
     return SL_OK;
 }
 
-// Stretches evenly over the tensor, the first and the last bytes among them; a small one whole.
+// Hashes stretches evenly spaced over the tensor, including its first and last bytes; a small tensor as a whole.
 static uint64_t hash_tensor(const struct sl_tensor *tensor, uint64_t chain) {
     chain = hash_text(tensor->name, chain);
     chain = hash_text(tensor->dtype, chain);
@@ -165,7 +164,7 @@ static uint64_t hash_tensor(const struct sl_tensor *tensor, uint64_t chain) {
     return chain;
 }
 
-// All of a GGUF file: the metadata, which the tokenizer is a part of, and the tensors.
+// Hashes all of a GGUF file: the metadata, which includes the tokenizer, and the tensors.
 static uint64_t hash_gguf(const struct sl_gguf *gguf, uint64_t chain) {
     size_t header_bytes, n;
     const unsigned char *header = sl_gguf_header(gguf, &header_bytes);
@@ -192,7 +191,8 @@ static uint64_t hash_tensors(const struct sl_safetensors *tensors, uint64_t chai
     return chain;
 }
 
-// What may lie beside a model. A word first: tensors of the one must never read like a value of the other.
+// Hashes optional files beside a model. A word comes first, so that tensors of one file never equal a value of the
+// other.
 static enum sl_status hash_companions(const char *model_dir, const struct sl_model_config *c, uint64_t *chain,
                                       struct sl_error *err) {
     struct sl_safetensors *tensors;

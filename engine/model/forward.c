@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the forward pass, top to bottom; one for all families. What differs between them is data of the model:
+ * Purpose: the forward pass, from top to bottom; the same for all families. Their differences are data of the model:
  *          the kind of a norm, biases, activations, the width of rotations and windows (model_internal.h).
  *
  *   begin        x = embedding[tokens]
  *   each layer
  *     project    h = norm(x);  q, k, v = h Wqkv^T
- *                q, k = norm(q), norm(k) of every head                                     where the model has these norms
- *                importance = retaining heads(q, k, v), next_q = h Wq^T of the next layer  where they are wanted
+ *                q, k = norm(q), norm(k) of every head                                     if the model has these norms
+ *                importance = retaining heads(q, k, v), next_q = h Wq^T of the next layer  if wanted
  *     append     q, k = rope(q), rope(k), next_q = rope(next_q);  cache += (k, v)
  *     (the caller: out = attention(q, cache))
  *     finish     x = x + out Wo^T
- *                h = norm(x), but in a parallel block, where h is what attention read
+ *                h = norm(x), except in a parallel block: h is attention's input
  *                x = x + (act(h Wgate^T) * (h Wup^T)) Wdown^T                              or act(h Wup^T) Wdown^T
  *   end          logits = norm(x) Whead^T, and tokens chosen from them
  *
- * Design: the rows of all inputs lie one after another: the dense operations see one matrix of m rows, and attention
- *         all inputs at once. A row's result never depends on its neighbours (engine/tensor/ops.h), so neither chunking a
- *         prompt nor batching sessions changes a bit. What is wanted beside attention is computed in scratch that is
- *         idle until the MLP, so that nobody pays memory for it.
+ * Design: the rows of all inputs are adjacent: the dense operations process one matrix of m rows, and attention
+ *         processes all inputs at once. A row's result never depends on its neighbors (engine/tensor/ops.h), so
+ *         neither chunking a prompt nor batching sessions changes a bit. Optional results are computed in scratch
+ *         that is idle until the MLP, so they need no extra memory.
  */
 #include <assert.h>
 #include <math.h>
@@ -27,7 +27,8 @@
 
 // --- checks --------------------------------------------------------------------------------------------------------
 
-// Positions that a input will reach: the session's tokens, or the fullest head's slots when these are the positions.
+// Returns the number of positions that an input reaches: the session's tokens, or the fullest head's slots if these
+// are the positions.
 static int64_t positions_after(const struct sl_input *input) {
     const struct sl_session *session = input->session;
     if (session->positions == SL_POSITION_ORIGINAL) {
@@ -85,12 +86,12 @@ static enum sl_status check_inputs(const struct sl_activations *activations, con
 
 // --- projections ---------------------------------------------------------------------------------------------------
 
-// Whether next_q of the layer at hand is wanted: the last layer has no next one.
+// Returns whether next_q of the current layer is wanted: the last layer has no next one.
 static bool predicts(const struct sl_pass *pass) {
     return pass->wants.next_q && pass->layer + 1 < pass->engine->model->config.n_layers;
 }
 
-// The next layer's queries as this layer's input gives them, before RoPE.
+// Computes the next layer's queries from this layer's input, before RoPE.
 static void predict_queries(struct sl_engine *e, const struct sl_model_layer *next, int64_t m) {
     const struct sl_model_config *c = &e->model->config;
     int64_t q_dim = (int64_t)c->n_heads * c->head_dim;
@@ -107,7 +108,7 @@ static void predict_queries(struct sl_engine *e, const struct sl_model_layer *ne
     }
 }
 
-// Norms of q and k, where the layer has them.
+// Normalizes q and k if the layer has these norms.
 static void normalize_heads(struct sl_engine *e, const struct sl_model_layer *layer, int64_t m) {
     const struct sl_model_config *c = &e->model->config;
     float *k = e->qkv + (int64_t)c->n_heads * c->head_dim;
@@ -123,7 +124,8 @@ static const struct sl_rope *rope_of(const struct sl_engine *e, const struct sl_
     return &e->model->ropes[session->rope_set];
 }
 
-// Angles of every row's position, by its session's frequencies: runs of inputs that share them, as one call each.
+// Computes the angles of every row's position from its session's frequencies: one call per run of inputs that share
+// them.
 static void compute_angles(struct sl_activations *a, const int64_t *positions, const struct sl_input *inputs,
                            int n_inputs) {
     struct sl_engine *e = a->engine;
@@ -139,22 +141,21 @@ static void compute_angles(struct sl_activations *a, const int64_t *positions, c
     }
 }
 
-// Rope of every input's q, k and (where there is one) next_q, but where keys are stored unrotated: there attend
-// rotates.
+// Rotates every input's q, k and (if present) next_q, unless keys are stored unrotated: then attention rotates.
 static void rotate_rows(const struct sl_activations *a, const struct sl_input *inputs, int n_inputs, float *next_q) {
     struct sl_engine *e = a->engine;
     const struct sl_model_config *c = &e->model->config;
     const struct sl_ops *ops = e->model->ops;
-    const struct sl_rope *rope = &e->model->ropes[0]; // its dimensions are those of all
+    const struct sl_rope *rope = &e->model->ropes[0]; // all ropes have its dimensions
     int64_t q_dim = (int64_t)c->n_heads * c->head_dim, half = rope->rotary_dim / 2;
     for (int s = 0, row = 0; s < n_inputs;) {
-        int64_t begin = row; // a run of inputs that rotate, as one call
+        int64_t begin = row; // one call per run of inputs that rotate
         while (s < n_inputs && inputs[s].session->positions == SL_POSITION_ORIGINAL) {
             row += inputs[s++].n_tokens;
         }
         if (row > begin) {
             const float *cosines = a->cosines + begin * half, *sines = a->sines + begin * half;
-            // k lies behind q: one call turns the heads of both
+            // k follows q: one call rotates the heads of both
             ops->rotate(e->stream, rope, cosines, sines, e->qkv + begin * sl_qkv_dim(c), sl_qkv_dim(c), row - begin,
                         c->n_heads + c->n_kv_heads);
             if (next_q != NULL) {
@@ -169,7 +170,7 @@ static void rotate_rows(const struct sl_activations *a, const struct sl_input *i
 
 // --- the cache -----------------------------------------------------------------------------------------------------
 
-// Make room in the cache for every input before anything is written.
+// Reserves room in the cache for every input before anything is written.
 static enum sl_status reserve_rows(const struct sl_input *inputs, int n_inputs, int layer, struct sl_error *err) {
     for (int s = 0; s < n_inputs; s++) {
         enum sl_status status = sl_session_reserve(inputs[s].session, layer, inputs[s].n_tokens);
@@ -181,7 +182,7 @@ static enum sl_status reserve_rows(const struct sl_input *inputs, int n_inputs, 
     return SL_OK;
 }
 
-// The rows of one input, from the pass's `row` on.
+// Describes the rows of one input, from the pass's `row` on.
 static struct sl_attend describe(const struct sl_pass *pass, const struct sl_input *input, int64_t row,
                                  struct sl_kv_heads heads) {
     struct sl_engine *e = pass->engine;
@@ -235,7 +236,7 @@ enum sl_status sl_pass_begin(struct sl_activations *a, struct sl_input *inputs, 
                        "the model has no retaining heads: retaining_heads.safetensors must lie beside it "
                        "(`sluice train-heads` trains one, tools/convert_retaining_heads.py converts a published one)");
     }
-    a->given[a->turn].used = sl_stream_mark(e->stream); // after all of the last pass, whether it ended or was given up
+    a->given[a->turn].used = sl_stream_mark(e->stream); // after the whole last pass, completed or abandoned
     struct sl_given *given = &a->given[a->turn ^= 1];
     status = sl_mark_wait(&given->used, err);
     if (status != SL_OK) {
@@ -291,7 +292,7 @@ enum sl_status sl_pass_append(struct sl_pass *pass, struct sl_error *err) {
     return SL_OK;
 }
 
-// The last layer's output feeds the logits alone.
+// Returns whether the layer's output is unused: the last layer's output only feeds the logits.
 static bool feeds_nothing(const struct sl_pass *pass) {
     bool wanted = pass->layer + 1 < pass->engine->model->config.n_layers;
     for (int i = 0; i < pass->n_inputs; i++) {

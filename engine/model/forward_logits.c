@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: logits of the rows that want them: final norm and head, a block of rows at a time; and what is chosen from them.
+ * Purpose: logits of the rows that want them: final norm and head, a block of rows at a time; and the tokens chosen
+ *          from them.
  *
- * Design: on a device with memory of its own a row stays there if all that somebody wants of it is a token, and its best say which
- *         one (ops->pick). Where they do not, the row follows in a second copy.
+ * Design: on a device with its own memory, a row stays there if only a token is wanted and the row's best logits
+ *         determine it (ops->pick). Otherwise a second copy fetches the row.
  */
 #include <string.h>
 
 #include "engine/model/forward_internal.h"
 
-// Who wants the logits of a row.
+// The results that are wanted of a row.
 struct wanted {
-    float *copies[2]; // NULL: none
+    float *copies[2]; // NULL: unused
     struct sl_choice *choice;
 };
 
@@ -26,19 +27,19 @@ static bool is_wanted(const struct wanted *wanted) {
     return wanted->copies[0] != NULL || wanted->copies[1] != NULL || wanted->choice != NULL;
 }
 
-// A run of adjacent rows, and how far each has come.
+// A run of adjacent rows, and the state of each.
 struct run {
     struct sl_engine *engine;
     const float *x; // of the pass
     int64_t count, n_vocab;
     struct wanted wanted[SL_LOGIT_ROWS];
-    struct sl_pick asked[SL_LOGIT_ROWS]; // most 0: nothing
+    struct sl_pick asked[SL_LOGIT_ROWS]; // most 0: not asked
     bool chosen[SL_LOGIT_ROWS], here[SL_LOGIT_ROWS];
 };
 
-// --- on the device -----------------------------------------------------------------------------------------------------
+// --- on the device ---------------------------------------------------------------------------------------------------
 
-// Bring the rows that are still needed to where the host reads them. Whether there were any.
+// Copies the rows that are still needed to memory that the host can read. Returns whether there were any.
 static bool bring_rows(struct run *run) {
     struct sl_engine *e = run->engine;
     bool any = false;
@@ -55,7 +56,7 @@ static bool bring_rows(struct run *run) {
     return any;
 }
 
-// Ask for the best of rows that may do with them.
+// Asks for the best logits of rows that may not need more.
 static void ask(struct run *run) {
     struct sl_engine *e = run->engine;
     bool any = false;
@@ -70,9 +71,9 @@ static void ask(struct run *run) {
     }
 }
 
-// --- on the host -------------------------------------------------------------------------------------------------------
+// --- on the host -----------------------------------------------------------------------------------------------------
 
-// Choose by candidates, where there are some; then from rows that are here, which others get a copy of.
+// Chooses by candidates if there are some; then from rows that have arrived, and copies these to their destinations.
 static void hand_out_tasks(void *arg, int64_t begin, int64_t end, int member) {
     struct run *run = arg;
     size_t bytes = (size_t)run->n_vocab * sizeof(float);
@@ -97,14 +98,14 @@ static void hand_out_tasks(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-// --- both --------------------------------------------------------------------------------------------------------------
+// --- both ------------------------------------------------------------------------------------------------------------
 
-// Norm and head for the adjacent rows from `row` on, then every row to those who want it.
+// Computes norm and head for the adjacent rows from `row` on, then delivers every row.
 static enum sl_status project_run(struct run *run, int64_t row, struct sl_error *err) {
     struct sl_engine *e = run->engine;
     int64_t hidden = e->model->config.hidden;
     e->model->ops->norm(e->stream, &e->model->final_norm, run->x + row * hidden, hidden, run->count, 1, e->h, hidden);
-    sl_engine_multiply(e, &e->model->head, e->h, run->count, e->logits, false, false, NULL); // one row of many
+    sl_engine_multiply(e, &e->model->head, e->h, run->count, e->logits, false, false, NULL); // some rows of a prompt
     for (int64_t r = 0; r < run->count; r++) {
         run->asked[r] = (struct sl_pick){0};
         run->chosen[r] = false;
@@ -124,7 +125,7 @@ static enum sl_status project_run(struct run *run, int64_t row, struct sl_error 
     return status;
 }
 
-// The rows that are wanted, in runs of adjacent ones: a decode step of many sessions is one run.
+// Processes the wanted rows in runs of adjacent ones: a decode step of many sessions is one run.
 enum sl_status sl_pass_logits(struct sl_pass *pass, struct sl_error *err) {
     struct run run = {
         .engine = pass->engine, .x = pass->activations->x, .n_vocab = pass->engine->model->config.n_vocab};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the scratch of forward passes: a block of each kind of memory, laid out once.
+// Purpose: the scratch of forward passes: one block per kind of memory, laid out once.
 #include <stdlib.h>
 
 #include "engine/model/forward_internal.h"
 
-// Next 64-byte aligned piece of a block; with base NULL only *used grows, which measures the block.
+// Returns the next 64-byte aligned piece of a block; with base NULL it only adds to *used, which measures the block.
 static void *carve(char *base, size_t *used, size_t count, size_t element_bytes) {
     size_t offset = *used;
     *used += (count * element_bytes + 63) / 64 * 64;
@@ -15,7 +15,7 @@ static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-// What matmul wants for any matrix of the model and up to m rows.
+// Returns the scratch bytes that matmul needs for any matrix of the model and up to m rows.
 static size_t product_bytes(const struct sl_model *model, int64_t m) {
     size_t bytes = model->ops->matmul_scratch(&model->head, m < SL_LOGIT_ROWS ? m : SL_LOGIT_ROWS);
     for (int l = 0; l < model->config.n_layers; l++) {
@@ -30,7 +30,7 @@ static size_t product_bytes(const struct sl_model *model, int64_t m) {
     return bytes;
 }
 
-// What products, norms and attention hand to each other: all ranks read it.
+// Lays out the tensors that products, norms and attention exchange: all ranks read them.
 static size_t lay_out_replicated(struct sl_engine *e, char *base) {
     const struct sl_model_config *c = &e->model->config;
     size_t m = (size_t)e->max_rows, used = 0;

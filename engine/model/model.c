@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: from mapped files to matrices that the kernels like.
+ * Purpose: converts mapped files to matrices in the kernels' layout.
  *
- * Design: the family's row (engine/model/families.h) says which tensors there are; each is looked up by its name with the shape
- *         that the configuration implies. Matrices keep
- *         the file's type, or the nearest that kernels know (engine/model/tensors.h), and are packed one after the other; what
- *         lay behind a packed matrix is then given back, so that loading needs the model once in memory and not twice.
- *         Norms and biases become f32.
+ * Design: the family's row (engine/model/families.h) defines which tensors there are; each is looked up by its name
+ *         with the shape that the configuration implies. Matrices keep the file's type, or the nearest type that
+ *         kernels support (engine/model/tensors.h), and are packed one after the other. The mapped pages of a packed
+ *         matrix are then released, so loading needs the memory of one model, not two. Norms and biases become f32.
  * Invariants: a model exists only when every tensor was found, checked and packed.
  */
 #include "engine/model/model.h"
@@ -26,10 +25,10 @@ struct loader {
     struct sl_model *model;
     const struct sl_family *family;
     struct sl_stream *stream;
-    enum sl_weight_format weights; // of the layers' matrices and the head
+    enum sl_weight_format weights; // format of the layers' matrices and the head
     struct sl_error *err;
-    int layer;                          // whose tensors are being loaded; -1: those beside the layers
-    float *vectors, *next_vector;       // as model->vectors, where the host writes them
+    int layer;                          // the layer whose tensors are being loaded; -1: tensors outside the layers
+    float *vectors, *next_vector;       // model->vectors, in memory that the host can write
     char notes[256];                    // "Q4_1 as bf16, Q8_0 as int8"
     struct sl_model_progress *progress; // may be NULL
 };
@@ -40,7 +39,7 @@ static void advance(const struct loader *l, size_t bytes) {
     }
 }
 
-// The full name of a tensor of the layer at hand, or of one beside the layers.
+// Returns the full name of a tensor of the current layer, or of one outside the layers.
 static const char *tensor_name(const struct loader *l, const char *name, const char *suffix, char out[MAX_NAME]) {
     if (l->layer < 0) {
         snprintf(out, MAX_NAME, "%s.%s", name, suffix);
@@ -52,12 +51,12 @@ static const char *tensor_name(const struct loader *l, const char *name, const c
 
 // --- vectors -------------------------------------------------------------------------------------------------------
 
-// Floats from one vector to the next: vectors are aligned to 64 bytes.
+// Returns the floats from one vector to the next: vectors are aligned to 64 bytes.
 static size_t vector_stride(int64_t n) {
     return ((size_t)n + 15) / 16 * 16;
 }
 
-// Copy a vector of n into what is left of the vectors, behind `offset` floats that are taken.
+// Copies a vector of n into the rest of the vectors, after `offset` floats that are in use.
 static enum sl_status copy_vector(struct loader *l, const char *name, const char *suffix, int64_t n, int64_t offset) {
     char full[MAX_NAME];
     struct sl_tensor_source source;
@@ -86,7 +85,7 @@ static const float *take_vector(struct loader *l, int64_t n) {
     return vector;
 }
 
-// No name: there is no such norm, and *norm stays empty.
+// Loads a norm. No name: there is no such norm, and *norm stays empty.
 static enum sl_status load_norm(struct loader *l, const char *name, int64_t n, struct sl_norm *norm) {
     if (name == NULL) {
         return SL_OK;
@@ -129,7 +128,7 @@ static int64_t rows_of(const struct sl_model_config *c, enum sl_extent extent) {
     return 0;
 }
 
-// Of a layer's matrix, or of the head where layer is -1.
+// Returns the columns of a layer's matrix, or of the head if layer is -1.
 static int64_t columns_of(const struct sl_model_config *c, int layer, int which) {
     if (layer < 0) {
         return c->hidden;
@@ -145,13 +144,13 @@ static int64_t matrix_rows(const struct sl_model_config *c, const struct sl_fami
     return rows;
 }
 
-// The format that pack() is asked for: codes of a file are what they are, where nobody asks for others.
+// Returns the format for pack(): a file's codes stay as they are unless another format is requested.
 static enum sl_weight_format format_of(enum sl_dtype dtype, enum sl_weight_format asked) {
     bool is_codes = asked == SL_WEIGHT_STORED && sl_dtype_is_codes(dtype);
     return !is_codes ? asked : dtype == SL_Q8_0 ? SL_WEIGHT_INT8 : SL_WEIGHT_INT4;
 }
 
-// What the log tells of types that are not ours.
+// Notes types that differ from ours, for the log.
 static void note(struct loader *l, const struct sl_tensor_source *source, const struct sl_matrix *matrix) {
     static const char *const kept[] = {[SL_F32] = "f32", [SL_F16] = "f16", [SL_BF16] = "bf16"};
     const char *format = matrix->format == SL_WEIGHT_STORED && !sl_dtype_is_codes(matrix->dtype)
@@ -165,7 +164,7 @@ static void note(struct loader *l, const struct sl_tensor_source *source, const 
     }
 }
 
-// The tensors of a matrix and how many they are: all rows there are, of k columns.
+// Finds the tensors of a matrix and counts them: all rows, of k columns.
 static enum sl_status find_matrix(struct loader *l, const struct sl_family_matrix *source, int64_t k,
                                   struct sl_tensor_source sources[SL_MAX_PARTS], int *n_out) {
     enum sl_status status = SL_OK;
@@ -179,9 +178,8 @@ static enum sl_status find_matrix(struct loader *l, const struct sl_family_matri
     return status;
 }
 
-// Rows of the sources as the parts of *matrix.
-static enum sl_status read_matrix(struct loader *l, const struct sl_tensor_source *sources, int n,
-                                  struct sl_matrix *matrix) {
+// Reads the rows of the sources as the parts of *matrix.
+static enum sl_status read_matrix(struct loader *l, const struct sl_tensor_source *sources, int n, struct sl_matrix *matrix) {
     enum sl_status status = SL_OK;
     matrix->dtype = sl_sources_type(sources, n, l->model->ops->widened, l->weights);
     matrix->format = format_of(matrix->dtype, l->weights);
@@ -194,8 +192,7 @@ static enum sl_status read_matrix(struct loader *l, const struct sl_tensor_sourc
     return status;
 }
 
-static void release_matrix(struct sl_model *model, const struct sl_tensor_source *sources, int n,
-                           struct sl_matrix *matrix) {
+static void release_matrix(struct sl_model *model, const struct sl_tensor_source *sources, int n, struct sl_matrix *matrix) {
     for (int i = 0; i < n; i++) {
         sl_tensors_release(model->tensors, &sources[i], &matrix->parts[i]);
         matrix->parts[i].data = NULL;
@@ -207,8 +204,7 @@ static void count_memory(struct sl_model *model, const struct sl_matrix *matrix)
     model->memory_bytes += matrix->packed != NULL ? matrix->packed_bytes : stored;
 }
 
-static enum sl_status pack_matrix(struct loader *l, const struct sl_tensor_source *sources, int n,
-                                  struct sl_matrix *matrix) {
+static enum sl_status pack_matrix(struct loader *l, const struct sl_tensor_source *sources, int n, struct sl_matrix *matrix) {
     enum sl_status status = l->model->ops->pack(l->stream, matrix, l->err);
     if (status == SL_OK && !sl_matrix_reads_parts(matrix)) {
         release_matrix(l->model, sources, n, matrix);
@@ -301,7 +297,7 @@ static enum sl_status load_layer(struct loader *l, int index) {
     return status;
 }
 
-// Rows that are looked up, one here and there: as they lie in the file where that is possible.
+// Loads rows that are looked up one at a time: in place in the file if possible.
 static enum sl_status load_embedding(struct loader *l, struct sl_tensor_source sources_out[SL_MAX_PARTS]) {
     struct sl_model *model = l->model;
     const struct sl_family_matrix embed = {.parts = {{l->family->embed, SL_EXTENT_V}}};
@@ -316,13 +312,13 @@ static enum sl_status load_embedding(struct loader *l, struct sl_tensor_source s
         model->weight_bytes += sources_out[0].bytes;
         status = model->ops->pack_rows(l->stream, &model->embed, l->err);
     }
-    if (status == SL_OK && !model->config.tied_embeddings) { // tied ones take their time when the head is packed
+    if (status == SL_OK && !model->config.tied_embeddings) { // tied ones are counted when the head is packed
         advance(l, sources_out[0].bytes);
     }
     return status;
 }
 
-// The embedding's rows as they are looked up, unless quantizing would round anew what was rounded for that.
+// Loads the head from the embedding's rows, unless quantizing would round rows that were already rounded for lookup.
 static enum sl_status load_tied_head(struct loader *l, const struct sl_tensor_source *embed) {
     struct sl_matrix *head = &l->model->head;
     if (sl_sources_type(embed, 1, l->model->ops->widened, l->weights) != l->model->embed.dtype) {
@@ -340,7 +336,7 @@ static enum sl_status load_tied_head(struct loader *l, const struct sl_tensor_so
     return status;
 }
 
-// What the embedding takes beside the mapping and the head; rows that were made for a device that has its own go.
+// Sets the bytes of the embedding beside the mapping and the head; frees host rows if a device has its own copy.
 static void settle_embedding(struct sl_model *model, const struct sl_tensor_source *source) {
     struct sl_matrix *embed = &model->embed;
     bool is_made = embed->parts[0].data != source->data;
@@ -356,7 +352,7 @@ static void settle_embedding(struct sl_model *model, const struct sl_tensor_sour
     model->memory_bytes += model->embedding_bytes;
 }
 
-// Embedding, layers, final norm, head.
+// Loads embedding, layers, final norm, head.
 static enum sl_status load_tensors(struct loader *l) {
     struct sl_model *model = l->model;
     const struct sl_model_config *c = &model->config;
@@ -378,7 +374,7 @@ static enum sl_status load_tensors(struct loader *l) {
     return status;
 }
 
-// Floats of all norms and biases.
+// Returns the floats of all norms and biases.
 static size_t vector_floats(const struct sl_model_config *c) {
     const struct sl_family *family = c->family;
     size_t norm_vectors = family->norm == SL_NORM_LAYER ? 2 : 1, layer = 0;
@@ -393,7 +389,7 @@ static size_t vector_floats(const struct sl_model_config *c) {
     return (size_t)c->n_layers * layer + norm_vectors * vector_stride(c->hidden);
 }
 
-// A device may have to try how it multiplies best: now, and not in the first request. Retaining heads are multiplied otherwise.
+// Lets a device tune its products now, and not in the first request. Retaining heads are multiplied in another way.
 static enum sl_status prepare_products(const struct sl_model *model, struct sl_stream *stream, struct sl_error *err) {
     if (model->ops->prepare == NULL) {
         return SL_OK;
@@ -408,7 +404,7 @@ static enum sl_status prepare_products(const struct sl_model *model, struct sl_s
     return sl_stream_wait(stream, err);
 }
 
-// Where the device has memory of its own, vectors are gathered in a block that both sides touch and go up as one.
+// Loads everything. If the device has its own memory, vectors are gathered in a shared block and copied at once.
 static enum sl_status load_all(struct sl_model *model, const char *model_dir, enum sl_weight_format weights,
                                struct sl_stream *stream, struct sl_model_progress *progress, struct sl_error *err) {
     size_t bytes = vector_floats(&model->config) * sizeof(float);

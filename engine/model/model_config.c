@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: config.json and generation_config.json, checked, and what the files beside them tell of the model
- *          (retaining heads, profile). What a file asks for and we do not compute is refused by name, so that a model
- *          either runs as its authors meant it or does not run.
+ * Purpose: config.json and generation_config.json, checked, and data of the files beside them (retaining heads,
+ *          profile). An unsupported feature that a file requests is rejected by name, so a model either runs as its
+ *          authors intended or does not run.
  *
- * Design: a row of engine/model/families.h says which keys a family has and what holds where its file is silent. A reader
- *         carries the first failure; getters after it do nothing. That keeps one line a field below.
+ * Design: a row of engine/model/families.h defines which keys a family has and their defaults. A reader stores the
+ *         first failure; later getters do nothing. So each field below takes one line.
  */
 #include <limits.h>
 #include <math.h>
@@ -16,10 +16,10 @@
 #include "engine/model/gguf/special_tokens.h"
 #include "engine/model/model_internal.h"
 
-#define MAX_DIMENSION (1 << 20) // of hidden, intermediate: keeps every product of two of them inside int64_t
+#define MAX_DIMENSION (1 << 20) // limit of hidden, intermediate: products of two of them fit into int64_t
 #define MAX_VOCAB     (1 << 24)
-// Of every number that is not an integer. What a model means lies far within; outside, norm_eps would be 0 or infinite as
-// f32, and frequencies of RoPE infinite.
+// Bounds of every number that is not an integer. Sensible values are far within; beyond them norm_eps would be 0 or
+// infinite in f32, and RoPE frequencies infinite.
 #define MIN_NUMBER 1e-30
 #define MAX_NUMBER 1e30
 
@@ -34,7 +34,7 @@ static bool is_given(const json_t *value) {
     return value != NULL && !json_is_null(value);
 }
 
-// `fallback` INT64_MIN: the key is required.
+// Reads an integer. `fallback` INT64_MIN: the key is required.
 static int64_t get_int(struct reader *r, const char *key, int64_t fallback, int64_t min, int64_t max) {
     if (r->status != SL_OK) {
         return 0;
@@ -121,10 +121,10 @@ static void read_architecture(struct reader *r, struct sl_model_config *c) {
     }
 }
 
-// The MLP's activation, and which matrices have biases.
+// Reads the MLP's activation, and which matrices have biases.
 static void read_layer(struct reader *r, struct sl_model_config *c) {
     static const struct {
-        const char *name; // as Transformers calls it
+        const char *name; // the name in Transformers
         enum sl_activation activation;
     } activations[] = {
         {"silu", SL_ACT_SILU},          {"swish", SL_ACT_SILU},          {"gelu", SL_ACT_GELU},
@@ -214,7 +214,7 @@ static void set_window_layers(struct sl_model_config *c, int begin) {
     }
 }
 
-// "layer_types": ["full_attention" or "sliding_attention", ...], one a layer.
+// Reads "layer_types": ["full_attention" or "sliding_attention", ...], one per layer.
 static void read_layer_types(struct reader *r, struct sl_model_config *c, const json_t *types) {
     if (json_array_size(types) != (size_t)c->n_layers) {
         r->status =
@@ -233,7 +233,8 @@ static void read_layer_types(struct reader *r, struct sl_model_config *c, const 
     }
 }
 
-// sliding_window and which layers have it. A key that is null says that there is none; absent it is the family's.
+// Reads sliding_window and which layers have it. A null key means no window; a missing key means the family's
+// default.
 static void read_window(struct reader *r, struct sl_model_config *c) {
     if (r->status != SL_OK || c->family->windows == SL_WINDOW_NEVER) {
         return;
@@ -276,8 +277,8 @@ static double yarn_scale(double factor, double weight) {
     return factor <= 1.0 ? 1.0 : 0.1 * weight * log(factor) + 1.0;
 }
 
-// The model is good for factor times its original context, whatever max_position_embeddings says: the published advice
-// is to add the scaling and nothing else.
+// Reads yarn. The model supports factor times its original context, regardless of max_position_embeddings: the
+// published advice is to add the scaling and nothing else.
 static void read_yarn(struct reader *r, const json_t *scaling, struct sl_model_config *c) {
     double factor = c->rope.factor = get_positive(r, scaling, "factor", 0.0);
     c->rope.low_turns = get_positive(r, scaling, "beta_slow", 1.0);
@@ -301,7 +302,7 @@ static void read_yarn(struct reader *r, const json_t *scaling, struct sl_model_c
 
 static void read_stretches(struct reader *r, const json_t *scaling, const char *key, int n, double *stretches_out) {
     const json_t *list = json_object_get(scaling, key);
-    bool is_valid = json_array_size(list) == (size_t)n; // 0 of what is no array; n is not
+    bool is_valid = json_array_size(list) == (size_t)n; // 0 if it is not an array; n is not 0
     for (int i = 0; i < n && is_valid; i++) {
         const json_t *value = json_array_get(list, (size_t)i);
         stretches_out[i] = json_number_value(value);
@@ -330,7 +331,7 @@ static void read_longrope(struct reader *r, const json_t *scaling, struct sl_mod
 }
 
 static const struct {
-    const char *name; // rope_type, in older files type
+    const char *name; // rope_type; in older files type
     enum sl_rope_kind kind;
     void (*read)(struct reader *, const json_t *, struct sl_model_config *);
 } rope_kinds[] = {
@@ -342,7 +343,7 @@ static const struct {
     {"su", SL_ROPE_LONGROPE, read_longrope},
 };
 
-// The original context is said with the scaling, or beside it, or it is the context that the file speaks of.
+// Returns the original context. It is inside the scaling, or beside it, or else it is the file's context.
 static int64_t original_positions(struct reader *r, const json_t *scaling, const struct sl_model_config *c) {
     int64_t beside = get_int(r, "original_max_position_embeddings", c->max_positions, 2, INT32_MAX);
     double original = get_positive(r, scaling, "original_max_position_embeddings", (double)beside);
@@ -367,7 +368,8 @@ static void read_rotary_dim(struct reader *r, const json_t *parameters, struct s
     }
 }
 
-// The scaling is under "rope_scaling", or under "rope_parameters" together with the base in newer files.
+// Reads RoPE. The scaling is under "rope_scaling"; newer files have it under "rope_parameters" together with the
+// base.
 static void read_rope(struct reader *r, struct sl_model_config *c) {
     const json_t *parameters = json_object_get(r->object, "rope_parameters");
     const json_t *scaling = json_object_get(r->object, "rope_scaling");
@@ -403,8 +405,8 @@ static void read_rope(struct reader *r, struct sl_model_config *c) {
 
 // --- the rest ------------------------------------------------------------------------------------------------------
 
-// Reads bos_token_id and eos_token_id, the latter an integer or a list, whose ids go in front of those that c has from
-// another file. Keys that the file lacks leave *c as it was.
+// Reads bos_token_id and eos_token_id, an integer or a list. Its ids come before those that c has from another file.
+// Keys that the file lacks leave *c as it was.
 static void read_special_ids(struct reader *r, struct sl_model_config *c) {
     c->bos_id = (int32_t)get_int(r, "bos_token_id", c->bos_id, 0, c->n_vocab - 1);
     const json_t *eos = json_object_get(r->object, "eos_token_id");
@@ -441,7 +443,7 @@ static void read_generation(struct reader *r, struct sl_model_config *c) {
     }
 }
 
-// {"version": 1, "dense_preference": [one number a layer], "threshold": number, "dense_layers": [layers]}
+// Reads {"version": 1, "dense_preference": [one number per layer], "threshold": number, "dense_layers": [layers]}.
 static void read_profile(struct reader *r, struct sl_model_config *c) {
     int64_t version = get_int(r, "version", INT64_MIN, 0, INT32_MAX);
     if (r->status == SL_OK && version != 1) {
@@ -456,7 +458,7 @@ static void read_profile(struct reader *r, struct sl_model_config *c) {
     if (r->status != SL_OK) {
         return;
     }
-    // One entry a layer: how a profile that was made for another model is recognized.
+    // One entry per layer; another number means that the profile was made for another model.
     bool is_whole = json_array_size(preference) == (size_t)c->n_layers;
     for (int l = 0; l < c->n_layers && is_whole; l++) {
         is_whole = json_is_number(json_array_get(preference, (size_t)l));
@@ -483,7 +485,7 @@ static void read_profile(struct reader *r, struct sl_model_config *c) {
     c->has_profile = true;
 }
 
-// A file that a model may have or not: `read` fills *c from it.
+// Reads an optional file of a model: `read` fills *c from it.
 static enum sl_status read_optional(const char *model_dir, const char *file,
                                     void (*read)(struct reader *, struct sl_model_config *), struct sl_model_config *c,
                                     struct sl_error *err) {
@@ -498,7 +500,7 @@ static enum sl_status read_optional(const char *model_dir, const char *file,
     return r.status;
 }
 
-// Adds the ends of answers that the tokenizer knows.
+// Adds the ends of answers that the tokenizer names.
 static enum sl_status complete_ends(const char *model_dir, struct sl_model_config *c, struct sl_error *err) {
     json_t *specials = NULL;
     int64_t eos_id = -1;

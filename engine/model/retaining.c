@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the retaining heads of a model (Locret, section 3.1): per layer a small network that tells from a token's
- *          own projections how much each KV head will want it later.
+ * Purpose: the retaining heads of a model (Locret, section 3.1): per layer a small network that predicts from a
+ *          token's own projections how important it will be for each KV head.
  *
  *     score[r][h] = sum_i W2[h][i] silu(hidden[r][i]),   hidden[r] = W1 [q_r | k_r | v_r]
  *     W1 [R][(H + 2 Hk) d], W2 [Hk][R], no biases; q, k and v before RoPE, all heads of each one after the other
  *
  * File: retaining_heads.safetensors beside the model, with tensors layers.<i>.w1 and layers.<i>.w2 for every layer and
  *       nothing else; tools/convert_retaining_heads.py makes it from the authors' checkpoints.
- *
- * Design: W1 is three matrices over its column blocks, and two of the products add to the first. A sl_matrix has no
- *         row stride, so a column block cannot be a view of the file: blocks are copied, and a tier that packs lets the
- *         copies go again.
+ *W1 is three matrices over its column blocks, and two of the products add to the first. A sl_matrix has no row
+ *stride, so a column block cannot be a view of the file. Blocks are therefore copied; a tier that packs frees the
+ *copies.
  */
 #include <math.h>
 #include <stdio.h>
@@ -35,7 +34,7 @@ static int64_t kv_columns(const struct sl_model_config *c) {
 
 // --- the file ------------------------------------------------------------------------------------------------------
 
-// A tensor of the file with the shape it must have; failures name the file.
+// Finds a tensor of the file and checks its shape; failures name the file.
 static enum sl_status find(const struct sl_safetensors *tensors, int layer, const char *which, int64_t rows,
                            int64_t columns, const struct sl_tensor **tensor_out, enum sl_dtype *dtype_out,
                            struct sl_error *err) {
@@ -52,7 +51,7 @@ static enum sl_status find(const struct sl_safetensors *tensors, int layer, cons
     return status;
 }
 
-// Rows of the first layer's W1: what every other tensor is held to.
+// Reads the rows of the first layer's W1; every other tensor must match them.
 static enum sl_status find_hidden(const struct sl_safetensors *tensors, const struct sl_model_config *c,
                                   int *hidden_out, struct sl_error *err) {
     size_t n;
@@ -98,7 +97,7 @@ static enum sl_status check_shapes(const struct sl_safetensors *tensors, const s
     if (status != SL_OK) {
         return status;
     }
-    // Every expected tensor is there, so one more is something that we would leave out: a bias, a layer too many.
+    // Every expected tensor exists, so a further one would be ignored: a bias, an extra layer. Rejects it.
     size_t n;
     const struct sl_tensor *list = sl_safetensors_list(tensors, &n);
     for (size_t i = 0; i < n && n > 2 * (size_t)c->n_layers; i++) {
@@ -148,7 +147,7 @@ static bool is_finite(const unsigned char *element, enum sl_dtype dtype) {
     return isfinite(dtype == SL_F16 ? sl_f16_to_f32(half) : sl_bf16_to_f32(half));
 }
 
-// One value that is not a number would make every score one, and scores decide what is forgotten.
+// Rejects values that are not finite: one of them would make every score NaN, and scores decide what is evicted.
 static enum sl_status check_finite(const struct sl_tensor *tensor, enum sl_dtype dtype, struct sl_error *err) {
     size_t size = dtype_bytes(dtype);
     for (size_t i = 0; i < tensor->bytes / size; i++) {
@@ -162,7 +161,7 @@ static enum sl_status check_finite(const struct sl_tensor *tensor, enum sl_dtype
     return SL_OK;
 }
 
-// Columns [begin, begin + matrix->k) of a tensor, as rows of their own at `to`.
+// Copies columns [begin, begin + matrix->k) of a tensor as separate rows to `to`.
 static void copy_columns(const struct sl_tensor *tensor, enum sl_dtype dtype, int64_t begin, int64_t n_columns,
                          unsigned char *to) {
     size_t size = dtype_bytes(dtype), row = (size_t)n_columns * size;
@@ -197,7 +196,7 @@ static enum sl_status load_w1(struct sl_model *model, int layer, struct sl_strea
                                     .k = i == 0 ? q_columns(c) : kv,
                                     .dtype = dtype,
                                     .parts = {{to, rows}},
-                                    .activation = i == 2 ? SL_ACT_SILU : SL_ACT_NONE}; // of the sum of the three
+                                    .activation = i == 2 ? SL_ACT_SILU : SL_ACT_NONE}; // of the sum of all three
         copy_columns(tensor, dtype, begin, block->k, to);
         begin += block->k;
         to += (size_t)(block->n * block->k) * dtype_bytes(dtype);

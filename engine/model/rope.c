@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the frequencies of rotary position embeddings, f_i = theta^(-2i/r) for i < r/2, r = rotary_dim; and how they
- *          are stretched for contexts longer than the original one of c positions.
+ * Purpose: the frequencies of rotary position embeddings, f_i = theta^(-2i/r) for i < r/2, r = rotary_dim, and how
+ *          they are stretched for contexts longer than the original one of c positions.
  *
  *   linear    f / factor
  *   llama3    by turns n = c f / 2 pi that a channel makes in the original context:
@@ -10,7 +10,8 @@
  *                 between    (1 - t) f / factor + t f,  t = (n - low) / (high - low)
  *   yarn      (1 - t) f + t f / factor,  t = clamp((i - begin) / (end - begin), 0, 1), where `begin` and `end` are the
  *             channels that make high and low turns (Peng et al. 2023, section 3.2), rounded outwards if truncate
- *   longrope  f / stretch[i], of a set for jobs within the original context and a set for longer ones (Ding et al. 2024)
+ *   longrope  f / stretch[i], with one set for jobs within the original context and one for longer jobs (Ding et al.
+ *             2024)
  *
  * Yarn and longrope also scale cos and sin, by config.rope.scale.
  */
@@ -34,7 +35,7 @@ static double stretch_llama3(const struct sl_rope_config *rope, double inv_freq)
     return (1.0 - t) * inv_freq / rope->factor + t * inv_freq;
 }
 
-// The channel, in general between two, that makes `turns` in the original context.
+// Returns the channel, usually fractional, that makes `turns` in the original context.
 static double channel_of(const struct sl_model_config *c, double turns) {
     double wavelength = (double)c->rope.original_max_positions / turns;
     return c->rotary_dim * log(wavelength / (2.0 * M_PI)) / (2.0 * log(c->rope_theta));
@@ -44,7 +45,7 @@ static double stretch_yarn(const struct sl_model_config *c, int i, double inv_fr
     double begin = channel_of(c, c->rope.high_turns), end = channel_of(c, c->rope.low_turns);
     begin = fmax(c->rope.truncate ? floor(begin) : begin, 0.0);
     end = fmin(c->rope.truncate ? ceil(end) : end, c->rotary_dim - 1);
-    end = end == begin ? end + 0.001 : end; // as the published code does
+    end = end == begin ? end + 0.001 : end; // as in the published code
     double t = fmin(fmax((i - begin) / (end - begin), 0.0), 1.0);
     return (1.0 - t) * inv_freq + t * inv_freq / c->rope.factor;
 }

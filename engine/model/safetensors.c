@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: reading safetensors files. See safetensors.h for the format and the promises.
+ * Purpose: reads safetensors files. See safetensors.h for the format and the guarantees.
  *
  * Design: every shard is parsed into the same growing list, each shard's tensors are checked in file order, and then
- *         the list is sorted by name. Names and dtypes are copied into it, so the JSON is gone after opening.
+ *         the list is sorted by name. The list has copies of names and dtypes, so the JSON is freed after opening.
  */
 #include "engine/model/safetensors.h"
 
@@ -19,7 +19,7 @@
 
 #include "base/json_file.h"
 
-#define MAX_HEADER_BYTES (100u << 20) // the bound of the format's own library
+#define MAX_HEADER_BYTES (100u << 20) // the limit of the format's own library
 #define MAX_SHARDS       4096
 #define FIRST_TENSORS    64
 
@@ -27,7 +27,7 @@ struct mapping {
     char *name; // file name inside the model folder
     unsigned char *base;
     size_t bytes;
-    bool is_hole; // most of it takes no room on the disk: there is nothing to read ahead
+    bool is_hole; // the file is sparse: there is little to read ahead
 };
 
 struct sl_safetensors {
@@ -55,7 +55,7 @@ static const char *dtype_find(const char *name, size_t *bytes_out) {
     return NULL;
 }
 
-// "[576, 1536]" for messages.
+// Writes "[576, 1536]" for messages.
 static const char *shape_text(const int64_t *shape, int n_dims, char *buf, size_t buf_bytes) {
     size_t used = (size_t)snprintf(buf, buf_bytes, "[");
     for (int i = 0; i < n_dims && used < buf_bytes; i++) {
@@ -106,7 +106,8 @@ err_close:
     return status;
 }
 
-// Shape, product and offsets of one entry; bounds only against the data's size. Neighbours are checked later.
+// Parses shape, product and offsets of one entry; checks bounds only against the data's size. Overlaps are checked
+// later.
 static enum sl_status parse_extent(const struct mapping *map, const char *name, const json_t *entry, size_t data_bytes,
                                    struct sl_tensor *tensor, uint64_t *begin_out, struct sl_error *err) {
     const json_t *shape = json_object_get(entry, "shape"), *offsets = json_object_get(entry, "data_offsets");
@@ -163,7 +164,7 @@ static int compare_name(const void *a, const void *b) {
     return strcmp(((const struct sl_tensor *)a)->name, ((const struct sl_tensor *)b)->name);
 }
 
-// The tensors of one file, in file order, must cover its data exactly.
+// Checks that the tensors of one file, in file order, cover its data exactly.
 static enum sl_status check_cover(const struct mapping *map, struct sl_tensor *tensors, size_t n,
                                   const unsigned char *data, struct sl_error *err) {
     qsort(tensors, n, sizeof *tensors, compare_data);
@@ -258,7 +259,7 @@ static enum sl_status open_file(struct sl_safetensors *st, const char *model_dir
     return read_header(st, &st->maps[st->n_maps++], err);
 }
 
-// A shard is a file of this folder: a name, never a path.
+// Returns whether a name is a file name of this folder and not a path.
 static bool is_file_name(const char *name) {
     return name[0] != '\0' && name[0] != '.' && strchr(name, '/') == NULL && strlen(name) < NAME_MAX;
 }
@@ -296,7 +297,7 @@ static enum sl_status open_shards(struct sl_safetensors *st, const char *model_d
     return SL_OK;
 }
 
-// What the index promises must be there, in the shard that it names.
+// Checks that every tensor of the index exists in the shard that it names.
 static enum sl_status check_index(const struct sl_safetensors *st, const json_t *index, struct sl_error *err) {
     const char *name;
     json_t *value;
@@ -317,7 +318,7 @@ static enum sl_status check_index(const struct sl_safetensors *st, const json_t 
     return SL_OK;
 }
 
-// `only` not NULL: that file alone.
+// Opens all files; `only` not NULL: that file alone.
 static enum sl_status open_all(struct sl_safetensors *st, const char *model_dir, const char *only,
                                struct sl_error *err) {
     json_t *index = NULL;
@@ -356,7 +357,7 @@ enum sl_status sl_safetensors_open(const char *model_dir, struct sl_safetensors 
 enum sl_status sl_safetensors_open_file(const char *model_dir, const char *name, struct sl_safetensors **tensors_out,
                                         struct sl_error *err) {
     struct sl_safetensors *st = calloc(1, sizeof *st);
-    struct sl_tensor *first = malloc(FIRST_TENSORS * sizeof *first); // never NULL, so that an empty list can be sorted
+    struct sl_tensor *first = malloc(FIRST_TENSORS * sizeof *first); // also for an empty list: it is sorted
     if (st == NULL || first == NULL) {
         free(st);
         free(first);
@@ -428,7 +429,7 @@ enum sl_status sl_safetensors_find(const struct sl_safetensors *tensors, const c
 void sl_safetensors_will_read(const struct sl_safetensors *tensors) {
     for (size_t i = 0; i < tensors->n_maps; i++) {
         if (!tensors->maps[i].is_hole) {
-            (void)madvise(tensors->maps[i].base, tensors->maps[i].bytes, MADV_WILLNEED); // advice: failing is harmless
+            (void)madvise(tensors->maps[i].base, tensors->maps[i].bytes, MADV_WILLNEED); // advice: failure is harmless
         }
     }
 }

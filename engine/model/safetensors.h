@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: the tensors of a model folder: model.safetensors, or the shards that model.safetensors.index.json lists,
- *          memory-mapped and checked before anything is believed.
+ *          memory-mapped and fully checked before use.
  *
- * File: u64 header length (little endian), header (JSON: name -> dtype, shape, data_offsets), data. The offsets count
- *       from the start of the data; sorted by offset the tensors must follow each other without gap or overlap, and
+ * File: u64 header length (little endian), header (JSON: name -> dtype, shape, data_offsets), data. Offsets count
+ *       from the start of the data. Sorted by offset, the tensors must follow each other without gap or overlap, and
  *       each must have exactly the bytes that its shape and type need.
  * Threads: immutable after opening.
  */
@@ -23,28 +23,29 @@ struct sl_tensor {
     const char *dtype; // as in the file: "F32", "BF16", ...
     int n_dims;
     int64_t shape[SL_TENSOR_MAX_DIMS];
-    const unsigned char *data; // in the mapping; no alignment is promised
+    const unsigned char *data; // in the mapping; may be unaligned
     size_t bytes;
 };
 
 struct sl_safetensors;
 
-// SL_ERR_NOT_FOUND (a file or a listed tensor is missing), SL_ERR_INVALID (malformed, truncated), SL_ERR_IO.
+// Opens a folder. SL_ERR_NOT_FOUND (a file or a listed tensor is missing), SL_ERR_INVALID (malformed, truncated),
+// SL_ERR_IO.
 enum sl_status sl_safetensors_open(const char *model_dir, struct sl_safetensors **tensors_out, struct sl_error *err);
-// One file of the folder, by its name: SL_ERR_NOT_FOUND when there is none.
+// Opens one file of the folder, by its name: SL_ERR_NOT_FOUND if there is none.
 enum sl_status sl_safetensors_open_file(const char *model_dir, const char *name, struct sl_safetensors **tensors_out,
                                         struct sl_error *err);
 void sl_safetensors_close(struct sl_safetensors **tensors);
 
-// All tensors, sorted by name.
+// Returns all tensors, sorted by name.
 const struct sl_tensor *sl_safetensors_list(const struct sl_safetensors *tensors, size_t *n_out);
 
-// The tensor of this name, which must have this shape (n_dims 1 or 2; columns is ignored when it is 1) and a type that
-// we compute with: SL_ERR_NOT_FOUND, SL_ERR_INVALID or SL_ERR_UNSUPPORTED name the tensor, what was found and expected.
+// Finds the tensor of this name, which must have this shape (n_dims 1 or 2; columns is ignored for 1) and a supported
+// type. SL_ERR_NOT_FOUND, SL_ERR_INVALID or SL_ERR_UNSUPPORTED name the tensor, the found and the expected value.
 enum sl_status sl_safetensors_find(const struct sl_safetensors *tensors, const char *name, int n_dims, int64_t rows,
                                    int64_t columns, const struct sl_tensor **tensor_out, enum sl_dtype *dtype_out,
                                    struct sl_error *err);
 
-// Tell the kernel that the whole mapping is about to be read, or that its pages may be dropped for now.
+// Tells the kernel that the whole mapping is about to be read, or that its pages may be dropped for now.
 void sl_safetensors_will_read(const struct sl_safetensors *tensors);
 void sl_tensor_drop_pages(const struct sl_tensor *tensor);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: tensors by name, out of either kind of file. See tensors.h.
+// Purpose: tensors by name, from either kind of file. See tensors.h.
 #include "engine/model/tensors.h"
 
 #include <stdio.h>
@@ -16,9 +16,9 @@
 #define TASK_ROWS 16
 
 struct sl_tensors {
-    struct sl_safetensors *safetensors; // either this
-    struct sl_gguf *gguf;               // or that
-    int head_dim;                       // of q and k, whose rows the file has in another order; 0: it has not
+    struct sl_safetensors *safetensors; // one of the two
+    struct sl_gguf *gguf;               // is NULL
+    int head_dim;                       // for q and k, if the file has their rows in another order; else 0
     void **made;                        // [n_made]
     size_t n_made;
 };
@@ -26,7 +26,7 @@ struct sl_tensors {
 // --- names -----------------------------------------------------------------------------------------------------------
 
 static const struct {
-    const char *name, *gguf; // of a layer's, behind its number; of one beside the layers, whole
+    const char *name, *gguf; // in a layer, the part after its number; otherwise the full name
     bool rotates;
 } names[] = {
     {"model.embed_tokens", "token_embd", false},
@@ -53,7 +53,8 @@ static const struct {
     {"mlp.dense_4h_to_h", "ffn_down", false},
 };
 
-// "model.layers.3.self_attn.q_proj.weight" is "blk.3.attn_q.weight". Names that are not in the table stay as they are.
+// Translates "model.layers.3.self_attn.q_proj.weight" to "blk.3.attn_q.weight". Copies names that are not in the
+// table.
 static void translate(const char *name, char out[MAX_NAME], bool *rotates_out) {
     const char *suffix = strrchr(name, '.'), *rest = name;
     int layer = -1, n = 0;
@@ -122,7 +123,7 @@ void sl_tensors_will_read(const struct sl_tensors *t) {
     }
     size_t bytes;
     const unsigned char *base = sl_gguf_mapping(t->gguf, &bytes);
-    (void)madvise((void *)base, bytes, MADV_WILLNEED); // advice: failing is harmless
+    (void)madvise((void *)base, bytes, MADV_WILLNEED); // advice: failure is harmless
 }
 
 size_t sl_tensors_bytes(const struct sl_tensors *t) {
@@ -188,7 +189,8 @@ enum sl_status sl_tensors_find(const struct sl_tensors *t, const char *name, int
 
 // --- types -----------------------------------------------------------------------------------------------------------
 
-// f16 has a range of its own: above it are infinities, below it weights whose bits are lost.
+// Returns whether the weights fit f16, which has a limited range: larger ones become infinite, smaller ones lose
+// bits.
 static bool fits_f16(const struct sl_tensor_source *source) {
     const struct sl_block_type *type = source->type;
     float largest = 0;
@@ -199,10 +201,10 @@ static bool fits_f16(const struct sl_tensor_source *source) {
         }
         largest = bound > largest ? bound : largest;
     }
-    return largest >= 0x1p-10F; // errors are 2^-25 at most: a 32,768th of it
+    return largest >= 0x1p-10F; // errors are at most 2^-25: 1/32,768 of it
 }
 
-// What a type is or becomes without a loss; `widened` where there is nothing.
+// Returns the type itself, or a type that it converts to without loss; `widened` if there is none.
 static enum sl_dtype nearest(const struct sl_block_type *type, enum sl_dtype widened) {
     for (int dtype = SL_F32; dtype <= SL_Q4_0; dtype++) {
         if (type == type_of((enum sl_dtype)dtype)) {
@@ -280,7 +282,7 @@ static void convert_row(const struct sl_tensor_source *source, const unsigned ch
     }
 }
 
-// Where the file has row j: of a head of d rows, rows i and i + d / 2 lie at 2 i and 2 i + 1.
+// Returns the file's index of row j: in a head of d rows, rows i and i + d / 2 are at 2 i and 2 i + 1.
 static int64_t place_of(const struct sl_tensor_source *source, int64_t j) {
     if (source->head_dim == 0) {
         return j;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what quantization does to the weights of a model, before anything is computed with them.
+ * Purpose: measures the quantization error of a model's weights, before anything is computed with them.
  *
- * Design: from the rows as they come out of the files, so a model that was loaded in any format will do. A row's sums
- *         have their own place: the result does not depend on the team.
+ * Design: uses the rows as read from the files, so a model that was loaded in any format will do. Each row's sums
+ *         have their own entry: the result does not depend on the team.
  */
 #include <stdlib.h>
 
@@ -15,7 +15,7 @@ struct row_sums {
 };
 
 struct task {
-    struct sl_matrix w; // a copy, of the format that is asked about
+    struct sl_matrix w; // a copy in the requested format
     struct row_sums *rows;
 };
 

@@ -2,10 +2,11 @@
 /*
  * Purpose: turns over one compressed session, in one process. See local.h.
  *
- * Design: the first turn is a job: reader, then output, as in a prefill and a decode worker. A later turn reads through
- *         the same reader with a plan made for all tokens so far, or steps, where the recipe steps.
- * Invariants: between turns the session holds everything but the last token of tokens[]; once a turn has touched the
- *             session and failed, nothing more is written from it.
+ * Design: the first turn is a job: reader, then output, as in a prefill and a decode worker. A later turn reads
+ *         through the same reader with a plan made for all tokens so far; if the recipe steps, it reads by decode
+ *         steps.
+ * Invariants: between turns the session holds everything except the last token of tokens[]. If a turn has touched the
+ *             session and then failed, nothing more is written from it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,8 +25,8 @@
 struct sl_conversation {
     struct sl_local *local;
     struct sl_recipe recipe;
-    int64_t max_tokens, reach; // reach: max_tokens as it was asked for, 0 where it was not
-    int rope_set;              // by all tokens that may come: reach, or those of the first turn
+    int64_t max_tokens, reach; // reach: max_tokens as requested, 0 if it was not
+    int rope_set;              // chosen by the most tokens that may come: reach, or those of the first turn
     int32_t *tokens;           // prompts and answers so far, [n_tokens] of cap_tokens
     int64_t n_tokens, cap_tokens;
     struct sl_writer writer; // writing; zeros before the first turn
@@ -105,7 +106,7 @@ static enum sl_status check(const struct sl_conversation *c, const struct sl_loc
     return SL_OK;
 }
 
-// A budget that the caller left out becomes what fits: one answer is written at a time, so it may take the whole arena.
+// Replaces an omitted budget by what fits: one answer is written at a time, so it may take the whole arena.
 static enum sl_status choose_budget(const struct sl_conversation *c, struct sl_local_request *request,
                                     struct sl_error *err) {
     if (request->max_new_tokens != 0 || request->n_prompt < 1) {
@@ -128,7 +129,7 @@ static enum sl_status choose_budget(const struct sl_conversation *c, struct sl_l
     return status;
 }
 
-// Room for the turn's prompt and answer behind what there is; the prompt is put there.
+// Makes room for the turn's prompt and answer after the existing tokens, and copies the prompt there.
 static enum sl_status add_prompt(struct sl_conversation *c, const struct sl_local_request *request,
                                  struct sl_error *err) {
     int64_t needed = c->n_tokens + request->n_prompt + request->max_new_tokens;
@@ -148,7 +149,7 @@ static enum sl_status add_prompt(struct sl_conversation *c, const struct sl_loca
 
 // ---- steps ---------------------------------------------------------------------------------------------------------
 
-// Rows of decode: n tokens behind the session's. choice: of the token behind them, or NULL.
+// Runs a decode step over the next n tokens. choice: chooses the token after them, or NULL.
 static enum sl_status step(struct sl_conversation *c, const int32_t *tokens, int n, struct sl_choice *choice,
                            struct sl_error *err) {
     sl_writer_feed(&c->writer, tokens, n, choice);
@@ -160,7 +161,7 @@ static enum sl_status tell_progress(const struct sl_conversation *c, const struc
     return request->progress_fn ? request->progress_fn(request->arg, c->writer.session->n_tokens, end) : SL_OK;
 }
 
-// A later turn's tokens up to `end` through the steps of decode. Retrieval looks at one query at a time.
+// Reads a later turn's tokens up to `end` by decode steps. Retrieval handles one query at a time.
 static enum sl_status read_by_steps(struct sl_conversation *c, const struct sl_local_request *request, int64_t end,
                                     struct sl_error *err) {
     int64_t most = c->writer.retrieval.retriever ? 1 : c->recipe.chunk_tokens;
@@ -177,7 +178,8 @@ static enum sl_status read_by_steps(struct sl_conversation *c, const struct sl_l
 
 // ---- chunks --------------------------------------------------------------------------------------------------------
 
-// What another recipe has read of the same prompt already, if there is any. Estimates are of what is read.
+// Starts from the shared prefix that another recipe has read of the same prompt, if there is one. Error estimates
+// cover only tokens that are read.
 static enum sl_status begin_at_trunk(struct sl_conversation *c, const struct sl_local_request *request, int64_t end,
                                      const struct sl_plan *plan, struct sl_error *err) {
     const struct sl_local *local = c->local;
@@ -187,7 +189,7 @@ static enum sl_status begin_at_trunk(struct sl_conversation *c, const struct sl_
                : SL_OK;
 }
 
-// Before a step: what has been read is kept for others when the step goes beyond what they have in common.
+// Runs before a step: keeps the tokens read so far as a shared prefix when the step goes beyond what recipes share.
 static void keep_trunk(const struct sl_conversation *c, const struct sl_plan *plan, const struct sl_reader *reader) {
     int64_t done = c->writer.session->n_tokens, shared = sl_reader_shared_tokens(plan);
     if (c->local->trunks && sl_plan_reads_whole(plan) && done <= shared &&
@@ -225,14 +227,14 @@ static enum sl_status read_by_chunks(struct sl_conversation *c, const struct sl_
     if (request->estimate_errors) {
         sl_reader_get_errors(reader, &result->errors);
     }
-    c->writer.session = sl_reader_take_session(reader); // also after a failure: it is ours to destroy
+    c->writer.session = sl_reader_take_session(reader); // also after a failure: this code must destroy it
     sl_reader_destroy(&reader);
     return status;
 }
 
 // ---- a turn --------------------------------------------------------------------------------------------------------
 
-// To whoever wants to see it: where the host can read it.
+// Passes the session, in memory that the host can read, to the caller's prefilled_fn.
 static enum sl_status show_session(const struct sl_conversation *c, const struct sl_local_request *request,
                                    struct sl_error *err) {
     struct sl_mirror mirror;
@@ -244,7 +246,7 @@ static enum sl_status show_session(const struct sl_conversation *c, const struct
     return status;
 }
 
-// All but the last token of what is new.
+// Reads all new tokens except the last.
 static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_local_request *request,
                                   struct sl_local_result *result, struct sl_error *err) {
     int64_t end = c->n_tokens - 1, begin = c->writer.session ? c->writer.session->n_tokens : 0;
@@ -323,7 +325,7 @@ static enum sl_status write_answer(struct sl_conversation *c, const struct sl_lo
     return result->text ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "local: out of memory");
 }
 
-// What the steps of this turn have done, and what is held in the end.
+// Measures the work of this turn's steps, and what the session holds at the end.
 static void measure(const struct sl_conversation *c, const struct sl_compress_stats *before,
                     const struct sl_retriever_stats *retrieved_before, struct sl_local_result *result) {
     if (c->writer.retrieval.retriever) {
@@ -360,7 +362,7 @@ static enum sl_status run_turn(struct sl_conversation *c, const struct sl_local_
         sl_compressor_get_stats(c->writer.compressor, &before);
         status = sl_writer_estimate(&c->writer, request->estimate_errors, err);
     }
-    result->errors.n_layers = request->estimate_errors ? sl_local_model(c->local)->n_layers : 0; // zeros, to add to
+    result->errors.n_layers = request->estimate_errors ? sl_local_model(c->local)->n_layers : 0; // zeros to add to
     sl_arena_reset_high_water(c->local->runtime.arena);
     status = status == SL_OK ? read_prompt(c, request, result, err) : status;
     if (status != SL_OK) {
@@ -419,7 +421,7 @@ enum sl_status sl_conversation_turn(struct sl_conversation *c, const struct sl_l
     return status;
 }
 
-// A job is a conversation of one turn.
+// Runs a job as a conversation of one turn.
 enum sl_status sl_local_generate(struct sl_local *local, const struct sl_local_request *request,
                                  struct sl_local_result *result_out, struct sl_error *err) {
     struct sl_conversation *conversation;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What local runs need loaded. See local.h.
+// Purpose: opens and closes what local runs need. See local.h.
 #include <stdlib.h>
 
 #include "engine/runner/local_internal.h"
@@ -26,7 +26,7 @@ enum sl_status sl_local_open(const struct sl_local_config *config, struct sl_loc
         size_t bytes = config->arena_bytes ? config->arena_bytes : usual;
         status = sl_runtime_open_arena(&local->runtime, bytes, err);
     }
-    // Kept pages are the host's to copy: another device reads everything again.
+    // The host copies kept pages, so a device with its own memory reads every prompt again.
     if (status == SL_OK && config->trunk_bytes > 0 && local->runtime.device->ops->one_memory) {
         status = sl_trunks_create(config->trunk_bytes, &local->trunks, err);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what the files of local runs share: a loaded model with its engine and arena.
+// Purpose: the loaded model with its engine and arena, which the files of local runs share.
 #pragma once
 
 #include "engine/runner/local.h"
@@ -8,6 +8,6 @@
 
 struct sl_local {
     struct sl_runtime runtime;
-    struct sl_trunks *trunks; // NULL: none are kept
+    struct sl_trunks *trunks; // NULL: no prefixes are kept
     int max_chunk_tokens;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sampling, streaming text, stop conditions. See output.h.
+// Purpose: sampling, streaming text, stop conditions. See output.h.
 #include "engine/runner/output.h"
 
 #include <assert.h>
@@ -7,20 +7,20 @@
 #include <string.h>
 
 struct sl_output {
-    struct sl_output_config config; // pointers into it are replaced by our copies below
+    struct sl_output_config config; // pointers in it are replaced by the copies below
     struct sl_sampler *sampler;
-    struct sl_choice choice; // of the next token
+    struct sl_choice choice; // choice of the next token
     struct sl_detokenizer detokenizer;
     char *stops[SL_MAX_STOPS];
     size_t stop_bytes[SL_MAX_STOPS];
     int32_t *history; // prompt, then output
     int64_t n_history, n_output;
-    int32_t said; // the next token, whatever is chosen; -1: what is chosen
-    char *text;   // everything decoded; [0, shown) has been handed out, the rest is held back
+    int32_t said; // forced next token; -1: the chosen token
+    char *text;   // all decoded text; [0, shown) has been returned, the rest is held back
     size_t n_text, cap_text, n_shown;
-    // Where stop strings are looked for, with stops alone: text[shown..] with special tokens spelled out.
+    // The text that stop strings are searched in, if there are any: text[shown..] with special tokens spelled out.
     char *spelled;
-    unsigned char *is_hidden; // of each byte of it: a special token's, which is no part of the text
+    unsigned char *is_hidden; // per byte of `spelled`: it is part of a special token and not of the text
     size_t n_spelled;
 };
 
@@ -52,7 +52,7 @@ static void spell_special(struct sl_output *output, int32_t id) {
     }
 }
 
-// Decode one more token onto output->text.
+// Decodes one more token onto output->text.
 static void push_text(struct sl_output *output, int32_t id) {
     size_t n =
         sl_detokenizer_push(&output->detokenizer, id, output->text + output->n_text, output->cap_text - output->n_text);
@@ -62,7 +62,7 @@ static void push_text(struct sl_output *output, int32_t id) {
     spell_special(output, id);
 }
 
-// Finds the earliest stop string. *text_out: the bytes of the text before it.
+// Finds the earliest stop string. *text_out: the bytes of the text before the stop string.
 static bool find_stop(const struct sl_output *output, size_t *text_out) {
     size_t earliest = SIZE_MAX;
     for (size_t s = 0; s < output->config.n_stops; s++) {
@@ -95,8 +95,8 @@ static bool may_stop(const struct sl_output *output) {
 }
 
 /*
- * The text that is new and sure; "" while its end may be the beginning of a stop string (the text is NUL-terminated in
- * place, so it is all or nothing). With `final` nothing is held back.
+ * Returns the new text that is certain; "" while its end may be the beginning of a stop string (the text is
+ * NUL-terminated in place, so it is all or nothing). With `final` nothing is held back.
  */
 static const char *reveal(struct sl_output *output, bool final) {
     const char *text = output->text + output->n_shown;
@@ -138,7 +138,7 @@ enum sl_status sl_output_create(const struct sl_output_config *config, struct sl
     }
     output->config = *config;
     sl_detokenizer_init(&output->detokenizer, config->tokenizer);
-    // Once and for all, so that no step allocates: every token of the answer may take the longest text there is.
+    // Allocates once, so that no step allocates: every token of the answer may have the longest text.
     size_t token_bytes = sl_detokenizer_max_bytes(config->tokenizer);
     output->cap_text = ((size_t)config->max_new_tokens + (size_t)config->n_resumed + 2) * token_bytes;
     output->text = malloc(output->cap_text + 1);
@@ -167,7 +167,7 @@ enum sl_status sl_output_create(const struct sl_output_config *config, struct sl
     for (int64_t i = 0; i < config->n_resumed; i++) {
         output->history[output->n_history++] = config->resumed[i];
         push_text(output, config->resumed[i]);
-        reveal(output, false); // as the earlier attempt did
+        reveal(output, false); // the earlier attempt has returned this text
     }
     output->n_output = config->n_resumed;
     output->said = config->said != NULL ? *config->said : -1;
@@ -198,7 +198,7 @@ struct sl_choice *sl_output_choice(struct sl_output *output) {
                                         .history = output->history,
                                         .n_history = output->n_history,
                                         .step = output->n_output,
-                                        .status = SL_AGAIN}; // until the step has been
+                                        .status = SL_AGAIN}; // until the step has run
     return &output->choice;
 }
 
@@ -209,7 +209,7 @@ enum sl_status sl_output_next(struct sl_output *output, struct sl_output_token *
         return sl_fail(err, output->choice.status, "step %lld: the model's logits are not finite",
                        (long long)output->n_output);
     }
-    if (output->said >= 0) { // with choices that are made without a late store, another might come
+    if (output->said >= 0) { // choices made without a late store may differ
         written.token.id = output->said;
         output->said = -1;
     }
@@ -223,7 +223,7 @@ enum sl_status sl_output_next(struct sl_output *output, struct sl_output_token *
     output->n_output++;
 
     size_t stop_at = 0;
-    // A stop that an end token alone makes up cuts nothing off: the token has ended the answer.
+    // A stop string that consists of the end token alone cuts nothing off: the token has ended the answer.
     if (find_stop(output, &stop_at) && (!ends || stop_at < output->n_text)) {
         output->n_text = stop_at;
         written.stop = SL_STOP_STRING;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the output processor: from each step's choice to the next token, its text, and the reason to stop. The same code
- *          in a decode worker and in `sluice run --local`.
- *
- * Design: text that might be the beginning of a stop string is held back until it is clear that it is not, so a stop
- *         string never shows, not even in part. Stop strings match special tokens by their spelling ("<|im_end|>"),
+ * Purpose: the output processor: turns each step's choice into the next token, its text, and the reason to stop. A
+ *          decode worker and `sluice run --local` use the same code.
+ *text that might be the beginning of a stop string is held back until it is clear that it is not, so no part of a
+ *stop string is ever shown. Stop strings match special tokens by their spelling ("<|im_end|>"), although the text
+ *does not contain them.
  *         although the text does not have them.
  * Threads: one at a time per output processor.
  */
@@ -29,17 +29,17 @@ struct sl_output_config {
     bool ignore_eos;
     const char *const *stops; // [n_stops]
     size_t n_stops;
-    const int32_t *prompt; // the repetition penalty looks at it
+    const int32_t *prompt; // for the repetition penalty
     int64_t n_prompt;
-    const int32_t *resumed; // output of an earlier attempt: counted and part of the text, not reported again
+    const int32_t *resumed; // output of an earlier attempt: counted, part of the text, not reported again
     int64_t n_resumed;
-    const int32_t
-        *said; // the token behind these, which readers have as well; it is the next one whatever is chosen. NULL: none
+    const int32_t *said; // the token after these, which was already reported; it overrides the choice. NULL: none
 };
 
 struct sl_output;
 
-// SL_ERR_INVALID names the parameter that is out of bounds. Everything in config is copied but tokenizer and model.
+// Creates an output processor. SL_ERR_INVALID names the parameter that is out of bounds. Copies everything in config
+// except tokenizer and model.
 enum sl_status sl_output_create(const struct sl_output_config *config, struct sl_output **output_out,
                                 struct sl_error *err);
 void sl_output_destroy(struct sl_output **output);
@@ -52,12 +52,13 @@ struct sl_output_token {
 };
 
 /*
- * The next token: sl_output_choice() goes into the step that reads the one before it, and is valid until sl_output_next(), behind
- * that step, takes what was chosen. When token_out->stop is set, the answer is complete.
+ * Produces the next token. The choice of sl_output_choice() goes into the step that reads the previous token, and is
+ * valid until sl_output_next(). The caller calls sl_output_next() after that step; it takes the chosen token. When
+ * token_out->stop is set, the answer is complete.
  */
 struct sl_choice *sl_output_choice(struct sl_output *output);
 enum sl_status sl_output_next(struct sl_output *output, struct sl_output_token *token_out, struct sl_error *err);
 
-// All text so far that may be shown, stop string removed; NUL-terminated. Owned by the output.
+// Returns all text so far that may be shown, without the stop string; NUL-terminated. Owned by the output.
 const char *sl_output_text(const struct sl_output *output);
 int64_t sl_output_n_tokens(const struct sl_output *output); // resumed ones included

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One prompt and where its chunks end. See reader.h.
+// Purpose: one prompt and where its chunks end. See reader.h.
 #include <stdlib.h>
 
 #include "engine/runner/reader_internal.h"
@@ -70,17 +70,18 @@ void sl_reader_destroy(struct sl_reader **reader) {
 // --- where chunks end ------------------------------------------------------------------------------------------------
 
 int64_t sl_reader_shared_tokens(const struct sl_plan *plan) {
-    // The chunk that ends the body is evicted for good, and its last rows may be the window that decides.
+    // The last chunk of the body is evicted finally, and its last rows may be the window that decides.
     int64_t shared = sl_plan_body_tokens(plan) - sl_recipe_observed_rows(&plan->recipe);
     return shared > 0 ? shared : 0;
 }
 
 /*
- * Chunks begin at multiples of the chunk size whatever was resumed, so that a resumed job repeats the original's chunks;
- * where the prompt's tail begins, which is not compressed like its body; and never inside the window of rows that
- * decides what stays, so that one pass sees all of it. With offloaded layers no chunk crosses the end of a split: the
- * tokens that its rows find in the stores must not depend on how the prompt is cut. (Where offloaded layers are thinned,
- * a split is one of the chunks and counts slots, and stores keep slots as they were read.)
+ * Returns where the next chunk ends. Chunks end at multiples of the chunk size even in a resumed job, so that it
+ * repeats the original's chunks. A chunk also ends where the prompt's tail begins, which is not compressed like its
+ * body. A chunk never ends inside the window of rows that decides what stays, so that one pass sees the whole window.
+ * With offloaded layers no chunk crosses the end of a split: the tokens that its rows find in the stores must not
+ * depend on how the prompt is cut. (If offloaded layers are thinned, a split is one of the chunks and counts slots,
+ * and stores keep slots as they were read.)
  */
 static int64_t next_end(const struct sl_reader *reader) {
     const struct sl_recipe *recipe = &reader->plan->recipe;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: one prompt that is being read: its session, its plan, and where its next chunk ends. Passes over the chunks of
- *          one or more prompts are engine/runner/reading.h's. The same code in a prefill worker and in `sluice run --local`.
+ * Purpose: one prompt that is being read: its session, its plan, and where its next chunk ends.
+ *          engine/runner/reading.h runs passes over the chunks of one or more prompts. A prefill worker and `sluice
+ *          run --local` use the same code.
  * Threads: one at a time per reader. Several readers may take turns on one engine.
  */
 #pragma once
@@ -16,7 +17,7 @@ struct sl_reader;
 struct sl_reader_config {
     const struct sl_plan *plan;       // copied
     const struct sl_runtime *runtime; // computes; must outlive the reader
-    struct sl_arena *arena;           // of the session's pages
+    struct sl_arena *arena;           // holds the session's pages
     const int32_t *tokens;            // [plan->n_prompt], must stay valid
     int64_t extra_slots;              // room for decoding in the same session, beyond what reading needs
     bool estimate_errors;             // sl_compressor_estimate()
@@ -24,28 +25,28 @@ struct sl_reader_config {
     bool attends_elsewhere;     // the caller attends to offloaded layers: sl_reading_attend()
 };
 
-// On failure `resumed` stays the caller's. SL_ERR_INVALID: the plan has offloaded layers and the caller does not attend to
-// them. SL_ERR_EXHAUSTED: no memory.
+// Creates a reader. On failure `resumed` stays the caller's. SL_ERR_INVALID: the plan has offloaded layers and the
+// caller does not attend to them. SL_ERR_EXHAUSTED: no memory.
 enum sl_status sl_reader_create(const struct sl_reader_config *config, struct sl_reader **reader_out,
                                 struct sl_error *err);
 void sl_reader_destroy(struct sl_reader **reader); // the session with it, unless it was taken
 
-// Returns how many tokens the next pass reads: a chunk, or what is left of the prompt; 0: all has been read.
+// Returns how many tokens the next pass reads: a chunk, or the rest of the prompt; 0: all has been read.
 int64_t sl_reader_next_tokens(const struct sl_reader *reader);
 
-// For measurements: the next pass reads n_tokens, wherever chunks end, does not end the prompt, and writes the logits of
-// every row to all_logits [n_tokens][n_vocab] (or NULL).
+// For measurements: makes the next pass read n_tokens regardless of chunks, not end the prompt, and write the logits
+// of every row to all_logits [n_tokens][n_vocab] (or NULL).
 void sl_reader_feed(struct sl_reader *reader, int n_tokens, float *all_logits);
 
-// Makes every layer final without a pass, for a session that was resumed complete: packs what is not packed yet. Idempotent.
-// A failure is the reader's status, too.
+// Makes every layer final without a pass, for a session that was resumed complete: packs all remaining full pages.
+// Idempotent. A failure becomes the reader's status, too.
 enum sl_status sl_reader_finish(struct sl_reader *reader, struct sl_error *err);
 bool sl_reader_is_done(const struct sl_reader *reader); // everything has been read and every layer is final
 
-// Returns the next layer, in order, whose pages will not change any more and that was not returned before; -1: none yet.
+// Returns the next layer, in order, whose pages are final and that was not returned before; -1: none yet.
 int sl_reader_take_final(struct sl_reader *reader);
 
-// A failure of one reader ends it alone, not the pass: its later layers are not compressed, and it must read no more.
+// Fails one reader but not the pass: its later layers are not compressed, and it must read no more.
 void sl_reader_fail(struct sl_reader *reader, enum sl_status status, const struct sl_error *err);
 enum sl_status sl_reader_status(const struct sl_reader *reader, struct sl_error *err); // err may be NULL
 
@@ -53,12 +54,13 @@ struct sl_session *sl_reader_session(struct sl_reader *reader);
 struct sl_session *sl_reader_take_session(struct sl_reader *reader); // the caller's to destroy
 
 /*
- * Returns how many tokens of a prompt leave the same state between two chunks whatever follows them: only up to there can
- * another prompt with the same prefix resume. After it, eviction depends on where the prompt ends.
+ * Returns how many tokens of a prompt leave the same state between two chunks regardless of the tokens after them.
+ * Another prompt with the same prefix can resume only up to there. After it, eviction depends on where the prompt
+ * ends.
  */
 int64_t sl_reader_shared_tokens(const struct sl_plan *plan);
 
-// The most that the session's pages have held: between the attention of a layer and its compression.
+// Returns the most bytes that the session's pages have held: between the attention of a layer and its compression.
 size_t sl_reader_peak_bytes(const struct sl_reader *reader);
 void sl_reader_get_stats(const struct sl_reader *reader, struct sl_compress_stats *stats_out);
 void sl_reader_get_errors(const struct sl_reader *reader, struct sl_error_statistics *errors_out);

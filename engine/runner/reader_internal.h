@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what reader.c and reading.c share: the prompt that a pass reads on.
+// Purpose: the state of a prompt that a pass reads, shared by reader.c and reading.c.
 #pragma once
 
 #include "engine/runner/reader.h"
@@ -9,15 +9,15 @@ struct sl_reader {
     struct sl_plan *plan;             // owned
     struct sl_session *session;       // owned
     struct sl_compressor *compressor; // owned
-    struct sl_pass_wants wants;       // of the forward pass
+    struct sl_pass_wants wants;       // extra results of the forward pass
     const int32_t *tokens;
     bool attends_elsewhere;
-    bool last;                 // the prompt ends with the pass at hand
+    bool last;                 // the prompt ends with the current pass
     bool finished;             // every layer is final
-    bool final[SL_MAX_LAYERS]; // its pages will not change any more
+    bool final[SL_MAX_LAYERS]; // per layer: its pages will not change any more
     int n_taken;               // layers returned by sl_reader_take_final()
     size_t peak_bytes;
-    // sl_reader_feed(); n_fed 0: the next chunk
+    // set by sl_reader_feed(); n_fed 0: read the next chunk
     int n_fed;
     float *all_logits;
     enum sl_status status;

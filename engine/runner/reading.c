@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pass over chunks of prompts. See reading.h.
+// Purpose: a pass over chunks of prompts. See reading.h.
 #include "engine/runner/reading.h"
 
 #include <assert.h>
@@ -39,13 +39,14 @@ static bool all_failed(const struct sl_reading *reading) {
     return n_failed == reading->n;
 }
 
-// The last layer's attention feeds nothing but logits and what the recipe measures.
+// Returns whether the current layer must attend: the last layer's attention only feeds logits and the recipe's
+// measurements.
 static bool needs_attention(const struct sl_reading *reading, const struct sl_reader *reader, int i) {
     return reading->pass.layer + 1 < reader->session->geometry.n_layers || reading->inputs[i].all_logits != NULL ||
            reader->wants.lse || reader->wants.importance || sl_recipe_evicts(&reader->plan->recipe);
 }
 
-// Of a failed reader nothing is used any more, but its rows must hold numbers.
+// Attends to resident layers. The results of a failed reader are not used, but its rows must hold numbers.
 static void attend_resident(struct sl_reading *reading) {
     struct sl_attend resident[SL_READING_MAX_PROMPTS];
     int n = 0;
@@ -62,7 +63,7 @@ static void attend_resident(struct sl_reading *reading) {
     }
 }
 
-// Lets go of the stream; returns whether the pass goes on.
+// Releases the stream; returns whether the pass continues.
 static bool let_go(struct sl_reading *reading, enum sl_status status) {
     reading->status = sl_stream_let_go_after(reading->runtime->stream, status, &reading->err);
     return reading->status == SL_OK && !all_failed(reading);
@@ -116,7 +117,7 @@ bool sl_reading_layer(struct sl_reading *reading) {
 
 // ---- the end --------------------------------------------------------------------------------------------------------
 
-// The prompt has been read: recipes that decide when they have seen every layer do so now.
+// Finishes the prompt: recipes that need the attention of every layer now decide.
 static void end_prompt(struct sl_reader *r) {
     r->status = sl_compressor_end(r->compressor, r->session, &r->err);
     for (int layer = 0; r->status == SL_OK && layer < r->session->geometry.n_layers; layer++) {

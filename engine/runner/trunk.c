@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what recipes have in common of reading a prompt. See trunk.h.
+// Purpose: the prefix of a prompt that recipes share. See trunk.h.
 #include "engine/runner/trunk.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #define MAX_TRUNKS 8
 
 struct trunk {
-    struct sl_plan plan; // it was read under
+    struct sl_plan plan; // the plan under which it was read
     int32_t *tokens;     // [n_tokens]
     int64_t n_tokens;
     char *pages; // layer by layer, head by head
@@ -60,7 +60,8 @@ static bool same_layout(const struct sl_page_layout *a, const struct sl_page_lay
     return a->format == b->format && a->n_states == b->n_states && a->has_positions == b->has_positions;
 }
 
-// Reading the same tokens under either leaves the same bits. Where pages have scores, those are summed chunk by chunk.
+// Returns whether reading the same tokens under either plan leaves the same bits. Scores in pages are summed chunk by
+// chunk, so the chunks must match.
 static bool reads_alike(const struct sl_plan *a, const struct sl_plan *b) {
     bool scores = false;
     for (int l = 0; l < a->geometry.n_layers; l++) {
@@ -92,7 +93,7 @@ static size_t pages_bytes(const struct sl_plan *plan, int64_t n_tokens) {
     return n;
 }
 
-// Between the pages of a session and those of a trunk, in the direction of `keep`.
+// Copies pages between a session and a shared prefix, in the direction of `keep`.
 static void copy_pages(const struct trunk *trunk, const struct sl_plan *plan, const struct sl_session *session,
                        bool keep) {
     char *at = trunk->pages;
@@ -107,7 +108,7 @@ static void copy_pages(const struct trunk *trunk, const struct sl_plan *plan, co
     }
 }
 
-// What is of another prompt, what the new one replaces, and then the oldest.
+// Frees prefixes of other prompts, then the ones that the new one replaces, and then the oldest.
 static void make_room(struct sl_trunks *trunks, const struct sl_plan *plan, const int32_t *tokens, size_t n_bytes) {
     for (int i = trunks->n - 1; i >= 0; i--) {
         const struct trunk *trunk = &trunks->trunks[i];
@@ -131,7 +132,7 @@ static bool is_kept(const struct sl_trunks *trunks, const struct sl_plan *plan, 
     return false;
 }
 
-// Nothing has been evicted from it or quantized.
+// Returns whether nothing has been evicted from the session or quantized.
 static bool is_whole(const struct sl_session *session) {
     for (int l = 0; l < session->geometry.n_layers; l++) {
         for (int h = 0; h < session->geometry.n_kv_heads; h++) {
@@ -157,7 +158,7 @@ void sl_trunks_keep(struct sl_trunks *trunks, const struct sl_plan *plan, const 
                           .n_tokens = n_tokens,
                           .pages = malloc(n_bytes),
                           .n_bytes = n_bytes};
-    if (!trunk.tokens || !trunk.pages) { // then everything is read again
+    if (!trunk.tokens || !trunk.pages) { // without memory, everything is read again later
         free(trunk.tokens);
         free(trunk.pages);
         return;
@@ -170,7 +171,7 @@ void sl_trunks_keep(struct sl_trunks *trunks, const struct sl_plan *plan, const 
 
 // --- going on ----------------------------------------------------------------------------------------------------
 
-// Where the recipe's own chunks end, too: so that it goes on as it would have.
+// Finds a prefix that ends where the recipe's own chunks end, so that reading continues with the same chunks.
 static const struct trunk *find(const struct sl_trunks *trunks, const struct sl_plan *plan, const int32_t *tokens) {
     const struct trunk *longest = NULL;
     int64_t most = sl_reader_shared_tokens(plan);

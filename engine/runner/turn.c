@@ -2,7 +2,7 @@
 // Purpose: see turn.h.
 #include "engine/runner/turn.h"
 
-// A layer that should evict has been quantized. Those that are exempt may be.
+// Returns whether a layer that should evict has been quantized. Exempt layers may be.
 static bool is_packed(const struct sl_session *session, const struct sl_recipe *recipe) {
     for (int l = 0; l < session->geometry.n_layers; l++) {
         for (int h = 0; h < session->geometry.n_kv_heads && !sl_layers_has(&recipe->exempt, l); h++) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a writer holds, from the prompt's last token to the answer's. See writer.h.
+// Purpose: the state of a writer, from the prompt's last token to the answer's. See writer.h.
 #include "engine/runner/writer.h"
 
 #include <stdlib.h>
@@ -80,7 +80,7 @@ struct sl_session *sl_writer_take_session(struct sl_writer *w) {
 }
 
 void sl_writer_close(struct sl_writer *w) {
-    sl_retrieval_close(&w->retrieval); // before the sessions that it knows; ends what is being asked
+    sl_retrieval_close(&w->retrieval); // before the sessions that it uses; ends pending requests
     sl_mirror_close(&w->searched);
     sl_compressor_destroy(&w->compressor);
     sl_session_destroy(&w->session);

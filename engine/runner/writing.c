@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pass over the next tokens of answers. See writing.h.
+// Purpose: a pass over the next tokens of answers. See writing.h.
 #include "engine/runner/writing.h"
 
 #include <assert.h>
@@ -49,7 +49,7 @@ static void ask_offloaded(struct sl_writing *writing) {
     }
 }
 
-// Of a failed writer nothing is used any more, but its rows must hold numbers.
+// Attends. The results of a failed writer are not used, but its rows must hold numbers.
 static void attend(struct sl_writing *writing) {
     const struct sl_runtime *runtime = writing->runtime;
     const struct sl_attend *attends = writing->pass.attends;

@@ -8,9 +8,9 @@
  *     }
  *     sl_writing_end(&writing, err)
  *
- * sl_writing_layer() computes a layer: keys and values join the sessions, retrievers ask for offloaded slots before anything
- * waits, every row attends, recipes evict, then the output projection and the MLP. sl_writing_end() computes logits and chooses
- * tokens.
+ * sl_writing_layer() computes a layer: keys and values join the sessions, retrievers request offloaded slots before
+ * anything waits, every row attends, recipes evict, then come the output projection and the MLP. sl_writing_end()
+ * computes logits and chooses tokens.
  *
  * Design and failure: as engine/runner/reading.h.
  */
@@ -31,18 +31,19 @@ struct sl_writing {
     struct sl_error err;
 };
 
-// The writing must not move until it ends. Every writer has been fed. Statuses of sl_pass_begin(); nothing has happened then.
+// Begins a pass. The writing must not move until it ends. Every writer has been fed. Returns the statuses of
+// sl_pass_begin(); on failure nothing has changed.
 enum sl_status sl_writing_begin(struct sl_writing *writing, const struct sl_runtime *runtime,
                                 struct sl_activations *activations, struct sl_writer *const *writers, int n,
                                 struct sl_error *err);
-// Returns false when no layer is left, and when the pass or all of its writers have failed.
+// Returns false when no layer is left, or when the pass or all of its writers have failed.
 bool sl_writing_layer(struct sl_writing *writing);
-// Statuses of sl_pass_append() and sl_pass_end(): of every writer.
+// Ends the pass. Returns the statuses of sl_pass_append() and sl_pass_end(), which apply to every writer.
 enum sl_status sl_writing_end(struct sl_writing *writing, struct sl_error *err);
 
-// The whole loop for a caller that does nothing between layers, with the engine's own activations. Statuses of
-// sl_writing_begin() and sl_writing_end().
+// Runs the whole loop for a caller that does nothing between layers, with the engine's own activations. Returns the
+// statuses of sl_writing_begin() and sl_writing_end().
 enum sl_status sl_writing_pass(const struct sl_runtime *runtime, struct sl_writer *const *writers, int n,
                                struct sl_error *err);
-// The same for one writer. The status is the pass's or the writer's.
+// Does the same for one writer. The status is the pass's or the writer's.
 enum sl_status sl_writing_step(const struct sl_runtime *runtime, struct sl_writer *writer, struct sl_error *err);

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-// Digits, up to four: where they end.
+// Parses up to four digits; returns where they end.
 static const char *parse_number(const char *text, int *number_out) {
     int n = 0;
     *number_out = 0;
@@ -14,7 +14,7 @@ static const char *parse_number(const char *text, int *number_out) {
     return text + n;
 }
 
-// "A", "A-B".
+// Parses "A" or "A-B".
 static bool parse_range(const char *text, int *first_out, int *last_out) {
     const char *end = parse_number(text, first_out), *begin = end + 1;
     *last_out = *first_out;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reports of a model that is being loaded. See loading.h.
+// Purpose: progress reports of a model that is being loaded. See loading.h.
 #include "engine/runtime/loading.h"
 
 #include "base/clock.h"
@@ -7,7 +7,7 @@
 #include "base/thread.h"
 
 #define LOOK_MS      250
-#define FIRST_LOG_MS 1000 // a model that is there sooner is not worth a line
+#define FIRST_LOG_MS 1000 // a model that loads faster needs no log line
 #define LOG_MS       5000
 
 static uint64_t count(const struct sl_loading *loading) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: reports how far a model is loaded, while it is loaded.
+ * Purpose: reports loading progress of a model.
  *
- * Design: a thread looks at two counters: the bytes that are loaded, and the tasks of the teams that load them. The tasks show progress
- *         within a matrix of gigabytes. A report goes out only when a counter has moved, so silence means that nothing moves.
- * Threads: begin and end in the thread that loads; reports come from a thread of their own.
+ * Design: a thread polls two counters: the loaded bytes, and the tasks of the teams that load them. The tasks show
+ *         progress within a matrix of gigabytes. It reports only when a counter has changed, so no report means no
+ *         progress.
+ * Threads: begin and end run in the thread that loads; reports come from a separate thread.
  */
 #pragma once
 
@@ -30,15 +31,15 @@ struct sl_loading {
     struct sl_loading_config config;
     struct sl_model_progress progress; // of sl_model_load()
     pthread_t thread;
-    pthread_mutex_t mutex; // over `ended`
+    pthread_mutex_t mutex; // guards `ended`
     pthread_cond_t changed;
     bool ended;
 };
 
-// Starts to report: to report_fn four times a second at most, and to the log from the first second on, every five seconds.
-// `config` is copied, what it points to stays until sl_loading_end(). SL_ERR_EXHAUSTED: no thread.
+// Starts reporting: to report_fn at most four times a second, and to the log every five seconds, from the first
+// second on. Copies `config`; what it points to must stay valid until sl_loading_end(). SL_ERR_EXHAUSTED: no thread.
 enum sl_status sl_loading_begin(struct sl_loading *loading, const struct sl_loading_config *config,
                                 struct sl_error *err);
 
-// Waits for a report that is under way. No report comes afterwards.
+// Waits for a report in progress. No report comes afterwards.
 void sl_loading_end(struct sl_loading *loading);

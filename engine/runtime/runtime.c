@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations, threads, device, model, tokenizer and engine, opened in this order. See runtime.h.
+// Purpose: opens operations, threads, device, model, tokenizer and engine, in this order. See runtime.h.
 #include "engine/runtime/transfer.h"
 
 #include "base/log.h"
@@ -10,7 +10,7 @@
 #include "engine/tensor/cuda/emulated/driver.h"
 #include "engine/tensor/cuda/table/ops.h"
 
-// Neighbours in the machine are of one rank: where the threads are pinned, ranks fill one NUMA node after the other.
+// Opens the teams. Adjacent CPUs belong to one rank: if threads are pinned, ranks fill one NUMA node after the other.
 static enum sl_status open_teams(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
     int n = config->ranks, threads = config->threads > 0 ? config->threads : sl_processors_count();
     threads = threads < n ? n : threads;
@@ -37,13 +37,13 @@ static enum sl_status open_team(const struct sl_runtime_config *config, struct s
     return status == SL_OK && config->pin ? sl_team_pin(r->team, err) : status;
 }
 
-// How the device of a rank is opened.
+// Opens the device of a rank.
 struct opener {
     enum sl_status (*open)(const struct opener *opener, int rank, struct sl_team *team, struct sl_device **device_out,
                            struct sl_error *err);
-    const struct sl_ops *ops;       // of each
-    const struct sl_plugin *plugin; // of cuda; NULL: of another
-    int first;                      // device
+    const struct sl_ops *ops;       // of each rank
+    const struct sl_plugin *plugin; // for cuda; NULL for other devices
+    int first;                      // index of the first device
 };
 
 static enum sl_status open_all(const struct opener *opener, int n, struct sl_runtime *r, struct sl_error *err) {
@@ -127,7 +127,7 @@ static enum sl_status open_best(const struct sl_runtime_config *config, struct s
         }
         return status;
     }
-    if (config->ranks > 1) { // somebody asked for as many devices, and processors are none
+    if (config->ranks > 1) { // the user asked for several devices, and CPUs do not count as such
         sl_log_warn("runtime", "device=cpu ranks=%d not=cuda reason=\"%s\"", config->ranks, why.text);
     } else {
         sl_log_info("runtime", "device=cpu not=cuda reason=\"%s\"", why.text);
@@ -178,7 +178,7 @@ static enum sl_status load_model(const struct sl_runtime_config *config, struct 
     if (status != SL_OK) {
         return status;
     }
-    // Weights are packed by the team, each share where the member runs that will read it.
+    // The team packs weights: the member that will read a share packs it.
     sl_team_pin_caller(r->team);
     status = sl_model_load(config->model_dir, r->ops, config->weights, r->stream, &loading.progress, &r->model, err);
     sl_team_release_caller(r->team);
@@ -246,7 +246,7 @@ enum sl_status sl_runtime_open(const struct sl_runtime_config *asked, struct sl_
     if (status == SL_OK && config->model_dir != NULL) {
         struct sl_error why = {0};
         status = open_model(config, &runtime, &why);
-        if (status != SL_OK) { // a model without one of its files is a model that was named in vain
+        if (status != SL_OK) { // the error names the model folder, too
             status = sl_fail(err, status == SL_ERR_NOT_FOUND ? SL_ERR_INVALID : status, "%s", why.text);
         }
     }
@@ -269,11 +269,11 @@ size_t sl_runtime_usual_arena_bytes(const struct sl_runtime *r) {
 
 _Static_assert(SL_MAX_RANKS <= SL_ARENA_RANGES, "a range for each rank");
 
-// In the memory of a rank's device.
+// Opens a range of an arena in the memory of a rank's device.
 static enum sl_status open_range(struct sl_runtime *r, int rank, size_t bytes, struct sl_arena **range_out,
                                  struct sl_error *err) {
     struct sl_device *device = sl_ranks_device(r->device, rank);
-    if (bytes < SL_ARENA_UNIT) { // 85% of nothing
+    if (bytes < SL_ARENA_UNIT) { // 85% of no free memory
         return sl_fail(
             err, SL_ERR_EXHAUSTED,
             "the device has no room for a KV cache beside the model: %zu bytes are free; smaller weights leave more",
@@ -314,7 +314,8 @@ enum sl_status sl_runtime_open_arena(struct sl_runtime *r, size_t bytes, struct 
 
 void sl_runtime_close(struct sl_runtime *runtime) {
     if (sl_runtime_ranks(runtime) > 1 && sl_device_has_failed(runtime->device)) {
-        // A rank is lost, cannot be waited for, and may come back to all this: it stays until the process ends.
+        // A rank has failed and cannot be waited for. It may still use this memory, which therefore stays until the
+        // process ends.
         *runtime = (struct sl_runtime){0};
         return;
     }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collected, and copied. See transfer.h.
+// Purpose: collects pages and copies them. See transfer.h.
 #include "engine/runtime/transfer.h"
 
 #include <stdlib.h>
 
 #include "engine/kvcache/capsule.h"
 
-#define N_BLOCKS    2 // one is filled while the other leaves
+#define N_BLOCKS    2 // one is filled while the other is copied out
 #define MIRROR_ROOM ((size_t)1 << 20)
 
 struct block {
-    void *at; // of the device
+    void *at; // device memory
     size_t bytes;
-    struct sl_mark left; // behind the copy that reads it
+    struct sl_mark left; // after the copy that reads it
 };
 
 struct sl_transfer {
@@ -66,7 +66,7 @@ static enum sl_status add_piece(void *arg, const struct sl_capsule_piece *piece)
 
 // --- down ------------------------------------------------------------------------------------------------------------
 
-// The block that is filled next: nobody reads it any more where the compute stream goes on.
+// Returns the block to fill next: when the compute stream continues, no copy reads it any more.
 static enum sl_status next_block(struct sl_transfer *transfer, struct sl_stream *compute, size_t bytes,
                                  struct block **block_out, struct sl_error *err) {
     struct block *block = &transfer->blocks[transfer->next++ % N_BLOCKS];
@@ -77,7 +77,7 @@ static enum sl_status next_block(struct sl_transfer *transfer, struct sl_stream 
         }
         return SL_OK;
     }
-    sl_device_free(transfer->device, SL_MEMORY_DEVICE, block->at); // behind everything that is queued
+    sl_device_free(transfer->device, SL_MEMORY_DEVICE, block->at); // after everything that is queued
     *block = (struct block){.at = sl_device_alloc(transfer->device, SL_MEMORY_DEVICE, bytes), .bytes = bytes};
     if (block->at == NULL) {
         block->bytes = 0;
@@ -116,7 +116,7 @@ enum sl_status sl_transfer_pieces_out(const struct sl_runtime *r, const struct s
     return sl_stream_let_go_after(r->stream, status, err);
 }
 
-// Of [at, at + bytes), behind what wrote it.
+// Digests [at, at + bytes), after the work that wrote it.
 static enum sl_status digest(const struct sl_runtime *r, const char *at, size_t bytes, uint32_t piece_bytes,
                              uint64_t *digests_out, struct sl_error *err) {
     size_t n = (bytes + piece_bytes - 1) / piece_bytes;
@@ -184,14 +184,13 @@ enum sl_status sl_transfer_body_out(const struct sl_runtime *r, const struct sl_
         last = done.stream != NULL ? done : last;
         to = (char *)to + sl_capsule_layer_bytes(session, layer);
     }
-    enum sl_status waited =
-        sl_mark_wait(&last, status == SL_OK ? err : NULL); // `to` is the caller's again, in any case
+    enum sl_status waited = sl_mark_wait(&last, status == SL_OK ? err : NULL); // in any case, `to` is no longer in use
     return status == SL_OK ? waited : status;
 }
 
 // --- up --------------------------------------------------------------------------------------------------------------
 
-// The stream, behind what is queued: what had the memory before may be at work in it.
+// Returns the inbound stream, ordered after queued work: earlier users of the memory may still work in it.
 static struct sl_stream *way_in(const struct sl_runtime *r) {
     struct sl_stream *in = sl_device_stream(r->device, SL_STREAM_IN);
     struct sl_mark before = sl_stream_mark(r->stream);
@@ -222,14 +221,14 @@ enum sl_status sl_transfer_session_in(const struct sl_runtime *r, struct sl_sess
     return SL_OK;
 }
 
-// --- for the host to read ----------------------------------------------------------------------------------------------
+// --- for the host to read --------------------------------------------------------------------------------------------
 
 static enum sl_status copy_session(const struct sl_runtime *r, const struct sl_session *session,
                                    struct sl_mirror *mirror, struct sl_error *err) {
     struct sl_capsule_bytes capsule = {.body_bytes = sl_capsule_body_bytes(session)};
     struct sl_capsule_id id = {0};
     capsule.body = sl_arena_alloc(mirror->arena, capsule.body_bytes);
-    bool any = capsule.body_bytes > 0; // nothing cannot be pinned
+    bool any = capsule.body_bytes > 0; // an empty range cannot be pinned
     enum sl_status status = any ? sl_device_share(r->device, capsule.body, capsule.body_bytes, err) : SL_OK;
     if (status == SL_OK && any) {
         status = sl_transfer_body_out(r, session, capsule.body, err);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: choose the next token from logits.
+ * Purpose: chooses the next token from logits.
  *
  *      raw       lse = log sum_i exp(l_i),  logprob_i = l_i - lse
  *      penalty   l_i := l_i / r if l_i > 0 else l_i * r,  for every id i of the history, once
@@ -9,15 +9,16 @@
  *      top-p     of these, the fewest largest whose weights reach p of the sum remain
  *      draw      the first candidate at which the running sum of weights exceeds u times their sum, u in [0, 1)
  *
- * From the best of a row: a penalty above 1 only lowers logits, so what after it is still not behind the last of the best is
- * ahead of every token that is not among them. These leading ones are the whole row's, in its order. Greedy needs one of them,
- * top-k k. Top-p needs the sum of all weights, of which those beside the best are known as a sum before the penalty: between
- * what the penalty may have taken away at most and at least, the nucleus must be the same.
+ * Choosing from the best logits of a row: a penalty above 1 only lowers logits. A candidate that is still not below
+ * the last of the best after the penalty is therefore ahead of every token that is not among them. These leading
+ * candidates are the leading ones of the whole row, in its order. Greedy needs one of them, top-k needs k. Top-p
+ * needs the sum of all weights; for the tokens beside the best, only the sum before the penalty is known. The nucleus
+ * must be the same for the most and the least that the penalty may have removed.
  *
- * Design: the vocabulary is never sorted. Top-k keeps the k best in a heap while it looks at each logit once. Top-p
- *         drops the tokens that even together can not matter, then takes the largest from a heap until p is reached.
- *         Order is total (logit descending, then id ascending), so that no result depends on how a selection works.
- *         Sums run in double and in a fixed order.
+ * Design: the vocabulary is never sorted. Top-k keeps the k best in a heap in one pass over the logits. Top-p drops
+ *         the tokens that cannot matter even together, then takes the largest from a heap until p is reached. Order
+ *         is total (logit descending, then id ascending), so no result depends on how a selection works. Sums run in
+ *         double and in a fixed order.
  */
 #include <assert.h>
 #include <math.h>
@@ -35,8 +36,8 @@ struct candidate {
 
 struct sl_sampler {
     int32_t n_vocab;
-    uint32_t generation;          // of the marks; 0 is never a generation
-    uint32_t *marks;              // [n_vocab] == generation: the id is in the history
+    uint32_t generation;          // generation of the marks; never 0
+    uint32_t *marks;              // [n_vocab] an entry equal to generation: the id is in the history
     struct candidate *candidates; // [n_vocab]
 };
 
@@ -93,7 +94,8 @@ void sl_sampler_destroy(struct sl_sampler **sampler) {
 }
 
 // --- random numbers --------------------------------------------------------------------------------------------------
-// In [0, 1), a function of (seed, step) alone. The seed is mixed first, so that seeds in a row are unrelated streams.
+// Returns a number in [0, 1), a function of (seed, step) alone. Mixes the seed first, so that consecutive seeds give
+// unrelated streams.
 static double uniform(uint64_t seed, int64_t step) {
     uint64_t bits = sl_mix(sl_mix(seed + SL_GOLDEN) + ((uint64_t)step + 1) * SL_GOLDEN);
     return (double)(bits >> 11) * 0x1p-53;
@@ -110,7 +112,7 @@ static bool worse(const struct candidate *a, const struct candidate *b) {
 
 typedef bool (*before_fn)(const struct candidate *a, const struct candidate *b);
 
-// Restore the heap below i: no element has one of its children before it.
+// Restores the heap below i: no element has one of its children before it.
 static void sift_down(struct candidate *heap, int32_t n, int32_t i, before_fn before) {
     struct candidate moved = heap[i];
     for (int64_t child = 2 * (int64_t)i + 1; child < n; child = 2 * (int64_t)i + 1) {
@@ -132,7 +134,7 @@ static void heapify(struct candidate *heap, int32_t n, before_fn before) {
     }
 }
 
-// Move the first of heap[0 .. n) to heap[n - 1]; what is before it is a heap of n - 1.
+// Moves the first of heap[0 .. n) to heap[n - 1]; the elements before it are a heap of n - 1.
 static void pop_to_end(struct candidate *heap, int32_t n, before_fn before) {
     struct candidate top = heap[0];
     heap[0] = heap[n - 1];
@@ -141,7 +143,7 @@ static void pop_to_end(struct candidate *heap, int32_t n, before_fn before) {
 }
 
 // --- the steps -------------------------------------------------------------------------------------------------------
-// Mark the ids of the history, and count how many different ones they are. False: one is outside of the vocabulary.
+// Marks the ids of the history, and counts the different ones. Returns false if one is outside the vocabulary.
 static bool mark_history(struct sl_sampler *sampler, const int32_t *history, int64_t n_history, int64_t *n_marked_out) {
     int64_t n_marked = 0;
     if (++sampler->generation == 0) { // after 2^32 calls old marks would look new
@@ -159,14 +161,14 @@ static bool mark_history(struct sl_sampler *sampler, const int32_t *history, int
     return true;
 }
 
-// The logit of an id, after the penalty.
+// Returns the logit of an id, after the penalty.
 static struct candidate penalized(const struct sl_sampler *sampler, int32_t id, double logit, double penalty) {
     bool seen = penalty != 1 && sampler->marks[id] == sampler->generation;
     double lowered = logit > 0 ? logit / penalty : logit * penalty;
     return (struct candidate){.logit = seen ? lowered : logit, .id = id};
 }
 
-// The finite logits, after the penalty, in the order of their ids. Returns how many.
+// Gathers the finite logits, after the penalty, in the order of their ids. Returns how many.
 static int32_t gather(struct sl_sampler *sampler, const float *logits, double penalty) {
     int32_t n = 0;
     for (int32_t id = 0; id < sampler->n_vocab; id++) {
@@ -187,14 +189,14 @@ static const struct candidate *best_of(const struct candidate *candidates, int32
     return best;
 }
 
-// A heap of the worst becomes an order, best first.
+// Sorts a heap that has the worst on top; best first.
 static void sort_heap(struct candidate *heap, int32_t n) {
     for (int32_t left = n; left > 1; left--) {
         pop_to_end(heap, left, worse);
     }
 }
 
-// Keep the k best, best first.
+// Keeps the k best, best first.
 static int32_t keep_top_k(struct candidate *candidates, int32_t n, int32_t k) {
     heapify(candidates, k, worse); // the worst of those kept is on top
     for (int32_t i = k; i < n; i++) {
@@ -207,7 +209,7 @@ static int32_t keep_top_k(struct candidate *candidates, int32_t n, int32_t k) {
     return k;
 }
 
-// exp((l - max) / T), and their sum.
+// Computes exp((l - max) / T) and returns the sum.
 static double weigh(struct candidate *candidates, int32_t n, double max, double temperature) {
     double sum = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -217,7 +219,7 @@ static double weigh(struct candidate *candidates, int32_t n, double max, double 
     return sum;
 }
 
-// Of the best-first candidates, the number of leading ones that reach `enough`.
+// Returns how many of the leading best-first candidates reach `enough`.
 static int32_t nucleus_of_sorted(const struct candidate *candidates, int32_t n, double enough) {
     double reached = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -229,10 +231,10 @@ static int32_t nucleus_of_sorted(const struct candidate *candidates, int32_t n, 
     return n; // rounding: the sum was taken in another order
 }
 
-// The same of candidates in any order. The nucleus lies at the end of candidates[0 .. *n_heap_out), best last.
+// Does the same for candidates in any order. The nucleus lies at the end of candidates[0 .. *n_heap_out), best last.
 static int32_t nucleus_of_unsorted(struct candidate *candidates, int32_t n, double top_p, double sum,
                                    int32_t *n_heap_out) {
-    // Tokens below this weight have together less than 1 - p of the sum: the others reach p without them.
+    // All tokens below this weight together have less than 1 - p of the sum: the others reach p without them.
     double negligible = (1 - top_p) * sum / n;
     int32_t n_heap = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -288,7 +290,7 @@ static int32_t sample(struct candidate *candidates, int32_t n, const struct sl_s
 }
 
 // --- log probabilities -----------------------------------------------------------------------------------------------
-// log sum exp of the finite logits; false if there is none.
+// Computes log sum exp of the finite logits; returns false if there is none.
 static bool log_sum_exp(const float *logits, int32_t n, double *lse_out) {
     double max = -INFINITY, sum = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -308,7 +310,7 @@ static bool log_sum_exp(const float *logits, int32_t n, double *lse_out) {
     return true;
 }
 
-// The `wanted` most likely tokens, by insertion: there are at most SL_MAX_LOGPROBS.
+// Lists the `wanted` most likely tokens, by insertion: there are at most SL_MAX_LOGPROBS.
 static void list_alternatives(const float *logits, int32_t n_vocab, double lse, int wanted, struct sl_token *token) {
     struct candidate best[SL_MAX_LOGPROBS + 1];
     int n = 0;
@@ -361,21 +363,21 @@ bool sl_sampler_asks(const struct sl_sampling *sampling, int64_t n_history, stru
         return false;
     }
     int64_t most = greedy ? 1 : by_k ? sampling->top_k : SL_MAX_CANDIDATES;
-    most += sampling->repetition_penalty != 1 ? n_history : 0; // as many may fall behind others
+    most += sampling->repetition_penalty != 1 ? n_history : 0; // the penalty may move as many below others
     most = most < sampling->n_logprobs ? sampling->n_logprobs : most;
     *pick_out = (struct sl_pick){.most = (int32_t)(most < SL_MAX_CANDIDATES ? most : SL_MAX_CANDIDATES),
                                  .temperature = greedy || by_k ? 0 : sampling->temperature};
     return true;
 }
 
-// What is known of a row.
+// The known part of a row.
 struct known {
     struct candidate *candidates; // [n] after the penalty, best first
-    int32_t n, n_leading;         // leading: ahead of all tokens that are not here
-    bool complete;                // no finite logit is elsewhere
-    double last;                  // the lowest logit here, before the penalty
-    double rest;                  // sum_i exp((l_i - last) / T) of those elsewhere, before the penalty
-    int64_t n_penalized;          // of those elsewhere, at most
+    int32_t n, n_leading;         // leading: ahead of all tokens outside the candidates
+    bool complete;                // the candidates are all finite logits
+    double last;                  // the lowest candidate logit, before the penalty
+    double rest;                  // sum_i exp((l_i - last) / T) over the other tokens, before the penalty
+    int64_t n_penalized;          // upper bound over the other tokens
 };
 
 static struct known know(struct sl_sampler *sampler, const struct sl_picked *picked, double penalty, int64_t n_marked) {
@@ -401,7 +403,8 @@ static struct known know(struct sl_sampler *sampler, const struct sl_picked *pic
     return known;
 }
 
-// Of the leading candidates, whose weights are there, those that reach p of the sum, whatever the sum is exactly. 0: nobody knows.
+// Returns how many leading candidates, whose weights are known, reach p of the sum for every possible sum. 0:
+// unknown.
 static int32_t nucleus_of_known(const struct known *known, double sum, double top_p, double temperature) {
     double unit = exp((known->last - known->candidates[0].logit) / temperature);
     double taken = known->rest < (double)known->n_penalized ? known->rest : (double)known->n_penalized;
@@ -421,7 +424,8 @@ static int32_t nucleus_of_known(const struct known *known, double sum, double to
     return 0;
 }
 
-// As sample(): the same candidates in the same order, so the same token. -1: they do not say it.
+// Samples as sample() does: the same candidates in the same order, so the same token. -1: the candidates do not
+// determine it.
 static int32_t sample_known(const struct known *known, int32_t n_finite, const struct sl_sampling *sampling,
                             int64_t step) {
     struct candidate *candidates = known->candidates;

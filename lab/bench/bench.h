@@ -12,15 +12,16 @@ struct sl_bench {
     const char *name, *usage, *summary; // as in struct sl_program
     const struct sl_option *options;
     size_t n_options;
-    size_t bytes; // of what it works on, which begins with its options; zeros behind them
-    // Of its struct sl_signals, which takes SIGINT and SIGTERM while it runs; 0: they end the process.
+    size_t bytes; // size of its state, which begins with its options; the rest is zeroed
+    // Offset of its struct sl_signals, which takes SIGINT and SIGTERM while it runs; 0: they end the process.
     size_t signals;
-    // What is wrong with the options that their table cannot say; or NULL.
+    // Checks what the table of options cannot express; or NULL.
     enum sl_status (*check)(void *bench, struct sl_error *err);
     enum sl_status (*run)(void *bench, struct sl_error *err);
 };
 
-// `sluice bench`: find the bench in the table of bench_table.c and run it. argv[0] is "bench". Returns the exit status.
+// `sluice bench`: finds the bench in the table of bench_table.c and runs it. argv[0] is "bench". Returns the exit
+// status.
 int sl_bench_main(int argc, char **argv);
 
 extern const struct sl_bench sl_bench_cells, sl_bench_compress, sl_bench_decode, sl_bench_engine, sl_bench_group,

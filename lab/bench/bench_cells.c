@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the engine cell by cell (lab/bench/rig/cell.h), for a program that measures somebody else by turns (lab/bench/peers).
+ * Purpose: measures the engine cell by cell (lab/bench/rig/cell.h), for a program that alternates with another engine
+ *          (lab/bench/peers).
  *
- * Design: a short run of every cell to warm up is not measured. With --paced a cell says when it is ready and every run
- *         waits for a line on standard input, so that of two programs only one works; the end of standard input ends the
- *         bench. Under a --recipe cells go through the workers' reader and steps instead (recipe_cell.h): each cell under each recipe.
- *         A cell for which the device has no room is named and passed over; the bench fails at its end.
+ * Design: a short warm-up run of every cell is not measured. With --paced the bench reports when a cell is ready, and
+ *         every run waits for a line on standard input, so that only one of two programs works at a time. The end of
+ *         standard input ends the bench. With --recipe, cells go through the workers' reader and steps instead
+ *         (recipe_cell.h): each cell under each recipe. A cell for which the device has no room is reported and
+ *         skipped; the bench then fails at its end.
  */
 #include <inttypes.h>
 #include <jansson.h>
@@ -61,12 +63,12 @@ struct bench {
     struct options options;
     struct sl_cell cells[SL_MAX_OPTION_LIST];
     enum sl_weight_format weights;
-    struct sl_model_config geometry; // of --geometry
+    struct sl_model_config geometry; // value of --geometry
     struct sl_team *team;
     struct sl_rig rig;
 };
 
-// False at the end of standard input: whoever sets the pace has seen enough.
+// Waits for a line. Returns false at the end of standard input: the controlling program has finished.
 static bool wait_for_line(void) {
     int c;
     do {
@@ -83,7 +85,7 @@ static void print_rate(const struct bench *b, const char *recipe, double seconds
     sl_bench_print(&result, b->options.json);
 }
 
-// Prints the most memory of the device that was in use, weights included, without what CUDA itself keeps. Processors have no such line.
+// Prints the peak device memory, including weights, without CUDA's own. CPUs have no such line.
 static void print_memory(const struct bench *b, const char *recipe) {
     char name[192];
     snprintf(name, sizeof name, "memory of %s%s%s", b->rig.cell.name, recipe != NULL ? " " : "",
@@ -167,7 +169,7 @@ static enum sl_status open_rig(struct bench *b, struct sl_error *err) {
         status = sl_synthetic_config(options->geometry, options->layers, &b->geometry, err);
         b->geometry.retaining_hidden = (int)options->retaining;
         config.geometry = &b->geometry;
-        b->options.model = options->geometry; // its name from here on
+        b->options.model = options->geometry; // the model's name from here on
     }
     return status == SL_OK ? sl_rig_open(&config, &b->rig, err) : status;
 }
@@ -210,7 +212,8 @@ static enum sl_status measure_recipe(struct bench *b, const struct sl_cell *cell
     return status;
 }
 
-// A cell without room is said on standard error, and the others go on; *worst is then what the bench ends with.
+// Reports a cell without room on standard error and continues with the others; *worst is then the bench's final
+// status.
 static enum sl_status pass_over(enum sl_status status, const char *recipe, struct sl_error *err,
                                 enum sl_status *worst_inout) {
     if (status != SL_ERR_EXHAUSTED) {

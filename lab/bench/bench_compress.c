@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what each recipe adds to (or takes from) the time of reading a prompt, beside reading it with the full cache.
+ * Purpose: measures what each recipe adds to (or saves from) the time of reading a prompt, compared with the full
+ *          cache.
  *
- * Design: the workers' own reader over one engine. Every round reads the prompt once under each recipe, the full cache
- *         first, so that good and bad moments of the machine meet all of them; times are medians, and a ratio is the
- *         median of the rounds' own ratios. One round before is not counted. Evicting is work, but what was evicted
- *         need not be attended to by later chunks: ratios below 100% are meant.
- *         Random token ids: what is computed hardly depends on them.
+ * Design: uses the workers' own reader on one engine. Every round reads the prompt once under each recipe, the full
+ *         cache first, so that load changes on the machine affect all of them. Times are medians, and a ratio is the
+ *         median of the rounds' own ratios. A warm-up round is not counted. Eviction costs work, but later chunks
+ *         need not attend to evicted slots: ratios below 100% are plausible. Token ids are random: the computation
+ *         hardly depends on them.
  */
 #include <inttypes.h>
 #include <jansson.h>
@@ -53,7 +54,7 @@ static const struct sl_option option_table[] = {
 
 struct one {
     char text[SL_RECIPE_TEXT_BYTES];
-    char reason[384]; // why it was left out; "" when it was not
+    char reason[384]; // reason for skipping it; "" if it was measured
     struct sl_plan *plan;
     double ms[MAX_RUNS];
 };
@@ -96,7 +97,7 @@ static enum sl_status add_cases(struct bench *b, struct sl_error *err) {
     return recipes->n || status != SL_OK ? status : add_case(b, "full,format=int4", NULL, err);
 }
 
-// Recipes that were named must be right; a preset that does not fit is reported with the reason.
+// Plans the cases. Named recipes must be valid; a preset that does not fit is reported with the reason.
 static enum sl_status plan_cases(struct bench *b, struct sl_error *err) {
     struct sl_kv_geometry geometry = sl_model_geometry(b->model.runtime.config);
     for (size_t i = 0; i < b->n_cases; i++) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a step of decode with layers in a kvstore beside one with everything in this process: time and memory, in one
- *          run, and how much of the waiting for the store is hidden behind computation.
+ * Purpose: compares a step of decode with layers in a kvstore with a step with everything in this process: time and
+ *          memory, in one run, and how much of the wait for the store is hidden behind computation.
  *
- * Design: a random model, sessions that are made and not read (lab/bench/rig/cell.h), a real kvstore as a process on the same
- *         machine, whose scanning threads share its processors. Of each length first "full", then each recipe. Random
- *         weights make random queries: how well they are predicted and how many rows stay from step to step says nothing
- *         about real models; times and bytes do not depend on it but for that.
+ * Design: a random model, sessions that are generated and not read (lab/bench/rig/cell.h), a real kvstore as a
+ *         process on the same machine, whose scanning threads share its CPUs. For each length "full" comes first,
+ *         then each recipe. Random weights produce random queries: prediction quality and the number of rows kept
+ *         from step to step are not those of real models. Times and bytes only depend on the weights through these.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@
 
 #define MAX_LENGTHS  8
 #define WARM_UP      3
-#define AIM_RESIDENT 20.0 // times less than full's, at the longest prompt
+#define AIM_RESIDENT 20.0 // factor below full's, at the longest prompt
 #define DEADLINE_MS  10000
 
 struct options {
@@ -63,10 +63,10 @@ struct bench {
     int n_lengths;
     struct sl_signals signals;
     struct sl_team *team;
-    struct sl_model_config geometry; // of the random model
+    struct sl_model_config geometry; // geometry of the random model
     struct sl_rig rig;
     struct sl_store_rig store;
-    double full_ms, full_bytes; // of the length at hand
+    double full_ms, full_bytes; // full's values at the current length
 };
 
 // A session whose offloaded layers are in the store.
@@ -88,7 +88,7 @@ static void on_fallback(void *arg, int layer, const char *why) {
 static enum sl_status open_remote(struct bench *b, struct remote *r, struct sl_error *err) {
     const struct sl_plan *plan = &r->plan;
     int64_t n_new = b->options.steps + WARM_UP;
-    // A resident layer is there in f16 before it is packed.
+    // A resident layer is held in f16 before it is packed.
     size_t bytes = sl_plan_decode_bytes(plan, n_new) + 2 * sl_recipe_cell_unpacked_bytes(plan) + (1 << 22);
     b->rig.cell = (struct sl_cell){.n = plan->n_prompt, .batch = 1};
     enum sl_status status = sl_rig_open_arena(&b->rig, bytes / SL_ARENA_UNIT * SL_ARENA_UNIT, err);
@@ -143,7 +143,7 @@ static void print(const struct bench *b, const char *what, const char *recipe, i
     sl_bench_print(&result, b->options.json);
 }
 
-// Prints the most memory of the device that was in use, weights included. Processors have no such line.
+// Prints the peak device memory, including weights. CPUs have no such line.
 static void print_memory(const struct bench *b, const char *recipe, int64_t n_tokens) {
     if (sl_rig_most_bytes(&b->rig) > 0) {
         print(b, "memory", recipe, n_tokens, (double)sl_rig_most_bytes(&b->rig) / 1e9, "GB", 0, 0);
@@ -216,7 +216,7 @@ static enum sl_status measure_full(struct bench *b, int64_t n_tokens, struct sl_
     return status;
 }
 
-// Layers that the recipes offload are the same for all of them, or the store is filled anew.
+// Fills the store with random rows of the layers that the recipe offloads; this releases the previous filling.
 static enum sl_status fill_store(struct bench *b, const char *recipe, int64_t n_tokens, struct sl_error *err) {
     struct sl_plan *plan = malloc(sizeof *plan);
     if (plan == NULL) {
@@ -260,7 +260,7 @@ static enum sl_status check(void *bench, struct sl_error *err) {
     for (size_t i = 0; b->options.recipes.n == 0 && i < sizeof defaults / sizeof defaults[0]; i++) {
         b->recipes[b->n_recipes++] = defaults[i];
     }
-    for (int i = 0; i < b->n_recipes && status == SL_OK; i++) { // before a model is made
+    for (int i = 0; i < b->n_recipes && status == SL_OK; i++) { // before a model is created
         struct sl_recipe recipe;
         status = sl_recipe_parse(b->recipes[i], &recipe, err);
         if (status == SL_OK && !sl_recipe_offloads(&recipe)) {
@@ -292,11 +292,11 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     enum sl_status status = b->options.model != NULL
                                 ? sl_model_config_load(b->options.model, &b->geometry, err)
                                 : sl_synthetic_config(b->options.geometry, b->options.layers, &b->geometry, err);
-    if (status == SL_OK) { // all lanes of the longest prompt, pages and key indexes, and a segment that is arriving
+    if (status == SL_OK) { // all offloaded heads of the longest prompt, pages and key indexes, and an arriving segment
         int64_t numbers = b->lengths[b->n_lengths - 1] * geometry->n_layers * geometry->n_kv_heads * geometry->head_dim;
         char arena[32];
         snprintf(arena, sizeof arena, "%" PRId64 "M", (numbers * 7 >> 20) + 512);
-        status = sl_store_rig_start(&b->store, b->options.transport, arena, stderr, err); // before any thread of ours
+        status = sl_store_rig_start(&b->store, b->options.transport, arena, stderr, err); // forks: before threads
     }
     if (status == SL_OK) {
         sl_rpc_init();

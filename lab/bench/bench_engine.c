@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how fast the engine reads prompts and writes answers, beside what this machine can do at all.
+ * Purpose: measures how fast the engine reads prompts and writes answers, compared with this machine's limits.
  *
- * Design: prefill is arithmetic: its GFLOP/s stand beside the best of our own matmul on large matrices of the model's
- *         type, and that beside the instructions it is made of. Decoding is reading: weights once a step, the KV cache of
- *         every session, beside a plain sum over a large buffer. A model that fits into a cache may pass 100% of that.
- *         The cells are those of lab/bench/rig/cell.h. A figure is the median of its runs: as many as --runs, but no more once
- *         they have taken --seconds; the bounds are the best of several.
- *
- *         What a model may be asked for is data: sl_synthetic_geometries[], plan[] and its aims. The random ones are written to disk,
- *         mapped, and unlinked at once, so that nothing is left behind whatever ends the process from there on.
+ * Design: prefill is arithmetic: its GFLOP/s are compared with the best of our own matmul on large matrices of the
+ *         model's type, and that with the peak rate of its instructions. Decoding is memory reads: the weights once
+ *         per step and the KV cache of every session, compared with a plain sum over a large buffer. A model that
+ *         fits into a cache may exceed 100% of that. lab/bench/rig/cell.h defines the cells. A figure is the median
+ *         of its runs: up to --runs, but no more once they have taken --seconds; bounds are the best of several runs.
+ *         The models and their cells are data: sl_synthetic_geometries[], plan[] and its aims. Random models are
+ *         written to disk, mapped, and unlinked immediately, so that no file remains however the process ends.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -30,11 +29,11 @@
 #include "base/options/config.h"
 
 #define CHUNK         512
-#define DECODE_STEPS  16 // a run
+#define DECODE_STEPS  16 // per run
 #define MAX_RUNS      101
 #define QUICK_TOKENS  2048
 #define QUICK_SECONDS 2.0
-#define SIDE          4096 // n and k of the matmul that gives the GEMM peak
+#define SIDE          4096 // n and k of the matmul that measures the GEMM peak
 #define GEMM_SECONDS  2.0  // for each number of rows
 
 struct options {
@@ -69,7 +68,7 @@ static const struct sl_option option_table[] = {
     {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
-// The cells of every model, prompts first and ascending, and what a random one should reach of the bound.
+// The cells of every model, prompts first and ascending, and the share of the bound that a random one should reach.
 static const struct {
     const char *cell;
     double aim;
@@ -79,8 +78,8 @@ static const struct {
 };
 enum { N_PLAN = sizeof plan / sizeof plan[0] };
 
-// Times the throughput of batch 1, for 16 sessions of the 1b model with weights as stored. At greater depths reading the
-// caches forbids it: at 4096 they are as large as the weights.
+// Aim for the throughput of 16 sessions of the 1b model, as a multiple of batch 1, with weights as stored. At greater
+// depths reading the caches prevents it: at 4096 they are as large as the weights.
 #define BATCH_AIM       10.0
 #define BATCH_AIM_DEPTH 512
 
@@ -88,14 +87,14 @@ struct bench {
     struct options options;
     enum sl_weight_format weights;
     unsigned chosen;             // geometries
-    struct sl_runtime computing; // of the bounds; models may get its operations timed
+    struct sl_runtime computing; // runtime of the bounds; a model's runtime may have timed operations
     struct sl_signals signals;
     double gemm_gflops[SL_BF16 + 1][SL_WEIGHT_INT4 + 1]; // 0: not measured yet
     double read_gbps;
-    // the model at hand
+    // the current model
     const char *label;
     bool random;
-    struct sl_rig rig, ranks; // ranks: open where there are several
+    struct sl_rig rig, ranks; // ranks: open if there are several
     struct {
         int64_t depth;
         double tokens_per_s;
@@ -109,7 +108,7 @@ static double larger(double a, double b) {
 
 // --- bounds --------------------------------------------------------------------------------------------------------
 
-// m rows by a packed matrix, for a while: the best GFLOP/s.
+// Multiplies m rows by a packed matrix for a while; returns the best GFLOP/s.
 static double time_matmul(struct bench *b, const struct sl_matrix *w, const struct sl_matmul *product) {
     double best = 0.0, spent = 0.0;
     for (int64_t run = 0; run < b->options.runs + 1 && spent < GEMM_SECONDS; run++) {
@@ -149,7 +148,7 @@ static enum sl_status measure_gemm(struct bench *b, enum sl_dtype dtype, double 
     double best = 0.0;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0] && status == SL_OK; i++) {
         if (i > 0 && 2e-9 * (double)rows[i] * SIDE * SIDE > GEMM_SECONDS * best) {
-            break; // so slow that more rows would not make it faster
+            break; // so slow that more rows would not help
         }
         struct sl_matmul product = {
             .x = x, .x_stride = SIDE, .m = rows[i], .y = y, .y_stride = SIDE, .scratch = scratch};
@@ -164,7 +163,7 @@ static enum sl_status measure_gemm(struct bench *b, enum sl_dtype dtype, double 
     return status;
 }
 
-// The GEMM peak for weights stored as `dtype`, measured and printed the first time that it is asked for.
+// Returns the GEMM peak for weights stored as `dtype`; measures and prints it on the first call.
 static enum sl_status find_gemm_peak(struct bench *b, enum sl_dtype dtype, struct sl_error *err) {
     static const char *const names[] = {[SL_F32] = "f32", [SL_F16] = "f16", [SL_BF16] = "bf16"};
     double *peak = &b->gemm_gflops[dtype][b->weights];
@@ -210,20 +209,20 @@ static enum sl_status find_read_bound(struct bench *b, struct sl_error *err) {
 
 // --- what a cell costs ---------------------------------------------------------------------------------------------
 
-// Slots that n adjacent tokens from position `depth` on see, summed over tokens and layers.
+// Returns how many slots n adjacent tokens from position `depth` on see, summed over tokens and layers.
 static double visible_slots(const struct sl_model_config *c, double depth, double n) {
     double sum = 0.0;
     for (int l = 0; l < c->n_layers; l++) {
         bool is_window = (c->window_layers[l / 64] >> (l % 64) & 1) != 0;
         double window = is_window && c->window > 0 ? (double)c->window : depth + n;
         double growing =
-            depth >= window ? 0.0 : (window - depth < n ? window - depth : n); // tokens that see all before
+            depth >= window ? 0.0 : (window - depth < n ? window - depth : n); // tokens that see all earlier ones
         sum += growing * depth + growing * (growing + 1.0) / 2.0 + (n - growing) * window;
     }
     return sum;
 }
 
-// Reading n tokens causally and one row of logits: two operations a multiply-add, q.K and p.V of every slot seen.
+// Returns the operations of reading n tokens and one row of logits: two per multiply-add, q.K and p.V of visible slots.
 static double prefill_gflop(const struct sl_model *model, double n) {
     const struct sl_model_config *c = sl_model_get_config(model);
     double attention = 2.0 * c->n_heads * c->head_dim * visible_slots(c, 0.0, n);
@@ -231,7 +230,7 @@ static double prefill_gflop(const struct sl_model *model, double n) {
     return 2e-9 * ((double)sl_model_layer_weights(model) * n + attention + head);
 }
 
-// A run of steps: the weights once a step, and the K and V that every session sees, in f16.
+// Returns the gigabytes of a run of steps: per step the weights once, and the f16 K and V that every session sees.
 static double decode_gigabytes(const struct sl_rig *rig) {
     const struct sl_model_config *c = rig->runtime.config;
     double steps = (double)rig->config.n_steps;
@@ -242,7 +241,7 @@ static double decode_gigabytes(const struct sl_rig *rig) {
 
 // --- memory --------------------------------------------------------------------------------------------------------
 
-// A line such as "RssAnon:  123 kB" of /proc/self/status, in MB.
+// Reads a line such as "RssAnon:  123 kB" of /proc/self/status, in MB.
 static enum sl_status read_resident(const char *name, double *mb_out, struct sl_error *err) {
     char line[256];
     int64_t kib = -1;
@@ -273,7 +272,7 @@ static void print_memory(const struct bench *b, const char *what, double mb, con
     sl_bench_print(&result, b->options.json);
 }
 
-// What is resident and our own, over the packed weights; of that the cell's cache, and what else is mapped from files.
+// Prints resident memory beyond the packed weights, the cell's KV cache within it, and resident file mappings.
 static enum sl_status bench_memory(struct bench *b, struct sl_error *err) {
     struct sl_arena_stats cache;
     double own, mapped;
@@ -285,7 +284,7 @@ static enum sl_status bench_memory(struct bench *b, struct sl_error *err) {
     sl_arena_get_stats(b->rig.arena, &cache);
     double weights = (double)sl_model_memory_bytes(b->rig.runtime.model) / 1e6, over = own - weights;
     double cache_mb = (double)cache.high_water_bytes / 1e6;
-    if (over < 0.0) { // a tier that reads them where they are mapped
+    if (over < 0.0) { // a tier that reads weights from the mapping
         over = own;
     }
     print_memory(b, "memory over the weights", over, "weights in memory, MB", weights);
@@ -297,7 +296,7 @@ static enum sl_status bench_memory(struct bench *b, struct sl_error *err) {
 
 // --- cells ---------------------------------------------------------------------------------------------------------
 
-// Medians; those of ranks 0 where there is one alone. spent_out: of all runs of one rank together.
+// Writes medians; those of ranks are 0 if there is only one rank. spent_out: sum over all runs of one rank.
 static enum sl_status time_cell(struct bench *b, double *median_out, double *of_ranks_out, double *spent_out,
                                 struct sl_error *err) {
     double seconds[MAX_RUNS], of_ranks[MAX_RUNS] = {0}, spent = 0.0;
@@ -400,7 +399,7 @@ static enum sl_status bench_cell(struct bench *b, const struct sl_cell *cell, do
     if (status == SL_OK && b->options.breakdown) {
         sl_breakdown_print(test, spent, b->options.json);
     }
-    if (status == SL_OK && shows_memory && b->options.ranks == 1) { // else it holds two models
+    if (status == SL_OK && shows_memory && b->options.ranks == 1) { // otherwise the process holds two models
         status = bench_memory(b, err);
     }
     sl_rig_close_cell(&b->rig);
@@ -412,7 +411,7 @@ static enum sl_status bench_cell(struct bench *b, const struct sl_cell *cell, do
 
 #define MEETINGS 20000
 
-// What an operation costs beside its work, and what each rank holds.
+// Prints the overhead of an operation, and the memory of each rank.
 static void bench_ranks(const struct bench *b) {
     const struct sl_device *device = b->ranks.runtime.device;
     char test[128];
@@ -438,7 +437,7 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
     struct sl_rig_config config = {
         .model_dir = dir,
         .device = b->options.device,
-        .host_reader = "this bench", // its bounds are those of processors
+        .host_reader = "this bench", // its bounds are those of CPUs
         .weights = b->weights,
         .ops = b->options.breakdown ? sl_breakdown_of(b->computing.ops) : b->computing.ops,
         .team = b->computing.team,
@@ -462,7 +461,7 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
     return status;
 }
 
-// Cell i of the plan, if there is one that the model at hand may be asked for.
+// Writes cell i of the plan, if the current model may be asked for it.
 static bool find_cell(const struct bench *b, int i, struct sl_cell *cell_out) {
     const struct sl_model_config *c = b->rig.runtime.config;
     struct sl_error err;
@@ -470,7 +469,7 @@ static bool find_cell(const struct bench *b, int i, struct sl_cell *cell_out) {
            cell_out->n + (cell_out->prefill ? 0 : DECODE_STEPS) <= c->max_positions;
 }
 
-// The cells of the model that open_model() has loaded.
+// Runs the cells of the model that open_model() has loaded.
 static enum sl_status bench_model(struct bench *b, struct sl_error *err) {
     enum sl_status status = find_gemm_peak(b, b->rig.runtime.config->dtype, err);
     b->n_alone = 0;
@@ -484,7 +483,7 @@ static enum sl_status bench_model(struct bench *b, struct sl_error *err) {
     return status;
 }
 
-// The folder of a random model that is kept: --keep-models's NAME, written if it is not there yet.
+// Writes the folder of a random model that is kept: --keep-models's NAME, created if missing.
 static enum sl_status keep_model(struct bench *b, int geometry, char *dir_out, size_t dir_bytes, struct sl_error *err) {
     char path[PATH_MAX];
     int length = snprintf(dir_out, dir_bytes, "%s/%s", b->options.keep, sl_synthetic_geometries[geometry].name);
@@ -521,7 +520,7 @@ static enum sl_status bench_random(struct bench *b, int geometry, struct sl_erro
     return status;
 }
 
-// Bits of geometries[] from a list such as "135m,1b".
+// Parses a list such as "135m,1b" into bits of geometries[].
 static enum sl_status parse_models(const char *list, unsigned *geometries_out, struct sl_error *err) {
     unsigned chosen = 0;
     for (const char *name = list; strcmp(list, "none") != 0;) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what it costs ranks of one model to have each other's activations, by their number and size.
+ * Purpose: measures what it costs the ranks of one model to exchange activations, by their number and size.
  *
- * Design: ranks that are processors have one memory, and read each other's rows where these lie: a gather is nothing but the meeting
- *         at the end of the operation. Beside it stands what it would cost if every rank copied the others' columns. Ranks with memory of their own
- *         gather (engine/tensor/ranks/gather.c). What that moves is counted, not timed: a model of the geometry reads one chunk over emulated
- *         devices that count and do not compute, and the ranks say how many bytes they sent and received.
+ * Design: ranks on CPUs share one memory, and read each other's rows in place: a gather is only the barrier at the
+ *         end of the operation. The bench also prints the cost if every rank copied the others' columns. Ranks with
+ *         their own memory gather (engine/tensor/ranks/gather.c). Their traffic is counted, not timed: a model of the
+ *         geometry reads one chunk on emulated devices that count and do not compute, and the ranks report the bytes
+ *         that they sent and received.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@
 
 #define MAX_RUNS    101
 #define MOST_ROUNDS 2000
-#define RUN_BYTES   ((int64_t)64 << 20) // that a rank copies in a run
+#define RUN_BYTES   ((int64_t)64 << 20) // bytes that a rank copies per run
 
 struct options {
     int64_t ranks, from_bytes, to_bytes, runs, n_tokens;
@@ -51,11 +52,11 @@ struct bench {
     struct options options;
 };
 
-// --- one memory --------------------------------------------------------------------------------------------------------
+// --- one memory ------------------------------------------------------------------------------------------------------
 
-struct copies { // of each rank from all others, or nothing
+struct copies { // each rank copies from all others, or nothing is copied
     int n;
-    size_t bytes;           // of the whole
+    size_t bytes;           // of the whole tensor
     char *of[SL_MAX_RANKS]; // [bytes] of each rank
 };
 
@@ -80,7 +81,7 @@ static double time_rounds(struct sl_team *team, struct copies *c, int64_t n_roun
     return (double)(sl_now_ns() - begin) / 1e3 / (double)n_rounds;
 }
 
-// Copied and in place by turns.
+// Alternates between copying and reading in place.
 static void measure(const struct bench *b, struct sl_team *team, struct copies *c, size_t bytes) {
     double copied[MAX_RUNS], in_place[MAX_RUNS];
     char name[96];
@@ -121,7 +122,7 @@ static enum sl_status measure_sizes(const struct bench *b, int n, struct sl_erro
     return status;
 }
 
-// --- memory of their own -----------------------------------------------------------------------------------------------
+// --- memory of their own ---------------------------------------------------------------------------------------------
 
 static enum sl_status read_tokens(struct sl_runtime *runtime, const struct sl_plan *plan, const int32_t *tokens,
                                   struct sl_error *err) {
@@ -192,7 +193,7 @@ static enum sl_status count_model(const struct bench *b, const char *dir, int n,
     return status;
 }
 
-// --- all ---------------------------------------------------------------------------------------------------------------
+// --- all -------------------------------------------------------------------------------------------------------------
 
 static enum sl_status run(void *bench, struct sl_error *err) {
     const struct bench *b = bench;

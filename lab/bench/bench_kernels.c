@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what every operation of a device takes, beside the least that it could take, and what was predicted.
+ * Purpose: measures the time of every operation of a device, and compares it with its lower bound and with
+ *          predictions.
  *
- * Design: the floor is bytes over the bandwidth of a copy that was measured here, or operations over the rate of a product of rows
- *         that are written, which is our own kernel's everywhere; --tflops says what the device can do where that falls short of it. An operation is queued again and again
- *         until that takes some milliseconds, and the median of --runs such batches is divided: what a launch costs is in it.
- *         Predictions are fractions of the floor that were written down before anything was measured, from instruction counts
- *         (docs/GPU_KERNELS.md); 0: nobody predicted it.
+ * Design: the lower bound is bytes over the measured bandwidth of a copy, or operations over the rate of a large
+ *         product with our own kernel; --tflops sets the device's rate if that is higher. An operation is queued
+ *         repeatedly until that takes some milliseconds, and the median of --runs such batches is divided by the
+ *         count: launch costs are included. Predictions are fractions of the lower bound that were written down
+ *         before any measurement, from instruction counts (docs/GPU_KERNELS.md); 0: no prediction.
  *
  * To add one: a function that queues it, and a row in cases[].
  */
@@ -24,9 +25,9 @@
 #include "engine/tensor/drawn.h"
 
 #define BATCH_SECONDS 2e-3
-#define MAX_BATCH     100 // page lists are forgotten some operations later
+#define MAX_BATCH     100 // devices drop page lists after some operations
 #define MAX_RUNS      101
-#define PEAK_SIDE     4096 // of the product that gives the peak, at most
+#define PEAK_SIDE     4096 // of the product that measures the peak, at most
 
 struct options {
     const char *device, *tier, *only;
@@ -64,15 +65,15 @@ struct bench {
     struct options options;
     struct sl_runtime runtime;
     struct sl_world world;
-    struct sl_matrix weights; // of the product at hand
-    void *scratch;            // of it
+    struct sl_matrix weights; // weights of the current product
+    void *scratch;            // scratch of the current product
     double bytes_per_s, flop_per_s;
-    bool predicts; // of a real device
+    bool predicts; // whether predictions are printed: a real device
 };
 
-// --- operations --------------------------------------------------------------------------------------------------------
+// --- operations ------------------------------------------------------------------------------------------------------
 
-// `arg`: a format of pages, rows, or what the cost has to know.
+// `arg`: a format of pages, a number of rows, or another parameter of the cost.
 typedef void (*queue_fn)(struct bench *b, int arg);
 typedef struct sl_cost (*cost_fn)(const struct sl_world *w, int arg);
 
@@ -94,7 +95,8 @@ static void do_matmul(struct bench *b, int m) {
     OPS->matmul(STREAM, &b->weights, &product);
 }
 
-// Rows of a prompt by our own kernel, whatever library the device has: of a matrix's first columns alone none is asked.
+// Multiplies rows of a prompt by our own kernel, even if the device has a library: a library cannot use a matrix's
+// first columns alone.
 static void do_own_product(struct bench *b, int n_columns) {
     struct sl_matmul product = {.x = b->world.x,
                                 .x_stride = b->weights.k,
@@ -235,7 +237,7 @@ static void do_pick(struct bench *b, int rows) {
     OPS->pick(STREAM, b->world.logits, b->world.shape.vocab, asked, rows, b->world.picked);
 }
 
-// Of the memory of rows of logits, as if it travelled.
+// Digests memory of rows of logits as if it were sent.
 static void do_digest(struct bench *b, int rows) {
     enum { MOST = 256, PIECE_BYTES = 512 << 10 };
     static const uint32_t piece_bytes = PIECE_BYTES;
@@ -251,13 +253,13 @@ static void do_digest(struct bench *b, int rows) {
 
 // --- the cases -------------------------------------------------------------------------------------------------------
 
-// The order matters to some: lists are chosen, then used.
+// The order matters: lists are created first, then used.
 static const struct {
     const char *name;
     queue_fn queue;
     cost_fn cost;
     int arg;
-    double predicted; // fraction of the floor
+    double predicted; // fraction of the lower bound
 } cases[] = {
     {"norm", do_norm, sl_cost_norm, 0, 0.80},
     {"angles", do_angles, sl_cost_angles, 0, 0.05},
@@ -290,7 +292,7 @@ static const struct {
     {"pick, 1 row", do_pick, sl_cost_logits, 1, 0.002},
 };
 
-// Products: columns and depth are those of the model, in the place of these words.
+// Sides of products: the model's columns and depth replace these words.
 enum side { HIDDEN, FFN, QKV };
 static const struct {
     const char *name;
@@ -320,9 +322,9 @@ static const struct {
 };
 enum { N_CASES = sizeof cases / sizeof cases[0], N_PRODUCTS = sizeof products / sizeof products[0] };
 
-// --- timing --------------------------------------------------------------------------------------------------------------
+// --- timing ----------------------------------------------------------------------------------------------------------
 
-// Seconds of `n` of them, one behind the other.
+// Returns the seconds of `n` operations, one after the other.
 static enum sl_status time_batch(struct bench *b, queue_fn queue, int arg, int n, double *seconds_out,
                                  struct sl_error *err) {
     enum sl_status status = SL_OK;
@@ -342,7 +344,7 @@ static enum sl_status time_batch(struct bench *b, queue_fn queue, int arg, int n
 static enum sl_status time_one(struct bench *b, queue_fn queue, int arg, double *median_out, struct sl_error *err) {
     double seconds[MAX_RUNS], once, spent = 0.0;
     size_t runs = 0;
-    enum sl_status status = time_batch(b, queue, arg, 1, &once, err); // what is done once, is
+    enum sl_status status = time_batch(b, queue, arg, 1, &once, err); // one-time work is done here
     status = status == SL_OK ? time_batch(b, queue, arg, 1, &once, err) : status;
     double fit = once > 0.0 ? BATCH_SECONDS / once : MAX_BATCH;
     int batch = fit < 1.0 ? 1 : fit > MAX_BATCH ? MAX_BATCH : (int)fit;
@@ -374,9 +376,9 @@ static bool is_asked_for(const struct bench *b, const char *name) {
     return strstr(name, b->options.only) != NULL;
 }
 
-// --- ceilings ------------------------------------------------------------------------------------------------------------
+// --- ceilings --------------------------------------------------------------------------------------------------------
 
-// From device to device: what is read and what is written counts.
+// Copies from device to device: counts bytes read and written.
 static enum sl_status measure_copy(struct bench *b, struct sl_error *err) {
     struct sl_device *device = b->runtime.device;
     size_t bytes = (size_t)b->options.copy_bytes;
@@ -411,7 +413,8 @@ static void free_weights(struct bench *b, void *stored) {
     free(stored);
 }
 
-// Makes a matrix of [n][k] random bf16 weights (a GPU is faster with constant ones), as b->weights, until free_weights().
+// Makes a matrix of [n][k] random bf16 weights (a GPU is faster with constant ones) in b->weights, until
+// free_weights().
 static enum sl_status make_weights(struct bench *b, int64_t n, int64_t k, bool gated, enum sl_weight_format format,
                                    void **stored_out, struct sl_error *err) {
     bool draws = b->runtime.ops->draw != NULL && format == SL_WEIGHT_STORED;
@@ -469,7 +472,7 @@ static enum sl_status measure_product(struct bench *b, struct sl_error *err) {
     return status;
 }
 
-// --- all -----------------------------------------------------------------------------------------------------------------
+// --- all -------------------------------------------------------------------------------------------------------------
 
 static int64_t side_of(const struct bench *b, enum side side) {
     const struct options *o = &b->options;
@@ -503,7 +506,7 @@ static enum sl_status bench_all(struct bench *b, struct sl_error *err) {
         bool has_room = products[i].rows <= b->options.rows; // x and y
         status = is_asked_for(b, products[i].name) && has_room ? bench_product(b, i, err) : SL_OK;
     }
-    do_select(b, 0); // for those that want a list, whichever are asked for
+    do_select(b, 0); // for operations that need a list, whichever are selected
     do_prefill(b, 0);
     do_nearest(b, 0);
     for (int i = 0; i < N_CASES && status == SL_OK; i++) {

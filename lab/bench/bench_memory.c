@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how much of a device's memory the reading of a prompt takes at most, without a device and without computing: weights, scratch,
- *          and pages, chunk by chunk as the recipe has it.
+ * Purpose: reports the peak device memory of reading a prompt, without a device and without computing: weights,
+ *          scratch, and pages, chunk by chunk as the recipe evicts them.
  *
- * Design: the workers' own code runs as ever, over an emulated device that counts what is asked of it and does nothing else. So what is
- *         counted is what the code allocates, and nobody's arithmetic. The arena is as large as admission promises the prompt
- *         (sl_plan.prefill_peak_bytes). --compute does all of it on the emulated device, for a test that holds one to the other.
- *         Not in it: what the driver and its libraries keep of a GPU for themselves.
+ * Design: the workers' own code runs on an emulated device that only counts requests. So the result is what the code
+ *         allocates, independent of any formula. The arena has the size that admission reserves for the prompt
+ *         (sl_plan.prefill_peak_bytes). --compute runs everything on the emulated device, for a test that compares
+ *         the two. Not included: memory that the driver and its libraries use on a GPU.
  */
 #include <inttypes.h>
 #include <jansson.h>
@@ -51,12 +51,12 @@ static const struct sl_option option_table[] = {
 struct bench {
     struct options options;
     struct sl_runtime runtime;
-    struct sl_recipe recipe; // as it was written: the engine's rows
+    struct sl_recipe recipe; // as written: determines the engine's rows
     struct sl_plan *plan;
     int32_t *tokens;
-    size_t weights; // with all else that is there before the arena is, but for the engine's activations
-    size_t held;    // pages of the session at most
-    size_t capsule; // what is shipped
+    size_t weights; // and everything else allocated before the arena, except the engine's activations
+    size_t held;    // most bytes of the session's pages
+    size_t capsule; // bytes that are shipped
 };
 
 static enum sl_status open_model(struct bench *b, const char *dir, struct sl_error *err) {
@@ -89,7 +89,7 @@ static enum sl_status make_plan(struct bench *b, struct sl_error *err) {
     return status == SL_OK ? sl_plan_make(&b->recipe, &geometry, b->options.n_tokens, rope_set, b->plan, err) : status;
 }
 
-// What leaves for the decode worker passes through blocks of the device, too.
+// Ships to the decode worker: that data also passes through device blocks.
 static enum sl_status ship(struct bench *b, const struct sl_session *session, struct sl_error *err) {
     b->capsule = sl_capsule_body_bytes(session);
     void *body = sl_device_alloc(b->runtime.device, SL_MEMORY_SHARED, b->capsule);

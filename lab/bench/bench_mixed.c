@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what a long prompt costs the short ones beside it, and they it: time to first token of short jobs that
- *          arrive at random times, alone and beside one long job, and of the long job alone and beside them.
+ * Purpose: measures how a long prompt and short ones affect each other: time to first token of short jobs that arrive
+ *          at random times, alone and beside one long job, and of the long job alone and beside them.
  *
- * Design: rounds of three: the long job alone, the short ones alone, both. The short ones arrive at the same times in
- *         each, spread over what the long one takes alone. A cluster of this machine without a kvstore, or one that
- *         runs already; every prompt is random and read once, so nothing is reused. Values are over all rounds; ratios
- *         are medians of rounds.
+ * Design: rounds have three parts: the long job alone, the short ones alone, both. The short ones arrive at the same
+ *         times in each part, spread over the time of the long job alone. The cluster is on this machine without a
+ *         kvstore, or is an existing one. Every prompt is random and read once, so nothing is reused. Values are over
+ *         all rounds; ratios are medians of rounds.
  */
 #include <limits.h>
 #include <math.h>
@@ -31,11 +31,11 @@
 #define N_OUTPUT    2
 #define JOB_MS      1800000
 #define LONG_TOKENS 32768
-#define SPREAD      0.8 // of the time that the long job takes alone: so the short ones are beside it
+#define SPREAD      0.8 // of the long job's time alone: the short ones then overlap with it
 
 struct options {
     const char *coordinator, *model, *device, *recipe, *transport, *arena;
-    struct sl_tls_files tls; // of --coordinator's cluster
+    struct sl_tls_files tls; // for --coordinator's cluster
     int64_t long_tokens, short_tokens, short_jobs, rounds;
     bool synthetic, json;
 };
@@ -62,18 +62,18 @@ static const struct sl_option option_table[] = {
 
 struct round { // times to first token, in ms
     double long_alone, long_beside;
-    double alone[MAX_SHORT], beside[MAX_SHORT]; // of the short ones
-    double short_work;                          // what reading the short ones takes alone, summed
+    double alone[MAX_SHORT], beside[MAX_SHORT]; // times of the short ones
+    double short_work;                          // time of reading the short ones alone, summed
 };
 
 struct bench {
     struct options options;
     struct sl_signals signals;
     struct sl_model_config model;
-    char synthetic_dir[PATH_MAX]; // "" for none
+    char synthetic_dir[PATH_MAX]; // "": no synthetic model
     struct sl_rig_cluster cluster;
     uint64_t random;
-    double arrivals[MAX_SHORT]; // of the short ones, as a share of the time over which they are spread
+    double arrivals[MAX_SHORT]; // of the short ones, as a share of their time span
     struct round rounds[MAX_ROUNDS];
 };
 
@@ -84,7 +84,7 @@ struct job {
     struct sl_rig_job asked;
     int64_t begin_ns;
     pthread_t thread;
-    // When the thread has ended:
+    // Valid when the thread has ended:
     enum sl_status status;
     struct sl_error err;
 };
@@ -138,7 +138,7 @@ static enum sl_status run_long(struct bench *b, double *ttft_ms_out, struct sl_e
     return status;
 }
 
-// All short ones, spread over span_ms from now on.
+// Runs all short jobs, spread over span_ms from now on.
 static enum sl_status run_short(struct bench *b, double span_ms, double ttft_ms[MAX_SHORT], double *work_ms_out,
                                 struct sl_error *err) {
     struct job *jobs = calloc(MAX_SHORT, sizeof *jobs);
@@ -173,7 +173,7 @@ static enum sl_status run_both(struct bench *b, double span_ms, struct round *ro
     while (!atomic_load(&job.asked.reading)) {
         sl_sleep_ms(1);
     }
-    double work_ms; // with the long one's turns in between
+    double work_ms; // including the long job's turns in between
     status = run_short(b, span_ms, round->beside, &work_ms, err);
     status = end_job(&job, status, err);
     round->long_beside = job.asked.ttft_ms;
@@ -208,7 +208,7 @@ static enum sl_status measure(struct bench *b, struct sl_error *err) {
 
 // ---- printing -------------------------------------------------------------------------------------------------------
 
-// The value that `share` of n do not exceed (nearest rank).
+// Returns the value that `share` of n do not exceed (nearest rank).
 static double percentile(const double *values, size_t n, double share) {
     double sorted[MAX_ROUNDS * MAX_SHORT];
     memcpy(sorted, values, sizeof *values * n);
@@ -269,7 +269,7 @@ static void print_long(struct bench *b) {
 
 // ---- starting and stopping ------------------------------------------------------------------------------------------
 
-// Random weights in the model's shape, beside its own tokenizer.
+// Makes a model with random weights in the model's shape, with its own tokenizer.
 static enum sl_status make_synthetic(struct bench *b, struct sl_error *err) {
     struct sl_model_config config = b->model;
     config.max_positions = b->options.long_tokens + N_OUTPUT;

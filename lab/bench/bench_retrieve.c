@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what searching offloaded layers beside their memory costs and saves: the scan beside the machine's memory, steps
- *          of decode over shared memory and TCP, and the bytes that a step moves when the keys come to the query (pull), the
- *          query goes to the keys (near), and only what is new comes back (delta).
+ * Purpose: measures the costs and savings of searching offloaded layers where they are stored: the scan rate compared
+ *          with memory bandwidth, steps of decode over shared memory and TCP, and the bytes that a step transfers.
+ *          Cases: keys are sent to the query (pull), the query is sent to the keys (near), and only new rows are
+ *          returned (delta).
  *
- * Design: a real kvstore a transport, as a process, filled with random keys and values of one layer. Bytes do not depend on
- *         the transport; those of the longest prompt are the cases "pull", "near" and "delta". How many rows stay from step
- *         to step depends on the queries: here they walk at random (--drift), the share kept is printed beside.
+ * Design: a real kvstore process per transport, filled with random keys and values of one layer. Bytes do not depend
+ *         on the transport; the cases "pull", "near" and "delta" report those of the longest prompt. The number of
+ *         rows kept from step to step depends on the queries: here they follow a random walk (--drift), and the share
+ *         kept is printed with the results.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,8 +24,8 @@
 
 #define MAX_LENGTHS 8
 #define AIM_SCAN    0.8
-#define AIM_NEAR    20.0 // times fewer bytes than pull at the longest prompt
-#define AIM_DELTA   2.0  // times fewer than near
+#define AIM_NEAR    20.0 // factor of fewer bytes than pull at the longest prompt
+#define AIM_DELTA   2.0  // factor of fewer bytes than near
 
 struct options {
     const char *tier, *tokens, *transports;
@@ -55,11 +57,11 @@ struct bench {
     struct options options;
     int64_t lengths[MAX_LENGTHS];
     int n_lengths;
-    char names[128]; // of transports, cut apart
+    char names[128]; // of transports, split
     const char *transports[MAX_TRANSPORTS];
     int n_transports;
     struct sl_signals signals;
-    struct sl_runtime computing; // of one thread
+    struct sl_runtime computing; // runtime with one thread
     struct sl_store_rig stores[MAX_TRANSPORTS];
 };
 
@@ -172,7 +174,8 @@ static void print_latency(const struct bench *b, const char *transport, const ch
     }
 }
 
-// Bytes of a step, of all lanes of the layer; each way beside the one that it improves on.
+// Prints the bytes of a step, for all offloaded heads of the layer; each mode is compared with the one that it
+// improves on.
 static void print_bytes(const struct bench *b, const char *suffix, const struct sl_retrieve_steps steps[N_WAYS],
                         bool aims) {
     static const double aim[N_WAYS] = {0, AIM_NEAR, AIM_DELTA};
@@ -181,7 +184,7 @@ static void print_bytes(const struct bench *b, const char *suffix, const struct 
         snprintf(name, sizeof name, "%s%s", ways[w].name, suffix);
         struct sl_bench_result result = {
             .bench = "retrieve", .test = name, .value = steps[w].bytes, .unit = "bytes/step"};
-        if (w > 0) { // how many times fewer
+        if (w > 0) { // factor of fewer bytes
             result.reference = w == 1 ? "fewer than pull" : "fewer than near";
             result.reference_value = steps[w].bytes;
             result.ratio_value = steps[w - 1].bytes;
@@ -223,7 +226,7 @@ static enum sl_status measure_length(struct bench *b, int t, int64_t n_tokens, s
         snprintf(suffix, sizeof suffix, ", %" PRId64 " tokens", n_tokens);
     }
     print_bytes(b, suffix, steps, longest);
-    if (longest) { // the larger configuration of the paper
+    if (longest) { // the paper's larger configuration
         shape = (struct shape){64, 64, 896, 12};
         for (int w = 0; w < N_WAYS && status == SL_OK; w++) {
             status = run_way(b, &b->stores[t], &ways[w], &shape, n_tokens, &steps[w], err);
@@ -239,7 +242,7 @@ static enum sl_status measure_length(struct bench *b, int t, int64_t n_tokens, s
 
 static enum sl_status start_stores(struct bench *b, struct sl_error *err) {
     int64_t tokens = b->lengths[b->n_lengths - 1], d = b->options.head_dim;
-    char arena[32]; // pages and key indexes, and the segment that is arriving
+    char arena[32]; // pages and key indexes, and the arriving segment
     snprintf(arena, sizeof arena, "%" PRId64 "M", (tokens * b->options.heads * d * 7 >> 20) + 256);
     enum sl_status status = SL_OK;
     for (int t = 0; t < b->n_transports && status == SL_OK; t++) {
@@ -250,7 +253,7 @@ static enum sl_status start_stores(struct bench *b, struct sl_error *err) {
 
 static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
-    enum sl_status status = start_stores(b, err); // forks: before any thread of ours
+    enum sl_status status = start_stores(b, err); // forks: before this process has threads
     if (status == SL_OK) {
         sl_rpc_init();
         status =

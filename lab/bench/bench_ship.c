@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how fast the fabric ships a capsule between two processes of this host, beside other ways between them in the
- *          same minute: the same ship over another transport, ucx_perftest (package ucx-utils), iperf3.
+ * Purpose: measures how fast the fabric ships a capsule between two processes of this host, compared with
+ *          alternatives in the same minute: the same ship over another transport, ucx_perftest (package ucx-utils),
+ *          iperf3.
  *
- * Design: sender and receiver are two children, forked before UCX is started in either; this process only asks and
- *         prints. A ship is timed from sl_ship_open() to the receiver's word that every digest was right, so that the
- *         claim, both digests and the final exchange are inside. The capsule's pages lie in reverse order in the
- *         sender's memory: nothing can be merged. A machine has good and bad moments, so the references and the ships
- *         take turns, ROUNDS times; rates are medians, and a ratio is the median of each round's own. The references
- *         send the same buffer again and again: one of 1 MiB never leaves the caches, which is why a capsule is also
- *         set beside one of its own size.
- *         Both sides of ucx_perftest poll without a pause, so that a third busy thread on a machine of two cores
- *         slows it over tcp several times, and the ships much less: such ratios say nothing. Run it on idle cores.
+ * Design: sender and receiver are two children, forked before UCX is started in either; this process only controls
+ *         and prints. A ship is timed from sl_ship_open() until the receiver confirms that every digest was right, so
+ *         the time includes the claim, both digests and the final exchange. The capsule's pages are in reverse order
+ *         in the sender's memory, so none can be merged. Load on the machine varies, so the references and the ships
+ *         alternate, ROUNDS times; rates are medians, and a ratio is the median of each round's own. The references
+ *         send the same buffer repeatedly. A buffer of 1 MiB never leaves the caches, so a capsule is also compared
+ *         with one of its own size. Both sides of ucx_perftest poll without a pause. On two cores a third busy thread
+ *         slows it over tcp several times, and the ships much less: such ratios are meaningless. Run it on idle
+ *         cores.
  */
 #include <errno.h>
 #include <signal.h>
@@ -32,7 +33,7 @@
 
 #define MIB          (1u << 20)
 #define REGION_BYTES (256u * MIB)
-#define ROUNDS       7 // of references and ships by turns
+#define ROUNDS       7 // of alternating references and ships
 #define WARM_UPS     1 // rounds of ships before
 
 struct shape {
@@ -56,7 +57,7 @@ struct ticket {
 
 // ---- the children ------------------------------------------------------------------------------------------------
 
-// Grants of the sizes that are asked for on `in`, until it is closed.
+// Grants buffers of the sizes requested on `in`, until it is closed.
 static int receive(const char *transport, int in, int out) {
     static const struct sl_grant_events no_events = {0};
     uint8_t *region = NULL;
@@ -84,7 +85,7 @@ static int receive(const char *transport, int in, int out) {
     return 0;
 }
 
-// GB/s of one ship; negative: it failed.
+// Returns the GB/s of one ship; negative: it failed.
 static double ship_once(struct sl_fabric *fabric, const uint8_t *region, const struct shape *shape,
                         const struct ticket *ticket) {
     struct sl_error err = {0};
@@ -138,7 +139,7 @@ struct children {
     struct pipes pipes;
 };
 
-// Those that are started first are stopped last: the others have inherited their pipes.
+// Starts the children. The first ones started are stopped last: the others have inherited their pipes.
 static bool start_children(struct children *children, const char *transport) {
     struct pipes *pipes = &children->pipes;
     if (pipe(pipes->go) != 0 || pipe(pipes->asks) != 0 || pipe(pipes->tickets) != 0 || pipe(pipes->rates) != 0) {
@@ -147,7 +148,7 @@ static bool start_children(struct children *children, const char *transport) {
     }
     children->receiver = fork();
     if (children->receiver == 0) {
-        close(pipes->asks[1]); // so that the end of the sender is the end of its asking
+        close(pipes->asks[1]); // so that the pipe closes when the sender ends
         close(pipes->go[1]);
         close(pipes->rates[1]);
         _exit(receive(transport, pipes->asks[0], pipes->tickets[1]));
@@ -175,7 +176,7 @@ static void stop_children(struct children *children) {
     waitpid(children->receiver, NULL, 0);
 }
 
-// Every shape once, in GB/s. False: a child failed, and has said why.
+// Ships every shape once; writes GB/s. Returns false if a child failed, which has printed the reason.
 static bool ship_all(const struct children *children, double rates_out[N_SHAPES]) {
     return sl_pair_write(children->pipes.go[1], "", 1) &&
            sl_pair_read(children->pipes.rates[0], rates_out, N_SHAPES * sizeof *rates_out);
@@ -183,7 +184,7 @@ static bool ship_all(const struct children *children, double rates_out[N_SHAPES]
 
 // ---- the reference -----------------------------------------------------------------------------------------------
 
-// GB/s of one ucx_perftest between two processes; 0: it is not installed, or failed.
+// Returns the GB/s of one ucx_perftest between two processes; 0: it is not installed, or failed.
 static double perftest(const char *tls, const char *test, uint64_t bytes, int iterations) {
     char port[16];
     snprintf(port, sizeof port, "%d", 20000 + (int)(getpid() % 20000));
@@ -217,14 +218,14 @@ static double perftest(const char *tls, const char *test, uint64_t bytes, int it
     if (pipe_in) {
         pclose(pipe_in);
     }
-    kill(server, SIGKILL); // by now it has ended on its own, if all went well
+    kill(server, SIGKILL); // it has normally ended by now
     waitpid(server, NULL, 0);
     unsetenv("UCX_TLS");
     unsetenv("UCX_NET_DEVICES");
     return rate;
 }
 
-// GB/s of iperf3's for two seconds; 0: it is not installed, or failed.
+// Returns the GB/s of iperf3 over two seconds; 0: it is not installed, or failed.
 static double iperf(void) {
     int port = 20000 + (int)(getpid() % 20000);
     char command[256];
@@ -248,7 +249,7 @@ static double iperf(void) {
     return rate;
 }
 
-// What a transport is set beside: the same ships over `transport`, or ucx_perftest's `test` over `tls`, or else iperf3.
+// The reference of a transport: the same ships over `transport`, or ucx_perftest's `test` over `tls`, or else iperf3.
 struct reference {
     const char *name, *transport, *tls, *test;
     uint64_t bytes;
@@ -288,7 +289,7 @@ static void print_shape(const struct transport *transport, int s, int r, const d
     }
     double value = sl_bench_median(own, ROUNDS), reference_value = sl_bench_median(reference, ROUNDS);
     if (r > 0 && reference_value <= 0) {
-        return; // not installed: one line without it is enough
+        return; // not installed: omits its lines
     }
     char name[96];
     snprintf(name, sizeof name, "%s: %s", transport->name, shapes[s].name);
@@ -304,12 +305,12 @@ static void print_shape(const struct transport *transport, int s, int r, const d
     sl_bench_print(&result, json);
 }
 
-// Who has slept for seconds, while others were measured, ships once unmeasured: waking costs the first shape half of its rate.
+// Ships once unmeasured before measuring: after seconds of sleep, waking up halves the rate of the first shape.
 static bool wake_and_ship(const struct children *children, double rates_out[N_SHAPES]) {
     return ship_all(children, rates_out) && ship_all(children, rates_out);
 }
 
-// One round of a reference: GB/s beside every shape.
+// Runs one round of a reference: writes GB/s for every shape.
 static bool run_reference(const struct reference *it, const struct children *children, double rates_out[N_SHAPES]) {
     if (it->transport) {
         return wake_and_ship(children, rates_out);
@@ -406,7 +407,7 @@ static enum sl_status check(void *bench, struct sl_error *err) {
 
 static enum sl_status run(void *bench, struct sl_error *err) {
     const struct bench *b = bench;
-    signal(SIGPIPE, SIG_IGN); // a child that has ended is told by write()
+    signal(SIGPIPE, SIG_IGN); // write() reports a child that has ended
     fflush(NULL);             // before fork
     sl_pair_certificates(b->certificates);
     for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
@@ -419,7 +420,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     if (b->n_tokens == 0) {
         return SL_OK;
     }
-    // UCX and gRPC want a process in which neither has been before a fork: a job's cost is measured by a fresh one.
+    // UCX and gRPC require a process that has used neither before a fork: a fresh process measures a job's cost.
     char n_tokens[32];
     snprintf(n_tokens, sizeof n_tokens, "%lld", (long long)b->n_tokens);
     execl("/proc/self/exe", "sluice", "bench", "ttft", "--model", b->model, "--tokens", n_tokens,

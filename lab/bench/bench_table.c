@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the benches there are, and how to run one of them.
+// Purpose: the table of benches, and how to run one of them.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +61,7 @@ static enum sl_status run_in(const struct sl_bench *bench, void *state, struct s
         return bench->run(state, err);
     }
     struct sl_signals *signals = (struct sl_signals *)((char *)state + bench->signals);
-    enum sl_status status = sl_signals_init(signals, err); // before there are threads
+    enum sl_status status = sl_signals_init(signals, err); // before threads start
     if (status == SL_OK) {
         status = bench->run(state, err);
         sl_signals_cleanup(signals);
@@ -71,7 +71,7 @@ static enum sl_status run_in(const struct sl_bench *bench, void *state, struct s
 
 static int run(const struct sl_bench *bench, int argc, char **argv) {
     struct sl_error err = {0};
-    void *state = calloc(1, bench->bytes); // arrays of every run: too large for a stack
+    void *state = calloc(1, bench->bytes); // holds arrays of every run: too large for a stack
     enum sl_status status =
         state ? parse(bench, argc, argv, state, &err) : sl_fail(&err, SL_ERR_EXHAUSTED, "out of memory");
     int code = status == SL_ERR_CANCELLED ? SL_EXIT_OK : SL_EXIT_USAGE; // --help was printed

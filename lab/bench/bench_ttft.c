@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what disaggregation costs a single job: the time to first token of a cluster on this machine beside one process
- *          that does both phases, in the same run, the two taking turns.
+ * Purpose: measures what disaggregation costs a single job: the time to first token of a cluster on this machine
+ *          compared with one process that does both phases, alternating in the same run.
  *
- * Design: one cluster a transport, all started before gRPC is (starting forks); no kvstore, so that nothing is reused. Random
- *         token ids: what is computed does not depend on them. The first run of each side is not counted.
+ * Design: one cluster per transport, all started before gRPC is (starting forks); no kvstore, so nothing is reused.
+ *         Token ids are random: the computation does not depend on them. The first run of each side is not counted.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,7 +54,7 @@ struct bench {
     double capsule_bytes;
 };
 
-// ---- the two sides -----------------------------------------------------------------------------------------------------
+// ---- the two sides --------------------------------------------------------------------------------------------------
 
 static enum sl_status run_local(struct bench *b, double *ttft_ms_out, struct sl_error *err) {
     struct sl_local_request request = {.recipe = b->options.recipe,
@@ -88,7 +88,7 @@ static enum sl_status run_cluster(struct bench *b, struct side *side, int64_t sl
     return status;
 }
 
-// ---- starting and stopping ---------------------------------------------------------------------------------------------
+// ---- starting and stopping ------------------------------------------------------------------------------------------
 
 static enum sl_status start_clusters(struct bench *b, struct sl_error *err) {
     enum sl_status status = SL_OK;
@@ -121,7 +121,7 @@ static void stop(struct bench *b) {
     free(b->tokens);
 }
 
-// ---- measuring ---------------------------------------------------------------------------------------------------------
+// ---- measuring ------------------------------------------------------------------------------------------------------
 
 static enum sl_status measure(struct bench *b, struct sl_error *err) {
     enum sl_status status = SL_OK;
@@ -170,7 +170,7 @@ static void print(struct bench *b) {
 static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     struct sl_local_config config = {.model_dir = b->options.model, .device = b->options.device};
-    enum sl_status status = start_clusters(b, err); // forks: before any thread of ours
+    enum sl_status status = start_clusters(b, err); // forks: before this process has threads
     status = status == SL_OK ? sl_local_open(&config, &b->local, err) : status;
     status = status == SL_OK ? make_prompt(b, err) : status;
     status = status == SL_OK ? measure(b, err) : status;

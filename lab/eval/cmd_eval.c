@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: `sluice eval`: the evaluations there are, and how to run one of them.
+// Purpose: `sluice eval`: the table of evaluations, and how to run one of them.
 #include <stdio.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "lab/measure/measure.h"
 #include "base/options/describe.h"
 
-// To add one: a function in a file of its own (lab/eval/eval.h, lab/measure/measure.h), and a row here.
+// To add one: a function in its own file (lab/eval/eval.h, lab/measure/measure.h), and a row here.
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);

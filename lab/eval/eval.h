@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: `sluice eval` and the evaluations behind it. argv[0] is the evaluation's name. Return an exit code (client/cli/tool.h).
+// Purpose: `sluice eval` and its evaluations. argv[0] is the evaluation's name. Functions return an exit code
+// (client/cli/tool.h).
 #pragma once
 
 int sl_command_eval(int argc, char **argv); // finds the evaluation and runs it

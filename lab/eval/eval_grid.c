@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: `sluice eval grid`: where in how long a prompt a fact is found, as a map for every recipe.
+// Purpose: `sluice eval grid`: whether a fact is found, by its depth and the prompt's length, as a map for every
+// recipe.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +41,7 @@ static const struct sl_program program = {
     SL_OPTIONS(options),
 };
 
-// Five steps from nothing to all of a cell.
+// Five steps from an empty to a full cell.
 static const char *block_of(double score) {
     static const char *const blocks[] = {"\u00b7\u00b7\u00b7\u00b7", "\u2591\u2591\u2591\u2591",
                                          "\u2592\u2592\u2592\u2592", "\u2593\u2593\u2593\u2593",
@@ -84,7 +85,7 @@ static enum sl_status show(const struct grid_config *c, const struct sl_eval_ses
     return c->png ? sl_eval_plot_grid(&s->report, grid, c->png, err) : SL_OK;
 }
 
-// Cells depth by depth: sl_eval_plot_grid() counts on it.
+// Makes cells depth by depth: sl_eval_plot_grid() relies on it.
 static enum sl_status make_plan(const struct grid_config *c, const struct sl_eval_grid *grid, struct sl_eval_plan *plan,
                                 struct sl_error *err) {
     const struct sl_task *task;
@@ -126,7 +127,7 @@ static enum sl_status evaluate(void *config, struct sl_error *err) {
         if (status == SL_OK) {
             status = show(c, &session, &grid, err);
         } else if (status == SL_ERR_CANCELLED && session.report.n_rows > 0) {
-            struct sl_error lost; // that it was stopped says more
+            struct sl_error lost; // the cancellation is the more useful error
             show(c, &session, &grid, &lost);
         }
     }

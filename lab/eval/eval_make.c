@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: `sluice eval make`: the prompts and answers of a plan as JSON lines, for trainers and for other systems.
+// Purpose: `sluice eval make`: writes the prompts and answers of a plan as JSON lines, for trainers and other
+// systems.
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>

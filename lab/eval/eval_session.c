@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: an evaluation from its plan to its report. See eval_session.h.
+// Purpose: runs an evaluation from its plan to its report. See eval_session.h.
 #include "lab/eval/eval_session.h"
 
 #include <stdio.h>
@@ -11,11 +11,11 @@
 #include "client/cli/progress.h"
 
 #define REDRAW_NS (100 * SL_NS_PER_MS)
-#define LINE_NS   (30 * SL_NS_PER_S) // between lines, where there is no terminal to draw on
+#define LINE_NS   (30 * SL_NS_PER_S) // between lines if there is no terminal to draw on
 
 // --- progress ---------------------------------------------------------------------------------------------------
 
-// "1 h 20 min left"; nothing while it cannot be known.
+// Writes "1 h 20 min left", or nothing while the time is unknown.
 static void format_left(double seconds, char *buf, size_t buf_bytes) {
     int minutes = (int)(seconds / 60 + 0.5);
     if (seconds < 0) {
@@ -107,7 +107,7 @@ static enum sl_status ask(struct sl_eval_session *s, struct sl_answerer *answere
     return status;
 }
 
-// The results, and questions that are still open.
+// Opens the results, and asks the open questions.
 static enum sl_status work(struct sl_eval_session *s, struct sl_answerer *answerer, struct sl_error *err) {
     const struct sl_eval_options *o = s->options;
     const struct sl_tokenizer *tokenizer = sl_answerer_tokenizer(answerer);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: an evaluation from its plan to its report, as `sluice eval suites` and `grid` run it: whoever answers is
- *          opened, asked and closed, progress is shown on standard error, Ctrl-C ends it with what there is.
+ * Purpose: runs an evaluation from its plan to its report, for `sluice eval suites` and `grid`. It opens the
+ *          answerer, asks and closes it, and shows progress on standard error; Ctrl-C ends it with the answers so
+ *          far.
  */
 #pragma once
 
@@ -13,7 +14,7 @@
 struct sl_eval_session {
     const char *command; // for messages: "eval suites"
     const struct sl_eval_options *options;
-    struct sl_eval_plan plan; // the session's from the beginning
+    struct sl_eval_plan plan; // owned by the session from the beginning
     int64_t part, n_parts;    // see struct sl_eval_runner
 
     const char **canonical;
@@ -23,14 +24,14 @@ struct sl_eval_session {
     char subject[512]; // what was evaluated, in a line
 
     struct sl_signals signals;
-    int width; // of the terminal behind standard error; 0: it is none
+    int width; // of the terminal on standard error; 0: no terminal
     int64_t drawn_ns;
     bool shown;
 };
 
 /*
- * Ask what is not answered yet, and make the report. SL_ERR_CANCELLED: by a signal, and the report is about what there
- * is (report.n_rows 0: the signal came before anything). After any other failure there is none.
+ * Asks the unanswered questions, and makes the report. SL_ERR_CANCELLED: a signal came; the report covers the answers
+ * so far (report.n_rows 0: there are none). After any other failure there is no report.
  */
 enum sl_status sl_eval_session_run(struct sl_eval_session *session, struct sl_error *err);
 void sl_eval_session_cleanup(struct sl_eval_session *session);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: `sluice eval suites`: tasks and data sets, recipes beside the full cache, as tables and pictures.
+// Purpose: `sluice eval suites`: runs tasks and data sets with recipes beside the full cache, and shows tables and
+// plots.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,7 +110,7 @@ static enum sl_status show(const struct suites_config *c, const struct sl_eval_s
 
 // --- the command ------------------------------------------------------------------------------------------------
 
-// "2/4": of four processes the second, which asks samples 1, 5, 9, ...
+// Parses "2/4": the second of four processes, which asks samples 1, 5, 9, ...
 static enum sl_status read_part(const char *text, struct sl_eval_session *s, struct sl_error *err) {
     long long part, n_parts;
     int used = -1;
@@ -122,7 +123,7 @@ static enum sl_status read_part(const char *text, struct sl_eval_session *s, str
     return SL_OK;
 }
 
-// What would otherwise be found out after hours.
+// Checks the outputs before the work, which may take hours.
 static enum sl_status check_outputs(const struct suites_config *c, struct sl_error *err) {
     enum sl_status status = sl_plot_check(c->png, err);
     if (status != SL_OK || !c->markdown) {
@@ -153,7 +154,7 @@ static enum sl_status evaluate(void *config, struct sl_error *err) {
     if (status == SL_OK) {
         status = show(c, &session, err);
     } else if (status == SL_ERR_CANCELLED && session.report.n_rows > 0) {
-        struct sl_error lost; // that it was stopped says more
+        struct sl_error lost; // the cancellation is the more useful error
         show(c, &session, &lost);
     }
     sl_eval_session_cleanup(&session);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: how the attention of a model is spread over its slots; see attention_profile.h.
+// Purpose: how a model's attention is distributed over its slots; see attention_profile.h.
 #include "lab/measure/attention_profile.h"
 
 #include <math.h>
@@ -31,7 +31,8 @@ static int descending(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-// How many of the largest hold `wanted`. Rows are f32: what is within their rounding of it counts as reached.
+// Returns how many of the largest probabilities sum to `wanted`. Rows are f32: a sum within their rounding counts as
+// reached.
 static uint32_t n_holding(const float *sorted, uint32_t n, double wanted) {
     double held = 0;
     for (uint32_t j = 0; j < n; j++) {
@@ -66,7 +67,7 @@ void sl_attention_of_row(const float *probabilities, uint32_t n, uint32_t k, flo
 
 struct rows {
     const struct sl_eval_model *m;
-    const struct sl_attend *attend; // of the row at hand
+    const struct sl_attend *attend; // of the current row
     size_t n_tokens;
     uint32_t k;
     float *probabilities, *sorted; // [n_heads][n_tokens]
@@ -85,7 +86,7 @@ static void count_heads(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-// One query row of every head of one layer. With a single row, the sums over the window are the row itself.
+// Adds one query row of every head of one layer. With a single row, the sums over the window are the row itself.
 static void add_rows(struct rows *r, int layer, const struct sl_attend *attend) {
     int group = attend->n_heads / attend->heads.n;
     r->attend = attend;
@@ -100,7 +101,7 @@ static void add_rows(struct rows *r, int layer, const struct sl_attend *attend) 
     }
 }
 
-// One query row of all layers.
+// Reads one query row of all layers.
 static enum sl_status read_row(struct rows *r, struct sl_input *input, struct sl_error *err) {
     struct sl_pass pass;
     enum sl_status status = sl_pass_begin(sl_engine_activations(r->m->runtime.engine), input, 1,
@@ -115,7 +116,7 @@ static enum sl_status read_row(struct rows *r, struct sl_input *input, struct sl
     return status == SL_OK ? sl_pass_end(&pass, err) : status;
 }
 
-// Everything but the last queries in chunks, then these one by one.
+// Reads all but the last queries in chunks, then these one by one.
 static enum sl_status read_tokens(struct rows *r, struct sl_session *session, const int32_t *tokens,
                                   const struct sl_attention_progress *progress, struct sl_error *err) {
     int64_t n_tokens = (int64_t)r->n_tokens, n_before = n_tokens - SL_ATTENTION_QUERIES;

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how the attention of a model is spread over its slots, per layer and KV head: what eviction and retrieval rely
- *          on. From the last 32 queries of a prompt of n tokens; every statistic is a mean over these rows, over the query
- *          heads of the KV head, and over the prompts. Rows see what is before them and themselves, in f32 (the causal
- *          mask also holds among the 32).
+ * Purpose: how a model's attention is distributed over its slots, per layer and KV head: the basis of eviction and
+ *          retrieval. It uses the last 32 queries of a prompt of n tokens. Every statistic is a mean over these rows,
+ *          over the query heads of the KV head, and over the prompts. Rows see earlier tokens and themselves, in f32
+ *          (the causal mask also applies among the 32).
  *
- *     dense preference   TailorKV's offline score (section 3, equation 8, as a mean; a layer's is the mean of its heads):
- *                        1 - (sum of the k largest probabilities of the row), k = int(0.05 n). 0: all of the attention is
- *                        on few slots; near 1: it spreads over all. The paper prints the sum over queries; its threshold
- *                        of 0.2 fits the mean, which is also what its code computes.
- *     first 1, 4, 64     share of the attention on the first slots: what StreamingLLM calls sinks
- *     last 64            on the newest slots, the row's own among them
- *     slots 90, 95, 99   the smallest share of the row's slots that holds so many percent of its attention
- *     effective slots    exp(entropy of the row): as many slots, equally attended, would have the same entropy
+ *     dense preference   TailorKV's offline score (section 3, equation 8, as a mean; a layer's is the mean of its
+ *                        heads): 1 - (sum of the k largest probabilities of the row), k = int(0.05 n). 0: all of the
+ *                        attention is on few slots; near 1: it spreads over all. The paper prints the sum over queries;
+ *                        its threshold of 0.2 fits the mean, which is also what its code computes.
+ *     first 1, 4, 64     share of the attention on the first slots: StreamingLLM's sinks
+ *     last 64            share on the newest slots, including the row's own
+ *     slots 90, 95, 99   the smallest share of the row's slots that has so many percent of its attention
+ *     effective slots    exp(entropy of the row): so many equally attended slots have the same entropy
  */
 #pragma once
 
 #include "lab/eval_model.h"
 
 #define SL_ATTENTION_QUERIES    32
-#define SL_ATTENTION_MIN_TOKENS 64 // of a prompt: fewer have no 5% to speak of
+#define SL_ATTENTION_MIN_TOKENS 64 // of a prompt: 5% of fewer is too few
 
-// To add one: here, its name in sl_attention_names[], and a line in sl_attention_of_row().
+// To add one: an entry here, its name in sl_attention_names[], and a line in sl_attention_of_row().
 enum sl_attention_statistic {
     SL_ATTENTION_DENSE,
     SL_ATTENTION_FIRST_1,
@@ -36,8 +36,8 @@ enum sl_attention_statistic {
 };
 extern const char *const sl_attention_names[SL_N_ATTENTION_STATISTICS]; // "dense_preference", ...
 
-// Of one row: probabilities[n], n >= 1, which need not sum to 1 exactly. sorted_scratch: [n]. statistics_out:
-// [SL_N_ATTENTION_STATISTICS].
+// Computes the statistics of one row: probabilities[n], n >= 1, which need not sum to exactly 1. sorted_scratch: [n].
+// statistics_out: [SL_N_ATTENTION_STATISTICS].
 void sl_attention_of_row(const float *probabilities, uint32_t n, uint32_t k, float *sorted_scratch,
                          double *statistics_out);
 
@@ -46,7 +46,7 @@ struct sl_attention_profile {
     double *values; // [n_layers][n_kv_heads][SL_N_ATTENTION_STATISTICS]: means over the texts so far
 };
 
-// SL_ERR_EXHAUSTED. To be cleaned up in any case.
+// Initializes a profile. SL_ERR_EXHAUSTED: no memory. Clean it up in any case.
 enum sl_status sl_attention_profile_init(struct sl_attention_profile *profile, int n_layers, int n_kv_heads,
                                          struct sl_error *err);
 void sl_attention_profile_cleanup(struct sl_attention_profile *profile);
@@ -57,8 +57,8 @@ struct sl_attention_progress {
 };
 
 /*
- * Read one prompt more. SL_ERR_INVALID: n_tokens < SL_ATTENTION_MIN_TOKENS, or beyond the model's positions. On failure the
- * profile is as before. Memory beside the cache is linear in the prompt: two rows a query head.
+ * Reads one more prompt. SL_ERR_INVALID: n_tokens < SL_ATTENTION_MIN_TOKENS, or beyond the model's positions. On
+ * failure the profile is unchanged. Memory beside the cache is linear in the prompt: two rows per query head.
  */
 enum sl_status sl_attention_profile_add(struct sl_attention_profile *profile, const struct sl_eval_model *m,
                                         const int32_t *tokens, int64_t n_tokens,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: `sluice inspect`: what a capsule in a file holds; and, as a picture, which positions every head has kept.
+// Purpose: `sluice inspect`: shows the contents of a capsule file, and plots which positions every head has kept.
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "engine/tensor/cpu/tiers.h"
 #include "engine/tensor/ops.h"
 
-#define MAX_BINS 1600 // columns of the picture
+#define MAX_BINS 1600 // columns of the plot
 
 struct inspect_config {
     struct sl_tool_config tool;
@@ -93,7 +93,7 @@ static struct layer_summary summarize(const struct sl_session *session, int laye
     return s;
 }
 
-// "f16", "int4 + f16" where quantized pages come first, or "f16, offloaded" where kvstores have them.
+// Writes "f16", "int4 + f16" if quantized pages come first, or "f16, offloaded" if kvstores have them.
 static void format_of(const struct sl_layer *layer, int64_t n_packed, char *buf, size_t buf_bytes) {
     if (layer->offloaded) {
         snprintf(buf, buf_bytes, "%s, offloaded", sl_kv_format_name(layer->work.format));
@@ -195,7 +195,7 @@ static void print_json(const struct capsule *c) {
 
 // --- the retention map ---------------------------------------------------------------------------------------------
 
-// One line of the picture: the share of each bin's positions that the head has kept.
+// Writes one line of the plot: the share of each bin's positions that the head has kept.
 static void write_row(const struct capsule *c, const struct sl_ops *ops, int layer, int head, int n_bins,
                       int64_t *positions, uint32_t *counts, FILE *script) {
     int64_t n_tokens = c->file.info.n_tokens;
@@ -205,7 +205,7 @@ static void write_row(const struct capsule *c, const struct sl_ops *ops, int lay
         counts[bin] = 0;
     }
     for (uint32_t j = 0; j < kv.n_slots; j++) {
-        if (positions[j] >= 0 && positions[j] < n_tokens) { // a file may say anything
+        if (positions[j] >= 0 && positions[j] < n_tokens) { // a file may contain any value
             counts[positions[j] * n_bins / n_tokens]++;
         }
     }
@@ -217,7 +217,7 @@ static void write_row(const struct capsule *c, const struct sl_ops *ops, int lay
     fputc('\n', script);
 }
 
-// positions and counts: scratch of write_row().
+// Writes the plot; positions and counts: scratch of write_row().
 static void write_map(const struct capsule *c, const struct sl_ops *ops, int n_bins, int64_t *positions,
                       uint32_t *counts, FILE *script) {
     const struct sl_kv_geometry *g = &c->file.info.geometry;
@@ -282,7 +282,7 @@ int sl_command_inspect(int argc, char **argv) {
         return sl_tool_complain("inspect", &err);
     }
     status = sl_capsule_file_open(capsule.path, &capsule.file, &err);
-    if (status == SL_ERR_NOT_FOUND) { // wrong usage
+    if (status == SL_ERR_NOT_FOUND) { // usage error
         status = err.status = SL_ERR_INVALID;
     }
     if (status == SL_OK) {

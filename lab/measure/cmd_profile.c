@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: `sluice profile`: measure how the attention of each layer is spread over its slots, which layers are
-// dense; and write that to a file where it is asked to.
+// Purpose: `sluice profile`: measures how each layer's attention is distributed over its slots, and which layers are
+// dense; writes that to a file if requested.
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -141,7 +141,7 @@ struct curve {
     const char *title;
 };
 
-// Curves over layers. `above`: a curve in front of them, with a comma behind it; or NULL.
+// Plots curves over layers. `above`: a curve before them, with a comma after it; or NULL.
 static void plot_layers(const struct sl_attention_profile *p, const struct curve *curves, size_t n, const char *above,
                         FILE *script) {
     fputs("$layers << EOD\n", script);
@@ -159,7 +159,7 @@ static void plot_layers(const struct sl_attention_profile *p, const struct curve
     fputc('\n', script);
 }
 
-// A heat map, KV heads by layers.
+// Plots a heat map of KV heads by layers.
 static void plot_heads(const struct sl_attention_profile *p, enum sl_attention_statistic statistic, const char *title,
                        const char *range, FILE *script) {
     fputs("$heads << EOD\n", script);
@@ -176,7 +176,7 @@ static void plot_heads(const struct sl_attention_profile *p, enum sl_attention_s
             title, p->n_layers - 1, p->n_kv_heads - 1, range);
 }
 
-// Above: what a layer does. Below: which of its heads do it.
+// Plots layers above, and their heads below.
 static void write_script(const struct sl_attention_profile *p, double threshold, FILE *script) {
     static const struct curve density[] = {{SL_ATTENTION_DENSE, "outside of the top 5%"}};
     static const struct curve ends[] = {{SL_ATTENTION_FIRST_1, "first slot"},
@@ -217,7 +217,7 @@ static enum sl_status draw_plot(const struct sl_attention_profile *p, double thr
 
 // --- the command -----------------------------------------------------------------------------------------------------
 
-// Where the profile is to be; "" if nowhere. An output that cannot be written is found out before the work.
+// Finds the path of the profile; "" if none is to be written. Detects an unwritable output before the work.
 static enum sl_status find_path(const struct profile_config *config, char path_out[PATH_SIZE], struct sl_error *err) {
     struct sl_whole_file whole;
     if (config->write && config->out) {
@@ -226,7 +226,7 @@ static enum sl_status find_path(const struct profile_config *config, char path_o
     if (config->out && (size_t)snprintf(path_out, PATH_SIZE, "%s", config->out) >= PATH_SIZE) {
         return sl_fail(err, SL_ERR_INVALID, "--out %.200s...: the path is too long", config->out);
     }
-    if (config->out && !config->out[0]) { // of which report() would think that nobody has asked
+    if (config->out && !config->out[0]) { // report() takes "" as "no profile requested"
         return sl_fail(err, SL_ERR_INVALID, "--out: the path is empty");
     }
     if (!config->out && !config->write) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: `sluice eval fidelity`: recipes beside the full cache, as a table, as JSON lines, as a picture.
+// Purpose: `sluice eval fidelity`: compares recipes with the full cache, as a table, as JSON lines, as a plot.
 
 #include <jansson.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@
 #include "lab/plot.h"
 #include "lab/result.h"
 
-#define DEFAULT_TOKENS 2048 // where the text has as many
+#define DEFAULT_TOKENS 2048 // if the text has as many
 
 struct eval_config {
     struct sl_tool_config tool;
@@ -64,10 +64,10 @@ static const struct sl_program program = {
     SL_OPTIONS(options),
 };
 
-// One recipe and what came of it.
+// One recipe and its results.
 struct trial {
-    const char *text; // as asked for
-    char reason[384]; // why it could not be run; "" when it could
+    const char *text; // as requested
+    char reason[384]; // reason why it could not run; "" if it ran
     struct sl_recipe recipe;
     struct sl_fidelity_result result;
 };
@@ -79,12 +79,12 @@ struct eval {
     struct trial *trials;
     size_t n_trials, n_measured;
     struct sl_signals signals;
-    bool stopped; // by a signal: what was measured is shown
-    char *source; // the text; NULL: the licence
+    bool stopped; // stopped by a signal: shows the results so far
+    char *source; // the text; NULL: the license
     int32_t *tokens;
     int64_t n_read;
     double full_nll;
-    int width; // of the terminal for progress; 0: there is none
+    int width; // of the terminal for progress; 0: no terminal
     char phase[64];
 };
 
@@ -103,7 +103,7 @@ static enum sl_status make_trials(struct eval *e, struct sl_error *err) {
         struct trial *trial = &e->trials[e->n_trials++];
         struct sl_error why = {0};
         trial->text = e->recipes.items[i];
-        if (sl_recipe_parse(trial->text, &trial->recipe, &why) != SL_OK) { // a preset that cannot have this budget
+        if (sl_recipe_parse(trial->text, &trial->recipe, &why) != SL_OK) { // the preset cannot have this budget
             snprintf(trial->reason, sizeof trial->reason, "%s", why.text);
         }
     }
@@ -119,7 +119,7 @@ static int largest_chunk(const struct eval *e) {
     return rows;
 }
 
-// The text's tokens, and where its prompt ends.
+// Encodes the text, and chooses where its prompt ends.
 static enum sl_status encode_text(struct eval *e, struct sl_error *err) {
     const struct eval_config *c = &e->config;
     int64_t n_tokens;
@@ -152,7 +152,7 @@ static enum sl_status draw_progress(void *arg, int64_t done, int64_t total) {
     return sl_signals_check(&e->signals, NULL);
 }
 
-// What does not fit the model or the prompt is a reason; what goes wrong otherwise ends the evaluation.
+// Runs a trial. A recipe that does not fit the model or the prompt gets a reason; other failures end the evaluation.
 static enum sl_status run_trial(struct eval *e, struct sl_fidelity *fidelity, struct trial *trial,
                                 struct sl_error *err) {
     struct sl_recipe recipe;
@@ -212,7 +212,7 @@ static void print_skipped(const struct eval *e) {
     }
 }
 
-// A recipe that evicts, with a budget for which this prompt is too short: its errors say nothing about it.
+// Returns whether a recipe that evicts has a budget too large for this prompt: its errors are then meaningless.
 static bool evicted_nothing(const struct eval *e, const struct trial *trial) {
     return sl_recipe_evicts(&trial->recipe) && !sl_recipe_thins(&trial->recipe) &&
            trial->result.slots > (double)e->n_read - 0.5;
@@ -313,7 +313,7 @@ static void print_json(const struct eval *e) {
     }
 }
 
-// Left: the error of every layer. Right, row by row: what a recipe costs in predictions, with its bytes beside it.
+// Plots: left, the error of every layer; right, row by row, the cost of a recipe in predictions, with its bytes.
 static void write_script(const struct eval *e, FILE *script) {
     int n_layers = e->model.runtime.config->n_layers;
     size_t n = 0, row = 0;
@@ -393,10 +393,10 @@ static enum sl_status report(const struct eval *e, struct sl_error *err) {
     return e->config.png ? draw(e, err) : SL_OK;
 }
 
-// With the model, from its opening on.
+// Evaluates with an open model.
 static enum sl_status evaluate_model(struct eval *e, struct sl_error *err) {
     const struct eval_config *c = &e->config;
-    // Two full caches, a recipe's two copies, and one of them growing while it is read.
+    // Room for two full caches, a recipe's two copies, and one of them growing while it is read.
     int64_t most = c->tokens ? c->tokens : DEFAULT_TOKENS;
     struct sl_eval_model_config model = {.dir = c->model,
                                          .weights = c->weights,
@@ -424,13 +424,13 @@ static enum sl_status evaluate_model(struct eval *e, struct sl_error *err) {
 static enum sl_status evaluate(void *arg, struct sl_error *err) {
     struct eval *e = arg;
     const struct eval_config *c = &e->config;
-    if (!c->model) { // before standard input is waited for
+    if (!c->model) { // before waiting for standard input
         return sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
     }
     enum sl_status status = make_trials(e, err);
     status = status == SL_OK ? sl_plot_check(c->png, err) : status;
-    status = status == SL_OK ? sl_eval_text_read(c->text, &e->source, err) : status; // may wait: before the signals
-    status = status == SL_OK ? sl_signals_init(&e->signals, err) : status;           // before the model's threads
+    status = status == SL_OK ? sl_eval_text_read(c->text, &e->source, err) : status; // may wait: before signals
+    status = status == SL_OK ? sl_signals_init(&e->signals, err) : status;           // before the model's threads start
     if (status == SL_OK) {
         status = evaluate_model(e, err);
         sl_signals_cleanup(&e->signals);

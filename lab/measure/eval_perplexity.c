@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: `sluice eval perplexity`: texts that stream through a bounded cache, recipe by recipe, as a table, as JSON lines,
- *          as a picture.
+ * Purpose: `sluice eval perplexity`: streams texts through a bounded cache, recipe by recipe, and shows a table, JSON
+ *          lines, a plot.
  *
- * Design: lab/measure/perplexity.h measures; here are texts, blocks and differences. A text counts in whole blocks of BLOCK
- *         tokens, all of one size, so that the mean over blocks, which is what is resampled for the interval, is the mean
- *         over tokens. Blocks, and not tokens, because the likelihoods of neighbours go together.
+ * Design: lab/measure/perplexity.h measures; this file handles texts, blocks and differences. A text counts in whole
+ *         blocks of BLOCK tokens, all of one size. So the mean over blocks, which is resampled for the interval, is
+ *         the mean over tokens. Blocks are resampled and not tokens, because the likelihoods of adjacent tokens are
+ *         correlated.
  */
 
 #include <jansson.h>
@@ -79,21 +80,21 @@ static const struct sl_program program = {
 
 struct text {
     const char *path;
-    char *source;    // NULL: the licence
+    char *source;    // NULL: the license
     int32_t *tokens; // [n + 1]
-    int64_t n;       // predicted: a multiple of BLOCK
+    int64_t n;       // predicted tokens: a multiple of BLOCK
 };
 
-// One recipe and what came of it.
+// One recipe and its results.
 struct trial {
-    const char *text; // as asked for
-    char reason[384]; // why it could not be run; "" when it could
+    const char *text; // as requested
+    char reason[384]; // reason why it could not run; "" if it ran
     double *blocks;   // [n_blocks] mean negative log likelihood; text after text
     double nll;
     struct sl_interval above;
     double slots; // mean over texts
     int64_t most_slots;
-    bool evicts; // the recipe says so
+    bool evicts; // whether the recipe evicts
 };
 
 struct eval {
@@ -103,13 +104,13 @@ struct eval {
     struct trial *trials; // the first is the full cache
     size_t n_trials, n_measured;
     struct sl_signals signals;
-    bool stopped; // by a signal: what was measured is shown
+    bool stopped; // stopped by a signal: shows the results so far
     struct text texts[SL_MAX_OPTION_LIST];
     int n_texts;
     int64_t n_tokens, n_blocks, most_blocks; // of all texts; of the longest
     double *nll;                             // [of the longest text]
     int64_t done;                            // tokens of the texts before the one that is being read
-    int width;                               // of the terminal for progress; 0: there is none
+    int width;                               // of the terminal for progress; 0: no terminal
     char phase[64];
 };
 
@@ -223,7 +224,8 @@ static enum sl_status measure_texts(struct eval *e, struct trial *trial, const s
     return status;
 }
 
-// What does not stream or does not fit the model is a reason; what goes wrong otherwise ends the evaluation.
+// Runs a trial. A recipe that does not stream or does not fit the model gets a reason; other failures end the
+// evaluation.
 static enum sl_status run_trial(struct eval *e, struct trial *trial, struct sl_error *err) {
     struct sl_recipe recipe;
     struct sl_error why = {0};
@@ -267,7 +269,7 @@ static enum sl_status run_trials(struct eval *e, struct sl_error *err) {
     return status;
 }
 
-// Perplexity of block b of the texts that have it.
+// Returns the perplexity of block b over the texts that have it.
 static double at_block(const struct eval *e, const struct trial *trial, int64_t b) {
     double sum = 0, n = 0;
     const double *blocks = trial->blocks;
@@ -282,7 +284,7 @@ static double at_block(const struct eval *e, const struct trial *trial, int64_t 
 
 // --- results ---------------------------------------------------------------------------------------------------------
 
-// A recipe that evicts, with a budget that these texts do not reach: it is the full cache.
+// Returns whether a recipe that evicts has a budget that these texts do not reach: it then equals the full cache.
 static bool evicted_nothing(const struct eval *e, const struct trial *trial) {
     return trial->evicts && trial->slots > e->trials[0].slots - 0.5;
 }
@@ -314,7 +316,7 @@ static void print_table(const struct eval *e) {
     }
 }
 
-// NaN, where there is no interval, is null.
+// Returns a JSON number; null for NaN, which means no interval.
 static json_t *number(double value) {
     return isnan(value) ? json_null() : json_real(value);
 }
@@ -343,7 +345,7 @@ static void print_json(const struct eval *e) {
     }
 }
 
-// Left: what a recipe costs along the text. Right, row by row: on the whole, with its interval and its slots beside it.
+// Plots: left, the cost of a recipe along the text; right, row by row, its total with its interval and its slots.
 static void write_script(const struct eval *e, FILE *script) {
     char slots[32];
     size_t n = 0, row = 0;
@@ -420,7 +422,7 @@ static enum sl_status report(const struct eval *e, struct sl_error *err) {
     return e->config.png ? draw(e, err) : SL_OK;
 }
 
-// With the model, from its opening on.
+// Evaluates with an open model.
 static enum sl_status evaluate_model(struct eval *e, struct sl_error *err) {
     const struct perplexity_config *c = &e->config;
     struct sl_eval_model_config model = {.dir = c->model,
@@ -447,13 +449,13 @@ static enum sl_status evaluate_model(struct eval *e, struct sl_error *err) {
 
 static enum sl_status evaluate(void *arg, struct sl_error *err) {
     struct eval *e = arg;
-    if (!e->config.model) { // before standard input is waited for
+    if (!e->config.model) { // before waiting for standard input
         return sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
     }
     enum sl_status status = make_trials(e, err);
     status = status == SL_OK ? sl_plot_check(e->config.png, err) : status;
-    status = status == SL_OK ? read_texts(e, err) : status;                // may wait: before the signals
-    status = status == SL_OK ? sl_signals_init(&e->signals, err) : status; // before the model's threads
+    status = status == SL_OK ? read_texts(e, err) : status;                // may wait: before signals are blocked
+    status = status == SL_OK ? sl_signals_init(&e->signals, err) : status; // before the model's threads start
     if (status == SL_OK) {
         status = evaluate_model(e, err);
         sl_signals_cleanup(&e->signals);

@@ -29,7 +29,7 @@ static enum sl_status add_presets(const char *budget, struct sl_list *list, stru
     return status;
 }
 
-// A recipe that somebody has named; with the budget behind it where it evicts and names none.
+// Appends the budget to a named recipe that evicts and has none.
 static enum sl_status give_budget(char **recipe_text, const char *budget, struct sl_error *err) {
     struct sl_recipe recipe;
     struct sl_error why = {0};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: `sluice eval weights`: quantized weights beside the stored ones, on a text.
+ * Purpose: `sluice eval weights`: compares quantized weights with the stored ones, on a text.
  *
- * Design: one model at a time, for the formats exist for models of which there is room for one. The first, as stored,
- *         leaves its logits in a temporary file; the others read them back position by position. The text is read in
- *         one session, so that a position sees all that stands before it.
+ * Design: opens one model at a time, because quantized formats are for models of which only one fits. The first, as
+ *         stored, writes its logits to a temporary file; the others compare with them position by position. The text
+ *         is read in one session, so that a position sees all earlier ones.
  */
 
 #include <errno.h>
@@ -23,7 +23,7 @@
 #include "lab/measure/measure.h"
 #include "lab/result.h"
 
-#define ROWS           256 // a forward pass: what [ROWS][n_vocab] logits take
+#define ROWS           256 // per forward pass: limits the memory of [ROWS][n_vocab] logits
 #define DEFAULT_TOKENS 2048
 
 struct weights_config {
@@ -67,11 +67,11 @@ struct result {
 struct eval {
     struct weights_config config;
     int32_t *tokens; // [n + 1]
-    int64_t n;       // predicted
+    int64_t n;       // predicted tokens
     FILE *logits;    // of the stored weights: [n][n_vocab]
     const char *tier;
     struct result results[SL_WEIGHT_INT4 + 1];
-    int width; // of the terminal for progress; 0: there is none
+    int width; // of the terminal for progress; 0: no terminal
 };
 
 // --- one format ------------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ static void draw_progress(const struct eval *e, enum sl_weight_format format, in
     }
 }
 
-// What positions [first, first + n) predict: into the file, or held against it. base: scratch of one row.
+// Writes the predictions of positions [first, first + n) to the file, or compares with it. base: scratch of one row.
 static enum sl_status take_rows(struct eval *e, enum sl_weight_format format, int64_t first, int64_t n, int64_t n_vocab,
                                 const float *logits, float *base, struct result *sums, struct sl_error *err) {
     for (int64_t r = 0; r < n; r++) {
@@ -132,7 +132,7 @@ static enum sl_status read_text(struct eval *e, enum sl_weight_format format, co
     return status;
 }
 
-// The text is cut where the model ends, by whoever opens the first one.
+// Prepares the text with the first open model: cuts it to the model's positions.
 static enum sl_status prepare(struct eval *e, const struct sl_eval_model *m, struct sl_error *err) {
     int64_t n_tokens;
     enum sl_status status = sl_eval_model_read(m, e->config.text, &e->tokens, &n_tokens, err);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: how faithful a compressed cache is to the full one; see fidelity.h for what is measured.
+// Purpose: how closely a compressed cache matches the full one; see fidelity.h for the measures.
 #include "lab/measure/fidelity.h"
 #include "lab/measure/fidelity_recall.h"
 
@@ -12,8 +12,8 @@
 #include "engine/runner/reading.h"
 #include "engine/runner/writing.h"
 
-#define CHUNK 512 // prompt tokens a call, over the full cache
-#define ROWS  32  // continuation tokens a call, where the recipe has no steps
+#define CHUNK 512 // prompt tokens per call, over the full cache
+#define ROWS  32  // continuation tokens per call, if the recipe has no steps
 
 struct sl_fidelity {
     struct sl_fidelity_config config;
@@ -32,7 +32,7 @@ struct sl_fidelity {
 
 // --- the recipe's side of a step ---------------------------------------------------------------------------------
 
-// `writer` goes on from its compressed session as decode does.
+// Opens `writer` on its compressed session, as decode does.
 static enum sl_status begin_writing(const struct sl_eval_model *m, const struct sl_plan *plan, int64_t n_read,
                                     struct sl_writer *writer, struct sl_error *err) {
     return sl_writer_open(writer, &m->runtime, &(struct sl_writer_config){.plan = plan, .n_read = n_read}, err);
@@ -45,7 +45,7 @@ static enum sl_status advance(struct sl_fidelity *f, int64_t n_tokens) {
     return f->config.progress_fn ? f->config.progress_fn(f->config.arg, f->done, f->total) : SL_OK;
 }
 
-// Likelihood of what n rows were followed by; logits NULL: not asked for.
+// Adds the likelihood of the tokens that followed n rows; logits NULL: not requested.
 static double add_nll(const struct sl_fidelity *f, const int32_t *tokens, int n) {
     int64_t n_vocab = f->config.model->runtime.config->n_vocab;
     double nll = 0;
@@ -55,7 +55,7 @@ static double add_nll(const struct sl_fidelity *f, const int32_t *tokens, int n)
     return nll;
 }
 
-// Tokens of the continuation from i on that are read at once.
+// Returns how many tokens of the continuation from i on are read at once.
 static int count_rows(const struct sl_fidelity *f, int64_t i, int most) {
     return (int)(f->config.n_new - i < most ? f->config.n_new - i : most);
 }
@@ -75,7 +75,7 @@ static enum sl_status read_prompt_full(struct sl_fidelity *f, enum sl_position_m
     return status;
 }
 
-// paid[layer][h][j] += attention of these rows to prompt slot j, mean over the group's query heads
+// Adds to paid[layer][h][j] the attention of these rows to prompt slot j, mean over the group's query heads.
 static void add_paid(struct sl_fidelity *f, int layer, const struct sl_attend *attend) {
     const struct sl_eval_model *m = f->config.model;
     size_t n_all = (size_t)(f->config.n_read + f->config.n_new), n_read = (size_t)f->config.n_read;
@@ -90,7 +90,7 @@ static void add_paid(struct sl_fidelity *f, int layer, const struct sl_attend *a
     }
 }
 
-// The continuation over the full cache: who is attended to, and how likely it is.
+// Reads the continuation over the full cache: measures attention to slots, and likelihood.
 static enum sl_status read_continuation_full(struct sl_fidelity *f, struct sl_error *err) {
     const struct sl_fidelity_config *c = &f->config;
     double nll = 0;
@@ -221,7 +221,7 @@ static enum sl_status copy_piece(void *arg, const struct sl_capsule_piece *piece
     return SL_OK;
 }
 
-// The session as it would be after a ship.
+// Copies the session as a ship would.
 static enum sl_status copy_session(struct sl_fidelity *f, const struct sl_session *session, int64_t max_slots,
                                    struct sl_session **copy_out, struct sl_error *err) {
     static const struct sl_capsule_id id = {1, 1, {{0}}};
@@ -270,7 +270,8 @@ static void measure_overlap(struct sl_fidelity *f, const struct sl_session *sess
 
 // --- attention, side by side -----------------------------------------------------------------------------------------
 
-// The recipe's writer, which attends and evicts beside the full cache: it sees the same queries, keys and values.
+// The recipe's writer, which attends and evicts in parallel with the full cache: it gets the same queries, keys and
+// values.
 struct shadow {
     struct sl_fidelity *fidelity;
     struct sl_writer writer;
@@ -278,7 +279,8 @@ struct shadow {
     double difference[SL_MAX_LAYERS], reference[SL_MAX_LAYERS]; // sums of squares
 };
 
-// Append what the full cache has just got to the recipe's, of which *beside_out is the attention; kv: room for its heads.
+// Appends to the recipe's session what the full cache has just received; *beside_out is its attention; kv: room for
+// its heads.
 static enum sl_status append_same(struct shadow *s, int layer, const struct sl_attend *attend, struct sl_kv *kv,
                                   struct sl_attend *beside_out, struct sl_error *err) {
     const struct sl_runtime *runtime = &s->fidelity->config.model->runtime;
@@ -313,7 +315,7 @@ static enum sl_status attend_beside(struct shadow *s, int layer, const struct sl
     } else {
         m->runtime.ops->attend(m->runtime.stream, &beside, 1);
     }
-    if (status == SL_OK && s->recall.annex != NULL) { // rows come one by one then
+    if (status == SL_OK && s->recall.annex != NULL) { // then rows come one by one
         size_t n_all = (size_t)(f->config.n_read + f->config.n_new);
         m->runtime.ops->window_sums(m->runtime.stream, attend, 0, (struct sl_vectors){f->window, n_all});
         status = sl_recall_add(&s->recall, layer, attend, f->window, n_all, err);
@@ -330,7 +332,7 @@ static enum sl_status attend_beside(struct shadow *s, int layer, const struct sl
     return status;
 }
 
-// One pass of n rows of the continuation from i on over `full`, the shadow beside it.
+// Runs one pass of n rows of the continuation from i on over `full`, with the shadow.
 static enum sl_status read_beside(struct shadow *s, struct sl_session *full, int64_t i, int n, struct sl_error *err) {
     struct sl_fidelity *f = s->fidelity;
     const struct sl_fidelity_config *c = &f->config;
@@ -355,7 +357,8 @@ static enum sl_status read_beside(struct shadow *s, struct sl_session *full, int
     return status;
 }
 
-// The continuation over the full cache that rotates keys as the recipe does, which is where it was before afterwards.
+// Reads the continuation over the full cache that rotates keys as the recipe does, then truncates that cache to the
+// prompt.
 static enum sl_status read_continuation_beside(struct shadow *s, struct sl_error *err) {
     struct sl_fidelity *f = s->fidelity;
     struct sl_session **full = &f->full[s->writer.session->positions];
@@ -369,7 +372,7 @@ static enum sl_status read_continuation_beside(struct shadow *s, struct sl_error
         status = read_beside(s, *full, i, count_rows(f, i, most), err);
     }
     status = status == SL_OK ? sl_session_truncate(*full, f->config.n_read, err) : status;
-    if (status != SL_OK) { // it stands somewhere behind the prompt: the next recipe that needs it has it read again
+    if (status != SL_OK) { // it holds more than the prompt: the next recipe that needs it reads it again
         sl_session_destroy(full);
     }
     return status;
@@ -388,7 +391,7 @@ static void take_errors(const struct shadow *s, int n_layers, struct sl_fidelity
     result->recall_mean = n_searched > 0 ? result->recall_mean / n_searched : -1;
 }
 
-// Takes `session`.
+// Measures attention errors; takes ownership of `session`.
 static enum sl_status measure_error(struct sl_fidelity *f, const struct sl_plan *plan, struct sl_session *session,
                                     struct sl_fidelity_result *result, struct sl_error *err) {
     struct shadow *s = calloc(1, sizeof *s);
@@ -413,7 +416,7 @@ static enum sl_status measure_error(struct sl_fidelity *f, const struct sl_plan 
     return status;
 }
 
-// Takes `session`.
+// Measures likelihood; takes ownership of `session`.
 static enum sl_status measure_nll(struct sl_fidelity *f, const struct sl_plan *plan, struct sl_session *session,
                                   struct sl_fidelity_result *result, struct sl_error *err) {
     const struct sl_fidelity_config *c = &f->config;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how faithful a compressed cache is to the full one: what a recipe does to attention and to predictions, in
- *          numbers, for one text.
+ * Purpose: how closely a compressed cache matches the full one: the effect of a recipe on attention and predictions,
+ *          in numbers, for one text.
  *
  *     text        | prompt: n_read tokens | continuation: n_new tokens | 1 token that is only predicted |
  *
@@ -9,16 +9,16 @@
  *                       continuation. Both attend with the same queries: those of the run over the full cache. The
  *                       recipe's cache gets the same keys and values of the continuation, so the difference is what
  *                       compression did to the prompt, and nothing has been carried from layer to layer.
- *     overlap           Jaccard index of the prompt slots that a head kept with the equally many that the continuation's
- *                       queries attend to most over the full cache (sums over rows, mean over the group); mean over
- *                       heads.
- *     recall            of the slots that an offloaded layer's search should find, the share that it finds
+ *     overlap           Jaccard index of the prompt slots that a head kept with the equally many that the
+ *                       continuation's queries attend to most over the full cache (sums over rows, mean over the
+ *                       group); mean over heads.
+ *     recall            share of the slots that an offloaded layer's search should find, and finds
  *     nll               mean negative log likelihood of the continuation's tokens, each predicted from those before it
  *                       (teacher forcing), reading over the recipe's cache; a recipe's steps of decode take place.
  *
- * Design: the prompt is read by the workers' own reader. The recipe's session is then copied as a capsule, as if it had
+ * Design: the workers' own reader reads the prompt. The recipe's session is then copied as a capsule, as if it had
  *         been shipped: one copy shadows the run over the full cache, the other reads the continuation by itself.
- * Threads: one at a time. Not here: memory that this process cannot read (activations are taken as host memory).
+ * Threads: one at a time. Not supported: memory that this process cannot read (activations are used as host memory).
  */
 #pragma once
 
@@ -31,7 +31,7 @@ struct sl_fidelity_config {
     const struct sl_eval_model *model; // must outlive it, as must tokens
     const int32_t *tokens;             // [n_read + n_new + 1]
     int64_t n_read, n_new;
-    // Tokens done so far of what one create or measure does in all; may be NULL. Anything but SL_OK ends the work.
+    // Reports tokens done so far of one create or measure call; may be NULL. A status other than SL_OK ends the work.
     enum sl_status (*progress_fn)(void *arg, int64_t done, int64_t total);
     void *arg;
 };
@@ -45,7 +45,7 @@ double sl_fidelity_full_nll(const struct sl_fidelity *fidelity);
 struct sl_fidelity_result {
     char recipe[SL_RECIPE_TEXT_BYTES]; // canonical
     double bytes_per_token;            // of the prompt, in the capsule
-    double share;                      // of the same prompt in f16, uncompressed
+    double share;                      // share of the same prompt in f16, uncompressed
     double slots;                      // mean over layers and heads
     double error[SL_MAX_LAYERS], error_mean;
     double overlap[SL_MAX_LAYERS], overlap_mean;
@@ -54,17 +54,18 @@ struct sl_fidelity_result {
     double nll;
 };
 
-// The recipe as sl_job_recipe() made it. SL_ERR_INVALID, SL_ERR_PRECONDITION: it does not fit model or prompt.
+// Measures a recipe as sl_job_recipe() made it. SL_ERR_INVALID, SL_ERR_PRECONDITION: it does not fit the model or the
+// prompt.
 enum sl_status sl_fidelity_measure(struct sl_fidelity *fidelity, const struct sl_recipe *recipe,
                                    struct sl_fidelity_result *result_out, struct sl_error *err);
 
-// || a - b || / || b ||, from sums of squares; 0 where nothing differs.
+// Returns || a - b || / || b ||, from sums of squares; 0 if nothing differs.
 double sl_relative_error(double difference_squared, double reference_squared);
-// |A and B| / |A or B| of two ascending lists without repetitions; 1 for two empty ones.
+// Returns |A and B| / |A or B| of two ascending lists without repetitions; 1 for two empty ones.
 double sl_jaccard(const uint32_t *a, size_t n_a, const uint32_t *b, size_t n_b);
-// -log softmax(logits)[token]
+// Returns -log softmax(logits)[token].
 double sl_negative_log_likelihood(const float *logits, int64_t n, int32_t token);
-// sum_i p_i log(p_i / q_i), p and q the softmax of two rows of logits [n]; in nats.
+// Returns sum_i p_i log(p_i / q_i), p and q the softmax of two rows of logits [n]; in nats.
 double sl_kl_divergence(const float *p_logits, const float *q_logits, int64_t n);
-// The first of the largest.
+// Returns the first index of the largest.
 int64_t sl_arg_max(const float *logits, int64_t n);

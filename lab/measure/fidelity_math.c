@@ -23,7 +23,7 @@ double sl_jaccard(const uint32_t *a, size_t n_a, const uint32_t *b, size_t n_b) 
     return either == 0 ? 1 : (double)both / (double)either;
 }
 
-// log sum_i exp(logits[i])
+// Returns log sum_i exp(logits[i]).
 static double log_sum(const float *logits, int64_t n) {
     double max = -INFINITY, sum = 0;
     for (int64_t i = 0; i < n; i++) {

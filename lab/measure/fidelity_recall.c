@@ -36,7 +36,7 @@ void sl_recall_close(struct sl_recall *r) {
     *r = (struct sl_recall){0};
 }
 
-// The first row of KV head h's group becomes the sum of the group's, and r->mean the mean query.
+// Sums the rows of KV head h's group into the first one, and sets r->mean to the mean query.
 static float *sum_group(struct sl_recall *r, const struct sl_attend *attend, int h, float *paid, size_t stride) {
     int group = attend->n_heads / attend->heads.n, d = attend->head_dim;
     float *row = paid + (size_t)(h * group) * stride;

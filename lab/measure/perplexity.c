@@ -56,10 +56,10 @@ static enum sl_status check(const struct sl_recipe *recipe, int chunk, struct sl
 
 struct stream {
     const struct sl_perplexity_config *config;
-    // Where the recipe evicts at steps alone, the writer takes the text; otherwise the reader does, without end.
+    // If the recipe evicts only at steps, the writer reads the text; otherwise the reader does, without an end.
     struct sl_reader *reader;
     struct sl_writer writer;
-    struct sl_session *session; // of either
+    struct sl_session *session; // of the reader or the writer
     float *logits;              // [chunk][n_vocab]
 };
 
@@ -69,7 +69,7 @@ static enum sl_status stream_open(struct stream *s, const struct sl_recipe *reci
     struct sl_kv_geometry geometry = sl_model_geometry(m->runtime.config);
     struct sl_recipe streaming = *recipe;
     streaming.tail = 0;
-    streaming.chunk_tokens = (c->chunk + SL_PAGE_SLOTS - 1) / SL_PAGE_SLOTS * SL_PAGE_SLOTS; // room for one
+    streaming.chunk_tokens = (c->chunk + SL_PAGE_SLOTS - 1) / SL_PAGE_SLOTS * SL_PAGE_SLOTS; // room for one chunk
     bool writes = sl_recipe_evicts(recipe) && !(recipe->when & SL_WHEN_CHUNK);
     struct sl_plan *plan = malloc(sizeof *plan);
     s->logits = malloc((size_t)c->chunk * (size_t)m->runtime.config->n_vocab * sizeof *s->logits);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: `sluice plan`: how many workers a workload takes under each recipe, with the arithmetic.
+// Purpose: `sluice plan`: computes how many workers a workload needs under each recipe, and shows the arithmetic.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

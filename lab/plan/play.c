@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: see play.h.
- * Design: jobs start in order, so that time only goes forward. Two heaps: when prefill workers are free, and when decode workers
- *         give something back.
+ * Design: jobs start in order, so time only moves forward. Two heaps hold when prefill workers become free, and when
+ *         decode workers release memory.
  */
 #include "lab/plan/play.h"
 
@@ -11,13 +11,13 @@
 
 #include "lab/result.h"
 
-// What happens, and when: a prefill worker is free, or a decode worker has `bytes` and a place more.
+// An event and its time: a prefill worker becomes free, or a decode worker gets back `bytes` and a batch slot.
 struct moment {
     double at_s;
     int64_t bytes, worker;
 };
 
-// The soonest is moments[0].
+// A heap; moments[0] is the earliest.
 struct heap {
     struct moment *moments;
     int64_t n;
@@ -65,7 +65,7 @@ static void give_back(struct stage *stage, double now_s) {
     }
 }
 
-// The decode worker with most memory left, among those that take the job; -1: none does now.
+// Returns the decode worker with the most free memory among those that can take the job; -1: none can now.
 static int64_t find_room(const struct stage *stage, int64_t bytes) {
     int64_t best = -1;
     for (int64_t i = 0; i < stage->config->n_decode; i++) {
@@ -91,7 +91,7 @@ static void play_jobs(struct stage *stage, struct sl_play *play) {
         give_back(stage, now_s);
         int64_t worker = find_room(stage, job->bytes);
         double asked_s = now_s;
-        while (worker < 0) { // each job fits an empty worker, and there are only so many to give back
+        while (worker < 0) { // ends: each job fits an empty worker, and only finitely many release memory
             now_s = stage->decode.moments[0].at_s;
             give_back(stage, now_s);
             worker = find_room(stage, job->bytes);

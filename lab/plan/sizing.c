@@ -8,7 +8,7 @@
 #include "engine/compress/plan/plan.h"
 #include "lab/plan/play.h"
 
-#define MAX_WORKERS 4096 // of a role: beyond that, say that it is impossible
+#define MAX_WORKERS 4096 // per role: reports more as impossible
 
 static double smaller(double a, double b) {
     return a < b ? a : b;
@@ -23,15 +23,15 @@ struct sizer {
     const struct sl_workload *workload;
     const struct sl_recipe *recipe;
     struct sl_sizing *sizing;
-    struct sl_plan *plan;     // of the job at hand: tens of kilobytes
+    struct sl_plan *plan;     // of the current job: tens of kilobytes
     int64_t *reused;          // [workload.n]
     struct sl_play_job *jobs; // [sizing.n_jobs]
-    int64_t *n_output;        // of those
+    int64_t *n_output;        // output tokens of those jobs
 };
 
 // --- what jobs take ------------------------------------------------------------------------------------------------
 
-// The capsule covers all of the prompt but its last token, which decode reads.
+// Adds a job. The capsule covers all of the prompt except its last token, which decode reads.
 static enum sl_status add_job(struct sizer *sizer, int64_t i, struct sl_error *err) {
     const struct sl_sizing_config *config = sizer->config;
     const struct sl_workload_arrival *arrival = &sizer->workload->arrivals[i];
@@ -100,8 +100,8 @@ static enum sl_status add_jobs(struct sizer *sizer, struct sl_error *err) {
 
 // --- arithmetic ----------------------------------------------------------------------------------------------------
 
-// The bytes that a job has on a decode worker at a random moment: the mean, weighted by how long each stays. A step takes as many
-// seconds for all, so answers' lengths weigh.
+// Computes the mean bytes of a job on a decode worker at a random moment, weighted by how long each job stays. Steps
+// take equally long for all jobs, so the weights are the answers' lengths.
 static void weigh_decode_bytes(struct sizer *sizer) {
     double bytes = 0, tokens = 0;
     for (int64_t i = 0; i < sizer->sizing->n_jobs; i++) {
@@ -158,7 +158,7 @@ static enum sl_status play(const struct sizer *sizer, int64_t n_prefill, int64_t
         .n_prefill = n_prefill,
         .n_decode = n_decode,
         .arena_bytes = sizer->config->decode_arena,
-        .n_places = sizer->sizing->places_by_time, // what the arena holds of them, their own bytes say
+        .n_places = sizer->sizing->places_by_time, // their own bytes limit them in the arena
         .ttft_s = sizer->config->ttft_s,
     };
     return sl_play(&config, play_out, err);
@@ -198,7 +198,7 @@ static enum sl_status play_all(struct sizer *sizer, struct sl_error *err) {
     return status;
 }
 
-// Share of jobs whose first token comes in time where nobody waits for anybody.
+// Returns the share of jobs whose first token is in time without any waiting.
 static double in_time_alone(const struct sizer *sizer) {
     int64_t n = 0;
     for (int64_t i = 0; i < sizer->sizing->n_jobs; i++) {

@@ -13,14 +13,14 @@
 #define MAX_CELLS    64
 #define MAX_UNKNOWNS 3
 
-// What was measured: seconds = sum of unknowns times their factors.
+// A measurement: seconds = sum of unknowns times their factors.
 struct sample {
     double factors[MAX_UNKNOWNS], seconds;
 };
 
 // --- the fit -------------------------------------------------------------------------------------------------------
 
-// Solve the n equations in place, with pivots. False: they say too little.
+// Solves the n equations in place, with pivots. Returns false if they are singular.
 static bool solve(double a[MAX_UNKNOWNS][MAX_UNKNOWNS + 1], int n, double *x_out) {
     for (int column = 0; column < n; column++) {
         int best = column;
@@ -48,7 +48,8 @@ static bool solve(double a[MAX_UNKNOWNS][MAX_UNKNOWNS + 1], int n, double *x_out
     return true;
 }
 
-// Least squares of relative errors over the unknowns of `mask`; the others are 0. False: no solution, or one below 0.
+// Computes least squares of relative errors over the unknowns of `mask`; the others are 0. Returns false if there is
+// no solution, or one is negative.
 static bool fit_some(const struct sample *samples, int n, int n_unknowns, unsigned mask, double *x_out) {
     int which[MAX_UNKNOWNS], n_which = 0;
     double scale[MAX_UNKNOWNS] = {0}, a[MAX_UNKNOWNS][MAX_UNKNOWNS + 1] = {{0}}, x[MAX_UNKNOWNS];
@@ -90,7 +91,8 @@ static double error_of(const struct sample *sample, int n_unknowns, const double
     return seconds / sample->seconds - 1;
 }
 
-// No time is below 0: of all subsets of the unknowns, the fit with the least squares. Returns the worst relative error; NAN: none fits.
+// Fits nonnegative times: over all subsets of the unknowns, the fit with the least squares. Returns the largest
+// relative error; NAN: no fit.
 static double fit(const struct sample *samples, int n, int n_unknowns, double *x_out) {
     double least = INFINITY, worst = NAN;
     for (unsigned mask = 1; mask < 1u << n_unknowns; mask++) {

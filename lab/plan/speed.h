@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how long a worker takes, as two formulas that are fitted to what `sluice bench cells` measured of it.
+ * Purpose: a worker's speed, as two formulas that are fitted to measurements of `sluice bench cells`.
  *
- *     prefill of tokens i..j    token_s * (j - i) + pair_s * (j^2 - i^2) / 2      matrices; attention to all before
+ *     prefill of tokens i..j    token_s * (j - i) + pair_s * (j^2 - i^2) / 2      matrices; attention to the past
  *     step of a batch           step_s + row_s * batch + byte_s * KV bytes         weights; rows; attention
  *
- * Of a step, compressed KV counts with the bytes that it has: decode reads it as it is.
+ * In a step, compressed KV counts with its compressed bytes: decode reads it in that form.
  */
 #pragma once
 
@@ -16,14 +16,14 @@
 struct sl_speed {
     double token_s, pair_s;
     double step_s, row_s, byte_s;
-    int n_prefill, n_decode;                        // cells that it was fitted to
-    double worst_prefill_error, worst_decode_error; // relative, over those
+    int n_prefill, n_decode;                        // number of fitted cells
+    double worst_prefill_error, worst_decode_error; // relative, over these cells
 };
 
 /*
- * Of the lines that `sluice bench cells --json` printed for prefill:N and decode:DEPTHxBATCH (others are left out); full_bytes:
- * a token's keys and values in f16. SL_ERR_INVALID: the file, or a line of it, or fewer than two prompts' lengths, or than
- * three cells of decode which differ in depth and in batch.
+ * Fits the lines that `sluice bench cells --json` printed for prefill:N and decode:DEPTHxBATCH (ignores others);
+ * full_bytes: a token's keys and values in f16. SL_ERR_INVALID: the file, or a line of it; or there are fewer than
+ * two prompt lengths, or fewer than three cells of decode that differ in depth and in batch.
  */
 enum sl_status sl_speed_load(const char *path, int64_t full_bytes, struct sl_speed *speed_out, struct sl_error *err);
 

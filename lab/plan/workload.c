@@ -13,7 +13,7 @@
 #define MAX_TOKENS   (INT64_C(1) << 30)
 #define MAX_REQUESTS (INT64_C(10) << 20)
 
-// Room for one more of `n` items, in steps that double.
+// Makes room for one more of `n` items; capacity doubles.
 static bool grow(void **items, int64_t n, int64_t *n_allocated, size_t item_bytes) {
     if (n < *n_allocated) {
         return true;
@@ -84,8 +84,8 @@ static enum sl_status take_object(void *arg, json_t *object, struct sl_error *er
     if (status == SL_OK) {
         loading->first_ms = workload->n == 0 ? at_ms : loading->first_ms;
         struct sl_workload_arrival *arrival = &workload->arrivals[workload->n];
-        *arrival = (struct sl_workload_arrival){(at_ms - loading->first_ms) / 1000 / loading->rate_scale, n_prompt,
-                                                n_output, 0, 0};
+        *arrival =
+            (struct sl_workload_arrival){(at_ms - loading->first_ms) / 1000 / loading->rate_scale, n_prompt, n_output, 0, 0};
         status = take_blocks(loading, ids, arrival, err);
         if (status == SL_OK && workload->n > 0 && arrival->at_s < arrival[-1].at_s) {
             status = sl_fail(err, SL_ERR_INVALID, "timestamp %g is before the line above", at_ms);
@@ -95,7 +95,7 @@ static enum sl_status take_object(void *arg, json_t *object, struct sl_error *er
     return status;
 }
 
-// One gap more than there are between arrivals: what comes behind the last one.
+// Sets the duration: one mean gap more than the time between arrivals, for the gap after the last one.
 static void set_seconds(struct sl_workload *workload) {
     double last_s = workload->arrivals[workload->n - 1].at_s;
     workload->seconds = workload->n > 1 ? last_s * (double)workload->n / (double)(workload->n - 1) : 1;
@@ -119,12 +119,12 @@ enum sl_status sl_workload_load(const char *path, double rate_scale, struct sl_w
 
 // --- draws ---------------------------------------------------------------------------------------------------------
 
-// In (0, 1].
+// Returns a number in (0, 1].
 static double draw_uniform(struct sl_random *random) {
     return ((double)(sl_random_next(random) >> 11) + 1) * 0x1p-53;
 }
 
-// Lognormal of this mean.
+// Returns a lognormal number of this mean.
 static int64_t draw_length(struct sl_random *random, double mean, double sigma) {
     double normal = sqrt(-2 * log(draw_uniform(random))) * cos(2 * M_PI * draw_uniform(random)); // Box and Muller
     double n = round(mean * exp(sigma * normal - sigma * sigma / 2));
@@ -159,7 +159,7 @@ void sl_workload_cleanup(struct sl_workload *workload) {
 
 // --- reuse ---------------------------------------------------------------------------------------------------------
 
-// When a beginning of a prompt was last stored, by the hash of its blocks; open addressing.
+// When each prefix was last stored, by the hash of its blocks; open addressing.
 struct beginnings {
     struct {
         uint64_t hash;
@@ -182,7 +182,7 @@ static double *find(struct beginnings *beginnings, uint64_t hash) {
     return &beginnings->places[i].at_s;
 }
 
-// splitmix64's mixing: chained, it tells beginnings apart.
+// Mixes as splitmix64 does: chained, it distinguishes prefixes.
 static uint64_t chain(uint64_t hash, int64_t block) {
     uint64_t x = hash + (uint64_t)block + UINT64_C(0x9e3779b97f4a7c15);
     x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -202,7 +202,8 @@ enum sl_status sl_workload_reuse(const struct sl_workload *workload, double keep
     }
     for (int64_t i = 0; i < workload->n; i++) {
         const struct sl_workload_arrival *arrival = &workload->arrivals[i];
-        // Whole blocks only: of the last one the trace does not say where it ends. The prompt's last token is always read.
+        // Uses whole blocks only: the trace does not say where the last one ends. The prompt's last token is always
+        // read.
         int64_t n_whole = (arrival->n_prompt - 1) / SL_TRACE_BLOCK;
         n_whole = n_whole < arrival->n_blocks ? n_whole : arrival->n_blocks;
         int64_t kept_end =
@@ -216,7 +217,7 @@ enum sl_status sl_workload_reuse(const struct sl_workload *workload, double keep
             if (is_stored) {
                 reused_out[i] = (b + 1) * SL_TRACE_BLOCK;
             }
-            // What is used again is kept again.
+            // Prefixes that are used again are stored again.
             *at_s = is_stored || every_prefix || b + 1 == kept_end ? arrival->at_s : -INFINITY;
         }
     }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what a cluster is planned for: requests with their times and lengths, out of a trace or drawn from a rate.
+ * Purpose: the workload that a cluster is planned for: requests with their times and lengths, from a trace or drawn
+ *          from a rate.
  *
- * A trace is a file of JSON lines as Mooncake published them: timestamp (ms), input_length and output_length (tokens), and
- * hash_ids, one for each 512 tokens of the prompt (the last may be a part): equal numbers, equal tokens. hash_ids may be absent.
+ * A trace is a file of JSON lines in Mooncake's format: timestamp (ms), input_length and output_length (tokens), and
+ * hash_ids, one for each 512 tokens of the prompt (the last may be partial): equal numbers mean equal tokens.
+ * hash_ids may be absent.
  */
 #pragma once
 
@@ -12,10 +14,10 @@
 
 #include "base/status.h"
 
-#define SL_TRACE_BLOCK 512 // tokens behind one hash id
+#define SL_TRACE_BLOCK 512 // tokens per hash id
 
 struct sl_workload_arrival {
-    double at_s; // from the first one
+    double at_s; // seconds after the first arrival
     int64_t n_prompt, n_output;
     int64_t first_block, n_blocks; // its hash ids, in struct sl_workload.blocks
 };
@@ -25,30 +27,31 @@ struct sl_workload {
     int64_t n;
     int64_t *blocks;
     int64_t n_blocks;
-    double seconds; // from the first arrival to the last, and a mean gap more
+    double seconds; // from the first arrival to the last, plus one mean gap
 };
 
-// rate_scale 2: in half of the time. SL_ERR_INVALID names the line and what is wrong with it; SL_ERR_NOT_FOUND: no such file.
+// Loads a trace. rate_scale 2: in half of the time. SL_ERR_INVALID names the line and its error; SL_ERR_NOT_FOUND: no
+// such file.
 enum sl_status sl_workload_load(const char *path, double rate_scale, struct sl_workload *workload_out,
                                 struct sl_error *err);
 
 struct sl_workload_config {
-    double rate;               // a second; arrivals are a Poisson process
-    int64_t n;                 // of requests
+    double rate;               // per second; arrivals are a Poisson process
+    int64_t n;                 // number of requests
     double n_prompt, n_output; // means
-    double spread;             // of both: sigma of a lognormal distribution; 0: all alike
+    double spread;             // for both: sigma of a lognormal distribution; 0: all equal
     uint64_t seed;
 };
-// No two prompts share anything.
+// Draws a workload. Prompts share no prefix.
 enum sl_status sl_workload_draw(const struct sl_workload_config *config, struct sl_workload *workload_out,
                                 struct sl_error *err);
 
 void sl_workload_cleanup(struct sl_workload *workload);
 
 /*
- * How much of each prompt stores can answer: reused_out [n], tokens, when whatever was read stays stored for keep_s.
- * every_prefix: of recipes that do not evict, any common beginning is reused. The others leave the state between their last two
- * chunks: reused is a prompt that begins with all of an earlier one but its last chunk.
+ * Computes how much of each prompt stores can answer: reused_out [n], tokens, if everything that was read stays
+ * stored for keep_s. every_prefix: recipes that do not evict reuse any common prefix. Others store the state between
+ * their last two chunks: a prompt only reuses an earlier one if it begins with all of it except its last chunk.
  */
 enum sl_status sl_workload_reuse(const struct sl_workload *workload, double keep_s, bool every_prefix, int64_t chunk,
                                  int64_t *reused_out, struct sl_error *err);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a run of training as a file.
+ * Purpose: a training run as a file.
  *
- * File: lines of text, "name value" each: a magic, the facts of the run, "step" last; an empty line; then f32 arrays in
- *       the machine's order: parameters, means, squares, each [n]; smooth_l1, smoothness, overlap, each [step]; and the
- *       hash of all before it. It is for the machine that wrote it, and need not outlive a version.
+ * File: lines of text, "name value" each: a magic, the facts of the run, "step" last; an empty line; then f32 arrays
+ *       in the machine's byte order: parameters, means, squares, each [n]; smooth_l1, smoothness, overlap, each
+ *       [step]; and the hash of everything before it. A checkpoint is only valid on the machine and version that
+ *       wrote it.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -24,7 +25,7 @@ struct array {
     size_t n;
 };
 
-// What follows the text, of a run that has taken n_steps.
+// Lists the arrays after the text, for a run that has taken n_steps.
 static void list_arrays(struct sl_trainer *trainer, int64_t n_steps, struct array arrays[N_ARRAYS]) {
     struct sl_heads_state *s = sl_heads_get_state(trainer->heads);
     const struct sl_trainer_curve *c = &trainer->curve;
@@ -78,7 +79,7 @@ static enum sl_status broken(const char *path, struct sl_error *err) {
     return sl_fail(err, SL_ERR_INVALID, "%s is no whole checkpoint of retaining heads; remove it to start anew", path);
 }
 
-// The next line without its newline, "" at the end of the text.
+// Reads the next line without its newline, "" at the end of the text.
 static enum sl_status get_line(FILE *file, const char *path, char line[LINE_BYTES], uint64_t *hash,
                                struct sl_error *err) {
     if (fgets(line, LINE_BYTES, file) == NULL || strchr(line, '\n') == NULL) {
@@ -89,7 +90,7 @@ static enum sl_status get_line(FILE *file, const char *path, char line[LINE_BYTE
     return SL_OK;
 }
 
-// The line must be this fact.
+// Checks that the line equals this fact.
 static enum sl_status check_fact(const char *line, const char *path, const struct sl_trainer_fact *fact,
                                  struct sl_error *err) {
     size_t length = strlen(fact->name);

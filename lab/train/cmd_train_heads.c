@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: `sluice train-heads`: train the retaining heads of a model (Locret) and write them beside it.
+ * Purpose: `sluice train-heads`: trains the retaining heads of a model (Locret) and writes them beside it.
  *
- * Design: prompts are made and read, steps are taken, heads are written. Whoever is stopped, by Ctrl-C or by a kill,
- *         leaves a checkpoint of the last minute; the same command finds it and goes on to the bits that it would have
- *         come to.
+ * Design: makes and reads prompts, takes steps, writes heads. A run that is stopped, by Ctrl-C or by a kill, leaves a
+ *         checkpoint at most a minute old. The same command finds it and continues to the same bits as an
+ *         uninterrupted run.
  */
 #include <inttypes.h>
 #include <jansson.h>
@@ -25,13 +25,13 @@
 #include "lab/train/train.h"
 #include "lab/train/training_curve.h"
 
-#define CHUNK             512 // tokens a call
+#define CHUNK             512 // tokens per call
 #define REDRAW_MS         100
-#define RECENT_STEPS      25   // that a report is about
-#define INITIALIZER_RANGE 0.02 // of the models that have such heads
+#define RECENT_STEPS      25   // steps that a report covers
+#define INITIALIZER_RANGE 0.02 // from published models with such heads
 #define BETA1             0.9  // the paper's
 #define BETA2             0.95
-#define WEIGHT_DECAY      0.01 // PyTorch's, which the paper's code leaves as they are
+#define WEIGHT_DECAY      0.01 // PyTorch's defaults, which the paper's code keeps
 #define EPSILON           1e-8
 
 struct train_config {
@@ -114,8 +114,8 @@ struct training {
     struct sl_trainer trainer;
     struct sl_trainer_fact facts[MAX_FACTS];
     size_t n_facts;
-    // For reports: since this process began with steps.
-    int width; // of the terminal; 0: there is none
+    // For reports: values since this process started stepping.
+    int width; // of the terminal; 0: no terminal
     int64_t begin_ns, begin_step, n_tokens, drawn_ns, saved_ns;
 };
 
@@ -149,7 +149,7 @@ static enum sl_status check_config(struct training *t, struct sl_error *err) {
     if (c->prompts > 0 && c->prompts < c->batch) {
         return sl_fail(err, SL_ERR_INVALID, "--prompts %" PRId64 " is below --batch %" PRId64, c->prompts, c->batch);
     }
-    if (c->steps == 0 && c->out == NULL) { // they would take the place of trained ones
+    if (c->steps == 0 && c->out == NULL) { // untrained heads would replace trained ones
         return sl_fail(err, SL_ERR_INVALID, "--steps 0 writes untrained heads: --out FILE says where");
     }
     if (c->steps == 0 && c->png) {
@@ -220,7 +220,8 @@ static void add_fact(struct training *t, const char *name, const char *format, .
     va_end(list);
 }
 
-// All that a run's bits follow from. A run may be stopped and go on with other threads, and be written in another type.
+// Lists everything that determines a run's bits. A resumed run may use another number of threads, and write another
+// type.
 static enum sl_status list_facts(struct training *t, struct sl_error *err) {
     const struct train_config *c = t->config;
     uint64_t fingerprint;
@@ -265,7 +266,7 @@ static enum sl_status open_trainer(struct training *t, struct sl_error *err) {
     return status == SL_OK ? list_facts(t, err) : status;
 }
 
-// Go on where a checkpoint says, if there is one.
+// Continues from a checkpoint, if there is one.
 static enum sl_status find_checkpoint(struct training *t, struct sl_error *err) {
     enum sl_status status = sl_trainer_load(&t->trainer, t->checkpoint, t->facts, t->n_facts, err);
     if (status == SL_OK && !t->config->tool.json) {
@@ -306,7 +307,7 @@ static void tear_down(struct training *t) {
 
 // --- reports ---------------------------------------------------------------------------------------------------------
 
-// "4m 10s"
+// Writes "4m 10s".
 static void format_time(double seconds, char *buf, size_t buf_bytes) {
     int64_t s = (int64_t)(seconds + 0.5);
     if (s >= 3600) {
@@ -400,13 +401,13 @@ static enum sl_status finish(struct training *t, struct sl_error *err) {
         status = sl_training_curve_draw(&t->trainer, t->out, t->config->png, err);
     }
     if (status == SL_OK) {
-        unlink(t->checkpoint); // there may be none
+        unlink(t->checkpoint); // it may not exist
         report_end(t);
     }
     return status;
 }
 
-// From a model and new heads to trained ones in their file.
+// Trains new heads for a model and writes them to their file.
 static enum sl_status run(struct training *t, struct sl_error *err) {
     enum sl_status status = open_run(t, err);
     status = status == SL_OK ? take_steps(t, err) : status;

@@ -8,7 +8,7 @@
 
 #include "engine/tensor/half.h"
 
-#define SLOT_BLOCK SL_PAGE_SLOTS // of a task
+#define SLOT_BLOCK SL_PAGE_SLOTS // slots per task
 
 struct sl_heads_shape sl_heads_shape_of(const struct sl_model_config *config, int n_hidden) {
     return (struct sl_heads_shape){.n_layers = config->n_layers,
@@ -62,7 +62,7 @@ struct reading {
     const struct sl_ops *ops;
     struct sl_stream *stream;
     struct sl_example *example;
-    int64_t n_read; // tokens before those of this call
+    int64_t n_read; // tokens read before this call
 };
 
 struct rounding {
@@ -71,7 +71,7 @@ struct rounding {
     int64_t n_columns;
 };
 
-// Tasks: rows.
+// Task: rounds rows.
 static void round_rows(void *arg, int64_t begin, int64_t end, int member) {
     const struct rounding *a = arg;
     (void)member;
@@ -82,7 +82,7 @@ static void round_rows(void *arg, int64_t begin, int64_t end, int member) {
 
 static void take_features(struct reading *r, int layer, const float *features, int64_t n_rows) {
     struct sl_example *example = r->example;
-    int64_t left = example->n_tokens - r->n_read; // rows behind them are the answer's
+    int64_t left = example->n_tokens - r->n_read; // later rows are the answer's
     int64_t row = (int64_t)layer * example->n_tokens + r->n_read;
     struct rounding rounding = {features, example->features + row * example->n_columns, example->n_columns};
     sl_stream_run(r->stream, left < n_rows ? left : n_rows, 16, round_rows, &rounding);
@@ -92,11 +92,11 @@ struct labelling {
     const struct reading *reading;
     const struct sl_attend *attend;
     float *labels;    // [Hk][n_tokens] of the layer
-    int64_t first, n; // prompt slots that anybody sees
-    int first_row;    // of the call's rows, those of the answer begin here
+    int64_t first, n; // prompt slots that any row sees
+    int first_row;    // first row of the answer within the call
 };
 
-// keys[c][j] of slots [from, to) of a head, 0 behind them.
+// Reads keys[c][j] of slots [from, to) of a head, and zeros after them.
 static void read_keys(const struct sl_ops *ops, const struct sl_kv *kv, int64_t from, int64_t to,
                       float keys[][SLOT_BLOCK]) {
     float rows[SLOT_BLOCK * SL_MAX_HEAD_DIM];
@@ -109,7 +109,7 @@ static void read_keys(const struct sl_ops *ops, const struct sl_kv *kv, int64_t 
     }
 }
 
-// Tasks: blocks of slots, KV head after KV head.
+// Task: labels blocks of slots, KV head after KV head.
 static void label_blocks(void *arg, int64_t begin, int64_t end, int member) {
     const struct labelling *l = arg;
     const struct sl_attend *a = l->attend;
@@ -147,7 +147,7 @@ static void take_labels(struct reading *r, int layer, const struct sl_attend *at
     if (first_row >= attend->m) {
         return;
     }
-    if (first_row >= 0) { // the first row of the answer, which sees farther back than any other
+    if (first_row >= 0) { // the first row of the answer sees farthest back
         int64_t outside = attend->window > 0 ? example->n_tokens - attend->window : 0;
         example->first[layer] = outside > 0 ? outside : 0;
     }
@@ -175,7 +175,7 @@ static enum sl_status create_session(const struct sl_teacher *teacher, int64_t n
     return status;
 }
 
-// One chunk: what retaining heads see of the prompt's rows, and what the answer's rows say about the prompt's slots.
+// Reads one chunk: features of the prompt's rows, and labels of the prompt's slots from the answer's rows.
 static enum sl_status read_chunk(const struct sl_teacher *teacher, struct sl_input *input, struct reading *reading,
                                  struct sl_error *err) {
     struct sl_pass pass;

@@ -8,7 +8,7 @@
 #include "base/hash.h"
 #include "lab/random.h"
 
-#define N_DIGESTED 16 // prompts that stand for all where none is kept
+#define N_DIGESTED 16 // prompts that represent all if none is kept
 
 struct sl_example_pool {
     struct sl_example_pool_config config;
@@ -18,7 +18,7 @@ struct sl_example_pool {
     int64_t n, n_tokens;
     size_t n_bytes;
     uint64_t digest;
-    struct sl_example latest; // where none is kept
+    struct sl_example latest; // if none is kept
 };
 
 // --- making prompts --------------------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ static enum sl_status make_prompts(struct sl_example_pool *pool, int64_t n, stru
         struct sl_training_prompt *prompt = &pool->prompts[pool->n];
         enum sl_status status = sl_training_prompts_get(pool->config.prompts, (uint64_t)pool->n, prompt, err);
         if (status == SL_OK) {
-            status = pool->config.progress_fn(pool->config.arg, 0, 0); // somebody may want to stop
+            status = pool->config.progress_fn(pool->config.arg, 0, 0); // checks for a stop
         }
         if (status != SL_OK) {
             free(prompt->tokens);

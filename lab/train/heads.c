@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: retaining heads while they are trained; see heads.h.
+ * Purpose: training of retaining heads; see heads.h.
  *
- * Of one layer of one prompt of n tokens, with X [n][C]:
+ * Equations of one layer of one prompt of n tokens, with X [n][C]:
  *
  *     H = W1 X^T          [R][n]        A = H * sigmoid(H)        S = W2 A          [Hk][n]
  *     dS = weight (smooth-L1'(S - label) / (Hk n L) + smooth * smoothness'(S) / (Hk (n - 1)))
@@ -17,9 +17,9 @@
 
 #include "base/hash.h"
 
-#define TOKEN_BLOCK 256   // tokens of a task: a block of every row of H and its sigmoid passes through L2
-#define PARAMETERS  65536 // of a task of AdamW's
-#define LANES       16    // sums that a dot product keeps: its order is fixed, and a compiler can make vectors of it
+#define TOKEN_BLOCK 256   // tokens per task: a block of every row of H and its sigmoid fits in L2
+#define PARAMETERS  65536 // parameters per AdamW task
+#define LANES       16    // partial sums of a dot product: the order is fixed, and the compiler can vectorize it
 #define ROW_FLOATS  16    // rows of scratch begin at multiples of 64 bytes
 
 struct sl_heads {
@@ -27,7 +27,7 @@ struct sl_heads {
     const struct sl_ops *ops;
     struct sl_stream *stream;
     struct sl_heads_state state;
-    // Scratch for up to max_tokens, grown as longer prompts come.
+    // Scratch for up to max_tokens; grows with longer prompts.
     int64_t max_tokens;
     float *hidden;    // [R][stride] H, then dH
     float *sigmoid;   // [R][stride] sigmoid(H)
@@ -35,16 +35,17 @@ struct sl_heads {
     float *gradient;  // [Hk][stride] dS
     void *transposed; // [C][n] X^T in the type of X
     uint32_t *best;   // [Hk][2][n] for the overlap
-    void *products;   // of ops->matmul
+    void *products;   // scratch of ops->matmul
     size_t product_bytes;
-    double *shares; // [3][Hk] of the loss
+    double *shares; // [3][Hk] shares of the loss
 };
 
 static int64_t row_stride(int64_t n_tokens) {
     return (n_tokens + ROW_FLOATS - 1) / ROW_FLOATS * ROW_FLOATS;
 }
 
-// Of a matrix among the parameters: what follows is aligned as products want it.
+// Returns the floats of a matrix among the parameters, padded so that the next one has the alignment that products
+// need.
 static size_t matrix_floats(int rows, int columns) {
     return (size_t)row_stride((int64_t)rows * columns);
 }
@@ -76,12 +77,12 @@ static void free_scratch(struct sl_heads *h) {
     h->max_tokens = 0;
 }
 
-// In (0, 1].
+// Returns a number in (0, 1].
 static double uniform(uint64_t stream, uint64_t index) {
     return (double)((sl_mix(stream + index * SL_GOLDEN) >> 11) + 1) * 0x1p-53;
 }
 
-// Normal numbers (Box and Muller) that follow from (seed, matrix).
+// Fills w with normal numbers (Box and Muller) derived from (seed, matrix).
 static void fill_normal(float *w, int64_t n, double deviation, uint64_t seed, uint64_t matrix) {
     uint64_t stream = sl_mix(sl_mix(seed + SL_GOLDEN) + matrix * SL_GOLDEN);
     for (int64_t i = 0; i < n; i++) {
@@ -172,7 +173,7 @@ static enum sl_status reserve_tokens(struct sl_heads *h, int64_t n_tokens, struc
     return SL_OK;
 }
 
-// y (+)= x w^T for a matrix that lives for this product only.
+// Computes y (+)= x w^T for a matrix that exists for this product only.
 static enum sl_status multiply(struct sl_heads *h, const void *w, enum sl_dtype dtype, int64_t n, int64_t k,
                                struct sl_matmul args, struct sl_error *err) {
     struct sl_matrix matrix = {.n = n, .k = k, .dtype = dtype, .parts = {{w, n}}};
@@ -208,10 +209,11 @@ struct pass {
     double *smooth_l1, *smoothness, *overlap; // [Hk]
 };
 
-// exp to about 1e-7 of its value, written so that a compiler makes vectors of it; x is clamped to where it is normal.
+// Returns exp to a relative error of about 1e-7, written so that the compiler vectorizes it; clamps x to the range of
+// normal results.
 static inline float exp_of(float x) {
     x = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
-    float n = (x * 1.44269504f + 12582912.0f) - 12582912.0f; // to the nearest: 1.5 * 2^23 leaves no fraction
+    float n = (x * 1.44269504f + 12582912.0f) - 12582912.0f; // rounds to nearest: adding 1.5 * 2^23 drops the fraction
     float f = (x - n * 0.693359375f) + n * 2.12194440e-4f, p = 1.0f / 720.0f;
     p = p * f + 1.0f / 120.0f;
     p = p * f + 1.0f / 24.0f;
@@ -225,7 +227,7 @@ static inline float exp_of(float x) {
     return p * power;
 }
 
-// Tasks: rows of H.
+// Task: computes rows of H.
 static void sigmoid_rows(void *arg, int64_t begin, int64_t end, int member) {
     const struct pass *p = arg;
     (void)member;
@@ -238,7 +240,7 @@ static void sigmoid_rows(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-// Tasks: blocks of tokens. S = W2 A, sums over hidden units in order.
+// Task: scores blocks of tokens. S = W2 A, sums over hidden units in order.
 static void score_tokens(void *arg, int64_t begin, int64_t end, int member) {
     const struct pass *p = arg;
     const struct sl_heads_shape *s = &p->heads->shape;
@@ -266,12 +268,12 @@ static void score_tokens(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-// Of the best tenth by label, the share that is in the best tenth by score. best: [2][n_tokens]
+// Returns the share of the best tenth by label that is in the best tenth by score. best: [2][n_tokens]
 static double overlap_of(const struct pass *p, const float *scores, const float *labels, uint32_t *best) {
     uint32_t n = (uint32_t)p->example->n_tokens, b = n / 10 > 0 ? n / 10 : 1, *by_label = best + n, common = 0;
     p->heads->ops->host.select(scores, n, b, best);
     p->heads->ops->host.select(labels, n, b, by_label);
-    for (uint32_t i = 0, j = 0; i < b && j < b;) { // both ascend
+    for (uint32_t i = 0, j = 0; i < b && j < b;) { // both are ascending
         common += best[i] == by_label[j];
         uint32_t at = best[i];
         i += at <= by_label[j];
@@ -280,7 +282,7 @@ static double overlap_of(const struct pass *p, const float *scores, const float 
     return (double)common / (double)b;
 }
 
-// Tasks: KV heads. Loss, overlap and dS.
+// Task: computes loss, overlap and dS of KV heads.
 static void judge_heads(void *arg, int64_t begin, int64_t end, int member) {
     const struct pass *p = arg;
     const struct sl_heads_shape *s = &p->heads->shape;
@@ -292,7 +294,7 @@ static void judge_heads(void *arg, int64_t begin, int64_t end, int member) {
         const float *scores = p->heads->scores + h * p->stride,
                     *labels = p->example->labels + h * p->example->label_stride;
         float *gradient = p->heads->gradient + h * p->stride;
-        double smooth_l1 = 0, smoothness = 0, before = 0; // before: what the pair with the last token adds to this one
+        double smooth_l1 = 0, smoothness = 0, before = 0; // before: contribution of the pair with the previous token
         for (int64_t t = 0; t < n; t++) {
             double off = (double)scores[t] - (double)labels[t], far = fabs(off);
             smooth_l1 += far < 1 ? 0.5 * off * off : far - 0.5;
@@ -329,7 +331,7 @@ static float dot(const float *a, const float *b, int64_t n) {
     return (float)sum;
 }
 
-// Tasks: rows of H, which become those of dH; and their columns of dW2.
+// Task: turns rows of H into rows of dH; computes their columns of dW2.
 static void differentiate_rows(void *arg, int64_t begin, int64_t end, int member) {
     const struct pass *p = arg;
     const struct sl_heads_shape *s = &p->heads->shape;
@@ -358,7 +360,7 @@ static void differentiate_rows(void *arg, int64_t begin, int64_t end, int member
     }
 }
 
-// Tasks: columns of X, which become rows of X^T.
+// Task: turns columns of X into rows of X^T.
 static void transpose_columns(void *arg, int64_t begin, int64_t end, int member) {
     const struct pass *p = arg;
     int64_t n = p->example->n_tokens, columns = p->heads->shape.n_columns;
@@ -443,7 +445,7 @@ struct adamw_pass {
     float correction;                           // sqrt(1 - beta2^t)
 };
 
-// Tasks: blocks of parameters.
+// Task: updates blocks of parameters.
 static void adamw_blocks(void *arg, int64_t begin, int64_t end, int member) {
     const struct adamw_pass *a = arg;
     size_t last = (size_t)end * PARAMETERS < a->state->n ? (size_t)end * PARAMETERS : a->state->n;

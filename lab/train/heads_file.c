@@ -10,14 +10,14 @@
 #include "base/whole_file.h"
 #include "engine/tensor/half.h"
 
-#define ENTRY_BYTES 160 // of the header, at most
+#define ENTRY_BYTES 160 // most bytes of a header entry
 
 static const struct {
     const char *name;
     size_t bytes;
 } dtypes[] = {[SL_F32] = {"F32", 4}, [SL_F16] = {"F16", 2}, [SL_BF16] = {"BF16", 2}};
 
-// JSON: name -> dtype, shape, data_offsets; padded so that the data begins at a multiple of 8.
+// Writes JSON: name -> dtype, shape, data_offsets; padded so that the data begins at a multiple of 8.
 static size_t write_header(const struct sl_heads_shape *s, enum sl_dtype dtype, char *header, size_t header_bytes) {
     size_t used = 0, offset = 0;
     for (int t = 0; t < 2 * s->n_layers; t++) {

@@ -6,5 +6,6 @@
 
 #define SL_HEADS_FILE "retaining_heads.safetensors" // beside the model
 
-// Write layers.<i>.w1 and .w2 in this type, whole or not at all. SL_ERR_INVALID: a parameter is not finite; SL_ERR_IO.
+// Writes layers.<i>.w1 and .w2 in this type, whole or not at all. SL_ERR_INVALID: a parameter is not finite;
+// SL_ERR_IO.
 enum sl_status sl_heads_write(struct sl_heads *heads, const char *path, enum sl_dtype dtype, struct sl_error *err);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a run of training, step by step; see trainer.h.
+// Purpose: a training run, step by step; see trainer.h.
 #include "lab/train/trainer.h"
 
 #include <math.h>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: how a run of training went, as a picture; see training_curve.h.
+// Purpose: plots the progress of a training run; see training_curve.h.
 #include "lab/train/training_curve.h"
 
 #include "lab/plot.h"
 
 #define WIDTH       1000
 #define HEIGHT      600
-#define MAX_POINTS  2000 // of a curve
+#define MAX_POINTS  2000 // points per curve
 #define MEAN_SHARE  50   // the running mean is over the last 1/50 of all steps
 #define TITLE_BYTES 256
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: facts and questions in other words; see training_forms.h.
+// Purpose: facts and questions in alternative wordings; see training_forms.h.
 #include "lab/train/training_forms.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-// What the tasks write (lab/eval/tasks/task_parts.c).
+// The wording of the tasks (lab/eval/tasks/task_parts.c).
 #define FACT     " One of the special magic numbers for "
 #define IS       " is: "
 #define QUESTION "\nWhat is the special magic number for "
@@ -43,7 +43,7 @@ struct span {
     size_t n;
 };
 
-// `pattern` with {key} and {value} put in.
+// Prints `pattern` with {key} and {value} replaced.
 static void print_pattern(FILE *out, const char *pattern, struct span key, struct span value) {
     while (*pattern) {
         const char *brace = strchr(pattern, '{');
@@ -58,7 +58,7 @@ static void print_pattern(FILE *out, const char *pattern, struct span key, struc
     }
 }
 
-// A fact that begins here: its key, its value, and what is behind it. False: there is none.
+// Reads a fact at the start of the text: its key, its value, and the text after it. Returns false if there is none.
 static bool read_fact(const char *text, struct span *key, struct span *value, const char **behind) {
     if (strncmp(text, FACT, sizeof FACT - 1) != 0) {
         return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: prompts to train with; see training_prompts.h.
+// Purpose: training prompts; see training_prompts.h.
 #include "lab/train/training_prompts.h"
 
 #include <inttypes.h>
@@ -20,8 +20,8 @@
 // A task, or a form of one; without either: the rows.
 struct source {
     const struct sl_task *task;
-    const struct sl_training_form *form; // NULL: as the task says it
-    int64_t min_tokens, max_tokens;      // of the prompt
+    const struct sl_training_form *form; // NULL: the task's own wording
+    int64_t min_tokens, max_tokens;      // tokens of the prompt
 };
 
 struct sl_training_prompts {
@@ -55,7 +55,7 @@ static enum sl_status add_source(struct sl_training_prompts *p, struct source so
     return SL_OK;
 }
 
-// Add the task where its shortest prompts are well below those asked for: how many tokens a fact has varies.
+// Adds the task if its shortest prompts are well below the requested length: the number of tokens per fact varies.
 static enum sl_status add_if_it_fits(struct sl_training_prompts *p, struct source source, struct sl_error *err) {
     struct sl_task_config config = {.tokenizer = p->config.tokenizer,
                                     .haystack = p->haystack,
@@ -178,7 +178,7 @@ static enum sl_status join(const struct sl_training_prompts *p, const char *prom
         before = NULL;
         memcpy(all + n_before, after, n_after * sizeof *all);
         size_t n = n_before + n_after, most = (size_t)p->config.max_tokens, cut = n > most ? n - most : 0;
-        cut = cut + 2 > n_before ? n_before - 2 : cut; // an answer that leaves no room loses its end
+        cut = cut + 2 > n_before ? n_before - 2 : cut; // an answer that is too long loses its end
         memmove(all, all + cut, (n - cut) * sizeof *all);
         n = n - cut < most ? n - cut : most;
         *prompt_out = (struct sl_training_prompt){all, (int64_t)n, (int64_t)(n_before - cut)};
@@ -188,7 +188,7 @@ static enum sl_status join(const struct sl_training_prompts *p, const char *prom
     return status;
 }
 
-// Every row once, then again in another order.
+// Uses every row once, then again in another order.
 static enum sl_status join_row(const struct sl_training_prompts *p, uint64_t index,
                                struct sl_training_prompt *prompt_out, struct sl_error *err) {
     uint64_t n = p->rows.n, key = sl_random_start("rows", p->config.seed, index / n).state;
@@ -205,7 +205,7 @@ static enum sl_status join_row(const struct sl_training_prompts *p, uint64_t ind
 
 static enum sl_status make_sample(const struct sl_training_prompts *p, const struct source *source, uint64_t index,
                                   struct sl_sample *sample_out, struct sl_error *err) {
-    // Neither the numbers that an evaluation with this seed draws, nor those of another form of the task.
+    // Draws other numbers than an evaluation with this seed, and than another form of the task.
     const char *name = source->form ? source->form->name : source->task->name;
     struct sl_random random = sl_random_start(name, p->config.seed ^ 0x6c6561726eu, index);
     double share = (double)(sl_random_next(&random) >> 11) * 0x1p-53;

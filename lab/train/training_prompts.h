@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: prompts with their answers, as tokens, for retaining heads to learn from: rows of a JSONL file, synthetic
- *          tasks (lab/eval/tasks/task.h) of any length, or both by turns.
+ * Purpose: training prompts of retaining heads with their answers, as tokens: rows of a JSONL file, synthetic tasks
+ *          (lab/eval/tasks/task.h) of any length, or both alternating.
  *
  * Design: prompt i is a function of the configuration and i, without end: tasks draw another sample for every index,
- *         rows come again in another order. So a run that was stopped finds its prompts again.
+ *         rows repeat in another order. So a resumed run gets the same prompts.
  */
 #pragma once
 
@@ -16,13 +16,13 @@ struct sl_training_prompts_config {
     const char *data;            // rows {"prompt", "answer"} (lab/eval/tasks/dataset.h, "sluice"); NULL: none
     struct sl_option_list tasks; // NAME, NAME:TOKENS or NAME:MIN-MAX; "all" for all that fit
     struct sl_option_list texts; // the haystack of tasks; none: the licences of this system
-    int64_t max_tokens;          // of prompt and answer together: what is longer loses its beginning
+    int64_t max_tokens;          // of prompt and answer together: a longer one loses its beginning
     uint64_t seed;
 };
 
 struct sl_training_prompts;
 
-// SL_ERR_INVALID names the option, or the file and its line.
+// Opens the prompts. SL_ERR_INVALID names the option, or the file and its line.
 enum sl_status sl_training_prompts_open(const struct sl_training_prompts_config *config,
                                         struct sl_training_prompts **prompts_out, struct sl_error *err);
 void sl_training_prompts_close(struct sl_training_prompts **prompts);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a recipe at work on one layer of a session.
+ * Purpose: applies a recipe to one layer of a session.
  *
- *     accumulate   every chunk   the chunk's attention goes into the score state of the slots it saw
- *     evict        when=chunk    behind every chunk of the prompt's body
- *                  when=end      behind the body's last chunk; layers=d2o: when all layers have read the prompt
- *     thin         every chunk   of offloaded layers with a budget (thin.c)
- *     pack         last chunk    full pages are quantized; the last partial page stays as it is
+ *     accumulate   every chunk   adds the chunk's attention to the score state of the slots that it attended to
+ *     evict        when=chunk    after every chunk of the prompt's body
+ *                  when=end      after the body's last chunk; layers=d2o: when all layers have read the prompt
+ *     thin         every chunk   evicts from offloaded layers with a budget (thin.c)
+ *     pack         last chunk    quantizes full pages; the last, partial page stays as it is
  *
- * The body is the prompt without its tail (scope=tail). The chunks of the tail are appended and never evicted from.
+ * The body is the prompt without its tail (scope=tail). Chunks of the tail are appended and never evicted from.
  *
- * Invariants: the attention of a chunk has been computed before anything of its layer is evicted; a layer is packed
- *             only after its last eviction. Only ops touch pages.
+ * Invariants: attention of a chunk is computed before anything of its layer is evicted; a layer is packed only after
+ *             its last eviction. Only ops touch pages.
  */
 #include "engine/compress/evict/compressor.h"
 
@@ -25,7 +25,7 @@
 
 // --- life cycle -----------------------------------------------------------------------------------------------------
 
-// What no order of work could carry out, whoever made the plan.
+// Rejects plans that cannot be executed.
 static enum sl_status check_recipe(const struct sl_compressor *c, struct sl_error *err) {
     const struct sl_recipe *recipe = &c->plan.recipe;
     if (!sl_recipe_evicts(recipe)) {
@@ -90,7 +90,7 @@ void sl_compressor_destroy(struct sl_compressor **compressor) {
         return;
     }
     (void)sl_stream_wait(c->stream,
-                         NULL); // queued work may be in what is freed; a device that has failed says so again
+                         NULL); // queued work may use what is freed; a failed device reports its failure again
     sl_scratch_destroy(&c->scratch);
     sl_thin_destroy(c);
     sl_estimator_destroy(c);
@@ -119,7 +119,7 @@ static enum sl_status check_unpacked(const struct sl_session *session, int layer
     return SL_OK;
 }
 
-// Accumulate and evict behind one chunk.
+// Accumulates the attention of one chunk, then evicts.
 static enum sl_status evict_behind_chunk(struct sl_compressor *c, struct sl_session *session, int layer,
                                          const struct sl_attend *attend, bool last, struct sl_error *err) {
     const struct sl_recipe *recipe = &c->plan.recipe;
@@ -136,7 +136,7 @@ static enum sl_status evict_behind_chunk(struct sl_compressor *c, struct sl_sess
         return status;
     }
     bool at_end = sl_budgets_at_end(c);
-    // In the tail, too: steps, sl_compressor_end() or the next turn of a conversation evict from it.
+    // Accumulates in the tail, too: steps, sl_compressor_end() or the next turn of a conversation evict from it.
     if (c->method->accumulate != NULL) {
         c->method->accumulate(c->ops, c->stream, attend);
     }
@@ -187,12 +187,13 @@ enum sl_status sl_compressor_finish_layer(struct sl_compressor *c, struct sl_ses
 
 // --- the end of the prompt (layers=d2o) -----------------------------------------------------------------------------
 
-// Budgets of the layers that evict, by the variance of what attention they have accumulated; the others keep 0 here.
+// Divides the budget over the layers that evict, by the variance of their accumulated attention; other layers keep 0
+// here.
 static enum sl_status divide_budgets(struct sl_compressor *c, const struct sl_session *session, int64_t *budgets,
                                      struct sl_error *err) {
     int n_layers = session->geometry.n_layers, n_heads = session->geometry.n_kv_heads, n = 0;
     struct sl_device *device = c->stream->device;
-    double *variances = // every layer is measured before the host waits
+    double *variances = // queues the measurement of every layer before the host waits
         sl_device_alloc(device, SL_MEMORY_SHARED, (size_t)n_layers * (size_t)n_heads * sizeof *variances);
     double *weights = calloc((size_t)n_layers, sizeof *weights);
     int64_t *shares = calloc((size_t)n_layers, sizeof *shares);
@@ -229,7 +230,7 @@ static enum sl_status divide_budgets(struct sl_compressor *c, const struct sl_se
     while (!sl_layer_evicts(c, first)) {
         first++;
     }
-    // layer_budget is the most that a layer can get, the same for all that evict.
+    // layer_budget is the most that a layer can get; it is the same for all layers that evict.
     sl_budget_divide(c->plan.total_budget, weights, n, c->plan.least_slots, c->plan.layer_budget[first], shares);
     for (int l = 0, i = 0; l < n_layers; l++) {
         budgets[l] = sl_layer_evicts(c, l) ? shares[i++] : 0;
@@ -237,7 +238,7 @@ static enum sl_status divide_budgets(struct sl_compressor *c, const struct sl_se
 
 done:
     if (status != SL_OK) {
-        (void)sl_stream_wait(c->stream, NULL); // what was queued before that writes to them
+        (void)sl_stream_wait(c->stream, NULL); // queued work writes to them
     }
     sl_device_free(device, SL_MEMORY_SHARED, variances);
     free(weights);

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what compression costs, estimated where it happens, when somebody asks (sl_compressor_estimate()).
+ * Purpose: estimates the error that compression causes (sl_compressor_estimate()).
  *
  *     eviction       sum over evicted slots j of the attention that the rows at hand give them, per row:
  *                    L = 1/(H m) sum_h sum_r sum_{j evicted} a[h][r][j]      H query heads, m rows of the chunk or step
  *     a layer        sum of m L / sum of m over its evictions
  *     quantization   sqrt(sum (x^ - x)^2 / sum x^2) over the pages that were quantized, of K and of V
  *
- * Where no row is at hand (layers=d2o evicts at the prompt's end) accumulated attention takes the rows' place, and m is
- * all tokens read. A slot that was merged into another counts as evicted.
+ * If no rows are at hand (layers=d2o evicts at the prompt's end), accumulated attention takes their place, and m is
+ * the number of all tokens read. A slot that was merged into another counts as evicted.
  *
- * Design: looks and changes nothing: attention is taken again with the saved lse, into scratch that ranking no longer
- *         needs, between selection and merging.
+ * Design: estimation changes nothing. Between selection and merging it computes attention again from the saved lse,
+ *         into scratch that ranking no longer needs.
  */
 #include <math.h>
 #include <string.h>
 
 #include "engine/compress/evict/internal.h"
 
-// Of one layer.
+// Sums of one layer.
 struct sl_estimate_sums {
-    double lost; // in rows: 1 is all that one row attended to
+    double lost; // in rows: 1 is all attention of one row
     int64_t n_rows;
     struct sl_page_error pages;
 };
@@ -58,12 +58,12 @@ static double relative(double error, double norm) {
 
 int sl_compressor_get_estimates(const struct sl_compressor *c, struct sl_error_estimate *estimates_out) {
     const struct sl_estimate_sums *layers = c->estimator.layers;
-    // A device that has failed says so to the next step, too.
+    // A failed device also reports its failure to the next step.
     bool known = layers != NULL && sl_stream_wait(c->stream, NULL) == SL_OK;
     int n_layers = known ? c->plan.geometry.n_layers : 0;
     for (int l = 0; l < n_layers; l++) {
         estimates_out[l] = (struct sl_error_estimate){
-            // of sums of rounded numbers
+            // fmin(): the sums are of rounded numbers
             .evicted_attention = layers[l].n_rows > 0 ? fmin(layers[l].lost / (double)layers[l].n_rows, 1) : 0,
             .n_rows = layers[l].n_rows,
             .key_error = relative(layers[l].pages.key, layers[l].pages.key_norm),

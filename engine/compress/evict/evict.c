@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: one eviction of one layer.
+ * Purpose: evicts once from one layer.
  *
- *     rank      scores; value=...: the change of the attention output in their place; heads=layer: the mean over heads
- *     protect   +inf for what scope protects. After ranking, so that it never enters a normalization, and in scratch, so
- *               that it ends with the eviction
+ *     rank      scores; value=...: the change of the attention output instead; heads=layer: the mean over heads
+ *     protect   +inf for what scope protects. Runs after ranking, so that +inf never enters a normalization, and in
+ *               scratch, so that it ends with the eviction
  *     count     how many slots each head keeps
  *     select    the best of each head
- *     then      what is lost is estimated, what is evicted is merged, pages are compacted
+ *     then      estimates the lost attention, merges evicted slots, compacts pages
  *
- * Design: the decisions are here, and everything that is done to slots is an operation on all heads of the layer.
+ * Design: this file decides; every change to slots is an operation on all heads of the layer.
  */
 #include <assert.h>
 #include <inttypes.h>
@@ -24,14 +24,15 @@ static int64_t head_budget(const struct sl_eviction *e, int head) {
     return e->head_budgets != NULL ? e->head_budgets[head] : e->budget;
 }
 
-// Attention decides how many slots a head keeps.
+// Returns whether attention decides how many slots a head keeps.
 static bool is_adaptive(const struct sl_compressor *c, const struct sl_eviction *e) {
     return c->plan.recipe.heads == SL_HEADS_ADAPTIVE && e->head_budgets == NULL;
 }
 
 // --- rank ------------------------------------------------------------------------------------------------------------
 
-// Rows at hand that the score looks at. A score without rows has them only for value=...-heads: all.
+// Returns how many rows at hand the score looks at. A score without rows uses them only for value=...-heads: all of
+// them.
 static int n_rows(const struct sl_compressor *c, const struct sl_attend *attend) {
     switch (c->score->rows) {
     case SL_ROWS_LAST:
@@ -43,11 +44,11 @@ static int n_rows(const struct sl_compressor *c, const struct sl_attend *attend)
     }
 }
 
-// What the query heads of the rows at hand attend to.
+// Computes the attention of the query heads over the rows at hand.
 static enum sl_status weigh(struct sl_compressor *c, const struct sl_eviction *e, const struct sl_kv_heads *heads,
                             struct sl_score_input *in, struct sl_error *err) {
     const struct sl_recipe *recipe = &c->plan.recipe;
-    assert(e->attend != NULL); // sl_compressor_create() refuses recipes that would come here without
+    assert(e->attend != NULL); // sl_compressor_create() rejects recipes that would come here without it
     enum sl_status status = sl_take_sums(c, e->attend, e->attend->m - n_rows(c, e->attend), err);
     if (status != SL_OK) {
         return status;
@@ -55,7 +56,8 @@ static enum sl_status weigh(struct sl_compressor *c, const struct sl_eviction *e
     in->group = e->attend->n_heads / heads->n;
     in->weights = c->scratch.sums;
     if (sl_score_pools(recipe)) {
-        // As in SnapKV's code the window's own slots are neither pooled nor pooled with: scope=recent holds them.
+        // As in SnapKV's code, the window's own slots are not pooled and do not enter any pool: scope=recent holds
+        // them.
         in->weights = c->scratch.pooled;
         c->ops->pool(c->stream, heads, in->group, c->scratch.sums, recipe->pool == SL_POOL_MAX, recipe->pool_kernel,
                      recipe->window, c->scratch.pooled);
@@ -87,7 +89,7 @@ static enum sl_status rank(struct sl_compressor *c, const struct sl_eviction *e,
     if (recipe->std > 0) {
         sl_score_deviation(&in, s->deviations);
     }
-    struct sl_vectors shared[] = {s->scores, s->base, s->deviations}; // heads=layer: so that all choose alike
+    struct sl_vectors shared[] = {s->scores, s->base, s->deviations}; // heads=layer: all heads choose the same slots
     for (size_t i = 0; recipe->heads == SL_HEADS_LAYER && i < sizeof shared / sizeof shared[0]; i++) {
         if (shared[i].at != NULL) {
             c->ops->share(c->stream, heads, shared[i]);
@@ -98,8 +100,8 @@ static enum sl_status rank(struct sl_compressor *c, const struct sl_eviction *e,
 
 // --- protect ---------------------------------------------------------------------------------------------------------
 
-// RoCo: of n slots the k = max(n - r - sinks, n - budget) with the smallest deviation may be evicted, r = std * budget.
-// Sinks and recent count as the largest deviations.
+// Protects large deviations as RoCo does: of n slots, only the k = max(n - r - sinks, n - budget) with the smallest
+// deviation may be evicted, where r = std * budget. Sinks and recent count as the largest deviations.
 static void spare_deviants(struct sl_compressor *c, const struct sl_eviction *e, const struct sl_kv_heads *heads) {
     const struct sl_recipe *recipe = &c->plan.recipe;
     struct sl_scratch *s = &c->scratch;
@@ -124,7 +126,7 @@ static void protect(struct sl_compressor *c, const struct sl_eviction *e, const 
         int64_t budget = head_budget(e, h), sinks = least(recipe->sinks, budget);
         int64_t recent = sl_recipe_recent_slots(recipe, budget);
         int64_t newest = recent > e->stabilizers ? recent : e->stabilizers;
-        // Never more than stays, or the newest of the protected would be the ones to go.
+        // Never protects more slots than stay; otherwise the newest protected slots would be evicted.
         s->protections[h] = (struct sl_protection){sinks, least(newest, budget - sinks) + e->tail};
     }
     c->ops->protect(c->stream, heads, s->protections, s->scores);
@@ -147,7 +149,7 @@ static struct sl_counts count(struct sl_compressor *c, const struct sl_eviction 
 
 // --- the eviction ----------------------------------------------------------------------------------------------------
 
-// Is any head above its budget, and can it be worked on?
+// Writes to *over_out whether a head is above its budget; rejects heads that cannot be evicted from.
 static enum sl_status check_heads(const struct sl_compressor *c, const struct sl_eviction *e,
                                   const struct sl_kv_heads *heads, bool *over_out, struct sl_error *err) {
     bool adaptive = is_adaptive(c, e), over = false;
@@ -180,8 +182,8 @@ static enum sl_status check_heads(const struct sl_compressor *c, const struct sl
     return SL_OK;
 }
 
-// The session's counts, when pages have been compacted. Where attention has decided them the host waits: it gives back
-// pages by them, and plans count on that memory before the next layer.
+// Updates the session's slot counts after pages have been compacted. If attention has decided the counts, the host
+// waits for them: it frees pages by them, and plans count on that memory before the next layer.
 static enum sl_status settle(struct sl_compressor *c, const struct sl_eviction *e, const struct sl_kv_heads *heads,
                              struct sl_counts kept, struct sl_error *err) {
     const uint32_t *stays = kept.host;

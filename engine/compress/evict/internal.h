@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the files of the compressor share and nobody else needs.
+ * Purpose: declarations that only the files of the compressor share.
  *
  *     compressor.c   life cycle, the layer's flow during prefill, the end of the prompt
  *     evict.c        one eviction of one layer: scores, protection, budgets of heads, selection, compaction
- *     merge.c        what is evicted goes into what stays (evicted=merge)
- *     pack.c         final pages are quantized
- *     estimate.c     what eviction and quantization cost, when asked for
- *     thin.c         what is evicted of an offloaded layer before its slots are shipped
+ *     merge.c        merges evicted slots into kept ones (evicted=merge)
+ *     pack.c         quantizes final pages
+ *     estimate.c     estimates the error of eviction and quantization
+ *     thin.c         evicts from an offloaded layer before its slots are shipped
  *     steps.c        decode
  */
 #pragma once
@@ -16,54 +16,56 @@
 #include "engine/compress/evict/scores/score.h"
 #include "engine/compress/recipe/recipe.h"
 
-// What an eviction works in: of KV heads, a number or an entry a slot. What a recipe does not need is none.
+// Scratch of an eviction: a number or an entry per slot of every KV head. Members that a recipe does not need are
+// empty.
 struct sl_scratch {
     struct sl_device *device;
-    void *block;                  // of the device, behind what has an entry a slot
-    void *shared;                 // behind what the host reads
-    void *host;                   // behind what it decides
-    size_t n_slots, stride;       // of a head; 0 when nothing is ever evicted
-    struct sl_vectors scores;     // the larger, the longer the slot stays
-    struct sl_vectors base;       // value=...: the scores behind the changes, which decide between equal ones
+    void *block;                  // device memory that holds the vectors and lists below
+    void *shared;                 // memory that holds what the host reads
+    void *host;                   // memory that holds what the host decides
+    size_t n_slots, stride;       // per head; 0 if nothing is ever evicted
+    struct sl_vectors scores;     // slots with larger scores stay longer
+    struct sl_vectors base;       // value=...: the scores before value=...; they break ties
     struct sl_vectors deviations; // scope=std
     struct sl_vectors work;
     struct sl_vectors cosine; // evicted=merge, with `evicted` and `nearest`
     struct sl_lists keep;     // slots that stay
     struct sl_lists evicted;  // the others
-    struct sl_lists nearest;  // of each of those, the slot among `keep` that is most like it
-    uint32_t *decided;        // [n_kv_heads] how many slots stay, where attention decides
-    uint32_t *decided_here;   // the same, where the host can read it
+    struct sl_lists nearest;  // per evicted slot, the most similar slot of `keep`
+    uint32_t *decided;        // [n_kv_heads] number of slots that stay, if attention decides
+    uint32_t *decided_here;   // the same, in memory that the host can read
     struct sl_merged {        // evicted=merge, in shared memory
         float threshold;
         uint32_t n;
     } * merged;
-    uint32_t *kept;                    // [n_kv_heads] how many slots stay otherwise
+    uint32_t *kept;                    // [n_kv_heads] number of slots that stay otherwise
     uint32_t *n_spared;                // [n_kv_heads] scope=std
     struct sl_protection *protections; // [n_kv_heads]
-    void *of_queries;                  // the block behind:
-    int n_heads;                       // query heads; 0 until they have come
+    void *of_queries;                  // memory that holds the members below
+    int n_heads;                       // query heads; 0 until the first attention arrives
     struct sl_vectors sums;            // [n_heads] of ops->window_sums
-    struct sl_vectors pooled;          // [n_heads] of ops->pool, where the score pools
+    struct sl_vectors pooled;          // [n_heads] of ops->pool, if the score pools
 };
 
-// Sums of error estimates, in shared memory; NULL: not asked for.
+// Sums of error estimates, in shared memory; NULL if estimates are off.
 struct sl_estimator {
     struct sl_estimate_sums *layers; // [n_layers]
 };
 
-// Offloaded layers under a budget; all NULL for other recipes. A batch is what is looked at behind a chunk: `recent` and it.
+// State of offloaded layers under a budget; all NULL for other recipes. A batch is a chunk together with the
+// undecided `recent` slots before it.
 struct sl_thin {
     int64_t n_recent, n_batch;
-    int64_t *n_read;          // [n_layers] tokens that have been through the layer
-    float *undecided;         // [n_layers][recent][n_kv_heads] scores of slots that have not been chosen from yet
-    float *batch;             // [n_batch][n_kv_heads] of those, and of the chunk's
-    struct sl_vectors scores; // the same, behind what else is in the first candidate's page: [SL_PAGE_SLOTS + n_batch]
-    struct sl_lists keep;     // the same
-    uint32_t *kept;           // [n_kv_heads]
+    int64_t *n_read;                   // [n_layers] tokens that have been through the layer
+    float *undecided;                  // [n_layers][recent][n_kv_heads] scores of undecided slots
+    float *batch;                      // [n_batch][n_kv_heads] scores of those and of the chunk's slots
+    struct sl_vectors scores;          // the same, after the decided slots of the first page: [SL_PAGE_SLOTS + n_batch]
+    struct sl_lists keep;              // for the slots of `scores`
+    uint32_t *kept;                    // [n_kv_heads]
     struct sl_protection *protections; // [n_kv_heads]
 };
 
-#define SL_PACK_PAGES 64 // of a head that are packed at once
+#define SL_PACK_PAGES 64 // pages of a head that are packed at once
 
 struct sl_compressor {
     struct sl_plan plan;
@@ -75,18 +77,18 @@ struct sl_compressor {
     struct sl_scratch scratch;
     struct sl_thin thin;
     struct sl_estimator estimator;
-    struct sl_kv *kv;     // [n_kv_heads] of the layer that is worked on
-    void **new_pages;     // [n_kv_heads][SL_PACK_PAGES] at most: packed pages of one round, as ops->quantize has them
-    int64_t *step_budget; // [n_layers][n_kv_heads] while stepping, of layers that evict; else NULL
+    struct sl_kv *kv;     // [n_kv_heads] of the current layer
+    void **new_pages;     // [n_kv_heads][SL_PACK_PAGES] at most: packed pages of one round, as ops->quantize takes them
+    int64_t *step_budget; // [n_layers][n_kv_heads] for layers that evict, during decode steps; else NULL
 };
 
-// One eviction of one layer.
+// Parameters of one eviction of one layer.
 struct sl_eviction {
     struct sl_session *session;
     int layer;
     const struct sl_attend *attend; // the rows at hand; NULL at the end of the prompt (layers=d2o)
     int64_t n_tokens;               // read so far
-    int64_t budget;                 // slots per head that stay, beside the tail
+    int64_t budget;                 // slots per head that stay, not counting the tail
     const int64_t *head_budgets;    // [n_kv_heads] instead of `budget`, or NULL
     int64_t stabilizers;            // newest slots that stay this time
     int64_t tail;                   // newest slots that stay, on top of the budget
@@ -96,9 +98,9 @@ struct sl_eviction {
 enum sl_status sl_thin_create(struct sl_compressor *c, struct sl_error *err);
 void sl_thin_destroy(struct sl_compressor *c);
 /*
- * Behind a chunk that the layer has attended over: choose once among the slots that are newer than those chosen before and
- * older than the newest `recent`. SL_ERR_PRECONDITION: the session does not hold those, or was not read from token 0 on by
- * this compressor; nothing has been evicted.
+ * Evicts after a chunk that the layer has attended over: decides once about the slots that are newer than those
+ * already decided and older than the newest `recent`. SL_ERR_PRECONDITION: the session does not hold those slots, or
+ * this compressor did not read it from token 0 on; nothing has been evicted.
  */
 enum sl_status sl_thin_layer(struct sl_compressor *c, struct sl_session *session, int layer,
                              const struct sl_attend *attend, struct sl_error *err);
@@ -106,28 +108,29 @@ enum sl_status sl_thin_layer(struct sl_compressor *c, struct sl_session *session
 // --- scratch.c
 enum sl_status sl_scratch_create(struct sl_compressor *c, size_t n_slots, struct sl_error *err);
 void sl_scratch_destroy(struct sl_scratch *scratch);
-// Attention of every query head over the rows at hand from first_row on, into scratch.sums. Nothing is allocated after
-// the first time. SL_ERR_EXHAUSTED.
+// Computes the attention of every query head over the rows at hand, from first_row on, into scratch.sums. Allocates
+// only on the first call. SL_ERR_EXHAUSTED: no memory.
 enum sl_status sl_take_sums(struct sl_compressor *c, const struct sl_attend *attend, int first_row,
                             struct sl_error *err);
-// All heads of a layer as they are now, published; they lie in c->kv until the next call.
+// Publishes the current pages of all heads of a layer; they stay in c->kv until the next call.
 enum sl_status sl_layer_heads(struct sl_compressor *c, const struct sl_session *session, int layer,
                               struct sl_kv_heads *heads_out, struct sl_error *err);
 
 // --- evict.c
-// SL_ERR_PRECONDITION: pages are packed already, or heads are longer than the scratch. SL_ERR_EXHAUSTED: sl_take_sums().
+// SL_ERR_PRECONDITION: pages are packed already, or heads are longer than the scratch. SL_ERR_EXHAUSTED: as
+// sl_take_sums().
 enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction *eviction, struct sl_error *err);
 
 // --- estimate.c: nothing to do where estimates are not asked for
 void sl_estimator_destroy(struct sl_compressor *c);
-// Behind the selection, while all slots are as they were. Overwrites scratch.sums and scratch.work. SL_ERR_EXHAUSTED:
-// sl_take_sums().
+// Runs after the selection, while all slots are unchanged. Overwrites scratch.sums and scratch.work.
+// SL_ERR_EXHAUSTED: as sl_take_sums().
 enum sl_status sl_estimate_eviction(struct sl_compressor *c, const struct sl_eviction *e,
                                     const struct sl_kv_heads *heads, struct sl_counts kept, struct sl_error *err);
-// Behind ops->quantize() into c->new_pages, while the heads have both.
+// Runs after ops->quantize() into c->new_pages, while the heads have both the old and the new pages.
 void sl_estimate_pages(struct sl_compressor *c, int layer, const struct sl_kv_heads *heads, uint32_t n_pages);
 
-// --- merge.c: behind the selection, before the compaction
+// --- merge.c: after the selection, before the compaction
 // Waits for the device: the session keeps the threshold.
 enum sl_status sl_merge_evicted(struct sl_compressor *c, const struct sl_eviction *eviction,
                                 const struct sl_kv_heads *heads, struct sl_counts kept, struct sl_error *err);
@@ -139,7 +142,7 @@ enum sl_status sl_pack_layer(struct sl_compressor *c, struct sl_session *session
 static inline bool sl_layer_evicts(const struct sl_compressor *c, int layer) {
     return sl_recipe_layer_evicts(&c->plan.recipe, layer); // plans are of resolved recipes
 }
-// Budgets follow from the attention of all layers: nothing is evicted before sl_compressor_end().
+// Returns whether budgets depend on the attention of all layers: then nothing is evicted before sl_compressor_end().
 static inline bool sl_budgets_at_end(const struct sl_compressor *c) {
     return sl_recipe_evicts(&c->plan.recipe) && sl_recipe_splits_by_attention(&c->plan.recipe);
 }

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: D2O's dynamic merging: an evicted slot that is much like one that stays goes into it.
+ * Purpose: D2O's dynamic merging: an evicted slot that is similar to a kept slot is merged into it.
  *
  *     u_i   = max over kept slots c of cos(K_i, K_c), per KV head and evicted slot i; c(i) where it is reached
  *     m_t   = mean of u_i over the heads and evicted slots of the layer
  *     tau_0 = m_0,  tau_t = (1 - beta) tau_{t-1} + beta m_t        one per layer, kept in the session
  *     i is merged into c(i) where u_i >= tau_t, with weight exp(u_i) against e for c(i) itself
  *
- * Cosines are within [-1, 1], so that the average stays one of cosines, which is what capsules are held to: rounding puts
- * keys that are alike (a token said again and again) beyond 1. A head that keeps nothing (heads=adaptive) has nothing to
- * merge into: its slots are dropped and take no part in the mean.
+ * Cosines are clamped to [-1, 1], because rounding puts the cosine of equal keys (a repeated token) above 1. So the
+ * average stays within [-1, 1], which capsules are checked for. A head that keeps nothing (heads=adaptive) drops its
+ * evicted slots; they take no part in the mean.
  *
- * The paper's equation prints weights that sum to more than 1 when two slots go into one, and the authors' code
- * weights that sum to less; this is what the text around the equation says. The scores of kept slots stay as they are.
+ * The paper's equation prints weights that sum to more than 1 when two slots are merged into one, and the authors'
+ * code uses weights that sum to less. This file follows the text around the equation. The scores of kept slots do not
+ * change.
  */
 #include "engine/compress/evict/internal.h"
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: full pages of a layer that is final become pages of its packed layout; the last partial page stays as it is.
- *          Only after the layer's last eviction, because packed pages cannot be compacted.
+ * Purpose: quantizes full pages of a final layer into its packed layout; the last, partial page stays as it is. Runs
+ *          only after the layer's last eviction, because packed pages cannot be compacted.
  *
- * Design: in rounds, the first one of one page of every head, later ones of what the packed pages are smaller by than those
- *         that they have replaced: so the layer never holds more than it did and one packed page per head, which is what
- *         plans count on. If memory ends between rounds, the layer is valid as it is and packing can go on later.
+ * Design: packs in rounds. The first round packs one page of every head; later rounds pack as many as fit into the
+ *         memory that earlier rounds have freed. So the layer never holds more than before plus one packed page per
+ *         head, and plans count on that. If memory runs out between rounds, the layer stays valid and packing can
+ *         continue later.
  */
 #include "engine/compress/evict/internal.h"
 
@@ -13,7 +14,8 @@ static uint32_t pages_to_pack(const struct sl_head *head) {
     return head->n_slots / SL_PAGE_SLOTS - head->n_packed;
 }
 
-// Up to n packed pages for every head that has as many pages to pack: *n_pages_out in all. False, and none: memory ends.
+// Allocates up to n packed pages for every head that has as many pages to pack; *n_pages_out is their total. Returns
+// false, and allocates nothing, if memory runs out.
 static bool take_new_pages(struct sl_compressor *c, struct sl_session *session, int layer, uint32_t n,
                            int64_t *n_pages_out) {
     const struct sl_layer *l = &session->layers[layer];
@@ -47,12 +49,12 @@ static void put_new_pages(struct sl_compressor *c, struct sl_session *session, i
     }
 }
 
-// What a page takes of the arena.
+// Returns the bytes that a page takes in the arena.
 static size_t in_units(size_t bytes) {
     return (bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
 }
 
-// Pages a head for which what earlier rounds have given back has room, beside the first round's.
+// Returns the pages per head of the next round: one, plus those that fit into the memory that earlier rounds freed.
 static uint32_t next_round(const struct sl_layer *l, int n_heads, size_t given_back) {
     size_t n = 1 + given_back / ((size_t)n_heads * in_units(l->packed.bytes));
     return n < SL_PACK_PAGES ? (uint32_t)n : SL_PACK_PAGES;
@@ -68,7 +70,7 @@ enum sl_status sl_pack_layer(struct sl_compressor *c, struct sl_session *session
     for (uint32_t n = 1;; n = next_round(l, n_heads, given_back)) {
         int64_t n_pages;
         if (!take_new_pages(c, session, layer, n, &n_pages)) {
-            n = 1; // what was given back may lie in pieces that are too small
+            n = 1; // the freed memory may be in pieces that are too small
             if (!take_new_pages(c, session, layer, n, &n_pages)) {
                 return sl_fail(err, SL_ERR_EXHAUSTED, "compressor: no arena memory for quantized pages of layer %d",
                                layer);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what an eviction works in, a block of each kind of memory; and the attention of query heads, whose number is known when they come.
+// Purpose: allocates the scratch of an eviction, one block per kind of memory, and computes the attention of query
+// heads, whose number is known only when the first attention arrives.
 #include <stdlib.h>
 
 #include "engine/compress/evict/internal.h"
 
-#define LINE 64 // bytes: rows begin at multiples of it
+#define LINE 64 // bytes: rows begin at multiples of LINE
 
-// The next piece of a block; with base NULL only *used grows, which measures the block.
+// Returns the next piece of a block. With base NULL it only adds to *used, which measures the block.
 static void *carve(char *base, size_t *used, bool wanted, size_t bytes) {
     void *piece = wanted && base != NULL ? base + *used : NULL;
     *used += wanted ? (bytes + LINE - 1) / LINE * LINE : 0;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: decode under a recipe that goes on then: eviction behind every step (when=step).
+ * Purpose: decode under a recipe that evicts after every step (when=step).
  *
- * Design: while stepping a head holds its step budget: what the plan gives its layer and the tail, or, where attention
- *         has decided (layers=d2o, heads=adaptive), what it held when the first step began. The newest slots are those
- *         that steps appended, so scope=recent moves on with them; stabilizers and tail belong to the prompt.
+ * Design: during steps a head holds its step budget: the plan's budget for its layer plus the tail. If attention has
+ *         decided (layers=d2o, heads=adaptive), it is the number of slots when the first step began. The newest slots
+ *         are those that steps appended, so scope=recent moves with them; stabilizers and tail belong to the prompt.
  */
 #include <assert.h>
 #include <inttypes.h>
@@ -30,7 +30,7 @@ bool sl_compressor_steps(const struct sl_compressor *c) {
     return evicts_at_steps(c);
 }
 
-// What head h of a layer may hold between steps.
+// Returns the most slots that head h of a layer may hold between steps.
 static int64_t step_budget(const struct sl_compressor *c, const struct sl_session *session, int64_t n_prompt, int layer,
                            int h) {
     const struct sl_plan *plan = &c->plan;
@@ -39,7 +39,7 @@ static int64_t step_budget(const struct sl_compressor *c, const struct sl_sessio
     }
     int64_t held = session->layers[layer].heads[h].n_slots, least = plan->least_slots;
     if (held == n_prompt && least < plan->budget_slots + plan->tail_slots) {
-        least = plan->budget_slots + plan->tail_slots; // nothing was evicted: a short prompt leaves room to fill
+        least = plan->budget_slots + plan->tail_slots; // nothing was evicted: a short prompt has not filled its budget
     }
     return held > least ? held : least;
 }
@@ -63,8 +63,8 @@ static enum sl_status begin_evicting(struct sl_compressor *c, struct sl_session 
             most = held > most ? held : most;
         }
     }
-    most = most < session->max_slots ? most : session->max_slots; // budgets may be above what will ever be held
-    size_t n_slots = (size_t)most + SL_PAGE_SLOTS; // and the rows of a step; sl_compressor_step() makes room for more
+    most = most < session->max_slots ? most : session->max_slots; // budgets may exceed the most slots ever held
+    size_t n_slots = (size_t)most + SL_PAGE_SLOTS; // plus the rows of a step; sl_compressor_step() grows it
     return n_slots > c->scratch.n_slots ? sl_scratch_create(c, n_slots, err) : SL_OK;
 }
 

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: eviction inside offloaded layers: a recipe with place=offload and a budget chooses what of a layer is shipped.
+ * Purpose: evicts from offloaded layers: a recipe with place=offload and a budget chooses which slots of a layer are
+ *          shipped.
  *
  *     tokens so far   0 .. sinks | chosen from          | undecided: newest `recent` | the chunk
- *     behind a chunk  0 .. sinks | chosen from          | chosen from now  | undecided: newest `recent`
+ *     after a chunk   0 .. sinks | chosen from          | chosen from now  | undecided: newest `recent`
  *
- * Design: slots that have been chosen are on their way to kvstores, and nobody takes them back: so every slot is decided
- *         once, behind the chunk with which it ceases to be one of the newest `recent`. How many stay is not decided here:
- *         behind n tokens a head has sl_plan_offloaded_slots(plan, n) slots, which one batch of candidates after the other
- *         fills up. All heads of all offloaded layers have equally many, so a place in an annex is a place in every lane.
- *         Which stay is the score's matter: one that a token has from the beginning (the retaining heads' of cis, or chance),
- *         since its later attention comes too late and its place in the cache has no state to travel with.
+ * Design: chosen slots are on their way to kvstores and cannot be recalled. So every slot is decided once, after the
+ *         chunk with which it ceases to be one of the newest `recent`. The plan decides how many stay: after n tokens
+ *         a head has sl_plan_offloaded_slots(plan, n) slots, which successive batches of candidates fill. All heads
+ *         of all offloaded layers have equally many slots, so an index into remote KV is valid for every offloaded
+ *         head. The score decides which stay. It must be one that a token has from the beginning (the retaining
+ *         heads' score of cis, or a random one): attention that arrives later is too late, and shipped slots carry no
+ *         score state.
  *
- * Invariants: pages before the first candidate are not touched: they may be on their way. sl_plan_offloaded_slots() grows by no
- *             more than tokens do, and behind n tokens it has room for sinks, recent, and one slot more: so every batch can
- *             keep its sinks, and none is asked for more slots than it has.
+ * Invariants: pages before the first candidate are not touched: they may be on their way. sl_plan_offloaded_slots()
+ *             grows by no more than the number of tokens. After n tokens it has room for sinks, recent, and one more
+ *             slot: so every batch can keep its sinks, and no batch must keep more slots than it has.
  */
 #include <assert.h>
 #include <inttypes.h>
@@ -22,7 +24,7 @@
 
 #include "engine/compress/evict/internal.h"
 
-// One batch of one layer.
+// State of one batch of one layer.
 struct batch {
     struct sl_compressor *c;
     struct sl_session *session;
@@ -31,10 +33,10 @@ struct batch {
     int64_t first_token;          // the first candidate; those before it have been decided
     int64_t n_waiting;            // undecided of earlier chunks
     int64_t n_candidates, n_keep; // decided now, and how many of them stay
-    int64_t n_undecided;          // behind those
+    int64_t n_undecided;          // undecided after this batch
 };
 
-// n numbers in memory of the device.
+// Allocates n numbers in device memory.
 static void *alloc(struct sl_compressor *c, size_t n) {
     return sl_device_alloc(c->stream->device, SL_MEMORY_DEVICE, n * sizeof(float));
 }
@@ -73,8 +75,8 @@ void sl_thin_destroy(struct sl_compressor *c) {
 }
 
 /*
- * What retaining heads said of the batch's tokens: of those that waited, and of the chunk's, as scores from slot `before` on.
- * Those that remain undecided wait for the next batch.
+ * Reads the retaining heads' scores of the batch's tokens, those that waited and those of the chunk, into scores from
+ * slot `before` on. Scores of tokens that remain undecided wait for the next batch.
  */
 static void read_importance(const struct batch *b, uint32_t before) {
     const struct sl_thin *thin = &b->c->thin;
@@ -89,7 +91,8 @@ static void read_importance(const struct batch *b, uint32_t before) {
     b->c->ops->spread(b->c->stream, thin->batch, (int)n_heads, (int)(n_waiting + m), scores);
 }
 
-// Heads of the session from the page of the first candidate on; *before_out: slots of that page that have been decided.
+// Builds the heads of the session from the page of the first candidate on; *before_out: slots of that page that are
+// already decided.
 static enum sl_status heads_from_candidates(const struct batch *b, struct sl_kv_heads *heads_out, uint32_t *before_out,
                                             struct sl_error *err) {
     *heads_out = sl_session_heads(b->session, b->layer, b->c->kv);
@@ -113,7 +116,7 @@ static enum sl_status thin(const struct batch *b, struct sl_error *err) {
     }
     if (c->score->wants_importance) {
         read_importance(b, before);
-    } else { // of what is known of a token by its position
+    } else { // scores that depend on a token's position alone
         struct sl_score_input in = {.ops = c->ops,
                                     .stream = c->stream,
                                     .recipe = &c->plan.recipe,

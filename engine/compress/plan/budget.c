@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: dividing a budget over layers: in proportion, as a pyramid, by D2O's attention density. See
- *          engine/compress/plan/budget.h for the formulas.
+ * Purpose: divides a budget over layers: in proportion, as a pyramid, or by D2O's attention density.
+ *          engine/compress/plan/budget.h has the formulas.
  *
- * Design: every division over layers ends in sl_budget_divide(), which alone knows about bounds and rounding; the
- *         methods only differ in their weights.
+ * Design: every division over layers ends in sl_budget_divide(), which alone handles bounds and rounding; the methods
+ *         differ only in their weights.
  */
 #include "engine/compress/plan/budget.h"
 
@@ -14,13 +14,13 @@
 
 // --- over layers -------------------------------------------------------------------------------------------------
 
-// The weights of a division, scaled to at most 1 so that no sum of them overflows.
+// Weights of a division, scaled to at most 1 so that their sum never overflows.
 struct weights {
     double of[SL_MAX_LAYERS];
-    bool fixed[SL_MAX_LAYERS]; // this share has met a bound and takes no further part
+    bool fixed[SL_MAX_LAYERS]; // this share has reached a bound and no longer changes
 };
 
-// NaN and infinity come from broken activations; they must not break the sum of the shares.
+// Replaces NaN and infinity, which come from broken activations, so that they do not break the sum of the shares.
 static double sane(double weight) {
     return weight > 0 && isfinite(weight) ? weight : 0;
 }
@@ -37,9 +37,9 @@ static void scale_weights(const double *weights, int n, struct weights *out) {
 }
 
 /*
- * One round: divide what is left among the shares that are free. Where shares fall below `least` and others rise above
- * `most`, only the side that is off by more can be fixed now: fixing the other might turn out to be wrong once this one
- * has moved the rest. False when nothing had to be fixed.
+ * Runs one round: divides the remainder among the free shares. If some shares fall below `least` and others exceed
+ * `most`, only the side with the larger excess can be fixed now: fixing the other might be wrong once this one has
+ * changed the rest. Returns false when no share had to be fixed.
  */
 static bool divide_round(struct weights *w, int n, double total, double least, double most, double *shares) {
     double left = total, sum = 0;
@@ -52,7 +52,7 @@ static bool divide_round(struct weights *w, int n, double total, double least, d
     double below = 0, above = 0;
     for (int i = 0; i < n; i++) {
         if (!w->fixed[i]) {
-            // Where only zero weights are left they are as good as equal.
+            // If only zero weights are left, they count as equal.
             shares[i] = sum > 0 ? left * (w->of[i] / sum) : left / n_free;
             below += fmax(least - shares[i], 0);
             above += fmax(shares[i] - most, 0);
@@ -69,7 +69,7 @@ static bool divide_round(struct weights *w, int n, double total, double least, d
     return any;
 }
 
-// Whole numbers with the same sum: round down, then one more for the largest remainders.
+// Rounds the shares to whole numbers with the same sum: rounds down, then adds one to the largest remainders.
 static void round_shares(int64_t total, const double *shares, int n, int64_t least, int64_t most, int64_t *out) {
     double remainder[SL_MAX_LAYERS];
     int64_t left = total;
@@ -78,7 +78,7 @@ static void round_shares(int64_t total, const double *shares, int n, int64_t lea
         remainder[i] = shares[i] - (double)out[i];
         left -= out[i];
     }
-    while (left != 0) { // the sum of the shares is the total but for rounding: this ends in one round over the layers
+    while (left != 0) { // the shares sum to the total except for rounding: one round over the layers suffices
         int best = -1;
         for (int i = 0; i < n; i++) {
             bool can = left > 0 ? out[i] < most : out[i] > least;
@@ -107,7 +107,7 @@ void sl_budget_pyramid(int64_t total, int n_layers, int64_t least, int64_t most,
     const double beta = 20;
     double mean = (double)total / n_layers;
     double first = fmin(2 * mean - mean / beta, (double)most);
-    double last = fmax(2 * mean - first, (double)least); // a bound tilts the line less, its mean stays
+    double last = fmax(2 * mean - first, (double)least); // a bound flattens the line and keeps its mean
     first = 2 * mean - last;
     double weights[SL_MAX_LAYERS];
     for (int l = 0; l < n_layers; l++) {
@@ -132,7 +132,7 @@ static double max_of(const double *x, int n) {
     return max;
 }
 
-// The mean of x; of (x - min) / (max - min + 1e-6) when normalized.
+// Returns the mean of x; if normalized, of (x - min) / (max - min + 1e-6).
 static double mean_of(const double *x, int n, bool normalized) {
     double min = normalized ? min_of(x, n) : 0, scale = normalized ? max_of(x, n) - min + 1e-6 : 1, sum = 0;
     for (int i = 0; i < n; i++) {

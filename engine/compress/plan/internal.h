@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the files of engine/compress/plan/ share and nobody else needs. From the bottom up:
+ * Purpose: declarations that only the files of engine/compress/plan/ share. From the bottom up:
  *
- *     budget.c  a budget divided over layers and heads
+ *     budget.c  divides a budget over layers and heads
  *     slots.c   slots of heads
  *     sizes.c   bytes
  *     plan.c    the plan: layouts, budgets
@@ -22,7 +22,7 @@ static inline int64_t larger(int64_t a, int64_t b) {
 // --- slots.c
 
 int sl_plan_n_evicting(const struct sl_plan *plan); // layers
-// The most slots per head of a layer between two chunks, and while it is at work on one.
+// The most slots per head of a layer between two chunks, and while the layer processes a chunk.
 int64_t sl_plan_between_slots(const struct sl_plan *plan, int layer);
 int64_t sl_plan_at_work_slots(const struct sl_plan *plan, int layer);
 

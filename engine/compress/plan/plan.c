@@ -27,8 +27,8 @@ static enum sl_status check_model(const struct sl_recipe *recipe, const struct s
     return sl_recipe_check_layers(recipe, geometry->n_layers, err);
 }
 
-// Where a layer is quantized, tokens are read in f16 and packed once the prompt has been read; by kvstores where it is
-// offloaded. Layers that evict nothing need neither scores nor positions.
+// Chooses the layouts of layers. A quantized layer reads tokens in f16 and is packed once the prompt has been read;
+// kvstores pack an offloaded one. Layers that evict nothing need neither scores nor positions.
 static enum sl_status make_layouts(struct sl_plan *plan, struct sl_error *err) {
     int n_states = sl_score_get_traits(plan->recipe.score)->n_states;
     int d = plan->geometry.head_dim;
@@ -39,7 +39,7 @@ static enum sl_status make_layouts(struct sl_plan *plan, struct sl_error *err) {
         enum sl_status status =
             sl_page_layout_init(&plan->work[l], quantized ? SL_KV_F16 : format, d, evicts ? n_states : 0, evicts);
         if (status == SL_OK) {
-            // Packed slots are not evicted any more, so they carry no score.
+            // Packed slots are never evicted, so they carry no score.
             status = quantized ? sl_page_layout_init(&plan->packed[l], format, d, 0, evicts) : SL_OK;
         }
         if (status != SL_OK) {
@@ -56,8 +56,8 @@ static enum sl_status make_layouts(struct sl_plan *plan, struct sl_error *err) {
 // --- budgets -----------------------------------------------------------------------------------------------------
 
 /*
- * The smallest budget such that it and every larger one leave a slot to choose beside what scope protects; at most
- * `most`. Above `enough` that is certain: all ratios together protect no more than their share of it.
+ * Returns the smallest budget such that it and every larger one leave a slot to choose beside what scope protects; at
+ * most `most`. Above `enough` this always holds: all ratios together protect no more than their share of the budget.
  */
 static int64_t least_budget(const struct sl_recipe *recipe, int64_t most) {
     double ratio = (recipe->recent.slots > 0 ? 0 : recipe->recent.ratio) + recipe->std;
@@ -76,9 +76,9 @@ static int64_t least_budget(const struct sl_recipe *recipe, int64_t most) {
 }
 
 /*
- * The mean budget, and the sum over layers. Steps go on evicting, so that a budget above the prompt still means something
- * to them: one in slots, and what a ratio needs to leave a choice. Without steps nobody can hold more than the prompt
- * without its tail.
+ * Sets the mean budget, and the sum over layers. With when=step eviction continues at decode, so a budget above the
+ * prompt is meaningful: a number of slots, and the minimum that a ratio needs to leave a choice. Without steps no
+ * head can hold more than the prompt without its tail.
  */
 static void set_budget(struct sl_plan *plan, int64_t *most_out) {
     const struct sl_recipe *recipe = &plan->recipe;
@@ -94,7 +94,7 @@ static void set_budget(struct sl_plan *plan, int64_t *most_out) {
         most = larger(body, plan->least_slots);
         double all = recipe->budget.ratio * (double)plan->n_prompt;
         plan->budget_slots = smaller(larger((int64_t)all, plan->least_slots), most);
-        bool shared = sl_recipe_splits_by_attention(recipe); // what rounding leaves of every layer goes to some
+        bool shared = sl_recipe_splits_by_attention(recipe); // remainders of rounding go to some layers
         plan->total_budget = shared ? (int64_t)(all * (double)n_layers) : plan->budget_slots * n_layers;
         plan->total_budget = larger(plan->total_budget, plan->least_slots * n_layers);
         plan->total_budget = smaller(plan->total_budget, most * n_layers);
@@ -104,7 +104,7 @@ static void set_budget(struct sl_plan *plan, int64_t *most_out) {
     *most_out = open ? plan->total_budget - plan->least_slots * (n_layers - 1) : body;
 }
 
-// Offloaded layers have the budget, and all of them the same; the others keep everything.
+// Gives every offloaded layer the same budget; other layers keep everything.
 static void set_thinned(struct sl_plan *plan) {
     plan->least_slots = plan->recipe.sinks + plan->recipe.recent.slots + 1;
     plan->budget_slots = sl_plan_offloaded_slots(plan, plan->n_prompt);
@@ -132,7 +132,7 @@ static void set_budgets(struct sl_plan *plan) {
         return;
     }
     int64_t most, shares[SL_MAX_LAYERS];
-    if (recipe->tail >= plan->n_prompt) { // no more than a tail: all of it stays
+    if (recipe->tail >= plan->n_prompt) { // the prompt is no longer than the tail: all of it stays
         int64_t asked = recipe->budget.slots > 0 ? recipe->budget.slots : least_budget(recipe, SL_RECIPE_MAX_SLOTS);
         plan->budget_slots = (recipe->when & SL_WHEN_STEP) ? larger(plan->n_prompt, asked) : plan->n_prompt;
         plan->least_slots = plan->budget_slots;

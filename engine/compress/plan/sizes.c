@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a plan in bytes: of a capsule, during prefill, in kvstores, at decode. All sizes that admission believes come from
- *          here.
+ * Purpose: the bytes of a plan: of a capsule, during prefill, in kvstores, at decode. Admission takes all its sizes
+ *          from here.
  *
  * Design: a head's memory is whole pages of arena units. During prefill
  *
- *     when=chunk   every layer holds at most its budget (and later the tail) between chunks; the layer at work holds a
- *                  chunk more
+ *     when=chunk   between chunks every layer holds at most its budget (and later the tail); the layer that is being
+ *                  computed holds one more chunk
  *     otherwise    every layer grows to n_prompt slots
  *
- *         and while a layer is being quantized there is one packed page per head beside the page that it replaces.
- *         Of an offloaded layer prefill holds no more than the newest slots (net/offload/prefill/offload.h), and two tiles of one
- *         layer that come back for its attention.
+ *         In addition, a layer that is being quantized has one packed page per head beside the page that it replaces.
+ *         Prefill holds only the newest slots of an offloaded layer (net/offload/prefill/offload.h), and two tiles of
+ *         one layer that it reads back for attention.
  *
- *         Where attention decides who gets which slots (layers=d2o, heads=adaptive) only sums are known. Their bound:
- *         every head has a partly filled page, and what remains of the sum fills pages of the largest kind.
+ *         If attention distributes the slots (layers=d2o, heads=adaptive), only sums are known. Their bound: every
+ *         head has a partly filled page, and the rest of the sum fills pages of the largest kind.
  */
 #include <assert.h>
 
@@ -23,12 +23,12 @@
 #include "engine/kvcache/key_index.h"
 #include "engine/tensor/ops.h"
 
-// What one block of this size takes in an arena.
+// Returns the arena bytes that one block of this size takes.
 static size_t in_units(size_t bytes) {
     return (bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
 }
 
-// Budgets of layers are known only when attention is. Where all get the most that they can, they are the same.
+// Returns whether budgets of layers depend on attention. If all layers get the most that they can, they are the same.
 static bool layers_are_uneven(const struct sl_plan *plan) {
     for (int l = 0; sl_recipe_splits_by_attention(&plan->recipe) && l < plan->geometry.n_layers; l++) {
         if (sl_recipe_layer_evicts(&plan->recipe, l)) {
@@ -49,12 +49,13 @@ static size_t last_page_bytes(const struct sl_plan *plan, int layer) {
 }
 
 /*
- * Bytes of uneven layers with `sum` slots per head in all: a partly filled page per head, and as many full pages of the
- * largest kind as the rest of the sum fills. A head with n >= 1 slots has floor((n - 1) / 64) pages before its last.
+ * Returns the bytes of uneven layers with `sum` slots per head in all: a partly filled page per head, and as many
+ * full pages of the largest kind as the rest of the sum fills. A head with n >= 1 slots has floor((n - 1) / 64) pages
+ * before its last.
  */
 static size_t uneven_bytes(const struct sl_plan *plan, const bool *uneven, int64_t sum) {
     int64_t n_heads = plan->geometry.n_kv_heads;
-    // Equal heads fill pages together; heads=adaptive fills them one by one.
+    // Equal heads fill pages together; with heads=adaptive each fills its pages separately.
     int64_t together = plan->recipe.heads == SL_HEADS_ADAPTIVE ? 1 : n_heads, apart = n_heads / together;
     bool taken[SL_MAX_LAYERS] = {false};
     size_t bytes = 0;
@@ -111,7 +112,8 @@ size_t sl_plan_capsule_bytes(const struct sl_plan *plan) {
     return bytes;
 }
 
-// Two tiles of the largest offloaded layer: one is read back while the other is computed on.
+// Returns the bytes of two tiles of the largest offloaded layer: prefill reads one back while it computes on the
+// other.
 static size_t read_back_bytes(const struct sl_plan *plan) {
     size_t page = 0, tile_pages = (size_t)plan->geometry.n_kv_heads * (SL_ATTEND_SPLIT / SL_PAGE_SLOTS);
     for (int l = 0; l < plan->geometry.n_layers && plan->n_prompt > SL_ATTEND_SPLIT; l++) {
@@ -130,7 +132,7 @@ size_t sl_plan_prefill_peak_bytes(const struct sl_plan *plan) {
         between += n_heads * pages * page;
         size_t chunk = n_heads * (sl_pages_for(sl_plan_at_work_slots(plan, l)) - pages) * page;
         size_t packing = sl_kv_format_is_quantized(packed->format) ? n_heads * in_units(packed->bytes) : 0;
-        size_t more = chunk > packing ? chunk : packing; // never both: packing begins when the chunk has been evicted
+        size_t more = chunk > packing ? chunk : packing; // never both: packing begins after the chunk's eviction
         at_work = more > at_work ? more : at_work;
     }
     return between + at_work + read_back_bytes(plan);
@@ -171,7 +173,8 @@ static size_t key_index_bytes(const struct sl_plan *plan, int64_t n_slots) {
     return status == SL_OK ? in_units(layout.bytes) : 0;
 }
 
-// Key indexes of one lane: of whole segments, of what full pages there are behind them, and of a partial page.
+// Returns the bytes of the key indexes of one offloaded head: those of whole segments, of the full pages after them,
+// and of a partial page.
 static size_t scan_bytes(const struct sl_plan *plan) {
     int64_t n_slots = sl_plan_offloaded_slots(plan, plan->n_prompt);
     int64_t full = n_slots % SL_KV_SEGMENT_TOKENS / SL_PAGE_SLOTS * SL_PAGE_SLOTS, last = n_slots % SL_PAGE_SLOTS;
@@ -233,7 +236,7 @@ size_t sl_plan_offloaded_bytes(const struct sl_plan *plan) {
 
 // --- decode ------------------------------------------------------------------------------------------------------
 
-// New pages per head of one layer for n_new slots more: they first fill the last page that there is.
+// Returns the new pages per head of one layer for n_new more slots: these first fill the current last page.
 static size_t new_pages(const struct sl_plan *plan, int layer, int64_t n_new) {
     bool steps = sl_recipe_layer_evicts(&plan->recipe, layer) && (plan->recipe.when & SL_WHEN_STEP);
     if (sl_plan_is_offloaded(plan, layer)) { // the capsule has none of it
@@ -243,7 +246,7 @@ static size_t new_pages(const struct sl_plan *plan, int layer, int64_t n_new) {
         return sl_pages_for(sl_plan_layer_slots(plan, layer, n_new)) -
                sl_pages_for(sl_plan_layer_slots(plan, layer, 0));
     }
-    if (steps) { // what a layer's budget has beyond the prompt, and the token that is being read
+    if (steps) { // the part of a layer's budget beyond the prompt, and the token that is being read
         n_new = smaller(n_new, larger(plan->layer_budget[layer] - sl_plan_body_tokens(plan), 0) + 1);
     }
     return sl_pages_for(n_new); // the last page may be full
@@ -260,12 +263,12 @@ size_t sl_plan_hot_cache_bytes(const struct sl_plan *plan) {
 }
 
 size_t sl_plan_decode_bytes(const struct sl_plan *plan, int64_t n_new) {
-    // The capsule lands in one block.
+    // One block receives the capsule.
     size_t bytes = in_units(plan->capsule_bytes) + sl_plan_hot_cache_bytes(plan);
     size_t n_heads = (size_t)plan->geometry.n_kv_heads;
     for (int l = 0; l < plan->geometry.n_layers; l++) {
         bytes += n_heads * new_pages(plan, l, n_new) * in_units(plan->work[l].bytes);
-        if (plan->keeps_offloaded && sl_layers_has(&plan->recipe.offload, l)) { // what is searched is here as well
+        if (plan->keeps_offloaded && sl_layers_has(&plan->recipe.offload, l)) { // the key indexes are here as well
             bytes += n_heads * scan_bytes(plan);
         }
     }

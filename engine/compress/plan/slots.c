@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: how many slots a head of a layer has, at which time: between two chunks, while it is at work, at decode.
+// Purpose: how many slots a head of a layer holds: between two chunks, during a chunk, at decode.
 #include <math.h>
 
 #include "engine/compress/plan/internal.h"
 #include "engine/tensor/ops.h"
 
-// How many layers evict.
+// Returns how many layers evict.
 int sl_plan_n_evicting(const struct sl_plan *plan) {
     int n = 0;
     for (int l = 0; l < plan->geometry.n_layers; l++) {
@@ -18,15 +18,15 @@ int64_t sl_plan_body_tokens(const struct sl_plan *plan) {
     return plan->n_prompt - plan->tail_slots;
 }
 
-// The most slots that one head of a layer keeps of the prompt without its tail. heads=adaptive: all that is not kept for
-// the layer's other heads.
+// Returns the most prompt slots, without the tail, that one head of a layer keeps. heads=adaptive: all slots that the
+// layer's other heads need not keep.
 static int64_t kept_slots(const struct sl_plan *plan, int layer) {
     int64_t body = sl_plan_body_tokens(plan), budget = plan->layer_budget[layer];
     if (!sl_recipe_layer_evicts(&plan->recipe, layer)) {
-        return budget; // of a thinned layer; all of the prompt of others
+        return budget; // budget of a thinned layer; otherwise the whole prompt
     }
     if (plan->recipe.heads == SL_HEADS_ADAPTIVE) {
-        // A fifth is certain to each of them (ops->budgets), in which the tail may be counted.
+        // Each of the other heads keeps at least a fifth of the budget (ops->budgets), which may include the tail.
         int64_t others = plan->geometry.n_kv_heads - 1;
         budget += others * (budget - larger((budget + plan->tail_slots) / 5 - plan->tail_slots, 0));
     }
@@ -42,7 +42,7 @@ int64_t sl_plan_offloaded_slots(const struct sl_plan *plan, int64_t n_tokens) {
     if (!sl_recipe_thins(recipe)) {
         return n_tokens;
     }
-    // As everywhere a budget has what scope protects in it, and is a slot above that where a ratio is not.
+    // As everywhere, a budget includes what scope protects; a ratio below that is raised to one slot above it.
     int64_t share = (int64_t)ceil(recipe->budget.ratio * (double)n_tokens);
     return smaller(n_tokens, larger(share, recipe->sinks + recipe->recent.slots + 1));
 }
@@ -77,7 +77,7 @@ int64_t sl_plan_layer_slots(const struct sl_plan *plan, int layer, int64_t n_new
     }
     int64_t slots = kept_slots(plan, layer) + tail_of(plan, layer) + n_new;
     if (sl_recipe_layer_evicts(&plan->recipe, layer) && (plan->recipe.when & SL_WHEN_STEP)) {
-        // The token that is being read is attended to before anything is evicted.
+        // The layer attends to the token that is being read before it evicts anything.
         slots = smaller(slots, plan->layer_budget[layer] + plan->tail_slots + (n_new > 0));
     }
     return slots;
@@ -112,5 +112,5 @@ int64_t sl_plan_at_work_slots(const struct sl_plan *plan, int layer) {
         return between;
     }
     int64_t body = smaller(sl_plan_body_tokens(plan), kept_slots(plan, layer) + plan->recipe.chunk_tokens);
-    return larger(body, between); // the tail stays whole: nothing of it is on top of a chunk
+    return larger(body, between); // the tail stays whole: a chunk of it adds nothing on top
 }

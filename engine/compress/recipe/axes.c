@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the axes of recipes, a row each: reading, writing, bounds, fingerprint, checks and help all come from it.
+// Purpose: the axes of recipes, a row each: parsing, writing, bounds, fingerprint, checks and help all come from it.
 #include <inttypes.h>
 
 #include "engine/compress/recipe/internal.h"
@@ -52,7 +52,7 @@ static const struct sl_word heads[] = {
     [SL_HEADS_LAYER] = WORD("layer"),
 };
 static const struct sl_word whens[] = {
-    {"chunk", {0}, 0, SL_WHEN_END}, // the last chunk is a chunk: "chunk+end" says nothing more
+    {"chunk", {0}, 0, SL_WHEN_END}, // "chunk+end" is the same: the last chunk is a chunk
     WORD("end"),
     WORD("step"),
 };
@@ -84,8 +84,8 @@ static bool is_seeded(const struct sl_score_traits *traits) {
     return traits->is_seeded;
 }
 
-// To add one: a row in the order in which people read a recipe, its members of struct sl_recipe, and their default in
-// recipe.c where it is not 0.
+// To add an axis: add a row in the order in which people read a recipe, its members of struct sl_recipe, and their
+// default in recipe.c if it is not 0.
 const struct sl_axis sl_axes[] = {
     {"score", WORDS(one_of, score, score, scores), 0, NULL, "how slots are ranked"},
     {"value", WORDS(one_of, value, value, values), SL_NEEDS_BUDGET, NULL,
@@ -135,7 +135,7 @@ const struct sl_axis *sl_axis_find(const char *name) {
 }
 
 char *sl_axis_text(const struct sl_axis *axis, const struct sl_recipe *recipe, char *buf, size_t buf_bytes) {
-    struct sl_text_buffer_buffer text = {buf, buf_bytes, 0};
+    struct sl_text_buffer text = {buf, buf_bytes, 0};
     buf[0] = '\0';
     if (axis->field.kind->put != NULL) {
         axis->field.kind->put(&axis->field, recipe, &text);
@@ -143,7 +143,7 @@ char *sl_axis_text(const struct sl_axis *axis, const struct sl_recipe *recipe, c
     return buf;
 }
 
-// Members that differ in bytes may be the same all the same where there is padding between them, and ranges that do not count.
+// Members that differ in bytes may still be equal, because of padding between them and of ranges that do not count.
 bool sl_axis_same(const struct sl_axis *axis, const struct sl_recipe *a, const struct sl_recipe *b) {
     const struct sl_field *field = &axis->field;
     char x[SL_RECIPE_TEXT_BYTES], y[SL_RECIPE_TEXT_BYTES];
@@ -154,19 +154,19 @@ bool sl_axis_same(const struct sl_axis *axis, const struct sl_recipe *a, const s
 
 // --- help --------------------------------------------------------------------------------------------------------
 
-static void put_form(const struct sl_field *field, struct sl_text_buffer_buffer *out) {
+static void put_form(const struct sl_field *field, struct sl_text_buffer *out) {
     bool joined = field->kind == &sl_kind_flags || field->kind == &sl_kind_parts;
     if (field->max > 0) {
-        sl_text_buffer_buffer_put(out, "%" PRIu64 "-%" PRIu64, field->min, field->max);
+        sl_text_buffer_put(out, "%" PRIu64 "-%" PRIu64, field->min, field->max);
     } else {
-        sl_text_buffer_buffer_put(out, "%s", field->kind->form);
+        sl_text_buffer_put(out, "%s", field->kind->form);
     }
     for (int i = 0; i < field->n_words; i++) {
         const struct sl_word *word = &field->words[i];
         const struct sl_kind *kind = word->argument.kind;
-        sl_text_buffer_buffer_join(out, joined ? "+" : " ", word->name);
+        sl_text_buffer_join(out, joined ? "+" : " ", word->name);
         if (kind != NULL && kind->separator != '\0') {
-            sl_text_buffer_buffer_put(out, word->flags & SL_MAY_LACK ? "[%c%s]" : "%c%s", kind->separator, kind->form);
+            sl_text_buffer_put(out, word->flags & SL_MAY_LACK ? "[%c%s]" : "%c%s", kind->separator, kind->form);
         }
     }
 }
@@ -182,7 +182,7 @@ bool sl_recipe_axis_help(int index, struct sl_axis_help *help_out) {
     help_out->name = axis->name;
     help_out->help = axis->help;
     help_out->values[0] = '\0';
-    put_form(&axis->field, &(struct sl_text_buffer_buffer){help_out->values, sizeof help_out->values, 0});
+    put_form(&axis->field, &(struct sl_text_buffer){help_out->values, sizeof help_out->values, 0});
     sl_axis_text(axis, &usual, help_out->usual, sizeof help_out->usual);
     return true;
 }

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: recipes as canonical text, one text per recipe, which reads back as the same recipe; and the fingerprint.
+ * Purpose: writes recipes as canonical text, one text per recipe, which parses to the same recipe; and computes the
+ *          fingerprint.
  *
- * Design: a preset's name stands for all axes that presets set; otherwise every axis that is not at its default is
- *         written, in the order of the table, those that go with any method last. The long form writes every axis there is.
+ * Design: a preset's name stands for all axes that presets set. Other axes that are not at their default are written
+ *         in the order of the table, those that apply to any method last. The long form writes every axis.
  */
 #include <string.h>
 
 #include "base/hash.h"
 #include "engine/compress/recipe/internal.h"
 
-// All that a preset sets, whatever the budget is.
+// Returns whether all axes that a preset sets are equal, except the budget.
 static bool same_method(const struct sl_recipe *a, const struct sl_recipe *b) {
     bool same = sl_recipe_evicts(a) == sl_recipe_evicts(b);
     for (const struct sl_axis *axis = sl_axes; same && axis->name != NULL; axis++) {
@@ -19,7 +20,7 @@ static bool same_method(const struct sl_recipe *a, const struct sl_recipe *b) {
     return same;
 }
 
-// The preset of this method; of several that of this format. NULL when there is none.
+// Returns the preset of this method; of several, the one of that format. NULL if there is none.
 static const char *preset_of(const struct sl_recipe *recipe, struct sl_recipe *preset_out) {
     const char *name = NULL;
     for (const struct sl_preset *p = sl_recipe_presets(); p->name != NULL; p++) {
@@ -34,13 +35,13 @@ static const char *preset_of(const struct sl_recipe *recipe, struct sl_recipe *p
 }
 
 enum form {
-    SHORT,  // what is not as usual
+    SHORT,  // axes that are not at their default
     LONG,   // every axis
-    CACHED, // every axis, those at their default that leave the cache as it is
+    CACHED, // every axis; axes that do not affect the cache are written at their default
 };
 
 static void put_axes(const struct sl_recipe *recipe, const struct sl_recipe *usual, enum form form, unsigned any_method,
-                     struct sl_text_buffer_buffer *out) {
+                     struct sl_text_buffer *out) {
     char text[SL_RECIPE_TEXT_BYTES];
     for (const struct sl_axis *axis = sl_axes; axis->name != NULL; axis++) {
         bool idle = axis->flags & (SL_UNCACHED | SL_NEEDS_OFFLOAD) && form == CACHED && !sl_recipe_evicts(recipe);
@@ -49,17 +50,17 @@ static void put_axes(const struct sl_recipe *recipe, const struct sl_recipe *usu
             (axis->flags & SL_ANY_METHOD) == any_method && (!(axis->flags & SL_NEEDS_OFFLOAD) || from->topk > 0);
         sl_axis_text(axis, from, text, sizeof text);
         if (applies && *text != '\0' && (form != SHORT || out->length == 0 || !sl_axis_same(axis, from, usual))) {
-            sl_text_buffer_buffer_put(out, "%s%s=%s", out->length > 0 ? "," : "", axis->name, text);
+            sl_text_buffer_put(out, "%s%s=%s", out->length > 0 ? "," : "", axis->name, text);
         }
     }
 }
 
 static char *write_recipe(const struct sl_recipe *recipe, enum form form, char *buf, size_t buf_bytes) {
-    struct sl_text_buffer_buffer out = {buf, buf_bytes, 0};
+    struct sl_text_buffer out = {buf, buf_bytes, 0};
     struct sl_recipe usual;
     const char *name = form == SHORT ? preset_of(recipe, &usual) : NULL;
     if (name != NULL) {
-        sl_text_buffer_buffer_put(&out, "%s", name);
+        sl_text_buffer_put(&out, "%s", name);
     } else {
         usual = sl_recipe_default;
         usual.keep = recipe->topk;
@@ -78,8 +79,8 @@ char *sl_recipe_format(const struct sl_recipe *recipe, char *buf, size_t buf_byt
 }
 
 uint64_t sl_recipe_fingerprint(const struct sl_recipe *recipe) {
-    // All axes are written out, so that a new default can never make an old fingerprint mean something else. The seed
-    // is the version of what recipes mean: raise it when the same text starts to give another cache.
+    // All axes are written out, so that a new default never changes the meaning of an old fingerprint. The seed is
+    // the version of the recipes' meaning: increase it when the same text produces a different cache.
     char text[SL_RECIPE_TEXT_BYTES];
     write_recipe(recipe, CACHED, text, sizeof text);
     return sl_hash(text, strlen(text), 2);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: which axes fit each other. Every refusal names the axis, the reason and the remedy.
+ * Purpose: checks which axes fit together. Every rejection names the axis, the reason and the remedy.
  *
- * Design: rules, the first that is broken counts. What an axis needs of others (a budget, a score) comes before how they fit
- *         together, so that the first message is about what is missing.
+ * Design: the first broken rule is reported. Rules on what an axis needs from others (a budget, a score) come before
+ *         rules on how axes fit together, so the first message is about what is missing.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,9 +16,9 @@
 // --- rules ---------------------------------------------------------------------------------------------------------
 
 /*
- * What a refusal says of the recipe:
- *     {axis}        the axis' value, without what stands behind its first word
- *     {axis:word}   the argument of a word of it; 0 where there is none
+ * The text of a rejection; it may contain:
+ *     {axis}        the axis' value up to its first word
+ *     {axis:word}   the argument of one of its words; 0 if it has none
  *     {?trait}      scores that have a trait: "aas, mas or cis"
  */
 struct rule {
@@ -39,7 +39,7 @@ static bool is_seeded(const struct sl_score_traits *traits) {
 }
 
 static bool is_lasting(const struct sl_score_traits *traits) {
-    return traits->is_lasting && !traits->is_seeded; // chance is there to compare with
+    return traits->is_lasting && !traits->is_seeded; // random scores are a baseline
 }
 
 static const struct {
@@ -52,21 +52,21 @@ static const struct {
              {"seeded", is_seeded},
              {"lasting", is_lasting}};
 
-// What a name in braces stands for.
-static void put_name(const struct sl_recipe *recipe, char *name, struct sl_text_buffer_buffer *out) {
+// Writes what a name in braces stands for.
+static void put_name(const struct sl_recipe *recipe, char *name, struct sl_text_buffer *out) {
     char text[SL_RECIPE_TEXT_BYTES] = "";
-    struct sl_text_buffer_buffer value = {text, sizeof text, 0};
+    struct sl_text_buffer value = {text, sizeof text, 0};
     char *axis_name = strsep(&name, ":");
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
         if (*axis_name == '?' && strcmp(lists[i].name, axis_name + 1) == 0) {
-            sl_text_buffer_buffer_put(out, "%s", sl_scores_list(lists[i].has, text, sizeof text));
+            sl_text_buffer_put(out, "%s", sl_scores_list(lists[i].has, text, sizeof text));
             return;
         }
     }
     const struct sl_axis *axis = sl_axis_find(axis_name);
     if (name == NULL) {
         sl_axis_text(axis, recipe, text, sizeof text);
-        sl_text_buffer_buffer_put(out, "%.*s", (int)strcspn(text, ":+"), text);
+        sl_text_buffer_put(out, "%.*s", (int)strcspn(text, ":+"), text);
         return;
     }
     const struct sl_word *word = axis->field.words;
@@ -74,7 +74,7 @@ static void put_name(const struct sl_recipe *recipe, char *name, struct sl_text_
         word++;
     }
     word->argument.kind->put(&word->argument, recipe, &value);
-    sl_text_buffer_buffer_put(out, "%s", *text != '\0' ? text : "0");
+    sl_text_buffer_put(out, "%s", *text != '\0' ? text : "0");
 }
 
 static enum sl_status check_rules(const struct sl_recipe *recipe, const struct rule *rules, size_t n,
@@ -87,10 +87,10 @@ static enum sl_status check_rules(const struct sl_recipe *recipe, const struct r
         return SL_OK;
     }
     char text[512], name[32];
-    struct sl_text_buffer_buffer out = {text, sizeof text, 0};
+    struct sl_text_buffer out = {text, sizeof text, 0};
     for (const char *why = rules->why; *why != '\0';) {
         size_t plain = strcspn(why, "{"), length = strcspn(why + plain, "}");
-        sl_text_buffer_buffer_put(&out, "%.*s", (int)plain, why);
+        sl_text_buffer_put(&out, "%.*s", (int)plain, why);
         why += plain;
         if (*why != '\0') {
             snprintf(name, sizeof name, "%.*s", (int)length - 1, why + 1);
@@ -125,8 +125,8 @@ static enum sl_status check_needs(const struct sl_recipe *r, struct sl_error *er
         {offloads && r->positions == SL_POSITION_SLOT,
          "positions=slot keeps keys unrotated, and place=offload compares channels of rotated ones; use "
          "positions=original"},
-        // Of offloaded layers every slot is chosen or not once, before it is shipped, with what is known of it then: its own
-        // score, and how many slots there are so far.
+        // Each slot of an offloaded layer is decided once, before it is shipped, with what is known then: its own
+        // score, and the number of slots so far.
         {thins && r->budget.slots > 0,
          "budget={budget} of offloaded layers: slots leave while the prompt is read, and how many may stay of those is "
          "known of a share alone; use a ratio, e.g. budget=0.5"},
@@ -147,8 +147,8 @@ static enum sl_status check_needs(const struct sl_recipe *r, struct sl_error *er
     return CHECK_RULES(r, rules, err);
 }
 
-// An axis that means something only where slots are evicted, or a word of one: where nothing is, or where all heads of a layer
-// keep the same number.
+// Rejects an axis, or a word of one, that needs eviction when nothing is evicted, or when all heads of a layer keep
+// the same number of slots.
 static enum sl_status refuse_named(const struct sl_recipe *recipe, const char *name, const char *value,
                                    struct sl_error *err) {
     if (!sl_recipe_evicts(recipe)) {
@@ -163,7 +163,7 @@ static enum sl_status refuse_named(const struct sl_recipe *recipe, const char *n
         name, equals, value, name, equals, value);
 }
 
-// Axes of eviction, of some scores, and of offloaded layers, where these are not.
+// Rejects axes of eviction, of some scores, and of offloaded layers in recipes without these.
 static enum sl_status check_belongings(const struct sl_recipe *recipe, struct sl_error *err) {
     const struct sl_score_traits *traits = sl_score_get_traits(recipe->score);
     bool uneven = sl_recipe_evicts(recipe) && !sl_recipe_offloads(recipe);
@@ -245,7 +245,8 @@ static enum sl_status check_eviction(const struct sl_recipe *r, struct sl_error 
     return CHECK_RULES(r, rules, err);
 }
 
-// A ratio of the prompt is raised above what scope protects (engine/compress/plan/plan.c); a number of slots is what was asked for.
+// A ratio of the prompt is raised above what scope protects (engine/compress/plan/plan.c); a number of slots is taken
+// literally.
 static enum sl_status check_protection(const struct sl_recipe *recipe, struct sl_error *err) {
     int64_t budget = recipe->budget.slots;
     if (budget == 0) {
@@ -273,7 +274,7 @@ static enum sl_status check_protection(const struct sl_recipe *recipe, struct sl
                    more, sl_recipe_protected_slots(recipe, budget));
 }
 
-// --- layer by layer: of those that are named when a recipe is parsed (the model must have them), of all when it is resolved -
+// --- layer by layer: checks the named layers when a recipe is parsed (the model must have them), all once resolved ---
 
 static int larger(int a, int b) {
     return a > b ? a : b;
@@ -292,7 +293,8 @@ static int last_named(const struct sl_recipe *recipe) {
     return larger(last, larger(sl_layers_last(&recipe->offload), recipe->offload_from));
 }
 
-// Stores keep rows of all offloaded layers alike. Unresolved, the dense layers are not known: nothing can be said yet.
+// Stores keep rows of all offloaded layers in one format. An unresolved recipe does not know its dense layers, so it
+// is not checked.
 static enum sl_status check_offloaded_formats(const struct sl_recipe *recipe, int n_layers, struct sl_error *err) {
     int first = -1;
     for (int l = 0; l < n_layers && !recipe->dense_auto; l++) {
@@ -340,7 +342,7 @@ enum sl_status sl_recipe_check_layers(const struct sl_recipe *recipe, int n_laye
         }
     }
     for (int l = 0; l < n_layers; l++) {
-        // Unresolved, the dense layers are not known: what they are can only be said of the others.
+        // In an unresolved recipe the dense layers are not known: only the formats of other layers can be checked.
         enum sl_kv_format format = sl_recipe_layer_format(recipe, l);
         bool quantized = sl_kv_format_is_quantized(format) && !recipe->dense_auto;
         bool exempt = sl_layers_has(&recipe->exempt, l) || (recipe->exempt_last && l == n_layers - 1);

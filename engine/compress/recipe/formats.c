@@ -10,16 +10,16 @@ static enum sl_status parse_name(const char *text, enum sl_kv_format *format_out
         return SL_OK;
     }
     char names[80] = "";
-    struct sl_text_buffer_buffer all = {names, sizeof names, 0};
+    struct sl_text_buffer all = {names, sizeof names, 0};
     for (int i = 0; i < SL_KV_N_FORMATS; i++) {
-        sl_text_buffer_buffer_put(&all, "%s, ", sl_kv_format_name((enum sl_kv_format)i));
+        sl_text_buffer_put(&all, "%s, ", sl_kv_format_name((enum sl_kv_format)i));
     }
     return sl_fail(err, SL_ERR_INVALID,
                    "recipe: format=%.40s is unknown; formats: %sor per layer: f16/0-1:int4/2-:int2, f16/dense:int2",
                    text, names);
 }
 
-// One "FROM-TO:FORMAT" or "dense:FORMAT", cut up in place.
+// Parses one "FROM-TO:FORMAT" or "dense:FORMAT"; cuts the text up in place.
 static enum sl_status parse_range(struct sl_recipe *recipe, char *text, struct sl_error *err) {
     char *colon = strchr(text, ':'), *dash = strchr(text, '-');
     if (recipe->dense_auto) {
@@ -58,19 +58,18 @@ static enum sl_status parse_format(const struct sl_field *field, const char *wha
     return status;
 }
 
-static void put_format(const struct sl_field *field, const struct sl_recipe *recipe,
-                       struct sl_text_buffer_buffer *out) {
+static void put_format(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer *out) {
     (void)field;
-    sl_text_buffer_buffer_put(out, "%s", sl_kv_format_name(recipe->format));
+    sl_text_buffer_put(out, "%s", sl_kv_format_name(recipe->format));
     for (int i = 0; i < recipe->n_ranges; i++) {
-        sl_text_buffer_buffer_put(out, "/%d-", recipe->ranges[i].from);
+        sl_text_buffer_put(out, "/%d-", recipe->ranges[i].from);
         if (recipe->ranges[i].to >= 0) {
-            sl_text_buffer_buffer_put(out, "%d", recipe->ranges[i].to);
+            sl_text_buffer_put(out, "%d", recipe->ranges[i].to);
         }
-        sl_text_buffer_buffer_put(out, ":%s", sl_kv_format_name(recipe->ranges[i].format));
+        sl_text_buffer_put(out, ":%s", sl_kv_format_name(recipe->ranges[i].format));
     }
     if (recipe->dense_auto) {
-        sl_text_buffer_buffer_put(out, "/dense:%s", sl_kv_format_name(recipe->dense_format));
+        sl_text_buffer_put(out, "/dense:%s", sl_kv_format_name(recipe->dense_format));
     }
 }
 
@@ -88,7 +87,7 @@ static bool format_is_sane(const struct sl_field *field, const struct sl_recipe 
     return sane;
 }
 
-// bits=B: short for format=f16/dense:intB.
+// bits=B is short for format=f16/dense:intB.
 static enum sl_status parse_bits(const struct sl_field *field, const char *what, const char *text,
                                  struct sl_recipe *recipe, struct sl_error *err) {
     for (enum sl_kv_format format = 0; format < SL_KV_N_FORMATS; format++) {

@@ -41,8 +41,8 @@ enum sl_status sl_parse_range(const char *axis, char *text, char *dash, int *fro
 }
 
 /*
- * Layers joined by '+': N, FROM-TO, -TO; then FROM- where there is a place for it (open_out, -1 for none) and "last"
- * where there is one (last_out).
+ * Parses layers joined by '+': N, FROM-TO, -TO; also FROM- if the value may be open (open_out, -1 for none) and
+ * "last" if the value may have it (last_out).
  */
 static enum sl_status parse_layers(const char *axis, const char *text, struct sl_layers *layers_out, int *open_out,
                                    bool *last_out, struct sl_error *err) {
@@ -75,7 +75,7 @@ static enum sl_status parse_layers(const char *axis, const char *text, struct sl
             sl_layers_add(&layers, l);
         }
     }
-    for (int l = open; l >= 0 && l < SL_MAX_LAYERS; l++) { // said once is enough
+    for (int l = open; l >= 0 && l < SL_MAX_LAYERS; l++) { // the open end already covers these layers
         layers.bits[l / 64] &= ~(1ull << (l % 64));
     }
     *layers_out = layers;
@@ -88,21 +88,21 @@ static enum sl_status parse_layers(const char *axis, const char *text, struct sl
     return SL_OK;
 }
 
-// N and N-M, joined by '+'. True when anything was written.
-static bool put_layers(const struct sl_layers *layers, struct sl_text_buffer_buffer *out) {
+// Writes N and N-M, joined by '+'. Returns true if anything was written.
+static bool put_layers(const struct sl_layers *layers, struct sl_text_buffer *out) {
     const char *plus = "";
     for (int l = 0; l < SL_MAX_LAYERS; l++) {
         if (!sl_layers_has(layers, l)) {
             continue;
         }
-        sl_text_buffer_buffer_put(out, "%s%d", plus, l);
+        sl_text_buffer_put(out, "%s%d", plus, l);
         plus = "+";
         int from = l;
         while (l + 1 < SL_MAX_LAYERS && sl_layers_has(layers, l + 1)) {
             l++;
         }
         if (l > from) {
-            sl_text_buffer_buffer_put(out, "-%d", l);
+            sl_text_buffer_put(out, "-%d", l);
         }
     }
     return *plus != '\0';
@@ -120,18 +120,17 @@ static enum sl_status parse_exempt(const struct sl_field *field, const char *wha
     return parse_layers("exempt", text, &recipe->exempt, NULL, &recipe->exempt_last, err);
 }
 
-static void put_exempt(const struct sl_field *field, const struct sl_recipe *recipe,
-                       struct sl_text_buffer_buffer *out) {
+static void put_exempt(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer *out) {
     (void)field;
     bool any = put_layers(&recipe->exempt, out);
-    sl_text_buffer_buffer_put(out, "%s", recipe->exempt_last ? (any ? "+last" : "last") : (any ? "" : "none"));
+    sl_text_buffer_put(out, "%s", recipe->exempt_last ? (any ? "+last" : "last") : (any ? "" : "none"));
 }
 
 const struct sl_kind sl_kind_exempt = {"none LAYERS last", ':', parse_exempt, put_exempt, NULL};
 
 // --- place -------------------------------------------------------------------------------------------------------
 
-// Nothing is fetched any more.
+// Resets everything about offloading: nothing is fetched.
 static enum sl_status parse_resident(const struct sl_field *field, const char *what, const char *text,
                                      struct sl_recipe *recipe, struct sl_error *err) {
     (void)what, (void)text, (void)err;
@@ -149,17 +148,16 @@ static enum sl_status parse_offload(const struct sl_field *field, const char *wh
     return parse_layers("place", text, &recipe->offload, &recipe->offload_from, NULL, err);
 }
 
-static void put_offload(const struct sl_field *field, const struct sl_recipe *recipe,
-                        struct sl_text_buffer_buffer *out) {
+static void put_offload(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer *out) {
     (void)field;
-    sl_text_buffer_buffer_put(out, "%s", recipe->offload_auto ? "sparse" : "");
+    sl_text_buffer_put(out, "%s", recipe->offload_auto ? "sparse" : "");
     bool any = put_layers(&recipe->offload, out);
     if (recipe->offload_from >= 0) {
-        sl_text_buffer_buffer_put(out, "%s%d-", any ? "+" : "", recipe->offload_from);
+        sl_text_buffer_put(out, "%s%d-", any ? "+" : "", recipe->offload_from);
     }
 }
 
-// Which layers are offloaded is said once.
+// A recipe names its offloaded layers in one way only.
 static bool offload_is_sane(const struct sl_field *field, const struct sl_recipe *recipe) {
     (void)field;
     int from = recipe->offload_from, last = sl_layers_last(&recipe->offload);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: values of recipes that are numbers: read, written, and held to their bounds.
+// Purpose: values of recipes that are numbers: parses, writes and checks them.
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 
 #include "engine/compress/recipe/internal.h"
 
-void sl_text_buffer_buffer_put(struct sl_text_buffer_buffer *text, const char *format, ...) {
+void sl_text_buffer_put(struct sl_text_buffer *text, const char *format, ...) {
     va_list args;
     va_start(args, format);
     size_t room = text->bytes - text->length;
@@ -22,7 +22,7 @@ void sl_text_buffer_buffer_put(struct sl_text_buffer_buffer *text, const char *f
 
 // --- whole numbers -----------------------------------------------------------------------------------------------
 
-// What is negative is above every bound.
+// Returns the count. Negative numbers exceed every bound.
 static uint64_t get_count(const struct sl_field *field, const struct sl_recipe *recipe) {
     const void *at = (const char *)recipe + field->at;
     return field->bytes == sizeof(int) ? (uint64_t) * (const int *)at : *(const uint64_t *)at;
@@ -71,8 +71,8 @@ static enum sl_status parse_count(const struct sl_field *field, const char *what
     return status;
 }
 
-static void put_count(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer_buffer *out) {
-    sl_text_buffer_buffer_put(out, "%" PRIu64, get_count(field, recipe));
+static void put_count(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer *out) {
+    sl_text_buffer_put(out, "%" PRIu64, get_count(field, recipe));
 }
 
 static bool count_is_sane(const struct sl_field *field, const struct sl_recipe *recipe) {
@@ -95,8 +95,8 @@ const struct sl_kind sl_kind_fixed = {"", 0, parse_fixed, NULL, count_is_sane};
 
 // --- ratios ------------------------------------------------------------------------------------------------------
 
-// A decimal number above 0 and below 1 (or 1 itself), or of percent. Only what such a number is made of: strtod() would also take
-// nan, inf and hexadecimal.
+// Parses a decimal number above 0 and below 1 (or 1 itself), or a percentage. Accepts only the characters of such a
+// number: strtod() would also accept nan, inf and hexadecimal.
 static bool read_ratio(const char *text, bool one_too, double *ratio_out) {
     char *end = NULL;
     size_t n = strspn(text, "0123456789.eE+-");
@@ -110,8 +110,8 @@ static bool read_ratio(const char *text, bool one_too, double *ratio_out) {
     return true;
 }
 
-// The shortest text that reads back as the same number; nothing for 0.
-static void put_double(double number, struct sl_text_buffer_buffer *out) {
+// Writes the shortest text that parses to the same number; nothing for 0.
+static void put_double(double number, struct sl_text_buffer *out) {
     char text[32] = "";
     for (int digits = 1; number != 0 && digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, number);
@@ -119,7 +119,7 @@ static void put_double(double number, struct sl_text_buffer_buffer *out) {
             break;
         }
     }
-    sl_text_buffer_buffer_put(out, "%s", text);
+    sl_text_buffer_put(out, "%s", text);
 }
 
 static double *ratio_at(const struct sl_field *field, const struct sl_recipe *recipe) {
@@ -135,7 +135,7 @@ static enum sl_status parse_ratio(const struct sl_field *field, const char *what
                          one_too ? "weight above 0 and up to 1" : "ratio (above 0 and below 1)");
 }
 
-static void put_ratio(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer_buffer *out) {
+static void put_ratio(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer *out) {
     put_double(*ratio_at(field, recipe), out);
 }
 
@@ -153,13 +153,13 @@ static struct sl_amount *amount_at(const struct sl_field *field, const struct sl
     return (struct sl_amount *)((char *)recipe + field->at);
 }
 
-// Digits alone are slots, anything else must be a ratio.
+// Digits alone are a number of slots; anything else must be a ratio.
 static enum sl_status parse_amount(const struct sl_field *field, const char *what, const char *text,
                                    struct sl_recipe *recipe, struct sl_error *err) {
     struct sl_amount amount = {0};
     enum sl_status status = SL_OK;
     if (field->kind == &sl_kind_budget && strcmp(text, "off") == 0) {
-        // none
+        // "off"
     } else if (sl_is_digits(text)) {
         uint64_t slots = 0;
         status = sl_parse_count(what, text, 1, SL_RECIPE_MAX_SLOTS, &slots, err);
@@ -176,15 +176,14 @@ static enum sl_status parse_amount(const struct sl_field *field, const char *wha
     return status;
 }
 
-static void put_amount(const struct sl_field *field, const struct sl_recipe *recipe,
-                       struct sl_text_buffer_buffer *out) {
+static void put_amount(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer *out) {
     const struct sl_amount *amount = amount_at(field, recipe);
     if (amount->slots > 0) {
-        sl_text_buffer_buffer_put(out, "%" PRId64, amount->slots);
+        sl_text_buffer_put(out, "%" PRId64, amount->slots);
     } else if (amount->ratio > 0) {
         put_double(amount->ratio, out);
     } else if (field->kind == &sl_kind_budget) {
-        sl_text_buffer_buffer_put(out, "off");
+        sl_text_buffer_put(out, "off");
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the presets: every method of the papers as a point of the recipe space, in its paper's configuration where
- *          that has one; and the recipes to take where nobody asked for another.
+ * Purpose: the presets: every method of the papers as a point of the recipe space, in the configuration of its paper
+ *          if it names one; and the recommended recipes.
  */
 #include "engine/compress/recipe/recipe.h"
 
@@ -16,8 +16,9 @@
 #define SPARSE    "place=offload/sparse,scope=sinks:8+recent:56,topk=128,channels=8"
 #define TAILORKV  SPARSE ",retrieve=pull,format=f16/dense:"
 
-// X+caote is X with value=caote, and nothing else; what a paper compares with stands in its plan (lab/eval/papers/).
-// To add one: a row. `text` names the axes that the preset is about; engine/compress/recipe/text.c reads it like any other.
+// X+caote is X with value=caote and nothing else; the baselines of a paper are in its plan (lab/eval/papers/). To add
+// a preset: add a row. `text` names the axes that the preset sets; engine/compress/recipe/text.c parses it like any
+// other text.
 static const struct sl_preset presets[] = {
     {"full", "score=none", "keep everything, in f16"},
     {"streamingllm", "score=recency,scope=sinks:4,budget=1024,when=chunk,positions=slot",
@@ -55,8 +56,8 @@ const struct sl_preset *sl_recipe_presets(void) {
     return presets;
 }
 
-// Shares and order are those of docs/quality.md. SnapKV pools over the length of a fact and chooses once for a layer; it
-// looks at the prompt's last rows, so what is asked has to stand there.
+// Shares and order are from docs/quality.md. SnapKV pools over the length of a fact and chooses once for a layer. It
+// looks at the prompt's last rows, so the question must be there.
 #define WIDE "snapkv,pool=max:31,heads=layer,format=int4,budget="
 
 static const struct sl_recommendation recommendations[] = {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what recipes are apart from their text: defaults, and what follows from a recipe alone.
+// Purpose: properties of recipes apart from their text: defaults, and values derived from a recipe alone.
 #include "engine/compress/recipe/recipe.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ const struct sl_recipe sl_recipe_default = {
 
 // --- budgets -----------------------------------------------------------------------------------------------------
 
-// Letters are large or small, and there are no spaces around '='.
+// The text is in upper or lower case, and has no spaces around '='.
 bool sl_recipe_names_budget(const char *text) {
     return strcasestr(text, "budget=") != NULL;
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a recipe and the layers of a model: which layers "dense", "sparse", "last" and open ends are.
+// Purpose: resolves "dense", "sparse", "last" and open ends of a recipe into layers of a model.
 #include "engine/compress/recipe/internal.h"
 
 static bool is_dense(const struct sl_layers *dense, int layer) {
     return layer == 0 || (dense != NULL && sl_layers_has(dense, layer));
 }
 
-// The dense layers as format ranges behind all others.
+// Appends the dense layers as format ranges after all others.
 static enum sl_status resolve_format(struct sl_recipe *recipe, const struct sl_layers *dense, int n_layers,
                                      struct sl_error *err) {
     for (int l = 0; l < n_layers; l++) {

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the scores by which slots are ranked: a row each, with what it needs and what it is good for.
+ * Purpose: the scores that rank slots: a row each, with its requirements and uses.
  *
- * Design: what a score computes is a file of its own in engine/compress/evict/scores/. Whoever must know more of a score than its
- *         name asks its row.
+ * Design: each score's computation is in a file of engine/compress/evict/scores/. Code that needs a property of a
+ *         score reads its row.
  */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 
-// Whose attention a score is made of.
+// The rows whose attention a score is computed from.
 enum sl_score_rows {
-    SL_ROWS_NONE,   // nobody's
-    SL_ROWS_LAST,   // of the rows at hand when slots are evicted (a chunk's, a step's) the last
-    SL_ROWS_WINDOW, // of those the last `window` of the recipe
-    SL_ROWS_ALL,    // all rows', added up in the slots' state as they are read
+    SL_ROWS_NONE,   // no rows
+    SL_ROWS_LAST,   // the last of the rows at hand (a chunk's, a step's) when slots are evicted
+    SL_ROWS_WINDOW, // the recipe's last `window` of the rows at hand
+    SL_ROWS_ALL,    // all rows, summed in the slots' state as they are read
 };
 
 /*
- * To add one: a row here, and engine/compress/evict/scores/<word>.c with what it computes.
+ * To add a score: add a row here, and engine/compress/evict/scores/<word>.c with its computation.
  *     X(NAME, word, traits...)
  */
 #define SL_SCORE_MAP(X)                                                                                                \
@@ -39,7 +39,7 @@ enum sl_score_rows {
     X(CIS, cis, .help = "what retaining heads expect (Locret)", .n_states = 1, .wants_importance = true,               \
       .is_lasting = true)
 
-// The numbers are never stored; the words are.
+// Only the words are stored, never these numbers.
 enum sl_score {
 #define X(NAME, word, ...) SL_SCORE_##NAME,
     SL_SCORE_MAP(X)
@@ -51,28 +51,29 @@ struct sl_score_traits {
     const char *name, *help;
     enum sl_score_rows rows;
     int n_states;          // score planes that a page needs
-    bool wants_importance; // what retaining heads say: the model must have them
+    bool wants_importance; // output of retaining heads: the model must have them
     bool wants_positions;  // original positions of the slots
     bool sums_attention;   // plane 0 is attention summed over rows: layers=d2o
     bool sums_squares;     // and plane 1 its squares: scope=std
-    bool newest_of_ties;   // of equal scores the newest slot stays; otherwise the oldest
+    bool newest_of_ties;   // if scores are equal the newest slot stays; otherwise the oldest
     bool is_pooled;        // axis pool
     bool is_seeded;        // axis seed
-    bool is_lasting; // known when a token has been read, and the same ever after: offloaded layers can be thinned by it
+    bool is_lasting;       // known when a token has been read, and constant: can thin offloaded layers
 };
 
-// Never NULL for a score that is in the enum.
+// Returns the traits; never NULL for a score of the enum.
 const struct sl_score_traits *sl_score_get_traits(enum sl_score score);
 
-// Its scores are made of attention: they want lse of the forward pass, and value=... can weigh by them.
+// Returns true if the score is computed from attention: it needs lse from the forward pass, and value=... can use it
+// as weights.
 static inline bool sl_score_is_attention(const struct sl_score_traits *traits) {
     return traits->rows != SL_ROWS_NONE;
 }
 
-// It looks at the rows at hand, at every query head of them.
+// Returns true if the score uses the rows at hand, for every query head.
 static inline bool sl_score_is_of_rows(const struct sl_score_traits *traits) {
     return traits->rows == SL_ROWS_LAST || traits->rows == SL_ROWS_WINDOW;
 }
 
-// "aas, mas or cis": those that has() holds for. Returns buf.
+// Writes "aas, mas or cis": the scores for which has() returns true. Returns buf.
 char *sl_scores_list(bool (*has)(const struct sl_score_traits *traits), char *buf, size_t buf_bytes);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: recipes are read from text: words, presets, axes.
+ * Purpose: parses recipes from text: words, presets, axes.
  *
- * Design: what there is not is answered with what there is.
- * Trust: text comes from clients. It is bounded and printable before anything else looks at it.
+ * Design: unknown names are rejected with the list of known ones.
+ * Trust: text comes from clients. It is checked for length and printable characters before anything else reads it.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "base/similar.h"
 #include "engine/compress/recipe/internal.h"
 
-// " (did you mean h2o?)"
+// Writes " (did you mean h2o?)".
 static const char *ask(const struct sl_similar *meant, char hint_out[48]) {
     hint_out[0] = '\0';
     if (meant->name) {
@@ -29,10 +29,10 @@ static enum sl_status apply_axis(struct sl_recipe *recipe, const char *name, con
         return axis->field.kind->parse(&axis->field, what, text, recipe, err);
     }
     char names[256], hint[48];
-    struct sl_text_buffer_buffer all = {names, sizeof names, 0};
+    struct sl_text_buffer all = {names, sizeof names, 0};
     struct sl_similar meant = {.word = name};
     for (axis = sl_axes; axis->name != NULL; axis++) {
-        sl_text_buffer_buffer_join(&all, ", ", axis->name);
+        sl_text_buffer_join(&all, ", ", axis->name);
         sl_similar_offer(&meant, axis->name);
     }
     return sl_fail(err, SL_ERR_INVALID, "recipe: there is no axis %.40s%s; axes: %s", name, ask(&meant, hint), names);
@@ -40,8 +40,8 @@ static enum sl_status apply_axis(struct sl_recipe *recipe, const char *name, con
 
 static enum sl_status apply_text(struct sl_recipe *recipe, const char *text, struct sl_error *err);
 
-// A preset says what stays and what is looked at, as a whole: it sets every axis, named in its text or not, but those that
-// go with any method.
+// Applies a preset. It defines the method as a whole: it sets every axis, also those that its text does not name,
+// except those that apply to any method.
 static enum sl_status apply_preset(struct sl_recipe *recipe, const char *name, struct sl_error *err) {
     const struct sl_preset *preset = sl_recipe_presets();
     while (preset->name != NULL && strcmp(preset->name, name) != 0) {
@@ -49,10 +49,10 @@ static enum sl_status apply_preset(struct sl_recipe *recipe, const char *name, s
     }
     if (preset->name == NULL) {
         char names[320], hint[48];
-        struct sl_text_buffer_buffer all = {names, sizeof names, 0};
+        struct sl_text_buffer all = {names, sizeof names, 0};
         struct sl_similar meant = {.word = name};
         for (preset = sl_recipe_presets(); preset->name != NULL; preset++) {
-            sl_text_buffer_buffer_join(&all, ", ", preset->name);
+            sl_text_buffer_join(&all, ", ", preset->name);
             sl_similar_offer(&meant, preset->name);
         }
         return sl_fail(err, SL_ERR_INVALID, "recipe: %.40s is neither a preset nor axis=value%s; presets: %s",
@@ -85,7 +85,7 @@ static enum sl_status apply_text(struct sl_recipe *recipe, const char *text, str
     return status;
 }
 
-// In small letters, and without spaces around commas.
+// Converts to lower case, and removes spaces around commas.
 static enum sl_status make_plain(const char *text, char plain_out[SL_RECIPE_TEXT_BYTES], struct sl_error *err) {
     size_t n = 0;
     for (size_t i = 0; text[i] != '\0'; i++) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: values of recipes that are words, and what may stand behind a word.
+ * Purpose: values of recipes that are words, and the arguments after a word.
  *
  *     one of     score=aas, evicted=merge:0.7     an enum, and the argument of the word that was chosen
  *     flags      when=chunk+step                  words or-ed
- *     parts      scope=sinks:4+recent:0.5         the words' arguments and nothing else
- *     part       place=offload/1-                 the same of one word
+ *     parts      scope=sinks:4+recent:0.5         only the words' arguments are stored
+ *     part       place=offload/1-                 the same for one word
  */
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static int *number_at(const struct sl_field *field, const struct sl_recipe *reci
     return (int *)((char *)recipe + field->at);
 }
 
-// The number of a word among the others: of an enum itself, or which bit.
+// Returns the number of a word: its enum value, or its bit.
 static int number_of(const struct sl_field *field, const struct sl_word *word) {
     int i = (int)(word - field->words);
     return field->kind == &sl_kind_flags ? 1 << i : i;
@@ -36,7 +36,7 @@ static bool is_said(const struct sl_field *field, const struct sl_word *word, co
 
 // --- reading -----------------------------------------------------------------------------------------------------
 
-// "name", "name:argument" or "name/argument"
+// Parses "name", "name:argument" or "name/argument".
 static enum sl_status parse_word(const struct sl_field *field, const char *what, const char *text,
                                  struct sl_recipe *recipe, struct sl_error *err) {
     size_t length = strcspn(text, ":/");
@@ -46,9 +46,9 @@ static enum sl_status parse_word(const struct sl_field *field, const char *what,
     }
     if (word == end) {
         char names[160];
-        struct sl_text_buffer_buffer all = {names, sizeof names, 0};
+        struct sl_text_buffer all = {names, sizeof names, 0};
         for (word = field->words; word < end; word++) {
-            sl_text_buffer_buffer_join(&all, ", ", word->name);
+            sl_text_buffer_join(&all, ", ", word->name);
         }
         return sl_fail(err, SL_ERR_INVALID, "recipe: %s%.40s is unknown; values: %s", what, text, names);
     }
@@ -93,27 +93,27 @@ static enum sl_status parse_words(const struct sl_field *field, const char *what
 
 // --- writing -----------------------------------------------------------------------------------------------------
 
-static void put_words(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer_buffer *out) {
+static void put_words(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text_buffer *out) {
     const char *before = "", *none = field->kind == &sl_kind_one_of ? "?" : "";
     for (const struct sl_word *word = field->words; word < field->words + field->n_words; word++) {
         if (!is_said(field, word, recipe)) {
-            // Of parts the one without an argument means that there are none.
+            // For parts, the word without an argument means that there are none.
             none = field->kind == &sl_kind_part && !has_text(word) ? word->name : none;
             continue;
         }
-        sl_text_buffer_buffer_put(out, "%s%s", before, word->name);
+        sl_text_buffer_put(out, "%s%s", before, word->name);
         before = "+";
         if (has_text(word) && !(word->flags & SL_MAY_LACK && sl_field_is_default(&word->argument, recipe))) {
-            sl_text_buffer_buffer_put(out, "%c", word->argument.kind->separator);
+            sl_text_buffer_put(out, "%c", word->argument.kind->separator);
             word->argument.kind->put(&word->argument, recipe, out);
         }
     }
-    sl_text_buffer_buffer_put(out, "%s", *before == '\0' ? none : "");
+    sl_text_buffer_put(out, "%s", *before == '\0' ? none : "");
 }
 
 // --- bounds ------------------------------------------------------------------------------------------------------
 
-// Words that are said have arguments that can be; members that belong to others alone have their default.
+// Checks that words in the value have possible arguments, and that members of all other words have their default.
 static bool words_are_sane(const struct sl_field *field, const struct sl_recipe *recipe) {
     const struct sl_field *shared = NULL;
     int n_said = 0, known = 0, covered = 0;

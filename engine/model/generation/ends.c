@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-// To add one: its spelling. Only a model whose vocabulary has it as a special token ends there.
+// To add a turn end: add its spelling. It only applies to a model whose vocabulary has it as a special token.
 static const char *const turn_ends[] = {"<|im_end|>",    "<|eot_id|>",      "<|eom_id|>",   "<|end|>",
                                         "<|endoftext|>", "<|end_of_text|>", "<end_of_turn>"};
 

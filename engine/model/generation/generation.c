@@ -9,16 +9,17 @@
 
 #include "base/log.h"
 
-// As wide as what people ask for themselves (client/cli/request.h).
+// The same bound as for users' requests (client/cli/request.h).
 #define MAX_TEMPERATURE 100.0
 #define MIN_TOP_P       1e-6
 #define MIN_PENALTY     1e-3
 #define MAX_PENALTY     100.0
 
-// What changes answers elsewhere. To add one that we draw by: a field of struct sl_model_sampling, and its row goes.
+// Parameters that change answers in other engines and are not supported here. To support one: add a field to struct
+// sl_model_sampling, and remove its row.
 static const struct {
     const char *name;
-    double neutral; // as if it were not said; so is an empty list or text
+    double neutral; // value without effect; so is an empty list or text
 } undone[] = {
     {"min_p", 0},
     {"typical_p", 1},
@@ -41,7 +42,7 @@ static const struct {
     {"num_beams", 1},
     {"penalty_alpha", 0},
     {"guidance_scale", 1},
-    // Of GGUF files.
+    // Keys of GGUF files.
     {"sequence", 0},
     {"penalty_last_n", -1},
     {"mirostat", 0},
@@ -67,7 +68,7 @@ static void list_undone(const json_t *root, char *list, size_t bytes) {
     }
 }
 
-// A number between min and max; *is_given_out: the file has one.
+// Reads a number between min and max; *is_given_out: the file has one.
 static enum sl_status get(const json_t *root, const char *file, const char *key, double min, double max,
                           bool *is_given_out, float *value_out, struct sl_error *err) {
     const json_t *value = json_object_get(root, key);
@@ -76,7 +77,7 @@ static enum sl_status get(const json_t *root, const char *file, const char *key,
     if (!*is_given_out) {
         return SL_OK;
     }
-    // Written so that what is no number at all fails, too.
+    // Written so that a value that is no number fails, too.
     if (!json_is_number(value) || !(number >= min && number <= max)) {
         return sl_fail(err, SL_ERR_INVALID, "%s: %s must be a number, %g to %g", file, key, min, max);
     }
@@ -117,7 +118,7 @@ enum sl_status sl_model_sampling_read(const json_t *root, const char *file, stru
     if (json_is_false(draws)) {
         s.has_temperature = true;
         s.temperature = 0;
-    } else if (json_is_true(draws) && !s.has_temperature) { // what Transformers draws at
+    } else if (json_is_true(draws) && !s.has_temperature) { // Transformers' default
         s.has_temperature = true;
         s.temperature = 1;
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: blocks of quantized weights to numbers. See blocks.h for the formulas.
+ * Purpose: converts blocks of quantized weights to numbers. See blocks.h for the formulas.
  *
- * To add a type: its functions, a line in types[], a line of tools/golden_gguf.py's.
+ * To add a type: its functions, a line in types[], a line in tools/golden_gguf.py.
  */
 #include "engine/model/gguf/blocks.h"
 
@@ -33,17 +33,17 @@ static void widen_bf16(const unsigned char *at, float *out) {
 
 // --- 32 weights ------------------------------------------------------------------------------------------------------
 
-// Code i of 32 in 16 bytes, the first half of them below.
+// Returns code i of 32 in 16 bytes; the low halves hold the first half of the codes.
 static int nibble(const unsigned char *codes, int i) {
     return i < 16 ? codes[i] & 15 : codes[i - 16] >> 4;
 }
 
-// The same with a fifth bit: bit i of the four bytes at `high`.
+// Returns the same with a fifth bit: bit i of the four bytes at `high`.
 static int five_bits(const unsigned char *high, const unsigned char *codes, int i) {
     return nibble(codes, i) | (high[i / 8] >> (i % 8) & 1) << 4;
 }
 
-// scale * (c - middle) + offset of 32 codes; without `high` of four bits.
+// Writes scale * (c - middle) + offset of 32 codes; without `high` codes have four bits.
 static void widen_32(const unsigned char *codes, const unsigned char *high, float scale, int middle, float offset,
                      float *restrict out) {
     for (int i = 0; i < 32; i++) {
@@ -54,7 +54,7 @@ static void widen_32(const unsigned char *codes, const unsigned char *high, floa
 
 static void widen_q4_0(const unsigned char *block, float *out) {
     widen_32(block + 2, NULL, half_at(block), 8, -0.0f,
-             out); // which leaves every number what it is, and zeros their sign
+             out); // keeps every number, and the sign of zeros
 }
 
 static void widen_q4_1(const unsigned char *block, float *out) {
@@ -96,7 +96,8 @@ static void q8_0_to_q8_0(const unsigned char *block, unsigned char *out) {
 
 // --- 256 weights -----------------------------------------------------------------------------------------------------
 
-// Weight i is i % 32 of run i / 32; the runs of two bits lie four in 32 bytes, those of four bits two.
+// Returns the code of weight i, which is i % 32 of run i / 32. 32 bytes hold four runs of two bits, or two runs of
+// four bits.
 static int two_bits(const unsigned char *codes, int i) {
     return codes[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
 }
@@ -105,7 +106,7 @@ static int four_bits(const unsigned char *codes, int i) {
     return codes[i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15;
 }
 
-// One bit of each of the 8 runs in 32 bytes.
+// Returns one bit of the 8 runs in 32 bytes.
 static int one_bit(const unsigned char *bits, int i) {
     return bits[i % 32] >> (i / 32) & 1;
 }
@@ -121,7 +122,7 @@ static void widen_q2_k(const unsigned char *block, float *restrict out) {
     }
 }
 
-// s - 32 of 16 weights: four bits in bytes 0 to 7, two in bytes 8 to 11.
+// Returns s - 32 of 16 weights: four bits in bytes 0 to 7, two in bytes 8 to 11.
 static int q3_k_scale(const unsigned char *scales, int g) {
     int low = g < 8 ? scales[g] & 15 : scales[g - 8] >> 4;
     return (low | (scales[8 + g % 4] >> (g / 4 * 2) & 3) << 4) - 32;
@@ -141,7 +142,7 @@ static void widen_q3_k(const unsigned char *block, float *restrict out) {
     }
 }
 
-// (s - 32) c goes from -124 to 128: with the other sign it fits a byte, and so does D.
+// Converts exactly: (s - 32) c ranges from -124 to 128. Negated it fits a byte, and D is negated as well.
 static void q3_k_to_q8_0(const unsigned char *block, unsigned char *out) {
     for (int g = 0; g < 256 / Q8_0_WEIGHTS; g++, out += SL_Q8_0_BYTES) {
         out[0] = block[108];
@@ -153,7 +154,8 @@ static void q3_k_to_q8_0(const unsigned char *block, unsigned char *out) {
     }
 }
 
-// s and m of 32 weights, 6 bits each, in 12 bytes: those of the first four runs whole, of the others in two parts.
+// Returns s and m of 32 weights, 6 bits each, in 12 bytes: whole for the first four runs, in two parts for the
+// others.
 static void q4_k_scale(const unsigned char *scales, int g, float *scale_out, float *least_out) {
     if (g < 4) {
         *scale_out = (float)(scales[g] & 63);
@@ -193,7 +195,7 @@ static void widen_q6_k(const unsigned char *block, float *restrict out) {
     float all_scale = half_at(block + 208);
     for (int g = 0; g < 16; g++) {
         float scale = all_scale * (float)(int8_t)scales[g];
-        int run = g / 2 % 4; // of half g / 8: bits of runs 0 and 2, 1 and 3 share bytes
+        int run = g / 2 % 4; // within half g / 8: runs 0 and 2, and 1 and 3, share bytes
         const unsigned char *nibbles = low + g / 8 * 64 + run % 2 * 32;
         for (int i = 16 * g; i < 16 * g + 16; i++) {
             int code = (nibbles[i % 32] >> (run / 2 * 4) & 15) | two_bits(high, i) << 4;

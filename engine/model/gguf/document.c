@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: which file a model is, and its documents. See document.h.
+// Purpose: finds the file that a model is, and its documents. See document.h.
 #include "engine/model/gguf/document.h"
 
 #include <limits.h>
@@ -11,7 +11,8 @@
 #include "base/json_file.h"
 #include "base/model_place.h"
 
-// *path_out[0] is 0 where `model` is a folder of documents, or is not there at all: whoever reads those will say so.
+// Finds the GGUF file of a model. *path_out is "" if `model` is a folder of documents, or does not exist: the reader
+// of the documents reports that.
 static enum sl_status find_gguf(const char *model, char path_out[PATH_MAX], struct sl_error *err) {
     struct stat st;
     path_out[0] = '\0';

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the JSON documents of a model, whatever it is: those that lie in a folder, or those that the metadata of a GGUF
- *          file would be as a folder's. Whoever reads models reads these documents, and knows of no second form.
+ * Purpose: the JSON documents of a model: the files of a folder, or documents made from the metadata of a GGUF file.
+ *          Code that reads models uses these documents and needs no other form.
  *
  * Design: a path that is a file is a GGUF file, and so is a folder without config.json that holds exactly one .gguf.
- *         config.json, generation_config.json, tokenizer.json and tokenizer_config.json are made from its metadata. What
- *         else may lie beside a model lies beside the file under its name: FILE.gguf.sluice_profile.json.
+ *         config.json, generation_config.json, tokenizer.json and tokenizer_config.json are made from its metadata.
+ *         Other files that may accompany a model are beside the GGUF file, under its name:
+ *         FILE.gguf.sluice_profile.json.
  */
 #pragma once
 
@@ -14,10 +15,10 @@
 #include "base/status.h"
 #include "engine/model/gguf/gguf.h"
 
-// As sl_json_file_load().
+// Loads a document, as sl_json_file_load() does.
 enum sl_status sl_model_document_load(const char *model, const char *name, json_t **root_out, struct sl_error *err);
 
-// The GGUF file that `model` is, opened; *gguf_out NULL: it is a folder.
+// Opens the GGUF file of `model`; *gguf_out NULL: it is a folder.
 enum sl_status sl_model_gguf_open(const char *model, struct sl_gguf **gguf_out, struct sl_error *err);
 
 // --- the documents (gguf_config.c, gguf_tokenizer.c) -----------------------------------------------------------------

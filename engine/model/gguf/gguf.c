@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: reading GGUF files. See gguf.h for the format and the promises.
+ * Purpose: reads GGUF files. See gguf.h for the format and the guarantees.
  *
- * Design: a cursor goes over the header and never beyond its end; the first thing that does not fit ends the reading with
- *         the reason. What is kept of the metadata are places in the mapping, of the tensors a list.
+ * Design: a cursor parses the header and never passes its end; the first invalid item ends parsing with the reason.
+ *         Metadata is kept as pointers into the mapping, tensors as a list.
  */
 #include "engine/model/gguf/gguf.h"
 
@@ -17,7 +17,7 @@
 
 #include "engine/tensor/half.h"
 
-#define MAX_VALUES        65536 // of keys, and of tensors
+#define MAX_VALUES        65536 // limit of keys, and of tensors
 #define MAX_ALIGNMENT     (1 << 20)
 #define DEFAULT_ALIGNMENT 32
 #define MAX_SHOWN         64 // bytes of a text in a message
@@ -54,7 +54,7 @@ static double double_of(uint64_t bits) {
     return value;
 }
 
-// Bytes of one of a kind; 0 of texts and arrays, which have lengths of their own.
+// Returns the bytes of one value of a kind; 0 for texts and arrays, whose lengths vary.
 static size_t kind_bytes(enum sl_gguf_kind kind) {
     static const unsigned char bytes[SL_GGUF_N_KINDS] = {
         [SL_GGUF_U8] = 1,  [SL_GGUF_I8] = 1,  [SL_GGUF_U16] = 2, [SL_GGUF_I16] = 2,
@@ -155,7 +155,7 @@ static enum sl_status take_kind(struct cursor *c, enum sl_gguf_kind *kind_out) {
     return status;
 }
 
-// The n elements of a value, which are gone over, so that whoever reads them later needs no bounds.
+// Walks over the n elements of a value, so that later readers need no bounds.
 static enum sl_status take_elements(struct cursor *c, struct sl_gguf_value *value) {
     size_t n_bytes = kind_bytes(value->kind), all;
     value->data = c->at;
@@ -235,7 +235,7 @@ static enum sl_status read_values(struct sl_gguf *g, struct cursor *c, uint64_t 
 
 // --- tensors ---------------------------------------------------------------------------------------------------------
 
-// Extents and bytes; the file has the extent that varies fastest first.
+// Reads extents and bytes; in the file, the extent that varies fastest comes first.
 static enum sl_status take_shape(struct cursor *c, struct sl_gguf_tensor *tensor, uint64_t n_dims) {
     size_t n = 1;
     if (n_dims < 1 || n_dims > SL_GGUF_MAX_DIMS) {
@@ -352,7 +352,7 @@ static enum sl_status read_tensors(struct sl_gguf *g, struct cursor *c, uint64_t
     if (status == SL_OK) {
         size_t header = (size_t)(c->at - g->base), over = header % (size_t)alignment;
         g->header_bytes = over == 0 ? header : header + (size_t)alignment - over;
-        if (g->header_bytes > g->bytes) { // also of a file without tensors, whose padding may be left out
+        if (g->header_bytes > g->bytes) { // also for a file without tensors, whose padding may be missing
             g->header_bytes = g->bytes;
         }
     }
@@ -393,7 +393,7 @@ static enum sl_status read_all(struct sl_gguf *g, const char *path, struct sl_er
 }
 
 static enum sl_status map_file(struct sl_gguf *g, const char *path, struct sl_error *err) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // of a FIFO, to find out that it is one
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // O_NONBLOCK: opening a FIFO must not block
     if (fd < 0) {
         return sl_fail(err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
     }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a GGUF file: metadata by key, tensors by name, memory-mapped and checked before anything is believed.
+ * Purpose: a GGUF file: metadata by key, tensors by name, memory-mapped and fully checked before use.
  *
- * File: magic, version, two counts; metadata (key, type, value); the tensors' directory (name, extents from the one that
- *       varies fastest on, type, offset); from the next multiple of the alignment on their data. All little endian.
- *       Versions 2 and 3 are read.
- * Checks: every length and count lies within the file; keys and names are there once; data are inside the file, aligned,
- *       of the bytes that shape and type need, and do not overlap.
+ * File: magic, version, two counts; metadata (key, type, value); the tensors' directory (name, extents from the one
+ *       that varies fastest on, type, offset); their data from the next multiple of the alignment on. All little
+ *       endian. Versions 2 and 3 are supported.
+ * Checks: every length and count lies within the file; keys and names are unique; data is inside the file, aligned,
+ *         of the size that shape and type need, and does not overlap.
  * Threads: immutable after opening.
  */
 #pragma once
@@ -20,7 +20,7 @@
 
 #define SL_GGUF_MAX_DIMS 4
 
-// The numbers of the file.
+// The type numbers of the file.
 enum sl_gguf_kind {
     SL_GGUF_U8,
     SL_GGUF_I8,
@@ -38,7 +38,7 @@ enum sl_gguf_kind {
     SL_GGUF_N_KINDS,
 };
 
-// In the mapping, and not terminated.
+// A text in the mapping, not NUL-terminated.
 struct sl_gguf_text {
     const char *at;
     size_t n_bytes;
@@ -46,10 +46,10 @@ struct sl_gguf_text {
 
 struct sl_gguf_value {
     struct sl_gguf_text key;
-    enum sl_gguf_kind kind;    // of an array: of its elements
-    bool is_array;             // of no arrays
-    uint64_t n;                // elements; 1 of what is no array
-    const unsigned char *data; // of the first one
+    enum sl_gguf_kind kind;    // for an array, the kind of its elements
+    bool is_array;             // arrays of arrays are rejected
+    uint64_t n;                // elements; 1 if not an array
+    const unsigned char *data; // the first element
 };
 
 struct sl_gguf_tensor {
@@ -63,36 +63,38 @@ struct sl_gguf_tensor {
 
 struct sl_gguf;
 
-// SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_INVALID, SL_ERR_UNSUPPORTED (a version, a type), SL_ERR_EXHAUSTED; all name the file.
+// Opens a file. SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_INVALID, SL_ERR_UNSUPPORTED (a version, a type),
+// SL_ERR_EXHAUSTED; all name the file.
 enum sl_status sl_gguf_open(const char *path, struct sl_gguf **gguf_out, struct sl_error *err);
 void sl_gguf_close(struct sl_gguf **gguf);
 
-// All tensors, sorted by name; NULL: there is none of this name.
+// sl_gguf_tensors() returns all tensors, sorted by name. sl_gguf_tensor() returns NULL if there is none of
+// this name.
 const struct sl_gguf_tensor *sl_gguf_tensors(const struct sl_gguf *gguf, size_t *n_out);
 const struct sl_gguf_tensor *sl_gguf_tensor(const struct sl_gguf *gguf, const char *name);
 
-// All that comes before the data, and the whole mapping.
+// sl_gguf_header() returns everything before the data; sl_gguf_mapping() returns the whole mapping.
 const unsigned char *sl_gguf_header(const struct sl_gguf *gguf, size_t *n_bytes_out);
 const unsigned char *sl_gguf_mapping(const struct sl_gguf *gguf, size_t *n_bytes_out);
 
-// NULL: the file has no such key.
+// Returns NULL if the file has no such key.
 const struct sl_gguf_value *sl_gguf_value(const struct sl_gguf *gguf, const char *key);
 
-// The value where it is there, no array and of the kind that is asked for (any integer that fits; any float); the fallback
-// where it is not.
+// Return the value if it exists, is no array and has the requested kind (any integer that fits; any float); otherwise
+// the fallback.
 int64_t sl_gguf_integer(const struct sl_gguf *gguf, const char *key, int64_t fallback);
 double sl_gguf_number(const struct sl_gguf *gguf, const char *key, double fallback);
 bool sl_gguf_bool(const struct sl_gguf *gguf, const char *key, bool fallback);
-// at NULL: there is none.
+// Returns a text; `at` is NULL if there is none.
 struct sl_gguf_text sl_gguf_text(const struct sl_gguf *gguf, const char *key);
-// For messages: no longer than a line may be, and "missing" where there is none.
+// Returns a text for messages: at most MAX_SHOWN bytes, and "missing" if there is none.
 struct sl_gguf_text sl_gguf_shown(struct sl_gguf_text text);
 bool sl_gguf_text_is(struct sl_gguf_text text, const char *is);
 
-// Element i of an array of numbers of any kind but text.
+// Returns element i of an array of numbers of any kind except text.
 double sl_gguf_element(const struct sl_gguf_value *value, uint64_t i);
 bool sl_gguf_as_integer(const struct sl_gguf_value *value, uint64_t i,
-                        int64_t *integer_out); // false: no integer, or too large
+                        int64_t *integer_out); // false: not an integer, or too large
 
-// The texts of an array, one after the other: *at begins as value->data.
+// Returns the texts of an array, one after the other: *at begins as value->data.
 struct sl_gguf_text sl_gguf_next_text(const unsigned char **at);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: config.json and generation_config.json of what a GGUF file's metadata say.
+ * Purpose: makes config.json and generation_config.json from a GGUF file's metadata.
  *
- * Design: values are handed over as the file has them, under the names of a folder's config.json, and are checked where that
- *         is (engine/model/model_config.c). What only the list of tensors tells is taken from there: whether the embedding is also
- *         the head, whether there are biases, and frequencies of RoPE that are stretched one by one.
+ * Design: passes on the file's values unchanged, under the names of a folder's config.json;
+ *         engine/model/model_config.c checks them. Some facts come from the list of tensors alone: whether the
+ *         embedding is also the head, whether there are biases, and RoPE frequencies that are stretched one by one.
  *
- * To add an architecture: a line in architectures[], one in names[] of engine/model/tensors.c for tensors with other names.
+ * To add an architecture: a line in architectures[], one in names[] of engine/model/tensors.c for tensors with other
+ * names.
  */
 #include <math.h>
 #include <stdio.h>
@@ -20,25 +21,25 @@
 
 struct making {
     const struct sl_gguf *gguf;
-    const char *architecture; // what keys begin with
+    const char *architecture; // prefix of keys
     json_t *root;
     bool ok;
 };
 
 static const struct {
-    const char *name, *family; // general.architecture, and what config.json calls it
+    const char *name, *family; // general.architecture, and its name in config.json
 } architectures[] = {
     {"llama", "LlamaForCausalLM"}, {"qwen2", "Qwen2ForCausalLM"},   {"qwen3", "Qwen3ForCausalLM"},
     {"phi3", "Phi3ForCausalLM"},   {"falcon", "FalconForCausalLM"},
 };
 
 static const struct {
-    const char *key, *json; // behind the architecture's name; in config.json
+    const char *key, *json; // after the architecture's name; in config.json
 } fields[] = {
     {"block_count", "num_hidden_layers"},
     {"embedding_length", "hidden_size"},
     {"feed_forward_length", "intermediate_size"},
-    {"feed_forward_length", "ffn_hidden_size"}, // what Falcons call it
+    {"feed_forward_length", "ffn_hidden_size"}, // Falcon's name
     {"attention.head_count", "num_attention_heads"},
     {"attention.head_count_kv", "num_key_value_heads"},
     {"attention.key_length", "head_dim"},
@@ -49,7 +50,8 @@ static const struct {
     {"rope.freq_base", "rope_theta"},
 };
 
-// A value as JSON: lists are handed over empty, for nothing of ours is one; NULL: a number that is not finite, or no memory.
+// Returns a value as JSON. Lists are passed on empty, as no supported key is a list; NULL: a number that is not
+// finite, or no memory.
 static json_t *json_of(const struct sl_gguf_value *value) {
     int64_t integer;
     const unsigned char *at = value->data;
@@ -71,7 +73,7 @@ static const struct sl_gguf_value *value_of(const struct making *m, const char *
     return sl_gguf_value(m->gguf, full);
 }
 
-// object[name] from the key, where the file has it.
+// Sets object[name] from the key, if the file has it.
 static void copy_to(struct making *m, json_t *object, const char *name, const char *key) {
     const struct sl_gguf_value *value = value_of(m, key);
     if (value != NULL) {
@@ -89,7 +91,7 @@ static bool has_tensor(const struct making *m, const char *name) {
     return sl_gguf_tensor(m->gguf, name) != NULL;
 }
 
-// Channels of a head where the file does not say.
+// Returns the default number of channels of a head.
 static int64_t even_share(const struct making *m) {
     int64_t heads = integer_of(m, "attention.head_count", 0);
     return heads > 0 ? integer_of(m, "embedding_length", 0) / heads : 0;
@@ -97,11 +99,11 @@ static int64_t even_share(const struct making *m) {
 
 // --- what we do not compute ------------------------------------------------------------------------------------------
 
-// To add one: what changes numbers, and is nothing that fields[] or put_rope() hand over.
+// Keys that change results and that neither fields[] nor put_rope() pass on. To add one: add a row.
 static const struct {
     const char *key;
-    double neutral[2]; // as if the key were not there; true is 1
-    const char *asked; // by all other values
+    double neutral[2]; // values without effect; true is 1
+    const char *asked; // meaning of all other values
 } refused[] = {
     {"expert_count", {0, 0}, "mixtures of experts"},
     {"attention.causal", {1, 1}, "attention that sees what follows"},
@@ -118,7 +120,7 @@ static const struct {
     {"rope.scaling.yarn_log_multiplier", {0, 0}, "a scale of cosines of its own"},
 };
 
-// NaN: not a number.
+// Returns a value as a number; NaN: not a number.
 static double number_of(const struct sl_gguf_value *value) {
     if (value->is_array || value->kind == SL_GGUF_STRING) {
         return NAN;
@@ -126,7 +128,7 @@ static double number_of(const struct sl_gguf_value *value) {
     return value->kind == SL_GGUF_BOOL ? value->data[0] != 0 : sl_gguf_element(value, 0);
 }
 
-// SL_OK: the key is not there, or is one of two numbers.
+// Returns SL_OK if the key is missing, or is one of two numbers.
 static enum sl_status refuse_unless(const struct making *m, const char *key, double a, double b, const char *asked,
                                     struct sl_error *err) {
     const struct sl_gguf_value *value = value_of(m, key);
@@ -161,19 +163,19 @@ static enum sl_status check_known(const struct making *m, struct sl_error *err) 
 
 // --- RoPE ------------------------------------------------------------------------------------------------------------
 
-// What files without a type mean by a factor is linear.
+// Returns the type of scaling; a file without a type whose factor is set means linear.
 static struct sl_gguf_text scaling_type(const struct making *m) {
     const struct sl_gguf_value *type = value_of(m, "rope.scaling.type");
     const unsigned char *at = type != NULL ? type->data : NULL;
     return at != NULL ? sl_gguf_next_text(&at) : (struct sl_gguf_text){"linear", strlen("linear")};
 }
 
-// Older files have the factor under another name.
+// Returns the key of the factor: older files have another name.
 static const char *factor_key(const struct making *m) {
     return value_of(m, "rope.scaling.factor") == NULL ? "rope.scale_linear" : "rope.scaling.factor";
 }
 
-// The numbers of a tensor of one dimension as a list under `name`.
+// Writes the numbers of a one-dimensional tensor as a list under `name`.
 static enum sl_status put_stretches(struct making *m, json_t *scaling, const char *name, const char *tensor_name,
                                     struct sl_error *err) {
     const struct sl_gguf_tensor *tensor = sl_gguf_tensor(m->gguf, tensor_name);
@@ -198,8 +200,8 @@ static enum sl_status put_stretches(struct making *m, json_t *scaling, const cha
     return SL_OK;
 }
 
-// Every two channels have a stretch of their own: a set for short and one for long jobs (longrope), or one for all, which is
-// what converters make of llama3's scaling. No other scaling goes together with them.
+// Writes per-channel stretches: one set for short and one for long jobs (longrope), or one set for all, which
+// converters make from llama3's scaling. No other scaling may be combined with them.
 static enum sl_status put_longrope(struct making *m, bool has_sets, bool is_scaled, json_t *scaling,
                                    struct sl_error *err) {
     const char *names[] = {"rope_freqs.weight", "rope_freqs.weight"};
@@ -231,7 +233,8 @@ static enum sl_status put_scaling(struct making *m, json_t *scaling, struct sl_e
         copy_to(m, scaling, "beta_fast", "rope.scaling.yarn_beta_fast");
         copy_to(m, scaling, "beta_slow", "rope.scaling.yarn_beta_slow");
     }
-    // Of yarn, config.json's is the whole scale, and the file's is taken times what yarn makes of the factor.
+    // Rejects other values: config.json's attention_factor is the whole scale, whereas the file's attn_factor is
+    // multiplied by the scale that yarn derives from `factor`.
     return refuse_unless(m, "rope.scaling.attn_factor", 1, 1, "a scale of cosines of its own", err);
 }
 
@@ -265,7 +268,7 @@ static enum sl_status put_rope(struct making *m, struct sl_error *err) {
     return status;
 }
 
-// How much of a head is rotated, where that is not all of it.
+// Writes the rotated part of a head, if that is not all of it.
 static void put_rotary(struct making *m) {
     int64_t rotary = integer_of(m, "rope.dimension_count", 0);
     int64_t head_dim = integer_of(m, "attention.key_length", even_share(m));
@@ -279,14 +282,14 @@ static void put_rotary(struct making *m) {
 static void put_layers(struct making *m, const char *family) {
     const struct sl_gguf_tensor *embedding = sl_gguf_tensor(m->gguf, "token_embd.weight");
     json_t *names = json_array();
-    // Sliding windows make a Llama a Mistral.
+    // A Llama with sliding windows is a Mistral.
     bool is_mistral = strcmp(m->architecture, "llama") == 0 && integer_of(m, "attention.sliding_window", 0) > 0;
     m->ok = json_array_append_new(names, json_string(is_mistral ? "MistralForCausalLM" : family)) == 0 && m->ok;
     sl_json_put(m->root, "architectures", names, &m->ok);
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         copy_to(m, m->root, fields[i].json, fields[i].key);
     }
-    if (integer_of(m, "attention.sliding_window", -1) == 0) { // says that there is none
+    if (integer_of(m, "attention.sliding_window", -1) == 0) { // 0 means no window
         sl_json_put(m->root, "sliding_window", json_null(), &m->ok);
     }
     if (embedding != NULL && embedding->n_dims == 2) {
@@ -349,8 +352,8 @@ static double number_at(const struct sl_gguf *gguf, const char *key, double fall
     return value != NULL ? number_of(value) : fallback;
 }
 
-// What converters have taken over from generation_config.json, and what llama.cpp has besides, under the same names where both
-// have one (engine/model/generation/generation.c).
+// Writes the parameters that converters take from generation_config.json, and those of llama.cpp, under the same
+// names if both have one (engine/model/generation/generation.c).
 static enum sl_status put_sampling(const struct sl_gguf *gguf, json_t *root, bool *ok, struct sl_error *err) {
     static const struct {
         const char *key, *json;
@@ -369,7 +372,7 @@ static enum sl_status put_sampling(const struct sl_gguf *gguf, json_t *root, boo
     };
     char key[MAX_KEY];
     double penalty = number_at(gguf, "general.sampling.penalty_repeat", 1);
-    bool penalizes = penalty != 1 && number_at(gguf, "general.sampling.penalty_last_n", -1) != 0; // 0: of no token
+    bool penalizes = penalty != 1 && number_at(gguf, "general.sampling.penalty_last_n", -1) != 0; // 0: no token
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         snprintf(key, sizeof key, "general.sampling.%s", names[i].key);
         const struct sl_gguf_value *value = sl_gguf_value(gguf, key);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what the documents that are made of metadata share.
+// Purpose: helpers for documents that are made from metadata.
 #pragma once
 
 #include <jansson.h>
 
 #include "engine/model/gguf/gguf.h"
 
-// Set object[key], taking the value over; *ok becomes false where there is no memory for it, or value is NULL.
+// Sets object[key] and takes ownership of the value; *ok becomes false if memory runs out, or value is NULL.
 void sl_json_put(json_t *object, const char *key, json_t *value, bool *ok);
-// NULL: not UTF-8, or no memory.
+// Returns NULL if the text is not UTF-8, or memory runs out.
 json_t *sl_gguf_json_text(struct sl_gguf_text text);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: tokenizer.json and tokenizer_config.json of what a GGUF file's metadata say.
+ * Purpose: makes tokenizer.json and tokenizer_config.json from a GGUF file's metadata.
  *
- * Design: two models. "gpt2": tokens in the alphabet of bytes, merges as a list, and a name that stands for normalizer and
- *         pre-tokenizer (gguf_pretokenizers.c). "llama": SentencePiece's, tokens with scores and no merges: every way to
- *         cut a token into two is a merge, and the merges are ranked by the score of what they make.
- *         Control tokens and those that users added are cut out of text before all else; the others are the vocabulary.
+ * Design: there are two models. "gpt2" has tokens in the alphabet of bytes, a list of merges, and a name that stands
+ *         for normalizer and pre-tokenizer (gguf_pretokenizers.c). "llama" is SentencePiece's model, with token
+ *         scores and no merges: every way to cut a token into two is a merge, and the score of the result ranks it.
+ *         Control tokens and user-added tokens are cut out of text first; the others are the vocabulary.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -16,20 +16,20 @@
 #include "engine/model/gguf/pretokenizers.h"
 
 #define MAX_TOKENS      (1 << 24)
-#define MAX_TOKEN_BYTES 1024 // of model "llama": the work of cutting grows with the square
+#define MAX_TOKEN_BYTES 1024 // model "llama": the work of cutting is quadratic
 
 enum token_type { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
 
 struct making {
     const struct sl_gguf *gguf;
-    const struct sl_gguf_value *tokens, *types, *scores; // scores: of model "llama" alone
+    const struct sl_gguf_value *tokens, *types, *scores; // scores: model "llama" only
     struct sl_gguf_text *texts;                          // [n]
     uint64_t n;
     bool is_llama;
-    const struct sl_pretokenizer_name *pre; // of model "gpt2"
+    const struct sl_pretokenizer_name *pre; // model "gpt2"
     json_t *vocab;                          // text -> id
     bool ok;                                // as in sl_json_put()
-    bool exhausted;                         // for merges
+    bool exhausted;                         // no memory for merges
     struct sl_error *err;
 };
 
@@ -108,7 +108,8 @@ static enum sl_status make_vocab(struct making *m) {
     return SL_OK;
 }
 
-// Phi-3's special tokens swallow the white space behind them, but for three; its files do not say so.
+// Returns whether a token takes the white space after it. Phi-3's special tokens do, except three; its files do not
+// say so.
 static bool takes_right(const struct making *m, struct sl_gguf_text text, enum token_type type) {
     return m->is_llama && type == CONTROL && sl_gguf_text_is(sl_gguf_text(m->gguf, "general.architecture"), "phi3") &&
            !sl_gguf_text_is(text, "<s>") && !sl_gguf_text_is(text, "<|endoftext|>");
@@ -135,11 +136,11 @@ static json_t *make_added(struct making *m) {
 // --- merges ----------------------------------------------------------------------------------------------------------
 
 struct cut {
-    struct sl_gguf_text text; // what the merge makes
+    struct sl_gguf_text text; // result of the merge
     size_t n_left;            // bytes of the left half
     double score;
     size_t left_characters, right_characters;
-    uint64_t order; // where nothing else decides
+    uint64_t order; // breaks remaining ties
 };
 
 struct cuts {
@@ -173,7 +174,7 @@ static size_t count_characters(const char *text, size_t n_bytes) {
     return n;
 }
 
-// The best score first; of equals the longer left half, the longer right half, then the order of ids.
+// Orders by best score; equal ones by the longer left half, then the longer right half, then ids.
 static int compare_cuts(const void *a, const void *b) {
     const struct cut *x = a, *y = b;
     if (x->score != y->score) {
@@ -188,7 +189,7 @@ static int compare_cuts(const void *a, const void *b) {
     return x->order < y->order ? -1 : x->order > y->order;
 }
 
-// All ways to cut token `id` in two of the vocabulary. False: no memory.
+// Collects all ways to cut token `id` into two tokens of the vocabulary. Returns false if memory runs out.
 static bool cut_token(const struct making *m, uint64_t id, struct cuts *cuts) {
     struct sl_gguf_text text = m->texts[id];
     size_t all = count_characters(text.at, text.n_bytes), left = 1;
@@ -224,7 +225,7 @@ static json_t *merges_of_scores(struct making *m) {
     json_t *merges = json_array();
     for (uint64_t i = 0; i < m->n && m->ok && !m->exhausted; i++) {
         bool is_normal = type_of(m, i) == NORMAL;
-        m->ok = !is_normal || !isnan(sl_gguf_element(m->scores, i)); // what is no number has no place in an order
+        m->ok = !is_normal || !isnan(sl_gguf_element(m->scores, i)); // NaN cannot be ordered
         m->exhausted = is_normal && m->ok && !cut_token(m, i, &cuts);
     }
     if (cuts.n > 0) {
@@ -241,7 +242,7 @@ static json_t *merges_of_file(struct making *m) {
     const struct sl_gguf_value *list = sl_gguf_value(m->gguf, "tokenizer.ggml.merges");
     json_t *merges = json_array();
     if (list == NULL || !list->is_array || list->kind != SL_GGUF_STRING) {
-        return merges; // refused where an empty vocabulary of merges is no use: tokens of single bytes remain
+        return merges; // may be empty: then tokens of single bytes remain
     }
     const unsigned char *at = list->data;
     for (uint64_t i = 0; i < list->n; i++) {
@@ -284,7 +285,7 @@ static bool adds_begin(const struct making *m) {
     return sl_gguf_bool(m->gguf, "tokenizer.ggml.add_bos_token", m->is_llama || m->pre->adds_begin);
 }
 
-// One special token of a template, and what the template knows of it.
+// Adds one special token of a template, with its properties there.
 static void add_special(struct making *m, json_t *single, json_t *known, const char *key) {
     struct sl_gguf_text text = token_at(m, key);
     json_t *place = json_object(), *special = json_object(), *ids = json_array();

@@ -2,7 +2,7 @@
 /*
  * Purpose: the table of pre-tokenizer names. See pretokenizers.h.
  *
- * Design: the models' own tokenizer.json say what is done; GGUF keeps only a name for it.
+ * Design: the models' own tokenizer.json define the steps; GGUF keeps only a name for them.
  *
  * To add a name: a line below, with the steps of the tokenizer.json of a model that has it.
  */
@@ -15,11 +15,11 @@
 #define SPLIT(regex) "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"" regex "\"}, \"behavior\": \"Isolated\"}"
 #define STEPS(steps) "{\"type\": \"Sequence\", \"pretokenizers\": [" steps "]}"
 
-// Words, numbers of up to three digits or one, signs, white space.
+// Cuts words, numbers of up to three digits or one, signs, white space.
 #define WORDS(digits)                                                                                                  \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|" digits                                     \
     "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
-// The same with words cut where small letters are followed by capitals.
+// Cuts the same way, and also cuts words where a capital follows a small letter.
 #define UPPER  "[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?[\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]"
 #define LOWER  "[\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]"
 #define REST   "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n/]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: see special_tokens.h.
- * Design: tokenizer.json has megabytes, so it is read only where tokenizer_config.json lacks added_tokens_decoder or that
- *         lacks the end of a text.
+ * Design: tokenizer.json has megabytes, so it is read only if tokenizer_config.json lacks added_tokens_decoder or the
+ *         end of a text.
  */
 #include "engine/model/gguf/special_tokens.h"
 
@@ -12,9 +12,9 @@
 
 #include "engine/model/gguf/document.h"
 
-#define CONTROL 3 // of tokenizer.ggml.token_type
+#define CONTROL 3 // a value of tokenizer.ggml.token_type
 
-// What a model's documents say.
+// Special tokens found in a model's documents.
 struct found {
     json_t *specials;
     const char *eos; // NULL: no document names one
@@ -26,14 +26,14 @@ static enum sl_status read_gguf(const struct sl_gguf *gguf, struct found *found,
     const struct sl_gguf_value *types = sl_gguf_value(gguf, "tokenizer.ggml.token_type");
     found->eos_id = sl_gguf_integer(gguf, "tokenizer.ggml.eos_token_id", -1);
     if (tokens == NULL || !tokens->is_array || tokens->kind != SL_GGUF_STRING || types == NULL || !types->is_array) {
-        return SL_OK; // the tokenizer's loader says what is wrong
+        return SL_OK; // the tokenizer's loader reports the error
     }
     const unsigned char *at = tokens->data;
     for (uint64_t i = 0; i < tokens->n; i++) {
         struct sl_gguf_text text = sl_gguf_next_text(&at);
         int64_t type = 0;
         bool is_control = i < types->n && sl_gguf_as_integer(types, i, &type) && type == CONTROL;
-        // A token that is no UTF-8 has no name here.
+        // A token that is not UTF-8 has no name here.
         json_t *name = is_control ? json_stringn(text.at, text.n_bytes) : NULL;
         bool failed = name != NULL &&
                       json_object_set_new(found->specials, json_string_value(name), json_integer((json_int_t)i)) != 0;
@@ -58,7 +58,7 @@ static enum sl_status add(struct found *found, const json_t *token, json_int_t i
                : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for special tokens");
 }
 
-// {"0": {"content": "<|endoftext|>", "special": true}, ...}
+// Adds {"0": {"content": "<|endoftext|>", "special": true}, ...}.
 static enum sl_status add_decoder(struct found *found, const json_t *decoder, struct sl_error *err) {
     const char *key;
     json_t *token;
@@ -71,7 +71,7 @@ static enum sl_status add_decoder(struct found *found, const json_t *decoder, st
     return status;
 }
 
-// [{"id": 0, "content": "<|endoftext|>", "special": true}, ...]
+// Adds [{"id": 0, "content": "<|endoftext|>", "special": true}, ...].
 static enum sl_status add_list(struct found *found, const json_t *list, struct sl_error *err) {
     size_t i;
     const json_t *token;
@@ -117,7 +117,7 @@ static enum sl_status read_folder(const char *model, struct found *found, struct
         const json_t *id = json_object_get(vocab, found->eos);
         found->eos_id = json_is_integer(id) ? json_integer_value(id) : -1;
     }
-    found->eos = NULL; // which is the documents'
+    found->eos = NULL; // the documents own it
     json_decref(config);
     json_decref(map);
     json_decref(tokenizer);

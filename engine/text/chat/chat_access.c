@@ -2,9 +2,10 @@
 /*
  * Purpose: object.name, object[key] and object[a:b:c]. See chat_internal.h.
  *
- * Design: Jinja looks for object.name among Python's attributes first and then as an item, and for object[key] the other
- *         way round. What is found in neither is undefined; only of an undefined object is it an error. Python's own
- *         attributes are methods, which we have only where they are called: elsewhere they are refused.
+ * Design: Jinja looks for object.name among Python's attributes first and then as an item, and for object[key] in the
+ *         opposite order. A name found in neither is undefined; that is an error only if the object itself is
+ *         undefined. Python's own attributes are methods, which are supported only in calls: elsewhere they are
+ *         rejected.
  */
 #include "engine/text/chat/chat_internal.h"
 
@@ -13,7 +14,7 @@ static struct sl_chat_value undefined_object(struct sl_chat_work *work, struct s
     return sl_chat_fail(work, SL_ERR_INVALID, "'%.*s' is undefined, and so has nothing in it", n, object.text.bytes);
 }
 
-// Names that Python's objects have of their own.
+// Returns whether a name is an attribute of Python's own objects.
 static bool is_python_attribute(enum sl_chat_kind kind, struct sl_chat_text name) {
     static const char *const of_strings[] = {
         "capitalize", "casefold",     "center",       "count",   "encode",     "endswith",    "expandtabs",
@@ -48,7 +49,7 @@ static bool is_python_attribute(enum sl_chat_kind kind, struct sl_chat_text name
 
 static struct sl_chat_value loop_attribute(const struct sl_chat_loop *loop, struct sl_chat_text name) {
     int64_t at = (int64_t)loop->at, n = (int64_t)loop->items->n;
-    const struct { // depth: of loops that call themselves, which are not supported
+    const struct { // depth: of recursive loops, which are not supported
         const char *name;
         struct sl_chat_value value;
     } attributes[] = {
@@ -72,7 +73,7 @@ static struct sl_chat_value loop_attribute(const struct sl_chat_loop *loop, stru
     return sl_chat_undefined(name);
 }
 
-// What Python's getattr() would find, or undefined.
+// Returns what Python's getattr() would find, or undefined.
 static struct sl_chat_value own_attribute(struct sl_chat_work *work, struct sl_chat_value object,
                                           struct sl_chat_text name) {
     if (is_python_attribute(object.kind, name)) {
@@ -133,12 +134,12 @@ struct sl_chat_value sl_chat_item(struct sl_chat_work *work, struct sl_chat_valu
             return at >= 0 && at < n ? object.list->items[at] : sl_chat_nothing();
         }
     }
-    return sl_chat_nothing(); // in Jinja this is undefined, not an error
+    return sl_chat_nothing(); // undefined in Jinja, not an error
 }
 
 // ---- slices ---------------------------------------------------------------------------------------------------------
 
-// One bound of a slice over n items, as PySlice_AdjustIndices() has it.
+// Adjusts one bound of a slice over n items, as PySlice_AdjustIndices() does.
 static int64_t adjust(const struct sl_chat_value *bound, int64_t n, bool backwards, bool is_stop) {
     if (bound->kind == SL_CHAT_NONE || bound->kind == SL_CHAT_ABSENT) {
         return backwards == is_stop ? (backwards ? -1 : 0) : (backwards ? n - 1 : n);

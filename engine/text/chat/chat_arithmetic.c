@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: + - * / // % of Python on numbers, texts and lists. See chat_internal.h.
+// Purpose: Python's + - * / // % on numbers, texts and lists. See chat_internal.h.
 #include <math.h>
 
 #include "engine/text/chat/chat_internal.h"
@@ -25,7 +25,7 @@ static struct sl_chat_value wrong_operands(struct sl_chat_work *work, const char
     return sl_chat_nothing();
 }
 
-// Quotients are rounded down, and remainders have the divisor's sign.
+// Divides: quotients are rounded down, and remainders have the divisor's sign.
 static struct sl_chat_value divide_reals(struct sl_chat_work *work, char op, double a, double b) {
     if (b == 0) {
         return sl_chat_fail(work, SL_ERR_INVALID, "divides by zero");
@@ -50,7 +50,7 @@ static struct sl_chat_value divide_integers(struct sl_chat_work *work, char op, 
     if (b == 0) {
         return sl_chat_fail(work, SL_ERR_INVALID, "divides by zero");
     }
-    if (b == -1) { // the one quotient that may not fit is the one of -1
+    if (b == -1) { // only division by -1 can overflow
         return op == '%' ? sl_chat_int(0) : sl_chat_arithmetic(work, "-", sl_chat_int(0), sl_chat_int(a));
     }
     bool down = a % b != 0 && (a % b < 0) != (b < 0);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the functions and methods that templates may use, and the search in all tables. See chat_internal.h.
+ * Purpose: the functions and methods that templates may use, and the lookup in all tables. See chat_internal.h.
  *
- * To add one: a row in its table, with the names of its parameters as Jinja or Python has them, and a case in
- * tools/golden_chat.py, which records what Jinja makes of it.
+ * To add one: a row in its table, with the parameter names of Jinja or Python, and a case in tools/golden_chat.py,
+ * which records Jinja's result.
  */
 #include <time.h>
 
@@ -13,7 +13,7 @@
 
 SL_CHAT_FN(call_raise_exception) {
     struct sl_chat_text text = sl_chat_str(work, args[0]);
-    if (work->status == SL_OK) { // the template's own words, without a line
+    if (work->status == SL_OK) { // the template's own message, without a line number
         size_t n = text.n_bytes < 256 ? text.n_bytes : 256;
         while (n > 0 && n < text.n_bytes && ((unsigned char)text.bytes[n] & 0xc0) == 0x80) {
             n--;
@@ -71,7 +71,7 @@ SL_CHAT_FN(call_strftime_now) {
 }
 
 static const struct sl_chat_builtin functions[] = {
-    {.name = "namespace"}, // has a node of its own: chat_operand.c
+    {.name = "namespace"}, // has its own node: chat_operand.c
     {.name = "raise_exception", .parameters = {"message"}, .n_required = 1, .fn = call_raise_exception},
     {.name = "range", .parameters = {"start", "stop", "step"}, .n_required = 1, .fn = call_range},
     {.name = "strftime_now", .parameters = {"format"}, .n_required = 1, .fn = call_strftime_now},
@@ -119,7 +119,7 @@ SL_CHAT_FN(method_get) {
     return found ? *found : args[1].kind == SL_CHAT_ABSENT ? (struct sl_chat_value){.kind = SL_CHAT_NONE} : args[1];
 }
 
-// keys(), values() and items() give lists, so indexing them is no error, as it is in Python.
+// keys(), values() and items() return lists, so indexing them is not an error, unlike in Python.
 SL_CHAT_FN(method_keys) {
     return sl_chat_list_value(SL_CHAT_LIST, sl_chat_iterate(work, subject));
 }

@@ -50,7 +50,7 @@ static struct sl_chat_value eval_namespace(struct sl_chat_work *work, const stru
 
 // ---- calls ----------------------------------------------------------------------------------------------------------
 
-// How many arguments there are, and by which names.
+// Checks the number of arguments and their names.
 bool sl_chat_check_arguments(struct sl_chat_work *work, const struct sl_chat_builtin *builtin,
                              const struct sl_chat_node *list) {
     bool given[SL_CHAT_MAX_ARGS] = {0};
@@ -76,7 +76,8 @@ bool sl_chat_check_arguments(struct sl_chat_work *work, const struct sl_chat_bui
     return work->status == SL_OK;
 }
 
-// Arguments were checked when the template was loaded; a method's, which depend on the value, are checked by its caller.
+// Calls a builtin. Arguments were checked when the template was loaded; the caller checks a method's, which depend on
+// the value.
 static struct sl_chat_value call(struct sl_chat_work *work, const struct sl_chat_scope *scope,
                                  const struct sl_chat_node *node, const struct sl_chat_builtin *builtin,
                                  struct sl_chat_value subject) {
@@ -159,7 +160,7 @@ static struct sl_chat_value eval_choice(struct sl_chat_work *work, const struct 
     return chosen ? sl_chat_eval(work, scope, chosen) : sl_chat_nothing(); // without else: undefined
 }
 
-// Both operands, then the line that they are reported with.
+// Evaluates both operands, then sets the line that errors report.
 static void eval_pair(struct sl_chat_work *work, const struct sl_chat_scope *scope, const struct sl_chat_node *node,
                       struct sl_chat_value pair[2]) {
     pair[0] = sl_chat_eval(work, scope, node->a);

@@ -2,7 +2,7 @@
 /*
  * Purpose: expressions of a template: operators, over the operands of chat_operand.c. See chat_internal.h.
  *
- * Design: one function a level of precedence, from the weakest, as in Jinja's parser:
+ * Design: one function per level of precedence, from the weakest, as in Jinja's parser:
  *
  *      a if b else c;  or;  and;  not;  == != < <= > >= in;  + -;  ~;  * / // %;  unary - +;  . [] () | is
  */
@@ -36,7 +36,7 @@ static struct sl_chat_node *parse_unary(struct sl_chat_parser *parser, bool with
     return node;
 }
 
-// The operator of `ops` that comes next, taken; or NULL.
+// Takes the next token if it is an operator of `ops`, and returns it; else NULL.
 static const char *skip_one_of(struct sl_chat_parser *parser, const char *const *ops) {
     while (*ops && !sl_chat_skip_operator(parser, *ops)) {
         ops++;
@@ -169,7 +169,7 @@ struct sl_chat_node *sl_chat_parse_expression(struct sl_chat_parser *parser, boo
     return node;
 }
 
-// a, or a, b without brackets, which is a tuple
+// Parses a; or a, b without brackets, which is a tuple.
 struct sl_chat_node *sl_chat_parse_tuple(struct sl_chat_parser *parser, bool with_choice) {
     struct sl_chat_node *first = sl_chat_parse_expression(parser, with_choice), *last = first;
     if (!last || !sl_chat_peek_operator(parser, ",")) {

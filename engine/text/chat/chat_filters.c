@@ -2,8 +2,8 @@
 /*
  * Purpose: the filters that templates may use. See chat_internal.h.
  *
- * To add one: a row in the table at the end, with the names of its parameters as Jinja has them, and a case in
- * tools/golden_chat.py, which records what Jinja makes of it.
+ * To add one: a row in the table at the end, with Jinja's parameter names, and a case in tools/golden_chat.py, which
+ * records Jinja's result.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -51,7 +51,7 @@ SL_CHAT_FN(filter_first) {
         return sl_chat_nothing();
     }
     struct sl_chat_value first = list->items[0];
-    if (subject.kind == SL_CHAT_ITERATOR) { // the rest can still be read
+    if (subject.kind == SL_CHAT_ITERATOR) { // the remaining items can still be read
         list->items++;
         list->n--;
         list->capacity--;
@@ -114,12 +114,12 @@ SL_CHAT_FN(filter_int) {
         n_plain++;
     }
     bool unsure = !sl_chat_is_ascii(text) || memchr(text.bytes ? text.bytes : "", '_', text.n_bytes);
-    if (unsure || text.n_bytes >= 18) { // Python knows other digits, and numbers of any length
+    if (unsure || text.n_bytes >= 18) { // Python accepts other digits, and numbers of any length
         sl_chat_fail(work, SL_ERR_UNSUPPORTED, "int of this string");
         return otherwise;
     }
     if (n_plain < text.n_bytes || text.n_bytes == 0) {
-        return otherwise; // also what Python takes for infinity and for no number
+        return otherwise; // also for Python's infinity and NaN
     }
     memcpy(digits, text.bytes, text.n_bytes);
     digits[text.n_bytes] = '\0';
@@ -141,7 +141,7 @@ SL_CHAT_FN(filter_reverse) {
     return subject.kind == SL_CHAT_STRING ? sl_chat_join(work, value, SL_CHAT_TEXT(""), false) : value;
 }
 
-// The attribute of an item by its name, as filters take it.
+// Returns the attribute of an item by its name, with the rules of filters.
 static struct sl_chat_value attribute_of(struct sl_chat_work *work, struct sl_chat_value item,
                                          struct sl_chat_value name) {
     if (!sl_chat_want_string(work, name, "an attribute's name")) {
@@ -155,8 +155,8 @@ static struct sl_chat_value attribute_of(struct sl_chat_work *work, struct sl_ch
     return sl_chat_item(work, item, name);
 }
 
-// The items that pass a test, or whose attribute passes it. args: the test's name and its argument; without a test, the
-// items that are true. attribute: NULL for the item itself.
+// Returns the items that pass a test, or whose attribute passes it. args: the test's name and its argument; without a
+// test, the true items. attribute: NULL for the item itself.
 static struct sl_chat_value select_items(struct sl_chat_work *work, struct sl_chat_value subject,
                                          const struct sl_chat_value *attribute, const struct sl_chat_value *args,
                                          bool reject) {

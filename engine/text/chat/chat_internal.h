@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the parts of chat templates share.
+ * Purpose: shared by the parts of chat templates.
  *
  *      source --chat_lexer.c--> tokens --chat_parser.c, chat_expression.c, chat_operand.c--> tree
  *      tree --chat_render.c, chat_eval.c--> text
  *                            |
- *              chat_builtins.c, chat_filters.c, chat_tests.c over chat_methods.c, chat_value.c, chat_text.c, chat_json.c
+ *             chat_builtins.c, chat_filters.c, chat_tests.c over chat_methods.c, chat_value.c, chat_text.c, chat_json.c
  *
- * The language, of Jinja 3.1 with trim_blocks and lstrip_blocks:
+ * The supported language, from Jinja 3.1 with trim_blocks and lstrip_blocks:
  *
  *      {{ }} {% %} {# #} with - and +; if, for (unpacking, `if`, else, loop.*), set (also namespace attributes and
  *      blocks), break, continue, generation; literals; every operator but **; x if y else z; attributes, items, slices;
  *      the functions, filters, tests and methods in the tables of chat_builtins.c, chat_filters.c, chat_tests.c
  *
- * Meanings are Python's and Jinja's own: truth, int and float, undefined values that render as nothing and whose
- * attributes are errors, set in a loop's body that ends with the turn, iterators that can be read once.
+ * Semantics are Python's and Jinja's: truth, int and float; undefined values render as nothing and their attributes
+ * are errors; a variable set in a loop's body ends with the iteration; iterators can be read once.
  *
- * Invariants: whatever is created lives in the arena of its `struct sl_chat_work` and goes with it, so values are passed
- * around by value and nobody frees. The first failure is kept in the work; what runs after it works on undefined values,
- * ends soon because every loop asks sl_chat_step(), and is thrown away. A tree is at most SL_CHAT_MAX_DEPTH deep, and so
- * is every recursion over one; recursion over values has the same bound.
+ * Invariants: every object lives in the arena of its `struct sl_chat_work` and is freed with it, so values are passed
+ *             by value and never freed one by one. The work keeps the first failure. Code that runs after a failure
+ *             works on undefined values. It ends soon, because every loop calls sl_chat_step(), and its result is
+ *             discarded. A tree is at most SL_CHAT_MAX_DEPTH deep, and so is every recursion over one; recursion over
+ *             values has the same bound.
  */
 #pragma once
 
@@ -34,11 +35,11 @@
 #define SL_CHAT_MAX_TEMPLATE_BYTES ((size_t)256 << 10)
 #define SL_CHAT_MAX_DEPTH          150
 #define SL_CHAT_MAX_ARGS           5
-// Of one rendering. A step is a node of the tree, or SL_CHAT_STEP_BYTES of text that an operation passes over.
+// Limits of one rendering. A step is a node of the tree, or SL_CHAT_STEP_BYTES of text that an operation processes.
 #define SL_CHAT_MAX_STEPS    (INT64_C(16) << 20)
 #define SL_CHAT_STEP_BYTES   64
 #define SL_CHAT_MAX_MEMORY   ((size_t)256 << 20)
-#define SL_CHAT_MAX_TEXT     ((size_t)64 << 20) // of any one string, the output among them
+#define SL_CHAT_MAX_TEXT     ((size_t)64 << 20) // of any one string, including the output
 #define SL_CHAT_PARSE_MEMORY ((size_t)64 << 20)
 
 // ---- one parse, or one rendering ------------------------------------------------------------------------------------
@@ -47,18 +48,18 @@ struct sl_chat_chunk;
 
 struct sl_chat_work {
     struct sl_chat_chunk *chunks;
-    size_t n_bytes, max_bytes; // taken by chunks
+    size_t n_bytes, max_bytes; // allocated in chunks
     int64_t steps_left;
-    int line; // where we are in the template, for errors
+    int line; // the current line of the template, for errors
     enum sl_status status;
     struct sl_error *err;
     int64_t time_ms;
 };
 
 void sl_chat_work_cleanup(struct sl_chat_work *work);
-// Zeroed, aligned for anything. NULL when the work has failed, which may be right now.
+// Returns zeroed memory, aligned for any type. NULL if the work has failed, possibly in this call.
 void *sl_chat_alloc(struct sl_chat_work *work, size_t n_bytes);
-// Counts what is about to be done; false when the work has failed. n_bytes: of text that will be passed over.
+// Counts work before it is done; returns false if the work has failed. n_bytes: text that will be processed.
 bool sl_chat_step(struct sl_chat_work *work, size_t n_bytes);
 
 // ---- values ---------------------------------------------------------------------------------------------------------
@@ -69,7 +70,7 @@ struct sl_chat_text { // UTF-8, not terminated, never changed: parts of a text p
 };
 
 enum sl_chat_kind {
-    SL_CHAT_ABSENT, // an argument that was not given; nothing else is
+    SL_CHAT_ABSENT, // an argument that was not given; used for nothing else
     SL_CHAT_UNDEFINED,
     SL_CHAT_NONE,
     SL_CHAT_BOOL,
@@ -78,9 +79,9 @@ enum sl_chat_kind {
     SL_CHAT_STRING,
     SL_CHAT_LIST,
     SL_CHAT_TUPLE,
-    SL_CHAT_ITERATOR, // what filters like selectattr give: can be read once, and do nothing else
+    SL_CHAT_ITERATOR, // result of filters like selectattr: can only be read, once
     SL_CHAT_DICT,
-    SL_CHAT_NAMESPACE, // the only thing that changes
+    SL_CHAT_NAMESPACE, // the only mutable value
     SL_CHAT_LOOP,
     SL_CHAT_FUNCTION,
 };
@@ -91,7 +92,7 @@ struct sl_chat_value {
         bool truth;
         int64_t integer;
         double real;
-        struct sl_chat_text text;  // STRING; UNDEFINED: what was looked for
+        struct sl_chat_text text;  // STRING; UNDEFINED: the name that was not found
         struct sl_chat_list *list; // LIST, TUPLE, ITERATOR
         struct sl_chat_dict *dict; // DICT, NAMESPACE
         struct sl_chat_loop *loop;
@@ -118,17 +119,17 @@ struct sl_chat_loop {
     size_t at;
 };
 
-// A text of a literal: SL_CHAT_TEXT("role").
+// Makes a text from a literal: SL_CHAT_TEXT("role").
 #define SL_CHAT_TEXT(literal) ((struct sl_chat_text){literal, sizeof(literal) - 1})
 struct sl_chat_text sl_chat_text_of(const char *string);
 bool sl_chat_text_is(struct sl_chat_text a, const char *string);
 bool sl_chat_text_equal(struct sl_chat_text a, struct sl_chat_text b);
 
 struct sl_chat_value sl_chat_undefined(struct sl_chat_text name);
-static inline struct sl_chat_value sl_chat_nothing(void) { // what a failed operation gives
+static inline struct sl_chat_value sl_chat_nothing(void) { // result of a failed operation
     return (struct sl_chat_value){.kind = SL_CHAT_UNDEFINED, .text = SL_CHAT_TEXT("")};
 }
-// Keeps the first failure, with the line in front; returns that.
+// Keeps the first failure, prefixed with the line; returns sl_chat_nothing().
 struct sl_chat_value sl_chat_fail(struct sl_chat_work *work, enum sl_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 struct sl_chat_value sl_chat_bool(bool truth);
@@ -137,7 +138,7 @@ struct sl_chat_value sl_chat_string(struct sl_chat_text text);
 struct sl_chat_value sl_chat_list_value(enum sl_chat_kind kind, struct sl_chat_list *list); // undefined for NULL
 const char *sl_chat_kind_name(enum sl_chat_kind kind);                                      // "a string"
 
-// Of a number; a truth value is one.
+// Returns the integer of a number; a truth value is one.
 static inline int64_t sl_chat_integer_of(struct sl_chat_value value) { // not of a float
     return value.kind == SL_CHAT_BOOL ? value.truth : value.integer;
 }
@@ -155,42 +156,42 @@ const struct sl_chat_value *sl_chat_dict_get(const struct sl_chat_dict *dict, st
 bool sl_chat_is_true(struct sl_chat_work *work, struct sl_chat_value value);
 struct sl_chat_text sl_chat_str(struct sl_chat_work *work, struct sl_chat_value value); // Python's str()
 size_t sl_chat_length(struct sl_chat_work *work, struct sl_chat_value value);           // Python's len()
-// The items that a loop over the value sees. NULL when there is a failure. An iterator is empty afterwards.
+// Returns the items that a loop over the value yields. NULL on failure. An iterator is empty afterwards.
 struct sl_chat_list *sl_chat_iterate(struct sl_chat_work *work, struct sl_chat_value value);
 bool sl_chat_equal(struct sl_chat_work *work, struct sl_chat_value a, struct sl_chat_value b);
 int sl_chat_compare(struct sl_chat_work *work, struct sl_chat_value a, struct sl_chat_value b); // <0, 0, >0
 bool sl_chat_contains(struct sl_chat_work *work, struct sl_chat_value container, struct sl_chat_value item);
-// op is the operator as written: + - * / // %
+// Applies the operator op as written: + - * / // %
 struct sl_chat_value sl_chat_arithmetic(struct sl_chat_work *work, const char *op, struct sl_chat_value a,
                                         struct sl_chat_value b);
 struct sl_chat_value sl_chat_negate(struct sl_chat_work *work, struct sl_chat_value value);
-// object[key] and object.name; see the rules of which comes first in chat_value.c.
+// object[key] and object.name; chat_access.c has the order of lookups.
 struct sl_chat_value sl_chat_item(struct sl_chat_work *work, struct sl_chat_value object, struct sl_chat_value key);
 struct sl_chat_value sl_chat_attribute(struct sl_chat_work *work, struct sl_chat_value object,
                                        struct sl_chat_text name);
-// bounds[3]: start, stop, step; none or absent where not given.
+// bounds[3]: start, stop, step; none or absent if not given.
 struct sl_chat_value sl_chat_slice(struct sl_chat_work *work, struct sl_chat_value object,
                                    const struct sl_chat_value bounds[3]);
 
 // ---- text -----------------------------------------------------------------------------------------------------------
 
-struct sl_chat_buffer { // text that grows, in the arena
+struct sl_chat_buffer { // growing text, in the arena
     char *bytes;
     size_t n_bytes, capacity;
 };
 
 void sl_chat_append(struct sl_chat_work *work, struct sl_chat_buffer *buffer, struct sl_chat_text text);
 struct sl_chat_text sl_chat_concat(struct sl_chat_work *work, struct sl_chat_text a, struct sl_chat_text b);
-size_t sl_chat_char_bytes(struct sl_chat_text text); // of its first character; text is not empty
+size_t sl_chat_char_bytes(struct sl_chat_text text); // bytes of its first character; text is not empty
 size_t sl_chat_count_chars(struct sl_chat_text text);
-size_t sl_chat_space_bytes(struct sl_chat_text text); // of its first character if that is white space to Python, or 0
+size_t sl_chat_space_bytes(struct sl_chat_text text); // bytes of its first character if white space, or 0
 enum sl_chat_sides { SL_CHAT_LEFT = 1, SL_CHAT_RIGHT = 2, SL_CHAT_BOTH = 3 };
-// chars: the characters to take off; NULL for white space.
+// chars: the characters to strip; NULL for white space.
 struct sl_chat_text sl_chat_strip(struct sl_chat_text text, const struct sl_chat_text *chars, enum sl_chat_sides sides);
-// Where b begins in a, or a.n_bytes + 1 if nowhere. (memmem of an empty b is 0.)
+// Returns where b begins in a, or a.n_bytes + 1 if b is not in a. (memmem of an empty b is 0.)
 size_t sl_chat_find(struct sl_chat_text a, struct sl_chat_text b);
 bool sl_chat_is_ascii(struct sl_chat_text text);
-// How much of a text to show in an error: at most 40 bytes, whole characters. For "%.*s".
+// Returns how many bytes of a text to show in an error: at most 40, whole characters. For "%.*s".
 int sl_chat_excerpt(struct sl_chat_text text);
 
 struct sl_chat_text sl_chat_to_json(struct sl_chat_work *work, struct sl_chat_value value, int indent); // -1: one line
@@ -203,7 +204,7 @@ enum sl_chat_op {
     SL_CHAT_OP_NAME,      // text
     SL_CHAT_OP_LIST,      // list
     SL_CHAT_OP_TUPLE,     // list
-    SL_CHAT_OP_DICT,      // list: keys and values by turns
+    SL_CHAT_OP_DICT,      // list: keys and values, alternating
     SL_CHAT_OP_NAMESPACE, // list of KEYWORD
     SL_CHAT_OP_KEYWORD,   // text = a
     SL_CHAT_OP_ATTRIBUTE, // a.text
@@ -239,8 +240,8 @@ struct sl_chat_builtin;
 
 struct sl_chat_node {
     enum sl_chat_op op;
-    int line, depth;           // depth: of the tree below, this one included
-    struct sl_chat_node *next; // in the list that it is part of
+    int line, depth;           // depth of the tree below, including this node
+    struct sl_chat_node *next; // next node of the list that contains it
     struct sl_chat_node *a, *b, *c, *list, *body, *otherwise;
     struct sl_chat_text text;
     struct sl_chat_value value;
@@ -251,13 +252,13 @@ struct sl_chat_node {
 
 enum sl_chat_token_type {
     SL_CHAT_TOKEN_END,
-    SL_CHAT_TOKEN_TEXT, // between tags, white space already taken off
+    SL_CHAT_TOKEN_TEXT, // between tags, white space already trimmed
     SL_CHAT_TOKEN_BLOCK_BEGIN,
     SL_CHAT_TOKEN_BLOCK_END,
     SL_CHAT_TOKEN_OUTPUT_BEGIN,
     SL_CHAT_TOKEN_OUTPUT_END,
     SL_CHAT_TOKEN_NAME,
-    SL_CHAT_TOKEN_STRING, // text is what it means, escapes resolved
+    SL_CHAT_TOKEN_STRING, // text with escapes resolved
     SL_CHAT_TOKEN_NUMBER, // value
     SL_CHAT_TOKEN_OPERATOR,
 };
@@ -269,7 +270,7 @@ struct sl_chat_token {
     struct sl_chat_value value;
 };
 
-// The tokens of a source whose lines end with \n; the last is an END. NULL on failure.
+// Returns the tokens of a source whose lines end with \n; the last is an END. NULL on failure.
 struct sl_chat_token *sl_chat_lex(struct sl_chat_work *work, struct sl_chat_text source);
 
 // ---- the parser -----------------------------------------------------------------------------------------------------
@@ -278,13 +279,13 @@ struct sl_chat_parser {
     struct sl_chat_work *work;
     const struct sl_chat_token *token; // the next one
     int depth;                         // of recursion
-    int n_loops;                       // around us, for break and continue
-    bool at_output;                    // directly in {{ }}: where "safe" means nothing
+    int n_loops;                       // number of enclosing loops, for break and continue
+    bool at_output;                    // directly in {{ }}, where "safe" has no effect
 };
 
 struct sl_chat_node *sl_chat_parse(struct sl_chat_work *work, struct sl_chat_text source); // a list of statements
 
-// chat_expression.c: operators; chat_operand.c: what stands between them. Nodes are never NULL unless the work has failed.
+// chat_expression.c: operators; chat_operand.c: operands. Nodes are NULL only if the work has failed.
 struct sl_chat_node *sl_chat_parse_expression(struct sl_chat_parser *parser, bool with_choice);
 struct sl_chat_node *sl_chat_parse_tuple(struct sl_chat_parser *parser, bool with_choice);
 struct sl_chat_node *sl_chat_parse_filters(struct sl_chat_parser *parser, struct sl_chat_node *node);
@@ -307,7 +308,7 @@ bool sl_chat_enter(struct sl_chat_parser *parser); // one level deeper; pairs wi
 void sl_chat_leave(struct sl_chat_parser *parser);
 void sl_chat_unexpected(struct sl_chat_parser *parser, const char *expected);
 void sl_chat_unsupported(struct sl_chat_parser *parser, const char *what, struct sl_chat_text name);
-// Parse something that is only a part of what {{ }} puts out between these two; the second hands the node through.
+// Enclose the parsing of an expression that is only a part of the output of {{ }}; the second returns the node.
 bool sl_chat_take_output(struct sl_chat_parser *parser);
 struct sl_chat_node *sl_chat_put_back(struct sl_chat_parser *parser, bool at_output, struct sl_chat_node *node);
 
@@ -316,8 +317,8 @@ struct sl_chat_node *sl_chat_put_back(struct sl_chat_parser *parser, bool at_out
 enum sl_chat_table { SL_CHAT_FUNCTIONS, SL_CHAT_FILTERS, SL_CHAT_TESTS, SL_CHAT_METHODS };
 
 /*
- * A row of a table. What is called gets its subject (of a function: undefined) and its arguments bound to parameters;
- * those that were not given are ABSENT.
+ * A row of a table. The function gets its subject (undefined for functions) and its arguments bound to parameters;
+ * missing ones are ABSENT.
  */
 struct sl_chat_builtin {
     const char *name;
@@ -325,17 +326,17 @@ struct sl_chat_builtin {
     int n_required;
     struct sl_chat_value (*fn)(struct sl_chat_work *work, struct sl_chat_value subject,
                                const struct sl_chat_value *args);
-    enum sl_chat_kind of; // methods: of what
-    int test_name;        // which argument, from 1, is the name of a test; 0: none is
+    enum sl_chat_kind of; // methods: the kind of the subject
+    int test_name;        // index from 1 of the argument that names a test; 0: none
 };
 
 const struct sl_chat_builtin *sl_chat_find_builtin(enum sl_chat_table table, struct sl_chat_text name); // or NULL
-// A method of this kind of value. NULL also where Python has it and we do not.
+// Returns a method of this kind of value. NULL also for Python's methods that are not supported.
 const struct sl_chat_builtin *sl_chat_find_method(enum sl_chat_kind kind, struct sl_chat_text name);
-// Do these arguments fit? Fails if not. list: expressions and KEYWORDs.
+// Checks that these arguments fit; fails the work if not. list: expressions and KEYWORDs.
 bool sl_chat_check_arguments(struct sl_chat_work *work, const struct sl_chat_builtin *builtin,
                              const struct sl_chat_node *list);
-// Which parameter a keyword means, or -1.
+// Returns the index of the parameter that a keyword names, or -1.
 int sl_chat_parameter(const struct sl_chat_builtin *builtin, struct sl_chat_text keyword);
 
 // ---- evaluation -----------------------------------------------------------------------------------------------------
@@ -350,6 +351,6 @@ struct sl_chat_value sl_chat_eval(struct sl_chat_work *work, const struct sl_cha
 struct sl_chat_text sl_chat_render(struct sl_chat_work *work, const struct sl_chat_node *statements,
                                    struct sl_chat_dict *variables);
 
-// As sl_chat_template_load(), from the source itself, without special tokens. For tests.
+// Does what sl_chat_template_load() does, from the source itself, without special tokens. For tests.
 enum sl_status sl_chat_template_parse(const char *source, struct sl_chat_template **chat_template_out,
                                       struct sl_error *err);

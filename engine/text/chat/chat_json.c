@@ -8,7 +8,7 @@
 struct writer {
     struct sl_chat_work *work;
     struct sl_chat_buffer out;
-    int indent; // blanks a level; -1: everything on one line
+    int indent; // blanks per level; -1: everything on one line
 };
 
 static void put(struct writer *writer, const char *text) {
@@ -26,7 +26,7 @@ static void put_line(struct writer *writer, int level) {
 
 static void put_string(struct writer *writer, struct sl_chat_text text) {
     put(writer, "\"");
-    size_t plain = 0; // bytes in front that stand for themselves
+    size_t plain = 0; // leading bytes that need no escape
     for (size_t i = 0; i <= text.n_bytes; i++) {
         unsigned char c = i < text.n_bytes ? (unsigned char)text.bytes[i] : '"';
         if (c != '"' && c != '\\' && c >= 0x20) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a template's source as tokens. See chat_internal.h.
+ * Purpose: splits a template's source into tokens. See chat_internal.h.
  *
- * Design: which white space around tags is text is decided here, by the rules of Jinja's lexer: "-" takes all of it on
- *         its side; without it, a block or comment takes the blanks before it on its line (lstrip_blocks, unless "+")
- *         and the line's end behind it (trim_blocks, unless "+").
+ * Design: the lexer decides which white space around tags is text, by the rules of Jinja's lexer. "-" removes all of
+ *         it on its side. Without it, a block or comment removes the blanks before it on its line (lstrip_blocks,
+ *         unless "+") and the line's end after it (trim_blocks, unless "+").
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,8 +14,8 @@
 struct lexer {
     struct sl_chat_work *work;
     const char *at, *end;
-    bool line_starts; // what came before ended with the end of a line, or nothing came before
-    int n_open;       // brackets within a tag: inside them }} is two brackets
+    bool line_starts; // at the start of the source, or after the end of a line
+    int n_open;       // open brackets within a tag: inside them }} is two brackets
     struct sl_chat_token *tokens;
     size_t n_tokens, capacity;
 };
@@ -59,7 +59,7 @@ static bool failed(const struct lexer *lexer) {
 
 // ---- the ends of tags -----------------------------------------------------------------------------------------------
 
-// Behind a tag: all white space after "-", one line's end after a block or comment without "+".
+// Ends a tag: skips all white space after "-", and one line's end after a block or comment without "+".
 static void end_tag(struct lexer *lexer, char sign, bool trims_line) {
     const char *begin = lexer->at;
     if (sign == '-') {
@@ -82,7 +82,7 @@ static void lex_comment(struct lexer *lexer) {
     end_tag(lexer, sign, true);
 }
 
-// True when the tag has ended.
+// Returns true when the tag has ended.
 static bool lex_end(struct lexer *lexer, bool block) {
     char sign = '\0';
     if (looking_at(lexer, block ? "-%}" : "-}}")) {
@@ -121,7 +121,7 @@ static void append_char(struct lexer *lexer, struct sl_chat_buffer *buffer, uint
     sl_chat_append(lexer->work, buffer, (struct sl_chat_text){bytes, n});
 }
 
-// \x41, \u0041, \U00000041, \101: `base` digits, at least min_digits of them.
+// Parses \x41, \u0041, \U00000041, \101: `base` digits, at least min_digits of them.
 static void lex_code(struct lexer *lexer, struct sl_chat_buffer *buffer, int base, int min_digits, int max_digits) {
     uint32_t code = 0;
     int n = 0;
@@ -167,7 +167,7 @@ static void lex_escape(struct lexer *lexer, struct sl_chat_buffer *buffer) {
                 return;
             }
         }
-        append_char(lexer, buffer, '\\'); // what is not an escape stays as it is
+        append_char(lexer, buffer, '\\'); // an unknown escape stays as it is
     }
 }
 
@@ -216,7 +216,7 @@ static void lex_number(struct lexer *lexer) {
         sl_chat_fail(lexer->work, SL_ERR_UNSUPPORTED, "a number that is not decimal");
         return;
     }
-    if (lexer->at[-1] != '.') { // in items.0.1 there are two numbers
+    if (lexer->at[-1] != '.') { // items.0.1 has two numbers
         if (is_at(lexer, n, ".") && count_digits(lexer, n + 1) > 0) {
             n += 1 + count_digits(lexer, n + 1);
             whole = false;
@@ -302,7 +302,7 @@ static void lex_tag(struct lexer *lexer, bool block) {
 
 // ---- text and tags --------------------------------------------------------------------------------------------------
 
-// Bytes before the next tag, or all.
+// Returns the bytes before the next tag, or all bytes.
 static size_t find_tag(const struct lexer *lexer) {
     size_t n = 0;
     while (n + 1 < left(lexer) && !(lexer->at[n] == '{' && strchr("{%#", lexer->at[n + 1]) && lexer->at[n + 1])) {
@@ -311,7 +311,7 @@ static size_t find_tag(const struct lexer *lexer) {
     return n + 1 < left(lexer) ? n : left(lexer);
 }
 
-// Without the blanks between the last line's end and a block or comment.
+// Removes the blanks between the last line's end and a block or comment.
 static struct sl_chat_text without_indentation(const struct lexer *lexer, struct sl_chat_text text) {
     size_t line = text.n_bytes;
     while (line > 0 && text.bytes[line - 1] != '\n') {

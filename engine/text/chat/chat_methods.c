@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what Python's strings and dicts do, for filters and methods. See chat_methods.h.
+// Purpose: operations of Python's strings and dicts, for filters and methods. See chat_methods.h.
 #include "engine/text/chat/chat_methods.h"
 
-#define MAX_STRIPPED_BYTES 256 // of the characters that strip() takes off: it is quadratic
+#define MAX_STRIPPED_BYTES 256 // limit of the characters that strip() removes: it is quadratic
 
 const struct sl_chat_builtin *sl_chat_find_row(const struct sl_chat_rows *rows, struct sl_chat_text name) {
     for (size_t i = 0; i < rows->n; i++) {
@@ -50,7 +50,7 @@ static void push_text(struct sl_chat_work *work, struct sl_chat_list *list, cons
     sl_chat_list_push(work, list, sl_chat_string((struct sl_chat_text){begin, (size_t)(end - begin)}));
 }
 
-// Words between runs of white space.
+// Splits text into the words between runs of white space.
 static void split_words(struct sl_chat_work *work, struct sl_chat_text text, int64_t max_splits,
                         struct sl_chat_list *list) {
     text = sl_chat_strip(text, NULL, SL_CHAT_LEFT);
@@ -122,7 +122,7 @@ struct sl_chat_value sl_chat_replace(struct sl_chat_work *work, struct sl_chat_t
         max_count -= max_count > 0;
     }
     if (!buffer.bytes) {
-        return sl_chat_string(text); // nothing was replaced, or only by nothing
+        return sl_chat_string(text); // nothing was replaced, or only empty by empty
     }
     sl_chat_append(work, &buffer, text);
     return sl_chat_string((struct sl_chat_text){buffer.bytes, buffer.n_bytes});
@@ -180,7 +180,7 @@ static bool is_letter(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-// Is the character behind c the first of a word?
+// Returns whether the character after c begins a word.
 static bool begins_word(enum sl_chat_case form, char c) {
     return form == SL_CHAT_TITLE   ? !is_letter(c)
            : form == SL_CHAT_WORDS ? strchr("-({[< \t\n\v\f\r\x1c\x1d\x1e\x1f", c) != NULL

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the tables of builtins (chat_builtins.c, chat_filters.c, chat_tests.c) share: how they are written, and the
- *          operations on values behind them that are more than a line. Engine-internal.
+ * Purpose: shared by the tables of builtins (chat_builtins.c, chat_filters.c, chat_tests.c): how rows are written,
+ *          and operations on values that take more than a line. Engine-internal.
  */
 #pragma once
 
 #include "engine/text/chat/chat_internal.h"
 
-// What a row of a table calls; a row needs not all of its arguments.
+// The signature of a row's function; it need not use all of its arguments.
 #define SL_CHAT_ROW_FN(name)                                                                                           \
     struct sl_chat_value name(struct sl_chat_work *work __attribute__((unused)),                                       \
                               struct sl_chat_value subject __attribute__((unused)),                                    \
@@ -21,22 +21,23 @@ struct sl_chat_rows {
 extern const struct sl_chat_rows sl_chat_filters, sl_chat_tests;
 const struct sl_chat_builtin *sl_chat_find_row(const struct sl_chat_rows *rows, struct sl_chat_text name); // or NULL
 
-bool sl_chat_given(struct sl_chat_value arg); // and is not none
+bool sl_chat_given(struct sl_chat_value arg); // given, and not none
 bool sl_chat_want_string(struct sl_chat_work *work, struct sl_chat_value value, const char *what);
 bool sl_chat_want_int(struct sl_chat_work *work, struct sl_chat_value value, const char *what, int64_t *out);
 
 struct sl_chat_value sl_chat_strip_by(struct sl_chat_work *work, struct sl_chat_text text, struct sl_chat_value chars,
                                       enum sl_chat_sides sides);
-// max_count: how many at most; negative: all.
+// max_count: the most replacements; negative: all.
 struct sl_chat_value sl_chat_replace(struct sl_chat_work *work, struct sl_chat_text text, struct sl_chat_text old,
                                      struct sl_chat_text new, int64_t max_count);
 struct sl_chat_value sl_chat_join(struct sl_chat_work *work, struct sl_chat_value items, struct sl_chat_text between,
                                   bool only_strings);
-// TITLE: str.title(), every letter behind what is none; WORDS: Jinja's filter, letters behind blanks and brackets.
+// TITLE: str.title(), every letter after a character that is not a letter; WORDS: Jinja's filter, letters after
+// blanks and brackets.
 enum sl_chat_case { SL_CHAT_UPPER, SL_CHAT_LOWER, SL_CHAT_CAPITALIZE, SL_CHAT_TITLE, SL_CHAT_WORDS };
 struct sl_chat_value sl_chat_change_case(struct sl_chat_work *work, struct sl_chat_text text, enum sl_chat_case form);
 
-// Filters and methods, as rows of the tables have them.
+// Filters and methods, as rows of the tables call them.
 SL_CHAT_ROW_FN(sl_chat_upper);
 SL_CHAT_ROW_FN(sl_chat_lower);
 SL_CHAT_ROW_FN(sl_chat_capitalize);

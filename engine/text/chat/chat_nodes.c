@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what the parser's files share: the next token, and nodes of the tree. See chat_internal.h.
+// Purpose: shared by the parser's files: the next token, and nodes of the tree. See chat_internal.h.
 #include "engine/text/chat/chat_internal.h"
 
 // ---- tokens ---------------------------------------------------------------------------------------------------------

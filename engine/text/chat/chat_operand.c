@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the operators of an expression stand between: names and literals, with what follows them: attributes,
- *          items, calls, filters and tests. See chat_internal.h.
+ * Purpose: operands of expressions: names and literals, and the attributes, items, calls, filters and tests that
+ *          follow them. See chat_internal.h.
  */
 #include "engine/text/chat/chat_internal.h"
 
@@ -25,7 +25,7 @@ static struct sl_chat_node *parse_argument(struct sl_chat_parser *parser) {
     return sl_chat_parse_expression(parser, true);
 }
 
-// (a, b, name=c)
+// Parses (a, b, name=c).
 static struct sl_chat_node *parse_arguments(struct sl_chat_parser *parser) {
     struct sl_chat_node *first = NULL, **link = &first;
     sl_chat_expect_operator(parser, "(");
@@ -92,7 +92,7 @@ static struct sl_chat_node *parse_string(struct sl_chat_parser *parser) { // 'a'
     return node;
 }
 
-// [a, b]
+// Parses [a, b].
 static struct sl_chat_node *parse_list(struct sl_chat_parser *parser) {
     struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_LIST);
     struct sl_chat_node **link = node ? &node->list : NULL;
@@ -111,7 +111,7 @@ static struct sl_chat_node *parse_list(struct sl_chat_parser *parser) {
     return sl_chat_finish(parser, node);
 }
 
-// {a: b, c: d}
+// Parses {a: b, c: d}.
 static struct sl_chat_node *parse_dict(struct sl_chat_parser *parser) {
     struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_DICT);
     struct sl_chat_node **link = node ? &node->list : NULL;
@@ -194,7 +194,7 @@ static struct sl_chat_node *parse_attribute(struct sl_chat_parser *parser, struc
     return sl_chat_finish(parser, node);
 }
 
-// [a] or [a:b:c]; missing bounds are none.
+// Parses [a] or [a:b:c]; missing bounds are none.
 static struct sl_chat_node *parse_item(struct sl_chat_parser *parser, struct sl_chat_node *object) {
     struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_SLICE);
     if (!node) {
@@ -232,7 +232,7 @@ static struct sl_chat_node *parse_item(struct sl_chat_parser *parser, struct sl_
     return sl_chat_finish(parser, node);
 }
 
-// namespace(a=1): the one function that takes any argument, by name only.
+// Checks namespace(a=1): the only function that takes any argument, by name only.
 static void check_namespace(struct sl_chat_parser *parser, const struct sl_chat_node *node) {
     for (const struct sl_chat_node *arg = node->list; arg; arg = arg->next) {
         if (arg->op != SL_CHAT_OP_KEYWORD || arg->text.bytes[0] == '_') {
@@ -252,7 +252,7 @@ static struct sl_chat_node *parse_call(struct sl_chat_parser *parser, struct sl_
     if (parser->work->status != SL_OK) {
         return NULL;
     }
-    if (callee->op == SL_CHAT_OP_ATTRIBUTE) { // which method it is depends on the value
+    if (callee->op == SL_CHAT_OP_ATTRIBUTE) { // the method depends on the value
         node->op = SL_CHAT_OP_METHOD;
         node->a = callee->a;
         node->builtin = sl_chat_find_builtin(SL_CHAT_METHODS, callee->text);
@@ -292,7 +292,7 @@ struct sl_chat_node *sl_chat_parse_postfix(struct sl_chat_parser *parser, struct
     return node;
 }
 
-// A filter that is given the name of a test looks for it now, if it is spelled out.
+// Checks the name of a test that is passed to a filter, if it is a literal.
 static void check_test_name(struct sl_chat_parser *parser, const struct sl_chat_node *filter) {
     const struct sl_chat_node *arg = filter->builtin->test_name > 0 ? filter->list : NULL;
     for (int i = 1; arg && i < filter->builtin->test_name; i++) {
@@ -317,7 +317,7 @@ static struct sl_chat_node *parse_filter(struct sl_chat_parser *parser, struct s
         bool at_output = sl_chat_take_output(parser);
         node->list = sl_chat_put_back(parser, at_output, parse_arguments(parser));
     }
-    if (sl_chat_text_is(name, "safe") && !node->list) { // it would escape what it is put together with
+    if (sl_chat_text_is(name, "safe") && !node->list) { // it would escape the text that it is joined with
         if (!parser->at_output || parser->token->type != SL_CHAT_TOKEN_OUTPUT_END) {
             sl_chat_fail(parser->work, SL_ERR_UNSUPPORTED, "the filter 'safe' anywhere but at the end of {{ }}");
         }
@@ -347,7 +347,7 @@ bool sl_chat_begins_value(const struct sl_chat_parser *parser) {
     }
 }
 
-// a is test, a is not test, a is test argument, a is test(arguments)
+// Parses a is test, a is not test, a is test argument, a is test(arguments).
 static struct sl_chat_node *parse_test(struct sl_chat_parser *parser, struct sl_chat_node *subject) {
     bool negated = sl_chat_skip_name(parser, "not");
     struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_TEST);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: statements of a template: what stands in {% %}, and the text and {{ }} between. See chat_internal.h.
- * Design: recursive descent; a body ends before the tag whose name is in the list that its statement gave.
+ * Purpose: statements of a template: the contents of {% %}, and the text and {{ }} between. See chat_internal.h.
+ * Design: recursive descent; a body ends before a tag whose name is in its statement's list.
  */
 #include "engine/text/chat/chat_internal.h"
 
@@ -16,7 +16,7 @@ static void expect_block_end(struct sl_chat_parser *parser) {
     sl_chat_next_token(parser);
 }
 
-// The statements up to one of `ends`, whose name becomes the next token.
+// Parses the statements up to one of `ends`, whose name becomes the next token.
 static struct sl_chat_node *parse_body(struct sl_chat_parser *parser, const char *const *ends) {
     expect_block_end(parser);
     return parse_statements(parser, ends);
@@ -33,7 +33,7 @@ static struct sl_chat_node *parse_if(struct sl_chat_parser *parser) {
     node->a = sl_chat_parse_tuple(parser, false);
     node->body = parse_body(parser, ends);
     if (sl_chat_skip_name(parser, "elif")) {
-        node->otherwise = parse_if(parser); // and that takes the endif
+        node->otherwise = parse_if(parser); // which also consumes the endif
     } else {
         if (sl_chat_skip_name(parser, "else")) {
             node->otherwise = parse_body(parser, last);
@@ -66,7 +66,7 @@ static struct sl_chat_node *parse_target_name(struct sl_chat_parser *parser, boo
     return node;
 }
 
-// a, b or (a, b)
+// Parses a, b or (a, b).
 static struct sl_chat_node *parse_targets(struct sl_chat_parser *parser, bool of_loop) {
     bool bracket = sl_chat_skip_operator(parser, "(");
     struct sl_chat_node *first = parse_target_name(parser, of_loop), *last = first;
@@ -110,7 +110,7 @@ static struct sl_chat_node *parse_for(struct sl_chat_parser *parser) {
     return sl_chat_finish(parser, node);
 }
 
-// The statements of a block that has variables of its own, and that no loop can be left from.
+// Parses the statements of a block that has its own variables; break and continue cannot leave it.
 static struct sl_chat_node *parse_closed_body(struct sl_chat_parser *parser, const char *end) {
     const char *const ends[] = {end, NULL};
     int n_loops = parser->n_loops;
@@ -178,7 +178,7 @@ static struct sl_chat_node *parse_statement(struct sl_chat_parser *parser) {
         node = parse_jump(parser, SL_CHAT_OP_BREAK);
     } else if (sl_chat_skip_name(parser, "continue")) {
         node = parse_jump(parser, SL_CHAT_OP_CONTINUE);
-    } else if (sl_chat_skip_name(parser, "generation")) { // marks what the model writes, for training
+    } else if (sl_chat_skip_name(parser, "generation")) { // marks the model's text, for training
         node = sl_chat_node(parser, SL_CHAT_OP_SCOPE);
         if (node) {
             node->body = parse_closed_body(parser, "endgeneration");
@@ -225,7 +225,7 @@ static bool is_one_of(const struct sl_chat_parser *parser, const char *const *na
     return *names != NULL;
 }
 
-// ends: NULL for the whole template.
+// Parses statements; ends: NULL for the whole template.
 static struct sl_chat_node *parse_statements(struct sl_chat_parser *parser, const char *const *ends) {
     struct sl_chat_node *first = NULL, **link = &first;
     while (parser->work->status == SL_OK) {

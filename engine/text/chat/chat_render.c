@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: statements of a template run, and the text they put out. See chat_internal.h.
- * Design: a turn of a loop and a block have a scope each; what is set in it ends with it. A conditional has none.
+ * Purpose: runs the statements of a template and collects their output. See chat_internal.h.
+ * Design: each iteration of a loop and each block has a scope; variables set in it end with it. A conditional has
+ *         none.
  */
 #include "engine/text/chat/chat_internal.h"
 
@@ -9,7 +10,7 @@ enum jump { NO_JUMP, JUMP_BREAK, JUMP_CONTINUE };
 
 struct render {
     struct sl_chat_work *work;
-    struct sl_chat_buffer *out; // of the template, or of the block that is being set
+    struct sl_chat_buffer *out; // output of the template, or of the block that is being set
     enum jump jump;
 };
 
@@ -21,7 +22,7 @@ static void put_text(struct render *render, struct sl_chat_text text) {
 
 // ---- set ------------------------------------------------------------------------------------------------------------
 
-// One name takes the value, several take its items.
+// Assigns: one name takes the value, several take its items.
 static void assign(struct render *render, struct sl_chat_scope *scope, const struct sl_chat_node *targets,
                    struct sl_chat_value value) {
     if (!targets->next) {
@@ -71,7 +72,7 @@ static void run_set_block(struct render *render, struct sl_chat_scope *scope, co
     render->out = out;
     struct sl_chat_value value = sl_chat_string((struct sl_chat_text){block.bytes, block.n_bytes});
     struct sl_chat_scope filtered = {.parent = scope, .variables = sl_chat_dict_create(render->work)};
-    if (node->a && filtered.variables) { // filters are over the variable without a name
+    if (node->a && filtered.variables) { // filters apply to the variable without a name
         sl_chat_dict_set(render->work, filtered.variables, SL_CHAT_TEXT(""), value);
         value = sl_chat_eval(render->work, &filtered, node->a);
     }
@@ -80,7 +81,7 @@ static void run_set_block(struct render *render, struct sl_chat_scope *scope, co
 
 // ---- for ------------------------------------------------------------------------------------------------------------
 
-// The items that pass the loop's `if`.
+// Returns the items that pass the loop's `if`.
 static struct sl_chat_list *filter_items(struct render *render, struct sl_chat_scope *scope,
                                          const struct sl_chat_node *node, const struct sl_chat_list *items) {
     struct sl_chat_list *list = sl_chat_list_create(render->work, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a model's chat template, from its folder to a rendered conversation. See chat_template.h.
+// Purpose: loads a model's chat template from its folder and renders conversations. See chat_template.h.
 #include "engine/model/gguf/document.h"
 #include "engine/text/chat/chat_template.h"
 
@@ -17,15 +17,15 @@
 #define CONFIG_FILE   "tokenizer_config.json"
 #define TOKENS_FILE   "special_tokens_map.json"
 
-// What templates may write, where the model has it.
+// Variables for special tokens, set if the model has the token.
 static const char *const token_names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                           "pad_token", "cls_token", "mask_token"};
 #define N_TOKENS (sizeof(token_names) / sizeof(*token_names))
 
 struct sl_chat_template {
-    struct sl_chat_work work; // whose arena holds the tree
+    struct sl_chat_work work; // its arena holds the tree
     struct sl_chat_node *statements;
-    char *source, *tokens[N_TOKENS]; // tokens: NULL where the model has none
+    char *source, *tokens[N_TOKENS]; // tokens: NULL if the model has none
 };
 
 void sl_chat_template_destroy(struct sl_chat_template **chat_template_in) {
@@ -49,7 +49,7 @@ static enum sl_status copy(const char *text, char **copy_out, struct sl_error *e
     return *copy_out ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a chat template");
 }
 
-// SL_ERR_NOT_FOUND: no such file.
+// Reads a file. SL_ERR_NOT_FOUND: no such file.
 static enum sl_status read_file(const char *dir, char **source_out, struct sl_error *err) {
     char path[PATH_MAX];
     enum sl_status status = sl_model_path(dir, TEMPLATE_FILE, path, sizeof(path), err);
@@ -84,7 +84,8 @@ static enum sl_status read_file(const char *dir, char **source_out, struct sl_er
     return SL_OK;
 }
 
-// "chat_template" is the source itself, or a list of {"name", "template"}, of which "default" is ours.
+// Takes the source from "chat_template": the source itself, or a list of {"name", "template"} with an entry
+// "default".
 static enum sl_status source_from_config(const json_t *config, char **source_out, struct sl_error *err) {
     const json_t *value = json_object_get(config, "chat_template"), *item;
     size_t i;
@@ -119,7 +120,7 @@ static enum sl_status take_tokens(struct sl_chat_template *chat_template, const 
     return status;
 }
 
-// A JSON file that need not be there: *root_out is NULL then.
+// Loads an optional JSON file: *root_out is NULL if it does not exist.
 static enum sl_status load_optional(const char *dir, const char *name, json_t **root_out, struct sl_error *err) {
     *root_out = NULL;
     enum sl_status status = sl_model_document_load(dir, name, root_out, err);
@@ -142,7 +143,7 @@ static enum sl_status read_folder(const char *dir, struct sl_chat_template *chat
         status = take_tokens(chat_template, config, err);
     }
     if (status == SL_OK) {
-        status = take_tokens(chat_template, tokens, err); // older models have them only here
+        status = take_tokens(chat_template, tokens, err); // older models define them only here
     }
     json_decref(config);
     json_decref(tokens);
@@ -151,7 +152,7 @@ static enum sl_status read_folder(const char *dir, struct sl_chat_template *chat
 
 // ---- loading --------------------------------------------------------------------------------------------------------
 
-// Every line ends with \n, and the last line without one, as Jinja has it before it looks at anything.
+// Makes every line end with \n, and the last line end without one, as Jinja does before it lexes.
 static void normalize_lines(char *source) {
     char *to = source;
     for (const char *from = source; *from; from++) {
@@ -163,7 +164,7 @@ static void normalize_lines(char *source) {
     *to = '\0';
 }
 
-// err: not NULL.
+// Parses the template; err is not NULL.
 static enum sl_status parse(struct sl_chat_template *chat_template, struct sl_error *err) {
     size_t n_bytes = strlen(chat_template->source), bad;
     if (n_bytes > SL_CHAT_MAX_TEMPLATE_BYTES) {
@@ -176,11 +177,11 @@ static enum sl_status parse(struct sl_chat_template *chat_template, struct sl_er
     struct sl_chat_work *work = &chat_template->work;
     *work = (struct sl_chat_work){.max_bytes = SL_CHAT_PARSE_MEMORY, .steps_left = SL_CHAT_MAX_STEPS, .err = err};
     chat_template->statements = sl_chat_parse(work, sl_chat_text_of(chat_template->source));
-    work->err = NULL; // the caller's, and done with
+    work->err = NULL; // the caller's err must not be used later
     return work->status;
 }
 
-// Takes the source from the model's folder, or a copy of the one that is given.
+// Takes the source from the model's folder, or a copy of the given one.
 static enum sl_status create(const char *model_dir, const char *source, struct sl_chat_template **chat_template_out,
                              struct sl_error *err) {
     struct sl_error own;
@@ -232,7 +233,7 @@ static struct sl_chat_value messages_value(struct sl_chat_work *work, const stru
     return sl_chat_list_value(SL_CHAT_LIST, list);
 }
 
-// What transformers gives to a template.
+// Returns the variables that the transformers library passes to a template.
 static struct sl_chat_dict *variables_of(struct sl_chat_work *work, const struct sl_chat_template *chat_template,
                                          const struct sl_chat *chat) {
     struct sl_chat_dict *variables = sl_chat_dict_create(work);

@@ -2,12 +2,12 @@
 /*
  * Purpose: the tests that templates may use, as in "x is defined". See chat_internal.h.
  *
- * To add one: a row in the table at the end, with the names of its parameters as Jinja has them, and a case in
- * tools/golden_chat.py, which records what Jinja makes of it.
+ * To add one: a row in the table at the end, with Jinja's parameter names, and a case in tools/golden_chat.py, which
+ * records Jinja's result.
  */
 #include "engine/text/chat/chat_methods.h"
 
-// True of the kinds whose bits are in `kinds`.
+// Returns true for the kinds whose bits are in `kinds`.
 static struct sl_chat_value is_kind(struct sl_chat_value value, unsigned kinds) {
     return sl_chat_bool(kinds >> value.kind & 1);
 }
@@ -27,7 +27,7 @@ TEST_OF_KIND(test_float, KIND(FLOAT))
 TEST_OF_KIND(test_number, KIND(BOOL) | KIND(INT) | KIND(FLOAT))
 TEST_OF_KIND(test_string, KIND(STRING))
 TEST_OF_KIND(test_mapping, KIND(DICT))
-// Of undefined values Python finds the methods that it asks for, though they fail.
+// Undefined values pass: Python finds the methods that the test looks for, though they would fail.
 TEST_OF_KIND(test_sequence, KIND(UNDEFINED) | KIND(STRING) | KIND(LIST) | KIND(TUPLE) | KIND(DICT))
 TEST_OF_KIND(test_iterable,
              KIND(UNDEFINED) | KIND(STRING) | KIND(LIST) | KIND(TUPLE) | KIND(ITERATOR) | KIND(DICT) | KIND(LOOP))

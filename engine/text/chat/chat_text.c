@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: text as Python sees it: characters, not bytes; its white space. See chat_internal.h. All text is valid UTF-8.
+// Purpose: text as in Python: characters, not bytes; its white space. See chat_internal.h. All text is valid UTF-8.
 #include "engine/text/chat/chat_internal.h"
 
 struct sl_chat_text sl_chat_text_of(const char *string) {
@@ -97,7 +97,7 @@ int sl_chat_excerpt(struct sl_chat_text text) {
     return (int)n;
 }
 
-// str.isspace(): the bidirectional classes WS, B and S, and the category Zs.
+// Implements str.isspace(): the bidirectional classes WS, B and S, and the category Zs.
 size_t sl_chat_space_bytes(struct sl_chat_text text) {
     static const char *const wide[] = {
         "\xc2\x85", "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002", "\u2003", "\u2004", "\u2005", "\u2006",

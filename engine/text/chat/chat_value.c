@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: values and what Python does with them: truth, str(), len(), ==, <, in, iteration. See chat_internal.h.
+// Purpose: values and Python's operations on them: truth, str(), len(), ==, <, in, iteration. See chat_internal.h.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -134,7 +134,7 @@ bool sl_chat_is_true(struct sl_chat_work *work, struct sl_chat_value value) {
         return value.list->n > 0;
     case SL_CHAT_DICT:
         return value.dict->n > 0;
-    case SL_CHAT_ITERATOR: // Python's are true even if they are empty, and no author means that
+    case SL_CHAT_ITERATOR: // in Python even empty ones are true, which no author intends
         sl_chat_fail(work, SL_ERR_UNSUPPORTED, "asks whether an iterator is true; put \"| list\" behind the filter");
         return false;
     case SL_CHAT_NAMESPACE:
@@ -145,7 +145,7 @@ bool sl_chat_is_true(struct sl_chat_work *work, struct sl_chat_value value) {
     return false;
 }
 
-// repr(): the shortest decimal that reads back as the same number; exponents from 1e16 and below 1e-4.
+// Implements repr(): the shortest decimal that parses to the same number; exponents from 1e16 and below 1e-4.
 static struct sl_chat_text float_text(struct sl_chat_work *work, double real) {
     char text[48];
     if (!isfinite(real)) {
@@ -160,7 +160,7 @@ static struct sl_chat_text float_text(struct sl_chat_work *work, double real) {
         int decimals = n_digits - 1 - exponent;
         snprintf(text, sizeof(text), "%.*f", decimals > 0 ? decimals : 1, real);
     }
-    return sl_chat_concat(work, SL_CHAT_TEXT("+"), sl_chat_text_of(text)); // a copy, behind a sign
+    return sl_chat_concat(work, SL_CHAT_TEXT("+"), sl_chat_text_of(text)); // a copy, after a sign
 }
 
 struct sl_chat_text sl_chat_str(struct sl_chat_work *work, struct sl_chat_value value) {
@@ -333,12 +333,12 @@ int sl_chat_compare(struct sl_chat_work *work, struct sl_chat_value a, struct sl
         }
         return (sl_chat_integer_of(a) > sl_chat_integer_of(b)) - (sl_chat_integer_of(a) < sl_chat_integer_of(b));
     }
-    if (a.kind == SL_CHAT_STRING && b.kind == SL_CHAT_STRING) { // UTF-8 sorts as its characters do
+    if (a.kind == SL_CHAT_STRING && b.kind == SL_CHAT_STRING) { // UTF-8 sorts like its characters
         size_t n = a.text.n_bytes < b.text.n_bytes ? a.text.n_bytes : b.text.n_bytes;
         int order = n > 0 && sl_chat_step(work, n) ? memcmp(a.text.bytes, b.text.bytes, n) : 0;
         return order != 0 ? order : (a.text.n_bytes > b.text.n_bytes) - (a.text.n_bytes < b.text.n_bytes);
     }
-    bool lists = is_list(a) && a.kind == b.kind; // Python orders these
+    bool lists = is_list(a) && a.kind == b.kind; // Python orders lists and tuples
     sl_chat_fail(work, lists ? SL_ERR_UNSUPPORTED : SL_ERR_INVALID, "asks which is less, %s or %s",
                  sl_chat_kind_name(a.kind), sl_chat_kind_name(b.kind));
     return 0;

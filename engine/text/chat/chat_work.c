@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the arena, the bounds and the failure of one parse or rendering. See chat_internal.h.
+// Purpose: the arena, the limits and the failure of one parse or rendering. See chat_internal.h.
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: byte pair encoding of one piece: start from its single bytes, or characters, and apply, again and again, the
- *          merge of lowest rank (leftmost first) that two neighbours allow.
+ * Purpose: byte pair encoding of one piece: starts from its single bytes, or characters, and repeatedly applies the
+ *          merge of lowest rank (leftmost first) of two adjacent symbols.
  *
- * Design: symbols form a doubly linked list in an array; merges that are possible lie in a binary heap ordered by
- *         (rank, place). A candidate is not removed when a neighbour changes: it is checked when it comes up. A piece
- *         of n bytes has at most n - 1 candidates at first and each of at most n - 1 merges adds two: O(n log n).
+ * Design: symbols form a doubly linked list in an array; possible merges are in a binary heap ordered by (rank,
+ *         position). A candidate is not removed when a neighbor changes: it is checked when it is popped. A piece of
+ *         n bytes has at most n - 1 candidates at first, and each of at most n - 1 merges adds two: O(n log n).
  *
- *         Vocabularies of SentencePiece's kind come without a pre-tokenizer, so that a whole text is one piece. Where none
- *         of their merges goes from another character on to a mark, which loading finds out, the piece is encoded word
- *         by word: the ids are the same and the heap stays small.
+ *         SentencePiece vocabularies have no pre-tokenizer, so a whole text is one piece. If no merge continues from
+ *         another character into a mark, which loading checks, the piece is encoded word by word: the ids are the
+ *         same and the heap stays small.
  *
- * Invariant: the heap never holds more than 3 n candidates, which is the room that grow() makes.
+ * Invariant: Invariant: the heap never holds more than 3 n candidates, for which grow() makes room.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@
 #define MARK_BYTES (sizeof(SL_MARK) - 1)
 
 struct sl_bpe_symbol {
-    int32_t id; // -1 once it is merged into its left neighbour
+    int32_t id; // -1 once it is merged into its left neighbor
     int32_t previous, next;
 };
 
@@ -52,7 +52,7 @@ static uint64_t pair_of(int32_t left, int32_t right) {
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
-// The slot where `pair` is, or the empty one where it belongs. Multiplication spreads the ids over the high bits.
+// Returns the slot of `pair`, or the empty one where it belongs. Multiplication spreads the ids over the high bits.
 static struct sl_merge *find_slot(const struct sl_bpe *bpe, uint64_t pair) {
     uint64_t hash = (pair ^ pair >> 29) * 0x9e3779b97f4a7c15u;
     size_t mask = bpe->n_slots - 1;
@@ -63,7 +63,7 @@ static struct sl_merge *find_slot(const struct sl_bpe *bpe, uint64_t pair) {
     return &bpe->slots[i];
 }
 
-// The two halves of a merge, "left right" or ["left", "right"], in the file's alphabet.
+// Returns the two halves of a merge, "left right" or ["left", "right"], in the file's alphabet.
 static enum sl_status merge_halves(const json_t *merge, size_t rank, char **copy_out, const char **right_out,
                                    struct sl_error *err) {
     const char *left = NULL, *right = NULL;
@@ -97,7 +97,7 @@ static enum sl_status merge_halves(const json_t *merge, size_t rank, char **copy
     return SL_OK;
 }
 
-// Id of a half, whose bytes are appended to joined[*n_joined].
+// Returns the id of a half, and appends its bytes to joined[*n_joined].
 static enum sl_status half_id(const struct sl_bpe *bpe, const char *half, size_t rank, char *joined, size_t *n_joined,
                               int32_t *id_out, struct sl_error *err) {
     size_t n_bytes = 0;
@@ -169,7 +169,7 @@ err_left:
     return status;
 }
 
-// The tokens of single bytes. Some vocabularies lack those that their training never saw.
+// Finds the tokens of single bytes. Some vocabularies lack bytes that their training never saw.
 static void find_byte_tokens(struct sl_bpe *bpe) {
     for (int byte = 0; byte < 256; byte++) {
         char spelling[8] = {(char)byte};
@@ -181,7 +181,7 @@ static void find_byte_tokens(struct sl_bpe *bpe) {
     }
 }
 
-// The token of what has none. Without one it is dropped.
+// Finds the token for characters without a token. Without it they are dropped.
 static enum sl_status find_unknown(struct sl_bpe *bpe, const json_t *model, struct sl_error *err) {
     const char *unknown = json_string_value(json_object_get(model, "unk_token"));
     if (!unknown || !unknown[0]) {
@@ -194,7 +194,7 @@ static enum sl_status find_unknown(struct sl_bpe *bpe, const json_t *model, stru
     return SL_OK;
 }
 
-// How characters become tokens in a vocabulary that is not byte-level.
+// Finds how characters become tokens in a vocabulary that is not byte-level.
 static enum sl_status load_characters(struct sl_bpe *bpe, struct sl_error *err) {
     bpe->cuts_at_marks = sl_vocab_find(bpe->vocab, SL_MARK, MARK_BYTES) >= 0;
     for (int c = 0; c < 128; c++) {
@@ -317,7 +317,7 @@ static enum sl_status grow(struct sl_bpe_scratch *scratch, size_t n_bytes) {
     return SL_OK;
 }
 
-// Put the merge of the symbol at `place` and its right neighbour on the heap, if there is one.
+// Pushes the merge of the symbol at `place` and its right neighbor onto the heap, if there is one.
 static void consider(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, size_t *n_heap, int32_t place) {
     int32_t next = place < 0 ? -1 : scratch->symbols[place].next;
     if (next < 0) {
@@ -344,8 +344,8 @@ static void apply_merges(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratc
         if (left->id < 0 || left->next < 0) {
             continue;
         }
-        // Stale if the two are no longer a pair that makes this token. That they may be another pair which makes the
-        // same token, at another rank, is how the models' own tokenizer decides it too.
+        // Stale if the two symbols are no longer a pair that makes this token. They may be another pair that makes
+        // the same token at another rank; the models' own tokenizers accept that as well.
         struct sl_bpe_symbol *right = &symbols[left->next];
         uint64_t pair = pair_of(left->id, right->id);
         const struct sl_merge *merge = find_slot(bpe, pair);
@@ -369,7 +369,8 @@ static void add_symbol(struct sl_bpe_scratch *scratch, size_t *n, int32_t id) {
     ++*n;
 }
 
-// What has no token: one that says so, once for a run of such where unknowns are fused, or nothing.
+// Adds the unknown token for characters without a token: one per run if unknowns are fused. Adds nothing if there is
+// no such token.
 static void add_unknown(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, size_t *n, bool was_unknown) {
     if (bpe->unknown_id >= 0 && (!was_unknown || !bpe->fuse_unknown)) {
         add_symbol(scratch, n, bpe->unknown_id);
@@ -390,7 +391,7 @@ static void add_bytes(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, 
     }
 }
 
-// A character falls back to its bytes if all of them have tokens.
+// Returns whether a character falls back to its bytes: all of them must have tokens.
 static bool falls_back(const struct sl_bpe *bpe, const char *bytes, size_t n_bytes) {
     bool all = bpe->byte_fallback;
     for (size_t i = 0; i < n_bytes; i++) {
@@ -431,7 +432,7 @@ static enum sl_status encode_word(const struct sl_bpe *bpe, struct sl_bpe_scratc
     } else {
         add_characters(bpe, scratch, &n, word, n_bytes);
     }
-    if (n == 0) { // nothing of the word has a token
+    if (n == 0) { // no part of the word has a token
         return SL_OK;
     }
     scratch->symbols[n - 1].next = -1;
@@ -442,7 +443,7 @@ static enum sl_status encode_word(const struct sl_bpe *bpe, struct sl_bpe_scratc
     return status;
 }
 
-// Where the word that begins at `begin` ends: in front of the first mark behind another character.
+// Returns where the word that begins at `begin` ends: before the first mark that follows another character.
 static size_t word_end(const char *piece, size_t n_bytes, size_t begin) {
     while (begins_with_mark(piece + begin, n_bytes - begin)) {
         begin += MARK_BYTES;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: bytes of tokens to text, one token at a time; and what well-formed UTF-8 is.
+ * Purpose: converts bytes of tokens to text, one token at a time; and defines well-formed UTF-8.
  *
- * Design: bytes wait until they make a character. Bytes that can not are replaced by one U+FFFD for each maximal
- *         subpart, as Unicode recommends (chapter 3, "U+FFFD Substitution of Maximal Subparts"): the longest beginning
- *         of a character, or one byte. That is also what Python's and Rust's decoders do. Bytes that come as tokens of
- *         their own (byte_fallback) are replaced one by one instead, as the `tokenizers` library does it; but the library
- *         also takes back whole characters that a broken run of such bytes began with, and those have long been sent.
- * Invariant: pending[0 .. n_pending) is a proper beginning of a well-formed character, so n_pending <= 3.
+ * Design: bytes wait until they make a character. Bytes that cannot are replaced by one U+FFFD for each maximal
+ *         subpart, as Unicode recommends (chapter 3, "U+FFFD Substitution of Maximal Subparts"): the longest
+ *         beginning of a character, or one byte. Python's and Rust's decoders do the same. Bytes that are tokens of
+ *         their own (byte_fallback) are replaced one by one instead, as in the `tokenizers` library. But the library
+ *         also takes back whole characters at the start of a broken run of such bytes, which this decoder has already
+ *         returned.
+ * Invariant: Invariant: pending[0 .. n_pending) is a proper prefix of a well-formed character, so n_pending <= 3.
  */
 #include <assert.h>
 #include <string.h>
@@ -19,8 +20,8 @@ static const char replacement[] = "\xef\xbf\xbd"; // U+FFFD
 #define MARK_BYTES        (sizeof(SL_MARK) - 1)
 
 // --- UTF-8 -----------------------------------------------------------------------------------------------------------
-// Length of a character by its first byte, and the range of its second byte, which excludes overlong forms, surrogates
-// and what lies beyond U+10FFFF. 0: no character begins with this byte.
+// Returns the length of a character by its first byte, and the range of its second byte, which excludes overlong
+// forms, surrogates and code points beyond U+10FFFF. 0: no character begins with this byte.
 static int lead(unsigned char byte, unsigned char *low_out, unsigned char *high_out) {
     *low_out = byte == 0xe0 ? 0xa0 : byte == 0xf0 ? 0x90 : 0x80;
     *high_out = byte == 0xed ? 0x9f : byte == 0xf4 ? 0x8f : 0xbf;
@@ -76,14 +77,14 @@ struct sink {
     size_t n, capacity;
 };
 
-// Characters go out whole. A buffer of sl_detokenizer_max_bytes() is never full; what a smaller one has no room for is
-// lost, which the caller has then chosen.
+// Emits whole characters. A buffer of sl_detokenizer_max_bytes() is never full; a smaller one loses characters that
+// do not fit, by the caller's choice.
 static void emit(struct sink *sink, const void *character, size_t n_bytes) {
     if (sink->capacity - sink->n >= n_bytes) {
         memcpy(sink->buf + sink->n, character, n_bytes);
         sink->n += n_bytes;
     } else {
-        sink->capacity = sink->n; // nothing may come out behind a hole
+        sink->capacity = sink->n; // nothing may be emitted after a gap
     }
 }
 
@@ -100,7 +101,7 @@ static void emit_character(struct sl_detokenizer *detokenizer, const unsigned ch
     emit(sink, character, n_bytes);
 }
 
-// Replacements for the bytes that waited.
+// Emits replacements for the bytes that waited.
 static void give_up(struct sl_detokenizer *detokenizer, int n_bytes, struct sink *sink) {
     int n = detokenizer->tokenizer->decoder.byte_fallback ? n_bytes : 1;
     for (int i = 0; i < n; i++) {
@@ -113,7 +114,7 @@ static void feed(struct sl_detokenizer *detokenizer, unsigned char byte, struct 
     unsigned char *pending = detokenizer->pending;
     pending[detokenizer->n_pending++] = byte;
     int length = sl_utf8_length(pending, (size_t)detokenizer->n_pending);
-    if (length < 0 && detokenizer->n_pending > 1) { // the byte does not go on with what waited; it may begin anew
+    if (length < 0 && detokenizer->n_pending > 1) { // does not continue the pending bytes; may begin a character
         give_up(detokenizer, detokenizer->n_pending - 1, sink);
         pending[0] = byte;
         detokenizer->n_pending = 1;
@@ -163,6 +164,6 @@ size_t sl_detokenizer_finish(struct sl_detokenizer *detokenizer, char *buf, size
 }
 
 size_t sl_detokenizer_max_bytes(const struct sl_tokenizer *tokenizer) {
-    // At worst one replacement for each byte that waited and for each byte of the token.
+    // At worst one replacement for each pending byte and for each byte of the token.
     return (tokenizer->vocab.max_text + sizeof(((struct sl_detokenizer *)NULL)->pending)) * REPLACEMENT_BYTES;
 }

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the pipeline from text to ids (see the picture in tokenizer_internal.h).
+ * Purpose: the pipeline from text to ids (see the diagram in tokenizer_internal.h).
  *
- * Design: added tokens are cut out twice: those that are not normalized from the text as it came, the others from what
- *         normalization made of the text in between. What is left goes through the pre-tokenizer into merges.
+ * Design: added tokens are cut out twice: those that are not normalized from the original text, the others from the
+ *         normalized text in between. The rest goes through the pre-tokenizer into merges.
  */
 #include <stdlib.h>
 
 #include "engine/text/tokenizer/tokenizer_internal.h"
 
-#define MAX_TEXT_BYTES ((size_t)1 << 30) // places in a piece are 32-bit
+#define MAX_TEXT_BYTES ((size_t)1 << 30) // positions in a piece are 32-bit
 
-// One call of sl_tokenizer_encode().
+// State of one call of sl_tokenizer_encode().
 struct encoding {
     const struct sl_tokenizer *tokenizer;
     struct sl_bpe_scratch scratch;
     struct sl_regex_search search;
     struct sl_ids ids;
-    bool first; // nothing of the text came before what is being encoded
+    bool first; // the part being encoded is the start of the text
     struct sl_error *err;
 };
 
@@ -34,7 +34,7 @@ static enum sl_status encode_plain(struct encoding *e, const char *text, size_t 
 
 typedef enum sl_status (*encode_fn)(struct encoding *e, const char *text, size_t n_bytes);
 
-// Tokens of `set` become their ids; what lies between them goes to `between`.
+// Encodes tokens of `set` as their ids; passes the text between them to `between`.
 static enum sl_status encode_added(struct encoding *e, const struct sl_added_set *set, encode_fn between,
                                    const char *text, size_t n_bytes) {
     struct sl_added_cursor cursor = {.set = set, .text = text, .n_bytes = n_bytes, .pending_id = -1};

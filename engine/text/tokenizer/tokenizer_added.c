@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: cut added tokens ("<|im_end|>") out of text: leftmost first, and of those that begin there the longest.
+ * Purpose: cuts added tokens ("<|im_end|>") out of text: leftmost first, and the longest of those that begin there.
  *
- * Design: the tokens are sorted by their bytes. At a place in the text the range of those that still agree is narrowed
- *         byte by byte by binary search, so that a file with thousands of added tokens costs no more than one with ten.
+ * Design: the tokens are sorted by their bytes. At a position in the text, binary search narrows the range of
+ *         matching tokens byte by byte, so that a file with thousands of added tokens costs no more than one with
+ *         ten.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +24,8 @@ static int32_t character_at(const char *text, size_t begin, size_t end) {
     return c;
 }
 
-// What regular expressions call a word character: alphabetic, a mark, a digit, or one that joins. utf8proc knows the
-// general categories; the four ranges are what is alphabetic besides: circled and squared letters.
+// Returns whether c is a word character of regular expressions: alphabetic, a mark, a digit, or a joiner. utf8proc
+// provides the general categories; the four ranges are further alphabetic characters: circled and squared letters.
 static bool is_word_character(int32_t c) {
     static const uint32_t categories =
         1u << UTF8PROC_CATEGORY_LU | 1u << UTF8PROC_CATEGORY_LL | 1u << UTF8PROC_CATEGORY_LT |
@@ -66,7 +67,8 @@ static size_t skip_spaces_right(const char *text, size_t end, size_t n_bytes) {
 }
 
 // --- search ----------------------------------------------------------------------------------------------------------
-// First of tokens [low, high), which agree before `depth` and are longer, whose byte at `depth` is at least `byte`.
+// Returns the first of tokens [low, high), which match up to `depth` and are longer, whose byte at `depth` is at
+// least `byte`.
 static size_t lower_bound(const struct sl_added_set *set, size_t low, size_t high, size_t depth, int byte) {
     while (low < high) {
         size_t middle = low + (high - low) / 2;
@@ -79,12 +81,12 @@ static size_t lower_bound(const struct sl_added_set *set, size_t low, size_t hig
     return low;
 }
 
-// The longest token that text begins with, or NULL.
+// Returns the longest token that text begins with, or NULL.
 static const struct sl_added_token *match_here(const struct sl_added_set *set, const char *text, size_t n_bytes) {
     const struct sl_added_token *longest = NULL;
     size_t low = 0, high = set->n;
     for (size_t depth = 0; low < high; depth++) {
-        if (set->tokens[low].n_bytes == depth) { // all of it agreed; it sorts before those that it begins
+        if (set->tokens[low].n_bytes == depth) { // all of it matches; it sorts before tokens that it is a prefix of
             longest = &set->tokens[low++];
         }
         if (depth == n_bytes) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the decoder of the file: what text each token gives.
+ * Purpose: the decoder of the file: the text that each token gives.
  *
- * Design: most steps look at one token at a time (Replace, Metaspace, ByteFallback, ByteLevel), so they are run at load
- *         time and leave a text for each token. What depends on the place in a text, the first token's marks and the
- *         spaces that Strip takes from the beginning, is left to the detokenizer.
+ * Design: most steps process one token at a time (Replace, Metaspace, ByteFallback, ByteLevel), so they run at load
+ *         time and produce a text for each token. The detokenizer does what depends on the position in a text: the
+ *         first token's marks, and the spaces that Strip removes from the beginning.
  *
- * To add a step: a function that reads it, a line in kinds[] and one in stages[].
+ * To add a step: a function that parses it, a line in kinds[] and one in stages[].
  */
 #include <ctype.h>
 #include <stdlib.h>
@@ -15,23 +15,23 @@
 #include "base/hash.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
 
-// The steps while loading. Each works on what the one before left, so their order matters; see stages[].
+// The steps while loading. Each works on the result of the one before, so their order matters; see stages[].
 struct loading {
     struct sl_decoder *decoder;
-    const char *from[SL_MAX_STEPS], *to[SL_MAX_STEPS]; // of Replace and Metaspace
+    const char *from[SL_MAX_STEPS], *to[SL_MAX_STEPS]; // for Replace and Metaspace
     int n_replaces;
     bool byte_level;
-    int stage; // of the last step
+    int stage; // stage of the last step
 };
 
 enum stage { START, TOKENS, WHOLE_TOKENS, FUSED, STRIPPED };
 
-// A step must follow one of a stage between `low` and `high`.
+// A step must follow one whose stage is between `low` and `high`.
 static const struct {
     const char *type;
     enum stage low, high, own;
 } stages[] = {
-    {"ByteLevel", START, START, STRIPPED}, // nothing else beside it
+    {"ByteLevel", START, START, STRIPPED}, // no other step is allowed
     {"Metaspace", START, START, TOKENS},
     {"Replace", START, TOKENS, TOKENS},
     {"ByteFallback", START, TOKENS, WHOLE_TOKENS},
@@ -80,7 +80,7 @@ static enum sl_status add_replace(void *part, const json_t *step, const char *wh
 static enum sl_status add_metaspace(void *part, const json_t *step, const char *what, struct sl_error *err) {
     struct loading *loading = part;
     enum sl_prepend prepend = SL_PREPEND_NEVER;
-    bool split = false; // means nothing here
+    bool split = false; // has no effect here
     enum sl_status status = sl_metaspace_read(step, what, &prepend, &split, err);
     if (status != SL_OK || (status = begin_step(loading, step, what, err)) != SL_OK) {
         return status;
@@ -129,7 +129,7 @@ static enum sl_status add_strip(void *part, const json_t *step, const char *what
 }
 
 static enum sl_status add_byte_level(void *part, const json_t *step, const char *what, struct sl_error *err) {
-    ((struct loading *)part)->byte_level = true; // its options are the pre-tokenizer's and mean nothing here
+    ((struct loading *)part)->byte_level = true; // its options concern the pre-tokenizer alone
     return begin_step(part, step, what, err);
 }
 
@@ -144,7 +144,7 @@ static const struct sl_json_step kinds[] = {
 };
 
 // --- the tokens' texts -----------------------------------------------------------------------------------------------
-// "<0x0A>" is the byte 0x0a.
+// Reads "<0x0A>" as the byte 0x0a.
 static bool read_byte(const struct sl_text *text, char *byte_out) {
     const char *p = text->bytes;
     if (text->n_bytes != 6 || !sl_text_begins(text, "<0x") || !isxdigit((unsigned char)p[3]) ||
@@ -156,7 +156,7 @@ static bool read_byte(const struct sl_text *text, char *byte_out) {
     return true;
 }
 
-// The text of one token goes to *blob, which moves on, if it is not the spelling.
+// Writes the text of one token to *blob, and advances it, if the text differs from the spelling.
 static enum sl_status set_text(const struct loading *loading, struct sl_vocab_entry *entry, char **blob) {
     struct sl_text text = {.bytes = entry->spelling, .n_bytes = entry->n_spelling};
     enum sl_status status = SL_OK;

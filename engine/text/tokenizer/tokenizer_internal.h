@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the parts of a tokenizer, in the order in which text passes them:
+ * Purpose: the parts of a tokenizer, in the order of processing:
  *
  *      text -> added (raw) -> normalizer -> added (normalized) -> pre-tokenizer -> bpe -> template -> ids
  *      ids -> vocabulary's texts -> decoder -> text
  *
- * Design: tokenizer_load.c fills the parts from JSON with a function of each part's own file; tokenizer.c is the
- *         pipeline. Everything here is immutable after loading; what changes while encoding belongs to the call.
- *         Normalizer, pre-tokenizer, decoder and template are lists of steps in the file. Each part has a table of the
- *         kinds of step that it knows (struct sl_json_step); what is in no table is refused by name.
- * Words:  a token's spelling is what merges see: its bytes in a byte-level vocabulary, translated from the alphabet of
- *         the file; its characters in one of SentencePiece's kind. Its text is what the decoder makes of it.
- *         A piece is what the pre-tokenizer cuts text into; merges never cross its ends.
- *         The mark is U+2581, which stands for a space in vocabularies of SentencePiece's kind.
+ * Design: tokenizer_load.c fills the parts from JSON with a function of each part's file; tokenizer.c is the
+ *         pipeline. Everything here is immutable after loading; state that changes while encoding belongs to the
+ *         call. Normalizer, pre-tokenizer, decoder and template are lists of steps in the file. Each part has a table
+ *         of the supported kinds of step (struct sl_json_step); other kinds are rejected by name.
+ * Words:  a token's spelling is what merges process: its bytes in a byte-level vocabulary, translated from the
+ *         alphabet of the file; its characters in a SentencePiece vocabulary. Its text is the decoder's output for
+ *         it. A piece is a part of text from the pre-tokenizer; merges never cross its ends. The mark is U+2581,
+ *         which stands for a space in SentencePiece vocabularies.
  */
 #pragma once
 
@@ -20,7 +20,7 @@
 
 #include "engine/text/tokenizer/tokenizer.h"
 
-// PCRE2 wants its code unit width before its header, which only the files that match expressions include.
+// PCRE2 needs its code unit width before its header, which only the files that match expressions include.
 struct pcre2_real_code_8;
 struct pcre2_real_match_data_8;
 struct pcre2_real_match_context_8;
@@ -36,22 +36,22 @@ struct sl_ids {
     size_t n, capacity;
 };
 
-// Append one id: SL_OK or SL_ERR_EXHAUSTED.
+// Appends one id: SL_OK or SL_ERR_EXHAUSTED.
 enum sl_status sl_ids_push(struct sl_ids *ids, int32_t id);
 
 // --- JSON (tokenizer_json.c) -----------------------------------------------------------------------------------------
-// SL_ERR_UNSUPPORTED names the first key of `object` that is not in the NULL-terminated list.
+// Rejects keys of `object` that are not in the NULL-terminated list: SL_ERR_UNSUPPORTED names the first one.
 enum sl_status sl_json_only(const json_t *object, const char *what, const char *const *keys, struct sl_error *err);
 
-// The member `key` as a truth value; absent and null are `fallback`. SL_ERR_INVALID when it is something else.
+// Reads the member `key` as a truth value; absent and null are `fallback`. SL_ERR_INVALID: another type.
 enum sl_status sl_json_bool(const json_t *object, const char *what, const char *key, bool fallback, bool *value_out,
                             struct sl_error *err);
 
-// The member `key` as a text that is not empty, borrowed from `object`. SL_ERR_INVALID otherwise.
+// Reads the member `key` as a text that is not empty, borrowed from `object`. SL_ERR_INVALID otherwise.
 enum sl_status sl_json_text(const json_t *object, const char *what, const char *key, const char **text_out,
                             struct sl_error *err);
 
-// A step {"type": "Replace", "pattern": {"String": from}, "content": to}; both borrowed from it.
+// Reads a step {"type": "Replace", "pattern": {"String": from}, "content": to}; both are borrowed from it.
 enum sl_status sl_json_replace(const json_t *step, const char *what, const char **from_out, const char **to_out,
                                struct sl_error *err);
 
@@ -72,11 +72,11 @@ enum sl_status sl_json_steps(const json_t *root, const char *part_name, const ch
 struct sl_text {
     const char *bytes;
     size_t n_bytes;
-    char *owned; // what is to be freed; NULL while bytes are somebody else's
+    char *owned; // to be freed; NULL while bytes are borrowed
 };
 void sl_text_cleanup(struct sl_text *text);
 
-// Both return SL_OK or SL_ERR_EXHAUSTED and leave the text alone if there is nothing to do.
+// Both return SL_OK or SL_ERR_EXHAUSTED, and keep the text as it is if there is nothing to do.
 enum sl_status sl_text_prepend(struct sl_text *text, const char *prefix);
 enum sl_status sl_text_replace(struct sl_text *text, const char *from, const char *to); // all, from left to right
 bool sl_text_begins(const struct sl_text *text, const char *prefix);
@@ -84,7 +84,7 @@ bool sl_text_begins(const struct sl_text *text, const char *prefix);
 // --- vocabulary (tokenizer_vocab.c) ----------------------------------------------------------------------------------
 struct sl_vocab_entry {
     const char *spelling; // NULL while loading: no token has this id yet
-    const char *text;     // the spelling itself where the decoder changes nothing
+    const char *text;     // the spelling itself if the decoder does not change it
     uint32_t n_spelling, n_text;
     bool special; // gives no text in the detokenizer
 };
@@ -93,27 +93,28 @@ struct sl_vocab {
     struct sl_vocab_entry *entries; // [n], by id
     int32_t n;
     bool byte_level; // spelled in the alphabet of bytes
-    char *blob;      // where the spellings lie
+    char *blob;      // memory of the spellings
     int32_t *slots;  // open addressing by hash of the spelling; id + 1, or 0 for an empty slot
     size_t n_slots;  // a power of two, at least twice n
     size_t max_text; // bytes of the longest text, which is no longer than its spelling
 };
 
-// model.vocab and added_tokens. Ids must be 0 .. n-1, each once. Texts are the spellings until a decoder says otherwise.
+// Loads model.vocab and added_tokens. Ids must be 0 .. n-1, each once. Texts equal the spellings until a decoder
+// changes them.
 enum sl_status sl_vocab_load(struct sl_vocab *vocab, const json_t *model_vocab, const json_t *added_tokens,
                              bool byte_level, struct sl_error *err);
 void sl_vocab_cleanup(struct sl_vocab *vocab);
 
-// Id of the token of the model's vocabulary that has exactly this spelling, or -1.
+// Returns the id of the token of the model's vocabulary with exactly this spelling, or -1.
 int32_t sl_vocab_find(const struct sl_vocab *vocab, const char *spelling, size_t n_bytes);
 
-// The spelling of a token as the file has it, into spelling_out, which has room for strlen(token). False if a character
-// is not of the byte-level alphabet though the vocabulary is byte-level.
+// Writes the spelling of a token of the file to spelling_out, which has room for strlen(token). Returns false if the
+// vocabulary is byte-level and a character is not of its alphabet.
 bool sl_vocab_spell(const struct sl_vocab *vocab, const char *token, char *spelling_out, size_t *n_bytes_out);
 
-// Between bytes and the byte-level alphabet, which has two bytes a character at most.
+// Convert between bytes and the byte-level alphabet, which has at most two bytes per character.
 size_t sl_alphabet_from_bytes(const char *bytes, size_t n_bytes, char *out);
-bool sl_alphabet_to_bytes(const char *text, size_t n_bytes, char *out, size_t *n_bytes_out); // false: not its text
+bool sl_alphabet_to_bytes(const char *text, size_t n_bytes, char *out, size_t *n_bytes_out); // false: not valid
 
 // --- byte pair encoding (bpe.c) --------------------------------------------------------------------------------------
 struct sl_merge {
@@ -124,21 +125,21 @@ struct sl_merge {
 struct sl_bpe {
     const struct sl_vocab *vocab;
     int32_t byte_ids[256];  // the token of each single byte, -1: none; "<0x0A>" unless the vocabulary is byte-level
-    int32_t ascii_ids[128]; // the token of each character, -1: none; not of a byte-level vocabulary
-    int32_t unknown_id;     // of a character without a token, unless its bytes have tokens; -1: it is dropped
+    int32_t ascii_ids[128]; // the token of each character, -1: none; unused in a byte-level vocabulary
+    int32_t unknown_id;     // for a character without a token, unless its bytes have tokens; -1: it is dropped
     bool byte_fallback, fuse_unknown;
     bool cuts_at_marks;     // no merge crosses from another character to a mark
     struct sl_merge *slots; // open addressing by hash of the pair
     size_t n_slots;         // a power of two, at least twice the number of merges
     bool ignore_merges;     // a piece that is itself a token is that token
-    uint64_t digest;        // of the merges in the order of their ranks, and of what else is here
+    uint64_t digest;        // of the merges in the order of their ranks, and of the other members
 };
 
-// `model` is tokenizer.json's member of that name.
+// Loads the merges; `model` is tokenizer.json's member of that name.
 enum sl_status sl_bpe_load(struct sl_bpe *bpe, const struct sl_vocab *vocab, const json_t *model, struct sl_error *err);
 void sl_bpe_cleanup(struct sl_bpe *bpe);
 
-// Memory that pieces share, one after the other. Zeroed to begin with.
+// Memory that pieces use one after the other. Must be zeroed first.
 struct sl_bpe_scratch {
     struct sl_bpe_symbol *symbols;
     struct sl_bpe_candidate *heap;
@@ -146,14 +147,14 @@ struct sl_bpe_scratch {
 };
 void sl_bpe_scratch_cleanup(struct sl_bpe_scratch *scratch);
 
-// Ids of one piece, appended to ids. SL_ERR_EXHAUSTED.
+// Appends the ids of one piece to ids. SL_ERR_EXHAUSTED: no memory.
 enum sl_status sl_bpe_encode(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, const char *piece,
                              size_t n_bytes, struct sl_ids *ids);
 
 // --- normalizer (tokenizer_normalize.c, tokenizer_nfc.c) -------------------------------------------------------------
 struct sl_rewrite {
     enum sl_status (*run)(const struct sl_rewrite *rewrite, struct sl_text *text); // SL_OK or SL_ERR_EXHAUSTED
-    char *from, *to;                                                               // NULL where the kind has none
+    char *from, *to;                                                               // NULL if the kind has none
 };
 
 struct sl_normalizer {
@@ -164,10 +165,10 @@ struct sl_normalizer {
 
 enum sl_status sl_normalizer_load(struct sl_normalizer *normalizer, const json_t *root, struct sl_error *err);
 void sl_normalizer_cleanup(struct sl_normalizer *normalizer);
-// All steps, in place. SL_ERR_EXHAUSTED.
+// Runs all steps, in place. SL_ERR_EXHAUSTED: no memory.
 enum sl_status sl_normalizer_run(const struct sl_normalizer *normalizer, struct sl_text *text);
 
-// NFC of valid UTF-8. SL_ERR_EXHAUSTED.
+// Converts valid UTF-8 to NFC. SL_ERR_EXHAUSTED: no memory.
 enum sl_status sl_text_nfc(struct sl_text *text);
 
 // --- added tokens (tokenizer_added.c) --------------------------------------------------------------------------------
@@ -175,18 +176,18 @@ struct sl_added_token {
     char *text;
     size_t n_bytes;
     int32_t id;
-    bool takes_left, takes_right; // swallows the white space on that side ("lstrip", "rstrip")
-    bool single_word;             // only where no letter or digit is next to it
+    bool takes_left, takes_right; // takes the white space on that side ("lstrip", "rstrip")
+    bool single_word;             // only if no letter or digit is next to it
 };
 
-// Tokens that are cut out of text before anything else, sorted by their bytes.
+// Tokens that are cut out of text first, sorted by their bytes.
 struct sl_added_set {
     struct sl_added_token *tokens;
     size_t n;
     bool begins[256]; // whether a token begins with this byte
 };
 
-// Those of added_tokens whose "normalized" is as given; such tokens pass through the normalizer first.
+// Loads the added_tokens whose "normalized" is as given; normalized tokens go through the normalizer first.
 enum sl_status sl_added_load(struct sl_added_set *set, const json_t *added_tokens, bool normalized,
                              const struct sl_normalizer *normalizer, struct sl_error *err);
 void sl_added_cleanup(struct sl_added_set *set);
@@ -195,21 +196,21 @@ struct sl_added_cursor {
     const struct sl_added_set *set;
     const char *text;
     size_t n_bytes;
-    size_t scanned, emitted; // bytes searched for tokens; bytes given out
-    int32_t pending_id;      // a token that waits for the text in front of it to be given out; -1: none
+    size_t scanned, emitted; // bytes searched for tokens; bytes returned
+    int32_t pending_id;      // a token that waits until the text before it is returned; -1: none
     size_t pending_begin, pending_end;
 };
 
-// The next part of text: [*begin_out, *end_out) is the token *id_out, or text between tokens when that is -1. False at
-// the end.
+// Finds the next part of text: [*begin_out, *end_out) is the token *id_out, or text between tokens if that is -1.
+// Returns false at the end.
 bool sl_added_next(struct sl_added_cursor *cursor, size_t *begin_out, size_t *end_out, int32_t *id_out);
 
 // --- expressions (tokenizer_regex.c) ---------------------------------------------------------------------------------
-// Compile an expression that was written for Oniguruma; the code is the caller's, for sl_regex_destroy().
+// Compiles an expression that was written for Oniguruma; the caller frees the code with sl_regex_destroy().
 enum sl_status sl_regex_compile(const char *regex, struct pcre2_real_code_8 **code_out, struct sl_error *err);
 void sl_regex_destroy(struct pcre2_real_code_8 *code);
 
-// What a search needs besides the code. One for each call of sl_tokenizer_encode(); false: no memory.
+// State of a search besides the code. One for each call of sl_tokenizer_encode(); false: no memory.
 struct sl_regex_search {
     struct pcre2_real_match_data_8 *match;
     struct pcre2_real_match_context_8 *limits;
@@ -217,7 +218,7 @@ struct sl_regex_search {
 bool sl_regex_search_init(struct sl_regex_search *search);
 void sl_regex_search_cleanup(struct sl_regex_search *search);
 
-// The first match at or behind `from` in valid UTF-8. SL_ERR_INVALID: the search ran into its limits.
+// Finds the first match at or after `from` in valid UTF-8. SL_ERR_INVALID: the search exceeded its limits.
 enum sl_status sl_regex_find(const struct pcre2_real_code_8 *code, const struct sl_regex_search *search,
                              const char *text, size_t n_bytes, size_t from, bool *found_out, size_t *begin_out,
                              size_t *end_out, struct sl_error *err);
@@ -225,49 +226,49 @@ enum sl_status sl_regex_find(const struct pcre2_real_code_8 *code, const struct 
 // --- pre-tokenizer (tokenizer_pretokenize.c) -------------------------------------------------------------------------
 enum sl_prepend { SL_PREPEND_NEVER, SL_PREPEND_FIRST, SL_PREPEND_ALWAYS };
 
-// What happens to a piece, from top to bottom; the results are the pieces of the next step.
+// Processing of a piece, from top to bottom; the results are the pieces of the next step.
 struct sl_cut {
     bool marks_spaces;              // spaces become `prefix`
-    enum sl_prepend prepend;        // `prefix` comes in front, unless it is there
+    enum sl_prepend prepend;        // `prefix` is put in front, unless it is there already
     const char *prefix;             // a space or the mark; static
-    struct pcre2_real_code_8 *code; // each match is a piece and so is what lies between; NULL: no cutting
+    struct pcre2_real_code_8 *code; // each match is a piece, and so is the text between matches; NULL: no cutting
     bool to_alphabet;               // bytes become characters of the byte-level alphabet
 };
 
-// The members of a step of type Metaspace.
+// Reads the members of a step of type Metaspace.
 enum sl_status sl_metaspace_read(const json_t *step, const char *what, enum sl_prepend *prepend_out, bool *split_out,
                                  struct sl_error *err);
 
 struct sl_pretokenizer {
     struct sl_cut cuts[SL_MAX_STEPS];
     int n_cuts;
-    bool byte_level; // some step is ByteLevel
+    bool byte_level; // one of the steps is ByteLevel
     uint64_t digest;
 };
 
 enum sl_status sl_pretokenizer_load(struct sl_pretokenizer *pretokenizer, const json_t *root, struct sl_error *err);
 void sl_pretokenizer_cleanup(struct sl_pretokenizer *pretokenizer);
 
-// One piece; a status other than SL_OK ends the cutting with it.
+// Receives one piece; a status other than SL_OK ends the cutting with that status.
 typedef enum sl_status (*sl_piece_fn)(void *arg, const char *piece, size_t n_bytes);
 
-// Cut valid UTF-8 into pieces. `first`: nothing of the text to be encoded came before.
+// Cuts valid UTF-8 into pieces. `first`: the text to be encoded starts here.
 enum sl_status sl_pretokenizer_cut(const struct sl_pretokenizer *pretokenizer, const struct sl_regex_search *search,
                                    const char *text, size_t n_bytes, bool first, sl_piece_fn fn, void *arg,
                                    struct sl_error *err);
 
 // --- decoder (tokenizer_decoder.c) -----------------------------------------------------------------------------------
 struct sl_decoder {
-    bool byte_fallback;     // bytes that make no character give one U+FFFD each
+    bool byte_fallback;     // bytes that make no character become one U+FFFD each
     char *blob;             // the texts of tokens that are not their spellings
-    bool first_loses_marks; // the first token of a text, which have become spaces in the others
-    // The first n_stripped characters of a text vanish as long as they are this one.
+    bool first_loses_marks; // in the first token of a text; in others marks become spaces
+    // Up to n_stripped leading characters of a text are removed while they equal this one.
     char stripped[SL_MAX_CHARACTER + 1];
     int n_stripped;
     uint64_t digest;
 };
 
-// Also sets the texts of the vocabulary.
+// Loads the decoder, and sets the texts of the vocabulary.
 enum sl_status sl_decoder_load(struct sl_decoder *decoder, struct sl_vocab *vocab, const json_t *root,
                                struct sl_error *err);
 void sl_decoder_cleanup(struct sl_decoder *decoder);
@@ -278,8 +279,8 @@ struct sl_template {
     int n_before, n_after;
 };
 
-// From the post_processor of tokenizer.json and what tokenizer_config.json and generation_config.json, which may be
-// NULL, say about it. Ids are below n_vocab.
+// Loads the template from the post_processor of tokenizer.json, and the settings of tokenizer_config.json and
+// generation_config.json, which may be NULL. Ids are below n_vocab.
 enum sl_status sl_template_load(struct sl_template *template, const json_t *root, const json_t *config,
                                 const json_t *generation, int32_t n_vocab, struct sl_error *err);
 
@@ -295,10 +296,12 @@ struct sl_tokenizer {
     uint64_t fingerprint;
 };
 
-// The three files as parsed; config and generation may be NULL. What sl_tokenizer_load() does after reading.
+// Builds a tokenizer from the three parsed files; config and generation may be NULL. sl_tokenizer_load() calls it
+// after reading.
 enum sl_status sl_tokenizer_build(const json_t *root, const json_t *config, const json_t *generation,
                                   struct sl_tokenizer **tokenizer_out, struct sl_error *err);
 
 // --- UTF-8 (detokenizer.c) -------------------------------------------------------------------------------------------
-// Bytes of the character at p if it lies whole in [p, p + n), n >= 1; 0 if all n bytes could begin one; -1 if not.
+// Returns the bytes of the character at p if it lies whole in [p, p + n), n >= 1; 0 if all n bytes could begin one;
+// else -1.
 int sl_utf8_length(const unsigned char *p, size_t n);

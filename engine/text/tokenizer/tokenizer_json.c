@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: read members of a tokenizer's JSON so that whatever we do not know is refused by its name.
+ * Purpose: reads members of a tokenizer's JSON, and rejects unknown ones by name.
  */
 #include <stdio.h>
 #include <string.h>

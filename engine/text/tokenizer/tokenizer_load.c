@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: read the JSON files of a model folder and put a tokenizer together.
+ * Purpose: reads the JSON files of a model folder and builds a tokenizer.
  *
- * Design: a tokenizer.json describes one of very many pipelines. Ours are some of them; every member that could make the
- *         pipeline another one is looked at, and refused by name if it does. A key that we do not know is refused too.
+ * Design: a tokenizer.json describes one of very many pipelines, of which some are supported. Every member that could
+ *         change the pipeline is read, and rejected by name if it does. An unknown key is rejected too.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "engine/model/gguf/document.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
 
-#define FINGERPRINT_SEED 1 // to be raised when the same files begin to give other ids
+#define FINGERPRINT_SEED 1 // increase it when the same files give other ids
 
 // --- members that say nothing, or what we do not do ------------------------------------------------------------------
 static bool is_set(const json_t *object, const char *key) {
@@ -21,7 +21,7 @@ static bool is_set(const json_t *object, const char *key) {
     return value && !json_is_null(value) && !json_is_false(value) && !empty_text;
 }
 
-// The first of the NULL-terminated keys that is set is refused.
+// Rejects the first of the NULL-terminated keys that is set.
 static enum sl_status refuse_set(const json_t *object, const char *what, const char *const *keys,
                                  struct sl_error *err) {
     for (; *keys; keys++) {
@@ -45,7 +45,7 @@ static enum sl_status check_model(const json_t *model, struct sl_error *err) {
                                        "fuse_unk",      "vocab",         "merges",    "end_of_word_suffix",
                                        "byte_fallback", "ignore_merges", NULL};
     static const char *const unset[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix", NULL};
-    // Files of before 2020 have no type; then only BPE has merges.
+    // Files from before 2020 have no type; then only BPE has merges.
     const json_t *type = json_object_get(model, "type");
     if (type && !sl_json_is_type(model, "BPE")) {
         const char *name = json_string_value(type);
@@ -67,7 +67,7 @@ static uint64_t hash_added(const struct sl_added_set *set, uint64_t hash) {
     return sl_hash(&set->n, sizeof(set->n), hash);
 }
 
-// Everything that decides which ids a text gets and which text ids give.
+// Hashes everything that decides which ids a text gets and which text ids give.
 static uint64_t fingerprint(const struct sl_tokenizer *tokenizer) {
     uint64_t hash = FINGERPRINT_SEED;
     for (int32_t i = 0; i < tokenizer->vocab.n; i++) {
@@ -109,7 +109,7 @@ enum sl_status sl_tokenizer_build(const json_t *root, const json_t *config, cons
     return SL_OK;
 }
 
-// A file that a model folder may lack; *root_out stays NULL then.
+// Loads an optional file of a model folder; *root_out stays NULL if it does not exist.
 static enum sl_status load_optional(const char *dir, const char *name, json_t **root_out, struct sl_error *err) {
     struct sl_error cause = {0};
     enum sl_status status = sl_model_document_load(dir, name, root_out, &cause);

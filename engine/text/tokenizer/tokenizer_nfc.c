@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: Unicode normalization form C of text that came from outside.
+ * Purpose: Unicode normalization form C of untrusted text.
  *
- * Design: the tables, the decomposition and the composition are utf8proc's. The canonical ordering in between is ours:
- *         the library swaps neighbours, which takes quadratic time on a run of combining marks, and a prompt may be one
- *         run of a million. Short runs are sorted by insertion, long ones by counting classes.
+ * Design: the tables, the decomposition and the composition are utf8proc's. The canonical ordering in between is
+ *         implemented here: the library swaps neighbors, which takes quadratic time on a run of combining marks, and
+ *         a prompt may be one run of a million. Short runs are sorted by insertion, long ones by counting classes.
  *
- * Limits: the `tokenizers` library has its tables from an older Unicode; it leaves 98 code points alone, nearly all of
+ * Limits: the `tokenizers` library has tables of an older Unicode. It does not change 98 code points, nearly all of
  *         them rare combining marks assigned since, that are ordered or composed here.
  */
 #include <stdlib.h>
@@ -19,9 +19,9 @@
 #define LONG_RUN       32
 #define MAX_DECOMPOSED 4 // code points in the longest canonical decomposition
 
-// True when NFC leaves the text alone and that is quick to see.
+// Returns true if a quick check shows that NFC does not change the text.
 static bool is_trivial(const char *text, size_t n_bytes) {
-    // Up to U+02FF nothing combines and nothing decomposes that would not compose again; 0xcc leads U+0300.
+    // Up to U+02FF no character combines, and every decomposition composes again; 0xcc leads U+0300.
     for (size_t i = 0; i < n_bytes; i++) {
         if ((unsigned char)text[i] >= 0xcc) {
             return false;
@@ -34,7 +34,7 @@ static int class_of(int32_t c) {
     return utf8proc_get_property(c)->combining_class;
 }
 
-// Sort one run of combining marks by class, keeping the order within a class. `sorted` has room for the run.
+// Sorts one run of combining marks by class, keeping the order within a class. `sorted` has room for the run.
 static void order_run(int32_t *run, size_t n, int32_t *sorted) {
     if (n < LONG_RUN) {
         for (size_t i = 1; i < n; i++) {
@@ -73,7 +73,7 @@ static void order_marks(int32_t *points, size_t n, int32_t *sorted) {
     }
 }
 
-// Canonical decomposition to code points. SL_ERR_INTERNAL would be a bug: the text is valid and points has the room.
+// Decomposes canonically to code points. SL_ERR_INTERNAL would be a bug: the text is valid and points has the room.
 static enum sl_status decompose(const char *text, size_t n_bytes, int32_t *points, size_t capacity, size_t *n_out) {
     const utf8proc_uint8_t *p = (const utf8proc_uint8_t *)text;
     size_t i = 0, n = 0;

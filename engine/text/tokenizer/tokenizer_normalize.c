@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the normalizer: steps that rewrite a text before it is cut; and the rewriting that other parts share.
+ * Purpose: the normalizer: steps that rewrite a text before it is cut, and the rewriting that other parts share.
  *
- * To add a step: a function that rewrites, one that reads it from JSON, and a line in kinds[].
+ * To add a step: a function that rewrites, one that parses it from JSON, and a line in kinds[].
  */
 #include <stdlib.h>
 #include <string.h>
@@ -78,7 +78,7 @@ static enum sl_status run_replace(const struct sl_rewrite *rewrite, struct sl_te
     return sl_text_replace(text, rewrite->from, rewrite->to);
 }
 
-// `from` and `to`, which may be NULL, are copied.
+// Adds a step; copies `from` and `to`, which may be NULL.
 static enum sl_status add(struct sl_normalizer *normalizer, const char *what,
                           enum sl_status (*run)(const struct sl_rewrite *, struct sl_text *), const char *from,
                           const char *to, struct sl_error *err) {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the pre-tokenizer: cut text into the pieces within which merges may happen.
+ * Purpose: the pre-tokenizer: cuts text into the pieces within which merges may happen.
  *
- * Design: every kind of step becomes the same struct sl_cut: rewrite the piece, then cut it by an expression. That
- *         Metaspace cuts in front of each mark, Digits around numbers and Punctuation around signs are expressions too.
+ * Design: every kind of step becomes the same struct sl_cut: rewrite the piece, then cut it by an expression.
+ *         Metaspace (cuts before each mark), Digits (around numbers) and Punctuation (around signs) are expressions
+ *         too.
  *
- *         What stands behind ByteLevel sees bytes spelled in the byte-level alphabet, where a byte in the middle of a
- *         character may pass for a letter or a digit (Falcon's Digits cuts at 0xb2, spelled as a superscript two). Only
- *         then is a text really spelled in it, and the pieces are translated back at the end.
+ *         Steps after ByteLevel get bytes spelled in the byte-level alphabet, where a byte in the middle of a
+ *         character may count as a letter or a digit (Falcon's Digits cuts at 0xb2, spelled as a superscript two).
+ *         Only then is a text actually spelled in that alphabet, and the pieces are translated back at the end.
  *
  * To add a step: a function that fills a struct sl_cut and a line in kinds[].
  */
@@ -21,8 +22,8 @@
 #define SMALL_PIECE      256 // bytes that need no malloc
 
 /*
- * What Punctuation cuts at: ASCII's signs and Unicode's punctuation, but as of the old version of Unicode that the
- * `tokenizers` library has its table from: without what has become punctuation since, with two that were so then.
+ * The characters that Punctuation cuts at: ASCII's signs and Unicode's punctuation, of the old Unicode version in the
+ * `tokenizers` library: without characters that became punctuation later, and with two that were punctuation then.
  */
 #define NEWER_SIGNS                                                                                                    \
     "\\x{61d}\\x{9fd}\\x{a76}\\x{c77}\\x{c84}\\x{1b7d}\\x{1b7e}\\x{2e43}-\\x{2e4f}\\x{2e52}-\\x{2e5d}\\x{10ead}"       \
@@ -34,7 +35,7 @@
 #define SIGN "(?:(?![" NEWER_SIGNS "])[\\p{P}$+<=>^`|~]|[\\x{166d}\\x{111c9}])"
 
 // --- the file's pre_tokenizer ----------------------------------------------------------------------------------------
-// Append a step, which cuts by `regex` unless that is NULL.
+// Appends a step, which cuts by `regex` unless that is NULL.
 static enum sl_status add_cut(struct sl_pretokenizer *pretokenizer, struct sl_cut cut, const char *regex,
                               struct sl_error *err) {
     if (pretokenizer->n_cuts == SL_MAX_STEPS) {
@@ -117,7 +118,7 @@ static enum sl_status add_byte_level(void *part, const json_t *step, const char 
     return add_cut(pretokenizer, cut, use_regex ? BYTE_LEVEL_REGEX : NULL, err);
 }
 
-// Files of before 2024 say add_prefix_space, which true and false make "always" and "never".
+// Files from before 2024 have add_prefix_space; true and false mean "always" and "never".
 static enum sl_status read_scheme(const json_t *step, const char *what, enum sl_prepend *prepend_out,
                                   struct sl_error *err) {
     static const struct {
@@ -179,7 +180,7 @@ enum sl_status sl_pretokenizer_load(struct sl_pretokenizer *pretokenizer, const 
         sl_pretokenizer_cleanup(pretokenizer);
         return status;
     }
-    if (pretokenizer->n_cuts > 0) { // the last one need not spell what would be translated back at once
+    if (pretokenizer->n_cuts > 0) { // the last step need not spell text that is translated back at once
         pretokenizer->cuts[pretokenizer->n_cuts - 1].to_alphabet = false;
     }
     return SL_OK;
@@ -201,7 +202,7 @@ struct cutting {
     struct sl_error *err;
 };
 
-// A piece on its way: the step that is next, whether it is in the byte-level alphabet, whether it begins the text.
+// A piece in processing: the next step, whether it is in the byte-level alphabet, whether it begins the text.
 struct piece {
     const char *bytes;
     size_t n_bytes;
@@ -224,7 +225,7 @@ static enum sl_status deliver(struct cutting *c, struct piece piece) {
     if (!bytes) {
         return no_memory(c, piece.n_bytes);
     }
-    enum sl_status status = SL_ERR_INTERNAL; // would be a bug: we spelled it
+    enum sl_status status = SL_ERR_INTERNAL; // would be a bug: this file spelled it
     if (sl_alphabet_to_bytes(piece.bytes, piece.n_bytes, bytes, &n_bytes)) {
         status = c->fn(c->arg, bytes, n_bytes);
     }
@@ -234,7 +235,7 @@ static enum sl_status deliver(struct cutting *c, struct piece piece) {
     return status;
 }
 
-// Hand bytes [begin, end) of a piece to the next step.
+// Passes bytes [begin, end) of a piece to the next step.
 static enum sl_status pass_on(struct cutting *c, const struct piece *whole, size_t begin, size_t end) {
     struct piece part = {whole->bytes + begin, end - begin, whole->step + 1, whole->in_alphabet,
                          whole->first && begin == 0};
@@ -258,7 +259,7 @@ static enum sl_status pass_on(struct cutting *c, const struct piece *whole, size
     return status;
 }
 
-// Every match is a piece, and so is what lies between matches.
+// Cuts so that every match is a piece, and so is the text between matches.
 static enum sl_status cut_by_matches(struct cutting *c, const struct piece *piece,
                                      const struct pcre2_real_code_8 *code) {
     size_t from = 0, done = 0, begin = 0, end = 0;
@@ -271,7 +272,7 @@ static enum sl_status cut_by_matches(struct cutting *c, const struct piece *piec
             break;
         }
         done = from = end;
-        if (end == begin && end < piece->n_bytes) { // an empty match cuts; look on behind the next character
+        if (end == begin && end < piece->n_bytes) { // an empty match cuts; continue after the next character
             from += (size_t)sl_utf8_length((const unsigned char *)piece->bytes + end, piece->n_bytes - end);
         }
     }

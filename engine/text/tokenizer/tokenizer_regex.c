@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the expressions of pre-tokenizers: compile them and search with them.
+ * Purpose: the expressions of pre-tokenizers: compiles them and searches with them.
  *
- * Design: models write their expressions for Oniguruma; we run PCRE2. The two agree on the constructs that
- *         pre-tokenizers use, with three exceptions that translate() takes care of: white space (PCRE2's \s has U+180E
- *         in addition), names of scripts (PCRE2 means the script's extensions), and what we do not know to agree, which
- *         is refused by name.
+ * Design: models write their expressions for Oniguruma; Sluice runs PCRE2. The two agree on the constructs that
+ *         pre-tokenizers use, with three exceptions that translate() handles. White space: PCRE2's \s also has
+ *         U+180E. Names of scripts: PCRE2 means the script's extensions. Constructs that are not known to agree are
+ *         rejected by name.
  *
- * Limits: the properties are those of the Unicode version of the PCRE2 at hand (10.42: Unicode 14). Over all code
+ * Limits: the properties are those of the installed PCRE2's Unicode version (10.42: Unicode 14). Over all code
  *         points, ids differ from those of the `tokenizers` library only for the 9,392 that later versions assigned.
  *         Workers that link different versions may cut such text differently; each still encodes it without loss.
  *
- * To add a construct: make sure that both engines mean the same by it, accept it in translate(), and record golden
- *         strings with tools/golden_tokenizer.py that would tell a difference.
+ * To add a construct: verify that both engines interpret it in the same way, accept it in translate(), and record
+ * golden strings with tools/golden_tokenizer.py that would show a difference.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -25,7 +25,7 @@
 #define MATCH_LIMIT    10000000 // steps of the interpreter (or the compiled code) in one match
 #define HEAP_LIMIT_KIB (64 * 1024)
 #define WHITE_SPACE    "p{White_Space}"
-#define MAX_GROWTH     8 // of an expression in translate(): "\s" becomes "\p{White_Space}"
+#define MAX_GROWTH     8 // growth of an expression in translate(): "\s" becomes "\p{White_Space}"
 
 // --- from Oniguruma's expressions to PCRE2's -------------------------------------------------------------------------
 struct translation {
@@ -46,7 +46,7 @@ static void put(struct translation *t, const char *text) {
     t->out += n;
 }
 
-// \p{L}, \p{Lu}: a general category, as it is. \p{Han}: a script.
+// Translates \p{L}, \p{Lu}: a general category, unchanged; \p{Han}: a script.
 static bool translate_property(struct translation *t) {
     const char *name = t->at + 3;
     size_t n = t->at[2] == '{' ? strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_") : 0;
@@ -63,7 +63,7 @@ static bool translate_property(struct translation *t) {
     return true;
 }
 
-// \x{2e5d}; the engines read other forms differently.
+// Translates \x{2e5d}; the engines read other forms differently.
 static bool translate_code_point(struct translation *t) {
     size_t n = t->at[2] == '{' ? strspn(t->at + 3, "0123456789abcdefABCDEF") : 0;
     if (n == 0 || t->at[n + 3] != '}') {
@@ -117,7 +117,7 @@ static bool translate_group(struct translation *t) {
     return false;
 }
 
-// {2}, {2,} and {1,3}; with ? or + behind them the engines disagree.
+// Translates {2}, {2,} and {1,3}; the engines disagree on a following ? or +.
 static bool translate_repeat(struct translation *t) {
     size_t n = 1 + strspn(t->at + 1, "0123456789");
     if (n == 1) {
@@ -133,7 +133,7 @@ static bool translate_repeat(struct translation *t) {
     return true;
 }
 
-// One construct; false if it is not one that both engines are known to agree on.
+// Translates one construct; returns false unless both engines are known to agree on it.
 static bool translate_one(struct translation *t) {
     if (*t->at == '\\') {
         return translate_escape(t);
@@ -197,7 +197,7 @@ enum sl_status sl_regex_compile(const char *regex, struct pcre2_real_code_8 **co
         status = sl_fail(err, SL_ERR_INVALID, "pre_tokenizer: expression \"%.160s\": %s", translated, (char *)text);
         goto err_translated;
     }
-    pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE); // where there is no JIT the interpreter gives the same matches
+    pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE); // without JIT the interpreter gives the same matches
     *code_out = compiled;
 err_translated:
     free(translated);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the special tokens around a text: what tokenizer.json's post_processor puts there, and what the model's
- *          configuration says about it.
+ * Purpose: the special tokens around a text, from tokenizer.json's post_processor and the model's configuration.
  */
 #include <string.h>
 
@@ -11,10 +10,10 @@
 struct loading {
     struct sl_template *template;
     int32_t n_vocab;
-    bool seen; // a TemplateProcessing
+    bool seen; // a TemplateProcessing step has been read
 };
 
-// Append the ids of the special token `name`, as the post_processor itself lists them.
+// Appends the ids of the special token `name`, as the post_processor lists them.
 static enum sl_status add_special(const struct loading *loading, const json_t *listed, const char *name, int32_t *ids,
                                   int *n_ids, struct sl_error *err) {
     const json_t *values = name ? json_object_get(json_object_get(listed, name), "ids") : NULL;
@@ -37,7 +36,7 @@ static enum sl_status add_special(const struct loading *loading, const json_t *l
     return SL_OK;
 }
 
-// One text with special tokens on either side; "pair" is for two texts, which nobody can ask for here.
+// Reads a template for one text with special tokens on either side; "pair" is for two texts, which no caller encodes.
 static enum sl_status add_template(void *part, const json_t *step, const char *what, struct sl_error *err) {
     struct loading *loading = part;
     struct sl_template *template = loading->template;
@@ -93,7 +92,7 @@ static int32_t id_of_text(const json_t *root, const char *text) {
     return id ? (int32_t)json_integer_value(id) : -1;
 }
 
-// The token that tokenizer_config.json, or else generation_config.json, calls the begin token.
+// Returns the begin token that tokenizer_config.json, or else generation_config.json, names.
 static enum sl_status named_begin(const json_t *root, const json_t *config, const json_t *generation, int32_t n_vocab,
                                   int32_t *begin_id_out, struct sl_error *err) {
     const json_t *named = json_object_get(config, "bos_token");
@@ -115,7 +114,7 @@ static enum sl_status named_begin(const json_t *root, const json_t *config, cons
     return SL_OK;
 }
 
-// An explicit add_bos_token or add_eos_token wins; without one the template of tokenizer.json decides.
+// Applies add_bos_token or add_eos_token if present; otherwise the template of tokenizer.json decides.
 static enum sl_status obey_configuration(struct sl_template *template, const json_t *root, const json_t *config,
                                          const json_t *generation, int32_t n_vocab, struct sl_error *err) {
     static const char what[] = "tokenizer_config.json";

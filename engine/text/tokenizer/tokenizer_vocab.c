@@ -2,10 +2,10 @@
 /*
  * Purpose: the tokens of a model: spelling by id, id by spelling.
  *
- * Design: a byte-level vocabulary spells bytes with 256 printable characters: those of Latin-1 that are printable stand
- *         for themselves, the other 68 bytes are U+0100, U+0101, ... in order. We translate once, at load time, and
- *         know only bytes from then on. A token that is not spelled in that alphabet can not come out of merging, so
- *         it gets no slot in the hash; its spelling is its text. Other vocabularies are spelled as they are written.
+ * Design: a byte-level vocabulary spells bytes with 256 printable characters. Printable Latin-1 characters stand for
+ *         themselves; the other 68 bytes are U+0100, U+0101, ... in order. Loading translates once; later code uses
+ *         only bytes. A token that is not spelled in that alphabet cannot result from merging, so it gets no slot in
+ *         the hash; its spelling is its text. Other vocabularies are spelled as they are written.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,17 +20,17 @@ static bool stands_for_itself(int byte) {
     return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || (byte >= 0xae && byte <= 0xff);
 }
 
-// The byte that a character of the alphabet spells, or -1.
+// Returns the byte that a character of the alphabet spells, or -1.
 static int byte_of(int character) {
     int nth = character - FIRST_SUBSTITUTE;
     if (nth < 0) {
         return stands_for_itself(character) ? character : -1;
     }
-    // The others, in order: below 0x21, from 0x7f to 0xa0, and 0xad.
+    // The other bytes, in order: below 0x21, from 0x7f to 0xa0, and 0xad.
     return nth <= 0x20 ? nth : nth < N_SUBSTITUTES - 1 ? nth - 0x21 + 0x7f : nth == N_SUBSTITUTES - 1 ? 0xad : -1;
 }
 
-// The character that spells a byte.
+// Returns the character that spells a byte.
 static int character_of(int byte) {
     if (stands_for_itself(byte)) {
         return byte;
@@ -56,7 +56,7 @@ bool sl_alphabet_to_bytes(const char *text, size_t n_bytes, char *out, size_t *n
     size_t n = 0;
     while (p < end) {
         int character = *p++;
-        if (character >= 0xc2 && character <= 0xdf && p < end) { // the whole alphabet has one or two bytes a character
+        if (character >= 0xc2 && character <= 0xdf && p < end) { // all characters of the alphabet have one or two bytes
             character = (character & 0x1f) << 6 | (*p++ & 0x3f);
         } else if (character >= 0x80) {
             return false;
@@ -115,14 +115,14 @@ static enum sl_status check_id(const struct sl_vocab *vocab, const json_t *value
     return SL_OK;
 }
 
-// The spelling that lies at *blob, which moves on.
+// Sets the spelling, which is at *blob, and advances it.
 static void set_spelling(struct sl_vocab *vocab, struct sl_vocab_entry *entry, char **blob, size_t n_bytes) {
     *entry = (struct sl_vocab_entry){*blob, *blob, (uint32_t)n_bytes, (uint32_t)n_bytes, entry->special};
     *blob += n_bytes;
     vocab->max_text = n_bytes > vocab->max_text ? n_bytes : vocab->max_text;
 }
 
-// Copy a token of model.vocab to the blob; returns where the next one goes.
+// Copies a token of model.vocab to the blob; returns where the next one goes.
 static enum sl_status add_model_token(struct sl_vocab *vocab, const char *token, const json_t *value, char **blob,
                                       struct sl_error *err) {
     int32_t id = -1;
@@ -150,7 +150,7 @@ static enum sl_status add_model_token(struct sl_vocab *vocab, const char *token,
     return SL_OK;
 }
 
-// An added token is either new, or names a token of the model's vocabulary again under the same id.
+// Adds an added token: it is new, or names a token of the model's vocabulary again under the same id.
 static enum sl_status add_added_token(struct sl_vocab *vocab, const json_t *model_vocab, const json_t *added,
                                       char **blob, struct sl_error *err) {
     const char *content = json_string_value(json_object_get(added, "content"));
@@ -175,14 +175,14 @@ static enum sl_status add_added_token(struct sl_vocab *vocab, const json_t *mode
     }
     size_t n_bytes = strlen(content);
     entry->special = special;
-    if (!known) { // its spelling is its text, even if the text happens to be spelled in the alphabet
+    if (!known) { // its spelling is its text, even if that is in the alphabet
         memcpy(*blob, content, n_bytes);
         set_spelling(vocab, entry, blob, n_bytes);
     }
     return SL_OK;
 }
 
-// How many tokens there are, and the bytes of all their texts.
+// Counts the tokens, and the bytes of all their texts.
 static enum sl_status measure(const json_t *model_vocab, const json_t *added_tokens, size_t *n_out,
                               size_t *n_blob_bytes_out, struct sl_error *err) {
     if (!json_is_object(model_vocab)) {
@@ -205,7 +205,7 @@ static enum sl_status measure(const json_t *model_vocab, const json_t *added_tok
     if (n == 0) {
         return sl_fail(err, SL_ERR_INVALID, "the vocabulary is empty");
     }
-    *n_out = n; // the bound on the file keeps it far below INT32_MAX
+    *n_out = n; // the limit on the file keeps it far below INT32_MAX
     *n_blob_bytes_out = n_blob_bytes;
     return SL_OK;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: operations timed one by one. See breakdown.h.
+// Purpose: times operations one by one. See breakdown.h.
 #include "lab/bench/rig/breakdown.h"
 
 #include <stdio.h>
@@ -12,12 +12,12 @@
 
 struct row {
     const char *name;
-    int64_t n, k; // of a product; else 0
+    int64_t n, k; // size of a product; else 0
     int64_t calls, ns;
     double flop;
 };
 
-// What the entries of a table have no argument for.
+// State that the entries of a table cannot get as an argument.
 static struct {
     struct sl_ops timed;
     const struct sl_ops *ops;
@@ -32,7 +32,7 @@ static void count(const char *name, int64_t n, int64_t k, int64_t begin_ns, doub
         i++;
     }
     if (i == MAX_ROWS) {
-        return; // it shows as time of the forward pass itself
+        return; // counts as time of the forward pass itself
     }
     if (i == breakdown.n_rows) {
         breakdown.rows[breakdown.n_rows++] = (struct row){.name = name, .n = n, .k = k};
@@ -76,7 +76,7 @@ static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const f
     count("rotate", 0, 0, begin, 0.0);
 }
 
-// q . K and p V for the slots that every row sees, without windows.
+// Returns the operations of q . K and p V for the slots that every row sees, without windows.
 static double attend_flop(const struct sl_attend *call) {
     double rows = call->m, group = (double)call->n_heads / call->heads.n, pairs = 0.0;
     for (int h = 0; h < call->heads.n; h++) {

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: where the time of a forward pass goes, operation by operation: a table of operations that times the entries
- *          of another one on the way.
+ * Purpose: time of a forward pass by operation: a table of operations that wraps and times the entries of another
+ *          one.
  *
- * Design: the forward pass waits for every operation, so the times of the calls add up, and what is missing to the whole
- *         is the forward pass itself: tokens and logits moved, scores sorted by head, and append(), which it calls from
- *         within its own loops.
- * Threads: operations are given no argument of their own, so there is one breakdown a process, for one engine at a time.
+ * Design: the forward pass waits for every operation, so the times of the calls add up. The remainder is the forward
+ *         pass itself: it moves tokens and logits, sorts scores by head, and calls append() within its own loops.
+ * Threads: operations have no argument for the breakdown, so there is one per process, for one engine at a time.
  */
 #pragma once
 
 #include "engine/tensor/ops.h"
 
-// `ops`, timed. Valid for the life of the process; a second call takes the place of the first.
+// Returns `ops` with timing. Valid for the life of the process; a second call replaces the first.
 const struct sl_ops *sl_breakdown_of(const struct sl_ops *ops);
 
-// Forget what was measured so far.
+// Discards all measurements so far.
 void sl_breakdown_reset(void);
 
-// Since then: every operation's share of `seconds`, which the forward passes took, those of products with their shapes
-// and GFLOP/s, below the line of what was measured; in JSON each names it (`label`).
+// Prints every operation's share of `seconds`, the time of the forward passes since the reset; for products also
+// their shapes and GFLOP/s. The lines follow the measured result; in JSON each has its name (`label`).
 void sl_breakdown_print(const char *label, double seconds, bool json);

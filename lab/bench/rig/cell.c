@@ -12,7 +12,7 @@
 #include "lab/bench/rig/synthetic.h"
 #include "lab/random.h"
 
-#define MAX_TOKENS   1000000 // of a prompt or a depth
+#define MAX_TOKENS   1000000 // limit of a prompt or a depth
 #define FILL_ROWS    (32 * SL_PAGE_SLOTS)
 #define MOST_HEADS   64  // KV heads of a layer that are filled at once
 #define WARM_UP_READ 512 // tokens of a prompt
@@ -38,7 +38,7 @@ enum sl_status sl_cell_parse(const char *text, struct sl_cell *cell_out, struct 
 
 // --- sessions of a cell --------------------------------------------------------------------------------------------
 
-// Slots that a head of this cell will hold at most.
+// Returns the most slots that a head of this cell will hold.
 static int64_t slots_needed(const struct sl_rig *rig) {
     int64_t steps = rig->config.n_steps > WARM_UP_STEP ? rig->config.n_steps : WARM_UP_STEP;
     return rig->cell.prefill ? rig->cell.n : rig->cell.n + steps;
@@ -52,7 +52,8 @@ static void close_filling(struct sl_rig *rig) {
     rig->filling = (struct sl_rig_filling){0};
 }
 
-// For so many slots at least. It stays until the cell is closed: thousands of layers are filled from it.
+// Opens filling for at least so many slots. It stays until the cell is closed: thousands of layers are filled from
+// it.
 static enum sl_status open_filling(struct sl_rig *rig, const struct sl_kv_geometry *geometry, int64_t n_slots,
                                    struct sl_error *err) {
     struct sl_rig_filling *f = &rig->filling;
@@ -68,7 +69,7 @@ static enum sl_status open_filling(struct sl_rig *rig, const struct sl_kv_geomet
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
     f->n_slots = n_slots;
-    // Uniform with variance 1, as keys and values after a norm are.
+    // Uniform with variance 1, like keys and values after a norm.
     uint64_t random = 1;
     for (size_t i = 0; i < n; i++) {
         f->rows[i] = ((float)(sl_random_mmix(&random) >> 40) * 0x1p-24f - 0.5f) * 3.4641016f;
@@ -240,7 +241,7 @@ static enum sl_status read_prompt(struct sl_rig *rig, int64_t n, struct sl_error
     return status;
 }
 
-// Which tokens are written costs nothing: every session writes its own number, as many times as there are steps.
+// Feeds tokens. Their ids do not affect the time: every session writes its own number, once per step.
 static enum sl_status write_tokens(struct sl_rig *rig, int64_t n_steps, struct sl_error *err) {
     int64_t n_vocab = rig->runtime.config->n_vocab;
     enum sl_status status = SL_OK;
@@ -261,7 +262,7 @@ int64_t sl_rig_tokens(const struct sl_rig *rig) {
     return rig->cell.prefill ? rig->cell.n : rig->config.n_steps * rig->cell.batch;
 }
 
-// As much of the cell as `n` tokens of its prompt or `n` steps, then back to where it began.
+// Runs `n` tokens of the cell's prompt or `n` steps, then restores the initial state.
 static enum sl_status run(struct sl_rig *rig, int64_t n, double *seconds_out, struct sl_error *err) {
     int64_t begin = sl_now_ns();
     enum sl_status status = rig->cell.prefill ? read_prompt(rig, n, err) : write_tokens(rig, n, err);
@@ -298,7 +299,7 @@ static void open_config(const struct sl_rig_config *config, struct sl_runtime_co
                                       .max_rows = config->chunk};
 }
 
-// The device without a model: what is free there, and whether it computes random weights.
+// Checks the device without a model: its free memory, and whether it computes random weights.
 static enum sl_status look_at_device(struct sl_rig *rig, struct sl_runtime_config config, bool *draws_out,
                                      struct sl_error *err) {
     struct sl_runtime bare;
@@ -325,7 +326,7 @@ static enum sl_status open_random(const struct sl_rig_config *config, struct sl_
     runtime->model_dir = folder;
     runtime->instead = draws ? sl_drawn_instead : NULL;
     status = sl_runtime_open(runtime, runtime_out, err);
-    sl_synthetic_remove(folder); // its mapping keeps what is needed
+    sl_synthetic_remove(folder); // the mapping stays valid
     return status;
 }
 

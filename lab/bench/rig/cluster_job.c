@@ -75,7 +75,7 @@ enum sl_status sl_rig_job_run(struct sl_client *client, struct sl_rig_job *job, 
     request.max_new_tokens = job->n_output;
     request.ignore_eos = true;
     struct sl_sampling greedy = {.top_p = 1, .repetition_penalty = 1};
-    Sluice__V1__Sampling sampling = sl_job_sampling_message(&greedy); // whatever the model's own settings are
+    Sluice__V1__Sampling sampling = sl_job_sampling_message(&greedy); // regardless of the model's own settings
     request.sampling = &sampling;
     struct sl_watch watch = {.deadline_ns = sl_deadline_in_ms(job->deadline_ms), .on_event = on_event, .arg = job};
     snprintf(job->failure, sizeof job->failure, "it did not say how it ended");

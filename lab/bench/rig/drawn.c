@@ -7,8 +7,8 @@
 static struct {
     struct sl_ops table;
     const struct sl_ops *ops;
-    uint64_t next, end;    // numbers that have been drawn, and those of the model
-    const void *embedding; // its rows in the file, which a tied head has as well
+    uint64_t next, end;    // numbers drawn so far, and the model's total
+    const void *embedding; // its rows in the file, also used by a tied head
 } drawn;
 
 void sl_drawn_begin(const struct sl_model_config *c) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what operations over a world have to move or compute at least: the floor of their time.
+// Purpose: lower bounds of operations over a world: the bytes that they must move, or the operations that they must
+// compute.
 #pragma once
 
 #include "lab/bench/rig/kernel_world.h"
@@ -8,7 +9,8 @@ struct sl_cost {
     double bytes, flop; // one of them is 0
 };
 
-// That are scanned: eight, or as many of f16 as the scores of a KV head's query heads hold, which are the index.
+// Returns how many channels are scanned: eight, or as many f16 ones as fit into the scores of a KV head's query
+// heads, which hold the index.
 static inline int sl_world_channels(const struct sl_world *w) {
     int held = 2 * (w->shape.n_heads / w->shape.n_kv_heads);
     return held < 8 ? held : 8;
@@ -51,14 +53,14 @@ static inline struct sl_cost sl_cost_quantize(const struct sl_world *w, int f) {
     return (struct sl_cost){.bytes = sl_cost_pages(w, 0).bytes + sl_cost_pages(w, f).bytes};
 }
 
-// q.K and p.V of the slots that rows see.
+// Returns the cost of q.K and p.V of the slots that rows see.
 static inline struct sl_cost sl_cost_attention(const struct sl_world *w, int products) {
     double seen = (double)w->shape.rows * ((double)w->shape.slots - ((double)w->shape.rows - 1) / 2);
     return (struct sl_cost){.flop = 2.0 * products * w->shape.n_heads * w->shape.head_dim * seen};
 }
 
 static inline struct sl_cost sl_cost_window(const struct sl_world *w, int rows) {
-    (void)rows; // few: reading the keys is more than what is computed
+    (void)rows; // few: reading the keys dominates
     return (struct sl_cost){.bytes = 2.0 * sl_cost_slots(w) * w->shape.head_dim};
 }
 

@@ -10,7 +10,7 @@
 
 static const enum sl_kv_format formats[SL_WORLD_FORMATS] = {SL_KV_F16, SL_KV_INT8, SL_KV_INT4, SL_KV_INT2, SL_KV_INT1};
 
-// Device memory; NULL: exhausted.
+// Allocates device memory; NULL: exhausted.
 static void *take(struct sl_world *w, size_t bytes) {
     void *block = sl_device_alloc(w->runtime->device, SL_MEMORY_DEVICE, bytes);
     if (block != NULL) {
@@ -19,7 +19,7 @@ static void *take(struct sl_world *w, size_t bytes) {
     return block;
 }
 
-// n uniform numbers of variance 1, as keys, values and activations behind a norm are.
+// Fills with n uniform numbers of variance 1, like keys, values and activations after a norm.
 static enum sl_status fill(struct sl_world *w, float **to, size_t n, struct sl_error *err) {
     struct sl_device *device = w->runtime->device;
     *to = take(w, n * sizeof **to);
@@ -94,7 +94,7 @@ struct sl_attend sl_world_attend(const struct sl_world *w, int f, int m) {
                               .lse = w->lse};
 }
 
-// The rows again and again, until all slots are there; then every other format of them.
+// Repeats the rows until all slots are filled; then makes every other format from them.
 static enum sl_status fill_pages(struct sl_world *w, struct sl_error *err) {
     const struct sl_world_shape *s = &w->shape;
     struct sl_runtime *r = w->runtime;

@@ -52,7 +52,7 @@ struct sl_fabric *sl_pair_fabric(const char *transport, size_t region_bytes, uin
         sl_fabric_destroy(&fabric);
         return NULL;
     }
-    memset(region, 1, region_bytes); // before a clock runs
+    memset(region, 1, region_bytes); // touches pages before timing
     *region_out = region;
     return fabric;
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: measuring the bounds. See peak.h.
+ * Purpose: measures the bounds. See peak.h.
  *
- * Design: arithmetic: as many independent sums as hide the latency of what is issued, and nothing from memory.
- *         Reading: wide loads of everything once, with a prefetch a kilobyte ahead, since a processor's own prefetching
+ * Design: arithmetic: enough independent sums to hide the latency of the instructions, without memory access.
+ *         Reading: wide loads of everything once, with a prefetch of a kilobyte ahead, since hardware prefetching
  *         stops at every page.
  */
 #include "lab/bench/rig/peak.h"
@@ -31,8 +31,8 @@
 typedef float float8 __attribute__((vector_size(32)));
 typedef float float16 __attribute__((vector_size(64)));
 
-// Twelve sums hide the latency of two multiply-adds a cycle. They are equal: without the empty asm the compiler would
-// compute one of them.
+// Twelve sums hide the latency of two multiply-adds per cycle. They are equal: without the empty asm the compiler
+// would compute only one of them.
 #define FMA_LOOP(type, fma, constraint)                                                                                \
     do {                                                                                                               \
         type s[12], x = (type){0} + 0.999f, y = (type){0} + (float)(begin + 1);                                        \
@@ -65,7 +65,8 @@ __attribute__((target("avx512f,avx512bf16"))) static void pairs_bf16(void *arg, 
     FMA_LOOP(float16, DOT_PAIRS, "+v");
 }
 
-// All eight whole. Written before the program runs: compilers are not told that the instruction reads all of it.
+// All eight tiles are whole. Initialized statically: the compiler does not know that the instruction reads the whole
+// struct.
 static const struct {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
@@ -76,7 +77,7 @@ static const struct {
     .rows = {16, 16, 16, 16, 16, 16, 16, 16},
 };
 
-// Four sums of 16 x 16, as a kernel keeps them: two tiles on either side.
+// Four sums of 16 x 16, as in a kernel: two tiles on either side.
 __attribute__((target("amx-tile,amx-bf16"))) static void tiles_bf16(void *arg, int64_t begin, int64_t end, int member) {
     (void)arg;
     (void)member;
@@ -100,7 +101,7 @@ __attribute__((target("amx-tile,amx-bf16"))) static void tiles_bf16(void *arg, i
 
 static const struct {
     const char *tier, *what;
-    bool bf16;     // serves products that may round to bf16 only
+    bool bf16;     // only for products that may round to bf16
     double flop;   // of a task
     sl_team_fn fn; // arg: float[team]
 } loops[] = {
@@ -169,7 +170,7 @@ struct read_args {
         }                                                                                                              \
     } while (0)
 
-// For any processor, the compiler making of the vectors what there is.
+// Reads on any CPU; the compiler lowers the vectors to available instructions.
 static void read_pieces(void *arg, int64_t begin, int64_t end, int member) {
     READ_LOOP;
 }

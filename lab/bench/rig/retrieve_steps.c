@@ -2,9 +2,9 @@
 /*
  * Purpose: see retrieve_steps.h.
  *
- * Design: a session of two layers, the second of which is in the store. The first has nothing but the rows of the steps; its
- *         place in the order is what questions asked ahead need. A step appends a row to both, asks and attends, as a decode
- *         worker does, with nothing to compute in between: nothing is hidden.
+ * Design: a session of two layers, the second of which is in the store. The first holds only the rows of the steps;
+ *         questions asked ahead need a preceding layer. A step appends a row to both, asks and attends, as a decode
+ *         worker does, without computing in between: so nothing is hidden.
  */
 #include "lab/bench/rig/retrieve_steps.h"
 
@@ -20,7 +20,7 @@
 
 #define N_LAYERS    2
 #define WARM_UP     8
-#define DEADLINE_MS 10000 // a slow machine is a slow figure, not a failure
+#define DEADLINE_MS 10000 // a slow machine gives slow results, not a failure
 
 struct steps {
     const struct sl_retrieve_steps_config *config;
@@ -34,7 +34,7 @@ struct steps {
     int64_t n_lost;
 };
 
-// About normal, of variance 1.
+// Returns an approximately normal number of variance 1.
 static float noise(struct steps *s) {
     float sum = 0;
     for (int i = 0; i < 4; i++) {
@@ -71,7 +71,7 @@ static enum sl_status open(struct steps *s, struct sl_error *err) {
         return status;
     }
     size_t heads = (size_t)c->n_heads * (size_t)c->group, d = (size_t)c->head_dim;
-    size_t bytes = sl_plan_decode_bytes(&s->plan, n_rows) + ((size_t)64 << 20); // layer 0 is counted, and not there
+    size_t bytes = sl_plan_decode_bytes(&s->plan, n_rows) + ((size_t)64 << 20); // includes layer 0, which is not there
     s->q = calloc(heads * d, sizeof *s->q);
     s->next_q = calloc(heads * d, sizeof *s->next_q);
     s->rows = calloc((size_t)c->n_heads * d, sizeof *s->rows);
@@ -174,7 +174,7 @@ static enum sl_status step(struct steps *s, double *us_out, struct sl_error *err
 
 enum sl_status sl_retrieve_steps_run(const struct sl_retrieve_steps_config *config, struct sl_retrieve_steps *steps_out,
                                      struct sl_error *err) {
-    struct steps *s = calloc(1, sizeof *s); // a plan is tens of kilobytes
+    struct steps *s = calloc(1, sizeof *s); // a plan has tens of kilobytes
     double *us = malloc(sizeof *us * (size_t)config->n_steps), ignored;
     enum sl_status status = s && us ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     struct sl_retriever_stats before = {0}, after = {0};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: steps of decode over one offloaded layer in a store, without a model around it: what they take and what they send.
+// Purpose: steps of decode over one offloaded layer in a store, without a model: their times and bytes.
 #pragma once
 
 #include "lab/bench/rig/store_rig.h"
@@ -13,8 +13,8 @@ struct sl_retrieve_steps_config {
     int64_t n_tokens;
     int n_steps;
     /*
-     * The query walks: q' = sqrt(1 - drift^2) q + drift * noise, of variance 1. Of a step's rows, the ones before it had
-     * stay the more the smaller it is. A prediction is as far from the query as one step.
+     * The query does a random walk: q' = sqrt(1 - drift^2) q + drift * noise, of variance 1. With a smaller drift
+     * more of a step's rows remain from earlier steps. A prediction differs from the query as much as one step does.
      */
     double drift;
 };
@@ -22,9 +22,9 @@ struct sl_retrieve_steps_config {
 struct sl_retrieve_steps {
     double p50_us, p99_us; // of a step: from its first question to the layer's attention
     double bytes;          // of a step, both ways, all lanes
-    double kept;           // share of the rows wanted that were there
+    double kept;           // share of the wanted rows that were cached
     double recall;         // of predictions
-    double store_us;       // of that, the search: mean
+    double store_us;       // mean time of the search
 };
 
 enum sl_status sl_retrieve_steps_run(const struct sl_retrieve_steps_config *config, struct sl_retrieve_steps *steps_out,

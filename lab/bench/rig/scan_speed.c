@@ -2,9 +2,9 @@
 /*
  * Purpose: see scan_speed.h.
  *
- * Design: many key indexes one behind the other, a GiB in all. A run scans a few channels of every index, other channels
- *         than the run before, so that what it reads was not read lately; then as many bytes are summed up, and both are
- *         set beside each other. Codes are random: no speed depends on them.
+ * Design: many adjacent key indexes, a GiB in all. A run scans a few channels of every index, different from the
+ *         previous run's, so that it reads data that was not read recently. Then it sums as many bytes, and compares
+ *         both. Codes are random: no speed depends on them.
  */
 #include "lab/bench/rig/scan_speed.h"
 
@@ -43,12 +43,12 @@ static enum sl_status make_indexes(const struct sl_scan_speed_config *config, ui
     if (c->memory == MAP_FAILED || c->q == NULL || c->scores == NULL || c->found == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of key indexes", c->bytes);
     }
-    madvise(c->memory, c->bytes, MADV_HUGEPAGE); // advice: without it the figures are those of small pages
+    madvise(c->memory, c->bytes, MADV_HUGEPAGE); // advice: without it results are for small pages
     sl_random_halves((uint16_t *)c->memory, c->bytes / sizeof(uint16_t), 1);
     for (int i = 0; i < config->head_dim; i++) {
         c->q[i] = (float)(i % 7) - 3.0f;
     }
-    for (size_t i = 0; i < c->n; i++) { // scales that are numbers
+    for (size_t i = 0; i < c->n; i++) { // makes scales valid numbers
         float *scales = (float *)(c->memory + i * c->layout.bytes);
         for (size_t j = 0; j < c->layout.codes / sizeof *scales; j++) {
             scales[j] = 1.0f;
@@ -66,7 +66,7 @@ static void free_indexes(struct indexes *c) {
     free(c->found);
 }
 
-// Seconds of scanning run's channels of every index, and of finding the largest scores.
+// Scans the channels of run `run` in every index, and finds the largest scores; measures seconds.
 static void scan_all(const struct sl_scan_speed_config *config, struct indexes *c, uint32_t topk, int run,
                      double *scan_s_out, double *select_s_out) {
     int channels[256], stride = config->head_dim / config->n_channels;

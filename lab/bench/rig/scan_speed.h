@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: how fast one thread scans channels of keys (ops->host.scan), beside how fast it reads memory.
+// Purpose: how fast one thread scans channels of keys (ops->host.scan), compared with how fast it reads memory.
 #pragma once
 
 #include "engine/tensor/ops.h"
 
 struct sl_scan_speed_config {
     const struct sl_ops *ops;
-    struct sl_team *team; // of one thread
+    struct sl_team *team; // a team of one thread
     enum sl_kv_format format;
     int head_dim, n_channels;
     uint32_t n_slots; // of a key index
@@ -15,12 +15,12 @@ struct sl_scan_speed_config {
 
 struct sl_scan_speed {
     double scan_gbps;     // 1e9 bytes of codes a second: medians
-    double select_share;  // of the time of scan and select together that finding the topk among the scores takes
-    double read_gbps;     // the same thread, a plain sum over memory of the same size and no more
+    double select_share;  // share of finding the topk scores in the time of scan and select
+    double read_gbps;     // the same thread's plain sum over memory of the same size
     double ratio;         // median of the runs' own
-    size_t indexes_bytes; // what the scans go through: far more than a cache holds, where memory allows
+    size_t indexes_bytes; // bytes that the scans cover: far more than a cache, if memory allows
 };
 
-// topk: of select. SL_ERR_EXHAUSTED.
+// Measures. topk: of select. SL_ERR_EXHAUSTED: no memory.
 enum sl_status sl_scan_speed_measure(const struct sl_scan_speed_config *config, uint32_t topk,
                                      struct sl_scan_speed *speed_out, struct sl_error *err);

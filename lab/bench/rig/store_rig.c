@@ -22,7 +22,7 @@
 #define CALL_MS    20000
 #define AWAIT_MS   120000
 #define STOP_MS    3000
-#define N_RANDOM   4096 // different numbers; f16 has not many more
+#define N_RANDOM   4096 // distinct numbers; f16 has few more
 #define RANDOM_FOR 0x5106ce
 
 // --- the process -----------------------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ enum sl_status sl_store_rig_start(struct sl_store_rig *rig, const char *transpor
     }
     self[n] = '\0';
     snprintf(path, sizeof path, "%s/sluice-kvstore", dirname(self));
-    // It beats to a coordinator that is not there; it serves all the same.
+    // The store sends heartbeats to a coordinator that does not exist; it works without one.
     char *argv[] = {path,          "--name",      "bench-store",     "--coordinator",
                     "127.0.0.1:1", "--transport", (char *)transport, "--arena",
                     (char *)arena, "--log",       "error",           NULL};
@@ -129,7 +129,7 @@ void sl_random_halves(uint16_t *out, size_t count, uint64_t seed) {
         numbers[i] = sl_f32_to_f16(x);
     }
     state = seed * 0x9E3779B97F4A7C15u + 1;
-    for (size_t i = 0; i < count; i++) { // four of every state: gigabytes are to be filled
+    for (size_t i = 0; i < count; i++) { // four numbers per state: gigabytes must be filled
         if (i % 4 == 0) {
             state ^= state << 13;
             state ^= state >> 7;
@@ -157,7 +157,7 @@ static enum sl_status open_annex(struct sl_store_rig *rig, const struct sl_store
     if (prefixes == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    int64_t unique[2] = {sl_now_ns(), 0}; // nothing that an earlier filling has left is taken for this one
+    int64_t unique[2] = {sl_now_ns(), 0}; // remains of an earlier filling must not be confused with this one
     for (size_t i = 0; i < n_prefixes; i++) {
         unique[1] = (int64_t)i;
         memcpy(&prefixes[i], unique, sizeof prefixes[i]);
@@ -215,7 +215,7 @@ static enum sl_status await(struct sl_store_rig *rig, int64_t n_tokens, struct s
                         NULL, err);
 }
 
-// Fresh memory for the pages of a segment: regions live as long as their fabric, so a larger one is added.
+// Provides memory for the pages of a segment: regions live as long as their fabric, so a larger one is added.
 static enum sl_status take_region(struct sl_store_rig *rig, size_t bytes, struct sl_error *err) {
     if (bytes <= rig->region_bytes) {
         return SL_OK;

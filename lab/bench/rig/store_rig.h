@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a real kvstore beside a bench, filled with random rows: what `sluice bench retrieve` and `sluice bench decode`
- *          ask. The store is the executable beside this one; what is shipped to it and asked of it goes through the same
- *          calls as a prefill and a decode worker make.
+ * Purpose: a real kvstore for a bench, filled with random rows: `sluice bench retrieve` and `sluice bench decode`
+ *          query it. The store is the executable beside this one; the rig ships to it and queries it through the same
+ *          calls as a prefill and a decode worker.
  */
 #pragma once
 
@@ -24,10 +24,10 @@ struct sl_store_rig {
     Sluice__V1__StoreShare place;
 };
 
-// Start the process; forks, so before any thread of ours. arena: "6G". To be closed after failures, too.
+// Starts the process; forks, so call it before this process has threads. arena: "6G". Close it after failures, too.
 enum sl_status sl_store_rig_start(struct sl_store_rig *rig, const char *transport, const char *arena, FILE *log,
                                   struct sl_error *err);
-// The other half, when there may be threads.
+// Does the second part, after which there may be threads.
 enum sl_status sl_store_rig_connect(struct sl_store_rig *rig, const char *transport, struct sl_error *err);
 
 struct sl_store_filling {
@@ -37,8 +37,8 @@ struct sl_store_filling {
     enum sl_kv_format rows, scan;
 };
 /*
- * Ship random pages in f16 and wait until they can be asked about. seconds_out: what that took. Afterwards
- * sl_store_rig_source() gives sources that ask. One filling at a time: an earlier one is released first.
+ * Ships random pages in f16 and waits until they can be queried. seconds_out: time taken. Afterwards
+ * sl_store_rig_source() returns sources for queries. One filling at a time: an earlier one is released first.
  */
 enum sl_status sl_store_rig_fill(struct sl_store_rig *rig, const struct sl_store_filling *filling,
                                  struct sl_signals *signals, double *seconds_out, struct sl_error *err);
@@ -46,9 +46,10 @@ enum sl_status sl_store_rig_source(struct sl_store_rig *rig, const struct sl_pla
                                    struct sl_error *err);
 void sl_store_rig_close(struct sl_store_rig *rig);
 
-// Lengths of prompts from "8192,32768": ascending multiples of SL_PAGE_SLOTS, as an option --tokens. SL_ERR_INVALID.
+// Parses lengths of prompts from "8192,32768": ascending multiples of SL_PAGE_SLOTS, for an option --tokens.
+// SL_ERR_INVALID.
 enum sl_status sl_store_rig_lengths(const char *text, int64_t *lengths_out, int max_lengths, int *n_out,
                                     struct sl_error *err);
 
-// f16 bits of `count` numbers of variance 1 (uniform), the same for the same seed.
+// Writes the f16 bits of `count` numbers of variance 1 (uniform), the same for the same seed.
 void sl_random_halves(uint16_t *out, size_t count, uint64_t seed);

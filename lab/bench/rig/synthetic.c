@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: writing a random model. See synthetic.h.
+ * Purpose: writes a random model. See synthetic.h.
  *
- * Design: the tensors are listed twice by the same walk: once for the header, once for the data. Norms are 1. The matrices of a file are
- *         one sequence of random numbers (engine/tensor/drawn.h), in the order in which a model packs them, so a device that computes its own
- *         (drawn.h) has the same ones.
+ * Design: the same walk lists the tensors twice: once for the header, once for the data. Norms are 1. The matrices of
+ *         a file are one sequence of random numbers (engine/tensor/drawn.h), in the order in which a model packs
+ *         them, so a device that computes its own (drawn.h) has the same ones.
  */
 #include "lab/bench/rig/synthetic.h"
 
@@ -33,7 +33,7 @@ const struct sl_synthetic_geometry sl_synthetic_geometries[SL_N_GEOMETRIES] = {
     {"135m", GEOMETRY(30, 9, 3, 64, 576, 1536, 49152, 1e5, true), 30},    // SmolLM2-135M
     {"1b", GEOMETRY(16, 32, 8, 64, 2048, 8192, 128256, 5e5, true), 16},   // Llama-3.2-1B, without its scaling of rope
     {"8b", GEOMETRY(4, 32, 8, 128, 4096, 14336, 128256, 5e5, false), 32}, // Llama-3-8B, 4 of its 32 layers
-    {"tiny", GEOMETRY(2, 4, 2, 64, 128, 256, 512, 1e4, false), 2},        // no model's: for emulated devices and tests
+    {"tiny", GEOMETRY(2, 4, 2, 64, 128, 256, 512, 1e4, false), 2},        // for emulated devices and tests
 };
 
 const struct sl_model_config *sl_synthetic_find(const char *name) {
@@ -76,7 +76,7 @@ enum sl_status sl_synthetic_config(const char *name, int64_t n_layers, struct sl
 struct writer {
     FILE *file;
     bool data;       // the second walk
-    bool leaves;     // matrices are holes of the file
+    bool leaves;     // matrices are holes in the file
     uint64_t offset; // in the data, bytes
     uint64_t total_bytes;
     uint64_t n_drawn; // numbers of matrices so far
@@ -108,7 +108,7 @@ static void put_data(struct writer *w, uint64_t count, bool is_norm) {
     }
 }
 
-// One tensor [rows][columns], or [rows] when columns is 0, which is a norm.
+// Writes one tensor [rows][columns], or [rows] if columns is 0, which is a norm.
 static void put_tensor(struct writer *w, const char *name, int64_t rows, int64_t columns) {
     uint64_t count = (uint64_t)rows * (uint64_t)(columns > 0 ? columns : 1);
     if (!w->data) {
@@ -198,7 +198,7 @@ static enum sl_status check_room(const char *path, uint64_t bytes, struct sl_err
     return SL_OK;
 }
 
-// The header's text, to be freed, and the bytes of all data.
+// Returns the header's text, to be freed, and the bytes of all data.
 typedef void (*put_fn)(struct writer *w, const struct sl_model_config *c);
 
 static enum sl_status make_header(const struct sl_model_config *c, put_fn put, char **text_out, size_t *bytes_out,
@@ -221,7 +221,7 @@ static enum sl_status make_header(const struct sl_model_config *c, put_fn put, c
     return SL_OK;
 }
 
-// Writes a file of the tensors that `put` lists; where it `leaves` them, matrices are zeros without room on the disk.
+// Writes a file of the tensors that `put` lists. If it `leaves` them, matrices are zeros that take no disk space.
 static enum sl_status write_tensors(const struct sl_model_config *c, put_fn put, bool leaves,
                                     struct sl_signals *signals, const char *path, struct sl_error *err) {
     char *header = NULL;
@@ -269,7 +269,7 @@ static void remove_files(const char *dir) {
     }
 }
 
-// How the weights of a model come into its files.
+// The ways to write the weights of a model to its files.
 enum writing { WRITTEN, DRAWN, EMPTY };
 
 static enum sl_status write_files(const struct sl_model_config *config, enum writing how, struct sl_signals *signals,
@@ -282,7 +282,7 @@ static enum sl_status write_files(const struct sl_model_config *config, enum wri
         status = write_tensors(config, put_retaining_heads, how == EMPTY, signals, path, err);
     }
     if (status == SL_OK) {
-        status = write_config(config, dir, err); // last: where it is, the folder is complete
+        status = write_config(config, dir, err); // last: its presence marks a complete folder
     }
     if (status != SL_OK) {
         remove_files(dir);

@@ -5,30 +5,31 @@
 #include "client/cli/tool.h"
 #include "engine/model/model.h"
 
-// Room for the paths that sl_synthetic_create() makes.
+// Size of buffers for the paths that sl_synthetic_create() makes.
 #define SL_SYNTHETIC_PATH_BYTES 512
 
-// Those of lab/bench/peers.
+// The geometries of lab/bench/peers.
 #define SL_N_GEOMETRIES  4
 #define SL_GEOMETRY_HELP "135m, 1b, 8b (4 of its layers) or tiny"
 struct sl_synthetic_geometry {
-    const char *name; // of SL_GEOMETRY_HELP
+    const char *name; // a name in SL_GEOMETRY_HELP
     struct sl_model_config config;
-    int all_layers; // that the model itself has
+    int all_layers; // layers of the original model
 };
 extern const struct sl_synthetic_geometry sl_synthetic_geometries[SL_N_GEOMETRIES];
 const struct sl_model_config *sl_synthetic_find(const char *name); // NULL: another name
 int sl_synthetic_all_layers(const char *name);                     // 0: another name
 
-// Copies the geometry of that name with so many layers; 0: as many as it has here. SL_ERR_INVALID: another name, or more layers than
-// SL_MAX_LAYERS.
+// Copies the geometry of that name with so many layers; 0: the number in this table. SL_ERR_INVALID: another name, or
+// more layers than SL_MAX_LAYERS.
 enum sl_status sl_synthetic_config(const char *name, int64_t n_layers, struct sl_model_config *config_out,
                                    struct sl_error *err);
 
 /*
- * Writes config.json, model.safetensors and, where config->retaining_hidden > 0, retaining_heads.safetensors into a folder that exists.
- * Progress goes to standard error. SL_ERR_EXHAUSTED: not enough room on its disk, checked first. SL_ERR_CANCELLED: `signals` (may be NULL)
- * has received one meanwhile. SL_ERR_IO. After a failure none of these files is left.
+ * Writes config.json, model.safetensors and, if config->retaining_hidden > 0, retaining_heads.safetensors into an
+ * existing folder. Reports progress on standard error. SL_ERR_EXHAUSTED: not enough disk space, checked first.
+ * SL_ERR_CANCELLED: `signals` (may be NULL) has received a signal. SL_ERR_IO. After a failure none of these files is
+ * left.
  */
 enum sl_status sl_synthetic_write(const struct sl_model_config *config, struct sl_signals *signals, const char *dir,
                                   struct sl_error *err);
@@ -37,7 +38,7 @@ enum sl_status sl_synthetic_write(const struct sl_model_config *config, struct s
 enum sl_status sl_synthetic_create(const struct sl_model_config *config, struct sl_signals *signals, char *dir_out,
                                    size_t dir_bytes, struct sl_error *err);
 
-// Does the same with matrices of zeros that take no room on the disk, for callers that only ask how large things are.
+// Does the same with matrices of zeros that take no disk space, for callers that only need sizes.
 enum sl_status sl_synthetic_create_empty(const struct sl_model_config *config, char *dir_out, size_t dir_bytes,
                                          struct sl_error *err);
 
@@ -45,5 +46,5 @@ enum sl_status sl_synthetic_create_empty(const struct sl_model_config *config, c
 enum sl_status sl_synthetic_create_drawn(const struct sl_model_config *config, char *dir_out, size_t dir_bytes,
                                          struct sl_error *err);
 
-// Remove these files and the folder. A model that is loaded stays usable: its mapping keeps what it needs.
+// Removes these files and the folder. A loaded model stays usable: its mapping keeps the data.
 void sl_synthetic_remove(const char *dir);

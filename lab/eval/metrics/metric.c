@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the metrics there are. See metric.h.
+// Purpose: the table of metrics. See metric.h.
 #include "lab/eval/metrics/metric_internal.h"
 
 #include <string.h>

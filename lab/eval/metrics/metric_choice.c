@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: metrics of questions with a choice: classes that are named (LongBench), options with letters (InfiniteBench).
+ * Purpose: metrics of questions with a choice: named classes (LongBench), options with letters (InfiniteBench).
  *
- * Design: published scores come from these very steps, odd ones included, so they are followed to the letter.
+ * Design: published scores come from exactly these steps, including odd ones, so they are reproduced exactly.
  */
 #include "lab/eval/metrics/metric_internal.h"
 
@@ -12,9 +12,8 @@
 // --- classes -----------------------------------------------------------------------------------------------------
 
 /*
- * found: [*n] classes that the text contains, in the order of the list. Those that are only part of the right answer's name
- * do not count. The walk goes on behind a class that it has taken out, so that the one which moves up is passed over, as
- * in the published code.
+ * Drops classes that are only part of the right answer's name. found: [*n] classes that the text contains, in the
+ * order of the list. After removing a class the loop skips the one that moves up, as in the published code.
  */
 static void drop_parts(const char **found, size_t *n, const char *answer) {
     for (size_t i = 0; i < *n; i++) {
@@ -61,8 +60,8 @@ enum sl_status sl_score_classification(const struct sl_sample *sample, const cha
 // --- options -----------------------------------------------------------------------------------------------------
 
 /*
- * answers: the right option's text and its letter. The steps compare with all of them, so both are read once, and the text
- * is changed on the way.
+ * answers: the right option's text and its letter. The steps compare with all of them, so both are read once, and the
+ * text is changed in the process.
  */
 struct options {
     struct sl_points text;
@@ -122,7 +121,7 @@ static bool is_letter(uint32_t point) {
     return point >= 'A' && point <= 'D';
 }
 
-// In place: every character of `separators` becomes a space, and of spaces that follow each other one is left.
+// In place: replaces every character of `separators` by a space, and runs of spaces by one.
 static struct sl_text_span squeeze(struct sl_text_span text, uint32_t *into, const char *separators) {
     size_t n = 0;
     for (size_t i = 0; i < text.n; i++) {
@@ -135,7 +134,7 @@ static struct sl_text_span squeeze(struct sl_text_span text, uint32_t *into, con
     return (struct sl_text_span){into, n};
 }
 
-// In place: every occurrence of the word becomes a space.
+// In place: replaces every occurrence of the word by a space.
 static struct sl_text_span blank(struct sl_text_span text, uint32_t *into, const char *word) {
     size_t n = 0, length = strlen(word);
     for (size_t i = 0; i < text.n;) {
@@ -147,8 +146,8 @@ static struct sl_text_span blank(struct sl_text_span text, uint32_t *into, const
 }
 
 /*
- * What stands behind the first of the phrases, in the order of the list, that occurs, and behind one character more (the
- * space). False: none does. Nothing stands behind it where the text ends there.
+ * Writes the text after the first phrase, in the order of the list, that occurs, and after one more character (the
+ * space). Returns false if none occurs. The result is empty if the text ends there.
  */
 static bool behind_phrase(struct sl_text_span text, const char *const *phrases, struct sl_text_span *behind_out) {
     for (; *phrases; phrases++) {
@@ -177,8 +176,7 @@ static bool judge_choice(struct options *options) {
     }
     for (size_t at = 0; sl_span_next_word(text, &at, &word);) {
         static const uint32_t letters[] = {'A', 'B', 'C', 'D'};
-        if (sl_span_find((struct sl_text_span){letters, 4}, word) <=
-            4) { // "AB" counts as naming one, too, and as wrong
+        if (sl_span_find((struct sl_text_span){letters, 4}, word) <= 4) { // "AB" also counts as a named option, and as wrong
             return is_answer(options, word);
         }
     }
@@ -188,8 +186,7 @@ static bool judge_choice(struct options *options) {
 static bool judge_code_choice(struct options *options) {
     static const char *const phrases[] = {"answer is:", "is:", "answer:", "correct option is:", NULL};
     struct sl_text_span text = sl_span_trim(sl_points_all(&options->text)), rest;
-    if (text.n > 1 && (text.at[1] == '.' || text.at[1] == ':') &&
-        is_answer(options, (struct sl_text_span){text.at, 1})) {
+    if (text.n > 1 && (text.at[1] == '.' || text.at[1] == ':') && is_answer(options, (struct sl_text_span){text.at, 1})) {
         return true;
     }
     text = blank(text, options->text.at, "Option");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a text beside each answer of its sample, for metrics that differ in how two texts are compared. See metric_internal.h.
+// Purpose: compares a text with each answer of its sample, for metrics that differ in the comparison of two texts.
+// See metric_internal.h.
 #include "lab/eval/metrics/metric_internal.h"
 
 enum sl_status sl_metric_compare(const struct sl_sample *sample, const char *text, sl_read_fn *read,
@@ -24,7 +25,7 @@ enum sl_status sl_metric_compare(const struct sl_sample *sample, const char *tex
     }
     sl_points_cleanup(&points);
     if (status == SL_OK) {
-        all.mean /= (double)sample->n_answers; // once, so that all of them are 1
+        all.mean /= (double)sample->n_answers; // divided once, so that a mean of ones is exactly 1
         *comparisons_out = all;
     }
     return status;

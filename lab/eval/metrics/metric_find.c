@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: metrics that look for something in the text: answers, numbers, words.
+// Purpose: metrics that search the text for answers, numbers, words.
 #include "lab/eval/metrics/metric_internal.h"
 
 #include <stdlib.h>
@@ -45,7 +45,7 @@ enum sl_status sl_score_exact(const struct sl_sample *sample, const char *text, 
 
 // --- numbers -----------------------------------------------------------------------------------------------------
 
-// The share of the text's numbers, runs of digits, that read like `number`.
+// Returns the share of the text's numbers (runs of digits) that equal `number` as text.
 static double share_of_numbers(struct sl_text_span text, struct sl_text_span number) {
     size_t n = 0, n_right = 0, at = 0;
     struct sl_text_span found;
@@ -68,7 +68,7 @@ enum sl_status sl_score_count(const struct sl_sample *sample, const char *text, 
     return sl_metric_best(sample, text, sl_points_read, compare_count, score_out, err);
 }
 
-// The number that stands right behind `label` in the answer.
+// Compares with the number right after `label` in the answer.
 static enum sl_status compare_labelled(struct sl_text_span label, struct sl_text_span text, struct sl_text_span answer,
                                        double *score_out, struct sl_error *err) {
     for (size_t i = 0; i + label.n < answer.n; i++) {
@@ -124,7 +124,7 @@ enum sl_status sl_score_first_number(const struct sl_sample *sample, const char 
     return sl_metric_best(sample, text, sl_points_read, compare_first_number, score_out, err);
 }
 
-// False: the span is not a decimal number from end to end.
+// Reads a decimal number; returns false unless the whole span is one.
 static bool read_number(struct sl_text_span span, double *number_out) {
     char text[64], *end;
     if (span.n == 0 || span.n >= sizeof text) {
@@ -167,13 +167,12 @@ enum sl_status sl_score_first_decimal(const struct sl_sample *sample, const char
 
 // --- words -------------------------------------------------------------------------------------------------------
 
-// What InfiniteBench takes for a part of a word when it looks for keys and names.
+// Returns whether InfiniteBench counts the character as part of a word when it searches keys and names.
 static bool is_of_word(uint32_t point) {
     return !sl_point_is_space(point) && !(point < 128 && strchr(":\"'.,?!{}", (int)point));
 }
 
-static enum sl_status compare_kv(struct sl_text_span text, struct sl_text_span answer, double *score_out,
-                                 struct sl_error *err) {
+static enum sl_status compare_kv(struct sl_text_span text, struct sl_text_span answer, double *score_out, struct sl_error *err) {
     (void)err;
     size_t at = 0;
     struct sl_text_span word;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how much of a text and of an answer is the same: F1 and edit similarity.
+ * Purpose: overlap of a text and an answer: F1 and edit similarity.
  *
  *     F1               2PR / (P + R) with P and R the shared words (a word as often as in both) over either's words
  *     edit similarity  1 - (insertions + deletions) / (characters of both), rounded to a percent as fuzz.ratio does
@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-// A line of code and its answer are some hundred characters; above this the table's work would never end.
+// A line of code and its answer have some hundred characters; for longer texts the table would take too long.
 #define MAX_LINE_POINTS 100000
 
 static int compare_numbers(const void *a, const void *b) {
@@ -18,7 +18,7 @@ static int compare_numbers(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Sorts both.
+// Computes F1; sorts both arrays.
 static double f1(uint32_t *a, size_t n_a, uint32_t *b, size_t n_b) {
     qsort(a, n_a, sizeof *a, compare_numbers);
     qsort(b, n_b, sizeof *b, compare_numbers);
@@ -45,7 +45,7 @@ static bool is_article(struct sl_text_span word) {
     return sl_span_is(word, "a") || sl_span_is(word, "an") || sl_span_is(word, "the");
 }
 
-// In place: punctuation vanishes, what it separated grows together; then articles that stand alone become spaces.
+// In place: removes punctuation and joins what it separated; then replaces separate articles by spaces.
 static void normalize(struct sl_points *points) {
     size_t n = 0;
     for (size_t i = 0; i < points->n; i++) {
@@ -115,7 +115,7 @@ enum sl_status sl_score_f1(const struct sl_sample *sample, const char *text, dou
 
 // --- Chinese: every character is a word --------------------------------------------------------------------------
 
-// Punctuation that Chinese text has beside ASCII's: what LongBench and InfiniteBench list, which is not all there is.
+// Returns whether a character is non-ASCII Chinese punctuation: the incomplete list of LongBench and InfiniteBench.
 static bool is_wide_punctuation(uint32_t point) {
     static const struct {
         uint32_t first, last;
@@ -169,7 +169,8 @@ enum sl_status sl_score_f1_zh(const struct sl_sample *sample, const char *text, 
 
 // --- a line of code ----------------------------------------------------------------------------------------------
 
-// Of the longest common subsequence: what neither is deleted nor inserted. row: [b.n + 1], zeros.
+// Returns the length of the longest common subsequence, whose characters are neither deleted nor inserted. row: [b.n
+// + 1], zeros.
 static size_t common_length(struct sl_text_span a, struct sl_text_span b, size_t *row) {
     for (size_t i = 0; i < a.n; i++) {
         size_t diagonal = 0;
@@ -182,8 +183,7 @@ static size_t common_length(struct sl_text_span a, struct sl_text_span b, size_t
     return row[b.n];
 }
 
-static enum sl_status similarity(struct sl_text_span a, struct sl_text_span b, double *score_out,
-                                 struct sl_error *err) {
+static enum sl_status similarity(struct sl_text_span a, struct sl_text_span b, double *score_out, struct sl_error *err) {
     if (a.n == 0 || b.n == 0 || sl_span_equal(a, b)) {
         *score_out = sl_span_equal(a, b);
         return SL_OK;
@@ -202,7 +202,8 @@ static enum sl_status similarity(struct sl_text_span a, struct sl_text_span b, d
     return SL_OK;
 }
 
-// Lines with a backquote, # or // count as comments and fences. Empty where there is no other.
+// Returns the first code line. Lines with a backquote, # or // count as comments and fences. Empty if there is no
+// other line.
 static struct sl_text_span first_code_line(struct sl_text_span text) {
     size_t begin = 0, end;
     while (begin < text.n && text.at[begin] == '\n') {

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: ROUGE-L at the level of summaries (Lin, 2004): for every sentence of the answer the union of its longest common
- *          subsequences with all sentences of the text. F = 2PR / (P + R) with P over the text's words, R the answer's.
+ * Purpose: ROUGE-L at the level of summaries (Lin, 2004): for every sentence of the answer the union of its longest
+ *          common subsequences with all sentences of the text. F = 2PR / (P + R) with P over the text's words, R over
+ *          the answer's.
  *
- * Two packages that benchmarks use count differently, and which of several longest subsequences is read matters:
+ * Two packages that benchmarks use count differently, and the result depends on which of several longest subsequences
+ * is chosen:
  *
- *     rouge-l      `rouge` (LongBench): sentences end with a dot, words with white space, case counts. Words are sets: each
- *                  counts once however often it stands there. An empty sentence has one empty word.
- *     rouge-lsum   `rouge_score` (InfiniteBench): sentences are lines, words are runs of a-z and 0-9 in lower case. A word
- *                  counts as often as it stands in both.
+ *     rouge-l      `rouge` (LongBench): sentences end with a dot, words with white space, case counts. Words are sets:
+ *                  each counts once however often it occurs. An empty sentence has one empty word.
+ *     rouge-lsum   `rouge_score` (InfiniteBench): sentences are lines, words are runs of a-z and 0-9 in lower case. A
+ *                  word counts as often as it occurs in both.
  */
 #include "lab/eval/metrics/metric_internal.h"
 
@@ -38,7 +40,7 @@ static size_t longest_sentence(const struct sl_words *words) {
     return longest;
 }
 
-// [answer.n + 1][text.n + 1] lengths of the longest common subsequences of all beginnings.
+// Fills [answer.n + 1][text.n + 1] with the lengths of the longest common subsequences of all prefixes.
 static void fill_table(struct sentence answer, struct sentence text, uint32_t *table) {
     size_t width = text.n + 1;
     memset(table, 0, width * sizeof *table);
@@ -54,8 +56,8 @@ static void fill_table(struct sentence answer, struct sentence text, uint32_t *t
 }
 
 /*
- * One of the longest, read from the end: taken_inout[i] is set for its words of the answer. Where both ways are as long,
- * answer_first skips the answer's word, otherwise the text's.
+ * Marks one of the longest subsequences, traced from the end: sets taken_inout[i] for its words of the answer. On
+ * ties, answer_first skips the answer's word, otherwise the text's.
  */
 static void mark_longest(struct sentence answer, struct sentence text, bool answer_first, uint32_t *table,
                          bool *taken_inout) {
@@ -112,7 +114,7 @@ static void pair_cleanup(struct pair *pair) {
     free(pair->seen);
 }
 
-// Every sentence of the answer with every one of the text.
+// Compares every sentence of the answer with every one of the text.
 static void mark_all(struct pair *pair, bool answer_first) {
     bool *taken = pair->taken;
     for (size_t a = 0; a < pair->answer.n_sentences; a++) {
@@ -134,7 +136,7 @@ static size_t count_distinct(const struct sl_words *words, const bool *which, ui
     return n;
 }
 
-// As the package `rouge` does; its 1e-8 keeps the quotient from 0 / 0.
+// Computes F as the package `rouge` does; its 1e-8 prevents 0 / 0.
 static double f_of_sets(struct pair *pair) {
     mark_all(pair, false);
     uint32_t *seen = pair->seen;
@@ -147,7 +149,7 @@ static double f_of_sets(struct pair *pair) {
     return 2 * (precision * recall / (precision + recall + 1e-8));
 }
 
-// As `rouge_score` does: what was taken counts only as often as the text has it.
+// Computes F as `rouge_score` does: a marked word counts only as often as the text has it.
 static double f_of_counts(struct pair *pair) {
     mark_all(pair, true);
     uint32_t *left = pair->seen;
@@ -170,7 +172,7 @@ static double f_of_counts(struct pair *pair) {
 
 // --- sentences ---------------------------------------------------------------------------------------------------
 
-// Between two of `end`, empty ones left out. False: none is left.
+// Finds the next nonempty sentence between two of `end`. Returns false if none is left.
 static bool next_sentence(struct sl_text_span text, uint32_t end, size_t *at, struct sl_text_span *sentence_out) {
     while (*at < text.n && text.at[*at] == end) {
         ++*at;
@@ -241,8 +243,8 @@ static enum sl_status split(const struct kind *kind, struct sl_text_span text, s
     return status;
 }
 
-static enum sl_status compare(const struct kind *kind, struct sl_text_span text, struct sl_text_span answer,
-                              double *score_out, struct sl_error *err) {
+static enum sl_status compare(const struct kind *kind, struct sl_text_span text, struct sl_text_span answer, double *score_out,
+                              struct sl_error *err) {
     struct pair pair = {0};
     enum sl_status status = split(kind, text, &pair.text, err);
     if (status == SL_OK) {

@@ -13,14 +13,15 @@ static enum sl_status no_memory(struct sl_error *err) {
     return sl_fail(err, SL_ERR_EXHAUSTED, "no memory to compare an answer");
 }
 
-// Python's lower() makes a sigma at the end of a word another letter; both are this one here, so that words stay equal.
+// Maps to lower case. Python's lower() turns a sigma at the end of a word into another letter; both map to the same
+// one here, so that words stay equal.
 static uint32_t lower(uint32_t point) {
     return point == 0x3A3 || point == 0x3C2 ? 0x3C3 : (uint32_t)utf8proc_tolower((utf8proc_int32_t)point);
 }
 
 static enum sl_status read_points(const char *text, bool to_lower, struct sl_points *points_out, struct sl_error *err) {
     size_t n_bytes = strlen(text), n = 0;
-    uint32_t *at = malloc((n_bytes + 1) * sizeof *at); // no character becomes more points than it has bytes
+    uint32_t *at = malloc((n_bytes + 1) * sizeof *at); // a character has at most as many points as bytes
     if (!at) {
         return no_memory(err);
     }
@@ -166,7 +167,7 @@ bool sl_span_next_number(struct sl_text_span text, size_t *at, struct sl_text_sp
 // --- words -------------------------------------------------------------------------------------------------------
 
 enum sl_status sl_words_init(struct sl_words *words, size_t n_points, struct sl_error *err) {
-    size_t most = n_points + 1; // an empty sentence, which may count as a word, is at least one character of the text
+    size_t most = n_points + 1; // an empty sentence may count as a word and takes at least one character
     *words = (struct sl_words){.spans = malloc(most * sizeof *words->spans),
                                .ids = calloc(most, sizeof *words->ids),
                                .ends = malloc(most * sizeof *words->ends)};

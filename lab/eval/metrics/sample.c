@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what a sample owns.
+// Purpose: memory of samples.
 #include "lab/eval/metrics/sample.h"
 
 #include <stdlib.h>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: which claims of a plan hold, and which recipe is the best for so many bytes.
+// Purpose: decides which claims of a plan hold, and which recipe is the best for a given number of bytes.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lab/eval/report/eval_report.h"
 
-#define FLOOR 0.05 // of full's score: two recipes below it cannot be told apart, whatever the claim
+#define FLOOR 0.05 // share of full's score: two recipes below it cannot be compared
 
 const char *sl_verdict_text(enum sl_verdict verdict) {
     switch (verdict) {
@@ -37,7 +37,7 @@ static bool claims_about(const struct sl_plan_claim *claim, const char *cell) {
     return claim->n_tasks == 0;
 }
 
-// Mean of a row over the cells that are wanted and that `other` has answers in, too.
+// Returns the mean of a row over the wanted cells in which `other` has answers, too.
 static double mean_of(const struct sl_eval_report *r, size_t row, size_t other, const bool *wanted) {
     double sum = 0, n = 0;
     for (size_t i = 0; i < r->plan->n_cells; i++) {
@@ -89,14 +89,14 @@ static enum sl_status judge(const struct sl_eval_report *r, const struct sl_plan
     return status;
 }
 
-// Two rows that the claim is about: its recipes, at one budget where both have one.
+// Returns whether the claim is about these two rows: its recipes, at one budget if both have one.
 static bool is_pair(const struct sl_eval_report *r, const struct sl_plan_claim *claim, size_t better, size_t worse) {
     const struct sl_plan_recipe *b = r->rows[better].recipe, *w = r->rows[worse].recipe;
     return strcmp(b->name, claim->better) == 0 && strcmp(w->name, claim->worse) == 0 &&
            (strcmp(b->budget, w->budget) == 0 || !b->budget[0] || !w->budget[0]);
 }
 
-// Grows by doubling from 1.
+// Appends; capacity doubles from 1.
 static enum sl_status add_verdict(struct sl_eval_report *r, const struct sl_eval_verdict *verdict,
                                   struct sl_error *err) {
     if ((r->n_verdicts & (r->n_verdicts - 1)) == 0) {
@@ -125,7 +125,7 @@ enum sl_status sl_eval_judge_claims(struct sl_eval_report *r, struct sl_error *e
                 }
             }
         }
-        if (status == SL_OK && r->n_verdicts == n_before) { // recipes that this run does not have
+        if (status == SL_OK && r->n_verdicts == n_before) { // this run does not have the recipes
             verdict = (struct sl_eval_verdict){
                 .claim = claim, .budget = "", .better = NAN, .worse = NAN, .full = NAN, .difference = {NAN, NAN, NAN}};
             status = add_verdict(r, &verdict, err);
@@ -143,17 +143,18 @@ static bool is_not_worse(const struct sl_eval_row *row) {
     return !(row->to_full.high < 0);
 }
 
-// Better in the mean; of equals the smaller, then the one that the plan names first.
+// Prefers the better mean; for equal means the smaller recipe, then the one that the plan names first.
 static bool is_preferred(const struct sl_eval_row *row, const struct sl_eval_row *before) {
     return row->mean != before->mean ? row->mean > before->mean : row->shipped < before->shipped;
 }
 
-// The best of those that ship at most such a share; n_rows: there is none.
+// Returns the best recipe that ships at most such a share; n_rows if there is none.
 static size_t best_within(const struct sl_eval_report *r, double most, bool offloads) {
     size_t best = r->n_rows;
     for (size_t i = 0; i < r->n_rows; i++) {
         const struct sl_eval_row *row = &r->rows[i];
-        // A tenth above it still counts: scores and positions travel with the slots, and pages are not divided.
+        // Up to a tenth above the share still counts: scores and positions are shipped with the slots, and pages are
+        // not divided.
         if (row->complete && row->offloads == offloads && row->shipped <= 1.1 * most &&
             (best == r->n_rows || is_preferred(row, &r->rows[best]))) {
             best = i;

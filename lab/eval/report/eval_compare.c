@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the difference between two recipes over the questions that both have answered, and how sure it is.
+// Purpose: the difference between two recipes over the questions that both have answered, with its confidence
+// interval.
 #include <math.h>
 #include <stdlib.h>
 

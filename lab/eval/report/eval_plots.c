@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a report as pictures. See eval_plots.h.
+// Purpose: plots of a report. See eval_plots.h.
 #include "lab/eval/report/eval_plots.h"
 
 #include <math.h>
@@ -8,13 +8,13 @@
 
 #include "lab/plot.h"
 
-#define LABEL_CHARACTERS 44 // of a recipe's name; the rest is left out
+#define LABEL_CHARACTERS 44 // of a recipe's name; the rest is omitted
 #define LABEL_BYTES      256
 
-// From red over yellow to green, as published heat maps of needles are.
+// From red over yellow to green, as in published heat maps of needles.
 static const char palette[] = "set palette defined (0 '#b2182b', 0.5 '#fee08b', 1 '#1a9850')\nset cbrange [0:100]\n";
 
-// "h2o 20%"
+// Writes "h2o 20%".
 static void name_of(const struct sl_eval_row *row, char *buf) {
     const struct sl_plan_recipe *r = row->recipe;
     bool cut = strlen(r->name) > LABEL_CHARACTERS;
@@ -22,14 +22,14 @@ static void name_of(const struct sl_eval_row *row, char *buf) {
              r->budget);
 }
 
-// The same in quotes, for commands.
+// Writes the same in quotes, for commands.
 static const char *label_of(const struct sl_eval_row *row, char *buf) {
     char name[LABEL_BYTES];
     name_of(row, name);
     return sl_plot_quote(name, buf, 2 * LABEL_BYTES);
 }
 
-// Pixels that the names beside an axis take, about.
+// Returns the approximate width in pixels of the names beside an axis.
 static int label_width(const struct sl_eval_report *r) {
     size_t most = 0;
     for (size_t i = 0; i < r->n_rows; i++) {
@@ -51,7 +51,7 @@ struct point {
     size_t row;
 };
 
-// Fewest bytes first, of equals the best, then the first.
+// Orders by bytes, then by the better mean, then by position.
 static int by_bytes(const void *a, const void *b) {
     const struct point *x = a, *y = b;
     return x->shipped != y->shipped ? (x->shipped > y->shipped) - (x->shipped < y->shipped)
@@ -81,7 +81,7 @@ size_t sl_eval_frontier(const struct sl_eval_report *r, size_t *rows_out) {
     return n_out;
 }
 
-// In data a text stands between double quotes.
+// Prints a point; in data, a text is between double quotes.
 static void print_point(FILE *script, const struct sl_eval_row *row) {
     char name[LABEL_BYTES];
     name_of(row, name);
@@ -91,7 +91,7 @@ static void print_point(FILE *script, const struct sl_eval_row *row) {
     fprintf(script, "%.6g %.6g \"%s\"\n", 100 * row->shipped, 100 * row->mean, name);
 }
 
-// Returns how many.
+// Prints the points and returns how many.
 static size_t print_points(const struct sl_eval_report *r, const char *name, bool offloads, FILE *script) {
     size_t n = 0;
     fprintf(script, "$%s << EOD\n", name);
@@ -107,7 +107,7 @@ static size_t print_points(const struct sl_eval_report *r, const char *name, boo
 
 // --- labels that do not collide ---------------------------------------------------------------------------------
 
-// The picture, about: pixels of its plot.
+// The approximate size of the plot, in pixels.
 #define PARETO_WIDTH  1300
 #define PARETO_HEIGHT 800
 #define PARETO_AXES   110
@@ -134,7 +134,7 @@ static void place_labels(const struct sl_eval_report *r, const size_t *frontier,
         bool shown = is_shown(&r->rows[i], false) || is_shown(&r->rows[i], true);
         least = shown && 100 * r->rows[i].shipped < least ? 100 * r->rows[i].shipped : least;
     }
-    least = pow(10, floor(log10(least))); // where the axis begins
+    least = pow(10, floor(log10(least))); // start of the axis
     fprintf(script, "set xrange [%.9g:%g]\n", least, PARETO_RIGHT);
     for (size_t i = 0; boxes && i < n_frontier; i++) {
         place_label(&r->rows[frontier[i]], least, "#1f4e79", boxes, &n, script);
@@ -154,7 +154,7 @@ static void write_pareto(const struct sl_eval_report *r, const size_t *frontier,
     for (size_t i = 0; i < n_frontier; i++) {
         print_point(script, &r->rows[frontier[i]]);
     }
-    // To the right of 100% there is room for the last label alone.
+    // Right of 100% there is only room for the last label.
     fputs("EOD\nset grid\nset logscale x\nset format x '%g%%'\nset yrange [0:105]\n"
           "set xlabel 'bytes shipped, of the full cache in f16'\nset ylabel 'mean score'\nset key bottom right\n",
           script);
@@ -193,7 +193,7 @@ static void print_labels(const struct sl_eval_report *r, FILE *script) {
         if (!isnan(r->rows[i].mean)) {
             label_of(&r->rows[i], label);
             fputs(separator, script);
-            for (const char *c = label; *c; c++) { // tick labels are formats: a percent sign is doubled
+            for (const char *c = label; *c; c++) { // tick labels are formats: percent signs are doubled
                 fputs(*c == '%' ? "%%" : (char[]){*c, '\0'}, script);
             }
             fprintf(script, " %zu", n++);
@@ -219,7 +219,7 @@ static void write_bars(const struct sl_eval_report *r, FILE *script) {
         if (isnan(row->mean)) {
             continue;
         }
-        double middle = 100 * row->mean - 100 * row->to_full.mean; // of full, on the same questions
+        double middle = 100 * row->mean - 100 * row->to_full.mean; // mean of full, on the same questions
         bool sure = !isnan(row->to_full.low);
         fprintf(script, "%zu %.6g %.6g %.6g\n", n++, 100 * row->mean,
                 sure ? middle + 100 * row->to_full.low : 100 * row->mean,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: from answers to numbers. See eval_report.h.
+// Purpose: computes a report's numbers from answers. See eval_report.h.
 #include "lab/eval/report/eval_report.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 // Sums of one (recipe, cell) that become means.
 struct sums {
     double score, shipped, full, resident, slots;
-    double offloaded, offloaded_full; // of answers that say it
+    double offloaded, offloaded_full; // of answers that report it
 };
 
 static void add_answer(struct sl_eval_cell_score *cell, size_t index, const struct sl_eval_answer *answer,
@@ -61,7 +61,7 @@ static bool offloads(const char *text) {
            (sl_recipe_offloads(&recipe) || recipe.offload_auto || recipe.offload_from >= 0);
 }
 
-// Every cell weighs the same, whatever the number of its samples.
+// Reads a row. Every cell has the same weight, regardless of the number of its samples.
 static enum sl_status read_row(const struct sl_eval_report *r, const char *const *canonical,
                                const struct sl_eval_results *results, size_t index, struct sl_error *err) {
     struct sl_eval_row *row = &r->rows[index];
@@ -102,7 +102,8 @@ static enum sl_status read_row(const struct sl_eval_report *r, const char *const
     return SL_OK;
 }
 
-// Mean of a row over the cells that `name` (NULL: any) and n_tokens (0: any) are true of; NaN where it has no answers.
+// Returns the mean of a row over the cells that match `name` (NULL: any) and n_tokens (0: any); NaN if it has no
+// answers.
 static double mean_of(const struct sl_eval_report *r, const struct sl_eval_row *row, const char *name,
                       int64_t n_tokens) {
     double sum = 0, n = 0;

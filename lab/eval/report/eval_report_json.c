@@ -63,7 +63,7 @@ static json_t *choice_json(const struct sl_eval_report *r, const struct sl_eval_
                      "offloaded", number(row->offloaded), "offloads", choice->offloads, "not_worse", choice->not_worse);
 }
 
-// Takes the line over.
+// Prints the line and takes ownership of it.
 static enum sl_status print_line(json_t *line, FILE *file, struct sl_error *err) {
     bool printed = sl_json_print(line, JSON_REAL_PRECISION(6), file);
     return printed ? SL_OK : sl_fail(err, SL_ERR_IO, "the report cannot be written");

@@ -7,7 +7,7 @@
 #include "client/cli/table.h"
 #include "lab/eval/report/eval_report.h"
 
-// How a table and a heading are written.
+// Functions that write a table and a heading.
 struct writer {
     FILE *file;
     bool markdown;
@@ -33,7 +33,7 @@ static void add_points(struct sl_table *table, double share) {
     }
 }
 
-// "-3.2 [-5.0, -1.1] *": a star where the interval does not reach 0.
+// Adds "-3.2 [-5.0, -1.1] *": a star if the interval does not contain 0.
 static void add_difference(struct sl_table *table, const struct sl_interval *d) {
     if (isnan(d->mean)) {
         sl_table_add(table, "-");
@@ -45,7 +45,7 @@ static void add_difference(struct sl_table *table, const struct sl_interval *d) 
     }
 }
 
-// "4.2% +47.9%": to decode, and beside it to stores; "4.2% +" where no answer says how much.
+// Adds "4.2% +47.9%": the shares sent to decode, and to stores; "4.2% +" if no answer reports the latter.
 static void add_shipped(struct sl_table *table, const struct sl_eval_row *row) {
     if (row->offloaded > 0) {
         sl_table_add(table, "%.1f%% +%.1f%%", 100 * row->shipped, 100 * row->offloaded);
@@ -63,7 +63,7 @@ static bool has_budgets(const struct sl_eval_report *r) {
     return false;
 }
 
-// Whether there is more than one to be averaged over.
+// Returns whether there is more than one length to average over.
 static bool has_lengths(const struct sl_eval_report *r) {
     return r->n_lengths > 1;
 }
@@ -148,7 +148,7 @@ static void print_name(FILE *file, const struct sl_plan_recipe *recipe) {
     fprintf(file, "%s%s%s", recipe->name, recipe->budget[0] ? " at " : "", recipe->budget);
 }
 
-// The reasons, one a recipe and task.
+// Prints the reasons of rejections, one per recipe and task.
 static void print_refused(const struct writer *w, const struct sl_eval_report *r) {
     bool any = false;
     for (size_t i = 0; i < r->n_rows; i++) {

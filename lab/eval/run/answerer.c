@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: questions to a model in this process, or to a cluster. See answerer.h.
+// Purpose: asks a model in this process, or a cluster. See answerer.h.
 #include "lab/eval/run/answerer.h"
 
 #include <inttypes.h>
@@ -16,13 +16,13 @@
 #include "net/rpc/rpc.h"
 #include "engine/runner/local.h"
 
-#define REQUEST_MS  10000 // of one request to the coordinator that is no job
+#define REQUEST_MS  10000 // for a request to the coordinator other than a job
 #define SPARE_BYTES ((size_t)64 << 20)
 
 struct sl_answerer {
     struct sl_answerer_config config;
     uint64_t fingerprint;
-    struct sl_local *local; // NULL: a cluster, and what follows
+    struct sl_local *local; // NULL: uses a cluster and the following members
     struct sl_client *client;
     struct sl_tokenizer *tokenizer;
     struct sl_model_config model;
@@ -31,8 +31,8 @@ struct sl_answerer {
 // --- in this process --------------------------------------------------------------------------------------------
 
 /*
- * Address space for one session at a time, whatever the recipe holds beside keys and values: scores of a slot, what
- * offloaded layers are searched by, pages that are being repacked. Pages are touched as they are used.
+ * Returns address space for one session at a time, including what a recipe holds beside keys and values: scores of a
+ * slot, search indexes of offloaded layers, pages that are being repacked. Pages are touched as they are used.
  */
 static size_t arena_bytes(const struct sl_model_config *model, int64_t max_tokens) {
     size_t tokens = (size_t)(max_tokens > 0 ? max_tokens : model->max_positions) + SL_PAGE_SLOTS;
@@ -41,7 +41,8 @@ static size_t arena_bytes(const struct sl_model_config *model, int64_t max_token
     return 2 * tokens * token_bytes + SPARE_BYTES;
 }
 
-// A prompt is asked under many recipes: up to a quarter of the machine's memory for what they share of it.
+// Returns memory for prefixes that recipes share, as a prompt is asked under many recipes: up to a quarter of the
+// machine's memory.
 static size_t trunk_bytes(void) {
     long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
     return pages > 0 && page_bytes > 0 ? (size_t)pages / 4 * (size_t)page_bytes : 0;
@@ -63,7 +64,7 @@ static enum sl_status go_on(const struct sl_answerer *a) {
 
 struct asking {
     const struct sl_answerer *answerer;
-    int64_t shipped_bytes, offloaded_bytes, resident_bytes; // of recipes that offload; else 0
+    int64_t shipped_bytes, offloaded_bytes, resident_bytes; // for recipes that offload; else 0
 };
 
 static enum sl_status on_progress(void *arg, int64_t tokens_done, int64_t tokens_total) {
@@ -77,7 +78,7 @@ static enum sl_status on_token(void *arg, const struct sl_output_token *written)
     return go_on(((const struct asking *)arg)->answerer);
 }
 
-// One process keeps offloaded layers in the session: what a cluster would ship and hold is without them.
+// Computes what a cluster would ship and hold: one process keeps offloaded layers in the session.
 static enum sl_status on_prefilled(void *arg, const struct sl_session *session, const struct sl_recipe *recipe,
                                    const int32_t *tokens, struct sl_error *err) {
     (void)tokens;
@@ -138,7 +139,7 @@ static enum sl_status check_workers(const struct sl_answerer *a, const Sluice__V
     size_t n = 0;
     for (size_t i = 0; i < reply->n_workers; i++) {
         const Sluice__V1__WorkerInfo *info = reply->workers[i]->info;
-        if (!info || info->model_fingerprint == 0) { // kvstores keep capsules of any model
+        if (!info || info->model_fingerprint == 0) { // kvstores accept capsules of any model
             continue;
         }
         n++;
@@ -177,7 +178,7 @@ static enum sl_status open_cluster(struct sl_answerer *a, struct sl_error *err) 
 struct hearing {
     const struct sl_answerer *answerer;
     struct sl_reply reply;
-    bool found_stored;     // stores had some of the prompt already: the statistics have the rest alone
+    bool found_stored;     // stores already had part of the prompt: the statistics only cover the rest
     enum sl_status status; // of the job
     struct sl_error *err;
 };
@@ -216,7 +217,7 @@ static bool is_stopped(void *arg) {
     return go_on(((const struct hearing *)arg)->answerer) != SL_OK;
 }
 
-// What stores would get of a prompt if they had nothing of it: all but its last token, which decode reads.
+// Computes what stores would get of a prompt if they held none of it: all but its last token, which decode reads.
 static enum sl_status plan_offloaded(const struct sl_answerer *a, const struct sl_question *question,
                                      int64_t *bytes_out, struct sl_error *err) {
     struct sl_kv_geometry geometry = sl_model_geometry(&a->model);
@@ -244,7 +245,7 @@ static enum sl_status ask_cluster(struct sl_answerer *a, const struct sl_questio
     request.deadline_ms = a->config.deadline_ms;
     request.label = (char *)"sluice eval";
     struct sl_sampling greedy = {.top_p = 1, .repetition_penalty = 1};
-    Sluice__V1__Sampling sampling = sl_job_sampling_message(&greedy); // whatever the model's own settings are
+    Sluice__V1__Sampling sampling = sl_job_sampling_message(&greedy); // regardless of the model's own settings
     request.sampling = &sampling;
 
     struct hearing hearing = {.answerer = a, .status = SL_ERR_INTERNAL, .err = err};

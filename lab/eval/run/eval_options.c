@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a plan out of options. See eval_options.h.
+// Purpose: makes a plan from options. See eval_options.h.
 #include "lab/eval/run/eval_options.h"
 
 #include <inttypes.h>
@@ -67,8 +67,8 @@ static bool takes_budget(const char *text) {
                                          sl_recipe_parse(text, &recipe, NULL) == SL_OK && sl_recipe_evicts(&recipe));
 }
 
-// At a budget that the text has a place for, or is given one behind it. "h2o,budget={budget}" is called h2o; where more
-// stands behind the place, the text is the name.
+// Adds a recipe at a budget. The text contains {budget}, or the budget is appended. "h2o,budget={budget}" is named
+// h2o; if more text follows {budget}, the text is the name.
 static enum sl_status add_at_budget(struct sl_eval_plan *plan, const char *text, const char *budget,
                                     struct sl_error *err) {
     static const char behind[] = ",budget=" BUDGET_MARK;
@@ -149,7 +149,7 @@ static enum sl_status add_tasks(const struct sl_eval_options *options, struct sl
     return status;
 }
 
-// What may be said beside a plan: how much of it.
+// Applies the options that may accompany a plan: they limit its size.
 static enum sl_status read_plan(const struct sl_eval_options *options, struct sl_eval_plan *plan,
                                 struct sl_error *err) {
     if (options->tasks || options->recipes.n > 0 || options->budgets) {

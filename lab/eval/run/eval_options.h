@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the options that say what is asked of whom, shared by `sluice eval suites`, `grid` and `make`, and the plan
-// made of them.
+// Purpose: the options that define the questions and the answerer, shared by `sluice eval suites`, `grid` and `make`,
+// and the plan made from them.
 #pragma once
 
 #include "lab/eval/run/answerer.h"
@@ -18,7 +18,7 @@ struct sl_eval_options {
     int64_t threads, deadline_ms;
 };
 
-// Rows for the member `eval` of the command's config struct `type`: of what prompts are made.
+// Option rows for the member `eval` of the command's config struct `type`: the source of prompts.
 #define SL_EVAL_PROMPT_OPTIONS(type)                                                                                   \
     SL_OPTION_ROW("model", 'm', SL_OPTION_MODEL, NULL, "MODEL",                                                        \
                   "model folder, GGUF file, or a name of `sluice models`", SL_FIELD(type, eval.model)),                \
@@ -32,7 +32,7 @@ struct sl_eval_options {
                       "a text to hide facts in; may be given several times. Without: the licences of this system",     \
                       SL_FIELD(type, eval.essays))
 
-// Which questions, by name or by file.
+// Option rows for questions, by name or by file.
 #define SL_EVAL_TASK_OPTIONS(type)                                                                                     \
     SL_OPTION_ROW("tasks", 0, SL_OPTION_STRING, NULL, "A,B", "tasks by name (--list), or all",                         \
                   SL_FIELD(type, eval.tasks)),                                                                         \
@@ -47,7 +47,7 @@ struct sl_eval_options {
             "a data set's longer prompts lose their middle; 0: as the plan says, or what the model was made for",      \
             SL_FIELD(type, eval.max_prompt_tokens), 0, 1LL << 32)
 
-// Who answers, and how.
+// Option rows for the answerer in this process.
 #define SL_EVAL_ASK_OPTIONS(type)                                                                                      \
     SL_OPTION_ROW("recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",                                                       \
                   "beside full; may be given several times, or as a list joined by ';'; presets: all of them",         \
@@ -64,7 +64,7 @@ struct sl_eval_options {
                       SL_FIELD(type, eval.threads), 0, 1024),                                                          \
         SL_DEVICE_OPTION(type, eval.device)
 
-// The same, where it may be a cluster.
+// The same rows, if the answerer may be a cluster.
 #define SL_EVAL_CLUSTER_OPTIONS(type)                                                                                  \
     SL_OPTION_ROW("coordinator", 'c', SL_OPTION_STRING, NULL, "HOST:PORT",                                             \
                   "ask the cluster there. Without: everything in this process", SL_FIELD(type, eval.coordinator)),     \
@@ -73,19 +73,20 @@ struct sl_eval_options {
                       SL_FIELD(type, eval.deadline_ms), 1, 86400000)
 
 /*
- * The plan in the file, or the one that the options describe: tasks at lengths, `full` and the recipes. SL_ERR_INVALID
- * names the option. To be cleaned up by the caller.
+ * Makes the plan from the file, or from the options: tasks at lengths, `full` and the recipes. SL_ERR_INVALID names
+ * the option. The caller cleans it up.
  */
 enum sl_status sl_eval_options_plan(const struct sl_eval_options *options, struct sl_eval_plan *plan_out,
                                     struct sl_error *err);
 
-// `full`, the recipes, the recipes at every budget.
+// Adds `full`, the recipes, and the recipes at every budget.
 enum sl_status sl_eval_options_recipes(const struct sl_eval_options *options, struct sl_eval_plan *plan,
                                        struct sl_error *err);
 
-// SL_ERR_INVALID: there is no such task; says which one may have been meant.
+// Finds a task. SL_ERR_INVALID: there is no such task; the error suggests a similar name.
 enum sl_status sl_eval_find_task(const char *name, const struct sl_task **task_out, struct sl_error *err);
 
-// "4096,8192", each from least to most. *numbers_out is malloc'd, the caller's. `option`: for complaints.
+// Parses "4096,8192", each from least to most. *numbers_out is malloc'd, the caller's to free. `option`: for
+// messages.
 enum sl_status sl_eval_parse_numbers(const char *option, const char *text, int64_t least, int64_t most,
                                      int64_t **numbers_out, size_t *n_out, struct sl_error *err);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the questions of a plan, as the model reads them. See eval_questions.h.
+// Purpose: the questions of a plan, as tokens. See eval_questions.h.
 #include "lab/eval/run/eval_questions.h"
 
 #include <stdlib.h>
@@ -63,7 +63,7 @@ int64_t sl_eval_plan_tokens(const struct sl_eval_plan *plan, int64_t max_positio
     return most < max_positions ? most : max_positions;
 }
 
-// Half of what fits from each end.
+// Keeps half of the tokens that fit from each end.
 static void cut_middle(struct sl_eval_prompt *prompt, int64_t most) {
     if (prompt->n_ids > most) {
         int64_t head = most / 2, tail = most - head;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: answers on disk as JSON lines; see eval_results.h. In memory they are those lines, under their question's
-// name.
+// Purpose: answers on disk as JSON lines; see eval_results.h. In memory they are the same lines, keyed by question.
 #include "lab/eval/run/eval_results.h"
 
 #include <errno.h>
@@ -28,7 +27,7 @@ struct sl_eval_results {
 
 // --- one answer -------------------------------------------------------------------------------------------------
 
-// False: longer than any question of ours.
+// Writes the key of a question; returns false if it is longer than any valid question.
 static bool name_key(const struct sl_eval_key *key, char *buf) {
     int n = snprintf(buf, KEY_BYTES, "%s\n%s\n%" PRId64 "\n%.6g\n%" PRId64, key->recipe, key->cell, key->n_tokens,
                      key->depth < 0 ? -1.0 : key->depth, key->index);
@@ -100,7 +99,7 @@ static bool read_line(json_t *line, struct sl_eval_key *key_out, struct sl_eval_
     return true;
 }
 
-// Takes the line over.
+// Stores the line and takes ownership of it.
 static enum sl_status remember(struct sl_eval_results *r, const struct sl_eval_key *key, json_t *line,
                                struct sl_error *err) {
     char name[KEY_BYTES];
@@ -122,7 +121,7 @@ bool sl_eval_results_find(const struct sl_eval_results *results, const struct sl
 
 // --- the file ---------------------------------------------------------------------------------------------------
 
-// All of it or nothing that counts: a line without its newline is dropped when it is read again.
+// Writes the whole line or nothing that counts: a line without its newline is dropped when the file is read again.
 static enum sl_status write_line(const struct sl_eval_results *r, const json_t *line, struct sl_error *err) {
     char *text = json_dumps(line, JSON_COMPACT | PRECISION);
     char *whole = NULL;
@@ -162,12 +161,12 @@ static json_t *first_line(const struct sl_eval_run *run) {
                      run->weights, "tokenizer", hex(run->tokenizer), "seed", (json_int_t)run->seed);
 }
 
-// Files of the same run may have been put one behind the other: each begins with that line.
+// Returns whether a line is a first line: files of the same run may have been concatenated, and each begins with one.
 static bool is_first(const json_t *line) {
     return json_is_object(line) && json_object_get(line, "sluice_eval");
 }
 
-// The first line of the file must be the one that we would write.
+// Checks that the first line of the file equals the one that this run would write.
 static enum sl_status check_first(const struct sl_eval_results *r, const json_t *line, const json_t *expected,
                                   struct sl_error *err) {
     if (!is_first(line)) {
@@ -190,14 +189,14 @@ static enum sl_status check_first(const struct sl_eval_results *r, const json_t 
     return SL_OK;
 }
 
-// text: the n bytes of the file. *used_out: as many of them as are whole lines.
+// Reads lines. text: the n bytes of the file. *used_out: how many of them are whole lines.
 static enum sl_status read_lines(struct sl_eval_results *r, const char *text, size_t n, const json_t *expected,
                                  size_t *used_out, struct sl_error *err) {
     size_t number = 0;
     for (size_t begin = 0; begin < n; number++) {
         const char *newline = memchr(text + begin, '\n', n - begin);
         if (!newline) {
-            break; // cut off
+            break; // truncated line
         }
         size_t end = (size_t)(newline - text);
         json_t *line = json_loadb(text + begin, end - begin, JSON_REJECT_DUPLICATES, NULL);
@@ -249,7 +248,7 @@ static enum sl_status read_file(const struct sl_eval_results *r, char **text_out
     return SL_OK;
 }
 
-// What the file has, or the first line of a new one.
+// Reads the file's lines, or writes the first line of a new file.
 static enum sl_status begin(struct sl_eval_results *r, const struct sl_eval_run *run, struct sl_error *err) {
     json_t *first = first_line(run);
     char *text = NULL;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: from a plan to its answers. See eval_run.h.
+// Purpose: runs a plan and collects its answers. See eval_run.h.
 #include "lab/eval/run/eval_run.h"
 
 #include <stdlib.h>
@@ -43,11 +43,12 @@ struct run {
     const struct sl_eval_runner *config;
     struct sl_eval_state state;
     int64_t began_ns;
-    double work_done, work_left; // of what this run asks, in prompt tokens
-    size_t n_rounds;             // samples of the cell that has most
+    double work_done, work_left; // of this run's questions, in prompt tokens
+    size_t n_rounds;             // samples of the largest cell
 };
 
-// A refusal is asked for again: that costs nothing, and another build may be able to do more.
+// Returns whether a question is done. A rejected one is asked again: that costs nothing, and another build may
+// support it.
 static bool is_done(const struct run *run, size_t recipe, size_t cell, size_t index, struct sl_eval_answer *answer) {
     const struct sl_eval_runner *c = run->config;
     struct sl_eval_key key = sl_eval_key_of(c->plan, c->canonical, recipe, cell, index);
@@ -59,7 +60,7 @@ static bool is_ours(const struct run *run, size_t index) {
     return (int64_t)index % n_parts == run->config->part;
 }
 
-// A guess, for the time that is left: the prompt's tokens.
+// Estimates the work for the remaining time: the prompt's tokens.
 static double work_of(const struct run *run, size_t cell) {
     const struct sl_eval_questions *q = run->config->questions;
     const struct sl_plan_cell *c = &q->plan->cells[cell];
@@ -154,7 +155,7 @@ static enum sl_status ask(struct run *run, size_t recipe, const struct sl_eval_p
     return status;
 }
 
-// A cell that has no such question: every recipe's answer is that.
+// Records a rejection as every recipe's answer, for a cell without such a question.
 static enum sl_status refuse_all(struct run *run, const char *why, struct sl_error *err) {
     enum sl_status status = SL_OK;
     for (size_t i = 0; status == SL_OK && i < run->config->plan->n_recipes; i++) {

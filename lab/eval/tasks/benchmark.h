@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the tasks of published benchmarks: how each is asked, how much may be written, and how that is judged.
+ * Purpose: the tasks of published benchmarks: the prompt of each, the length of its answer, and its metric.
  *
- * Design: prompts are of our own and short; who wants a benchmark's own words puts them into the plan. Metrics and lengths
- *         are those of its authors.
+ * Design: prompts are our own and short; a plan can contain a benchmark's original prompt. Metrics and lengths are
+ *         those of its authors.
  */
 #pragma once
 
@@ -13,10 +13,10 @@ struct sl_benchmark_task {
     const char *format; // "longbench"
     const char *name;   // "hotpotqa": as its file is called
     const char *prompt; // {context}, {input} and {options} are put in
-    const char *metric; // NULL: not one that we have; `prompt` says why
+    const char *metric; // NULL: unsupported; `prompt` has the reason
     int max_new_tokens;
     bool first_line;
 };
 
-// NULL: no such task. A name that ends in "_e" (LongBench-E) is that of the task without.
+// Returns a task; NULL if there is none. A name that ends in "_e" (LongBench-E) means the task without it.
 const struct sl_benchmark_task *sl_benchmark_find(const char *format, const char *name);

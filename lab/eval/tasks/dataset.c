@@ -2,7 +2,7 @@
 /*
  * Purpose: data sets. See dataset.h.
  *
- * Design: line by line: at any time one line is parsed, the rest of the file is samples or unread.
+ * Design: reads line by line: one line is parsed at a time; the rest of the file is samples or unread.
  */
 #include "lab/eval/tasks/dataset.h"
 
@@ -43,7 +43,7 @@ static enum sl_status find_metric(const struct sl_dataset_config *config, const 
                         : sl_fail(err, SL_ERR_INVALID, "data set %s: there is no metric \"%s\"", config->name, name);
 }
 
-// What config leaves open follows from the benchmark's task of this name, and then from the format.
+// Completes config from the benchmark's task of this name, and then from the format.
 static enum sl_status make_form(const struct sl_dataset_config *config, const struct sl_benchmark_task *task,
                                 struct sl_dataset_form *form, struct sl_error *err) {
     form->format = sl_dataset_format_find(config->format);
@@ -90,7 +90,7 @@ struct line {
     size_t number; // from 1
 };
 
-// The next one, without its end. *end_out: there was none.
+// Reads the next line, without its newline. *end_out: the file has ended.
 static enum sl_status read_line(FILE *file, struct line *line, bool *end_out, struct sl_error *err) {
     line->n_bytes = 0;
     line->number++;

@@ -7,11 +7,11 @@
  *     ruler          {"input", "outputs": [...], "index", "length"}    (NVIDIA's generator)
  *     sluice         {"prompt", "answers" or "answer", "classes"}      (plain)
  *
- * Answers are texts or numbers. Other members are ignored. ruler's "answer_prefix", where a line has one, ends the prompt;
- * a choice of infinitebench is judged by the option's text and its letter, which is looked up in "options".
+ * Answers are texts or numbers. Other members are ignored. If a ruler line has "answer_prefix", it ends the prompt. A
+ * choice of infinitebench is scored by the option's text and its letter, which is looked up in "options".
  *
- * Design: name and format say which task of the benchmark a file is (lab/eval/tasks/benchmark.h), and what is not given follows from
- *         that. Files may be of gigabytes: one line is parsed at a time, of which the sample's texts are kept.
+ * Design: name and format identify the benchmark's task (lab/eval/tasks/benchmark.h), which supplies missing values.
+ *         Files may have gigabytes: one line is parsed at a time, and only the sample's texts are kept.
  */
 #pragma once
 
@@ -22,18 +22,18 @@
 
 struct sl_dataset_config {
     const char *name;   // "hotpotqa"
-    const char *path;   // of the JSONL
-    const char *format; // above
-    // {context}, {input} and {options} are put in. NULL: the task's prompt; of a file that is none of the benchmark's tasks
-    // context, a newline and input, of ruler and sluice input alone.
+    const char *path;   // path of the JSONL file
+    const char *format; // one of the formats above
+    // {context}, {input} and {options} are replaced. NULL: the task's prompt. For a file that is none of the
+    // benchmark's tasks: context, a newline and input; for ruler and sluice only input.
     const char *prompt;
-    const char *metric;  // NULL: the task's; of another file of ruler or sluice contains-all
+    const char *metric;  // NULL: the task's; contains-all for other ruler and sluice files
     int max_new_tokens;  // 0: the task's
     int64_t max_samples; // the first of them; 0: all
-    bool first_line;     // judge only that (sl_metric_first_line()); also done where the task says so
+    bool first_line;     // score only the first line (sl_metric_first_line()); also if the task requires it
 };
 
-// What sl_dataset_open() would refuse without looking at the file.
+// Checks everything that sl_dataset_open() would reject without reading the file.
 enum sl_status sl_dataset_check(const struct sl_dataset_config *config, struct sl_error *err);
 
 struct sl_dataset {
@@ -43,8 +43,8 @@ struct sl_dataset {
     size_t n;
 };
 
-// Read the whole file. SL_ERR_INVALID names the file and the line, or what of config does not fit; SL_ERR_NOT_FOUND says
-// where it was looked for; SL_ERR_UNSUPPORTED: a task of the benchmark that is left out, and why.
+// Reads the whole file. SL_ERR_INVALID names the file and the line, or the invalid member of config; SL_ERR_NOT_FOUND
+// names the path; SL_ERR_UNSUPPORTED: an unsupported task of the benchmark, with the reason.
 enum sl_status sl_dataset_open(const struct sl_dataset_config *config, struct sl_dataset *dataset_out,
                                struct sl_error *err);
 void sl_dataset_cleanup(struct sl_dataset *dataset);

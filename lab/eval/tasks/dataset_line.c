@@ -35,7 +35,7 @@ const struct sl_dataset_format *sl_dataset_format_find(const char *name) {
 
 // --- members -----------------------------------------------------------------------------------------------------
 
-// A member of the object at hand, NULL where there is none or it is null.
+// Returns a member of the object, NULL if it is missing or null.
 static json_t *member(json_t *object, const char *name) {
     json_t *value = name ? json_object_get(object, name) : NULL;
     return json_is_null(value) ? NULL : value;
@@ -58,7 +58,7 @@ static enum sl_status add_text(enum sl_status (*add)(struct sl_sample *, const c
     return sl_fail(err, SL_ERR_INVALID, "\"%s\" must be a text, a number, or a list of those", name);
 }
 
-// A text or a number, or a list of them.
+// Adds a text or a number, or a list of them.
 static enum sl_status add_texts(enum sl_status (*add)(struct sl_sample *, const char *, size_t, struct sl_error *),
                                 json_t *value, const char *name, struct sl_sample *sample, struct sl_error *err) {
     if (!json_is_array(value)) {
@@ -90,7 +90,7 @@ static enum sl_status put_text(json_t *line, const char *name, FILE *out, struct
     return SL_OK;
 }
 
-// "A. first\nB. second"
+// Writes "A. first\nB. second".
 static enum sl_status put_options(json_t *line, FILE *out, struct sl_error *err) {
     json_t *options = member(line, "options"), *option;
     if (!options || json_array_size(options) == 0) {
@@ -114,7 +114,7 @@ static enum sl_status put_input(const struct sl_dataset_format *format, json_t *
     return status;
 }
 
-// The prompt's places filled in; all other braces stay.
+// Writes the prompt with its placeholders replaced; other braces stay.
 static enum sl_status write_prompt(const struct sl_dataset_form *form, json_t *line, FILE *out, struct sl_error *err) {
     enum sl_status status = SL_OK;
     for (const char *at = form->prompt; *at && status == SL_OK;) {
@@ -160,7 +160,7 @@ static enum sl_status make_prompt(const struct sl_dataset_form *form, json_t *li
 
 // --- the answer --------------------------------------------------------------------------------------------------
 
-// A choice is judged by the option's text and its letter, and the file may have the text alone.
+// Adds the letter of a choice: it is scored by the option's text and its letter, and the file may only have the text.
 static enum sl_status add_letter(json_t *line, struct sl_sample *sample, struct sl_error *err) {
     if (sample->n_answers == 2 && strlen(sample->answers[1]) == 1 && strchr("ABCD", sample->answers[1][0])) {
         return SL_OK;
@@ -195,7 +195,7 @@ static enum sl_status read_answers(const struct sl_dataset_form *form, json_t *l
     if (status == SL_OK && classes) {
         status = add_texts(sl_sample_add_class, classes, "classes", sample, err);
     }
-    if (status == SL_OK) { // an answer that the metric cannot read is found now, not when the model has answered
+    if (status == SL_OK) { // finds answers that the metric cannot read now, not after the model has answered
         double ignored;
         status = form->metric->score(sample, "", &ignored, err);
     }

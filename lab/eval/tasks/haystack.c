@@ -2,10 +2,10 @@
 /*
  * Purpose: text files as one running text of sentences.
  *
- * Design: all files are one text in which every run of white space is one space, and which begins with one. A sentence
- *         ends with `.` before a space and begins with that space, so that sentences in a row are one stretch of bytes.
- *         One that does not end for SL_SENTENCE_MAX_BYTES is cut at a space, or where there is none at a character: in a
- *         text without full stops facts can be hidden too.
+ * Design: all files form one text in which every run of white space is one space; it begins with a space. A sentence
+ *         ends with `.` before a space and begins with that space, so that adjacent sentences are one stretch of
+ *         bytes. A sentence of more than SL_SENTENCE_MAX_BYTES is cut at a space, or at a character if it has no
+ *         space: so facts can also be hidden in a text without full stops.
  */
 #include "lab/eval/tasks/haystack.h"
 
@@ -20,7 +20,7 @@
 struct sl_haystack {
     char *text;
     size_t n_bytes;
-    size_t *begins; // [n + 1] of sentences in the text; the last is n_bytes
+    size_t *begins; // [n + 1] start of each sentence in the text; the last is n_bytes
     int64_t n;
 };
 
@@ -55,7 +55,8 @@ static bool is_space(int c) {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-// Append a file's text to `out`. Every run of white space, and the beginning, becomes one space before what follows.
+// Appends a file's text to `out`. Every run of white space, and the beginning, becomes one space before the next
+// text.
 static enum sl_status append_file(const char *path, FILE *out, struct sl_error *err) {
     FILE *file = fopen(path, "r");
     if (!file) {
@@ -81,7 +82,7 @@ static enum sl_status append_file(const char *path, FILE *out, struct sl_error *
     return c == EOF ? SL_OK : sl_fail(err, SL_ERR_INVALID, "%s: not a text: it has a byte 0", path);
 }
 
-// The end of the sentence that begins at `begin`: behind its full stop, or where it gets too long.
+// Returns the end of the sentence that begins at `begin`: after its full stop, or where it gets too long.
 static size_t sentence_end(const char *text, size_t n_bytes, size_t begin) {
     size_t limit = begin + SL_SENTENCE_MAX_BYTES < n_bytes ? begin + SL_SENTENCE_MAX_BYTES : n_bytes;
     for (size_t at = begin + 1; at < limit; at++) {
@@ -96,7 +97,7 @@ static size_t sentence_end(const char *text, size_t n_bytes, size_t begin) {
     while (at > begin + 1 && text[at] != ' ') {
         at--;
     }
-    if (at == begin + 1) { // a word without end; characters begin with a byte that is not 10xxxxxx
+    if (at == begin + 1) { // a very long word; characters begin with a byte that is not 10xxxxxx
         for (at = limit; ((unsigned char)text[at] & 0xc0) == 0x80; at--) {
         }
     }
@@ -143,7 +144,7 @@ static enum sl_status read_files(const char *const *paths, size_t n_paths, struc
     }
     enum sl_status status = SL_OK;
     for (size_t i = 0; i < n_paths && status == SL_OK; i++) {
-        fflush(out); // text and n_bytes are what they are after a flush
+        fflush(out); // text and n_bytes are valid after a flush
         size_t before = haystack->n_bytes;
         status = append_file(paths[i], out, err);
         if (status == SL_OK && fflush(out) != 0) {
@@ -160,7 +161,7 @@ static enum sl_status read_files(const char *const *paths, size_t n_paths, struc
 }
 
 // --- the default -----------------------------------------------------------------------------------------------------
-// GPL is a link to the newest of its kind, so links would repeat a text.
+// Returns whether an entry is a license. GPL is a link to the newest version, so links would repeat a text.
 static int is_licence(const struct dirent *entry) {
     char path[sizeof LICENCES + 1 + sizeof entry->d_name];
     struct stat info;

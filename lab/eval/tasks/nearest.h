@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: of names that there are, the one that was probably meant: for messages about one that there is not.
+// Purpose: finds the existing name most similar to an unknown one, for messages.
 #pragma once
 
 #include <stddef.h>
@@ -8,11 +8,12 @@
 
 struct sl_nearest {
     const char *wanted, *best;
-    size_t alike; // letters in common, in their order, of both, in thousandths
+    size_t alike; // common letters, in order, as thousandths of both names' letters
 };
 
-// Begin with {.wanted = name}. `name` must stay valid; longer ones than 64 bytes are left out.
+// Considers a name. Begin with {.wanted = name}. `name` must stay valid; names longer than 64 bytes are ignored.
 void sl_nearest_consider(struct sl_nearest *nearest, const char *name);
 
-// SL_ERR_INVALID: there is no `what` of this name; with the best of those that were considered, if any is like it.
+// Returns SL_ERR_INVALID: there is no `what` of this name; the message suggests the best considered name, if any is
+// similar.
 enum sl_status sl_nearest_fail(const struct sl_nearest *nearest, const char *what, struct sl_error *err);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what an evaluation is about: recipes and cells, added one by one. See plan.h; lab/eval/tasks/plan_read.c reads files.
+// Purpose: the contents of an evaluation: recipes and cells, added one by one. See plan.h; lab/eval/tasks/plan_read.c
+// reads files.
 #include "lab/eval/tasks/plan.h"
 
 #include <inttypes.h>
@@ -13,7 +14,7 @@ static enum sl_status no_memory(struct sl_error *err) {
 
 // --- recipes -----------------------------------------------------------------------------------------------------
 
-// "5%" as 0.05; slots and ratios as they are.
+// Converts "5%" to 0.05; copies slots and ratios.
 static enum sl_status budget_value(const char *budget, char *value, size_t value_bytes, struct sl_error *err) {
     char *end;
     double number = strtod(budget, &end);
@@ -34,7 +35,7 @@ static enum sl_status budget_value(const char *budget, char *value, size_t value
 
 #define BUDGET_MARK "{budget}"
 
-// The recipe with its budget in every place of {budget}.
+// Writes the recipe with every {budget} replaced by its budget.
 static enum sl_status fill_budget(const char *name, const char *budget, const char *recipe, char *text,
                                   struct sl_error *err) {
     char value[32] = "";
@@ -118,7 +119,7 @@ enum sl_status sl_eval_plan_put_full_first(struct sl_eval_plan *plan, struct sl_
 
 static void free_cell(struct sl_plan_cell *cell) {
     free(cell->name);
-    free((char *)cell->dataset.name); // a plan's are copies
+    free((char *)cell->dataset.name); // a plan owns copies
     free((char *)cell->dataset.path);
     free((char *)cell->dataset.format);
     free((char *)cell->dataset.prompt);
@@ -129,7 +130,7 @@ static bool same_cell(const struct sl_plan_cell *a, const struct sl_plan_cell *b
     return strcmp(a->name, b->name) == 0 && a->task == b->task && a->n_tokens == b->n_tokens && a->depth == b->depth;
 }
 
-// Takes what the cell owns, on failure too.
+// Adds the cell and takes ownership of its members, on failure too.
 static enum sl_status add_cell(struct sl_eval_plan *plan, struct sl_plan_cell *cell, struct sl_error *err) {
     enum sl_status status = SL_OK;
     struct sl_plan_cell *more = NULL;

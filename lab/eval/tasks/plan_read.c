@@ -2,9 +2,9 @@
 /*
  * Purpose: plans from JSON files. See plan.h.
  *
- * Design: a function says what is wrong with its own value; whoever walks a list puts the place in front, and in front of
- *         all stands the file: "plan.json: recipes[2]: there is no member "recpe"; did you mean "recipe"?". The first failure
- *         is kept in the reading; what is asked for after it is not there, so that only loops need to look at it.
+ * Design: a function reports an error in its own value; the loop over a list prepends the position, and the file name
+ *         comes first: "plan.json: recipes[2]: there is no member "recpe"; did you mean "recipe"?". The reading keeps
+ *         the first failure. Values that are read after it count as missing, so only loops need to check for it.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -27,7 +27,7 @@ struct reading {
     const char *data_dir;
     struct sl_eval_plan *plan;
     json_t *root;
-    enum sl_status status; // of the first failure, and err says what it was
+    enum sl_status status; // status of the first failure; err describes it
     struct sl_error *err;
 };
 
@@ -46,7 +46,7 @@ __attribute__((format(printf, 2, 3))) static void fail(struct reading *r, const 
     }
 }
 
-// NULL for NULL.
+// Copies a text; NULL for NULL.
 static char *copy(struct reading *r, const char *text) {
     char *made = text ? strdup(text) : NULL;
     if (good(r) && text && !made) {
@@ -55,7 +55,7 @@ static char *copy(struct reading *r, const char *text) {
     return made;
 }
 
-// members: NULL-terminated.
+// Rejects members that are not in `members`, which is NULL-terminated.
 static void check_members(struct reading *r, json_t *object, const char *const *members) {
     const char *key;
     json_t *value;
@@ -71,7 +71,7 @@ static void check_members(struct reading *r, json_t *object, const char *const *
     }
 }
 
-// NULL: there is none.
+// Returns a text member; NULL if there is none.
 static const char *get_text(struct reading *r, json_t *object, const char *name, bool required) {
     json_t *value = good(r) ? json_object_get(object, name) : NULL;
     if (value && !(json_is_string(value) && json_string_length(value) > 0)) {
@@ -97,7 +97,7 @@ static double get_number(struct reading *r, json_t *object, const char *name) {
     if (value && !json_is_number(value)) {
         fail(r, "\"%s\" must be a number", name);
     }
-    return json_number_value(value); // 0 where there is none
+    return json_number_value(value); // 0 if there is none
 }
 
 static bool get_bool(struct reading *r, json_t *object, const char *name) {
@@ -108,7 +108,7 @@ static bool get_bool(struct reading *r, json_t *object, const char *name) {
     return json_is_true(value);
 }
 
-// NULL where there is none.
+// Returns a list member; NULL if there is none.
 static json_t *get_list(struct reading *r, json_t *object, const char *name) {
     json_t *value = json_object_get(object, name);
     if (value && (!json_is_array(value) || json_array_size(value) == 0)) {
@@ -117,7 +117,7 @@ static json_t *get_list(struct reading *r, json_t *object, const char *name) {
     return good(r) ? value : NULL;
 }
 
-// Every element of a list, if there is one; what fails is told where it stands.
+// Reads every element of a list, if there is one; errors get the element's position.
 static void each(struct reading *r, const char *name, void (*read)(struct reading *, json_t *)) {
     json_t *list = get_list(r, r->root, name), *element;
     size_t i;
@@ -223,7 +223,7 @@ static void read_task(struct reading *r, json_t *element) {
     }
 }
 
-// "longbench/hotpotqa" as format and name, which is a task of the benchmark. NULL: it failed.
+// Splits "longbench/hotpotqa" into format and name, which is a task of the benchmark. NULL on failure.
 static const char *split_dataset(struct reading *r, const char *text, char *format, size_t format_bytes) {
     const char *slash = strchr(text, '/');
     size_t n = slash ? (size_t)(slash - text) : 0;
@@ -253,7 +253,7 @@ static void read_dataset_members(struct reading *r, json_t *element, struct sl_d
     config->first_line = get_bool(r, element, "first_line");
 }
 
-// Below the folder of data, unless the file's path is absolute. The caller frees it.
+// Returns a path in the data folder, unless the file's path is absolute. The caller frees it.
 static char *data_path(const char *data_dir, const struct sl_dataset_config *config) {
     char *path = NULL;
     int n;
@@ -357,7 +357,7 @@ static void read_claim(struct reading *r, json_t *element) {
         return;
     }
     plan->claims = more;
-    struct sl_plan_claim *claim = &more[plan->n_claims++]; // from here on the plan's, finished or not
+    struct sl_plan_claim *claim = &more[plan->n_claims++]; // owned by the plan from here on, finished or not
     *claim = (struct sl_plan_claim){0};
     if (!json_is_object(element)) {
         fail(r, "a claim must be {\"paper\", \"text\", \"better\", \"worse\", ...}");
@@ -385,7 +385,7 @@ static void read_root(struct reading *r) {
     plan->title = copy(r, get_text(r, r->root, "title", true));
     plan->seed = (uint64_t)get_integer(r, r->root, "seed", 0, INT64_MAX, 1);
     plan->max_prompt_tokens = get_integer(r, r->root, "max_prompt_tokens", 1, SL_TASK_MAX_TOKENS, 0);
-    get_list(r, r->root, "budgets"); // recipes ask for it; here it is checked
+    get_list(r, r->root, "budgets"); // recipes read it; this checks its type
     each(r, "recipes", read_recipe);
     r->status = good(r) ? sl_eval_plan_put_full_first(plan, r->err) : r->status;
     each(r, "tasks", read_task);

@@ -2,9 +2,9 @@
 /*
  * Purpose: the table of tasks, and the search for the size that fills a prompt.
  *
- * Design: a prompt is written and counted at some size, the next size follows from how many tokens the last ones had, as
- *         far as the bounds allow (secant, bracketed). Units are alike, so that five or so prompts are written, of which
- *         the first is nearly empty, however long the longest.
+ * Design: writes a prompt of some size and counts its tokens; the token counts of the last sizes give the next size,
+ *         within bounds (bracketed secant method). Units are alike, so about five prompts are written for any length,
+ *         the first of them nearly empty.
  */
 #include <assert.h>
 #include <math.h>
@@ -16,7 +16,7 @@
 #include "lab/eval/tasks/words.h"
 
 // --- the table -------------------------------------------------------------------------------------------------------
-// How writers are used.
+// How the table uses writers.
 #define NEEDLES(text, ...)                                                                                             \
     { .write = sl_write_needles, .haystack = SL_HAYSTACK_##text, __VA_ARGS__ }
 #define ONE_OF(n) .n_keys = n, .n_values = 1, .n_asked = 1
@@ -32,14 +32,14 @@ static const struct sl_task_kind only_needles = {
 static const struct sl_task_kind variables = {.write = sl_write_variables, .haystack = SL_HAYSTACK_NOISE};
 static const struct sl_task_kind common_words = {
     .write = sl_write_common_words, .min_size = 10, .max_size = SL_MAX_OTHER_WORDS};
-// Of fewer words ranks 4 and 5 might stand there equally often.
+// With fewer words, ranks 4 and 5 might be equally frequent.
 static const struct sl_task_kind frequent_words = {.write = sl_write_frequent_words, .min_size = 80};
 static const struct sl_task_kind passkey = {.write = sl_write_passkey, .haystack = SL_HAYSTACK_NOISE};
 static const struct sl_task_kind number = {.write = sl_write_number, .haystack = SL_HAYSTACK_NOISE};
 static const struct sl_task_kind kv = {.write = sl_write_kv, .min_size = 4};
 
-// To add one: add a row here, a kind above, a writer if no existing one fits, and its form in docs/EVALUATION_TASKS.md. The tests
-// run every row. A task uses the metric of its benchmark, RULER or InfiniteBench.
+// To add a task: add a row here, a kind above, a writer if no existing one fits, and its form in
+// docs/EVALUATION_TASKS.md. The tests run every row. A task uses the metric of its benchmark, RULER or InfiniteBench.
 static const struct sl_task tasks[] = {
     {"niah-noise", "the number of one key, in four sentences repeated", "contains-all", 24, 1, true, 40, &niah_noise},
     {"niah-essay", "the number of one key, in running text", "contains-all", 24, 1, true, 40, &niah_essay},
@@ -82,7 +82,7 @@ struct trial {
     struct sl_sample sample;
 };
 
-// draft: by value, so that every trial begins at the start of the random stream.
+// draft: passed by value, so that every trial begins at the start of the random stream.
 static enum sl_status make_trial(struct sl_draft draft, int64_t size, struct trial *trial_out) {
     struct trial trial = {.cost.size = size};
     size_t n_bytes = 0, n_ids = 0;
@@ -93,7 +93,7 @@ static enum sl_status make_trial(struct sl_draft draft, int64_t size, struct tri
         return sl_fail(draft.err, SL_ERR_EXHAUSTED, "no memory for a prompt");
     }
     enum sl_status status = draft.task->kind->write(&draft, size);
-    if (status == SL_OK && !trial.sample.completion) { // most answer alike
+    if (status == SL_OK && !trial.sample.completion) { // most tasks share this form
         status = sl_complete(&draft, " ", NULL, ".");
     }
     bool failed = ferror(draft.prompt) != 0;
@@ -117,10 +117,10 @@ static enum sl_status make_trial(struct sl_draft draft, int64_t size, struct tri
 
 // --- the largest that fits -------------------------------------------------------------------------------------------
 #define FIRST_STEP   32
-#define N_SECANTS    10 // then bounds are halved: a text whose units are not alike ends too
-#define MOST_AT_ONCE 8  // a short prompt says little about a long one: sizes grow by this factor at most
+#define N_SECANTS    10 // then bisection: it also ends for texts with unequal units
+#define MOST_AT_ONCE 8  // sizes grow at most by this factor: a short prompt predicts a long one poorly
 
-// Where the line through the last two costs meets n_tokens, strictly between the bounds.
+// Returns where the line through the last two costs reaches n_tokens, strictly between the bounds.
 static int64_t guess_size(const struct cost *last, const struct cost *before, int64_t n_tokens, int64_t fits,
                           int64_t too_large) {
     double slope = (double)(last->n_tokens - before->n_tokens) / (double)(last->size - before->size);
@@ -130,7 +130,8 @@ static int64_t guess_size(const struct cost *last, const struct cost *before, in
     return (int64_t)fmax(guess, (double)fits + 1);
 }
 
-// best_inout: that of the smallest size, which fits; becomes that of the largest that does.
+// Finds the largest size that fits. best_inout: the trial of the smallest size, which fits; becomes that of the
+// largest.
 static enum sl_status fill(const struct sl_draft *draft, struct trial *best_inout) {
     const struct sl_task_kind *kind = draft->task->kind;
     int64_t n_tokens = draft->config->n_tokens;
@@ -161,7 +162,7 @@ static enum sl_status fill(const struct sl_draft *draft, struct trial *best_inou
     return SL_OK;
 }
 
-// A task that has no more words when there is room for one more cannot fill the prompt.
+// Rejects a task that has no more words while one more would fit: it cannot fill the prompt.
 static enum sl_status check_filled(const struct sl_task *task, const struct sl_task_config *config,
                                    const struct cost *cost, struct sl_error *err) {
     if (task->kind->max_size == 0 || cost->size < task->kind->max_size) {

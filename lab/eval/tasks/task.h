@@ -3,8 +3,9 @@
  * Purpose: generates synthetic tasks of any length, for any tokenizer, from a seed. RULER and InfiniteBench define the
  *          tasks; the wording is ours (docs/EVALUATION_TASKS.md has the forms).
  *
- * Design: a task is a row of a table and a function that writes the parts of a prompt; how much haystack fits is found by
- *         counting tokens, once for all tasks. The same (task, tokens, seed, index) gives the same bytes on every machine.
+ * Design: a task is a row of a table and a function that writes the parts of a prompt. One search that counts tokens
+ *         finds how much haystack fits, for all tasks. The same (task, tokens, seed, index) gives the same bytes on
+ *         every machine.
  */
 #pragma once
 
@@ -17,8 +18,8 @@
 struct sl_haystack; // running text to hide facts in
 
 /*
- * Read text files, whitespace runs as one space. Without any (n_paths 0): the licences in /usr/share/common-licenses.
- * SL_ERR_NOT_FOUND names the file and, for the default, says to give a text.
+ * Reads text files, with white space runs as one space. Without any (n_paths 0): the licenses in
+ * /usr/share/common-licenses. SL_ERR_NOT_FOUND names the file and, for the default, asks for a text.
  */
 enum sl_status sl_haystack_open(const char *const *paths, size_t n_paths, struct sl_haystack **haystack_out,
                                 struct sl_error *err);
@@ -26,12 +27,12 @@ void sl_haystack_close(struct sl_haystack **haystack);
 
 struct sl_task {
     const char *name;    // "niah-essay"
-    const char *summary; // what is asked
+    const char *summary; // the question
     const char *metric;
     int max_new_tokens;
-    int n_facts;                     // that are hidden; 0: the text itself is what is asked about
-    bool has_depth;                  // one fact is asked about, which can be put at a depth
-    int min_tokens;                  // a prompt of fewer has no room for it, whatever the tokenizer
+    int n_facts;                     // number of hidden facts; 0: the question is about the text itself
+    bool has_depth;                  // the question is about one fact, which can be placed at a depth
+    int min_tokens;                  // a shorter prompt has no room for it with any tokenizer
     const struct sl_task_kind *kind; // lab/eval/tasks/task_internal.h
 };
 
@@ -43,15 +44,15 @@ const struct sl_task *sl_task_find(const char *name);
 struct sl_task_config {
     const struct sl_tokenizer *tokenizer;
     const struct sl_haystack *haystack; // may be NULL for tasks that hide nothing in running text
-    int64_t n_tokens;                   // of the prompt at most, begin token included; as many as fit
+    int64_t n_tokens;                   // most tokens of the prompt, including the begin token; it has as many as fit
     uint64_t seed;
-    double depth; // where the asked fact stands, 0 before all text to 1 right before the question; negative: anywhere
+    double depth; // position of the asked fact, from 0 (before all text) to 1 (before the question); negative: any
 };
 
 /*
- * The index'th sample. SL_ERR_RANGE: n_tokens has no room for the facts and the question (says how many are needed), is
- * above SL_TASK_MAX_TOKENS, or more than the task has different words for. SL_ERR_UNSUPPORTED: a depth for a task without has_depth. SL_ERR_INVALID: no
- * such depth; no haystack. The caller cleans sample_out up.
+ * Makes sample number `index`. SL_ERR_RANGE: n_tokens has no room for the facts and the question (err gives the
+ * required number), is above SL_TASK_MAX_TOKENS, or more than the task has different words for. SL_ERR_UNSUPPORTED: a
+ * depth for a task without has_depth. SL_ERR_INVALID: no such depth; no haystack. The caller cleans up sample_out.
  */
 enum sl_status sl_task_make(const struct sl_task *task, const struct sl_task_config *config, uint64_t index,
                             struct sl_sample *sample_out, struct sl_error *err);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: tasks that hide facts between the sentences of a haystack: needles, variables, passkey, number. Their size is
- *          the number of sentences.
+ * Purpose: tasks that hide facts between the sentences of a haystack: needles, variables, passkey, number. Their size
+ *          is the number of sentences.
  *
- * Design: facts are written first, each is then given a gap (0: before the first sentence, size: behind the last), and
- *         text and facts go out in the order of gaps.
+ * Design: draws facts first, then a gap for each (0: before the first sentence, size: after the last), and writes
+ *         text and facts in the order of gaps.
  */
 #include <assert.h>
 #include <string.h>
@@ -21,12 +21,12 @@
 struct fact {
     char text[SL_NEEDLE_BYTES];
     char value[SL_VALUE_BYTES];
-    int key; // which
+    int key; // index of the key
     int64_t gap;
-    bool last; // of those in the same gap
+    bool last; // the last fact of its gap
 };
 
-// By gaps, those of the same gap in the order they were in.
+// Sorts facts by gap; facts of the same gap keep their order.
 static void sort_facts(struct fact *facts, int n) {
     for (int i = 1; i < n; i++) {
         struct fact fact = facts[i];
@@ -39,10 +39,10 @@ static void sort_facts(struct fact *facts, int n) {
     }
 }
 
-// The first fact, which is asked about, goes where the depth says, the others anywhere.
+// Places the first fact, which is asked about, at the task's depth, and the others anywhere.
 static void place_facts(struct sl_draft *draft, int64_t size, struct fact *facts, int n) {
     facts[0].gap = sl_draw_place(draft, size + 1);
-    facts[0].last = draft->config->depth >= 1; // nothing between it and the question
+    facts[0].last = draft->config->depth >= 1; // nothing comes between it and the question
     for (int i = 1; i < n; i++) {
         facts[i].gap = (int64_t)sl_random_below(&draft->random, (uint64_t)size + 1);
         facts[i].last = false;
@@ -50,10 +50,10 @@ static void place_facts(struct sl_draft *draft, int64_t size, struct fact *facts
     sort_facts(facts, n);
 }
 
-// The context. Facts are in the order of their gaps.
+// Writes the context. Facts are in the order of their gaps.
 static void write_context(struct sl_draft *draft, int64_t size, const struct fact *facts, int n) {
     int64_t first = 0, written = 0;
-    if (draft->haystack != sl_haystack_noise()) { // samples of the same text differ
+    if (draft->haystack != sl_haystack_noise()) { // makes samples of the same text differ
         first = (int64_t)sl_random_below(&draft->random, (uint64_t)sl_haystack_n_sentences(draft->haystack));
     }
     for (int i = 0; i < n; i++) {
@@ -107,7 +107,7 @@ enum sl_status sl_write_needles(struct sl_draft *draft, int64_t size) {
     place_facts(draft, size, facts, n);
     write_context(draft, size, facts, n);
     write_question(draft->prompt, kind, noun, keys);
-    enum sl_status status = SL_OK; // answers in the order of the question, those of one key in the order of the text
+    enum sl_status status = SL_OK; // answers in the order of the question; answers of one key in the order of the text
     for (int k = 0; k < kind->n_asked; k++) {
         for (int i = 0; i < n && status == SL_OK; i++) {
             status = facts[i].key == k ? sl_add_answer(draft, facts[i].value) : SL_OK;
@@ -125,7 +125,7 @@ enum sl_status sl_write_variables(struct sl_draft *draft, int64_t size) {
     for (int i = 0; i < CHAIN; i++) {
         facts[i] = (struct fact){.gap = (int64_t)sl_random_below(&draft->random, (uint64_t)size + 1)};
     }
-    sort_facts(facts, CHAIN); // places first: a variable is set before it is used
+    sort_facts(facts, CHAIN); // sorted first: a variable is set before it is used
     enum sl_status status = SL_OK;
     for (int i = 0; i < CHAIN && status == SL_OK; i++) {
         sl_supply_letters(&supplied_names, 'A', names[i]);
@@ -160,12 +160,12 @@ enum sl_status sl_write_passkey(struct sl_draft *draft, int64_t size) {
     return write_said_twice(draft, size, "pass key", digits);
 }
 
-// Digits in runs of 1 to 3, the first not 0: harder to copy than digits that differ.
+// Writes digits in runs of 1 to 3, the first not 0: they are harder to copy than digits that differ.
 enum sl_status sl_write_number(struct sl_draft *draft, int64_t size) {
     char digits[SMALL_BYTES] = {(char)('1' + sl_random_below(&draft->random, 9))};
     int n = 0;
     while (n < N_DIGITS) {
-        // Another digit than that of the run before: one of the 9 behind it, around the clock.
+        // Chooses a digit that differs from the previous run's: one of the 9 others.
         char digit =
             n == 0 ? digits[0] : (char)('0' + (digits[n - 1] - '0' + 1 + (int)sl_random_below(&draft->random, 9)) % 10);
         int run = 1 + (int)sl_random_below(&draft->random, 3);

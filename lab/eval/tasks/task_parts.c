@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what several tasks write: keys, values, names, the fact and the question of the needle tasks.
+// Purpose: text that several tasks write: keys, values, names, the fact and the question of the needle tasks.
 #include <assert.h>
 #include <string.h>
 

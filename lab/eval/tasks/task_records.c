@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: tasks whose context is nothing but keys and values, one of which is asked for. Size: how many.
+// Purpose: tasks whose context consists of keys and values, one of which is asked for. Size: their number.
 #include "lab/eval/tasks/task_internal.h"
 #include "lab/eval/tasks/words.h"
 

@@ -2,7 +2,8 @@
 /*
  * Purpose: tasks that ask about a whole text: which words are common in a list, which are frequent in a text.
  *
- * Design: places and words are matched by one random permutation, so that a list of any length is shuffled as it is written.
+ * Design: positions and words are matched by one random permutation, so that a list of any length is shuffled as it
+ *         is written.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -13,14 +14,14 @@
 
 // --- common words: size is how many others there are -----------------------------------------------------------------
 #define N_COMMON     10
-#define COMMON_TIMES 30 // how often each stands in the list
+#define COMMON_TIMES 30 // occurrences of each in the list
 #define OTHER_TIMES  3
 
 static_assert(SL_MAX_OTHER_WORDS == (SL_N_WORDS - N_COMMON) * (SL_N_WORDS - N_COMMON),
               "single words and pairs of them");
 
-// The word'th in the sample's own order, the common ones first. When single words have run out pairs of them follow, but
-// of common words none: an answer that names a pair has not named a common word.
+// Returns word number `word` in the sample's own order, the common ones first. After all single words come pairs of
+// them, but not of common words: an answer that names a pair has not named a common word.
 static void list_word(uint64_t word, uint64_t key, char *text_out) {
     if (word < SL_N_WORDS) {
         snprintf(text_out, SL_WORD_PAIR_BYTES, "%s", sl_word(sl_random_permute(word, SL_N_WORDS, key)));
@@ -57,7 +58,7 @@ enum sl_status sl_write_common_words(struct sl_draft *draft, int64_t size) {
 #define ZETA_2     1.6449340668482264 // the sum of all 1 / rank^2
 #define N_FREQUENT 3
 
-// How often the word of a rank stands in the text: the most frequent one, which does not count, has rank 1.
+// Returns how often the word of a rank occurs in the text. The most frequent one, which does not count, has rank 1.
 static int64_t times_of_rank(int64_t size, int64_t rank) {
     return (int64_t)((double)size / (ZETA_2 * (double)rank * (double)rank));
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the words that keys and lists are made of: English nouns and adjectives of 4 to 9 letters.
+// Purpose: the words of keys and lists: English nouns and adjectives of 4 to 9 letters.
 #include "lab/eval/tasks/words.h"
 
 #include <assert.h>
 #include <stdio.h>
 
-// No word is a part of another one: then no key is a part of another key, nor of a pair (tests/unit/lab/eval/test_words.c).
+// No word is part of another one: so no key is part of another key, nor of a pair (tests/unit/lab/eval/test_words.c).
 static const char *const words[] = {
     "stone",    "cloud",    "garden",    "window",    "bridge",   "castle",    "forest",    "meadow",    "harbor",
     "island",   "valley",   "mountain",  "desert",    "canyon",   "glacier",   "volcano",   "prairie",   "lagoon",

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: aqas, accumulated quantized attention: ScissorHands (Liu et al.) as RoCo's paper has it.
+ * Purpose: aqas, accumulated quantized attention: ScissorHands (Liu et al.) as RoCo's paper describes it.
  *
  *     score_j = number of rows i with abar[i][j] > 1 / (slots that i sees)
  *
- * Counts are small, so many are equal; of those the oldest is evicted.
+ * Counts are small, so many are equal; of equal ones the oldest slot is evicted.
  */
 #include "engine/compress/evict/scores/score.h"
 

@@ -2,7 +2,7 @@
 /*
  * Purpose: cis, causal importance: Locret (Huang et al.).
  *
- *     score_j = what the layer's retaining head said about token j when it was read; it never changes
+ *     score_j = output of the layer's retaining head for token j when it was read; it never changes
  */
 #include "engine/compress/evict/scores/score.h"
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: mas, mean attention: RoCo (Ren and Zhu, On the Efficacy of Eviction Policy), with the deviation that its scope
- *          protects by.
+ * Purpose: mas, mean attention: RoCo (Ren and Zhu, On the Efficacy of Eviction Policy), with the deviation that its
+ *          scope uses to protect slots.
  *
- *     score_j     = s_j / n_j                        s_j: sum over all rows so far of abar[i][j], q_j: of its square
+ *     score_j     = s_j / n_j                        s_j: sum over rows so far of abar[i][j], q_j: of its square
  *     deviation_j = sqrt(q_j / n_j - (s_j / n_j)^2)  n_j: queries that saw slot j, its own included
  *
- * n_j is not stored: every token since then was a query.
+ * n_j is not stored: it equals the number of tokens from slot j's own on.
  */
 #include "engine/compress/evict/scores/score.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: random: what every other score is compared with.
+ * Purpose: random: the baseline for every other score.
  *
  *     score_j = a number in [0, 1) that depends on seed, layer, KV head and original position, and on nothing else:
- *               so no state, and the same slots go whatever the chunks
+ *               so it needs no state, and evicts the same slots with any chunks
  */
 #include "engine/compress/evict/scores/score.h"
 

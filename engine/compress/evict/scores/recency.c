@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: recency: the newest stay. StreamingLLM (Xiao et al., Efficient Streaming Language Models with Attention Sinks,
- *          section 3.2) is this with protected sinks and slot positions.
+ * Purpose: recency: keeps the newest slots. StreamingLLM (Xiao et al., Efficient Streaming Language Models with
+ *          Attention Sinks, section 3.2) is recency with protected sinks and slot positions.
  *
  *     score_j = j
  */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what several scores are: a plane of the state, or the attention of the rows at hand.
+// Purpose: ranking that several scores share: by a plane of the state, or by the attention of the rows at hand.
 #include "engine/compress/evict/scores/score.h"
 
 void sl_score_of_state(const struct sl_score_input *in, struct sl_vectors scores) {
