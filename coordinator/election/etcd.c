@@ -72,7 +72,7 @@ static const ProtobufCMessage *once(void *arg) {
     return message;
 }
 
-// Of the first server that answers. SL_ERR_NOT_FOUND is an answer: of a lease that has ended.
+// Asks the servers in turn and returns the first reply. SL_ERR_NOT_FOUND is a reply: the lease has ended.
 static enum sl_status ask(struct sl_etcd *etcd, const struct sl_rpc_method *method, const ProtobufCMessage *request,
                           ProtobufCMessage **reply_out, struct sl_error *err) {
     enum sl_status status = SL_ERR_PEER_LOST;

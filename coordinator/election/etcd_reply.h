@@ -8,10 +8,10 @@
 #include "coordinator/election/seat.h"
 #include "proto/etcd/election.pb-c.h"
 
-// SL_ERR_NOT_FOUND: nobody has the key.
+// Reads the reply to a range request. SL_ERR_NOT_FOUND: the key does not exist.
 enum sl_status sl_etcd_read_range(const Etcdserverpb__RangeResponse *reply, const char *key, struct sl_seat *seat_out,
                                   struct sl_error *err);
-// Of a transaction that creates the key for holder and lease, or else reads it.
+// Reads the reply to a transaction that creates the key for holder and lease, or else reads it.
 enum sl_status sl_etcd_read_txn(const Etcdserverpb__TxnResponse *reply, const char *key, int64_t lease,
                                 const char *holder, struct sl_seat *seat_out, struct sl_error *err);
 // A lease of ttl_s seconds at least.

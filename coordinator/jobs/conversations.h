@@ -20,19 +20,21 @@ enum sl_status sl_conversations_create(struct sl_conversations **conversations_o
 void sl_conversations_destroy(struct sl_conversations **conversations); // accepts NULL, nulls
 
 /*
- * Of a request with a conversation: what its job has to know of that in *turn_out; and, if it goes on with what is known, its prompt in
- * *tokens_out (malloc'd, the caller's; NULL: it is made as any other's). SL_ERR_INVALID names the field.
+ * Begins a turn for a request with a conversation. Writes to *turn_out what the job has to know of the conversation. If the request
+ * continues a known conversation, *tokens_out is its prompt (malloc'd, owned by the caller). NULL: the prompt is made as for any other
+ * request. SL_ERR_INVALID names the field.
  */
 enum sl_status sl_conversations_begin_turn(struct sl_conversations *conversations, const struct sl_request_rules *rules,
                                            const char *tenant, const Sluice__V1__GenerateRequest *request,
                                            struct sl_job_turn *turn_out, int32_t **tokens_out, int64_t *n_tokens_out,
                                            struct sl_error *err);
-// Once the job's specification is there: what the turn takes of a worker. A session of another recipe, or of another set of frequencies, is of no use.
+// Plans what the turn needs of a worker, once the job's specification is complete. Drops a session of another recipe, or of another set of
+// frequencies.
 enum sl_status sl_conversations_plan_turn(const struct sl_request_rules *rules, struct sl_job_spec *spec,
                                           struct sl_error *err);
 /*
- * Sessions and copies that nobody will come back for: their workers may let go at once. What is beyond these is left to its lease, or to the
- * store, which evicts what was used longest ago.
+ * Sessions and copies that no later turn will use: their workers may release them at once. Those beyond SL_MAX_LEFT stay until their lease
+ * ends, or until the store evicts them as least recently used.
  */
 #define SL_MAX_LEFT 12
 struct sl_left {
@@ -54,7 +56,7 @@ void sl_sessions_left_add_copy(struct sl_sessions_left *left, const struct sl_se
 void sl_conversations_end_turn(struct sl_conversations *conversations, const struct sl_job_spec *spec,
                                const struct sl_job_turn *turn, const int32_t *tokens, int64_t n_tokens,
                                const char *answer, struct sl_sessions_left *left_inout);
-// A copy of the last turn's session has come to be behind its end. False: nobody will come back for it.
+// Records a copy of the last turn's session that was made after the turn's end. False: no later turn will use it.
 bool sl_conversations_copied(struct sl_conversations *conversations, const char *tenant, const char *id,
                              const struct sl_session_copy *copy);
 // Forget it, and turns of it that have begun. False: it is not known. left_inout: all that there is of it.

@@ -3,9 +3,9 @@
  * Purpose: everything that happened to one job, in order, for any number of watchers, from any sequence number on.
  *
  * Design: an append-only array of packed sluice.v1.Event messages. An event never changes once it is in, so a watcher
- *         copies a pointer under the lock and unpacks and sends without it: a slow watcher holds up nobody.
- *         A log that is held (coordinator/state/state.h) tells an event when it has been written down: what a watcher has seen is
- *         there after the process has died. Whoever appends does not wait for that.
+ *         copies a pointer under the lock and unpacks and sends without it: a slow watcher delays no other thread. A held log
+ *         (coordinator/state/state.h) shows an event only after it was written to disk: what a watcher has seen survives the process. The
+ *         appending thread does not wait for that.
  * Invariants: events[i] has sequence i + 1; nothing is appended after the log was closed; at most max_events are kept.
  *             Progress may only use what is left of max_progress, so it can never crowd out tokens and states.
  * Threads: every function from any thread, except init, cleanup, hold and restore.
@@ -34,7 +34,7 @@ struct sl_event_log {
     bool held;
     size_t n_told;        // events that watchers may see: all, unless held
     size_t end_at;        // the events from here on are the end, which is written as one; SIZE_MAX: it has not begun
-    void (*news)(void *); // of a held log: called behind every event, under the lock
+    void (*news)(void *); // of a held log: called after every event, under the lock
     void *news_arg;
 };
 
@@ -67,21 +67,21 @@ size_t sl_event_log_bytes(struct sl_event_log *log);
 
 // ---- of what is written down --------------------------------------------------------------------------------------------
 
-// From here on watchers see what sl_event_log_tell() lets them. Before anybody watches.
+// Holds the log: from here on, watchers see only what sl_event_log_tell() allows. Called before any watcher exists.
 void sl_event_log_hold(struct sl_event_log *log, void (*news)(void *arg), void *arg);
-// Watchers may see the first n events, and those that they have been shown before.
+// Lets watchers see the first n events; what they have seen before stays visible.
 void sl_event_log_tell(struct sl_event_log *log, size_t n);
-// Not held any more: watchers see all there is.
+// Ends the hold: watchers see all events.
 void sl_event_log_let_go(struct sl_event_log *log);
 bool sl_event_log_is_held(struct sl_event_log *log);
 
-// The next events are the end: what is written of them before the log is closed is none of them.
+// Marks the next events as the job's end: sl_event_log_ready() counts none of them before the log is closed.
 void sl_event_log_begin_end(struct sl_event_log *log);
-// How many events may be written down. *end_at_out: where the end begins, once it is there; else SIZE_MAX.
+// Returns how many events may be written down. *end_at_out: where the end begins, once the log is closed; else SIZE_MAX.
 size_t sl_event_log_ready(struct sl_event_log *log, size_t *end_at_out);
-// Event i, packed; i is below what sl_event_log_ready() said. It stays where it is as long as the log lives.
+// Returns event i, packed, at an address that is valid as long as the log. i is below what sl_event_log_ready() returned.
 const uint8_t *sl_event_log_packed(struct sl_event_log *log, size_t i, size_t *n_bytes_out);
-// Append an event as it was packed before. SL_ERR_EXHAUSTED.
+// Appends an event that is already packed. SL_ERR_EXHAUSTED.
 enum sl_status sl_event_log_restore(struct sl_event_log *log, enum sl_event_kind kind, const uint8_t *bytes,
                                     size_t n_bytes);
 

@@ -185,7 +185,7 @@ size_t sl_jobs_list(struct sl_jobs *jobs, const char *tenant, unsigned state_mas
     return n;
 }
 
-// Whether one more ended job is within the tenant's share; if so it is counted. Lock held.
+// Returns whether one more ended job is within the tenant's share, and counts it if so. Lock held.
 static bool fits_share(struct sl_jobs *jobs, struct sl_tenant *tenant, int64_t job_bytes) {
     if (tenant == NULL) {
         return true;

@@ -53,7 +53,7 @@ static enum sl_status append(struct sl_request_parts *parts, const Sluice__V1__G
     return status;
 }
 
-// What belongs into the first message, found in a later one.
+// Returns whether a later message has fields that only the first message may set.
 static bool says_more_than_its_part(const Sluice__V1__GenerateRequest *part) {
     return part->recipe[0] || part->sampling || part->n_stop || part->deadline_ms || part->ignore_eos ||
            part->label[0] || part->estimate_errors || part->idempotency_key[0] || part->resumption ||

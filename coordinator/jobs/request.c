@@ -203,7 +203,7 @@ static enum sl_status check_key(const char *key, struct sl_job_spec *spec, struc
     return SL_OK;
 }
 
-// What the client has of the answer.
+// Checks and copies the part of the answer that the client already has.
 static enum sl_status check_resumption(const struct sl_request_rules *rules, const Sluice__V1__Resumption *resumption,
                                        struct sl_job_spec *spec, struct sl_error *err) {
     size_t n = resumption->delivered != NULL ? resumption->delivered->n_ids : 0;

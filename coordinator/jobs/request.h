@@ -20,7 +20,7 @@ struct sl_request_rules {
     int64_t max_deadline_ms;
 };
 
-// What the coordinator knows beside the request.
+// Values that the coordinator adds to the request.
 struct sl_request_setting {
     struct sl_hash128 salt;   // the tenant's (net/trust/tenant_salt.h)
     int64_t call_deadline_ns; // of a Generate call, or SL_NO_DEADLINE

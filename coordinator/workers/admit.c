@@ -208,7 +208,7 @@ static enum sl_status too_big(const char *role, int64_t need_bytes, int64_t larg
                    need_bytes, role, largest_bytes);
 }
 
-// Whether some worker of the set, which has some that take jobs, could do it when idle.
+// Checks that some worker of the set could run the job when idle. The set has workers that take jobs.
 static enum sl_status check_fits(const struct sl_worker_set *set, const char *role, struct sl_route_need need,
                                  struct sl_error *err) {
     int64_t largest = sl_route_largest(set->views, set->n);
@@ -336,7 +336,7 @@ static enum sl_status choose_decode(struct sl_admission *admission, const struct
         status = sl_fail(err, SL_ERR_PEER_STALE, "%s, which keeps the session of the turn before, takes no jobs",
                          spec->only);
     }
-    if (spec->only != NULL && status == SL_AGAIN) { // others wait behind this place, and may be done by other workers
+    if (spec->only != NULL && status == SL_AGAIN) { // jobs after this one wait too, and other workers may run them
         status = sl_fail(err, SL_ERR_EXHAUSTED, "%s, which keeps the session of the turn before, has no room now",
                          spec->only);
     }
@@ -438,7 +438,7 @@ static enum sl_status try_claim(struct sl_admission *admission, struct sl_place 
     if (status == SL_OK && demand->offloaded.n > 0) {
         status = choose_stores(admission, spec, &claim, err);
     }
-    // The others' turn matters only now: that a role is missing, everybody in line must hear.
+    // Check the order of the line last: every job in line must learn that a role has no worker.
     if (status == SL_OK && (place != admission->first || admission->stats.n_running >= admission->max_running)) {
         status = SL_AGAIN;
     }

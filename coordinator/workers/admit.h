@@ -26,7 +26,7 @@
 #include "coordinator/workers/tenants.h"
 #include "engine/offload/annex/lanes.h"
 
-// What a job asks of the cluster's memory.
+// The memory that a job needs of the cluster.
 struct sl_demand {
     int64_t n_prefill_tokens;        // all of the prompt but the last token; 0: nothing to prefill
     int64_t capsule_bytes;           // upper bound of the capsule's body
@@ -59,19 +59,19 @@ void sl_admission_destroy(struct sl_admission **admission);
 
 // A place in the line; part of a job. Zero-initialised, then used by the functions below only.
 struct sl_place {
-    struct sl_tenant *tenant; // set by its owner, who holds it; NULL: nobody's
+    struct sl_tenant *tenant; // set and referenced by its owner; NULL: no tenant
     struct sl_place *next, *prev;
     uint64_t ticket;
     bool in_line, was_admitted;
     int64_t admitted_ns;
-    pthread_cond_t *turn; // of whoever waits: it is the first, or room may have appeared
+    pthread_cond_t *turn; // of the waiting thread: the place is the first, or room may have appeared
 };
 
 // Workers promised to a job. Owned by the caller between claim and release.
 struct sl_claim {
     struct sl_worker *prefill; // NULL when there is nothing to prefill, or no more
     struct sl_worker *decode;
-    struct sl_place *place; // whose it is, and who outlives it
+    struct sl_place *place; // the claim's place, which outlives it
     struct {
         struct sl_worker *store;
         int first_lane, n_lanes, replica;
@@ -80,7 +80,7 @@ struct sl_claim {
     struct sl_demand demand;
 };
 
-// Workers that have failed this job before: taken only when there is nobody else.
+// Workers that have failed this job before: used only when there is no other.
 #define SL_MAX_AVOIDED 8
 struct sl_avoid {
     const struct sl_worker *workers[SL_MAX_AVOIDED]; // compared, never followed
@@ -99,8 +99,8 @@ static inline void sl_avoid_add(struct sl_avoid *avoid, const struct sl_worker *
 }
 
 /*
- * Take a place in the line. SL_ERR_EXHAUSTED: the line, or the tenant's share of it, is full. SL_ERR_PRECONDITION: it fits never, so that
- * asking again is of no use before the cluster or the job is another. err has the numbers.
+ * Takes a place in the line. SL_ERR_EXHAUSTED: the line, or the tenant's share of it, is full. SL_ERR_PRECONDITION: the job can never fit,
+ * so a retry is useless before the cluster or the job changes. err has the numbers.
  */
 enum sl_status sl_admission_enter(struct sl_admission *admission, const struct sl_demand *demand,
                                   struct sl_place *place, struct sl_error *err);

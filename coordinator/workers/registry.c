@@ -353,7 +353,7 @@ static bool is_draining(const struct sl_worker *worker) {
     return worker->draining || worker->load.stopping;
 }
 
-// Whoever leads has told it, and it tells us. Called under the lock.
+// Applies what a beat says of draining: the leader has told the worker, and the worker tells us. Called under the lock.
 static void look_at_drain(struct sl_worker *worker, const Sluice__V1__WorkerLoad *load) {
     if (load->drains == worker->draining) {
         worker->drain_unheard = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: who is in the cluster: the incarnations of workers, how they are, and what was promised to them.
+ * Purpose: the workers of the cluster: their incarnations, their states, and the memory promised to jobs.
  *
  * Design: an entry is one incarnation (name and epoch) of a worker. It never comes back to life:
  *
@@ -9,15 +9,15 @@
  *                      |                 |
  *                      +------> LOST <---+     two missed heartbeats, or another incarnation under the same name
  *
- *         STALLED is a mark on a worker that beats but gets nothing of its work done: it gets no new job, and to the jobs that
- *         it has it is lost. It goes with the first beat that tells of progress, or of no work. Time counts from beat to beat,
- *         a long time between two as a short one.
+ *         STALLED marks a worker that beats but makes no progress with its work. It gets no new job, and its jobs treat it as lost. The
+ *         mark goes with the first beat that reports progress, or no work. Time counts from beat to beat; a long time between two counts as
+ *         a short one.
  *         A worker that was LOST hears NOT_FOUND at its next heartbeat and registers again, as a new entry; jobs that
  *         hold the old one see that it is lost and go elsewhere. SUSPECT is a mark on a READY worker that has just
  *         broken a connection: it gets no new job until its next heartbeat shows that it lives.
  *
- *         What an operator says of draining reaches the worker with the reply to its beat, and every other coordinator with the
- *         beats that follow: they all know when another one comes to lead.
+ *         An operator's drain command reaches the worker with the reply to its beat, and every other coordinator with the beats that
+ *         follow. So all coordinators know it when another one becomes the leader.
  *
  * Ownership: entries are reference-counted; a job keeps the workers it uses, with their channels, alive.
  * Bounds: SL_MAX_WORKERS entries; lost ones leave after a while, or when room is needed and no job holds them.
@@ -60,9 +60,9 @@ enum sl_status sl_registry_heartbeat(struct sl_registry *registry, const Sluice_
                                      int64_t now_ns, bool *drain_out, struct sl_error *err);
 enum sl_status sl_registry_drain(struct sl_registry *registry, const char *name, bool undo, int *jobs_out,
                                  struct sl_error *err);
-// Whether the worker's beats say by now what the last sl_registry_drain() said; true of one that is gone.
+// Returns whether the worker's beats already report the last sl_registry_drain(); true of a worker that is gone.
 bool sl_registry_drain_is_heard(struct sl_registry *registry, const char *name);
-// The worker's own word, when it registers; or after a command that it never heard.
+// Records the drain state that the worker itself reports, at registration or after a command that it did not receive.
 void sl_registry_adopt_drain(struct sl_registry *registry, const char *name, bool drains);
 
 // Give up workers that have missed two heartbeats, forget those lost long ago. Called regularly.
@@ -87,7 +87,7 @@ void sl_worker_claim(struct sl_worker *worker, struct sl_route_need need, int64_
 void sl_worker_unclaim(struct sl_worker *worker, struct sl_route_need need, int64_t tokens);
 void sl_worker_unclaim_staging(struct sl_worker *worker, int64_t staging_bytes);
 
-bool sl_worker_is_lost(struct sl_worker *worker); // or stalled: whoever has it goes elsewhere
+bool sl_worker_is_lost(struct sl_worker *worker); // or stalled: its jobs move to other workers
 void sl_worker_suspect(struct sl_worker *worker);
 
 const char *sl_worker_name(const struct sl_worker *worker);

@@ -77,7 +77,7 @@ int sl_route_decode(const struct sl_route_view *views, int n_views, struct sl_ro
 
 // ---- stores -----------------------------------------------------------------------------------------------------
 
-// Of the stores that may, the one of the largest weight; -1: none may. Avoided ones come last.
+// Returns the allowed store with the largest weight; -1: none is allowed. Avoided stores come last.
 static int heaviest(const struct sl_route_view *views, int n_views, uint64_t key, const bool *may) {
     int best = -1;
     uint64_t best_weight = 0;
