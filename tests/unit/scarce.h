@@ -9,9 +9,9 @@
 
 #include "base/status.h"
 
-// Of this thread, from now on: the n-th allocation fails, counted from 0. The one before is forgotten.
+// Makes the n-th allocation of this thread from now on fail, counted from 0. Replaces an earlier call.
 void scarce_begin(int n);
-// From now on none does. Did it come to that one?
+// Stops the failures. Returns whether the n-th allocation was reached.
 bool scarce_end(void);
 
 // Makes something with its first allocation failing, then with its second, and so on, until it is made. Every failure must be

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: silence is counted while somebody listens, and not while the listener stands still.
+// Purpose: silence is counted while a process listens, and not while the listener stands still.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

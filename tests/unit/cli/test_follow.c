@@ -124,7 +124,7 @@ static void test_follow_prints_error_estimates_where_there_are_some(void **state
     }
 }
 
-// What was never measured is "-", and not a zero that looks like a measurement.
+// Shows "-" for a value that was never measured, and not a zero that looks like a measurement.
 static void test_follow_shows_what_is_unknown_as_unknown(void **state) {
     (void)state;
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;

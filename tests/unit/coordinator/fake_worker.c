@@ -267,7 +267,7 @@ static enum sl_status send_decode_done(struct fake_worker *worker, struct sl_rpc
     return sl_rpc_call_send(call, &event.base);
 }
 
-// Of three answers that a store owed.
+// Sends a notice of three answers that a store did not give.
 static void send_notice(struct sl_rpc_call *call) {
     Sluice__V1__Notice notice = SLUICE__V1__NOTICE__INIT;
     notice.text = "had to do without";
@@ -371,7 +371,7 @@ static enum sl_status join(struct fake_worker *worker, struct sl_error *err) {
                         NULL, NULL, err);
 }
 
-// Connecting fails after a second, as on a machine that stands still meanwhile; whoever is not a test tries again.
+// Waits for the connection: connecting may fail after a second on a machine that stands still. A real worker tries again, too.
 static void await_connected(struct sl_rpc_channel *channel) {
     Sluice__V1__ModelRequest request = SLUICE__V1__MODEL_REQUEST__INIT;
     struct sl_error err;

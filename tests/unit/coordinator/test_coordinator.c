@@ -172,7 +172,7 @@ static void test_lease_is_renewed_while_the_job_runs(void **state) {
     protobuf_c_message_free_unpacked(&job->base, NULL);
 }
 
-// Also of the second replica, which nobody asks anything while the first one answers.
+// The second replica's leases are renewed as well, although it gets no request while the first one answers.
 static void test_annexes_are_renewed_while_decode_runs_and_given_back(void **state) {
     (void)state;
     struct sl_error err = {0};

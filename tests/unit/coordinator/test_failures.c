@@ -128,7 +128,8 @@ static void test_broken_prefill_is_retried_elsewhere(void **state) {
     fake_events_free(&events);
 }
 
-// Whoever has released what it held is not to blame for the other leg: the job goes on with it, where the other one has no room.
+// A worker that released its lease is not to blame for a failure of the other worker: the retry uses it again, as the other decode worker
+// has no room.
 static void test_decode_that_released_its_lease_is_not_to_blame(void **state) {
     (void)state;
     struct sl_error err = {0};

@@ -68,7 +68,7 @@ static void start_worker(struct fake_worker *worker, const char *name, Sluice__V
 static void start(void) {
     struct sl_coordinator_config config;
     fake_cluster_config(&config);
-    config.heartbeat_ms = 10 * FAKE_HEARTBEAT_MS; // nobody is to be lost here
+    config.heartbeat_ms = 10 * FAKE_HEARTBEAT_MS; // no worker is to be lost here
     config.silence_ms = 10 * FAKE_SILENCE_MS;
     fake_cluster_start(&cluster, &config);
     start_worker(&prefill[0], "prefill-0", PREFILL);

@@ -34,7 +34,7 @@ static int start(void **state) {
     struct sl_coordinator_config config;
     (void)state;
     fake_cluster_config(&config);
-    config.heartbeat_ms = 10 * FAKE_HEARTBEAT_MS; // nobody is lost here for being slow
+    config.heartbeat_ms = 10 * FAKE_HEARTBEAT_MS; // no worker is lost here because it is slow
     config.silence_ms = 10 * FAKE_SILENCE_MS;
     fake_cluster_start(&cluster, &config);
     start_worker(&prefill, "prefill-0", SLUICE__V1__WORKER_ROLE__PREFILL);
@@ -77,7 +77,7 @@ struct said {
     bool from_store, prefilled;
 };
 
-// One turn to its end, which must be good; the text of the next one goes on behind it.
+// Runs one turn to its end, which must be good; the next turn's text starts after the answer.
 static struct said say(void) {
     struct fake_events events;
     Sluice__V1__Conversation conversation = SLUICE__V1__CONVERSATION__INIT;

@@ -128,7 +128,7 @@ static void test_put_that_fails_ends_going_straight(void **state) {
     stop(&s);
 }
 
-// Of nothing that the host could not touch memory is granted or shown, and what is not a device's has no digest of its own.
+// Memory that the host cannot touch is not granted. A digested piece lies in a device's memory, and within its bounds.
 static void test_bounds_of_a_device_region(void **state) {
     struct straight s;
     struct landing landing;

@@ -24,7 +24,7 @@ static void make_plan(const char *text, struct sl_plan *plan) {
     assert_int_equal(sl_plan_make(&recipe, &geometry, 500, 0, plan, NULL), SL_OK);
 }
 
-// Whether a session made for one recipe passes for one of another.
+// Returns whether a session made for one recipe is accepted for another.
 static enum sl_status check(const char *made_for, const char *taken_for) {
     void *memory = aligned_alloc(SL_ARENA_UNIT, ARENA_BYTES);
     struct sl_arena *arena;
@@ -63,7 +63,7 @@ static void test_job_session_of_another_format_is_refused(void **state) {
     assert_int_equal(check("full", "full,format=bf16"), SL_ERR_PEER_CORRUPT);
 }
 
-// Nobody would fetch what is not there, or look at what is.
+// Decode would fetch remote KV that does not exist, or ignore remote KV that does.
 static void test_job_session_of_other_offloaded_layers_is_refused(void **state) {
     (void)state;
     assert_int_equal(check("place=offload/1", "place=offload/1,topk=7"), SL_OK);

@@ -83,7 +83,7 @@ static int start(pid_t *pid_out) {
     return ends[0];
 }
 
-// What it says when it is ready; false: it has ended.
+// Reads the line that the store prints when it is ready; false: it has exited.
 static bool says_ready(int output, char line[512]) {
     struct pollfd polled = {.fd = output, .events = POLLIN};
     if (poll(&polled, 1, READY_MS) != 1) {

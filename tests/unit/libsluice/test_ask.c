@@ -114,7 +114,7 @@ static void test_ask_fails_where_the_job_does(void **state) {
     assert_int_equal(ask("nonsense", text, &err), SL_ERR_INVALID);
     assert_string_equal(text, "");
     assert_non_null(strstr(err.text, "there is no nonsense"));
-    assert_int_equal(ask("Say hi", text, NULL), SL_ERR_PEER_LOST); // nobody wants the reason
+    assert_int_equal(ask("Say hi", text, NULL), SL_ERR_PEER_LOST); // a caller may pass no err
 }
 
 // Before the server, which starts the same for itself.
@@ -151,7 +151,7 @@ static int start(void **state) {
 static int stop(void **state) {
     (void)state;
     sl_rpc_server_stop(&coordinator.server, 0);
-    assert_true(sl_rpc_is_up()); // theirs, whoever has used it meanwhile
+    assert_true(sl_rpc_is_up()); // gRPC is still up for its owner, although the client used it meanwhile
     sl_rpc_shutdown();
     return 0;
 }

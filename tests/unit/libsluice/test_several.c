@@ -128,7 +128,7 @@ static enum sl_status break_off(struct node *node, struct sl_rpc_call *call, str
     node->is_broken = true;
     enum breaking breaking = node->breaking;
     if (nodes[1].server) {
-        node->standby = breaking != BY_SILENCE; // whoever stands still does not know
+        node->standby = breaking != BY_SILENCE; // a suspended coordinator does not know it
         nodes[!node->index].standby = false;
     }
     pthread_mutex_unlock(&lock);

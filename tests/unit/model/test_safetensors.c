@@ -206,7 +206,7 @@ static void test_safetensors_without_tensors(void **state) {
     temp_folder_destroy(&folder);
 }
 
-// Nobody writes into it: to open it must not wait.
+// Without a writer, opening it must not wait.
 static void test_safetensors_refuses_what_is_no_file(void **state) {
     (void)state;
     char path[384];

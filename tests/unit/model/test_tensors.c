@@ -22,7 +22,7 @@ struct blocks {
     struct sl_source source;
 };
 
-// Blocks of a type, or numbers; the halves at `at` of the last block, s or D, and m or M behind it, are these.
+// Makes blocks of a type, or numbers. The halves at `at` of the last block, s or D and the m or M after it, are the arguments.
 static const struct sl_source *make(struct blocks *b, uint32_t id, int at, float scale, float offset) {
     const char *name;
     const struct sl_block_type *type = sl_block_type(id, &name);

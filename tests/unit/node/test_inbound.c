@@ -268,7 +268,8 @@ static void adopt(struct fixture *fixture, const struct arrival *arrival) {
         assert_null(session);
         assert_int_not_equal(err.text[0], '\0');
     }
-    sl_ledger_return(fixture->ledger, promised); // whoever has taken it gives back what it was promised, adopted or not
+    sl_ledger_return(fixture->ledger,
+                     promised); // the owner of the arrival returns what it was promised, adopted or not
     free(header);
     free(ticket.ticket);
     struct sl_arena_stats stats;

@@ -193,7 +193,7 @@ static void test_selfcheck_knows_a_deaf_port(void **state) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t bytes = sizeof at;
     assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
-    assert_int_equal(listen(listener, 64), 0); // the kernel connects, and nobody accepts
+    assert_int_equal(listen(listener, 64), 0); // the kernel connects, and no process accepts
     assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &bytes), 0);
     char deaf_address[64], why[512] = "";
     snprintf(deaf_address, sizeof deaf_address, "127.0.0.1:%d", ntohs(at.sin_port));

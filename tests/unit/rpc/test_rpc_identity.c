@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: gRPC with certificates: who is let in to which method, and whom a client believes.
+// Purpose: gRPC with certificates: which identity may call which method, and which servers a client accepts.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>

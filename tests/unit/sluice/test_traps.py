@@ -20,10 +20,10 @@ BIN = os.environ["SLUICE_BIN"]
 SLUICE = os.path.join(BIN, "sluice")
 MODEL = "models/demo"
 NOWHERE = "127.0.0.1:1"
-# What asks a coordinator, with the arguments that it wants.
+# Commands that need a coordinator, with the arguments that they require.
 ASKING = {"run": ["-p", "hi"], "chat": [], "submit": ["-p", "hi"], "watch": ["x", "--timeout", "200ms"], "cancel": ["x"], "jobs": [], "top": ["--once"],
           "workers": [], "drain": ["x"], "compare": ["x"]}
-# What opens a model.
+# Commands that open a model.
 OPENING = [["run", "--local", "-p", "hi"], ["chat", "--local"], ["run", "-p", "hi", "-c", NOWHERE], ["up"], ["eval", "fidelity"], ["eval", "perplexity"],
            ["eval", "weights"], ["eval", "grid"], ["profile"], ["train-heads"], ["bench", "compress"], ["bench", "mixed"],
            ["bench", "ttft"], ["bench", "engine"], ["plan", "--cells", "/dev/null"]]
@@ -167,7 +167,7 @@ class Environment(unittest.TestCase):
 
 class Options(unittest.TestCase):
     """One name has one meaning, whatever the program: long names and letters."""
-    # What may differ: how many may be given, and what else than a file may hold it.
+    # Allowed differences: how many may be given, and what else than a file may hold it.
     VARIANTS = [{"HOST:PORT,...", "HOST:PORT"}, {"DIR", "FILE", "PREFIX"}, {"N", "N,N,..."}, {"TASK", "NAME[:TOKENS]"}, {"N", "R"},
                 {"B", "B,B"}, {"NAME", "NAME,..."}, {"SIZE", "SIZE|auto"}, {"MODEL", "DIR"}]
 

@@ -75,7 +75,7 @@ static void test_salt_secret_in_a_file(void **state) {
     snprintf(path, sizeof path, "%s/salt", folder.path);
     struct stat about;
     struct sl_salt_secret made = open_secret(path, false);
-    assert_true(made.tells_apart); // whoever wants a file wants it
+    assert_true(made.tells_apart); // a caller that names a file needs that file
     assert_int_equal(stat(path, &about), 0);
     assert_int_equal(about.st_mode & 0777, 0600);
     assert_int_equal(about.st_nlink, 1);
@@ -93,7 +93,7 @@ static void test_salt_secret_in_a_file(void **state) {
     temp_folder_destroy(&folder); // which has nothing else in it
 }
 
-// As a user that is nobody, in group 65532: the status of opening the file.
+// As an unprivileged user in group 65532, returns the status of opening the file.
 static int opened_by_group(const char *path) {
     pid_t child = fork();
     if (child == 0) {

@@ -29,7 +29,7 @@ struct drive {
     bool flat;     // all values of V are those of token 0
     bool alike;    // all keys are those of token 0
     bool stepping; // begin_steps() has been called: tokens go through sl_compressor_step()
-    int n_final;   // layers that became final behind the last chunk
+    int n_final;   // layers that became final after the last chunk
 };
 
 float drive_value(uint64_t seed, enum drive_stream stream, uint64_t index);
@@ -41,7 +41,7 @@ void drive_start(struct drive *drive, const char *recipe, const struct sl_kv_geo
                  int64_t n_prompt, uint64_t seed, float scale, int n_threads);
 // One chunk of m tokens through one layer: reserve, append, attend, compress.
 enum sl_status drive_layer(struct drive *drive, int layer, int m, bool last, struct sl_error *err);
-// One chunk of m tokens through all layers; behind the last one sl_compressor_end().
+// Runs one chunk of m tokens through all layers; after the last chunk it calls sl_compressor_end().
 void drive_chunk(struct drive *drive, int m, bool last);
 // The next chunk as a prefill worker cuts them: at multiples of chunk_tokens and where the tail begins. False: none left.
 bool drive_next_chunk(struct drive *drive);

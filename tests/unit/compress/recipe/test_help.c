@@ -66,7 +66,7 @@ static void test_help_of_every_score_is_in_the_docs(void **state) {
     }
 }
 
-// What help shows as the default is what a recipe has that does not name the axis.
+// The default that help shows is the value of a recipe that does not name the axis.
 static void test_help_shows_the_defaults(void **state) {
     (void)state;
     struct sl_axis_help axis;

@@ -147,7 +147,7 @@ static void test_etcd_that_is_silent_is_followed_by_the_next(void **state) {
     assert_int_equal(sl_etcd_ops.take(seat_of, 100, "b:1", &seat, &err), SL_OK);
     assert_true(seat.term == 41 && seat.lease == lease); // another's
     fake_etcd.silent[1] = true;
-    assert_true(sl_etcd_ops.renew(seat_of, lease, &err) != SL_OK); // nobody answers: that is a failure, and soon
+    assert_true(sl_etcd_ops.renew(seat_of, lease, &err) != SL_OK); // no server answers: the call fails, and soon
     fake_etcd.silent[0] = fake_etcd.silent[1] = false;
     assert_int_equal(sl_etcd_ops.revoke(seat_of, lease, &err), SL_OK);
     assert_int_equal(sl_etcd_ops.look(seat_of, &seat, &err), SL_ERR_NOT_FOUND);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what was written of jobs comes back, nobody sees what is not written, and a disk that fails stops no job.
+// Purpose: jobs that were written down come back, watchers see only what is written, and a disk that fails stops no job.
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

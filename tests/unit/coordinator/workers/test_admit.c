@@ -245,7 +245,7 @@ static void test_admission_is_first_come_first_served(void **state) {
     sl_admission_release(f.admission, &a); // idempotent
     assert_int_equal(claim(&f, &second, &big, &b, &err), SL_OK);
     assert_int_equal(claim(&f, &third, &small, &c, &err), SL_OK);
-    // A retry of the first goes before whoever came later.
+    // A retry of the first goes before all jobs that came later.
     struct sl_place fourth = {0};
     struct sl_claim d;
     assert_int_equal(sl_admission_enter(f.admission, &big, &fourth, &err), SL_OK);
@@ -262,7 +262,8 @@ static void test_admission_is_first_come_first_served(void **state) {
     cleanup(&f);
 }
 
-// A turn that wants the worker of its session gets that at once or hears why not: nobody waits behind it for a worker that he does not want.
+// A turn that wants the worker of its session gets it at once, or learns why not. Other jobs never wait in line after it for a worker that
+// they do not need.
 static void test_admission_does_not_wait_for_one_worker(void **state) {
     (void)state;
     struct fixture f = make(8, 8);

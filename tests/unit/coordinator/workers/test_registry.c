@@ -220,7 +220,7 @@ static void test_registry_work_without_progress_is_a_stall(void **state) {
     beat_with(registry, 0, 21, false, now += 1000 * MS); // the work was taken back
     assert_false(sl_worker_is_lost(worker));
 
-    // A coordinator that was stopped for a minute has no reason to accuse anybody.
+    // A coordinator that was itself stopped for a minute must not conclude that workers stalled.
     beat_with(registry, 1, 22, false, now += 1000 * MS);
     beat_with(registry, 1, 22, false, now += 60000 * MS);
     assert_false(sl_worker_is_lost(worker));

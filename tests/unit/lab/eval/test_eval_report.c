@@ -228,7 +228,7 @@ static void test_report_judges_claims(void **state) {
                   .better = (char *)"good", .worse = (char *)"bad", .tasks = hard, .n_tasks = 1, .needs_least = 0.5});
     assert_int_equal(v->verdict, SL_VERDICT_PRECONDITION_ABSENT);
     assert_near(v->full, 0.1);
-    // Where nothing is left of either, neither is as good as the other.
+    // When both recipes score nothing, neither is as good as the other.
     v = judge(f, (struct sl_plan_claim){.better = (char *)"bad", .worse = (char *)"bad", .by = -0.01});
     assert_int_equal(v->verdict, SL_VERDICT_BOTH_FAIL);
 

@@ -34,7 +34,7 @@ static void for_each_plan(void (*check)(const char *path, const struct sl_eval_p
     globfree(&found);
 }
 
-// What the recipe keeps of a prompt: models/demo for tasks, an 8B model for data sets. Layer 0 attends densely.
+// Checks the tokens that the recipe keeps of a prompt: models/demo for tasks, an 8B model for data sets. Layer 0 attends densely.
 static void check_fits(const char *path, const struct sl_plan_recipe *entry, bool demo, int64_t n_prompt) {
     static const struct sl_layers dense = {{1}};
     const struct sl_kv_geometry geometry =

@@ -146,7 +146,7 @@ static uint64_t hash_of(const struct sl_sample *sample) {
     return hash;
 }
 
-// Whoever changes these numbers makes other questions: results before and after cannot be compared.
+// A change of these numbers changes the questions: results before and after it cannot be compared.
 static void test_samples_stay_what_they_are(void **state) {
     const struct fixture *fixture = *state;
     static const struct {

@@ -27,7 +27,7 @@ static void expect_end(const char *prompt, const char *format, ...) {
     assert_string_equal(prompt + strlen(prompt) - n, expected);
 }
 
-// Where this printf-style text stands, which is once.
+// Returns where this printf-style text is in the prompt; it must be there once.
 static const char *find_once(const char *prompt, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static const char *find_once(const char *prompt, const char *format, ...) {
     char text[512];

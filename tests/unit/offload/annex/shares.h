@@ -14,7 +14,7 @@ struct shares {
     struct sl_annex *annexes[MAX_SHARES_MADE];
     struct sl_near_memory *memories[MAX_SHARES_MADE];
     struct sl_annex_scratch *scratch;
-    // What happens to the next answers; a test may change it between two questions.
+    // Faults of the next answers; a test may change them between two questions.
     uint32_t lose_kind;      // requests of this kind (enum sl_near_kind) ...
     int lose_share;          // ... to this share are answered, but wait() ends with ...
     enum sl_status lose_how; // ... this; SL_OK: nothing is lost

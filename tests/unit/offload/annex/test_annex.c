@@ -4,7 +4,7 @@
 
 #include "fixture.h"
 
-// What rows of a lane must be: K and V of the pages as kept, in the work format.
+// Checks the rows of a lane: K and V of the pages as kept, in the work format.
 static void check_rows(struct lanes *lanes, const struct sl_annex *annex, int lane) {
     size_t row_bytes = 2 * (size_t)lanes->d * (size_t)sl_kv_format_bits(lanes->work.format) / 8;
     uint32_t n = lanes->n_tokens < 600 ? lanes->n_tokens : 600;

@@ -495,7 +495,7 @@ static void test_local_source_answers_like_the_wire(void **state) {
     asker_destroy(&a);
 }
 
-// Where a device has memory of its own: it reads them there.
+// On a device with memory of its own, the source reads the rows there.
 static void test_local_source_answers_in_shared_memory_of_a_device(void **state) {
     (void)state;
     enum { D = 16, N = 300, LANES = 2 };

@@ -266,7 +266,7 @@ static struct sl_asked *ask(struct scene *s, struct request *request) {
     return asked;
 }
 
-// What came is what the annex itself answers.
+// Checks the replies against what the annex itself answers.
 static void assert_answered(struct scene *s, struct sl_asked **asked, const struct request *request, int share) {
     const struct sl_annex *annex = s->stores[share][s->n_replicas - 1].annex;
     const void *answer;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: questions about annexes over fabrics of one process: the bytes are those of an annex at hand, a second store
- *          answers where the first is slow or lost, and what nobody answers ends in time and by name.
+ * Purpose: requests about annexes over fabrics of one process. The bytes are those of a local annex, a second store answers where the first
+ *          is slow or lost, and an unanswered request ends in time, with an error that names the store.
  */
 #include "net/offload/remote/remote_source.h"
 
@@ -242,7 +242,7 @@ static void test_remote_source_gives_what_an_annex_answers(void **state) {
     assert_int_equal(s->source->n_replica_asks, 0);
     assert_int_equal(s->source->bytes_sent, 12 * sizeof(struct topk));
     assert_true(s->source->bytes_received > 0);
-    assert_int_equal(atomic_load(&s->stores[0][0].n_resets), 1); // the first: nobody had answered before
+    assert_int_equal(atomic_load(&s->stores[0][0].n_resets), 1); // the first: no store had answered before
     stop(s);
 }
 

@@ -39,7 +39,7 @@
 static const char *folder, *real;
 static struct gpu_driver driver; // device memory is the host's, for the fakes
 
-// Of the plugin's driver (launching.h).
+// Replaces the function of the plugin's driver (launching.h).
 void sl_cuda_launching(const char *what) {
     (void)what;
 }
@@ -105,7 +105,7 @@ __attribute__((visibility("default"))) void fake_nccl_before(void *stream, size_
     pthread_mutex_unlock(&held.lock);
 }
 
-// How a communicator has ended.
+// Counts communicators that were aborted, or destroyed; the fake library calls it.
 void fake_nccl_ended(int aborted);
 __attribute__((visibility("default"))) void fake_nccl_ended(int aborted) {
     atomic_fetch_add(aborted ? &n_aborted : &n_destroyed, 1);
@@ -301,7 +301,7 @@ static float round_bf16(float x) {
     return sl_bf16_to_f32(sl_f32_to_bf16(x));
 }
 
-// What is to be read rounded is alike when it has been.
+// Asserts equal outputs, after rounding where the product is to be read rounded.
 static void assert_alike(const struct product_case *p, const struct outcome *one, const struct outcome *several,
                          int n) {
     bool rounded = p->rounded && p->dtype == SL_BF16;
@@ -449,7 +449,7 @@ static void *join_alone(void *arg) {
     return NULL;
 }
 
-// Of ranks that both joined one does not call: the other one says which, and that it waited.
+// Two ranks have joined and one does not call: the other one names it, and says that it waited.
 static void test_a_rank_that_does_not_call_is_named(void **state) {
     struct sl_group *group = NULL;
     struct sl_device *device = NULL;
