@@ -26,11 +26,11 @@ with open(os.path.join(MODEL, "config.json")) as file:
     LAYERS = json.load(file)["num_hidden_layers"]
 # Sanitized builds are many times slower; they may be told to wait longer, never to check less.
 SLOW = float(os.environ.get("SLUICE_TEST_SLOWNESS", "1"))
-# Of a coordinator whose workers nobody stops: a machine that stands still for some seconds loses none of them.
+# For coordinators in tests that stop no worker: a machine that stands still for some seconds loses none.
 PATIENCE = ["--heartbeat", "3s"]
-# Of every worker: 10,000 tokens of the demo model. Over shared memory UCX writes all of it when a worker starts.
+# The arena of every worker: 10,000 tokens of the demo model. Over shared memory UCX writes all of it when a worker starts.
 ARENA = "48M"
-# For every process that a test starts: UCX's hooks of the memory calls and those of a sanitizer do not bear each other.
+# For every process that a test starts: UCX's hooks of the memory calls do not work together with those of a sanitizer.
 os.environ["UCX_MEM_EVENTS"] = "n"
 
 

@@ -255,7 +255,7 @@ def test_a_terminal_that_changes():
     assert here.end() == 0, here.all[-1500:]
 
 
-# A shell with one job: says how the terminal was left when that stops, and lets it go on when somebody types a line.
+# A shell with one job: when the job stops, prints the terminal's modes; continues the job when a line is typed.
 SHELL = """
 import os, signal, sys, termios
 signal.signal(signal.SIGTTOU, signal.SIG_IGN)
@@ -420,7 +420,7 @@ def test_idle_conversations_make_room():
         talk = Talk(cluster, *words)
         said = [talk.turn(lines[0])[0]]
         eventually(lambda: kept(cluster) == 1, 10, "the session is kept")
-        # As much as the arena holds: nobody is refused, or waits, for a conversation that is idle.
+        # A prompt as large as the arena: no request is refused, or waits, because of an idle conversation.
         finished, _ = cluster.answer(inference.GenerateRequest(text=document(24000), recipe="full", max_new_tokens=4))
         assert finished.status_code == 0 and finished.statistics.n_prompt_tokens > 7000, finished
         eventually(lambda: kept(cluster) == 0, 10, "the idle conversation has made room")

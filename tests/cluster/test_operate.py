@@ -415,7 +415,7 @@ def test_logs_are_json_and_a_job_is_found_in_all_of_them():
                 assert not any(line.get("job") == other and job in line["message"] for line in lines)
         jobs = {line["job"] for lines in logs.values() for line in lines if "job" in line}
         assert jobs == {job.job_id for job in cluster.list()}, jobs
-    # What cannot start says so in the same way.
+    # A program that cannot start logs it in the same format.
     for words in (["sluice-prefill", "--model", "/nowhere"], ["sluice-coordinator"], ["sluice-gateway", "--listen", "nowhere"]):
         failed = subprocess.run([os.path.join(BIN, words[0]), *words[1:], "--log-format", "json"], stderr=subprocess.PIPE,
                                 timeout=30 * SLOW)

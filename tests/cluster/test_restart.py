@@ -130,7 +130,7 @@ def test_jobs_go_on_when_the_coordinator_was_asked_to_end():
         cluster.down(signal.SIGTERM)
         cluster.up()
         assert_whole(seen + read_on(cluster, job, seen[-1].sequence), wanted)
-        # Again and again, without anybody who watches, and once while it stands in the line.
+        # Again and again, without a watcher, and once while the job waits in line.
         job = cluster.submit(inference.GenerateRequest(**JOB))
         for pause in (0, 0.3, 1.0):
             time.sleep(pause)

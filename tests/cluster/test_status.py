@@ -289,7 +289,7 @@ def test_a_browser_shows_whatever_it_is_told_as_text():
         answers["now"] = told_of([])
         browser.wait("!document.querySelector('#no-jobs').hidden && document.querySelectorAll('#jobs tbody tr').length === 0")
         assert not browser.complaints, browser.complaints
-        # Who may see nothing is told why.
+        # A user without permission is told why.
         answers |= {"status": 403, "now": {"error": {"message": EVIL}}}
         browser.wait("document.querySelector('#live').textContent === 'refused'")
         assert EVIL in browser.text() and browser.ask("!document.querySelector('#key-form').hidden")

@@ -152,14 +152,14 @@ def test_what_a_tenant_had_read_is_not_in_memory_for_others():
         asked = request(4000)
         reader = is_read_anew(cluster, alice, asked)
         settle(cluster, 1)
-        # Idle workers are taken in turn, but for whom one of them has read something.
+        # Idle workers take turns, except for a tenant whose prompt one of them has read.
         assert is_read_anew(cluster, stranger, asked) != reader, "a stranger was sent where the prompt had been read"
         settle(cluster, 2)
         is_read_anew(cluster, "operator/me", asked)
         settle(cluster, 3)
         assert is_reused(cluster, bob, asked) == reader
         is_reused(cluster, stranger, asked)
-        # What begins alike is the tenant's, too; and where nothing is asked for whole.
+        # Reuse of a shared prefix is per tenant, too; and so it is where only a whole prompt is reused.
         longer = request(4000, text=asked.text + asked.text[:1000])
         assert ask(cluster, bob, longer)[0].n_reused_tokens > 500
         evicts = request(4000, recipe="h2o,budget=768,chunk=256")

@@ -89,7 +89,7 @@ def test_tokens_are_tenants():
         refused(403, "no tenant \"gamma\"", signer.token(tenant="gamma"))
         refused(403, "names no tenant", signer.token(tenant=None))
         assert gateway.get("/v1/models")[0] == 401
-        # HMAC under what everybody may read.
+        # HMAC under the public key, which any client can read.
         body = ".".join(base64url(json.dumps(part).encode()) for part in ({"alg": "HS256"}, {"exp": time.time() + 600, "tenant": "acme"}))
         mac = openssl("dgst", "-sha256", "-mac", "HMAC", "-macopt", "hexkey:" + signer.public.encode().hex(), "-binary", input=body.encode())
         refused(401, "signed", f"{body}.{base64url(mac)}")

@@ -3,8 +3,8 @@
  * Purpose: what fuzzers of model folders share: a folder whose files are parts of the input, read by the entry that reads
  *          real ones.
  *
- * Design: it lies in memory (TMPDIR, else /dev/shm), where a file costs some microseconds. Whoever starts a fuzzer may
- *         set TMPDIR and remove what a crash leaves there (tests/fuzz/run.sh does).
+ * Design: it lies in memory (TMPDIR, else /dev/shm), where a file costs some microseconds. The script that starts a fuzzer may set TMPDIR
+ *         and remove what a crash leaves there (tests/fuzz/run.sh does).
  */
 #pragma once
 

@@ -340,7 +340,7 @@ static void *run_main(void *arg) {
     fuzz_require(status <= 0 && (status != SL_OK || run->done));
     fuzz_require(status == SL_OK || err.text[0] != '\0' || run->call.cancelled);
     fuzz_require(run->call.on_cancel == NULL);
-    protobuf_c_message_free_unpacked(run->request, NULL); // at once: nobody may have it any more
+    protobuf_c_message_free_unpacked(run->request, NULL); // at once: no thread may use it any more
     run->ended = true;
     return NULL;
 }

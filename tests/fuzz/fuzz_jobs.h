@@ -12,7 +12,7 @@
 
 #define POSITIONS 512
 
-// What a job is about when nobody lies.
+// A job, as it is when no message lies.
 struct job {
     uint8_t tokens;  // which
     size_t n_tokens; // that prefill reads

@@ -115,7 +115,7 @@ static void check_other(const uint8_t *data, size_t size, struct sl_rpc_account 
     }
     ProtobufCMessage *message = unpack(types[data[0] % (sizeof types / sizeof *types)], account, data + 1, size - 1);
     if (message) {
-        // What is forwarded is packed again.
+        // A forwarded message is packed again.
         size_t n = protobuf_c_message_get_packed_size(message);
         uint8_t *packed = malloc(n + 1);
         require(packed != NULL && protobuf_c_message_pack(message, packed) == n);

@@ -95,7 +95,7 @@ int64_t sl_deadline_in_ms(int64_t ms) {
 enum sl_status sl_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns) {
     (void)cond, (void)mutex;
     clock_ns = deadline_ns > clock_ns ? deadline_ns : clock_ns;
-    return SL_ERR_DEADLINE; // nobody else is there
+    return SL_ERR_DEADLINE; // there is no other thread
 }
 
 enum sl_status sl_thread_start(const char *name, void *(*fn)(void *), void *arg, pthread_t *thread_out,
@@ -109,7 +109,7 @@ int pthread_join(pthread_t thread, void **answer) {
     return 0;
 }
 
-// What the builder waits with: one turn, and it is left.
+// Replaces the builder's wait: after one turn the builder ends.
 void fuzz_builder_waits(struct sl_inbound *table, uint64_t *seen_inout, int64_t deadline_ns);
 void fuzz_builder_waits(struct sl_inbound *table, uint64_t *seen_inout, int64_t deadline_ns) {
     (void)table, (void)seen_inout, (void)deadline_ns;
@@ -324,7 +324,7 @@ static enum sl_status call_lookup(struct sl_error *err) {
     return sl_store_handle_lookup(&kvstore, NULL, &request.base, err);
 }
 
-// Whatever it was about is neither stored nor expected, whoever reads or sends it.
+// Forgets a capsule: it is neither stored nor expected afterwards, even while it is read or sent.
 static void step_forget(void) {
     Sluice__V1__ForgetRequest request = SLUICE__V1__FORGET_REQUEST__INIT;
     Sluice__V1__StoreKey key = SLUICE__V1__STORE_KEY__INIT;
@@ -394,7 +394,7 @@ static int64_t n_leases(void) {
     return sl_inbound_count(kvstore.node.inbound) + sl_pins_count(kvstore.pins) + sl_annexes_count(kvstore.annexes);
 }
 
-// Who is refused holds nothing. (A grant of a segment that is refused may have replaced another: leases can be fewer.)
+// A refused call leaves no lease. (A grant of a segment that is refused may have replaced another: leases can be fewer.)
 static void step_call(uint8_t what) {
     int64_t leases = n_leases();
     size_t promised = sl_ledger_promised_bytes(kvstore.node.ledger);

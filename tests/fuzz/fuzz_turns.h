@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: threads, clock and locks of what is fuzzed, as turns: one runs at a time, until it waits, and the next one is always the same
- *          for the same input. Time passes where everybody waits.
+ * Purpose: replaces threads, clock and locks of the code that is fuzzed by turns. One thread runs at a time, until it waits, and the next
+ *          one is always the same for the same input. Time passes while all threads wait.
  *
- * Design: fibers of the fuzzer's own thread. CMakeLists.txt has the sources under test call these in place of the real ones. Whoever
- *         waits without a deadline for what nobody will do is a hang, and the fuzzer says so.
+ * Design: fibers of the fuzzer's own thread. CMakeLists.txt has the sources under test call these in place of the real ones. A thread that
+ *         waits without a deadline for what no other thread will do hangs, and the fuzzer reports that.
  */
 #pragma once
 

@@ -26,7 +26,7 @@
 #define N_INCOMING  8
 #define MAX_STEPS   96
 #define MAX_HEADER  (sizeof(struct sl_wire_hello) + SL_HELLO_ADDRESS_MAX_BYTES)
-#define THEIR_EPOCH 77 // of whom we connect to
+#define THEIR_EPOCH 77 // of the peer that we connect to
 #define THEIR_BYTES 4096
 #define THEIRS      "127.0.0.1:9"
 #define PATIENCE_MS 4000
@@ -41,7 +41,7 @@ static struct landing {
     uint64_t n_segments, bytes; // that right messages have brought
 } landings[N_GRANTS];
 static struct sl_region region, device_region;
-// A device's, by its own addresses: nobody touches it. What arrives is with whoever verifies it, until it ends.
+// A device's memory, by its own addresses: no code touches it. Arrivals are with the verifier until they end.
 static _Alignas(4096) uint8_t device[N_GRANTS * SLOT_BYTES];
 static struct sl_arrival *arrivals[N_GRANTS];
 static bool ends_arrivals; // at once: the fabric stops
@@ -451,7 +451,7 @@ static void step_message(void) {
     if (how & 8) {
         body.bytes = (size_t)draw() << (draw() % 18);
     }
-    uint8_t *copy = malloc(n + 1); // exactly: who reads behind it is seen
+    uint8_t *copy = malloc(n + 1); // exactly: a read past its end is detected
     fuzz_require(copy != NULL);
     ASAN_POISON_MEMORY_REGION(copy + n, 1);
     memcpy(copy, header, n);

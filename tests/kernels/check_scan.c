@@ -54,7 +54,7 @@ static void *make_index(const struct sl_ops *ops, const struct sl_kv *kv, uint32
 
 // --- index_keys -------------------------------------------------------------------------------------------------------
 
-// Channel c of an index of keys k[n][d] is what engine/kvcache/key_index.h says, and zeros behind them.
+// Checks channel c of an index of keys k[n][d] against engine/kvcache/key_index.h; zeros follow it.
 static void check_channel(const struct sl_key_index_layout *l, const char *index, const float *k, uint32_t n,
                           size_t c) {
     const char *channel = index + l->codes + c * l->channel_bytes;

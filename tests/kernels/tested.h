@@ -33,7 +33,7 @@ bool is_emulated(const char *name);
 // Bytes that a call of a device may name in all, where that is more than 48 MB. Before the first tier().
 void tested_room(size_t bytes);
 
-// What a device promises where no operation says more (engine/tensor/cuda/attention/launch.h): sums in an order of their own.
+// Returns a device's tolerance where no operation says more (engine/tensor/cuda/attention/launch.h): its sums have another order.
 static inline double within(const char *name, double tolerance) {
     return is_device(name) && tolerance < 1e-5 ? 1e-5 : tolerance;
 }

@@ -6,7 +6,7 @@
 
 enum { N = 1 << 20 };
 
-// Memory of somebody else, as the fabric's region is.
+// Memory of another owner, as the fabric's region is.
 static void test_driver_shares_memory(void **state) {
     (void)state;
     struct sl_error err = {0};

@@ -21,7 +21,7 @@
 static const char *folder, *real;
 static int n_products; // by the library
 
-// Of the plugin's driver (launching.h).
+// Replaces the function of the plugin's driver (launching.h).
 void sl_cuda_launching(const char *what) {
     (void)what;
 }
@@ -172,7 +172,7 @@ static void test_products_are_the_reference(void **state) {
     }
 }
 
-// What a model's loading does: the first product finds the shape tried.
+// As when a model is loaded: the first product finds the shape tried.
 static void test_a_shape_can_be_tried_before_its_first_product(void **state) {
     struct product p;
     (void)state;

@@ -31,7 +31,7 @@ static const struct shape shapes[] = {
     {SL_KV_F16, SL_KV_F16, 64, 4, {1, 19}, {{65, 1000}, {19, 64}}, {{0}}, 0, false},
     {SL_KV_BF16, SL_KV_BF16, 128, 3, {64, 2}, {{64, 700}, {3, 1030}}, {{0}}, 0, false},
     {SL_KV_F16, SL_KV_F16, 96, 2, {2, 60}, {{1100, 1100}, {640, 640}}, {{0}}, 100, false},
-    // so few that a warp has them all: a split of one page, of some, and of all, with what is behind the last page
+    // so few that a warp has them all: a split of one page, of some, and of all, with what follows the last page
     {SL_KV_F16, SL_KV_F16, 128, 4, {1, 2}, {{1, 1100}, {577, 512}}, {{0}}, 0, false},
     {SL_KV_BF16, SL_KV_BF16, 96, 1, {13, 1}, {{1100, 130}, {640, 65}}, {{0}}, 0, true},
     {SL_KV_F16, SL_KV_F16, 64, 8, {2, 1}, {{700, 700}, {1030, 1030}}, {{0}}, 100, false},

@@ -268,8 +268,7 @@ static void adopt(struct fixture *fixture, const struct arrival *arrival) {
         assert_null(session);
         assert_int_not_equal(err.text[0], '\0');
     }
-    sl_ledger_return(fixture->ledger,
-                     promised); // the owner of the arrival returns what it was promised, adopted or not
+    sl_ledger_return(fixture->ledger, promised); // the arrival's owner returns its promise, adopted or not
     free(header);
     free(ticket.ticket);
     struct sl_arena_stats stats;

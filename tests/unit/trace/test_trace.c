@@ -138,8 +138,7 @@ static void test_only_a_share_of_new_traces_is_kept(void **state) {
     for (int i = 0; i < 4000; i++) {
         sl_span_begin(&span, "work", SL_SPAN_INTERNAL);
         n += span.kept;
-        assert_true(
-            sl_trace_is_set(&span.trace)); // unsampled spans have a context, too, by which other processes decide alike
+        assert_true(sl_trace_is_set(&span.trace)); // unsampled, too: by its context others decide alike
         sl_span_end(&span, SL_OK, NULL);
     }
     assert_in_range(n, 840, 1160); // six standard deviations

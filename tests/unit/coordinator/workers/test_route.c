@@ -276,8 +276,7 @@ static void test_replicas_are_in_different_stores(void **state) {
         int n = sl_route_shares(views, 4, key * 99991, LANES(60, 2), shares, 8);
         assert_int_equal(n, 2);
         assert_covered(views, shares, n, 60, 2);
-        assert_true(shares[0].view != 3 &&
-                    shares[1].view != 3); // failed this job before: used only if there is no other
+        assert_true(shares[0].view != 3 && shares[1].view != 3); // failed this job before: the last choice
         n = sl_route_shares(views, 4, key * 99991, LANES(170, 2), shares, 8);
         assert_int_equal(n, 4);
         assert_covered(views, shares, n, 170, 2);
