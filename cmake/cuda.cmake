@@ -62,7 +62,7 @@ set(CUDA_EXACT
   retrieve/scan)
 
 # sl_plugin(NAME target FOLDER dir [KEEP] ARCHITECTURES 80-real 80-virtual ...)
-# libsluice_cuda.so in a folder; not built unless somebody asks. A kernel whose registers spill does not compile.
+# Builds libsluice_cuda.so in a folder, on request only. A kernel whose registers spill does not compile.
 # KEEP leaves the PTX in <build>/<target>/.
 function(sl_plugin)
   cmake_parse_arguments(A "KEEP" "NAME;FOLDER" "ARCHITECTURES" ${ARGN})

@@ -439,7 +439,7 @@ def violations():
         "tensor/CMakeLists.txt": library("ops.c", "sl_tensor_cpu"),
     }
     return [
-        # who may include whom
+        # allowed includes
         added("base/x.c", including("proto/sluice/v1/x.pb-c.h"), 'base/ may not include "proto/sluice/v1/x.pb-c.h"'),
         added("compress/x.c", including("tensor/model.h"), 'compress/ may not include "tensor/model.h"'),
         added("compress/x.c", source('#  include "tensor/cpu/cpu.h"\n'), 'compress/ may not include "tensor/cpu/cpu.h"'),

@@ -36,7 +36,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 EQUIVALENT = os.path.join(ROOT, "tools", "mutate.equivalent")
 
-# What is found in a line of code, and what takes its place.
+# Patterns in a line of code, and their replacements.
 RULES = [
     ("off by one", r" < ", " <= "), ("off by one", r" <= ", " < "), ("off by one", r" > ", " >= "), ("off by one", r" >= ", " > "),
     ("negated", r" == ", " != "), ("negated", r" != ", " == "), ("and for or", r" && ", " || "), ("or for and", r" \|\| ", " && "),
@@ -165,7 +165,7 @@ class Workshop:
         self.load_passed()
         self.copy_head()
         launcher = ["-DCMAKE_C_COMPILER_LAUNCHER=ccache", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
-        # What leaks is seen at the end of a test; that takes no other objects, only another linker's line.
+        # Leaks are found at the end of a test; that needs the same objects, and only another linker line.
         linker = ["-fuse-ld=mold"] * bool(shutil.which("mold")) + ["-fsanitize=leak"] * (not options.asan)
         launcher += ["-DSLUICE_ASAN=ON"] * options.asan
         # Assertions stay: they are tests, too.

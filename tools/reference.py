@@ -15,7 +15,7 @@ NAMES = "sluice models 2>/dev/null | awk 'NR > 1 { print $1 }'"  # of models, be
 COMMON = [{"name": "help", "letter": "h", "default": "", "help": "print the options and exit"},
           {"name": "version", "letter": "", "default": "", "help": "print the version and exit"}]
 
-# Of all that is no mere list of commands.
+# An option of every program that is not just a list of commands.
 CONFIG = {"name": "config", "letter": "", "metavar": "FILE", "default": "", "help": "options from a file: lines of `name: value` (docs/OPERATIONS.md)",
           "variable": "SLUICE_CONFIG"}
 

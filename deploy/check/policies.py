@@ -16,7 +16,7 @@ import plain
 
 POLICIES = {}
 SLACK = 15  # seconds between the end of --grace and the kubelet's SIGKILL
-# Who may open a connection to whom, on which port. Everything else must be refused.
+# The allowed connections: caller, callee and port. All others must be refused.
 PATHS = {("gateway", "coordinator", "grpc"), *((worker, "coordinator", "grpc") for worker in ("prefill", "decode", "kvstore")),
          *((caller, worker, "grpc") for caller in ("coordinator", "prefill", "decode", "kvstore") for worker in
            ("prefill", "decode", "kvstore")),

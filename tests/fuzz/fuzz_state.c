@@ -3,7 +3,7 @@
  * Purpose: libFuzzer target for a job's file as a start finds it. Whatever it holds, it is refused, or it gives a job with exactly the
  *          file's events, in a state from which further events can follow.
  *
-* Input: records, one after the other: a byte of their kind, two bytes, how many follow; these. Kinds 1 to 3 get their digests; of
+ * Input: records, one after the other: a byte of their kind, two bytes, how many follow; these. Kinds 1 to 3 get their digests; of
  *        others the low two bits are the kind and a digest is wrong. A kind of 0 ends the records: the rest follows them as it is.
  */
 #include <stdlib.h>

@@ -185,7 +185,7 @@ def test_a_model_is_fetched_listed_and_found_by_its_name():
 
 def test_a_name_is_a_model_wherever_one_is_taken():
     with world() as w:
-        # A Hugging Face folder somebody has put there is a model, too.
+        # A Hugging Face folder that a user has put there is a model, too.
         os.makedirs(w.models)
         os.symlink(f"{ROOT}/models/demo", f"{w.models}/mine")
         run = [SLUICE, "run", "--local", "--prompt", "hello", "--max-new-tokens", "1", "--threads", "1", "--model"]
