@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """
-How good are the tests? Plants small bugs by rule, one at a time, builds, runs the tests that hold the file, and lists what lives.
+Measures the tests: plants small bugs by rule, one at a time, builds, runs the tests that hold the file, and lists the bugs that live.
 
     tools/mutate.py --sample 20 coordinator/jobs net/fabric/link     # 20 bugs in these folders, drawn by --seed
     tools/mutate.py --since HEAD~5                                # in the lines that changed since then
@@ -10,11 +10,11 @@ How good are the tests? Plants small bugs by rule, one at a time, builds, runs t
     tools/mutate.py --sample 20 --summary kvstore                 # only counts what was found; --list: only what would be planted
 
 Works on a copy of HEAD in build-mutate/, which is brought up to date. A bug dies if the build fails, if a unit test fails twice, or if
-one takes far too long; nearest tests come first, and only what a test needs is built.
-What leaks is seen; cluster tests and bits are not asked, and AddressSanitizer only with --asan, in a build of its own: for --again, what
-lives may be a read behind an array's end. What makes the same machine code is no bug. What lives is either
-a test that is missing, or makes no difference: then say so, with the reason, in tools/mutate.equivalent. Results are lines of JSON in
-build-mutate/results.jsonl; the last of a bug counts. The sample is drawn by hashes: a change elsewhere does not change it.
+one takes far too long. The nearest tests run first, and only what a test needs is built. Leaks are detected. Cluster tests and bits do
+not run. AddressSanitizer runs only with --asan, in a build of its own: use it with --again, as a bug that lives may be a read past an
+array's end. A change that gives the same machine code is no bug. A bug that lives shows that a test is missing, or it makes no difference:
+then add it, with the reason, to tools/mutate.equivalent. Results are lines of JSON in build-mutate/results.jsonl; the last line of a bug
+counts. The sample is drawn by hashes: a change elsewhere does not change it.
 """
 import argparse
 import collections
@@ -179,7 +179,7 @@ class Workshop:
         self.tests = {test["name"]: test for test in json.loads(listed)["tests"]}
 
     def load_passed(self):
-        """What other jobs have found is of this commit, too."""
+        """Loads the times that other jobs have found for this commit."""
         if os.path.exists(self.passed_path):
             with open(self.passed_path) as file:
                 head, passed = json.load(file)

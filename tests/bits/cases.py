@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What is recorded: recipes at a size at which they evict from a short prompt, prompts, tiers.
+The recorded cases: recipes at a size at which they evict from a short prompt, prompts, tiers.
 
 To add a recipe: a line in MORE. Presets are taken from `sluice recipes`, so a new one is a case by itself.
 """
@@ -57,7 +57,7 @@ QUICK_EIGHT = ("h2o", "int4", "tailorkv")
 
 
 def environment(tier):
-    """Of the executables: nothing that a shell happens to set, and the tier."""
+    """Returns the environment of the executables: no SLUICE_ variables of the shell, and the tier."""
     return {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")} | {"SLUICE_TIER": tier, "UCX_MEM_EVENTS": "n"}
 
 

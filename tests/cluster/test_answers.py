@@ -201,7 +201,7 @@ def refusal(cluster, chat):
 
 
 def test_a_model_with_generation_settings():
-    """What a request leaves out is the model's, wherever it is asked; what it says wins; and an operator can have it otherwise."""
+    """The model's settings apply to fields that a request leaves out, on every path; the request's win; an operator can change the default."""
     words = {"prompt": "the lantern", "max_tokens": 16, "seed": 7, "ignore_eos": True, "recipe": "full,format=int8"}
     ask = lambda **sampling: inference.GenerateRequest(text="the lantern", recipe="full,format=int8", max_new_tokens=16, ignore_eos=True,
                                                        sampling=inference.Sampling(seed=7, **sampling))

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""`sluice chat`, as it is used: by a script, through a pipe, and by somebody at a terminal."""
+"""`sluice chat`, as it is used: by a script, through a pipe, and by a user at a terminal."""
 import contextlib
 import fcntl
 import itertools
@@ -36,7 +36,7 @@ def chatting_model():
 
 
 def chat(lines, *words, env=None, code=0):
-    """What a script gets that pipes these lines in."""
+    """Runs chat with these lines as its input, as a script does, and returns its output."""
     done = subprocess.run([SLUICE, "chat", *words], input="".join(f"{line}\n" for line in lines), capture_output=True, text=True,
                           timeout=120 * SLOW, env={**os.environ, **(env or {})}, errors="surrogateescape")
     assert done.returncode == code, done
@@ -136,7 +136,7 @@ def test_a_reader_that_goes_ends_it():
 
 
 class Terminal:
-    """Somebody who types."""
+    """A user at a terminal."""
 
     def __init__(self, *words, env=None, program=None):
         self.pid, self.fd = pty.fork()
@@ -302,7 +302,7 @@ def test_a_stop_leaves_the_terminal_as_it_was():
 
 
 class Talk:
-    """Somebody whose program asks line by line."""
+    """A program that talks to chat line by line."""
 
     def __init__(self, cluster, *words):
         self.process = subprocess.Popen([SLUICE, "chat", "-c", cluster.coordinator.address, "--json", *words], stdin=subprocess.PIPE,

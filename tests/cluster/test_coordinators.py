@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """
-Several coordinators, and a real etcd in which they agree on who leads. Leaders die and stand still, etcd does, in the middle of answers:
-as their clients see it no token comes twice and none is another, and in the end nobody holds anything. failover_rounds.py does so for as
-long as one likes, and measures.
+Several coordinators that elect their leader in a real etcd. Leaders are killed and suspended, and etcd is, in the middle of answers: clients
+see no token twice and no wrong token, and no worker holds anything at the end. failover_rounds.py repeats this as often as asked, and
+measures.
 """
 import json
 import os
@@ -162,7 +162,7 @@ def test_without_etcd_nobody_leads_and_what_runs_goes_on():
         events = list(long)  # half a minute where the machine is busy
         assert events[-1].finished.status_code == 0 and len(tokens(events)) == 4000, events[-1]
         assert all(p.popen.poll() is None for p in cluster.processes.values()), "nobody ends because etcd is away"
-        waiting = Answer(cluster, PROMPT, *GREEDY)  # until somebody leads, for half a minute at most
+        waiting = Answer(cluster, PROMPT, *GREEDY)  # until a coordinator leads, for half a minute at most
         time.sleep(1)
         etcd.signal(signal.SIGCONT, [0])
         etcd.start(1)

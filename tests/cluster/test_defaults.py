@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a request leaves out: its seed is drawn and told, its budget is what fits. And stop strings that name special tokens."""
+"""Defaults of a request: its seed is drawn and reported, its budget is what fits. And stop strings that name special tokens."""
 import contextlib
 import json
 import os

@@ -87,7 +87,7 @@ class Gateway:
             yield reply, connection
 
     def chunks(self, path, body):
-        """Of a whole stream: the objects, and whether it ended with [DONE]."""
+        """Reads a whole stream. Returns the objects, and whether it ended with [DONE]."""
         with self.stream(path, body) as (reply, _):
             events = [event for event in reply.read().decode().split("\n\n") if event]
         datas = [event[6:] for event in events if event.startswith("data: ")]
@@ -265,7 +265,7 @@ def test_what_is_not_done_is_refused_by_name():
 
 
 def raw(gateway, head, body=b"", timeout=10):
-    """What comes back from a socket, as it is."""
+    """Sends bytes over a socket and returns the unparsed reply."""
     with socket.create_connection((gateway.host, gateway.port), timeout * SLOW) as connection:
         connection.sendall(head + body)
         got = b""
@@ -464,7 +464,7 @@ def test_certificates_on_both_sides():
 
 
 def test_a_certificate_that_is_replaced():
-    """Who connects from then on sees the new one; connections that are there stay, and damage changes nothing."""
+    """Later clients see the new certificate; open connections stay, and a damaged file changes nothing."""
     with certificates("server/gateway") as made, Cluster(kvstore=0) as cluster:
         context = ssl.create_default_context(cafile=f"{made.folder}/ca.pem")
         pem, key = made.file("server/gateway", "pem"), made.file("server/gateway", "key")

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What whoever operates a cluster is told: probes through a process' life, metrics and their names, and logs in JSON."""
+"""Information for operators: probes through a process' life, metrics and their names, and logs in JSON."""
 import contextlib
 import http.client
 import json
@@ -103,7 +103,7 @@ def names_of(everybody):
 
 
 def test_names_are_an_interface():
-    """Whoever draws or alerts on them is told by this test when they change: then write the file anew, with `record`."""
+    """Dashboards and alerts use these names. This test fails when they change: then write the file anew, with `record`."""
     with Everybody() as everybody:
         everybody.cluster.answer(request(3000, recipe="h2o,budget=0.3,format=int4"))
         found = names_of(everybody)

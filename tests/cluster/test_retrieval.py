@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """
-Decoding over layers that kvstores hold: the answers are those of one process, alone and beside others, however lanes are divided
-over stores; what is stored already serves again; and whoever is lost, slow or gone, the answer is the same one, or the job's log
-says what it had to do without.
+Decoding over layers that kvstores hold: the answers are those of one process, alone and beside others, however offloaded heads are divided
+over stores. Stored layers are reused. When a store or a worker is lost or slow, the answer is the same, or the job's log names what
+decode had to do without.
 """
 import concurrent.futures
 import contextlib
@@ -51,7 +51,7 @@ def assert_no_annex_is_left(cluster):
 
 @contextlib.contextmanager
 def cluster_of(**options):
-    """A cluster in which no store holds an annex for anybody at the end."""
+    """A cluster in which no store holds an annex for any job at the end."""
     options.setdefault("worker_args", PATIENT)
     with Cluster(**options) as cluster:
         yield cluster
@@ -198,7 +198,7 @@ def test_what_is_stored_serves_again():
 
 # ---- who is lost, slow or gone ------------------------------------------------------------------------------------------
 
-LONG = 600  # tokens: decoding goes on while somebody is killed
+LONG = 600  # tokens: decoding goes on while a process is killed
 
 
 def expected_answers(recipes, text, n_tokens=LONG):

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The gateway's status page: what it tells of a real cluster, to whom, and what a real browser makes of it where there is one."""
+"""The gateway's status page: what it shows of a real cluster, to which users, and how a real browser renders it where there is one."""
 import base64
 import contextlib
 import hashlib
@@ -136,7 +136,7 @@ def test_a_tenant_sees_its_own():
 
 
 def test_without_certificates_keys_show_nothing():
-    """The cluster does not know whose a job is, so nobody is shown any."""
+    """The cluster does not know the owner of a job, so the page shows no jobs to any user."""
     with tempfile.TemporaryDirectory(prefix="sluice-keys-") as folder, Cluster(kvstore=0) as cluster:
         keys = os.path.join(folder, "keys")
         with open(keys, "w") as file:

@@ -110,7 +110,7 @@ TWO = ("client/acme/alice", "client/acme/bob", "client/umbrella")  # tenants
 
 
 def ask(cluster, who, asked):
-    """(statistics, the prefill worker) of a job of somebody."""
+    """Runs a job of `who`. Returns (statistics, the prefill worker)."""
     with cluster.channel_of(who) as channel:
         job_id = call(channel, "sluice.v1.Inference.Submit", asked).job_id
         finished = list(watch(channel, job_id))[-1].finished
@@ -131,7 +131,7 @@ def settle(cluster, n_capsules, field="capsules"):
 
 
 def is_read_anew(cluster, who, asked):
-    """A job of somebody finds nothing, nowhere. Its prefill worker."""
+    """Runs a job of `who` and asserts that it reuses nothing. Returns its prefill worker."""
     before = store(cluster)
     statistics, worker = ask(cluster, who, asked)
     after = store(cluster)
@@ -170,7 +170,7 @@ def test_what_a_tenant_had_read_is_not_in_memory_for_others():
 
 
 def test_what_a_tenant_had_read_is_not_in_a_store_for_others():
-    """Of offloaded layers: each lane's segments, and the names of thinned ones."""
+    """The same for offloaded layers: each head's segments, and the names of thinned ones."""
     for recipe in ("tailorkv,topk=64", "tailorkv-near,topk=64", "tailorkv,topk=64,score=cis,budget=0.5,when=chunk"):
         with certificates(*TWO) as made, Cluster(certificates=made) as cluster:
             alice, bob, stranger = TWO
@@ -213,7 +213,7 @@ def test_what_a_tenant_had_read_is_not_on_disk_for_others():
         with start(salts[1]) as cluster:  # another secret
             is_read_anew(cluster, alice, asked)
             assert "--salt-file" not in cluster.coordinator.errors()
-        with Cluster(certificates=made, worker_args=disk) as cluster:  # one that nobody has kept
+        with Cluster(certificates=made, worker_args=disk) as cluster:  # a salt that was not kept
             is_read_anew(cluster, alice, asked)
             assert cluster.coordinator.errors().count("no --salt-file") == 1
 

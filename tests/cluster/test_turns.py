@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Turns of conversations whose worker or store is not as it was, and what is left of conversations behind them."""
+"""Turns of conversations whose worker or store was lost or restarted, and what is left of conversations afterwards."""
 import signal
 
 from harness import Cluster, State, cluster_pb, endless, eventually, inference, run_tests, store_stats

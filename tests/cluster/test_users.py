@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Who uses a gateway: tenants by the tokens that somebody else has signed, and how much each may ask."""
+"""Users of a gateway: tenants identified by tokens of an external issuer, and their limits."""
 import base64
 import contextlib
 import json
@@ -196,7 +196,7 @@ def test_prompts_are_charged_as_counted():
 # ---- two of them --------------------------------------------------------------------------------------------------------
 
 def test_two_keys_neither_see_nor_hold_up_each_other():
-    """One fills all places and the line behind them; the next place that is free is the other's, who knows nothing of the first one's jobs."""
+    """One user fills all job slots and the line for them; the next free slot goes to the other user, who sees none of the first one's jobs."""
     unknown = [grpc.StatusCode.NOT_FOUND]
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-two-"))

@@ -2,8 +2,8 @@
 """An emulated GPU answers as the processors do: every preset, in one process, token by token. But for
 format=int1: emulated tensor cores round activations to bf16, and one bit a number makes of that another text.
 
-Its memory is closed to the host and its work is done when somebody waits for it, so a wait that is missing above the table of
-operations, or a pointer that the host follows, ends here.
+The host cannot access its memory, and its work is done only when a thread waits for it. So a missing wait above the table of
+operations, or a device pointer that the host follows, crashes here.
 """
 import json
 import os

@@ -41,7 +41,7 @@ DIGEST = hashlib.sha256(GOOD).hexdigest()
 
 
 class Index(http.server.ThreadingHTTPServer):
-    """What it does wrong are its fields."""
+    """A package index; its fields choose its faults."""
     daemon_threads = True
 
     def __init__(self):
@@ -118,7 +118,7 @@ class World:
         return [SLUICE, "pull", "--catalog", self.catalog, *options, name]
 
     def pull(self, code=0, name="tiny", *options, words=None, before=None, environment=None):
-        """What it says: of --json the object, else its complaint."""
+        """Runs `sluice pull --json`. Returns the object, or the error text."""
         environment = {**self.environment, "PIP_INDEX_URL": self.index.url, **(environment or {})}
         done = subprocess.run(words or self.words(name, "--json", *options), capture_output=True, text=True, timeout=120, env=environment,
                               preexec_fn=before)

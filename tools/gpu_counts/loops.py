@@ -1,12 +1,12 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a GPU executes in the loops of kernels, from the disassembly: the numbers behind docs/GPU.md's predictions.
+"""Counts the instructions in the loops of kernels, from the disassembly: the source of docs/GPU.md's predictions.
 
     loops.py FILE [KERNEL]      a cubin or an object of cmake/cuda.cmake; only kernels whose name has the word
 
-Of every kernel: instructions in all, and each loop (a branch back, and what lies between), innermost or not: instructions without those of
-loops within it, and of them products of tensor cores, loads, stores, exponentials, shuffles, barriers. What a branch within a loop passes over is counted
-all the same: these are the most. Needs cuobjdump and nvdisasm of the CUDA Toolkit on PATH.
+Prints for every kernel the number of instructions, and its loops (a branch back, and the code between), innermost or not. A loop's count has no
+instructions of loops within it; products of tensor cores, loads, stores, exponentials, shuffles and barriers are counted apart. Instructions
+that a branch within a loop may skip count all the same: these are upper bounds. Needs cuobjdump and nvdisasm of the CUDA Toolkit on PATH.
 """
 import re
 import subprocess

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Commands without traps: what somebody may type who has read nothing, and what it must not lead to. No cluster is needed."""
+"""Commands without traps: what a user may type who has read no documentation, and what it must not cause. No cluster is needed."""
 import fcntl
 import http.server
 import json
@@ -41,7 +41,7 @@ def run(*words, program="sluice", env=None, **kinds):
 
 
 def every_program():
-    """What programs and commands say of themselves."""
+    """Returns how programs and commands describe themselves."""
     programs = []
 
     def walk(*words):
@@ -218,7 +218,7 @@ class Options(unittest.TestCase):
 
 
 class NarrowTerminal(unittest.TestCase):
-    """What is said fits where it is read."""
+    """The output fits the terminal."""
 
     def lines(self, columns, *words):
         ours, theirs = pty.openpty()
@@ -229,7 +229,7 @@ class NarrowTerminal(unittest.TestCase):
         try:
             while piece := os.read(ours, 65536):
                 text += piece
-        except OSError:  # nobody writes any more
+        except OSError:  # no process writes any more
             pass
         os.close(ours)
         self.assertEqual(process.wait(60), 0)
