@@ -22,7 +22,7 @@ struct sl_etcd {
     struct sl_rpc_credentials *credentials; // NULL: none
     struct sl_rpc_addresses servers;
     struct sl_rpc_channel *channels[SL_RPC_MAX_ADDRESSES];
-    int current; // who answered last
+    int current; // the server that answered last
     char key[KEY_BYTES];
 };
 

@@ -32,7 +32,7 @@ struct conversation {
     uint64_t used;      // when, in turns of all
 };
 
-// While it is looked for who has most.
+// Used in the search for the tenant that uses most.
 struct tenant {
     const struct conversation *one;
     double share;
@@ -283,7 +283,7 @@ static bool copy(struct sl_conversations *c, const char *tenant, const char *id,
     return there;
 }
 
-// The ids of what stands behind the answer. SL_ERR_PRECONDITION: the template does not go on with what was there.
+// Encodes the text after the answer. SL_ERR_PRECONDITION: the template changes the text before it.
 static enum sl_status encode_new(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
                                  size_t behind, int32_t **ids_out, size_t *n_ids_out, struct sl_error *err) {
     if (request->prompt_case != SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT) {

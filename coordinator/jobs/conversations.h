@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: which tokens a conversation has so far, and where its session is between two turns.
+ * Purpose: stores the tokens that a conversation has so far, and where its session is between two turns.
  *
- * Design: a request of a turn has the whole conversation. Where it goes on behind what is known here, the answer's own tokens stand in
- *         its prompt, and what is new is made of the template's text alone: so the prompt begins with exactly what the session holds.
- *         Where it does not, or nothing is known, the prompt is made as any other's, and everything is read. So this table may forget:
- *         what it holds is bounded, and of the tenant that has most the conversation that was quiet for longest goes first.
- * Trust: an id is of a tenant; another one's says nothing.
+ * Design: a turn's request has the whole conversation. If it continues the conversation in this table, its prompt is made of the known
+ *         tokens, with the answer's own, and of the encoded new text: so the prompt begins with exactly what the session holds. If it does
+ *         not, or the conversation is unknown, the prompt is encoded as any other's, and all of it is prefilled. So this table may forget:
+ *         its size is bounded, and the tenant that uses most loses its least recently used conversation first.
+ * Trust: an id belongs to a tenant; the same id of another tenant is another conversation.
  * Threads: any.
  */
 #pragma once

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a job of a process before this one, as it was: its id, its events under their numbers, and its end if it had one. One that had
- *          none goes on behind its last token, as after the loss of a worker.
+ * Purpose: restores a job of an earlier process as it was: its id, its events under their numbers, and its end if it had one. A job without
+ *          an end continues after its last token, as after the loss of a worker.
  */
 #pragma once
 

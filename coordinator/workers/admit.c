@@ -20,7 +20,7 @@ struct sl_admission {
     int max_running, max_queued;
     pthread_mutex_t mutex;
     struct sl_place line;   // sentinel of a ring in order of tickets
-    struct sl_place *first; // whose turn it is; NULL: the line is empty
+    struct sl_place *first; // next in turn; NULL: the line is empty
     uint64_t next_ticket;
     struct sl_admission_stats stats;
     double place_interval_ms; // how often a job ends lately: what the retry hint is made of

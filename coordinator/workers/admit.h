@@ -44,8 +44,8 @@ enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv
                               int64_t max_new_tokens, struct sl_demand *demand_out, struct sl_error *err);
 
 /*
- * A turn of a conversation on its session, of which there are kept_bytes: n_new tokens more, as long as they are not compressed. Nothing is
- * prefilled. The capsule is not counted as what travels: it may be there already.
+ * Computes the demand of a turn on its session of kept_bytes: n_new tokens more, while they are not compressed. A turn prefills nothing.
+ * The capsule does not count as data in transit: it may be on the worker already.
  */
 enum sl_status sl_demand_make_turn(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry,
                                    int64_t kept_bytes, int64_t n_new, struct sl_demand *demand_out,

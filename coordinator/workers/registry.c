@@ -18,7 +18,7 @@
 #define MAX_MEMORY_BYTES     ((int64_t)1 << 50) // of a worker: sums over all of them stay within 64 bits
 
 struct sl_worker {
-    struct sl_registry *registry; // whose mutex guards what is not constant
+    struct sl_registry *registry; // its mutex guards what is not constant
     // Constant.
     char name[64], rpc_address[SL_ADDRESS_BYTES], fabric_address[SL_ADDRESS_BYTES], version[32], device[32];
     Sluice__V1__WorkerRole role;

@@ -66,7 +66,7 @@ static void on_frame(void *owner, struct sl_link *link, const struct sl_link_fra
     (void)owner;
     require(link->state == LINK_OPEN && (frame->bytes == 0 || (link->met && frame->data)));
     require(frame->id == FRAME_ID && frame->header_bytes + frame->bytes <= MAX_FORGED);
-    for (size_t i = 0; i < frame->header_bytes + frame->bytes; i++) { // one behind the other
+    for (size_t i = 0; i < frame->header_bytes + frame->bytes; i++) { // one after the other
         require(((const uint8_t *)frame->header)[i] == FILL);
     }
 }

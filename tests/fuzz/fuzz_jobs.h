@@ -20,7 +20,7 @@ struct job {
     char lease[SL_LEASE_ID_BYTES];
     uint8_t ticket[FUZZ_TICKET_BYTES];
     Sluice__V1__PrefillEvent *done; // of its prefill
-    char kept[SL_LEASE_ID_BYTES];   // the session behind its last answer, which holds said[n_said]
+    char kept[SL_LEASE_ID_BYTES];   // the session after its last answer, which holds said[n_said]
     int32_t said[POSITIONS];
     size_t n_said;
 };

@@ -21,7 +21,7 @@
 
 void fuzz_input(const uint8_t *data, size_t size);
 size_t fuzz_left(void);
-uint8_t fuzz_draw(void);        // 0 behind the end
+uint8_t fuzz_draw(void);        // 0 after the end
 int64_t fuzz_draw_number(void); // small, or at a bound
 int32_t fuzz_draw_int(void);
 uint8_t fuzz_peer_draw(void);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libFuzzer target for what stands behind the methods of a kvstore, and of a decode worker's Reserve: requests of any content in any
- *          order, and whatever then arrives in what was granted. Who is refused leaves no lease, no promise and no block behind, a request
- *          takes a bounded amount of memory, and when everything has been released nothing is held.
+ * Purpose: libFuzzer target for the handlers of a kvstore, and of a decode worker's Reserve: requests of any content in any order, and any
+ *          data that then arrives in the grants. A refused request leaves no lease, no promise and no block. A request takes a bounded
+ *          amount of memory, and after all leases are released nothing is held.
  *
- * Design: the input is steps. Requests are made of small numbers and of numbers at the bounds, with the ids of leases that were given. Nothing
- *         is sent: grants, windows and calls are this file's, and so are clock and threads: builder and keeper take their turns in steps.
+ * Design: the input is steps. Requests are made of small numbers and of numbers at the bounds, with the ids of leases that were given.
+ *         Nothing is sent: this file replaces grants, windows, calls, clock and threads. The builder and the keeper run as steps.
  */
 #include <sanitizer/allocator_interface.h>
 #include <setjmp.h>

@@ -131,7 +131,7 @@ void sl_link_send(struct sl_link *link, struct sl_link_send *send) {
     for (size_t i = 0; i < send->n_parts; i++) {
         fuzz_touch(send->parts[i].iov_base, send->parts[i].iov_len);
     }
-    link->theirs_ended |= send->id == SL_WIRE_BYE; // who hears that closes
+    link->theirs_ended |= send->id == SL_WIRE_BYE; // the receiver of that closes
     struct sl_link_send **at = &link->first_send;
     while (*at) {
         at = &(*at)->next;

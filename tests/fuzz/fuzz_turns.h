@@ -15,12 +15,13 @@
 
 void fuzz_require(bool holds);
 
-// The caller is one of those who take turns, and the only one.
+// Starts the turns, with the caller as the only thread.
 void fuzz_turns_begin(int64_t now_ns);
 int fuzz_turns_count(void); // that have been started and not joined
 void fuzz_pass(void);       // let the others run
 void fuzz_wait_ms(int64_t ms);
-void *fuzz_turn_of(void *(*fn)(void *)); // whose turn it is, as the argument of this function; NULL: of another one
+// Returns the argument of the thread that runs now, if its function is fn; else NULL.
+void *fuzz_turn_of(void *(*fn)(void *));
 
 int64_t fuzz_now_ns(void);
 int64_t fuzz_deadline_in_ms(int64_t ms);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: head sets of random pages behind ordinary memory, for the checks of the operations on KV pages.
+// Purpose: head sets of random pages in ordinary memory, for the checks of the operations on KV pages.
 #pragma once
 
 #include <math.h>

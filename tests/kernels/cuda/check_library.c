@@ -281,7 +281,7 @@ static void test_wgmma_is_tried_as_a_library_is(void **state) {
         int64_t n, k, m;
         bool gated, accumulate;
         enum sl_activation activation;
-        int n_calls; // of the product, behind those of the trial
+        int n_calls; // of the product, after those of the trial
     } cases[] = {{144, 128, 40, false, true, SL_ACT_NONE, 1},
                  {144, 128, 40, true, false, SL_ACT_SILU, 1},
                  {16, 64, 2100, false, false, SL_ACT_NONE, 2}, // more than a call takes

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: holds one way of computing attention to the bits of the other (attention/launch.h, `work`): splits put aside and added up,
- *          by many blocks, or one behind the other by one. That the numbers are right: ../check_attend.c, ../check_retrieve.c.
+ * Purpose: compares the two modes of attention (attention/launch.h, `work`) bit by bit: many blocks that store splits and add them up, or
+ *          one block that computes one split after the other. ../check_attend.c and ../check_retrieve.c check the numbers themselves.
  */
 #include "tests/kernels/cuda/gpu_fixture.h"
 
@@ -83,7 +83,7 @@ static void open_call(struct scene *s, const struct shape *a, int i) {
     int n_heads = KV_HEADS * a->group, m = a->m[i];
     size_t n_q = (size_t)(m * n_heads * a->d), n_kv = (size_t)(m * KV_HEADS * a->d);
     cache_fill(&s->cache[i], tier("reference"), a->work, a->packed, KV_HEADS, a->d, 3, a->n_slots[i], a->n_packed[i]);
-    for (int r = 0; r < m; r++) { // of append; in the window, behind what is there
+    for (int r = 0; r < m; r++) { // of append; in the window, after the existing slots
         s->positions[i][r] = position_of(a->n_slots[i][0] - (uint32_t)(m - r));
     }
     s->cpu[i] = (struct sl_attend){.q = random_floats(n_q, 31),

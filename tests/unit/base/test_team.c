@@ -350,7 +350,7 @@ static void test_teams_are_pinned_beside_each_other(void **state) {
 // --- a task for each ---------------------------------------------------------------------------------------------------
 
 struct each {
-    pthread_t threads[MAX_MEMBERS]; // who has executed the task of a member
+    pthread_t threads[MAX_MEMBERS]; // the threads that have executed each member's task
     int n_executed[MAX_MEMBERS];
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -430,7 +430,7 @@ static void test_a_member_that_stands_still_is_lost(void **state) {
     assert_int_equal(each.n_executed[0], 1); // a lost team does no work
     sl_team_destroy(&team);                  // does not wait for the member that stands still
     assert_null(team);
-    let_go(&each); // who comes back after all leaves, and takes the team's memory with it
+    let_go(&each); // the member comes back, exits, and frees the team's memory
     pthread_mutex_lock(&each.mutex);
     while (!each.ended) {
         pthread_cond_wait(&each.changed, &each.mutex);

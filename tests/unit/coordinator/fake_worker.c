@@ -49,7 +49,7 @@ static enum sl_status send_progress(struct sl_rpc_call *call, int64_t done, int6
     Sluice__V1__PrefillProgress progress = SLUICE__V1__PREFILL_PROGRESS__INIT;
     progress.tokens_done = done;
     progress.tokens_total = total;
-    progress.resident_bytes = done < INT64_MAX - 1000 ? 1000 + done : done; // of those who lie, too
+    progress.resident_bytes = done < INT64_MAX - 1000 ? 1000 + done : done; // also for workers that lie
     Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;
     event.what_case = SLUICE__V1__PREFILL_EVENT__WHAT_PREFILL;
     event.prefill = &progress;

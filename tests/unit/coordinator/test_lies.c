@@ -23,7 +23,7 @@ enum { FINE = 0, INTERNAL = 13 };
 static const struct row {
     enum fake_lie lie;
     const char *what;
-    Sluice__V1__WorkerRole role; // who says it
+    Sluice__V1__WorkerRole role; // of the lying worker
     int code, retries;
     const char *words; // of the status, or of the retry; NULL: none
 } rows[] = {

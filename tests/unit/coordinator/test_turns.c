@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: turns of a conversation whose session, or its copy, is lost at any moment, and copies that take their time.
+// Purpose: turns of a conversation whose session, or its copy, is lost at any moment, and slow copies.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -61,7 +61,7 @@ static int n_archives(void) {
     return atomic_load(&decode[0].n_archives) + atomic_load(&decode[1].n_archives);
 }
 
-// On a machine that stands still a copy may come behind the end of its answer: the coordinator knows of it when no call is under way.
+// On a busy machine a copy may come after the end of its answer: the coordinator knows of it when no call is under way.
 static void wait_for_copies(void) {
     bool hang = atomic_load(&decode[0].archive_hangs);
     int64_t deadline = sl_deadline_in_ms(WAIT_MS);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions between two turns: who gets one, and which goes first.
+// Retained sessions between two turns: which turn gets one, and which session goes first.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -85,7 +85,7 @@ int64_t __wrap_sl_now_ns(void) {
     return __real_sl_now_ns() + atomic_load(&stood_ns);
 }
 
-// Every second page of the source, one behind the other at the target.
+// Ships every second page of the source; they are side by side at the target.
 static void ship_pages(struct sl_fabric *from, struct sl_fabric *to, const uint8_t *source, uint8_t *target) {
     struct landing landing;
     struct sl_ship *ship;
@@ -156,7 +156,7 @@ static void test_machine_that_stood_still_has_lost_nobody(void **state) {
     struct sl_fabric_stats stats;
     ship_pages(from, to, source, target);
     atomic_fetch_add(&stood_ns, 5 * SL_NS_PER_S); // longer than three beats
-    sl_sleep_ms(200);                             // in which both look who is silent
+    sl_sleep_ms(200);                             // in which both check for silent peers
     for (int i = 0; i < 2; i++) {
         sl_fabric_get_stats(i == 0 ? from : to, &stats);
         assert_int_equal(stats.peers_connected, 1);

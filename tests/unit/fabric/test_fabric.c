@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: two fabrics in one process, over every transport that needs no hardware: what is shipped arrives, what must
- *          not arrive is refused, every ending is told to both sides, and nothing is left behind.
+ *          not arrive is refused, both sides learn of every end, and nothing leaks.
  */
 #include "harness.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: fetches from windows, by copies of mapped memory (shm), by messages (tcp) and by gets (what RDMA hardware takes,
- *          here over shm): bytes arrive where they belong and nowhere else, what must not be read is refused, every
- *          ending is told, and nothing is written behind sl_fetch_close().
+ * Purpose: fetches from windows, by copies of mapped memory (shm), by messages (tcp) and by gets (as RDMA hardware does, here
+ *          over shm): bytes arrive where they belong and nowhere else, forbidden reads are refused, every end is
+ *          reported, and nothing is written after sl_fetch_close().
  */
 #include "net/fabric/fetch.h"
 

@@ -126,7 +126,7 @@ static void test_edited_tickets_open_nothing(void **state) {
     stop_pair(&pair);
 }
 
-// Neither address nor key: who reads a ticket on its way learns where to knock.
+// A ticket has neither the address nor the key of memory: its reader learns only where to connect.
 static void test_tickets_have_no_address_of_memory(void **state) {
     (void)state;
     struct pair pair;
@@ -183,7 +183,7 @@ static void test_lying_places_are_refused(void **state) {
     }
 }
 
-// On the progress thread of the one who is lied to.
+// Runs on the progress thread of the deceived side.
 struct lie {
     struct sl_command command;
     struct pair *pair;

@@ -218,7 +218,7 @@ static void test_late_messages_are_ignored(void **state) {
         uint64_t before = dropped(pair.to);
         struct call it = {.id = ids[i], .n = N_MESSAGES, .least = LONG_ENOUGH, .random = &random};
         call(pair.from, &it, run_send);
-        ship_well(&pair); // behind all of them
+        ship_well(&pair); // after all of them
         assert_int_equal(dropped(pair.to), before);
     }
     struct call bye = {.id = SL_WIRE_BYE, .n = 1, .random = &random};

@@ -20,7 +20,7 @@
 #include "net/fabric/link/link_internal.h"
 #include "tests/certificates.h"
 
-#define FRAME_BYTES  ((size_t)128 << 10) // eight records, behind one of its header
+#define FRAME_BYTES  ((size_t)128 << 10) // eight records, after one of its header
 #define RECORD_BYTES ((size_t)16 << 10)
 #define HEADER_BYTES ((size_t)5) // of a record: type, version, length
 #define TAG_BYTES    ((size_t)16)

@@ -142,7 +142,7 @@ static struct frame hello_frame(void) {
                                     .number = 5}};
 }
 
-// In the clear only: behind TLS these bytes do not come so far.
+// In the clear only: with TLS these bytes do not come so far.
 static void test_lying_frames_of_strangers_are_refused(void **state) {
     (void)state;
     if (strcmp(transport, "tls") == 0) {
@@ -314,7 +314,7 @@ static void test_who_was_taken_back_gets_nowhere(void **state) {
     struct sl_fabric *fabrics[3];
     static const char *const names[] = {"worker-a", "worker-b", "worker-r"};
     for (int i = 0; i < 3; i++) {
-        fabrics[i] = fabric_with(dir, names[i], i < 2 ? list : NULL); // who was taken back need not say so
+        fabrics[i] = fabric_with(dir, names[i], i < 2 ? list : NULL); // the revoked side need not say so
     }
     uint8_t *target = make_region(fabrics[0], MIB);
     struct pair pair = {fabrics[1], fabrics[0], make_region(fabrics[1], MIB), target};

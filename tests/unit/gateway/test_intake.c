@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what a request has brought, on its way to the coordinator: whose turn it is to parse, what it costs, and that its memory comes back.
+// Purpose: the body of a request on its way to the coordinator: it waits for its turn to be parsed, is charged, and its memory is freed.
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

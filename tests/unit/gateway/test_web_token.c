@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: JSON web tokens: whose they are, what proves nothing, and what becomes of a file of keys that changes.
+// Purpose: JSON web tokens: the identity in a token, tokens that prove nothing, and a file of keys that changes.
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

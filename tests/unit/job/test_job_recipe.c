@@ -49,7 +49,7 @@ static void test_job_session_of_its_own_recipe_passes(void **state) {
     }
 }
 
-// A step would keep its scores behind the end of pages that have no room for them.
+// A step would write its scores past the end of pages that have no room for them.
 static void test_job_session_without_the_scores_is_refused(void **state) {
     (void)state;
     assert_int_equal(check("full", "d2o"), SL_ERR_PEER_CORRUPT);

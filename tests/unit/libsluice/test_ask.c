@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: an answer as text alone; and clients that start what they need and stop it again.
- * The coordinator is a real gRPC server whose job answers "Hi", one byte behind the other, and ends as the script says.
+ * The coordinator is a real gRPC server whose job answers "Hi", one byte after the other, and ends as the script says.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -133,7 +133,7 @@ static void test_clients_start_what_they_need_and_stop_it(void **state) {
         sl_client_close(&second);
     }
     assert_false(sl_rpc_is_up());
-    sl_client_init(); // who wants it kept between clients
+    sl_client_init(); // for a caller that keeps it up between clients
     assert_int_equal(sl_client_connect("127.0.0.1:1", NULL, &first, &err), SL_OK);
     sl_client_close(&first);
     assert_true(sl_rpc_is_up());

@@ -157,7 +157,7 @@ static void test_server_refuses_a_flood_and_answers_after_it(void **state) {
     assert_int_equal(flood(FLOOD), FLOOD);
     assert_true(becomes_refused(FLOOD - CEILING));
     assert_int_equal(call_anew(), SL_ERR_PEER_LOST);                               // at once, not at its deadline
-    assert_int_equal(echo_call(before, &echo_get, "job-1", CALL_MS, &err), SL_OK); // those who are in stay in
+    assert_int_equal(echo_call(before, &echo_get, "job-1", CALL_MS, &err), SL_OK); // open connections stay
     const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC); // and the rest of the process has room
     assert_in_range(fd, CEILING - 1, LIMIT - 1);
     close(fd);

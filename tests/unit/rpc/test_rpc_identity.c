@@ -18,7 +18,7 @@ static char folder[128], elsewhere[160], others[160]; // ours; the same authorit
 static struct sl_rpc_credentials *ours;
 static struct sl_rpc_server *server;
 
-// ---- a service that says who calls -----------------------------------------------------------------------------------
+// ---- a service that reports its caller -------------------------------------------------------------------------------
 
 static enum sl_status say_caller(void *context, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                  struct sl_error *err) {

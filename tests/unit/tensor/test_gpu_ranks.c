@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: ranks whose devices have memory of their own: what is asked of a device beside rank 0's, over the emulator.
+// Purpose: ranks whose devices have memory of their own: operations on devices other than rank 0's, over the emulator.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -30,7 +30,7 @@ static void test_a_context_is_its_text(void **state) {
     sl_trace_format(&trace, text);
     assert_string_equal(text, known);
     assert_false(parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-02").sampled);
-    // Versions to come may say more, behind a dash.
+    // Later versions may have more fields, after a dash.
     assert_true(parse("cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-what-the-future-has").sampled);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: files of API keys: what they may say, who is found by them, and what becomes of one that changes.
+// Purpose: files of API keys: their syntax, the tenants that they identify, and files that change.
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -107,7 +107,7 @@ static int opened_by_group(const char *path) {
     return WEXITSTATUS(status);
 }
 
-// As a kubelet mounts a Secret for who is not root.
+// As a kubelet mounts a Secret for a user that is not root.
 static void test_salt_secret_that_root_hands_over(void **state) {
     (void)state;
     if (geteuid() != 0) {
@@ -121,9 +121,9 @@ static void test_salt_secret_that_root_hands_over(void **state) {
     assert_int_equal(chown(path, 0, 65532), 0);
     assert_int_equal(chmod(path, 0440), 0);
     assert_int_equal(opened_by_group(path), 0);
-    assert_int_equal(chmod(path, 0460), 0); // who could write it
+    assert_int_equal(chmod(path, 0460), 0); // its group could write it
     assert_int_equal(opened_by_group(path), 1);
-    assert_int_equal(chmod(path, 0444), 0); // who is not in the group
+    assert_int_equal(chmod(path, 0444), 0); // users outside of the group could read it
     assert_int_equal(opened_by_group(path), 1);
     assert_int_equal(chmod(path, 0440), 0);
     assert_int_equal(chown(path, 65532, 65532), 0); // its own, which it could have kept to itself

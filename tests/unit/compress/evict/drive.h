@@ -45,7 +45,7 @@ enum sl_status drive_layer(struct drive *drive, int layer, int m, bool last, str
 void drive_chunk(struct drive *drive, int m, bool last);
 // The next chunk as a prefill worker cuts them: at multiples of chunk_tokens and where the tail begins. False: none left.
 bool drive_next_chunk(struct drive *drive);
-// One step of m tokens behind the prompt; the first one begins the steps.
+// Runs one step of m tokens after the prompt; the first call begins the steps.
 void drive_step(struct drive *drive, int m);
 struct sl_kv drive_kv(const struct drive *drive, int layer, int head);
 // Checks that the arena is empty again.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: who leads, for how long, and under which term: candidates over a seat that is a struct here, with a clock of the test's.
+// Purpose: checks which candidate leads, for how long, and under which term. The leader key is a struct here; the test moves the clock.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

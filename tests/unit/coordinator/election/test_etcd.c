@@ -81,7 +81,7 @@ static void test_txn_says_whose_the_seat_is(void **state) {
     assert_int_equal(sl_etcd_read_txn(&reply, "/x/leader", 9, "a:1", &seat, &err), SL_OK);
     assert_true(seat.term == 12 && seat.lease == 9);
     assert_string_equal(seat.holder, "a:1");
-    reply.succeeded = false; // and then whose is it?
+    reply.succeeded = false; // and then the holder is missing
     assert_int_equal(sl_etcd_read_txn(&reply, "/x/leader", 9, "a:1", &seat, &err), SL_ERR_PEER_CORRUPT);
     Etcdserverpb__KeyValue kv = pair("/x/leader", "b:1", 8), *kvs = &kv;
     Etcdserverpb__RangeResponse range = ETCDSERVERPB__RANGE_RESPONSE__INIT;

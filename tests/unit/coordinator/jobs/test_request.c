@@ -335,7 +335,7 @@ static void test_request_without_a_seed_gets_another_each_time(void **state) {
     Sluice__V1__Sampling sampling = SLUICE__V1__SAMPLING__INIT;
     Sluice__V1__Resumption resumption = SLUICE__V1__RESUMPTION__INIT;
     const uint64_t a = seed_of(&setting, NULL, NULL), b = seed_of(&setting, &sampling, NULL),
-                   c = seed_of(&setting, &sampling, &resumption); // whose coordinator did not tell it
+                   c = seed_of(&setting, &sampling, &resumption); // the lost coordinator did not report a seed
     assert_true(a != b && b != c && a != c);                      // but for once in 2^52 runs
     assert_true((a | b | c) < UINT64_C(1) << 53);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: jobs whose life is played by hand, a folder that keeps them, and what it gives back.
+// Purpose: jobs that the test moves from state to state, a folder that keeps them, and the jobs that it restores.
 #pragma once
 
 #include "coordinator/state/state.h"

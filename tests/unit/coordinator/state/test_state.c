@@ -100,7 +100,7 @@ static void test_state_shows_nothing_that_is_not_written(void **state) {
     harness_await_told(job);
     int64_t seen = sl_event_log_last_sequence(&job->log);
     fault_begin(&(struct fault){.kind = FAULT_SILENT, .lasting = true, .scope = FAULT_GROWING});
-    harness_decode(job, 20); // who writes them does not wait
+    harness_decode(job, 20); // the writing thread does not wait
     sl_sleep_ms(50);
     assert_int_equal(sl_event_log_last_sequence(&job->log), seen);
     Sluice__V1__Event *event = NULL;

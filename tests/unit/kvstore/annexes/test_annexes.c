@@ -172,7 +172,7 @@ static void test_window_shows_its_annex_alone(void **state) {
         assert_int_equal(read_range(fixture, &four, third), SL_ERR_RANGE);
     }
     struct sl_fetch_range own = place_of(fixture, &one, 0, false);
-    for (uint64_t offset = 0; offset < ARENA_BYTES; offset += ARENA_BYTES / 64) { // who has nothing reads nothing
+    for (uint64_t offset = 0; offset < ARENA_BYTES; offset += ARENA_BYTES / 64) { // without an annex, no read
         assert_int_equal(read_range(fixture, &four, (struct sl_fetch_range){.offset = offset, .bytes = 64}),
                          SL_ERR_RANGE);
     }

@@ -458,7 +458,7 @@ static void *ask_once(void *arg) {
     return NULL;
 }
 
-// A disk that does not answer costs who asked it first; the others are told soon that there is nothing, and memory works.
+// A disk that does not answer delays only its first caller; the others soon get "not found", and capsules in memory are served.
 static void test_disk_that_is_silent_is_not_waited_for(void **state) {
     struct fixture *fixture = *state;
     struct silent first = {.fixture = fixture};

@@ -201,7 +201,7 @@ static void test_shelf_forgets_at_once_and_frees_behind_the_last_pin(void **stat
     assert_null(pin_prefix(fixture, tokens[0], 192, &covered));
     assert_int_equal(sl_shelf_list(fixture->shelf, listed, 4), 1);
     assert_memory_equal(&listed[0], &keys[1], sizeof listed[0]);
-    assert_int_equal(bytes_in_arena(fixture), both);                   // who reads it goes on
+    assert_int_equal(bytes_in_arena(fixture), both);                   // its reader continues
     assert_int_equal(put(fixture, tokens[0], false, &keys[0]), SL_OK); // and it may come again meanwhile
     sl_shelf_let_go(fixture->shelf, written);
     assert_int_equal(fetched->n_tokens, N_TOKENS);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what a report makes of answers whose scores are chosen: means, differences, verdicts, choices, and the
+// Purpose: the report of answers with given scores: means, differences, verdicts, choices, and the
 // tables.
 #include <setjmp.h>
 #include <stdarg.h>

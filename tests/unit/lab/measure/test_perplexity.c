@@ -113,7 +113,7 @@ static void test_perplexity_keeps_to_the_budget(void **state) {
         measure(f, recipes[i], 32, streamed, &r);
         assert_true(r.slots == 100);
         assert_int_equal(r.most_slots, 132);
-        expect_same(streamed, plain, 128, 1e-6, recipes[i]); // the first eviction is behind token 128
+        expect_same(streamed, plain, 128, 1e-6, recipes[i]); // the first eviction is after token 128
         double apart = 0;
         for (int t = 128; t < N_TOKENS; t++) {
             apart += fabs(streamed[t] - plain[t]);

@@ -79,7 +79,7 @@ static void test_gguf_refuses_damaged_numbers(void **state) {
         {16, {255, 255, 255, 255, 255, 255, 255, 255}, 8, SL_ERR_INVALID, "values"},
         {16, {2}, 1, SL_ERR_INVALID, ""},                                               // one more than there are
         {24, {255, 255, 255, 255, 255, 255, 255, 255}, 8, SL_ERR_INVALID, "truncated"}, // the first key's length
-        {35, {99}, 1, SL_ERR_INVALID, "type 99"},                                       // behind "abc"
+        {35, {99}, 1, SL_ERR_INVALID, "type 99"},                                       // after "abc"
         {39, {9}, 1, SL_ERR_UNSUPPORTED, "array of arrays"},                            // of its elements
         {43, {255, 255, 255, 255, 255, 255, 255, 255}, 8, SL_ERR_INVALID, "truncated"}, // how many
         {43, {0, 0, 0, 0, 0, 0, 0, 64}, 8, SL_ERR_INVALID, "truncated"},                // times 4 is 0

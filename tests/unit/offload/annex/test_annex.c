@@ -180,7 +180,7 @@ static void test_annex_refuses_segments_that_do_not_follow(void **state) {
     assert_int_equal(sl_annex_append(annex, s, &err), SL_OK);
     sl_kv_segment_unref(&s);
     s = make_segment(&lanes, &make, 192, 64);
-    assert_int_equal(sl_annex_append(annex, s, &err), SL_ERR_INVALID); // behind a partial page
+    assert_int_equal(sl_annex_append(annex, s, &err), SL_ERR_INVALID); // after a partial page
     sl_kv_segment_unref(&s);
     assert_int_equal(sl_annex_n_tokens(annex), 198);
     sl_annex_destroy(&annex);

@@ -29,7 +29,7 @@ static struct packet *packet_create(enum sl_near_kind kind, int first_lane, int 
     return p;
 }
 
-// An annex and who asks it.
+// An annex and its reader.
 struct asker {
     struct lanes lanes;
     struct sl_annex *annex;
@@ -320,7 +320,7 @@ static void test_near_map_is_checked(void **state) {
     map[1].n_slots = 127;
     assert_int_equal(sl_near_read_map(body, body + sizeof map, &read, &n, NULL), SL_ERR_PEER_CORRUPT);
     map[1].n_slots = 100;
-    map[2].begin = 164; // behind a partial page
+    map[2].begin = 164; // after a partial page
     assert_int_equal(sl_near_read_map(body, body + sizeof map, &read, &n, NULL), SL_ERR_PEER_CORRUPT);
 }
 

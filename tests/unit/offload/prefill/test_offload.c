@@ -525,7 +525,7 @@ static void test_offload_names_the_store_that_is_lost(void **state) {
     assert_int_equal(fake_store_n_leased(&f->stores[0]), 0);
 }
 
-// Segments of a prompt that was read on from quantized pages are not for those who have read it exactly.
+// Segments of a prompt that was continued from quantized pages are not shared with a prompt that was read exactly.
 static void test_offload_shares_with_those_who_read_alike(void **state) {
     (void)state;
     static const struct {

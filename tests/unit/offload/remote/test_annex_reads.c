@@ -25,7 +25,7 @@
 #define MOST_SHARES 2
 #define ARENA_BYTES (4u << 20)
 
-// A store's side: an annex in its region, and who answers.
+// A store's side: an annex in its region, and the threads that answer.
 struct store {
     struct sl_fabric *fabric;
     struct sl_arena *arena;

@@ -286,7 +286,7 @@ static void test_remote_source_asks_the_other_store_where_one_is_slow(void **sta
     assert_int_equal(atomic_load(&second->n_resets), 1);
     assert_int_equal(s->source->n_replica_asks, 1);
 
-    for (uint64_t sequence = 2; sequence < 5; sequence++) { // who answered is asked from then on, and remembers
+    for (uint64_t sequence = 2; sequence < 5; sequence++) { // the store that answered gets all later requests
         request = make_topk(s, 0, sequence);
         asked = ask(s, &request, DEADLINE_MS);
         assert_int_equal(request.head.flags, 0);

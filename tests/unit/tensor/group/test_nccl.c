@@ -46,7 +46,7 @@ void sl_cuda_launching(const char *what) {
 
 // --- events that are never reached -------------------------------------------------------------------------------------
 
-// While a queue is held, what is recorded in it is not reached, as behind a kernel that never ends; until the communicators are aborted.
+// While a queue is held, its events are not reached, as after a kernel that never ends; until the communicators are aborted.
 static struct {
     pthread_mutex_t lock;
     int from_gather; // hold all queues once so many gathers were called; 0: no
@@ -251,7 +251,7 @@ static void make_matrix(const struct product_case *p, void *stored, struct sl_ma
                             .parts = {{stored, p->n}}};
 }
 
-// y of all replicas, behind a norm of x: both are replicated.
+// y of all replicas, after a norm of x: both are replicated.
 static struct outcome multiply(const struct product_case *p, struct world *w) {
     int64_t outputs = p->gated ? p->n / 2 : p->n, y_stride = outputs + 5, n_x = p->m * p->k;
     struct outcome o = {.n = p->m * y_stride};

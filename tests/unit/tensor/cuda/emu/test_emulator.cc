@@ -284,7 +284,7 @@ static void test_queue_does_nothing_until_somebody_waits(void **) {
         one = 7; // arguments were taken
         sl_emu_copy(queue, got, x, sizeof got);
         sl_emu_event_record(event, queue);
-        sl_emu_copy(queue, &one, x, sizeof one); // behind the event
+        sl_emu_copy(queue, &one, x, sizeof one); // after the event
         assert_int_equal(sl_emu_event_reached(event), eager);
         assert_true(got[63] == (eager ? 5 : 0));
         sl_emu_event_wait(event);
