@@ -51,7 +51,7 @@ int64_t sl_candidate_step(struct sl_candidate *candidate);
 // Gives the lease back: the last call of step()'s thread.
 void sl_candidate_leave(struct sl_candidate *candidate);
 
-// As of election.h.
+// See election.h.
 int64_t sl_candidate_term(struct sl_candidate *candidate);
 int64_t sl_candidate_last_term(struct sl_candidate *candidate);
 void sl_candidate_leader(struct sl_candidate *candidate, char leader_out[SL_LEADER_BYTES]);

@@ -150,7 +150,7 @@ static void leave_all(struct sl_sessions_left *left, const struct conversation *
     sl_sessions_left_add_copy(left, &one->early.turn.copy);
 }
 
-// A free one; what was quiet for longest makes room for it and for its tokens.
+// Returns a free entry; evicts the oldest conversations until there is room for it and for its tokens.
 static struct conversation *make_room(struct sl_conversations *c, size_t n_bytes, struct sl_sessions_left *left) {
     for (;;) {
         struct conversation *free_one = NULL;
@@ -184,7 +184,7 @@ void sl_conversations_destroy(struct sl_conversations **conversations) {
 
 // ---- what was said --------------------------------------------------------------------------------------------------
 
-// Lengths are hashed along, so that no two ways to cut a text are the same.
+// Hashes the length, too, so that two ways to cut a text never give the same hash.
 static uint64_t add_text(uint64_t hash, const char *text) {
     uint64_t n = strlen(text);
     return sl_hash(text, n, sl_hash(&n, sizeof n, hash));
@@ -236,7 +236,7 @@ static bool goes_on(const struct point *before, const Sluice__V1__GenerateReques
     return false;
 }
 
-// The last point of the conversation that the request goes on from. NULL: there is none.
+// Returns the last point of the conversation that the request continues. NULL: there is none.
 static const struct point *find_point(const struct conversation *one, const Sluice__V1__GenerateRequest *request,
                                       size_t *behind_out) {
     if (goes_on(&one->last, request, behind_out)) {
@@ -266,7 +266,7 @@ static uint64_t count_ended(struct sl_conversations *c) {
     return n;
 }
 
-// A copy of the conversation, whose tokens are the caller's.
+// Copies the conversation; the caller owns the copy's tokens.
 static bool copy(struct sl_conversations *c, const char *tenant, const char *id, struct conversation *copy_out) {
     bool there = false;
     pthread_mutex_lock(&c->mutex);
@@ -332,7 +332,7 @@ enum sl_status sl_conversations_begin_turn(struct sl_conversations *c, const str
             turn = point->turn;
             if (point == &before.last) {
                 turn.earlier = before.early.turn.copy;
-            } else { // the turn after it has taken its session; it is asked again for another answer: another seed
+            } else { // the later turn has its session; a repeated request wants another answer: draw another seed
                 turn.lease_id[0] = turn.worker[0] = '\0';
                 turn.has_seed = false;
             }

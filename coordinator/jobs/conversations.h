@@ -49,9 +49,10 @@ void sl_sessions_left_add(struct sl_sessions_left *left, const struct sl_job_tur
 void sl_sessions_left_add_copy(struct sl_sessions_left *left, const struct sl_session_copy *copy);
 
 /*
- * The answer is complete: tokens are all of the conversation's, without one that has ended it. Without memory for that it is forgotten, and
- * so is a conversation that was ended meanwhile. left_inout: the session before it, of others that made room, or this one; and copies, but
- * for this turn's and the last one before it that the same conversation goes on from: who repeats this turn's request comes back for that.
+ * Ends a turn whose answer is complete. tokens: all of the conversation's, without a token that has ended it. The conversation is forgotten
+ * when there is no memory for it, or when it was ended meanwhile. Adds to left_inout the sessions to release: the one before, those of other
+ * conversations that made room, or this one; and their copies. This turn's copy stays, and so does the last earlier copy from which the same
+ * conversation continues: a client that repeats this turn's request needs it.
  */
 void sl_conversations_end_turn(struct sl_conversations *conversations, const struct sl_job_spec *spec,
                                const struct sl_job_turn *turn, const int32_t *tokens, int64_t n_tokens,
@@ -59,7 +60,7 @@ void sl_conversations_end_turn(struct sl_conversations *conversations, const str
 // Records a copy of the last turn's session that was made after the turn's end. False: no later turn will use it.
 bool sl_conversations_copied(struct sl_conversations *conversations, const char *tenant, const char *id,
                              const struct sl_session_copy *copy);
-// Forget it, and turns of it that have begun. False: it is not known. left_inout: all that there is of it.
+// Forgets a conversation, and turns of it that have begun. False: it is not known. Adds all its sessions and copies to left_inout.
 bool sl_conversations_forget(struct sl_conversations *conversations, const char *tenant, const char *id,
                              struct sl_sessions_left *left_inout);
 int64_t sl_conversations_count(struct sl_conversations *conversations);

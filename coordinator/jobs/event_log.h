@@ -44,22 +44,22 @@ void sl_event_log_init(struct sl_event_log *log, size_t max_events, size_t max_p
 void sl_event_log_cleanup(struct sl_event_log *log);
 
 /*
- * Append a copy of *event; its sequence and time are set here. SL_AGAIN: a progress event was dropped because the log
+ * Appends a copy of *event; its sequence and time are set here. SL_AGAIN: a progress event was dropped because the log
  * holds enough of them. SL_ERR_EXHAUSTED: out of memory, or more than max_events. SL_ERR_PRECONDITION: closed.
  */
 enum sl_status sl_event_log_append(struct sl_event_log *log, enum sl_event_kind kind, Sluice__V1__Event *event);
 
-// No event will follow. Watchers get what is left and then the end. Idempotent.
+// Closes the log: no event will follow. Watchers get the remaining events and then the end. Idempotent.
 void sl_event_log_close(struct sl_event_log *log);
 
 /*
- * The event with this sequence number (1 is the first), waiting for it until the deadline. *event_out is freed by
+ * Waits until the deadline for the event with this sequence number (1 is the first). The caller frees *event_out with
  * sluice__v1__event__free_unpacked(). SL_ERR_NOT_FOUND: the log ends before it. SL_ERR_DEADLINE.
  */
 enum sl_status sl_event_log_get(struct sl_event_log *log, int64_t sequence, int64_t deadline_ns,
                                 Sluice__V1__Event **event_out);
 
-// Wait until the log is closed: SL_OK or SL_ERR_DEADLINE.
+// Waits until the log is closed: SL_OK or SL_ERR_DEADLINE.
 enum sl_status sl_event_log_wait_closed(struct sl_event_log *log, int64_t deadline_ns);
 
 int64_t sl_event_log_last_sequence(struct sl_event_log *log); // that watchers may see
@@ -85,5 +85,5 @@ const uint8_t *sl_event_log_packed(struct sl_event_log *log, size_t i, size_t *n
 enum sl_status sl_event_log_restore(struct sl_event_log *log, enum sl_event_kind kind, const uint8_t *bytes,
                                     size_t n_bytes);
 
-// SL_OK when watchers may see the first event, or SL_ERR_DEADLINE.
+// Waits until watchers may see the first event: SL_OK or SL_ERR_DEADLINE.
 enum sl_status sl_event_log_wait_told(struct sl_event_log *log, int64_t deadline_ns);

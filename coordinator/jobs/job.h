@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: one request of a client, from Submit to the day it is forgotten.
+ * Purpose: one request of a client, from Submit until it is forgotten.
  *
  *                       +--------------- a leg was lost: retry --------------+
  *                       v                     |                             |
@@ -46,7 +46,7 @@
 
 #define SL_CONVERSATION_ID_BYTES 65
 
-// The copy that a store has of a conversation's session, and its name there.
+// A store's copy of a conversation's session, and its name there.
 struct sl_session_copy {
     char store[SL_ADDRESS_BYTES]; // "": there is none
     uint64_t model_fingerprint, recipe_fingerprint;
@@ -143,9 +143,9 @@ struct sl_job {
     struct sl_job *newer, *older, *chain, *key_chain;
 };
 
-// Takes over *spec (and clears it) on success. The job is QUEUED and has one reference.
+// Creates a job that is QUEUED and has one reference. Takes over *spec (and clears it) on success.
 enum sl_status sl_job_create(const char *id, struct sl_job_spec *spec, struct sl_job **job_out, struct sl_error *err);
-// The same without its first event, for sl_job_restore().
+// Creates a job without its first event, for sl_job_restore().
 enum sl_status sl_job_make(const char *id, struct sl_job_spec *spec, struct sl_job **job_out, struct sl_error *err);
 struct sl_job *sl_job_ref(struct sl_job *job);
 void sl_job_unref(struct sl_job **job); // accepts NULL, nulls *job
@@ -153,21 +153,21 @@ void sl_job_unref(struct sl_job **job); // accepts NULL, nulls *job
 // Asks the runner to stop; it will within about 100 ms. Idempotent, never blocks.
 void sl_job_cancel(struct sl_job *job);
 
-// SL_ERR_DEADLINE or SL_ERR_CANCELLED with a text when the job must not go on, else SL_OK.
+// Returns SL_ERR_DEADLINE or SL_ERR_CANCELLED with a text when the job must not continue, else SL_OK.
 enum sl_status sl_job_interrupted(struct sl_job *job, struct sl_error *err);
 
 bool sl_job_is_edge(Sluice__V1__JobState from, Sluice__V1__JobState to); // of the diagram
 
-// Writes what the job runs with; *accepted_out points into the job. The first event has it, and the reply to Submit.
+// Writes the settings that the job runs with, for the first event and for the reply to Submit. *accepted_out points into the job.
 void sl_job_accepted(const struct sl_job *job, Sluice__V1__Accepted *accepted_out);
 
-// Runner: enter `state` and tell the watchers why. SL_ERR_PRECONDITION: not an edge of the diagram, nothing happened.
+// Runner: enters `state` and tells the watchers why. SL_ERR_PRECONDITION: not an edge of the diagram; the state stays.
 enum sl_status sl_job_move(struct sl_job *job, Sluice__V1__JobState state, const char *detail);
 
-// Runner: enter a final state, with the last event, and close the log. The prompt is dropped.
+// Runner: enters a final state, with the last event, closes the log and frees the prompt.
 void sl_job_finish(struct sl_job *job, Sluice__V1__JobState state, const Sluice__V1__Finished *finished);
 
-// Runner: append one thing that happened. Progress beyond what the log keeps is dropped silently.
+// Runner: appends one event. Progress beyond what the log keeps is dropped silently.
 enum sl_status sl_job_tell_token(struct sl_job *job, const Sluice__V1__Token *token);
 void sl_job_tell_prefill(struct sl_job *job, const Sluice__V1__PrefillProgress *progress);
 void sl_job_tell_ship(struct sl_job *job, const Sluice__V1__ShipProgress *progress);
@@ -203,7 +203,7 @@ struct sl_job_report {
 void sl_job_describe(struct sl_job *job, struct sl_job_report *report);
 
 Sluice__V1__JobState sl_job_state(struct sl_job *job);
-// Cancelled, or failed because another coordinator leads: the same request makes another job.
+// Returns whether the job was cancelled, or failed because another coordinator leads: the same request then makes another job.
 bool sl_job_is_void(struct sl_job *job);
 int64_t sl_job_ended_ns(struct sl_job *job); // 0 while it lives
-size_t sl_job_bytes(struct sl_job *job);     // that its retention costs
+size_t sl_job_bytes(struct sl_job *job);     // memory that the job takes while it is retained

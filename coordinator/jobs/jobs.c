@@ -38,7 +38,7 @@ static struct sl_job **bucket_of(struct sl_jobs *jobs, const char *id) {
     return &jobs->buckets[sl_hash(id, strlen(id), 0) % N_BUCKETS];
 }
 
-// Take a job out of table and list; its reference passes to the caller. Called under the lock.
+// Takes a job out of table and list; its reference passes to the caller. Called under the lock.
 static struct sl_job **key_bucket_of(struct sl_jobs *jobs, const char *tenant, const char *key) {
     uint64_t of_tenant = sl_hash(tenant, strlen(tenant), 0);
     return &jobs->key_buckets[sl_hash(key, strlen(key), of_tenant) % N_BUCKETS];

@@ -12,7 +12,7 @@ void sl_request_parts_init(struct sl_request_parts *parts, size_t max_bytes) {
     *parts = (struct sl_request_parts){.max_bytes = max_bytes};
 }
 
-// Room for n more items of this size; for text also its terminator. *added_out: bytes more than before.
+// Makes room for n more items of this size; for text also its terminator. *added_out: bytes more than before.
 static enum sl_status grow(struct sl_request_parts *parts, void **array, size_t item_bytes, size_t n, size_t *added_out,
                            struct sl_error *err) {
     size_t most = parts->max_bytes / item_bytes;
@@ -46,7 +46,7 @@ static enum sl_status append(struct sl_request_parts *parts, const Sluice__V1__G
     if (status == SL_OK && is_text) {
         memcpy(parts->text + parts->n, part->text, n + 1);
         parts->n += n;
-    } else if (status == SL_OK && n > 0) { // of no tokens there is no array
+    } else if (status == SL_OK && n > 0) { // without tokens there is no array
         memcpy(parts->ids + parts->n, part->tokens->ids, n * sizeof *parts->ids);
         parts->n += n;
     }

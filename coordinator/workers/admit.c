@@ -36,8 +36,7 @@ enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv
     if (plan == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a plan");
     }
-    // Behind nothing that prefill has read there is no annex: every slot stays with decode. Sizes are the same for every set
-    // of frequencies.
+    // Without prefill there is no annex: every slot stays with decode. Sizes are the same for every set of frequencies.
     enum sl_status status = n_prefill > 0 ? sl_plan_make(recipe, geometry, n_prefill, 0, plan, err)
                                           : sl_plan_make_local(recipe, geometry, 1, 0, plan, err);
     if (status == SL_OK) {
@@ -133,7 +132,7 @@ static int n_running_of(const struct sl_place *place) {
     return place->tenant != NULL ? place->tenant->n_running : 0;
 }
 
-// After the line or what runs has changed. Called under the lock.
+// Chooses the first place again, after the line or the running jobs have changed. Called under the lock.
 static void choose_first(struct sl_admission *admission) {
     admission->first = NULL;
     for (struct sl_place *at = admission->line.next; at != &admission->line; at = at->next) {
@@ -143,15 +142,15 @@ static void choose_first(struct sl_admission *admission) {
     }
 }
 
-// Room may have appeared, or the first is another one. He alone can do something with it: to wake all of a long line for every end of a
-// job takes more than the jobs. Called under the lock.
+// Wakes the first place, when room may have appeared or another place has become the first. Only the first can start: waking a long line
+// at every end of a job would cost more than the jobs. Called under the lock.
 static void wake_first(struct sl_admission *admission) {
     if (admission->first != NULL && admission->first->turn != NULL) {
         pthread_cond_signal(admission->first->turn);
     }
 }
 
-// One more or one less of a place's tenant. Called under the lock.
+// Counts one queued job of the place's tenant more or less. Called under the lock.
 static void count_queued(struct sl_admission *admission, struct sl_place *place, int n) {
     admission->stats.n_queued += n;
     if (place->tenant != NULL) {
@@ -166,7 +165,7 @@ static void count_running(struct sl_admission *admission, struct sl_place *place
     }
 }
 
-// In order of tickets: a retry goes where its job came from. Called under the lock.
+// Inserts a place in order of tickets: a retry goes where its job came from. Called under the lock.
 static void line_insert(struct sl_admission *admission, struct sl_place *place) {
     struct sl_place *before = admission->line.prev;
     while (before != &admission->line && before->ticket > place->ticket) {
@@ -226,7 +225,7 @@ static enum sl_status check_fits(const struct sl_worker_set *set, const char *ro
                      need.staging_bytes, role, need.bytes);
 }
 
-// Both roles, where there are workers to compare with; a cluster without workers is a matter of waiting.
+// Checks both roles, where workers of the role exist; without workers, a job waits.
 static enum sl_status check_fits_ever(struct sl_admission *admission, const struct sl_demand *demand,
                                       struct sl_error *err) {
     struct sl_worker_set set;
@@ -252,7 +251,7 @@ int64_t sl_admission_largest_decode(struct sl_admission *admission) {
     return largest;
 }
 
-// Called under the lock.
+// Puts a place in the line. Called under the lock.
 static void enter(struct sl_admission *admission, struct sl_place *place) {
     place->ticket = ++admission->next_ticket;
     line_insert(admission, place);
@@ -369,7 +368,7 @@ static enum sl_status choose_prefill(struct sl_admission *admission, const struc
     return status;
 }
 
-// Stores for what is offloaded. References go into the claim at once, claims of memory later.
+// Chooses stores for the offloaded layers. References go into the claim at once, claims of memory later.
 static enum sl_status choose_stores(struct sl_admission *admission, const struct sl_claim_spec *spec,
                                     struct sl_claim *claim, struct sl_error *err) {
     const struct sl_route_lanes *lanes = &spec->demand->offloaded;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: may this job start? Admission counts projected KV bytes, not jobs: what the decode worker will hold when the
+ * Purpose: decides when a job may start. Admission counts projected KV bytes, not jobs: what the decode worker will hold when the
  *          last token is written, and what the prefill worker holds at its worst, both under the job's recipe.
  *
  * Design: refused at once   it fits no worker of the cluster even when idle (the text has the numbers), or the line is
@@ -108,7 +108,7 @@ enum sl_status sl_admission_enter(struct sl_admission *admission, const struct s
 // Returns the bytes of the largest arena among decode workers that take jobs; 0: there is none.
 int64_t sl_admission_largest_decode(struct sl_admission *admission);
 
-// A job that was in the line before this process was: it comes in whatever the line holds.
+// Puts a job of an earlier process back in the line, even when the line is full.
 void sl_admission_enter_again(struct sl_admission *admission, struct sl_place *place);
 
 struct sl_claim_spec {
@@ -121,7 +121,7 @@ struct sl_claim_spec {
 };
 
 /*
- * Wait at most wait_ms for this place to be the first, and for workers that have room, and claim them.
+ * Waits at most wait_ms for this place to be the first, and for workers that have room, and claims them.
  * SL_AGAIN: not yet; the place is kept. SL_ERR_PEER_LOST: no worker of a role is ready; err says which.
  * SL_ERR_PRECONDITION: it fits none of the workers that are ready now.
  */
@@ -129,21 +129,21 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_plac
                                   const struct sl_claim_spec *spec, int64_t wait_ms, struct sl_claim *claim_out,
                                   struct sl_error *err);
 
-// Would the job's offloaded layers have room in kvstores that it does not avoid, now?
+// Returns whether kvstores that the job does not avoid have room for its offloaded layers now.
 bool sl_admission_has_other_stores(struct sl_admission *admission, const struct sl_demand *demand,
                                    const struct sl_avoid *avoid);
 
-// The prompt has been read: the prefill worker is free for others.
+// Releases the prefill worker for other jobs, once the prompt has been read.
 void sl_admission_release_prefill(struct sl_admission *admission, struct sl_claim *claim);
-// Give everything back. Idempotent.
+// Releases the whole claim. Idempotent.
 void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim);
 
-// The job is over: it leaves the line if it was still in it.
+// Ends the job's place: it leaves the line if it was still in it.
 void sl_admission_leave(struct sl_admission *admission, struct sl_place *place);
 
 struct sl_admission_stats {
     int64_t n_queued;      // never admitted yet
     int64_t n_running;     // holding a claim
-    int64_t claimed_bytes; // not yet given back, on all workers
+    int64_t claimed_bytes; // not yet released, on all workers
 };
 void sl_admission_get_stats(struct sl_admission *admission, struct sl_admission_stats *stats_out);

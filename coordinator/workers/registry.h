@@ -47,15 +47,15 @@ struct sl_registry_config {
 
 enum sl_status sl_registry_create(const struct sl_registry_config *config, struct sl_registry **registry_out,
                                   struct sl_error *err);
-// Every reference to a worker must have been given back.
+// Destroys the registry; every reference to a worker must have been released.
 void sl_registry_destroy(struct sl_registry **registry);
 
 // ---- what workers and operators say -----------------------------------------------------------------------------
 
-// Registering the same living incarnation again is a heartbeat. SL_ERR_PRECONDITION: another version or model.
+// Registers a worker; for a living incarnation this is a heartbeat. SL_ERR_PRECONDITION: another version or model.
 enum sl_status sl_registry_register(struct sl_registry *registry, const Sluice__V1__WorkerInfo *info, int64_t now_ns,
                                     struct sl_error *err);
-// SL_ERR_NOT_FOUND: this incarnation is not known, or was given up.
+// Applies a heartbeat. SL_ERR_NOT_FOUND: this incarnation is not known, or is lost.
 enum sl_status sl_registry_heartbeat(struct sl_registry *registry, const Sluice__V1__HeartbeatRequest *beat,
                                      int64_t now_ns, bool *drain_out, struct sl_error *err);
 enum sl_status sl_registry_drain(struct sl_registry *registry, const char *name, bool undo, int *jobs_out,
@@ -65,12 +65,12 @@ bool sl_registry_drain_is_heard(struct sl_registry *registry, const char *name);
 // Records the drain state that the worker itself reports, at registration or after a command that it did not receive.
 void sl_registry_adopt_drain(struct sl_registry *registry, const char *name, bool drains);
 
-// Give up workers that have missed two heartbeats, forget those lost long ago. Called regularly.
+// Marks workers as lost that have missed two heartbeats, and forgets those lost long ago. Called regularly.
 void sl_registry_sweep(struct sl_registry *registry, int64_t now_ns);
 
 // ---- what routing sees ------------------------------------------------------------------------------------------
 
-// Snapshot of the workers of one role that are not lost: views[i] describes workers[i].
+// A snapshot of the workers of one role that are not lost: views[i] describes workers[i].
 struct sl_worker_set {
     int n;
     struct sl_route_view views[SL_MAX_WORKERS];
@@ -82,7 +82,7 @@ void sl_worker_set_release(struct sl_worker_set *set);
 struct sl_worker *sl_worker_ref(struct sl_worker *worker);
 void sl_worker_unref(struct sl_worker **worker); // accepts NULL, nulls *worker
 
-// Promise memory (and tokens to read) of a worker to a job, and take the promise back; of staging memory earlier, maybe.
+// Promise memory (and tokens to read) of a worker to a job, and end the promise; for staging memory it may end earlier.
 void sl_worker_claim(struct sl_worker *worker, struct sl_route_need need, int64_t tokens);
 void sl_worker_unclaim(struct sl_worker *worker, struct sl_route_need need, int64_t tokens);
 void sl_worker_unclaim_staging(struct sl_worker *worker, int64_t staging_bytes);
@@ -95,7 +95,7 @@ const char *sl_worker_address(const struct sl_worker *worker);
 struct sl_rpc_channel *sl_worker_channel(struct sl_worker *worker);
 uint64_t sl_worker_name_hash(const char *name); // how the affinity index knows it
 
-// Writes the gRPC address of the store that keeps prompts beginning with `key`; "" when there is none. Returns what it can hold, in bytes.
+// Writes the gRPC address of the store that keeps prompts beginning with `key`; "" when there is none. Returns its capacity in bytes.
 #define SL_ADDRESS_BYTES 128
 int64_t sl_registry_store_address(struct sl_registry *registry, uint64_t key, char address_out[SL_ADDRESS_BYTES]);
 
@@ -108,6 +108,6 @@ struct sl_worker_report {
     Sluice__V1__WorkerLoad load;
     char name[64], rpc_address[SL_ADDRESS_BYTES], fabric_address[SL_ADDRESS_BYTES], version[32], device[32];
 };
-// Rows in order of registration. *reports_out is the caller's to free.
+// Writes the rows in order of registration. The caller frees *reports_out.
 enum sl_status sl_registry_report(struct sl_registry *registry, int64_t now_ns, struct sl_worker_report **reports_out,
                                   size_t *n_reports_out, struct sl_error *err);

@@ -62,16 +62,16 @@ struct sl_route_share {
 #define SL_STORE_FILL 0.9
 int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key, const struct sl_route_lanes *lanes,
                     struct sl_route_share *shares_out, int max_shares);
-// Would there be shares if all stores were idle? Otherwise there never will be.
+// Returns whether there would be shares if all stores were idle. If not, there never will be.
 bool sl_route_shares_fit(const struct sl_route_view *views, int n_views, uint64_t key,
                          const struct sl_route_lanes *lanes, int max_shares);
-// The most bytes that all stores that take jobs could hold when idle.
+// Returns the most bytes that all stores that take jobs could hold when idle.
 int64_t sl_route_store_room(const struct sl_route_view *views, int n_views);
 
 int sl_route_count_ready(const struct sl_route_view *views, int n_views);
 
-// Could some worker that takes jobs do it when idle? Otherwise it fits never.
+// Returns whether some worker that takes jobs could run the job when idle. If not, it can never fit.
 bool sl_route_fits(const struct sl_route_view *views, int n_views, struct sl_route_need need);
 
-// The largest arena that takes jobs, 0 when there is none: what is above it fits never.
+// Returns the largest arena of a worker that takes jobs, 0 when there is none: a larger job can never fit.
 int64_t sl_route_largest(const struct sl_route_view *views, int n_views);

@@ -33,7 +33,7 @@ struct sl_tenant {
 
 // share: percent of each whole.
 enum sl_status sl_tenants_create(int share, struct sl_tenants **tenants_out, struct sl_error *err);
-void sl_tenants_destroy(struct sl_tenants **tenants); // all given back; accepts NULL, nulls
+void sl_tenants_destroy(struct sl_tenants **tenants); // all references released; accepts NULL, nulls
 
 // Takes a reference to the tenant of this name. SL_ERR_EXHAUSTED: no memory.
 enum sl_status sl_tenants_take(struct sl_tenants *tenants, const char *name, struct sl_tenant **tenant_out,
