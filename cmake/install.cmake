@@ -61,7 +61,7 @@ add_custom_target(uninstall
 set(CPACK_GENERATOR DEB)
 set(CPACK_SET_DESTDIR ON) # units shall name the prefix, not the folder in which the package is made
 set(CPACK_INSTALL_PREFIX /usr)
-# By its name, the one component that there is has a list of its own: what `make install` wrote is still what `make uninstall` removes.
+# Naming the only component gives it an install list of its own: `make uninstall` still removes what `make install` wrote.
 set(CPACK_INSTALL_CMAKE_PROJECTS "${CMAKE_BINARY_DIR};sluice;Unspecified;/")
 set(CPACK_STRIP_FILES ON)
 set(CPACK_PACKAGE_NAME sluice)

@@ -46,9 +46,9 @@ RULES = [
     ("call dropped", r"^(\s+)(\w*(?:free|release|unref|give|close|destroy|unlock|return_|cancel|take_out|forget)\w*\(.*\);)$", r"\1;"),
     ("success told", r"\breturn sl_fail\(err, \w+,", "return 0 ? SL_OK : sl_fail(err, SL_OK,"),
 ]
-# Not worth planting in: what is not code, what only speaks, what a compiler checks.
+# Lines without bugs to plant: no code, only output, or checked by the compiler.
 SKIPPED = re.compile(r"^\s*(//|\*|/\*|#)|static const|SL_OPTION|^\s*\{\"|^\s*case |^enum")
-# Statements that only speak, over all their lines.
+# Statements that only print or check, over all their lines.
 SPEAKS = re.compile(r"^\s*(sl_log_\w+|assert|static_assert|_Static_assert|printf|fprintf|perror)\(")
 # The smaller or the larger of two: where they are equal it does not matter which.
 OF_TWO = re.compile(r"([\w.>\[\]()-]+) [<>]=? ([\w.>\[\]()-]+) \? (\1 : \2|\2 : \1)")

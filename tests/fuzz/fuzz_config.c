@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libFuzzer target for what describes a model: whatever the files are, they are refused with a reason, or every
- *          number that follows from them is in its bounds and finite.
+ * Purpose: libFuzzer target for the files that describe a model. Whatever they hold, they are refused with a reason, or every number that
+ *          follows from them is in its bounds and finite.
  *
  * Design: the parts of the input, separated by zero bytes, are config.json, generation_config.json, sluice_profile.json,
  *         and as text (fuzz_folder.h) retaining_heads.safetensors. An empty part is no file.

@@ -90,7 +90,7 @@ static void read_back(struct sl_disk_folder *folder, const struct sl_disk_entry 
     free(body);
 }
 
-// By the prefixes that a file says it has.
+// Looks the capsule up by the prefixes that its file has.
 static void ask(struct sl_disk_folder *folder, const struct file *files, size_t n_files, const struct file *file) {
     struct sl_disk_head head;
     if (file->n < sizeof head) {

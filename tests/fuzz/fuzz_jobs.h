@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what fuzz_jobs.c knows of a job and of a call about it, and of the session that an answer leaves for the next turn.
+// Purpose: the state of a job in fuzz_jobs.c, of a call for it, and of the session that an answer leaves for the next turn.
 #pragma once
 
 #include <pthread.h>

@@ -105,7 +105,7 @@ static inline double score_error(const double *q, const double *keys, uint32_t n
     return (2 * u + u * u) * most;
 }
 
-// By what part of itself a weight exp(s - lse) may then be off: s and lse by e, and lse by the rounding of weights.
+// Returns the relative error of a weight exp(s - lse), when s and lse are off by e, and lse by the rounding of weights.
 static inline double weight_error(double e, double u) {
     return exp(2 * e) * (1 + u) - 1;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: whose operations a check is about, whichever is linked beside it: every tier of the processors (tested_processors.c), or
- *          those of a device with memory of its own, called with the host's (cuda/tested_device.c).
+ * Purpose: the operations that a check tests, chosen by the library that it links: every tier of the CPU (tested_processors.c), or those of
+ *          a device with memory of its own, called with host memory (cuda/tested_device.c).
  */
 #pragma once
 

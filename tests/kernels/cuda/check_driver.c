@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what a driver promises (engine/tensor/cuda/table/driver.h), of the emulator and of CUDA alike.
+// Purpose: checks the promises of a driver (engine/tensor/cuda/table/driver.h), for the emulator and for CUDA alike.
 #include <sys/mman.h>
 
 #include "tests/kernels/cuda/gpu_fixture.h"

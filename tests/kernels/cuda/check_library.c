@@ -192,7 +192,7 @@ static void test_a_shape_can_be_tried_before_its_first_product(void **state) {
     close_product(&p);
 }
 
-// Whatever is wrong with the library, products are right.
+// Products are right, whatever fault the library has.
 static void assert_refused(const char *name, const char *why, int most_products) {
     struct sl_error err = {0};
     struct product p;

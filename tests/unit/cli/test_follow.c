@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what a person and a script see of a job: the streams, the order, the exit code.
+// Purpose: the output of a job for a person and for a script: the streams, the order, the exit code.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

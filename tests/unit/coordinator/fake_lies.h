@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what a fake worker says to the coordinator that is not so.
+// Purpose: the false statements that a fake worker can make to the coordinator.
 #pragma once
 
 #include "fake_worker.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what fake workers do between the turns of a conversation: decode workers keep sessions and copy them, stores have the copies.
+// Purpose: fake workers between the turns of a conversation: decode workers keep sessions and copy them, stores have the copies.
 #pragma once
 
 #include "fake_worker.h"

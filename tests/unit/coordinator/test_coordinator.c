@@ -467,7 +467,7 @@ static void test_limits_out_of_bounds_are_refused(void **state) {
     }
 }
 
-// As clients know the model: as it is told, or as its folder is called; a name of one letter is one.
+// The model's name for clients: the name that was given, or its folder's; a name of one letter is valid.
 static void test_model_is_known_by_its_name(void **state) {
     (void)state;
     static const struct {

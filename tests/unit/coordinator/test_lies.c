@@ -105,7 +105,7 @@ static void try_row(const struct row *row) {
     atomic_store(&decode[0].token_ms, renews || lasts ? 40 : 1);
     atomic_store(&(row->role == PREFILL ? prefill : decode)[0].lie, row->lie);
     fake_generate(&cluster, &request, &events);
-    // Whatever was said: every token that a client hears of is the right one, and in its place.
+    // Whatever the worker says: every token that the client gets is the right one, at the right index.
     const Sluice__V1__Finished *finished = fake_events_check(&events, row->code == FINE ? N_TOKENS : -1);
     if (finished->status_code != row->code || finished->statistics->retries != row->retries) {
         fail_msg("%s: status %d after %d retries: %s", row->what, (int)finished->status_code,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the tests of the fabric share: a grant that notes down its events, a ship of a pattern into it.
+ * Purpose: shared by the tests of the fabric: a grant that records its events, a ship of a pattern into it.
  * Threads: events come from the progress thread; everything in a landing is under its lock.
  */
 #pragma once

@@ -33,7 +33,7 @@ struct arriving {
     uint32_t n_arrived;      // segments
 };
 
-// As a device would say it of what the network sees. SL_OK, or which one is wrong.
+// Verifies the bytes as a device sees them. SL_OK, or which one is wrong.
 static enum sl_status verify(const struct arriving *a, const struct sl_arrival *arrival, uint32_t *which_out) {
     for (uint32_t i = 0; i < arrival->n; i++) {
         const uint8_t *at = a->seen + ((const char *)arrival->at[i].data - a->device);

@@ -298,7 +298,7 @@ static void test_flood_of_requests_is_refused(void **state) {
     stop_pair(&pair);
 }
 
-// By the memory that their bodies take.
+// The bound counts the memory of their bodies.
 static void test_memory_of_requests_is_bounded(void **state) {
     (void)state;
     enum { N = 256 }; // MiB: REQUESTS_MAX_BYTES of incoming.c

@@ -114,7 +114,7 @@ static void test_garbage_ends_its_connection_alone(void **state) {
         fill_pattern(bytes, sizeof bytes, seed);
         send_and_expect_the_end(pair.to, bytes, sizeof bytes);
     }
-    // What UCX 1.13's TCP interface obeyed began so.
+    // UCX 1.13's TCP interface executed bytes that began so.
     static const char http[] = "GET / HTTP/1.1\r\nHost: somebody\r\n\r\n";
     send_and_expect_the_end(pair.to, http, sizeof http);
     struct sl_fabric_stats stats;

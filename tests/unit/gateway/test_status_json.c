@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what /status.json says of odd replies; tests/cluster/test_status.py has what it says of a real cluster.
+// Purpose: /status.json for odd replies; tests/cluster/test_status.py tests it with a real cluster.
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

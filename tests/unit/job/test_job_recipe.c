@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is made of a session that came from elsewhere and does not look as its recipe says.
+// Sessions from elsewhere that do not match their recipe are refused.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

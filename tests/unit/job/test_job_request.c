@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what requests about a job say, read back; and what absent fields mean.
+// Purpose: requests about a job, written and read back; and the meaning of absent fields.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>

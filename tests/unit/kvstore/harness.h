@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the tests of offloaded layers in a kvstore share: prompts and their hashes, blocks as prefill ships them,
- *          and a store's parts without its processes: fabric, arena, ledger, inbound, shelf, segments, room.
+ * Purpose: shared by the tests of offloaded layers in a kvstore: prompts and their hashes, blocks as prefill ships them, and a store's
+ *          parts without its processes: fabric, arena, ledger, inbound, shelf, segments, room.
  */
 #pragma once
 

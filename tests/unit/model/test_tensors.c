@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what tensors of quantized blocks become in memory: codes, f16 where it has room for them, else bf16.
+// Purpose: the form in memory of tensors of quantized blocks: codes, f16 where it has room for them, else bf16.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -88,7 +88,7 @@ static size_t n_blocks(struct sl_arena *arena) {
     return stats.n_blocks;
 }
 
-// Whatever happened, nothing is held.
+// Asserts that nothing is held any more.
 static void stop(struct fixture *f) {
     int64_t deadline = sl_deadline_in_ms(20000);
     while ((n_blocks(f->staging) || n_blocks(f->direct.arena)) && sl_now_ns() < deadline) {

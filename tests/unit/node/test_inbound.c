@@ -46,7 +46,7 @@ static int setup(void **state) {
     return 0;
 }
 
-// Whatever a test did, nothing may be left.
+// Asserts that a test has left nothing.
 static int teardown(void **state) {
     struct fixture *fixture = *state;
     int64_t n_leases, deadline = sl_deadline_in_ms(5000);

@@ -33,7 +33,7 @@ static int setup(void **state) {
     return 0;
 }
 
-// Whatever a test did, nothing may be left.
+// Asserts that a test has left nothing.
 static int teardown(void **state) {
     struct fixture *fixture = *state;
     struct sl_arena_stats stats;

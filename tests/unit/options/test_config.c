@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what the option table accepts, what it refuses, and in which words.
+// Purpose: the values that the option table accepts and refuses, and its error messages.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

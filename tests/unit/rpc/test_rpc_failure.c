@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what fails from outside: dead ports, ports in use, peers that are killed or stand still, servers that stop.
+// Purpose: failures from outside: dead ports, ports in use, peers that are killed or stand still, servers that stop.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>

@@ -34,7 +34,7 @@ static struct sl_hash128 salt_of(const struct sl_salt_secret *secret, const char
 
 static void test_salt_is_hmac_sha256(void **state) {
     (void)state;
-    // By Python's hmac.new(bytes(range(32)), b"sluice prefix salt of acme", "sha256").digest()[:16]
+    // Computed with Python's hmac.new(bytes(range(32)), b"sluice prefix salt of acme", "sha256").digest()[:16]
     static const struct sl_hash128 expected = {
         {0xa0, 0x73, 0x75, 0xea, 0xa9, 0x22, 0x46, 0x83, 0x45, 0x5d, 0xe4, 0x54, 0xc4, 0xcc, 0x0e, 0x98}};
     struct sl_salt_secret secret = {.tells_apart = true};

@@ -33,7 +33,7 @@ struct drive {
 };
 
 float drive_value(uint64_t seed, enum drive_stream stream, uint64_t index);
-// Of K or V at (layer, token, KV head, channel), of Q with n_kv_heads * group heads; importance has one channel.
+// Returns an element of K or V at (layer, token, KV head, channel), or of Q with n_kv_heads * group heads; importance has one channel.
 float drive_element(const struct drive *drive, enum drive_stream stream, int layer, int64_t token, int head, int c);
 
 // Arena, ops, stream (of n_threads), session and compressor for a recipe. Fails the test on any error.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What recipes promise beside their scores: statements of the papers that hold for any attention.
+// Properties of recipes other than their scores: statements of the papers that hold for any attention.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>

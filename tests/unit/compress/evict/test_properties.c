@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what holds whatever the recipe is: random recipes over all axes, random models and prompts, read chunk by
- *          chunk, shipped as a capsule into another arena, and gone on with there.
+ * Purpose: properties of every recipe: random recipes over all axes, random models and prompts, read chunk by chunk, shipped as a capsule
+ *          into another arena, and continued there.
  */
 // clang-format off
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a budget leaves of offloaded layers, against a choice that is made slot by slot from the recipe's words alone.
+// Compares the slots of offloaded layers that a budget leaves with a choice made slot by slot from the recipe's text alone.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>

@@ -334,7 +334,7 @@ static void test_candidate_whose_key_was_removed_takes_it_anew_or_follows(void *
     end();
 }
 
-// Whatever happens, in any order: never two at once, and terms only rise.
+// Random events in any order: two candidates never lead at once, and terms only rise.
 static void test_candidates_never_lead_at_once(void **state) {
     (void)state;
     uint64_t random = 12345;

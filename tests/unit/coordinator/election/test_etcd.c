@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what etcd may answer, and what a seat of it does when some of its servers do not.
+// Purpose: valid and invalid replies of etcd, and the leader key when some of its servers do not answer.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what one tenant may have of what all of them share: entries, ended jobs.
+// Purpose: one tenant's share of what all tenants share: entries, ended jobs.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>

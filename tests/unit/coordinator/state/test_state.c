@@ -170,7 +170,7 @@ static void test_state_of_a_full_disk_lets_jobs_go_on(void **state) {
     sl_job_unref(&next);
 }
 
-// Whichever call to the system fails: jobs go on, and the next start finds whole jobs.
+// Any system call may fail: jobs continue, and the next start finds whole jobs.
 static void test_state_survives_any_call_that_fails_once(void **state) {
     (void)state;
     for (int at = 0;; at++) {

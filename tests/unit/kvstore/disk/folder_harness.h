@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what the tests of a folder of capsules share: a folder, capsules made of their seeds, and how they are asked for.
+// Purpose: shared by the tests of a folder of capsules: a folder, capsules made of their seeds, and lookups.
 #pragma once
 
 // clang-format off

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what holds for every task: its length, its depth, its metric, the same bytes from the same seed, refusals.
- *          What each one says is tested in test_task_forms.c.
+ * Purpose: properties of every task: its length, its depth, its metric, the same bytes from the same seed, refusals. test_task_forms.c
+ *          tests each task's text.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what GGUF files are refused for, what their metadata become, and where a model's file is found.
+// Purpose: GGUF files that are refused, the meaning of their metadata, and where a model's file is found.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

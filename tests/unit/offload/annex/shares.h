@@ -18,7 +18,7 @@ struct shares {
     uint32_t lose_kind;      // requests of this kind (enum sl_near_kind) ...
     int lose_share;          // ... to this share are answered, but wait() ends with ...
     enum sl_status lose_how; // ... this; SL_OK: nothing is lost
-    // What was seen.
+    // Counts, read by tests.
     int n_asked[8], n_probes, n_resets, n_open; // by kind; TOPK with those flags; not yet forgotten
     size_t topk_bytes;                          // of the answers to TOPK without PROBE
     int64_t patience_ns;                        // until the deadline of the last question

@@ -59,7 +59,7 @@ static void asker_destroy(struct asker *a) {
     lanes_destroy(&a->lanes);
 }
 
-// Whatever the bytes: an answer that fits, and how the asker sees it.
+// Serves any bytes: checks that the answer fits, and reads it as the asker does.
 static enum sl_status serve(struct asker *a, const void *request, size_t bytes, const struct sl_near_request *asked,
                             struct sl_error *err) {
     size_t limit = sl_near_answer_bytes(a->annex, request, bytes);
