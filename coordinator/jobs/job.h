@@ -2,7 +2,7 @@
 /*
  * Purpose: one request of a client, from Submit until it is forgotten.
  *
- *                       +--------------- a leg was lost: retry --------------+
+ *                       +-------------- a worker was lost: retry ------------+
  *                       v                     |                             |
  *   QUEUED --------> PREFILLING -------> SHIPPING -------> DECODING -------> DONE
  *    |  ^              |  ^   |              |                ^ |

@@ -32,7 +32,7 @@ struct sl_demand {
     int64_t capsule_bytes;           // upper bound of the capsule's body
     int64_t decode_bytes;            // of the decode worker: capsule, last prompt token, output
     int64_t prefill_bytes;           // of the prefill worker, at its worst
-    int64_t travelling_bytes;        // of its staging memory beside the capsule: offloaded layers on their way
+    int64_t travelling_bytes;        // of its staging memory in addition to the capsule: offloaded layers on their way
     struct sl_route_lanes offloaded; // what kvstores hold; none where the recipe does not offload
 };
 

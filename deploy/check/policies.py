@@ -25,7 +25,7 @@ PATHS = {("gateway", "coordinator", "grpc"), *((worker, "coordinator", "grpc") f
          *(("metrics", each, "admin") for each in ("gateway", "coordinator", "prefill", "decode", "kvstore"))}
 
 
-# And where there is an etcd of ours:
+# With an etcd of the deployment's own:
 ETCD_PATHS = {("coordinator", "etcd", "client"), ("etcd", "etcd", "peer"), ("metrics", "etcd", "admin")}
 
 

@@ -123,7 +123,7 @@ def test_prompts_wait_for_memory():
 
 
 def test_a_stored_prefix_without_room_to_go_on_is_read_anew():
-    # The state between two chunks lands beside all that reading may take: too much for the second worker's arena.
+    # The state between two chunks needs room in addition to all that prefill may take: too much for the second worker's arena.
     fields = dict(recipe="h2o,budget=1500,chunk=128", max_new_tokens=8)
     text = document(16000)
     first, second = ({"text": text + question("lantern") + end} for end in ("", " now"))

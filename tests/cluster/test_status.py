@@ -279,7 +279,7 @@ def test_a_browser_shows_whatever_it_is_told_as_text():
         assert "lost, silent for 9.0 s" in text
         assert not browser.ask("document.querySelector('main img, header img')")
 
-        # A thousand: as many rows as are told, and what is left out is said.
+        # A thousand jobs: the page shows as many rows as it gets, and the number of those left out.
         jobs = [job_of(i, "decoding", output_tokens=i % 100) for i in range(200)] + [job_of(200 + i) for i in range(100)] + [job_of(300 + i, "done") for i in range(50)]
         answers["now"] = told_of(jobs, [], decoding=200, queued=700, done=100)
         browser.wait("document.querySelectorAll('#jobs tbody tr').length === 350")

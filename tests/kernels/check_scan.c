@@ -260,7 +260,7 @@ static void test_scan_of_all_channels_ranks_as_the_logits(void **state) {
     }
 }
 
-// Pieces of several heads: what host.scan says of each, bit by bit, and nothing beside it.
+// Pieces of several heads: the same bits as host.scan for each, and no other memory changes.
 static void test_scan_of_heads_equals_each_piece_on_its_own(void **state) {
     (void)state;
     enum { HEADS = 3, PIECES = 3, D = 16, N = 700, STRIDE = 1100 };

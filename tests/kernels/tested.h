@@ -21,7 +21,7 @@ static inline int n_tested(void) {
     return n;
 }
 
-// One of them, or a tier of the processors. Ends the program where there is none of that name.
+// Returns one of them, or a tier of the CPU. Ends the program where no tier has that name.
 const struct sl_ops *tier(const char *name);
 
 // Not the processors': ops->host is the reference's then, and has been checked as such.

@@ -84,7 +84,7 @@ static void test_request_joins_document_and_question(void **state) {
     sl_request_cleanup(&request);
 }
 
-// "none": all is said, so that nothing is left to the model.
+// "none": all fields are set, so that none is left to the model.
 static void test_request_can_do_without_the_models_sampling(void **state) {
     (void)state;
     struct sl_request_config config = plain();

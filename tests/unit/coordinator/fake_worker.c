@@ -338,7 +338,7 @@ static const struct sl_rpc_handler decode_handlers[] = {
     {&sl_method_decode_release, release, SL_ROLE_ANY},        {&sl_method_decode_archive, fake_archive, SL_ROLE_ANY},
     {&sl_method_decode_run, decode_run, SL_ROLE_ANY},
 };
-// Annexes are opened by prefill, which here only says so.
+// Prefill opens annexes; the fake one only reports it.
 static const struct sl_rpc_handler store_handlers[] = {
     {&sl_method_store_renew, renew, SL_ROLE_ANY},
     {&sl_method_store_release, release, SL_ROLE_ANY},

@@ -204,7 +204,7 @@ static void test_turn_ends_before_a_copy_that_takes_long(void **state) {
     assert_true(third.from_store && !third.prefilled);
     assert_int_equal(third.n_reused, first.n_prompt + N_NEW - 1);
     assert_int_equal(store.n_forgotten, 0);
-    // Ended meanwhile: what comes to be of these copies goes as soon as it is there, as the first one has.
+    // The conversation was ended meanwhile: later copies are removed as soon as they exist, as the first one was.
     end_conversation();
     assert_int_equal(store.n_forgotten, 1);
     ON_BOTH(archive_hangs, false);

@@ -234,7 +234,7 @@ static void test_late_messages_are_ignored(void **state) {
     stop_pair(&pair);
 }
 
-// The key is right, the rest is not: the grant fails or stays open, and never is anything written beside it.
+// The key is right, the rest is not: the grant fails or stays open, and nothing outside of it is ever written.
 static void test_messages_of_a_claimed_grant_are_checked(void **state) {
     (void)state;
     static const enum sl_wire_id ids[] = {SL_WIRE_SEGMENT, SL_WIRE_FINAL, SL_WIRE_QUERY, SL_WIRE_ABORT, SL_WIRE_CLAIM};

@@ -190,7 +190,7 @@ static void test_silent_connections_are_few_and_short(void **state) {
     }
     ship_well(&pair); // while they wait
     sl_sleep_ms(300);
-    // This process is both ends: what is over ours is theirs.
+    // This process is both ends: descriptors beyond the client sockets are the fabric's.
     assert_in_range(n_descriptors(), before + N_IDLE, before + N_IDLE + SL_LINKS_UNMET + 4);
     // A fabric that is new finds its way in all the same.
     struct pair other = pair;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: retaining heads: their scores against the formula, and what is said of files that are not right.
+// Purpose: retaining heads: their scores against the formula, and the errors for files that are wrong.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

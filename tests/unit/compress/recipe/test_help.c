@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Help and docs come from the rows of axes and scores: docs/RECIPES.md has each of them, as it is.
+// Help and docs are generated from the rows of axes and scores: docs/RECIPES.md has each of them literally.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>

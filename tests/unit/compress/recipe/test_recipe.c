@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The grammar: what is read, what is refused and how it is said, and that text and struct are two forms of one thing.
+// The grammar: accepted and refused texts, error messages, and that text and struct are two forms of one recipe.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>

@@ -79,7 +79,8 @@ static int end(void **state) {
     return 0;
 }
 
-// The live job's file is these bytes: the folder opens, and has the other one as it was. How many events the job has; -1: it was set aside.
+// Writes these bytes to the live job's file: the folder opens, and the other job is as it was. Returns how many events the job has; -1: it
+// was set aside.
 static int64_t open_with(const uint8_t *bytes, size_t n) {
     struct sl_error err = {0};
     temp_folder_write(&folder, "job-1-1", bytes, n);

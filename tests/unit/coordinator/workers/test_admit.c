@@ -157,7 +157,7 @@ static void test_admission_finds_stores_without_a_key(void **state) {
     cleanup(&f);
 }
 
-// Two decode workers, of which one can never hold the capsule on its way, and the other one at a time, until it has arrived.
+// Two decode workers: one can never hold the capsule in transit, the other can hold one at a time, until it has arrived.
 static void test_admission_counts_staging_memory(void **state) {
     (void)state;
     struct fixture f = make(4, 4);
@@ -187,7 +187,7 @@ static void test_admission_counts_staging_memory(void **state) {
         sl_admission_release(f.admission, &claims[i]);
         sl_admission_leave(f.admission, &places[i]);
     }
-    // A prefill worker needs room for what goes to stores beside the capsule.
+    // A prefill worker needs room for the data that go to stores, in addition to the capsule.
     struct fixture g = make(4, 4);
     join(&g, "decode-0", DECODE, 100 * capsule, 4);
     join_staging(&g, "prefill-0", PREFILL, 100 * capsule, capsule + 2 * SL_ARENA_UNIT - 1, 4);

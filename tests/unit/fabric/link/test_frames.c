@@ -201,7 +201,7 @@ static void test_frames_of_many_parts_survive_being_written_in_pieces(void **sta
     }
 }
 
-// One side has no more to say: the other one is told, and when that ends as well the first knows that it did so.
+// One side closes its direction: the other learns of it, and when that side closes as well the first one learns of that.
 static void test_finish_is_orderly(void **state) {
     (void)state;
     make_frame(0);

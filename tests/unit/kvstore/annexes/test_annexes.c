@@ -383,7 +383,7 @@ static void test_annex_takes_the_room_of_what_nobody_uses(void **state) {
     assert_int_equal(sl_room_promise(&fixture->parts.room, "test", wanted, &err), SL_OK);
     assert_int_equal(n_segments(fixture), 4 - (int64_t)((4 * each + wanted - low + each - 1) / each));
     sl_ledger_return(fixture->parts.ledger, wanted);
-    // Nothing fits beside the used one that is larger than what is left of the arena: refused, and nothing goes.
+    // No segment larger than the rest of the arena fits in addition to the used one: it is refused, and none is evicted.
     int64_t before = n_segments(fixture);
     assert_int_equal(sl_room_promise(&fixture->parts.room, "test", ARENA_BYTES - each / 2, &err), SL_ERR_EXHAUSTED);
     assert_int_equal(n_segments(fixture), before);
@@ -399,7 +399,7 @@ static void test_annex_takes_the_room_of_what_nobody_uses(void **state) {
     sl_kv_segment_unref(&segment);
 }
 
-// Pages that are kept in int8 are made beside what has arrived: promised as well, and given back.
+// Pages that are kept in int8 need memory in addition to what has arrived: it is promised as well, and released.
 static void test_annex_keeps_rows_in_eight_bits_and_searches_by_signs(void **state) {
     struct fixture *fixture = *state;
     struct prompt prompt;

@@ -67,7 +67,7 @@ static struct sl_shelf_stats stats_of(struct parts *parts) {
     return stats;
 }
 
-// Millions of keys would take any memory: here what is beside the arena ends first, and the oldest go for it.
+// Millions of keys would take any memory: here memory outside of the arena runs out first, and the oldest keys go.
 static void test_room_metadata_is_bounded(void **state) {
     struct fixture *fixture = *state;
     struct parts *parts = &fixture->parts;

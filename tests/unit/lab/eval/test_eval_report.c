@@ -368,7 +368,7 @@ static void test_report_as_text(void **state) {
     free(text);
 }
 
-// The same answers from a file that does not say what stores get, and from one that was gone on with.
+// The same answers from a file without the bytes in stores, and from one that was continued.
 static void test_report_of_older_answers(void **state) {
     struct fixture *f = *state;
     add_all(f, 0);

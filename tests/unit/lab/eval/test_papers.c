@@ -53,7 +53,7 @@ static void check_fits(const char *path, const struct sl_plan_recipe *entry, boo
     if (status != SL_OK) {
         fail_msg("%s: %s %s: %s", path, entry->name, entry->budget, err.text);
     }
-    // A ratio that scope fills alone is quietly raised above it: then another budget would be measured than is said.
+    // A ratio that scope fills alone is silently raised above it: the run would measure another budget than it reports.
     if (sl_recipe_evicts(&recipe) && recipe.budget.slots == 0) {
         int64_t slots = (int64_t)(recipe.budget.ratio * (double)n_prompt);
         if (plan.budget_slots < slots - 1 || plan.budget_slots > slots + 1) {

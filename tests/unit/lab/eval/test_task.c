@@ -210,7 +210,7 @@ static void test_long_prompts_are_filled_too(void **state) {
     }
 }
 
-// A task with fewer different words than would fill the prompt says so, and fills what it has words for.
+// A task with too few different words to fill the prompt reports it, and fills what it can.
 static void test_task_without_more_words_says_so(void **state) {
     const struct fixture *fixture = *state;
     const struct sl_task *task = sl_task_find("multikey-needles");

@@ -389,7 +389,7 @@ static void test_a_lease_is_renewed_by_questions(void **state) {
     stop(&s);
 }
 
-// The store goes while a read is under way: what it would have been comes from the other one.
+// The store exits while a read is under way: the other store answers it.
 static void test_where_a_read_fails_the_other_store_is_asked(void **state) {
     (void)state;
     struct scene s;

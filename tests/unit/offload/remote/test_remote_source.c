@@ -331,7 +331,7 @@ static void test_remote_source_goes_on_with_the_other_store_where_one_refuses(vo
     }
 }
 
-// With one store the refusal is what is said in the end; one that may pass is waited for.
+// With one store, the refusal is the final error; the reader waits for one that may pass.
 static void test_remote_source_says_why_a_store_refuses(void **state) {
     struct scene *s = *state;
     static const struct {
@@ -379,7 +379,7 @@ static void test_remote_source_names_the_stores_that_do_not_answer(void **state)
     }
 }
 
-// Another process at the address has no annex of ours: no need to wait for it.
+// Another process at the address does not have the annex: the reader does not wait for it.
 static void test_remote_source_does_not_wait_for_a_store_that_began_anew(void **state) {
     struct scene *s = *state;
     struct sl_error err = {0};
