@@ -62,7 +62,7 @@ set(CUDA_EXACT
   retrieve/scan)
 
 # sl_plugin(NAME target FOLDER dir [KEEP] ARCHITECTURES 80-real 80-virtual ...)
-# libsluice_cuda.so in a folder; not built unless somebody asks. A kernel whose registers spill does not compile.
+# Builds libsluice_cuda.so in a folder, on request only. A kernel whose registers spill does not compile.
 # KEEP leaves the PTX in <build>/<target>/.
 function(sl_plugin)
   cmake_parse_arguments(A "KEEP" "NAME;FOLDER" "ARCHITECTURES" ${ARGN})
@@ -125,7 +125,7 @@ function(sl_gpu_check)
     LINKER_LANGUAGE CXX RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/gpu-checks)
   target_include_directories(${A_NAME} PRIVATE ${CMAKE_SOURCE_DIR})
   target_include_directories(${A_NAME} SYSTEM PRIVATE ${CUDA_INCLUDE})
-  # As files: as targets they would bring the emulated kernels. What is not needed stays out: kernels are large.
+  # Linked as files: as targets they would bring the emulated kernels. Kernels that are not needed stay out: they are large.
   add_dependencies(${A_NAME} sl_engine_tensor_cuda_plugin sl_engine_tensor_cuda_table)
   target_link_libraries(${A_NAME} PRIVATE
     sluice_cuda_kernels $<TARGET_FILE:sl_engine_tensor_cuda_plugin> $<TARGET_FILE:sl_engine_tensor_cuda_table>

@@ -1,5 +1,5 @@
-# What `make install`, `cmake --install` and `make deb` put where. Everything lies below the prefix, and finds the rest from where it is itself:
-# a folder that is moved as a whole still works. Units alone name the prefix that was installed to.
+# The installed files of `make install`, `cmake --install` and `make deb`. All of them are below the prefix, and each finds the others from
+# its own place: a folder that is moved as a whole still works. Only the systemd units name the prefix of the installation.
 
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -29,7 +29,7 @@ string(REGEX REPLACE "/$" "" UP ${UP})
 configure_file(cmake/installed/sluice.pc.in ${CMAKE_BINARY_DIR}/installed/sluice.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/installed/sluice.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-# What people read, the contract for other languages, and a model to try everything with.
+# Documents, the contract for other languages, and a model to try everything with.
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright) # where Debian looks for it
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN *.md PATTERN *.png)
@@ -61,7 +61,7 @@ add_custom_target(uninstall
 set(CPACK_GENERATOR DEB)
 set(CPACK_SET_DESTDIR ON) # units shall name the prefix, not the folder in which the package is made
 set(CPACK_INSTALL_PREFIX /usr)
-# By its name, the one component that there is has a list of its own: what `make install` wrote is still what `make uninstall` removes.
+# Naming the only component gives it an install list of its own: `make uninstall` still removes what `make install` wrote.
 set(CPACK_INSTALL_CMAKE_PROJECTS "${CMAKE_BINARY_DIR};sluice;Unspecified;/")
 set(CPACK_STRIP_FILES ON)
 set(CPACK_PACKAGE_NAME sluice)

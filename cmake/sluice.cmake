@@ -28,7 +28,7 @@ elseif(SLUICE_TSAN)
   add_link_options(-fsanitize=thread)
 endif()
 
-# What a file of a tier may use of the processor, in rising order; NEON is there without a flag.
+# The processor features that the files of a tier may use, in rising order; NEON needs no flag.
 set(flags_AVX2 -mavx2 -mfma -mf16c)
 set(flags_AVX512 ${flags_AVX2} -mavx512f -mavx512bw -mavx512vl -mavx512dq)
 set(flags_AVX512BF16 ${flags_AVX512} -mavx512bf16)
@@ -94,7 +94,7 @@ function(sl_test)
     ENVIRONMENT "UCX_MEM_EVENTS=n;UCX_HANDLE_ERRORS=none;SLUICE_BIN=${CMAKE_BINARY_DIR}/bin;TSAN_OPTIONS=ignore_noninstrumented_modules=1 suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp;LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/lsan.supp")
 endfunction()
 
-# Of an sl_test(): allocations of ours can be made to fail (tests/unit/scarce.h).
+# Makes allocations fail on request in an sl_test() (tests/unit/scarce.h).
 function(sl_test_scarce name)
   target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/unit/scarce.c)
   foreach(call malloc calloc realloc aligned_alloc strdup strndup)

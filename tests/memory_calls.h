@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: for programs whose linker leads calls for memory elsewhere (--wrap): all of them fail while memory_fails() says so. Included by
- *          one file of a program, behind its static bool memory_fails(void).
+ * Purpose: replaces the allocation functions of a program (linker option --wrap): all of them fail while memory_fails() returns true. One
+ *          file of a program includes this, after its static bool memory_fails(void).
  */
 #pragma once
 

@@ -16,7 +16,7 @@ static inline struct sl_lists one_list(const uint32_t *slots) {
     return (struct sl_lists){(uint32_t *)slots, 0};
 }
 
-// m rows of k and v, `stride` floats apart, behind the slots of kv, which is not changed.
+// Appends m rows of k and v, `stride` floats apart, after the slots of kv, which is not changed.
 static inline void append_rows(const struct sl_ops *ops, const struct sl_kv *kv, const float *k, const float *v,
                                int64_t stride, int m, const int64_t *positions) {
     struct sl_kv with = *kv;

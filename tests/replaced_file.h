@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a file that is replaced while somebody uses it, as whoever hands out keys and certificates does it.
+// Purpose: replaces a file while a process uses it, in the way that tools for keys and certificates do.
 #pragma once
 
 #include <setjmp.h>

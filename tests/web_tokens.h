@@ -40,7 +40,7 @@ static inline void test_token_body(const void *header, size_t n_header, const vo
     test_base64url(claims, n_claims, out + strlen(out));
 }
 
-// The signature behind it; out has room. md: "SHA256".
+// Appends the signature; out has room. md: "SHA256".
 static inline void test_token_sign(EVP_PKEY *key, const char *md, char *out) {
     unsigned char signature[1200];
     size_t n = sizeof signature;
@@ -57,7 +57,7 @@ static inline void test_token_sign(EVP_PKEY *key, const char *md, char *out) {
     test_base64url(signature, n, out + strlen(out));
 }
 
-// By HMAC, under any text.
+// Signs by HMAC, with any text as the key.
 static inline void test_token_sign_by_text(const char *text, const EVP_MD *md, char *out) {
     unsigned char signature[EVP_MAX_MD_SIZE];
     unsigned n = 0;

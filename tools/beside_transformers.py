@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How close we are to transformers: the likeliest token and the KL divergence, position by position.
+"""Compares Sluice with transformers: the likeliest token and the KL divergence, position by position.
 
     python3 -m venv ~/beside && ~/beside/bin/pip install torch transformers accelerate gguf      # 5.23 and torch 2.15 were used
     make build && build/bin/sluice pull smollm2

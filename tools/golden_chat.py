@@ -102,7 +102,7 @@ LANGUAGE = [
     "{{ raise_exception('no: ' ~ messages | length) }}", "{% if messages | length == 4 %}{{ raise_exception('four \u00e9') }}{% endif %}", "{{ raise_exception() }}", "{{ strftime_now('%d %b %Y') }} {{ strftime_now('%Y-%m-%d') }} {{ strftime_now('%-d %B, %A %%') }}", "{{ range(3) | list | tojson }}{{ range(3) | length }}{{ range(0) | list | tojson }}{{ range(1, 2) | first }}", "{{ range(1, 2, 0) }}", "{{ range('a') }}", "{{ namespace(1) }}", "{{ unknown_function() }}", "{{ messages() }}", "{{ 'a'() }}", "{% include 'x' %}", "{% do x %}", "{% call x() %}{% endcall %}",
 ]
 
-# What means something in Jinja, and is refused here.
+# Templates that are valid in Jinja, and are refused here.
 UNSUPPORTED = [
     "{{ {'a': {'b': 1}}}}",
     "{{ 1, 2 }}",

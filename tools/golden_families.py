@@ -3,7 +3,7 @@
 """Writes tests/golden/families: what PyTorch and Transformers say models of every family compute.
 
 Tiny models with random weights, as Hugging Face folders written by save_pretrained, each with the logits of its prompts.
-Needs torch and transformers (5.23 was used); only whoever changes the golden data runs it. golden.bin is, prompt after
+Needs torch and transformers (5.23 was used); needed only to change the golden data. golden.bin is, prompt after
 prompt:
 
     i32 n_tokens, i32 n_vocab, i32 ids[n_tokens], f32 logits[n_tokens][n_vocab]

@@ -339,7 +339,7 @@ def tied_pair(out):
 
 
 def tokenizer_metadata(root, pre):
-    """Of a byte-level tokenizer.json; its added tokens must have no flags."""
+    """Returns the metadata of a byte-level tokenizer.json; its added tokens must have no flags."""
     vocab = root["model"]["vocab"]
     added = [t for t in root["added_tokens"] if t["content"] not in vocab]
     tokens, types = [""] * (len(vocab) + len(added)), [1] * (len(vocab) + len(added))

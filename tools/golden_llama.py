@@ -3,8 +3,8 @@
 """Writes tests/golden/llama: what PyTorch and Transformers say a Llama computes.
 
 Two tiny models with random weights, as Hugging Face folders, each with the logits of one prompt; and greedy
-continuations of models/demo in bf16. Needs torch and transformers (4.46 was used); only whoever changes the golden data
-runs it. The answers are plain binary files that golden_models.c reads:
+continuations of models/demo in bf16. Needs torch and transformers (4.46 was used); needed only to change the golden
+data. The answers are plain binary files that golden_models.c reads:
 
     <model>/golden.bin        i32 n_tokens, i32 n_vocab, i32 ids[n_tokens], f32 logits[n_tokens][n_vocab]
     demo/<name>.bin           i32 n_prompt, i32 n_output, i32 prompt[n_prompt], i32 output[n_output]

@@ -3,7 +3,7 @@
 """Writes tests/golden/tokenizer/sentencepiece.json: a small vocabulary of SentencePiece's, as GGUF files have it (tokens, scores,
 types), with difficult strings and the ids that SentencePiece itself gives them.
 
-Needs sentencepiece (0.2.1 was used); only whoever changes the golden data runs it.
+Needs sentencepiece (0.2.1 was used); needed only to change the golden data.
 """
 import io
 import json

@@ -15,7 +15,7 @@ def bring(target, *words):
     """The folder `target` with these packages (pip's words). Unavailable says why not: then what wanted them is skipped, never passed."""
     if os.path.exists(os.path.join(target, "complete")):
         return target
-    # Without an index nobody waits: it is asked once.
+    # Asks the index once: without an index, pip must not wait.
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "0", "--timeout", "15",
                "--target", target, *words]
     result = subprocess.run(install, capture_output=True, text=True)

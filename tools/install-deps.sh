@@ -49,7 +49,7 @@ echo "install-deps: installing$missing"
 $as_root apt-get update -qq
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing
 
-# Its package starts a server of its own, which nobody has asked for: tests start theirs.
+# The package starts a server that is not needed here: tests start their own.
 case "$missing" in
 *etcd-server*) if [ -d /run/systemd/system ]; then $as_root systemctl disable --now etcd; fi ;;
 esac

@@ -75,7 +75,7 @@ ROWS = {
     "engine/offload/retriever": "base engine/kvcache engine/compress/recipe engine/compress/plan engine/offload/annex",
     "net/offload/remote": "base proto/* net/fabric engine/compress/plan engine/offload/annex",
     "net/offload/prefill": "base proto/* engine/kvcache net/fabric engine/tensor engine/runtime net/node engine/compress/plan engine/offload/annex net/offload/remote",
-    # What a job means, the same for those who run it and for the coordinator, which has no data plane.
+    # The meaning of a job, shared by workers and by the coordinator, which has no data plane.
     "engine/job": "base engine/sampling proto/* engine/kvcache engine/text/* engine/model engine/compress/* engine/offload/retriever",
     "engine/runner": "base engine/sampling engine/kvcache engine/text/tokenizer engine/model engine/runtime engine/compress/* engine/offload/retriever engine/job",
     "prefill": "base proto/* engine/kvcache net/rpc engine/compress/* net/node net/offload/prefill engine/job engine/runner",

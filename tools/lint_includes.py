@@ -6,7 +6,7 @@
     lint_includes.py --actual ROOT  print what each folder includes today, as rows of tools/layers.py
     lint_includes.py --self-test    show that every rule catches a violation, in a temporary tree
 
-The heart is tools/layers.py: who may include whom.
+The table of allowed includes is tools/layers.py.
 """
 import collections
 import os
@@ -61,14 +61,14 @@ def includes_of(text):
 
 
 def matches(word, header):
-    """Whether a word of a row allows a header. layers.py says what words mean."""
+    """Returns whether a word of a row allows a header. layers.py says what words mean."""
     if word.endswith("*"):
         return header.startswith(word[:-1])
     return word in (header, os.path.dirname(header))
 
 
 def names_folder(word, folder):
-    """Whether a word of a row allows a folder, or some of it."""
+    """Returns whether a word of a row allows a folder, or some of it."""
     return matches(word, folder + "/") or (word.endswith(".h") and os.path.dirname(word) == folder)
 
 
@@ -173,7 +173,7 @@ def check_sizes(texts, folders, rules, complain):
 
 
 def check_rows(texts, folders, rules, complain):
-    """Rows and words for what is not there, or what nobody includes, are mistakes of writing, or left over."""
+    """Rejects rows and words for folders that do not exist, or that no file includes: they are typing errors, or left over."""
     known = set(folders) | {os.path.dirname(path) for path in texts}
     for key, row in rules.ROWS.items():
         headers = {header for path in folders.get(key, ()) for header in includes_of(texts[path])}
@@ -220,7 +220,7 @@ def check_structs(texts, rules, complain):
 
 
 def include_edges(texts, folders):
-    """{folder: {folder: (file, header)}}: who includes whom, with one example each."""
+    """Returns {folder: {folder: (file, header)}}: the folders that each folder includes, with one example each."""
     edges = collections.defaultdict(dict)
     for folder, paths in folders.items():
         for path in sorted(paths):
@@ -455,7 +455,7 @@ def violations():
         "tensor/CMakeLists.txt": library("ops.c", "sl_tensor_cpu"),
     }
     return [
-        # who may include whom
+        # allowed includes
         added("base/x.c", including("proto/sluice/v1/x.pb-c.h"), 'base/ may not include "proto/sluice/v1/x.pb-c.h"'),
         added("compress/x.c", including("tensor/model.h"), 'compress/ may not include "tensor/model.h"'),
         added("compress/x.c", source('#  include "tensor/cpu/cpu.h"\n'), 'compress/ may not include "tensor/cpu/cpu.h"'),

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """
-How good are the tests? Plants small bugs by rule, one at a time, builds, runs the tests that hold the file, and lists what lives.
+Measures the tests: plants small bugs by rule, one at a time, builds, runs the tests that hold the file, and lists the bugs that live.
 
     tools/mutate.py --sample 20 coordinator/jobs net/fabric/link     # 20 bugs in these folders, drawn by --seed
     tools/mutate.py --since HEAD~5                                # in the lines that changed since then
@@ -10,11 +10,11 @@ How good are the tests? Plants small bugs by rule, one at a time, builds, runs t
     tools/mutate.py --sample 20 --summary kvstore                 # only counts what was found; --list: only what would be planted
 
 Works on a copy of HEAD in build-mutate/, which is brought up to date. A bug dies if the build fails, if a unit test fails twice, or if
-one takes far too long; nearest tests come first, and only what a test needs is built.
-What leaks is seen; cluster tests and bits are not asked, and AddressSanitizer only with --asan, in a build of its own: for --again, what
-lives may be a read behind an array's end. What makes the same machine code is no bug. What lives is either
-a test that is missing, or makes no difference: then say so, with the reason, in tools/mutate.equivalent. Results are lines of JSON in
-build-mutate/results.jsonl; the last of a bug counts. The sample is drawn by hashes: a change elsewhere does not change it.
+one takes far too long. The nearest tests run first, and only what a test needs is built. Leaks are detected. Cluster tests and bits do
+not run. AddressSanitizer runs only with --asan, in a build of its own: use it with --again, as a bug that lives may be a read past an
+array's end. A change that gives the same machine code is no bug. A bug that lives shows that a test is missing, or it makes no difference:
+then add it, with the reason, to tools/mutate.equivalent. Results are lines of JSON in build-mutate/results.jsonl; the last line of a bug
+counts. The sample is drawn by hashes: a change elsewhere does not change it.
 """
 import argparse
 import collections
@@ -36,7 +36,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 EQUIVALENT = os.path.join(ROOT, "tools", "mutate.equivalent")
 
-# What is found in a line of code, and what takes its place.
+# Patterns in a line of code, and their replacements.
 RULES = [
     ("off by one", r" < ", " <= "), ("off by one", r" <= ", " < "), ("off by one", r" > ", " >= "), ("off by one", r" >= ", " > "),
     ("negated", r" == ", " != "), ("negated", r" != ", " == "), ("and for or", r" && ", " || "), ("or for and", r" \|\| ", " && "),
@@ -46,9 +46,9 @@ RULES = [
     ("call dropped", r"^(\s+)(\w*(?:free|release|unref|give|close|destroy|unlock|return_|cancel|take_out|forget)\w*\(.*\);)$", r"\1;"),
     ("success told", r"\breturn sl_fail\(err, \w+,", "return 0 ? SL_OK : sl_fail(err, SL_OK,"),
 ]
-# Not worth planting in: what is not code, what only speaks, what a compiler checks.
+# Lines without bugs to plant: no code, only output, or checked by the compiler.
 SKIPPED = re.compile(r"^\s*(//|\*|/\*|#)|static const|SL_OPTION|^\s*\{\"|^\s*case |^enum")
-# Statements that only speak, over all their lines.
+# Statements that only print or check, over all their lines.
 SPEAKS = re.compile(r"^\s*(sl_log_\w+|assert|static_assert|_Static_assert|printf|fprintf|perror)\(")
 # The smaller or the larger of two: where they are equal it does not matter which.
 OF_TWO = re.compile(r"([\w.>\[\]()-]+) [<>]=? ([\w.>\[\]()-]+) \? (\1 : \2|\2 : \1)")
@@ -165,7 +165,7 @@ class Workshop:
         self.load_passed()
         self.copy_head()
         launcher = ["-DCMAKE_C_COMPILER_LAUNCHER=ccache", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
-        # What leaks is seen at the end of a test; that takes no other objects, only another linker's line.
+        # Leaks are found at the end of a test; that needs the same objects, and only another linker line.
         linker = ["-fuse-ld=mold"] * bool(shutil.which("mold")) + ["-fsanitize=leak"] * (not options.asan)
         launcher += ["-DSLUICE_ASAN=ON"] * options.asan
         # Assertions stay: they are tests, too.
@@ -179,7 +179,7 @@ class Workshop:
         self.tests = {test["name"]: test for test in json.loads(listed)["tests"]}
 
     def load_passed(self):
-        """What other jobs have found is of this commit, too."""
+        """Loads the times that other jobs have found for this commit."""
         if os.path.exists(self.passed_path):
             with open(self.passed_path) as file:
                 head, passed = json.load(file)

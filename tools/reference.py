@@ -15,13 +15,13 @@ NAMES = "sluice models 2>/dev/null | awk 'NR > 1 { print $1 }'"  # of models, be
 COMMON = [{"name": "help", "letter": "h", "default": "", "help": "print the options and exit"},
           {"name": "version", "letter": "", "default": "", "help": "print the version and exit"}]
 
-# Of all that is no mere list of commands.
+# An option of every program that is not just a list of commands.
 CONFIG = {"name": "config", "letter": "", "metavar": "FILE", "default": "", "help": "options from a file: lines of `name: value` (docs/OPERATIONS.md)",
           "variable": "SLUICE_CONFIG"}
 
 
 def described(path, words):
-    """What a program says of itself, or of the command that these words name; with all commands below it."""
+    """Returns how a program describes itself, or the command that these words name, with all commands below it."""
     said = subprocess.run([path, *words, "--describe"], capture_output=True, text=True, timeout=60)
     if said.returncode != 0:
         raise SystemExit(f"reference.py: {path} {' '.join(words)} --describe: {said.stderr}")
@@ -85,7 +85,7 @@ def man(page, version, pages):
 
 
 def related(name, other):
-    """Of a command what is one step above and below it; of programs all of them."""
+    """Returns whether `other` is one step above or below the command; programs are all related."""
     if name == other:
         return False
     if " " not in name and " " not in other:
@@ -171,7 +171,7 @@ def zsh(pages_of_programs):
 
 
 def fish(page):
-    """Of the words before, the first name a command: __sluice_at tells it."""
+    """Returns the completion for fish. Its function __sluice_at finds the command that the first words name."""
     program, pages = page["name"], list(all_pages(page))
     function = "__" + program.replace("-", "_") + "_at"
     out = [f"# Completion for {program}, made by tools/reference.py.", f"function {function}", f"    set -l key '{program}'",

@@ -38,7 +38,7 @@ write_revoked() {
     touch "$dir/index.txt"
     printf '[ca]\ndefault_ca = here\n[here]\ndatabase = %s/index.txt\ncrlnumber = %s/crlnumber\n' "$dir" "$dir" >"$dir/ca.conf"
     quietly ca -config "$dir/ca.conf" -gencrl -md sha256 -crldays "$days" -cert "$dir/ca.pem" -keyfile "$dir/ca.key" -out "$dir/revoked.new"
-    mv "$dir/revoked.new" "$dir/revoked.pem" # whole, for whoever reads it just now
+    mv "$dir/revoked.new" "$dir/revoked.pem" # atomic, for a process that reads it just now
     rm -f "$dir/ca.conf" "$dir/index.txt.attr" "$dir/crlnumber.old"
 }
 

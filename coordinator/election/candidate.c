@@ -8,9 +8,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-#define LOOK_MS   250  // of a standby: at most so long after the seat was left it is taken
+#define LOOK_MS   250  // of a standby: it takes a free leader key at most so late
 #define AGAIN_MS  150  // after a failure
-#define RESIGN_MS 2000 // others shall have their turn
+#define RESIGN_MS 2000 // gives other candidates time to take the key
 
 void sl_candidate_init(struct sl_candidate *candidate, const struct sl_candidate_config *config) {
     *candidate = (struct sl_candidate){.config = *config};
@@ -85,7 +85,7 @@ static int64_t fail(struct sl_candidate *candidate, const char *what, const stru
         sl_log_warn("election", "%s: %s", what, err->text);
     }
     candidate->complained = true;
-    if (candidate->lease == 0) { // who does not even see the seat does not know who has it
+    if (candidate->lease == 0) { // without a lease the key was not read, so the leader is unknown
         pthread_mutex_lock(&candidate->mutex);
         candidate->leader[0] = '\0';
         pthread_mutex_unlock(&candidate->mutex);
@@ -100,7 +100,7 @@ static void heard(struct sl_candidate *candidate) {
     candidate->complained = false;
 }
 
-// Ours, by a lease that was granted or renewed since began_ns.
+// Records that we hold the leader key, by a lease that was granted or renewed since began_ns.
 static int64_t lead(struct sl_candidate *candidate, const struct sl_seat *seat, int64_t began_ns) {
     heard(candidate);
     pthread_mutex_lock(&candidate->mutex);
@@ -125,7 +125,7 @@ static int64_t lead(struct sl_candidate *candidate, const struct sl_seat *seat, 
     return began_ns + candidate->config.renew_ms * SL_NS_PER_MS;
 }
 
-// The seat is another's.
+// Records that another candidate holds the leader key.
 static int64_t follow(struct sl_candidate *candidate, const struct sl_seat *seat) {
     heard(candidate);
     pthread_mutex_lock(&candidate->mutex);
@@ -140,7 +140,7 @@ static int64_t follow(struct sl_candidate *candidate, const struct sl_seat *seat
 
 // ---- what is done --------------------------------------------------------------------------------------------------
 
-// Without the seat a lease is of no use; one that cannot be given back ends by itself.
+// Revokes the lease, which is useless without the leader key; a lease that cannot be revoked expires.
 static void drop_lease(struct sl_candidate *candidate) {
     struct sl_error err = {0};
     if (candidate->lease != 0 &&
@@ -217,7 +217,7 @@ static int64_t keep(struct sl_candidate *candidate) {
         return fail(candidate, "the lease cannot be renewed", &err);
     }
     status = config->ops->look(config->arg, &seat, &err);
-    if (status == SL_ERR_NOT_FOUND) { // somebody has removed the key, or our take was lost on its way
+    if (status == SL_ERR_NOT_FOUND) { // the key was removed, or our take was lost on its way
         return take(candidate, began_ns);
     }
     if (status != SL_OK) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: one that stands for the seat: see election.h.
+ * Purpose: one candidate for the leader key, which the code calls the seat: see election.h.
  *
  *                seat is free: grant, take
  *     STANDBY ------------------------------> LEADS --------------------------> FENCED
@@ -9,9 +9,9 @@
  *        |                                      +---- renewed, the seat is ours --+ |
  *        +------ the lease has ended, or the seat is another's, or resigned --------+
  *
- * Design: FENCED is no field: it is LEADS whose time has run out, so that it needs nobody to notice. It keeps its lease: a seat that is
- *         still ours when etcd is back was nobody else's in between, and the term goes on. A take whose answer was lost leaves us with
- *         a lease and without a term: the next look tells whether we sit.
+ * Design: FENCED is not stored: it is LEADS after its time has run out, so no thread has to detect it. A fenced candidate keeps its lease.
+ *         If it still holds the leader key when etcd is back, no other candidate held the key in between, and the term goes on. When the
+ *         reply to a take is lost, the candidate has a lease and no term: the next poll of the key tells whether it leads.
  * Threads: step() from one thread; the rest from any.
  */
 #pragma once
@@ -31,7 +31,7 @@ struct sl_candidate_config {
 
 struct sl_candidate {
     struct sl_candidate_config config;
-    // Of step()'s thread.
+    // Used by step()'s thread only.
     int64_t lease; // 0: none
     bool complained;
 
@@ -45,13 +45,13 @@ struct sl_candidate {
 void sl_candidate_init(struct sl_candidate *candidate, const struct sl_candidate_config *config);
 void sl_candidate_cleanup(struct sl_candidate *candidate);
 
-// Do what is due; blocks as long as the seat's operations do. Returns when it wants to be called again, at the latest.
+// Does what is due; blocks as long as the operations on the leader key do. Returns the latest time at which it must be called again.
 int64_t sl_candidate_step(struct sl_candidate *candidate);
 
-// The last thing that step()'s thread does: the lease goes back.
+// Gives the lease back: the last call of step()'s thread.
 void sl_candidate_leave(struct sl_candidate *candidate);
 
-// As of election.h.
+// See election.h.
 int64_t sl_candidate_term(struct sl_candidate *candidate);
 int64_t sl_candidate_last_term(struct sl_candidate *candidate);
 void sl_candidate_leader(struct sl_candidate *candidate, char leader_out[SL_LEADER_BYTES]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see election.h. A candidate, the seat that it stands for, and the thread that has both.
+// Purpose: see election.h. A candidate, its leader key, and the thread that uses both.
 #include "coordinator/election/election.h"
 
 #include <pthread.h>

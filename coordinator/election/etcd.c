@@ -22,7 +22,7 @@ struct sl_etcd {
     struct sl_rpc_credentials *credentials; // NULL: none
     struct sl_rpc_addresses servers;
     struct sl_rpc_channel *channels[SL_RPC_MAX_ADDRESSES];
-    int current; // who answered last
+    int current; // the server that answered last
     char key[KEY_BYTES];
 };
 
@@ -65,14 +65,14 @@ void sl_etcd_destroy(struct sl_etcd **etcd_in) {
     *etcd_in = NULL;
 }
 
-// The one message of a call that may send several.
+// Returns the only message of a call that may send several.
 static const ProtobufCMessage *once(void *arg) {
     const ProtobufCMessage **next = arg, *message = *next;
     *next = NULL;
     return message;
 }
 
-// Of the first server that answers. SL_ERR_NOT_FOUND is an answer: of a lease that has ended.
+// Asks the servers in turn and returns the first reply. SL_ERR_NOT_FOUND is a reply: the lease has ended.
 static enum sl_status ask(struct sl_etcd *etcd, const struct sl_rpc_method *method, const ProtobufCMessage *request,
                           ProtobufCMessage **reply_out, struct sl_error *err) {
     enum sl_status status = SL_ERR_PEER_LOST;
@@ -136,7 +136,7 @@ static enum sl_status look(void *arg, struct sl_seat *seat_out, struct sl_error 
     request.key = bytes_of(etcd->key);
     ProtobufCMessage *reply;
     enum sl_status status = ask(etcd, &sl_method_etcdserverpb_kv_range, &request.base, &reply, err);
-    if (status == SL_ERR_NOT_FOUND) { // no word of etcd's for a key that is not there
+    if (status == SL_ERR_NOT_FOUND) { // etcd does not report a missing key in this way
         return sl_fail(err, SL_ERR_PEER_CORRUPT, "etcd: a range is not found");
     }
     if (status == SL_OK) {
@@ -146,7 +146,7 @@ static enum sl_status look(void *arg, struct sl_seat *seat_out, struct sl_error 
     return status;
 }
 
-// If the key was never created: create it; else: read it.
+// Creates the key if it does not exist; else reads it.
 static enum sl_status take(void *arg, int64_t lease, const char *holder, struct sl_seat *seat_out,
                            struct sl_error *err) {
     struct sl_etcd *etcd = arg;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a seat as a key of etcd (version 3's API, over net/rpc/).
- * Design: one server is asked; one that fails or is silent for CALL_MS is followed by the next, until all were asked once. Any of them
- *         answers for all: what it says was agreed on by a majority, and without one it does not answer.
+ * Purpose: the leader key in etcd (version 3's API, over net/rpc/).
+ * Design: a call asks one server. When that fails or is silent for CALL_MS, the call asks the next, until all were asked once. One answer is
+ *         enough: a majority of the servers has agreed on it, and without a majority no server answers.
  * Threads: one at a time.
  */
 #pragma once

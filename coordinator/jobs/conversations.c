@@ -27,12 +27,12 @@ struct conversation {
     bool there;
     char tenant[SL_TENANT_BYTES];
     int32_t *tokens;    // [last.n_tokens]
-    struct point last;  // behind the last turn
-    struct point early; // behind one before it, whose session a store has; a conversation can go on from there as well
+    struct point last;  // after the last turn
+    struct point early; // after an earlier turn, whose session a store has; a conversation can go on from there as well
     uint64_t used;      // when, in turns of all
 };
 
-// While it is looked for who has most.
+// Used in the search for the tenant that uses most.
 struct tenant {
     const struct conversation *one;
     double share;
@@ -85,12 +85,12 @@ static struct conversation *find(struct sl_conversations *c, const char *tenant,
     return NULL;
 }
 
-// What a conversation takes of the table: a place, and its tokens.
+// Returns the conversation's share of the table: an entry, and its tokens.
 static double share_of(const struct conversation *one) {
     return 1.0 / MAX_CONVERSATIONS + (double)one->last.n_tokens * sizeof *one->tokens / (double)MAX_BYTES;
 }
 
-// Of the tenant that has most, so that nobody can push out what others have.
+// Returns the oldest conversation of the tenant that uses most, so that no tenant can push out another's conversations.
 static struct conversation *oldest(struct sl_conversations *c) {
     struct tenant *tenants = c->tenants, *most = NULL;
     size_t n_tenants = 0;
@@ -118,7 +118,7 @@ static struct conversation *oldest(struct sl_conversations *c) {
     return first;
 }
 
-// Whether the conversation was ended since the turn began. Of many that were ended since, the last ones are known.
+// Returns whether the conversation was ended since the turn began. Only the last MAX_ENDED ends are remembered.
 static bool was_ended(const struct sl_conversations *c, const char *tenant, const struct sl_job_turn *turn) {
     for (size_t i = 0; i < MAX_ENDED; i++) {
         const struct ended *one = &c->ended[i];
@@ -150,7 +150,7 @@ static void leave_all(struct sl_sessions_left *left, const struct conversation *
     sl_sessions_left_add_copy(left, &one->early.turn.copy);
 }
 
-// A free one; what was quiet for longest makes room for it and for its tokens.
+// Returns a free entry; evicts the oldest conversations until there is room for it and for its tokens.
 static struct conversation *make_room(struct sl_conversations *c, size_t n_bytes, struct sl_sessions_left *left) {
     for (;;) {
         struct conversation *free_one = NULL;
@@ -184,13 +184,13 @@ void sl_conversations_destroy(struct sl_conversations **conversations) {
 
 // ---- what was said --------------------------------------------------------------------------------------------------
 
-// Lengths are hashed along, so that no two ways to cut a text are the same.
+// Hashes the length, too, so that two ways to cut a text never give the same hash.
 static uint64_t add_text(uint64_t hash, const char *text) {
     uint64_t n = strlen(text);
     return sl_hash(text, n, sl_hash(&n, sizeof n, hash));
 }
 
-// Of the first n messages.
+// Hashes the first n messages.
 static uint64_t hash_messages(const Sluice__V1__Chat *chat, size_t n) {
     uint64_t hash = 0;
     for (size_t i = 0; i < n; i++) {
@@ -203,7 +203,7 @@ static uint64_t hash_bytes(const char *text, size_t n, uint64_t seed) {
     return sl_hash(text, n, seed);
 }
 
-// What a request says, as far as the next one will have to say it again.
+// Records the parts of the request that the next turn's request has to repeat.
 static void note(const Sluice__V1__GenerateRequest *request, struct sl_job_turn *turn) {
     turn->is_chat = request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
     if (turn->is_chat) {
@@ -216,8 +216,8 @@ static void note(const Sluice__V1__GenerateRequest *request, struct sl_job_turn 
 }
 
 /*
- * Whether the request begins with what was said in a turn, and its answer; *behind_out: where what is new begins, a message or a
- * byte. Of texts the answer's length is known from the turn.
+ * Returns whether the request begins with a turn's text and its answer. *behind_out: where the new part begins, as an index of messages or
+ * a byte offset. For text prompts, the turn has the answer's length.
  */
 static bool goes_on(const struct point *before, const Sluice__V1__GenerateRequest *request, size_t *behind_out) {
     size_t n = before->turn.n_said;
@@ -236,7 +236,7 @@ static bool goes_on(const struct point *before, const Sluice__V1__GenerateReques
     return false;
 }
 
-// The last point of the conversation that the request goes on from. NULL: there is none.
+// Returns the last point of the conversation that the request continues. NULL: there is none.
 static const struct point *find_point(const struct conversation *one, const Sluice__V1__GenerateRequest *request,
                                       size_t *behind_out) {
     if (goes_on(&one->last, request, behind_out)) {
@@ -266,7 +266,7 @@ static uint64_t count_ended(struct sl_conversations *c) {
     return n;
 }
 
-// A copy of the conversation, whose tokens are the caller's.
+// Copies the conversation; the caller owns the copy's tokens.
 static bool copy(struct sl_conversations *c, const char *tenant, const char *id, struct conversation *copy_out) {
     bool there = false;
     pthread_mutex_lock(&c->mutex);
@@ -283,7 +283,7 @@ static bool copy(struct sl_conversations *c, const char *tenant, const char *id,
     return there;
 }
 
-// The ids of what stands behind the answer. SL_ERR_PRECONDITION: the template does not go on with what was there.
+// Encodes the text after the answer. SL_ERR_PRECONDITION: the template changes the text before it.
 static enum sl_status encode_new(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
                                  size_t behind, int32_t **ids_out, size_t *n_ids_out, struct sl_error *err) {
     if (request->prompt_case != SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT) {
@@ -295,7 +295,7 @@ static enum sl_status encode_new(const struct sl_request_rules *rules, const Slu
                                 : SL_ERR_PRECONDITION;
 }
 
-// The tokens of before, and the new ones behind them.
+// Joins the tokens of the conversation and the new ones.
 static enum sl_status join(const struct conversation *before, int64_t n_tokens, const int32_t *ids, size_t n_ids,
                            int32_t **tokens_out, int64_t *n_tokens_out, struct sl_error *err) {
     size_t n_before = (size_t)n_tokens;
@@ -332,7 +332,7 @@ enum sl_status sl_conversations_begin_turn(struct sl_conversations *c, const str
             turn = point->turn;
             if (point == &before.last) {
                 turn.earlier = before.early.turn.copy;
-            } else { // the turn after it has taken its session; it is asked again for another answer: another seed
+            } else { // the later turn has its session; a repeated request wants another answer: draw another seed
                 turn.lease_id[0] = turn.worker[0] = '\0';
                 turn.has_seed = false;
             }
@@ -379,7 +379,7 @@ enum sl_status sl_conversations_plan_turn(const struct sl_request_rules *rules, 
                : status;
 }
 
-// Where the conversation can go on as well, with all of these tokens: the last such point whose session a store has.
+// Returns the last other point, with a session in a store, from which the conversation can go on with all of these tokens.
 static const struct point *point_before(const struct conversation *one, const struct sl_job_spec *spec,
                                         const int32_t *tokens, int64_t n_tokens) {
     const struct point *points[] = {&one->last, &one->early};
@@ -394,7 +394,7 @@ static const struct point *point_before(const struct conversation *one, const st
     return NULL;
 }
 
-// What there was of the conversation, but for what stays.
+// Adds to `left` the conversation's sessions and copies, except those that `turn` and `early` keep.
 static void leave_others(struct sl_sessions_left *left, const struct conversation *one, const struct sl_job_turn *turn,
                          const struct point *early) {
     const struct sl_session_copy *copies[] = {&one->last.turn.copy, &one->early.turn.copy};

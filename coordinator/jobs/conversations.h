@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: which tokens a conversation has so far, and where its session is between two turns.
+ * Purpose: stores the tokens that a conversation has so far, and where its session is between two turns.
  *
- * Design: a request of a turn has the whole conversation. Where it goes on behind what is known here, the answer's own tokens stand in
- *         its prompt, and what is new is made of the template's text alone: so the prompt begins with exactly what the session holds.
- *         Where it does not, or nothing is known, the prompt is made as any other's, and everything is read. So this table may forget:
- *         what it holds is bounded, and of the tenant that has most the conversation that was quiet for longest goes first.
- * Trust: an id is of a tenant; another one's says nothing.
+ * Design: a turn's request has the whole conversation. If it continues the conversation in this table, its prompt is made of the known
+ *         tokens, with the answer's own, and of the encoded new text: so the prompt begins with exactly what the session holds. If it does
+ *         not, or the conversation is unknown, the prompt is encoded as any other's, and all of it is prefilled. So this table may forget:
+ *         its size is bounded, and the tenant that uses most loses its least recently used conversation first.
+ * Trust: an id belongs to a tenant; the same id of another tenant is another conversation.
  * Threads: any.
  */
 #pragma once
@@ -20,19 +20,21 @@ enum sl_status sl_conversations_create(struct sl_conversations **conversations_o
 void sl_conversations_destroy(struct sl_conversations **conversations); // accepts NULL, nulls
 
 /*
- * Of a request with a conversation: what its job has to know of that in *turn_out; and, if it goes on with what is known, its prompt in
- * *tokens_out (malloc'd, the caller's; NULL: it is made as any other's). SL_ERR_INVALID names the field.
+ * Begins a turn for a request with a conversation. Writes to *turn_out what the job has to know of the conversation. If the request
+ * continues a known conversation, *tokens_out is its prompt (malloc'd, owned by the caller). NULL: the prompt is made as for any other
+ * request. SL_ERR_INVALID names the field.
  */
 enum sl_status sl_conversations_begin_turn(struct sl_conversations *conversations, const struct sl_request_rules *rules,
                                            const char *tenant, const Sluice__V1__GenerateRequest *request,
                                            struct sl_job_turn *turn_out, int32_t **tokens_out, int64_t *n_tokens_out,
                                            struct sl_error *err);
-// Once the job's specification is there: what the turn takes of a worker. A session of another recipe, or of another set of frequencies, is of no use.
+// Plans what the turn needs of a worker, once the job's specification is complete. Drops a session of another recipe, or of another set of
+// frequencies.
 enum sl_status sl_conversations_plan_turn(const struct sl_request_rules *rules, struct sl_job_spec *spec,
                                           struct sl_error *err);
 /*
- * Sessions and copies that nobody will come back for: their workers may let go at once. What is beyond these is left to its lease, or to the
- * store, which evicts what was used longest ago.
+ * Sessions and copies that no later turn will use: their workers may release them at once. Those beyond SL_MAX_LEFT stay until their lease
+ * ends, or until the store evicts them as least recently used.
  */
 #define SL_MAX_LEFT 12
 struct sl_left {
@@ -47,17 +49,18 @@ void sl_sessions_left_add(struct sl_sessions_left *left, const struct sl_job_tur
 void sl_sessions_left_add_copy(struct sl_sessions_left *left, const struct sl_session_copy *copy);
 
 /*
- * The answer is complete: tokens are all of the conversation's, without one that has ended it. Without memory for that it is forgotten, and
- * so is a conversation that was ended meanwhile. left_inout: the session before it, of others that made room, or this one; and copies, but
- * for this turn's and the last one before it that the same conversation goes on from: who repeats this turn's request comes back for that.
+ * Ends a turn whose answer is complete. tokens: all of the conversation's, without a token that has ended it. The conversation is forgotten
+ * when there is no memory for it, or when it was ended meanwhile. Adds to left_inout the sessions to release: the one before, those of other
+ * conversations that made room, or this one; and their copies. This turn's copy stays, and so does the last earlier copy from which the same
+ * conversation continues: a client that repeats this turn's request needs it.
  */
 void sl_conversations_end_turn(struct sl_conversations *conversations, const struct sl_job_spec *spec,
                                const struct sl_job_turn *turn, const int32_t *tokens, int64_t n_tokens,
                                const char *answer, struct sl_sessions_left *left_inout);
-// A copy of the last turn's session has come to be behind its end. False: nobody will come back for it.
+// Records a copy of the last turn's session that was made after the turn's end. False: no later turn will use it.
 bool sl_conversations_copied(struct sl_conversations *conversations, const char *tenant, const char *id,
                              const struct sl_session_copy *copy);
-// Forget it, and turns of it that have begun. False: it is not known. left_inout: all that there is of it.
+// Forgets a conversation, and turns of it that have begun. False: it is not known. Adds all its sessions and copies to left_inout.
 bool sl_conversations_forget(struct sl_conversations *conversations, const char *tenant, const char *id,
                              struct sl_sessions_left *left_inout);
 int64_t sl_conversations_count(struct sl_conversations *conversations);

@@ -101,7 +101,7 @@ void sl_event_log_close(struct sl_event_log *log) {
     pthread_mutex_unlock(&log->mutex);
 }
 
-// Nothing more will be seen. Lock held.
+// Returns whether watchers will see no further event. Lock held.
 static bool is_over(const struct sl_event_log *log) {
     return log->closed && log->n_told == log->n_events;
 }

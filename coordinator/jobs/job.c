@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "engine/job/job_request.h"
 
-// Events beside one a token: states of all attempts and the end; and progress, which is dropped beyond its share.
+// Events in addition to one a token: states of all attempts and the end; and progress, which is dropped beyond its limit.
 #define MAX_STATE_EVENTS    512
 #define MAX_PROGRESS_EVENTS 4096
 
@@ -147,7 +147,7 @@ void sl_job_accepted(const struct sl_job *job, Sluice__V1__Accepted *accepted_ou
     accepted_out->max_new_tokens = job->spec.max_new_tokens;
 }
 
-// As sl_job_move(); accepted: what the first event tells, else NULL.
+// Does sl_job_move(). accepted: for the first event, else NULL.
 static enum sl_status move(struct sl_job *job, Sluice__V1__JobState state, const char *detail,
                            Sluice__V1__Accepted *accepted) {
     pthread_mutex_lock(&job->mutex);

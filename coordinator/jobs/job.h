@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: one request of a client, from Submit to the day it is forgotten.
+ * Purpose: one request of a client, from Submit until it is forgotten.
  *
- *                       +--------------- a leg was lost: retry --------------+
+ *                       +-------------- a worker was lost: retry ------------+
  *                       v                     |                             |
  *   QUEUED --------> PREFILLING -------> SHIPPING -------> DECODING -------> DONE
  *    |  ^              |  ^   |              |                ^ |
@@ -10,12 +10,11 @@
  *    |                 |      +------ one-token prompt -------+ |
  *    +-----------------+---------------------+------------------+----------> FAILED, CANCELLED
  *
- * What may be trusted: in PREFILLING and later both legs' workers are chosen and the decode worker holds a grant; in
- * DECODING the capsule has arrived; in DONE, FAILED and CANCELLED nothing is held anywhere on the job's behalf, because
- * those are entered last, and the event log is closed.
+ * Invariants: in PREFILLING and later states, both workers are chosen and the decode worker holds a grant; in DECODING the capsule has
+ *             arrived. DONE, FAILED and CANCELLED are entered last: no worker holds anything for the job then, and the event log is closed.
  *
- * Design: the thread that runs the job (run_job.c) alone moves it; everybody else reads, watches, or asks to cancel.
- *         sl_job_move() is the only function that changes the state.
+ * Design: only the thread that runs the job (run_job.c) changes it; other threads read, watch, or ask to cancel. sl_job_move() is the only
+ *         function that changes the state.
  * Ownership: reference-counted: the table of jobs, the running thread and every handler hold one each.
  * Threads: every function from any thread; those marked "runner" from the job's thread only.
  */
@@ -26,19 +25,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/job_id.h"
 #include "base/lease_id.h"
 #include "base/salted_hash.h"
 #include "base/status.h"
 #include "base/trace.h"
+#include "engine/compress/recipe/recipe.h"
+#include "base/job_id.h"
 #include "coordinator/jobs/event_log.h"
 #include "coordinator/workers/admit.h"
-#include "engine/compress/recipe/recipe.h"
 #include "engine/job/error_statistics.h"
 #include "engine/job/slot_statistics.h"
 #include "engine/sampling/sampler.h"
-#include "net/trust/identity.h"
 #include "proto/sluice/v1/inference.pb-c.h"
+#include "net/trust/identity.h"
 
 #define SL_MAX_STOPS      16
 #define SL_MAX_STOP_BYTES 256
@@ -47,7 +46,7 @@
 
 #define SL_CONVERSATION_ID_BYTES 65
 
-// The copy that a store has of a conversation's session, and its name there.
+// A store's copy of a conversation's session, and its name there.
 struct sl_session_copy {
     char store[SL_ADDRESS_BYTES]; // "": there is none
     uint64_t model_fingerprint, recipe_fingerprint;
@@ -56,37 +55,37 @@ struct sl_session_copy {
 };
 
 /*
- * Of a turn of a conversation (conversations.h): where the session is that holds the first n_kept tokens of the prompt. On a worker, under
- * a lease, unless that was lost, needed the memory, or the lease has ended; and in a store. n_kept 0: nowhere.
+ * A turn of a conversation (conversations.h), and where the session is that holds the first n_kept tokens of its prompt. A worker holds it
+ * under a lease, until the lease ends, the worker is lost or it needs the memory. A store may hold it, too. n_kept 0: there is no session.
  */
 struct sl_job_turn {
-    char id[SL_CONVERSATION_ID_BYTES]; // "": the job is none
+    char id[SL_CONVERSATION_ID_BYTES]; // "": no conversation
     int64_t keep_ms;
     int64_t n_kept, kept_bytes; // its tokens, and its body as a capsule
     char worker[64], lease_id[SL_LEASE_ID_BYTES];
     struct sl_hash128
         history; // of the tokens of all turns, and of where they were cut: the session is a result of both; and of the conversation
     struct sl_session_copy copy;    // of the same session
-    struct sl_session_copy earlier; // of the one that an earlier turn left, which begins as this one does
+    struct sl_session_copy earlier; // of the session that an earlier turn left; this session begins with it
     struct sl_demand demand;        // of this turn
     char recipe[SL_RECIPE_TEXT_BYTES];
     int rope_set;
-    // What the request says: see conversations.c.
+    // Copied from the request: see conversations.c.
     bool is_chat, has_seed;
-    uint64_t seed; // that the turn was drawn with: the next one keeps it
+    uint64_t seed; // the turn's seed: the next turn keeps it
     size_t n_said, n_answer;
     uint64_t said;
     uint64_t n_ended; // conversations, when the turn began
 };
 
-// What was asked for, checked (request.c). Constant from then on.
+// A checked request (request.c). Constant from then on.
 struct sl_job_spec {
     int32_t *tokens; // the prompt; owned
     int64_t n_tokens;
     char recipe[SL_RECIPE_TEXT_BYTES]; // canonical
     struct sl_demand demand;
     int64_t full_bytes; // what the prompt takes in f16 without compression
-    // Of prefix hashes, shortened and mixed with the recipe; owned. They say where to ask: who is led astray by one finds nothing there.
+    // Prefix hashes, shortened and mixed with the recipe; owned. They only suggest a worker: after a false match, the worker finds nothing.
     uint64_t *keys;
     int64_t n_keys;
     struct sl_sampling sampling;
@@ -95,9 +94,9 @@ struct sl_job_spec {
     int n_stop;
     bool ignore_eos, estimate_errors;
     char label[SL_MAX_LABEL + 1];
-    char tenant[SL_TENANT_BYTES]; // whose it is; "": an operator's, or nobody is asked
+    char tenant[SL_TENANT_BYTES]; // the owner; "": an operator, or tenants are not told apart
     struct sl_hash128 salt;       // the tenant's, of prefix hashes
-    char key[SL_MAX_KEY + 1];     // the client's, by which it is one job however often it is submitted; "": none
+    char key[SL_MAX_KEY + 1];     // the client's idempotency key: one key is one job; "": none
     uint64_t request_hash;        // with a key
     int32_t *delivered;           // tokens that the client had from another coordinator; owned
     int64_t n_delivered;
@@ -117,7 +116,7 @@ struct sl_job {
     struct sl_event_log log;
     atomic_int refs;
     atomic_bool cancel;
-    atomic_bool forgotten;       // the table has let it go
+    atomic_bool forgotten; // the table has released it
     struct sl_queue_place place; // admission's, but for its tenant: a reference of the job's, or NULL
 
     // Runner.
@@ -140,41 +139,41 @@ struct sl_job {
     char status_text[sizeof(((struct sl_error *)0)->text)];
     int64_t ended_ns;
 
-    // Of the table (jobs.c), under its lock.
+    // Used by the table (jobs.c), under its lock.
     struct sl_job *newer, *older, *chain, *key_chain;
 };
 
-// Takes over *spec (and clears it) on success. The job is QUEUED and has one reference.
+// Creates a job that is QUEUED and has one reference. Takes over *spec (and clears it) on success.
 enum sl_status sl_job_create(const char *id, struct sl_job_spec *spec, struct sl_job **job_out, struct sl_error *err);
-// The same without its first event, for sl_job_restore().
+// Creates a job without its first event, for sl_job_restore().
 enum sl_status sl_job_make(const char *id, struct sl_job_spec *spec, struct sl_job **job_out, struct sl_error *err);
 struct sl_job *sl_job_ref(struct sl_job *job);
 void sl_job_unref(struct sl_job **job); // accepts NULL, nulls *job
 
-// Ask the runner to stop; it will within about 100 ms. Idempotent, never blocks.
+// Asks the runner to stop; it will within about 100 ms. Idempotent, never blocks.
 void sl_job_cancel(struct sl_job *job);
 
-// SL_ERR_DEADLINE or SL_ERR_CANCELLED with a text when the job must not go on, else SL_OK.
+// Returns SL_ERR_DEADLINE or SL_ERR_CANCELLED with a text when the job must not continue, else SL_OK.
 enum sl_status sl_job_interrupted(struct sl_job *job, struct sl_error *err);
 
 bool sl_job_is_edge(Sluice__V1__JobState from, Sluice__V1__JobState to); // of the diagram
 
-// Writes what the job runs with; *accepted_out points into the job. The first event has it, and the reply to Submit.
+// Writes the settings that the job runs with, for the first event and for the reply to Submit. *accepted_out points into the job.
 void sl_job_accepted(const struct sl_job *job, Sluice__V1__Accepted *accepted_out);
 
-// Runner: enter `state` and tell the watchers why. SL_ERR_PRECONDITION: not an edge of the diagram, nothing happened.
+// Runner: enters `state` and tells the watchers why. SL_ERR_PRECONDITION: not an edge of the diagram; the state stays.
 enum sl_status sl_job_move(struct sl_job *job, Sluice__V1__JobState state, const char *detail);
 
-// Runner: enter a final state, with the last event, and close the log. The prompt is dropped.
+// Runner: enters a final state, with the last event, closes the log and frees the prompt.
 void sl_job_finish(struct sl_job *job, Sluice__V1__JobState state, const Sluice__V1__Finished *finished);
 
-// Runner: append one thing that happened. Progress beyond what the log keeps is dropped silently.
+// Runner: appends one event. Progress beyond what the log keeps is dropped silently.
 enum sl_status sl_job_tell_token(struct sl_job *job, const Sluice__V1__Token *token);
 void sl_job_tell_prefill(struct sl_job *job, const Sluice__V1__PrefillProgress *progress);
 void sl_job_tell_ship(struct sl_job *job, const Sluice__V1__ShipProgress *progress);
 void sl_job_tell_notice(struct sl_job *job, const Sluice__V1__Notice *notice); // as progress: bounded
 
-// Runner: who works on it (NULL: nobody yet).
+// Runner: sets the workers (NULL: none yet).
 void sl_job_set_workers(struct sl_job *job, const char *prefill, const char *decode);
 
 // The runner edits statistics between these two; the setters copy what the statistics point to.
@@ -182,14 +181,14 @@ Sluice__V1__Statistics *sl_job_statistics_lock(struct sl_job *job);
 void sl_job_statistics_unlock(struct sl_job *job);
 void sl_job_set_transport(struct sl_job *job, const char *transport);           // while locked
 void sl_job_set_slots(struct sl_job *job, const Sluice__V1__Statistics *known); // while locked
-// Of prefill (forgets those of an earlier attempt), and what decode adds to them; while locked.
+// Sets prefill's error statistics (replaces those of an earlier attempt), and adds decode's; while locked.
 void sl_job_set_errors(struct sl_job *job, const Sluice__V1__Statistics *prefill);
 void sl_job_add_errors(struct sl_job *job, const Sluice__V1__Statistics *decode);
-// What prefill has offloaded (forgets an earlier attempt), and how decode was served; while locked.
+// Sets what prefill has offloaded (replaces an earlier attempt's), and how decode was served; while locked.
 void sl_job_set_offloaded(struct sl_job *job, const Sluice__V1__Statistics *prefill);
 void sl_job_set_served(struct sl_job *job, const Sluice__V1__Statistics *decode);
 
-// What Get and List answer; the strings and the statistics point into the struct.
+// The reply to Get and List; the strings and the statistics point into the struct.
 struct sl_job_report {
     Sluice__V1__Job message;
     Sluice__V1__Statistics statistics;
@@ -204,7 +203,7 @@ struct sl_job_report {
 void sl_job_describe(struct sl_job *job, struct sl_job_report *report);
 
 Sluice__V1__JobState sl_job_state(struct sl_job *job);
-// Cancelled, or failed because another coordinator leads: the same request makes another job.
+// Returns whether the job was cancelled, or failed because another coordinator leads: the same request then makes another job.
 bool sl_job_is_void(struct sl_job *job);
 int64_t sl_job_ended_ns(struct sl_job *job); // 0 while it lives
-size_t sl_job_bytes(struct sl_job *job);     // that its retention costs
+size_t sl_job_bytes(struct sl_job *job);     // memory that the job takes while it is retained

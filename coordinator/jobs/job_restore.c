@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see job_restore.h. Nothing of what was written is believed: every event is one that this job could have told.
+// Purpose: see job_restore.h. The file is not trusted: every event must be one that this job could have appended.
 #include "coordinator/jobs/job_restore.h"
 
 #include <inttypes.h>
@@ -68,7 +68,7 @@ static enum sl_status take_end(struct sl_job *job, const Sluice__V1__Finished *f
     return SL_OK;
 }
 
-// *is_progress_out: of what logs keep only so much of.
+// Applies one event to the job. *is_progress_out: it is progress, of which a log keeps a limited number.
 static enum sl_status take_event(struct sl_job *job, const struct sl_job_past *past, const Sluice__V1__Event *event,
                                  bool *is_progress_out) {
     *is_progress_out = false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a job of a process before this one, as it was: its id, its events under their numbers, and its end if it had one. One that had
- *          none goes on behind its last token, as after the loss of a worker.
+ * Purpose: restores a job of an earlier process as it was: its id, its events under their numbers, and its end if it had one. A job without
+ *          an end continues after its last token, as after the loss of a worker.
  */
 #pragma once
 
@@ -22,7 +22,7 @@ struct sl_job_past {
 };
 
 /*
- * Takes over *spec (and clears it) on success; of a job that has ended it needs no prompt. The job has one reference. SL_ERR_INVALID:
+ * Creates the job, with one reference. Takes over *spec (and clears it) on success; a job that has ended needs no prompt. SL_ERR_INVALID:
  * the events are not those of such a job.
  */
 enum sl_status sl_job_restore(const struct sl_job_past *past, struct sl_job_spec *spec, struct sl_job **job_out,

@@ -38,7 +38,7 @@ static struct sl_job **bucket_of(struct sl_jobs *jobs, const char *id) {
     return &jobs->buckets[sl_hash(id, strlen(id), 0) % N_BUCKETS];
 }
 
-// Take a job out of table and list; its reference passes to the caller. Called under the lock.
+// Takes a job out of table and list; its reference passes to the caller. Called under the lock.
 static struct sl_job **key_bucket_of(struct sl_jobs *jobs, const char *tenant, const char *key) {
     uint64_t of_tenant = sl_hash(tenant, strlen(tenant), 0);
     return &jobs->key_buckets[sl_hash(key, strlen(key), of_tenant) % N_BUCKETS];
@@ -185,7 +185,7 @@ size_t sl_jobs_list(struct sl_jobs *jobs, const char *tenant, unsigned state_mas
     return n;
 }
 
-// Whether one more ended job is within the tenant's share; if so it is counted. Lock held.
+// Returns whether one more ended job is within the tenant's share, and counts it if so. Lock held.
 static bool fits_share(struct sl_jobs *jobs, struct sl_tenant *tenant, int64_t job_bytes) {
     if (tenant == NULL) {
         return true;

@@ -12,7 +12,7 @@ void sl_request_parts_init(struct sl_request_parts *parts, size_t max_bytes) {
     *parts = (struct sl_request_parts){.max_bytes = max_bytes};
 }
 
-// Room for n more items of this size; for text also its terminator. *added_out: bytes more than before.
+// Makes room for n more items of this size; for text also its terminator. *added_out: bytes more than before.
 static enum sl_status grow(struct sl_request_parts *parts, void **array, size_t item_bytes, size_t n, size_t *added_out,
                            struct sl_error *err) {
     size_t most = parts->max_bytes / item_bytes;
@@ -46,14 +46,14 @@ static enum sl_status append(struct sl_request_parts *parts, const Sluice__V1__G
     if (status == SL_OK && is_text) {
         memcpy(parts->text + parts->n, part->text, n + 1);
         parts->n += n;
-    } else if (status == SL_OK && n > 0) { // of no tokens there is no array
+    } else if (status == SL_OK && n > 0) { // without tokens there is no array
         memcpy(parts->ids + parts->n, part->tokens->ids, n * sizeof *parts->ids);
         parts->n += n;
     }
     return status;
 }
 
-// What belongs into the first message, found in a later one.
+// Returns whether a later message has fields that only the first message may set.
 static bool says_more_than_its_part(const Sluice__V1__GenerateRequest *part) {
     return part->recipe[0] || part->sampling || part->n_stop || part->deadline_ms || part->ignore_eos ||
            part->label[0] || part->estimate_errors || part->idempotency_key[0] || part->resumption ||

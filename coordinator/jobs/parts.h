@@ -21,14 +21,14 @@ struct sl_request_parts {
 void sl_request_parts_init(struct sl_request_parts *parts, size_t max_bytes);
 
 /*
- * One more message: the first one is the request with the prompt's beginning, the others have the prompt's next part and nothing else.
- * Taken over when it is the first. *added_out: bytes that are kept beside the first message from now on. SL_ERR_INVALID,
+ * Adds a message: the first one is the request with the prompt's beginning, the others have the prompt's next part and nothing else.
+ * Takes over the first message. *added_out: bytes that are now kept in addition to the first message. SL_ERR_INVALID,
  * SL_ERR_EXHAUSTED (the prompt is too long, or there is no memory).
  */
 enum sl_status sl_request_parts_add(struct sl_request_parts *parts, Sluice__V1__GenerateRequest *part,
                                     size_t *added_out, struct sl_error *err);
 
-// The whole request, which lives as long as the parts do. SL_ERR_INVALID: there was none.
+// Returns the whole request, which lives as long as the parts do. SL_ERR_INVALID: there was no message.
 enum sl_status sl_request_parts_finish(struct sl_request_parts *parts, const Sluice__V1__GenerateRequest **request_out,
                                        struct sl_error *err);
 

@@ -13,7 +13,7 @@
 #include "engine/job/job_request.h"
 #include "engine/kvcache/capsule.h"
 
-// A chat that names no budget takes a quarter of the arena that its prompt leaves free: so many are written at once.
+// A chat without a budget takes at most a quarter of the arena that its prompt leaves free: so four can run at once.
 #define BUDGET_SHARE 4
 // More keys would find longer prefixes of very long prompts, at a cost for every prompt.
 #define MAX_PREFIX_KEYS 512
@@ -36,7 +36,7 @@ static enum sl_status check_tokens(const struct sl_request_rules *rules, const S
     return SL_OK;
 }
 
-// Before a text is tokenized, which takes many times its length: whether it could ever fit. Normalization makes a third of a text.
+// Refuses a text that can never fit, before it is tokenized, which takes many times its length. Normalization can shrink a text to a third.
 static enum sl_status check_bytes(const struct sl_request_rules *rules, size_t n_bytes, struct sl_error *err) {
     size_t most = 3 * sl_detokenizer_max_bytes(rules->tokenizer) * (size_t)rules->model->max_positions;
     return n_bytes <= most
@@ -91,12 +91,12 @@ static enum sl_status check_prompt(const struct sl_request_rules *rules, const S
     }
 }
 
-// The field of the prompt, as clients know it.
+// Returns the name of the prompt's field, as clients know it.
 static const char *prompt_field(const Sluice__V1__GenerateRequest *request, bool is_chat) {
     return is_chat ? "chat" : request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS ? "tokens" : "text";
 }
 
-// A budget that the client left out becomes what fits.
+// Sets a budget that the client left out to what fits.
 static enum sl_status choose_budget(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
                                     const struct sl_request_setting *setting, const struct sl_recipe *recipe,
                                     struct sl_job_spec *spec, struct sl_error *err) {
@@ -203,7 +203,7 @@ static enum sl_status check_key(const char *key, struct sl_job_spec *spec, struc
     return SL_OK;
 }
 
-// What the client has of the answer.
+// Checks and copies the part of the answer that the client already has.
 static enum sl_status check_resumption(const struct sl_request_rules *rules, const Sluice__V1__Resumption *resumption,
                                        struct sl_job_spec *spec, struct sl_error *err) {
     size_t n = resumption->delivered != NULL ? resumption->delivered->n_ids : 0;
@@ -231,7 +231,7 @@ static enum sl_status check_resumption(const struct sl_request_rules *rules, con
     return SL_OK;
 }
 
-// Both count from when the request was first submitted.
+// Sets the deadline and the time of submission; both count from the first submission of the request.
 static enum sl_status check_deadline(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
                                      int64_t call_deadline_ns, struct sl_job_spec *spec, struct sl_error *err) {
     int64_t deadline_ms = request->deadline_ms, elapsed_ms = request->resumption ? request->resumption->elapsed_ms : 0;
@@ -267,7 +267,7 @@ static enum sl_status plan(const struct sl_request_rules *rules, const struct sl
     if (status != SL_OK) {
         return status;
     }
-    sl_recipe_format(recipe, spec->recipe, sizeof(spec->recipe)); // with layers: what every worker is told
+    sl_recipe_format(recipe, spec->recipe, sizeof(spec->recipe)); // with layers, as every worker gets it
     // K and V, two bytes an element.
     spec->full_bytes = spec->n_tokens * geometry.n_layers * geometry.n_kv_heads * geometry.head_dim * 2 * 2;
 

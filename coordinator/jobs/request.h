@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: believe nothing of a GenerateRequest; turn it into a job's specification or say which field is wrong.
+ * Purpose: checks a GenerateRequest, and makes a job's specification of it or names the wrong field.
  * Threads: any number at once.
  */
 #pragma once
@@ -20,7 +20,7 @@ struct sl_request_rules {
     int64_t max_deadline_ms;
 };
 
-// What the coordinator knows beside the request.
+// Values that the coordinator adds to the request.
 struct sl_request_setting {
     struct sl_hash128 salt;   // the tenant's (net/trust/tenant_salt.h)
     int64_t call_deadline_ns; // of a Generate call, or SL_NO_DEADLINE
@@ -30,7 +30,8 @@ struct sl_request_setting {
 };
 
 /*
- * SL_ERR_INVALID: err begins with the name of the field. SL_ERR_IO: no seed could be drawn. *spec_out is freed by sl_job_spec_cleanup() or taken over by sl_job_create().
+ * Checks the request and writes the job's specification. sl_job_spec_cleanup() frees *spec_out, or sl_job_create() takes it over.
+ * SL_ERR_INVALID: err begins with the name of the field. SL_ERR_IO: no seed could be drawn.
  */
 enum sl_status sl_request_check(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
                                 const struct sl_request_setting *setting, struct sl_job_spec *spec_out,

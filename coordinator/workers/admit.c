@@ -20,7 +20,7 @@ struct sl_admission {
     int max_running, max_queued;
     pthread_mutex_t mutex;
     struct sl_queue_place line;   // sentinel of a ring in order of tickets
-    struct sl_queue_place *first; // whose turn it is; NULL: the line is empty
+    struct sl_queue_place *first; // next in turn; NULL: the line is empty
     uint64_t next_ticket;
     struct sl_admission_stats stats;
     double place_interval_ms; // how often a job ends lately: what the retry hint is made of
@@ -36,8 +36,7 @@ enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv
     if (plan == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a plan");
     }
-    // Behind nothing that prefill has read there is no annex: every slot stays with decode. Sizes are the same for every set
-    // of frequencies.
+    // Without prefill there is no annex: every slot stays with decode. Sizes are the same for every set of frequencies.
     enum sl_status status = n_prefill > 0 ? sl_plan_make(recipe, geometry, n_prefill, 0, plan, err)
                                           : sl_plan_make_local(recipe, geometry, 1, 0, plan, err);
     if (status == SL_OK) {
@@ -133,7 +132,7 @@ static int n_running_of(const struct sl_queue_place *place) {
     return place->tenant != NULL ? place->tenant->n_running : 0;
 }
 
-// After the line or what runs has changed. Called under the lock.
+// Chooses the first place again, after the line or the running jobs have changed. Called under the lock.
 static void choose_first(struct sl_admission *admission) {
     admission->first = NULL;
     for (struct sl_queue_place *at = admission->line.next; at != &admission->line; at = at->next) {
@@ -143,15 +142,15 @@ static void choose_first(struct sl_admission *admission) {
     }
 }
 
-// Room may have appeared, or the first is another one. He alone can do something with it: to wake all of a long line for every end of a
-// job takes more than the jobs. Called under the lock.
+// Wakes the first place, when room may have appeared or another place has become the first. Only the first can start: waking a long line
+// at every end of a job would cost more than the jobs. Called under the lock.
 static void wake_first(struct sl_admission *admission) {
     if (admission->first != NULL && admission->first->turn != NULL) {
         pthread_cond_signal(admission->first->turn);
     }
 }
 
-// One more or one less of a place's tenant. Called under the lock.
+// Counts one queued job of the place's tenant more or less. Called under the lock.
 static void count_queued(struct sl_admission *admission, struct sl_queue_place *place, int n) {
     admission->stats.n_queued += n;
     if (place->tenant != NULL) {
@@ -166,7 +165,7 @@ static void count_running(struct sl_admission *admission, struct sl_queue_place 
     }
 }
 
-// In order of tickets: a retry goes where its job came from. Called under the lock.
+// Inserts a place in order of tickets: a retry goes where its job came from. Called under the lock.
 static void line_insert(struct sl_admission *admission, struct sl_queue_place *place) {
     struct sl_queue_place *before = admission->line.prev;
     while (before != &admission->line && before->ticket > place->ticket) {
@@ -208,7 +207,7 @@ static enum sl_status too_big(const char *role, int64_t need_bytes, int64_t larg
                    need_bytes, role, largest_bytes);
 }
 
-// Whether some worker of the set, which has some that take jobs, could do it when idle.
+// Checks that some worker of the set could run the job when idle. The set has workers that take jobs.
 static enum sl_status check_fits(const struct sl_worker_set *set, const char *role, struct sl_route_need need,
                                  struct sl_error *err) {
     int64_t largest = sl_route_largest(set->views, set->n);
@@ -226,7 +225,7 @@ static enum sl_status check_fits(const struct sl_worker_set *set, const char *ro
                      need.staging_bytes, role, need.bytes);
 }
 
-// Both roles, where there are workers to compare with; a cluster without workers is a matter of waiting.
+// Checks both roles, where workers of the role exist; without workers, a job waits.
 static enum sl_status check_fits_ever(struct sl_admission *admission, const struct sl_demand *demand,
                                       struct sl_error *err) {
     struct sl_worker_set set;
@@ -252,7 +251,7 @@ int64_t sl_admission_largest_decode(struct sl_admission *admission) {
     return largest;
 }
 
-// Called under the lock.
+// Puts a place in the line. Called under the lock.
 static void enter(struct sl_admission *admission, struct sl_queue_place *place) {
     place->ticket = ++admission->next_ticket;
     line_insert(admission, place);
@@ -336,7 +335,7 @@ static enum sl_status choose_decode(struct sl_admission *admission, const struct
         status = sl_fail(err, SL_ERR_PEER_STALE, "%s, which keeps the session of the turn before, takes no jobs",
                          spec->only);
     }
-    if (spec->only != NULL && status == SL_AGAIN) { // others wait behind this place, and may be done by other workers
+    if (spec->only != NULL && status == SL_AGAIN) { // jobs after this one wait too, and other workers may run them
         status = sl_fail(err, SL_ERR_EXHAUSTED, "%s, which keeps the session of the turn before, has no room now",
                          spec->only);
     }
@@ -369,7 +368,7 @@ static enum sl_status choose_prefill(struct sl_admission *admission, const struc
     return status;
 }
 
-// Stores for what is offloaded. References go into the claim at once, claims of memory later.
+// Chooses stores for the offloaded layers. References go into the claim at once, claims of memory later.
 static enum sl_status choose_stores(struct sl_admission *admission, const struct sl_claim_spec *spec,
                                     struct sl_claim *claim, struct sl_error *err) {
     const struct sl_route_lanes *lanes = &spec->demand->offloaded;
@@ -438,7 +437,7 @@ static enum sl_status try_claim(struct sl_admission *admission, struct sl_queue_
     if (status == SL_OK && demand->offloaded.n > 0) {
         status = choose_stores(admission, spec, &claim, err);
     }
-    // The others' turn matters only now: that a role is missing, everybody in line must hear.
+    // Check the order of the line last: every job in line must learn that a role has no worker.
     if (status == SL_OK && (place != admission->first || admission->stats.n_running >= admission->max_running)) {
         status = SL_AGAIN;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: may this job start? Admission counts projected KV bytes, not jobs: what the decode worker will hold when the
+ * Purpose: decides when a job may start. Admission counts projected KV bytes, not jobs: what the decode worker will hold when the
  *          last token is written, and what the prefill worker holds at its worst, both under the job's recipe.
  *
  * Design: refused at once   it fits no worker of the cluster even when idle (the text has the numbers), or the line is
@@ -19,20 +19,20 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "engine/compress/recipe/recipe.h"
 #include "coordinator/workers/affinity.h"
 #include "coordinator/workers/registry.h"
 #include "coordinator/workers/route.h"
 #include "coordinator/workers/tenants.h"
-#include "engine/compress/recipe/recipe.h"
 #include "engine/offload/annex/lanes.h"
 
-// What a job asks of the cluster's memory.
+// The memory that a job needs of the cluster.
 struct sl_demand {
     int64_t n_prefill_tokens;        // all of the prompt but the last token; 0: nothing to prefill
     int64_t capsule_bytes;           // upper bound of the capsule's body
     int64_t decode_bytes;            // of the decode worker: capsule, last prompt token, output
     int64_t prefill_bytes;           // of the prefill worker, at its worst
-    int64_t travelling_bytes;        // of its staging memory beside the capsule: offloaded layers on their way
+    int64_t travelling_bytes;        // of its staging memory in addition to the capsule: offloaded layers on their way
     struct sl_route_lanes offloaded; // what kvstores hold; none where the recipe does not offload
 };
 
@@ -44,8 +44,8 @@ enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv
                               int64_t max_new_tokens, struct sl_demand *demand_out, struct sl_error *err);
 
 /*
- * A turn of a conversation on its session, of which there are kept_bytes: n_new tokens more, as long as they are not compressed. Nothing is
- * prefilled. The capsule is not counted as what travels: it may be there already.
+ * Computes the demand of a turn on its session of kept_bytes: n_new tokens more, while they are not compressed. A turn prefills nothing.
+ * The capsule does not count as data in transit: it may be on the worker already.
  */
 enum sl_status sl_demand_make_turn(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry,
                                    int64_t kept_bytes, int64_t n_new, struct sl_demand *demand_out,
@@ -59,19 +59,19 @@ void sl_admission_destroy(struct sl_admission **admission);
 
 // A place in the line; part of a job. Zero-initialised, then used by the functions below only.
 struct sl_queue_place {
-    struct sl_tenant *tenant; // set by its owner, who holds it; NULL: nobody's
+    struct sl_tenant *tenant; // set and referenced by its owner; NULL: no tenant
     struct sl_queue_place *next, *prev;
     uint64_t ticket;
     bool in_line, was_admitted;
     int64_t admitted_ns;
-    pthread_cond_t *turn; // of whoever waits: it is the first, or room may have appeared
+    pthread_cond_t *turn; // of the waiting thread: the place is the first, or room may have appeared
 };
 
 // Workers promised to a job. Owned by the caller between claim and release.
 struct sl_claim {
     struct sl_worker *prefill; // NULL when there is nothing to prefill, or no more
     struct sl_worker *decode;
-    struct sl_queue_place *place; // whose it is, and who outlives it
+    struct sl_queue_place *place; // the claim's place, which outlives it
     struct {
         struct sl_worker *store;
         int first_lane, n_lanes, replica;
@@ -80,7 +80,7 @@ struct sl_claim {
     struct sl_demand demand;
 };
 
-// Workers that have failed this job before: taken only when there is nobody else.
+// Workers that have failed this job before: used only when there is no other.
 #define SL_MAX_AVOIDED 8
 struct sl_avoid {
     const struct sl_worker *workers[SL_MAX_AVOIDED]; // compared, never followed
@@ -99,8 +99,8 @@ static inline void sl_avoid_add(struct sl_avoid *avoid, const struct sl_worker *
 }
 
 /*
- * Take a place in the line. SL_ERR_EXHAUSTED: the line, or the tenant's share of it, is full. SL_ERR_PRECONDITION: it fits never, so that
- * asking again is of no use before the cluster or the job is another. err has the numbers.
+ * Takes a place in the line. SL_ERR_EXHAUSTED: the line, or the tenant's share of it, is full. SL_ERR_PRECONDITION: the job can never fit,
+ * so a retry is useless before the cluster or the job changes. err has the numbers.
  */
 enum sl_status sl_admission_enter(struct sl_admission *admission, const struct sl_demand *demand,
                                   struct sl_queue_place *place, struct sl_error *err);
@@ -108,7 +108,7 @@ enum sl_status sl_admission_enter(struct sl_admission *admission, const struct s
 // Returns the bytes of the largest arena among decode workers that take jobs; 0: there is none.
 int64_t sl_admission_largest_decode(struct sl_admission *admission);
 
-// A job that was in the line before this process was: it comes in whatever the line holds.
+// Puts a job of an earlier process back in the line, even when the line is full.
 void sl_admission_enter_again(struct sl_admission *admission, struct sl_queue_place *place);
 
 struct sl_claim_spec {
@@ -121,7 +121,7 @@ struct sl_claim_spec {
 };
 
 /*
- * Wait at most wait_ms for this place to be the first, and for workers that have room, and claim them.
+ * Waits at most wait_ms for this place to be the first, and for workers that have room, and claims them.
  * SL_AGAIN: not yet; the place is kept. SL_ERR_PEER_LOST: no worker of a role is ready; err says which.
  * SL_ERR_PRECONDITION: it fits none of the workers that are ready now.
  */
@@ -129,21 +129,21 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_queu
                                   const struct sl_claim_spec *spec, int64_t wait_ms, struct sl_claim *claim_out,
                                   struct sl_error *err);
 
-// Would the job's offloaded layers have room in kvstores that it does not avoid, now?
+// Returns whether kvstores that the job does not avoid have room for its offloaded layers now.
 bool sl_admission_has_other_stores(struct sl_admission *admission, const struct sl_demand *demand,
                                    const struct sl_avoid *avoid);
 
-// The prompt has been read: the prefill worker is free for others.
+// Releases the prefill worker for other jobs, once the prompt has been read.
 void sl_admission_release_prefill(struct sl_admission *admission, struct sl_claim *claim);
-// Give everything back. Idempotent.
+// Releases the whole claim. Idempotent.
 void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim);
 
-// The job is over: it leaves the line if it was still in it.
+// Ends the job's place: it leaves the line if it was still in it.
 void sl_admission_leave(struct sl_admission *admission, struct sl_queue_place *place);
 
 struct sl_admission_stats {
     int64_t n_queued;      // never admitted yet
     int64_t n_running;     // holding a claim
-    int64_t claimed_bytes; // not yet given back, on all workers
+    int64_t claimed_bytes; // not yet released, on all workers
 };
 void sl_admission_get_stats(struct sl_admission *admission, struct sl_admission_stats *stats_out);

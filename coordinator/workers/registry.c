@@ -18,7 +18,7 @@
 #define MAX_MEMORY_BYTES     ((int64_t)1 << 50) // of a worker: sums over all of them stay within 64 bits
 
 struct sl_worker {
-    struct sl_registry *registry; // whose mutex guards what is not constant
+    struct sl_registry *registry; // its mutex guards what is not constant
     // Constant.
     char name[64], rpc_address[SL_ADDRESS_BYTES], fabric_address[SL_ADDRESS_BYTES], version[32], device[32];
     Sluice__V1__WorkerRole role;
@@ -29,7 +29,7 @@ struct sl_worker {
     // Guarded.
     int refs;
     bool draining, lost, suspect, stalled;
-    bool drain_unheard; // what we were told of draining is news to the worker: what its beats say of it is older
+    bool drain_unheard; // the worker does not know our last drain command: its beats report an older state
     int64_t last_beat_ns;
     struct sl_silence silence;
     int64_t still_ns;            // without progress, though there is work
@@ -159,7 +159,7 @@ uint64_t sl_worker_name_hash(const char *name) {
 
 // ---- membership -------------------------------------------------------------------------------------------------
 
-// The living entry of a name, or NULL. Called under the lock.
+// Returns the living entry of a name, or NULL. Called under the lock.
 static struct sl_worker *find_living(struct sl_registry *registry, const char *name) {
     for (int i = 0; i < registry->n_workers; i++) {
         struct sl_worker *worker = registry->workers[i];
@@ -263,7 +263,7 @@ static enum sl_status make_worker(struct sl_registry *registry, const Sluice__V1
     return SL_OK;
 }
 
-// Take entry i out of the table and hand its reference to the caller. Called under the lock.
+// Takes entry i out of the table; its reference passes to the caller. Called under the lock.
 static struct sl_worker *take_out(struct sl_registry *registry, int i) {
     struct sl_worker *worker = registry->workers[i];
     memmove(&registry->workers[i], &registry->workers[i + 1],
@@ -272,7 +272,7 @@ static struct sl_worker *take_out(struct sl_registry *registry, int i) {
     return worker;
 }
 
-// Room for one more: the entry that was lost first goes. Called under the lock.
+// Makes room for one more entry: removes the one that was lost first. Called under the lock.
 static struct sl_worker *take_out_oldest_lost(struct sl_registry *registry) {
     for (int i = 0; i < registry->n_workers; i++) {
         if (registry->workers[i]->lost && registry->workers[i]->refs == 1) {
@@ -329,7 +329,7 @@ enum sl_status sl_registry_register(struct sl_registry *registry, const Sluice__
     return status;
 }
 
-// Called under the lock, before the beat counts.
+// Updates whether the worker is stalled. Called under the lock, before the beat is applied.
 static void look_at_progress(const struct sl_registry *registry, struct sl_worker *worker,
                              const Sluice__V1__WorkerLoad *load, int64_t now_ns) {
     int64_t age_ns = now_ns - worker->last_beat_ns, most_ns = 2 * registry->config.heartbeat_ms * SL_NS_PER_MS;
@@ -353,7 +353,7 @@ static bool is_draining(const struct sl_worker *worker) {
     return worker->draining || worker->load.stopping;
 }
 
-// Whoever leads has told it, and it tells us. Called under the lock.
+// Applies what a beat says of draining: the leader has told the worker, and the worker tells us. Called under the lock.
 static void look_at_drain(struct sl_worker *worker, const Sluice__V1__WorkerLoad *load) {
     if (load->drains == worker->draining) {
         worker->drain_unheard = false;
@@ -424,7 +424,7 @@ void sl_registry_adopt_drain(struct sl_registry *registry, const char *name, boo
 }
 
 void sl_registry_sweep(struct sl_registry *registry, int64_t now_ns) {
-    // Two beats missed, and a fifth of one for the way.
+    // Two missed beats, and a fifth of one for the network.
     int64_t patience_ns = (2 * registry->config.heartbeat_ms + registry->config.heartbeat_ms / 5) * SL_NS_PER_MS;
     struct sl_worker *forgotten[SL_MAX_WORKERS];
     int n_forgotten = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: who is in the cluster: the incarnations of workers, how they are, and what was promised to them.
+ * Purpose: the workers of the cluster: their incarnations, their states, and the memory promised to jobs.
  *
  * Design: an entry is one incarnation (name and epoch) of a worker. It never comes back to life:
  *
@@ -9,15 +9,15 @@
  *                      |                 |
  *                      +------> LOST <---+     two missed heartbeats, or another incarnation under the same name
  *
- *         STALLED is a mark on a worker that beats but gets nothing of its work done: it gets no new job, and to the jobs that
- *         it has it is lost. It goes with the first beat that tells of progress, or of no work. Time counts from beat to beat,
- *         a long time between two as a short one.
+ *         STALLED marks a worker that beats but makes no progress with its work. It gets no new job, and its jobs treat it as lost. The
+ *         mark goes with the first beat that reports progress, or no work. Time counts from beat to beat; a long time between two counts as
+ *         a short one.
  *         A worker that was LOST hears NOT_FOUND at its next heartbeat and registers again, as a new entry; jobs that
  *         hold the old one see that it is lost and go elsewhere. SUSPECT is a mark on a READY worker that has just
  *         broken a connection: it gets no new job until its next heartbeat shows that it lives.
  *
- *         What an operator says of draining reaches the worker with the reply to its beat, and every other coordinator with the
- *         beats that follow: they all know when another one comes to lead.
+ *         An operator's drain command reaches the worker with the reply to its beat, and every other coordinator with the beats that
+ *         follow. So all coordinators know it when another one becomes the leader.
  *
  * Ownership: entries are reference-counted; a job keeps the workers it uses, with their channels, alive.
  * Bounds: SL_MAX_WORKERS entries; lost ones leave after a while, or when room is needed and no job holds them.
@@ -47,30 +47,30 @@ struct sl_registry_config {
 
 enum sl_status sl_registry_create(const struct sl_registry_config *config, struct sl_registry **registry_out,
                                   struct sl_error *err);
-// Every reference to a worker must have been given back.
+// Destroys the registry; every reference to a worker must have been released.
 void sl_registry_destroy(struct sl_registry **registry);
 
 // ---- what workers and operators say -----------------------------------------------------------------------------
 
-// Registering the same living incarnation again is a heartbeat. SL_ERR_PRECONDITION: another version or model.
+// Registers a worker; for a living incarnation this is a heartbeat. SL_ERR_PRECONDITION: another version or model.
 enum sl_status sl_registry_register(struct sl_registry *registry, const Sluice__V1__WorkerInfo *info, int64_t now_ns,
                                     struct sl_error *err);
-// SL_ERR_NOT_FOUND: this incarnation is not known, or was given up.
+// Applies a heartbeat. SL_ERR_NOT_FOUND: this incarnation is not known, or is lost.
 enum sl_status sl_registry_heartbeat(struct sl_registry *registry, const Sluice__V1__HeartbeatRequest *beat,
                                      int64_t now_ns, bool *drain_out, struct sl_error *err);
 enum sl_status sl_registry_drain(struct sl_registry *registry, const char *name, bool undo, int *jobs_out,
                                  struct sl_error *err);
-// Whether the worker's beats say by now what the last sl_registry_drain() said; true of one that is gone.
+// Returns whether the worker's beats already report the last sl_registry_drain(); true of a worker that is gone.
 bool sl_registry_drain_is_heard(struct sl_registry *registry, const char *name);
-// The worker's own word, when it registers; or after a command that it never heard.
+// Records the drain state that the worker itself reports, at registration or after a command that it did not receive.
 void sl_registry_adopt_drain(struct sl_registry *registry, const char *name, bool drains);
 
-// Give up workers that have missed two heartbeats, forget those lost long ago. Called regularly.
+// Marks workers as lost that have missed two heartbeats, and forgets those lost long ago. Called regularly.
 void sl_registry_sweep(struct sl_registry *registry, int64_t now_ns);
 
 // ---- what routing sees ------------------------------------------------------------------------------------------
 
-// Snapshot of the workers of one role that are not lost: views[i] describes workers[i].
+// A snapshot of the workers of one role that are not lost: views[i] describes workers[i].
 struct sl_worker_set {
     int n;
     struct sl_route_view views[SL_MAX_WORKERS];
@@ -82,12 +82,12 @@ void sl_worker_set_release(struct sl_worker_set *set);
 struct sl_worker *sl_worker_ref(struct sl_worker *worker);
 void sl_worker_unref(struct sl_worker **worker); // accepts NULL, nulls *worker
 
-// Promise memory (and tokens to read) of a worker to a job, and take the promise back; of staging memory earlier, maybe.
+// Promise memory (and tokens to read) of a worker to a job, and end the promise; for staging memory it may end earlier.
 void sl_worker_claim(struct sl_worker *worker, struct sl_route_need need, int64_t tokens);
 void sl_worker_unclaim(struct sl_worker *worker, struct sl_route_need need, int64_t tokens);
 void sl_worker_unclaim_staging(struct sl_worker *worker, int64_t staging_bytes);
 
-bool sl_worker_is_lost(struct sl_worker *worker); // or stalled: whoever has it goes elsewhere
+bool sl_worker_is_lost(struct sl_worker *worker); // or stalled: its jobs move to other workers
 void sl_worker_suspect(struct sl_worker *worker);
 
 const char *sl_worker_name(const struct sl_worker *worker);
@@ -95,7 +95,7 @@ const char *sl_worker_address(const struct sl_worker *worker);
 struct sl_rpc_channel *sl_worker_channel(struct sl_worker *worker);
 uint64_t sl_worker_name_hash(const char *name); // how the affinity index knows it
 
-// Writes the gRPC address of the store that keeps prompts beginning with `key`; "" when there is none. Returns what it can hold, in bytes.
+// Writes the gRPC address of the store that keeps prompts beginning with `key`; "" when there is none. Returns its capacity in bytes.
 #define SL_ADDRESS_BYTES 128
 int64_t sl_registry_store_address(struct sl_registry *registry, uint64_t key, char address_out[SL_ADDRESS_BYTES]);
 
@@ -108,6 +108,6 @@ struct sl_worker_report {
     Sluice__V1__WorkerLoad load;
     char name[64], rpc_address[SL_ADDRESS_BYTES], fabric_address[SL_ADDRESS_BYTES], version[32], device[32];
 };
-// Rows in order of registration. *reports_out is the caller's to free.
+// Writes the rows in order of registration. The caller frees *reports_out.
 enum sl_status sl_registry_report(struct sl_registry *registry, int64_t now_ns, struct sl_worker_report **reports_out,
                                   size_t *n_reports_out, struct sl_error *err);

@@ -6,7 +6,7 @@
 
 #include "base/hash.h"
 
-// Avoided workers count only when every ready one is avoided.
+// Returns whether a ready worker exists that is not avoided: then avoided ones take no job.
 static bool must_avoid(const struct sl_route_view *views, int n_views) {
     for (int i = 0; i < n_views; i++) {
         if (views[i].ready && !views[i].avoid) {
@@ -16,7 +16,7 @@ static bool must_avoid(const struct sl_route_view *views, int n_views) {
     return false;
 }
 
-// In a worker of which so much is claimed.
+// Returns whether a worker with these claims has room.
 static bool has_room(const struct sl_route_view *view, struct sl_route_need need, int64_t claimed_bytes,
                      int64_t claimed_staging_bytes) {
     return need.bytes <= view->capacity_bytes - claimed_bytes &&
@@ -28,7 +28,7 @@ static bool can_take(const struct sl_route_view *view, bool no_avoided, struct s
            has_room(view, need, view->claimed_bytes, view->claimed_staging_bytes);
 }
 
-// Between equal costs: fewer jobs now, then fewer ever, then the name.
+// Compares workers of equal cost: fewer jobs now, then fewer ever, then the name.
 static bool ties_before(const struct sl_route_view *a, const struct sl_route_view *b) {
     if (a->jobs != b->jobs) {
         return a->jobs < b->jobs;
@@ -48,7 +48,7 @@ static double decode_cost(const struct sl_route_view *view, int64_t need_bytes) 
     return ((double)view->claimed_bytes + (double)need_bytes) / (double)(view->capacity_bytes + 1);
 }
 
-// The worker that can take it at the least cost; -1: none can. `amount` is what cost_fn wants to know of the job.
+// Returns the worker that can take the job at the least cost; -1: none can. `amount` is cost_fn's argument.
 static int cheapest(const struct sl_route_view *views, int n_views, struct sl_route_need need,
                     double (*cost_fn)(const struct sl_route_view *view, int64_t amount), int64_t amount) {
     bool no_avoided = must_avoid(views, n_views);
@@ -77,7 +77,7 @@ int sl_route_decode(const struct sl_route_view *views, int n_views, struct sl_ro
 
 // ---- stores -----------------------------------------------------------------------------------------------------
 
-// Of the stores that may, the one of the largest weight; -1: none may. Avoided ones come last.
+// Returns the allowed store with the largest weight; -1: none is allowed. Avoided stores come last.
 static int heaviest(const struct sl_route_view *views, int n_views, uint64_t key, const bool *may) {
     int best = -1;
     uint64_t best_weight = 0;
@@ -103,13 +103,13 @@ int sl_route_store(const struct sl_route_view *views, int n_views, uint64_t key)
     return heaviest(views, n_views, key, may);
 }
 
-// Bytes of annexes that a store may still be promised.
+// Returns the bytes of annexes that may still be claimed of a store.
 static int64_t store_room(const struct sl_route_view *view, int64_t claimed_bytes) {
     int64_t room = (int64_t)(SL_STORE_FILL * (double)view->capacity_bytes) - claimed_bytes;
     return view->ready && room > 0 ? room : 0;
 }
 
-// Share by share, so that lanes are cut at the same places in every replica: what is asked about them has one answer.
+// Chooses share by share, so that every replica is cut at the same lanes: a request about a share has one answer.
 int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key, const struct sl_route_lanes *lanes,
                     struct sl_route_share *shares_out, int max_shares) {
     int64_t fits[SL_ROUTE_MAX_VIEWS]; // lanes

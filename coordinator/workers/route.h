@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: who does it? Pure functions over a snapshot of the workers: the same snapshot gives the same answer.
+ * Purpose: chooses workers. Pure functions over a snapshot of the workers: the same snapshot gives the same answer.
  *
  * Design: prefill   the worker with the least to read: tokens already promised to it, plus the tokens of this prompt
  *                   that it has not seen (whose turn it is there is its own business: prefill/schedule.h). Both terms are
- *                   in tokens, so neither needs a weight, and a worker that everybody's prefix points to stops being
- *                   attractive as soon as its line is longer than the prefix is.
+ *                   in tokens, so neither needs a weight. A worker that has a popular prefix stops being attractive as soon as its line is
+ *                   longer than the prefix.
  *         decode    the worker whose arena will be the least full with this job in it.
  *         store     rendezvous hashing: prompts with the same beginning meet in the same store, and when a store comes
  *                   or goes only its own share moves.
@@ -23,7 +23,7 @@
 struct sl_route_view {
     const char *name;
     bool ready;             // neither draining nor lost nor suspected
-    bool avoid;             // failed this job before: only if nobody else is ready
+    bool avoid;             // failed this job before: only if no other is ready
     int64_t capacity_bytes; // of the arena
     int64_t claimed_bytes;  // promised to admitted jobs
     int64_t staging_bytes;  // memory for what travels, where it is not the arena's; 0: it is
@@ -34,18 +34,18 @@ struct sl_route_view {
     int64_t jobs_ever;
 };
 
-// What a job asks of a worker.
+// The memory that a job needs of a worker.
 struct sl_route_need {
     int64_t bytes;         // of its arena
     int64_t staging_bytes; // of its staging memory, if it has any
 };
 
-// All return an index, or -1 when nobody can take it now.
+// All return an index, or -1 when no worker can take the job now.
 int sl_route_prefill(const struct sl_route_view *views, int n_views, int64_t n_tokens, struct sl_route_need need);
 int sl_route_decode(const struct sl_route_view *views, int n_views, struct sl_route_need need);
 int sl_route_store(const struct sl_route_view *views, int n_views, uint64_t key);
 
-// What stores are to hold of a session's offloaded layers: n lanes of equal size, `replicas` times in different stores.
+// The offloaded heads (lanes) of a session that stores are to hold: n of equal size, `replicas` times in different stores.
 struct sl_route_lanes {
     int n, replicas;
     int64_t bytes; // of one
@@ -56,22 +56,22 @@ struct sl_route_share {
     int view, first_lane, n_lanes, replica;
 };
 /*
- * Who holds the lanes, cut at the same ones in each replica. Returns the number of shares, or -1 when there is no room
- * now or the shares would be more than max_shares. What a store has claimed stays below SL_STORE_FILL of its capacity.
+ * Chooses the stores for the lanes, cut at the same lanes in each replica. Returns the number of shares. Returns -1 when there is no room
+ * now, or there would be more shares than max_shares. Claims at most SL_STORE_FILL of a store's capacity.
  */
 #define SL_STORE_FILL 0.9
 int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key, const struct sl_route_lanes *lanes,
                     struct sl_route_share *shares_out, int max_shares);
-// Would there be shares if all stores were idle? Otherwise there never will be.
+// Returns whether there would be shares if all stores were idle. If not, there never will be.
 bool sl_route_shares_fit(const struct sl_route_view *views, int n_views, uint64_t key,
                          const struct sl_route_lanes *lanes, int max_shares);
-// The most bytes that all stores that take jobs could hold when idle.
+// Returns the most bytes that all stores that take jobs could hold when idle.
 int64_t sl_route_store_room(const struct sl_route_view *views, int n_views);
 
 int sl_route_count_ready(const struct sl_route_view *views, int n_views);
 
-// Could some worker that takes jobs do it when idle? Otherwise it fits never.
+// Returns whether some worker that takes jobs could run the job when idle. If not, it can never fit.
 bool sl_route_fits(const struct sl_route_view *views, int n_views, struct sl_route_need need);
 
-// The largest arena that takes jobs, 0 when there is none: what is above it fits never.
+// Returns the largest arena of a worker that takes jobs, 0 when there is none: a larger job can never fit.
 int64_t sl_route_largest(const struct sl_route_view *views, int n_views);

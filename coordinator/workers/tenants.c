@@ -38,7 +38,7 @@ void sl_tenants_destroy(struct sl_tenants **tenants) {
     }
 }
 
-// Where the entry of this name is, or would be. Lock held.
+// Returns where the entry of this name is, or would be. Lock held.
 static struct sl_tenant **find(struct sl_tenants *tenants, const char *name) {
     struct sl_tenant **at = &tenants->buckets[sl_hash(name, strlen(name), 0) % N_BUCKETS];
     while (*at != NULL && strcmp((*at)->name, name) != 0) {

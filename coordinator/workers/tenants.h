@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: who shares the cluster, and how much of what is counted each of them has.
+ * Purpose: the tenants that share the cluster, and how much of each counted resource each of them uses.
  *
- * Design: of a queue, of watchers and of ended jobs a tenant may take a share; what runs is given in turn instead
- *         (coordinator/workers/admit.h), so that nothing idles for want of a second tenant. The tenant "", which is everybody where
- *         there are no certificates, and operators where there are, has no bounds but those of all.
- * Ownership: an entry lives as long as somebody holds it, so that there are never more than jobs and calls.
+ * Design: a tenant may use a share of the queue, of watchers and of ended jobs. Running jobs are admitted in turn instead
+ *         (coordinator/workers/admit.h), so that no capacity idles for want of a second tenant. The tenant "" has only the cluster's own
+ *         bounds. It stands for every client where there are no certificates, and for operators where there are.
+ * Ownership: an entry lives as long as it is referenced, so there are never more entries than jobs and calls.
  * Threads: any number.
  */
 #pragma once
@@ -25,7 +25,7 @@ struct sl_tenant {
     char name[SL_TENANT_BYTES];
     int refs;                // under the table's lock
     atomic_int n_watchers;   // calls that follow jobs
-    struct sl_totals totals; // since somebody holds it: for as long as one of its jobs is kept
+    struct sl_totals totals; // since the entry exists: as long as one of its jobs is kept
     int n_queued, n_running; // jobs, under admission's lock
     int64_t n_kept_jobs,
         kept_bytes; // of ended jobs, while they are looked through, under the lock of the table of jobs
@@ -33,12 +33,12 @@ struct sl_tenant {
 
 // share: percent of each whole.
 enum sl_status sl_tenants_create(int share, struct sl_tenants **tenants_out, struct sl_error *err);
-void sl_tenants_destroy(struct sl_tenants **tenants); // all given back; accepts NULL, nulls
+void sl_tenants_destroy(struct sl_tenants **tenants); // all references released; accepts NULL, nulls
 
-// The tenant of this name, to be given back. SL_ERR_EXHAUSTED: no memory.
+// Takes a reference to the tenant of this name. SL_ERR_EXHAUSTED: no memory.
 enum sl_status sl_tenants_take(struct sl_tenants *tenants, const char *name, struct sl_tenant **tenant_out,
                                struct sl_error *err);
 void sl_tenant_give(struct sl_tenant **tenant); // accepts NULL, nulls
 
-// What the tenant may have of a whole, at least 1; all of it for "" and for NULL.
+// Returns the tenant's share of a whole, at least 1; all of it for "" and for NULL.
 int64_t sl_tenant_share(const struct sl_tenant *tenant, int64_t whole);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what is counted of all jobs together, and of each tenant's.
+ * Purpose: counters over all jobs, and over each tenant's.
  * Threads: any; counting takes no lock.
  */
 #pragma once
@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 enum sl_total {
-    SL_TOTAL_READ_TOKENS,   // of prompts, also by decode workers behind a session
+    SL_TOTAL_READ_TOKENS,   // of prompts, also those that decode workers read after a session
     SL_TOTAL_OUTPUT_TOKENS, // that clients were sent
     SL_TOTAL_CAPSULE_BYTES, // of capsules that arrived at decode workers,
     SL_TOTAL_FULL_BYTES,    // and what the same prompts take in f16 without compression

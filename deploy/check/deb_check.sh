@@ -10,14 +10,14 @@ command -v mmdebstrap >/dev/null || { echo "deb-check: mmdebstrap is not install
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp "$1" "$work/sluice.deb"
-# Of the distribution alone: what others have added has no place in a clean root.
+# The distribution's own sources only: a clean root has no others.
 . /etc/os-release
 for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
     [ -s "$file" ] && grep -q "$VERSION_CODENAME" "$file" && grep -q "debian" "$file" && [ -z "${sources:-}" ] && sources=$file
 done
 apt-config dump | grep '^Acquire::https\?::Proxy ' >"$work/proxy" || : >"$work/proxy"
 
-# What this machine believes of certificates, and which index it is set to.
+# This machine's certificates, and the package index that it uses.
 : >"$work/certificates"
 cat "${PIP_CERT:-${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}}" >"$work/certificates" || echo "deb-check: no certificates to hand over"
 echo "PIP_INDEX_URL='${PIP_INDEX_URL:-}'; export PIP_INDEX_URL" >"$work/index"

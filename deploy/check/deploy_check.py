@@ -240,7 +240,7 @@ def closed(schema):
 @check
 def custom_resources(tree):
     rendered = tree.render()
-    # Of packages that need compiled ones: in a process of its own, so that they meet no others.
+    # The schemas come from packages with compiled dependencies: a process of its own keeps them apart from other packages.
     script = ("import json, sys\nsys.path.insert(0, sys.argv[1])\n"
               "from cloudcoil.models.keda.v1alpha1 import ScaledObject\n"
               "from cloudcoil.models.prometheus_operator.v1 import PrometheusRule, ServiceMonitor\n"
@@ -279,7 +279,7 @@ def alerts(tree):
                     f"{len(names)} alerts, each fires and is explained")
 
 
-# What stands in PromQL and is neither a metric nor a label.
+# Words of PromQL that are neither metrics nor labels.
 WORDS = set("""sum avg max min count by on without absent rate increase changes histogram_quantile and or unless ignoring group_left le job
                bool offset""".split())
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a container runtime gives a process, by mount namespaces, an overlay and chroot alone: the image's root, read-only, with mounts of its
-own; a /proc, a /dev/shm, a /tmp; user 65532 without a capability; a memory limit where control groups can be written. No shell is run
-inside, for there is none. Needs root.
+Runs a process as a container runtime does, by mount namespaces, an overlay and chroot alone. The process gets the image's root, read-only,
+with mounts of its own; a /proc, a /dev/shm, a /tmp; user 65532 without a capability; a memory limit where control groups can be written.
+The image has no shell, so none is run. Needs root.
 """
 import ctypes
 import os

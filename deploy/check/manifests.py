@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What policies.py asks of manifests and programs: documents by kind, ports by name, options by --help, quantities as numbers."""
+"""The parts of manifests and programs that policies.py reads: documents by kind, ports by name, options by --help, quantities as numbers."""
 import functools
 import glob
 import os
@@ -53,7 +53,7 @@ def containers(workload):
 
 
 def program(container):
-    """The program of Sluice that a container runs; None: it is somebody else's."""
+    """The program of Sluice that a container runs; None: it runs another program."""
     base = os.path.basename((container.get("command") or [""])[0])
     return base if base in PROGRAMS else None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What deploy/compose and deploy/systemd must keep to: as policies.py has it for Kubernetes. units() and compose() yield what is wrong;
+"""Policies of deploy/compose and deploy/systemd, as policies.py has them for Kubernetes. units() and compose() yield violations;
 BREAKS are (which, words of the file, words instead), each of which must be noticed."""
 import glob
 import os
@@ -151,7 +151,7 @@ def check(root):
 
 
 def self_test(root):
-    """Breaks that nobody noticed."""
+    """Returns the breaks that no check noticed."""
     files, missed = read(root), []
     for function, words, instead in BREAKS:
         broken = {path: text.replace(words, instead) for path, text in files.items()}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a kubelet does, as far as it matters here: the pods of rendered manifests, run from the image's root (jail.py) with the arguments,
-environment, volumes and memory limits that the manifests give them. A pod's address is one of 127.0.0.0/8, so that ports need not be
-others; Services are names in /etc/hosts; certificates, keys and the model are what an administrator would have provided. Network policies,
-and what a Service balances, are not played.
+Does the part of a kubelet that matters here: runs the pods of rendered manifests from the image's root (jail.py), with the arguments,
+environment, volumes and memory limits that the manifests give them. A pod's address is one of 127.0.0.0/8, so that ports can stay the
+same; Services are names in /etc/hosts; certificates, keys and the model are what an administrator would have provided. Network policies,
+and the load balancing of Services, are not emulated.
 """
 import hashlib
 import os
@@ -132,7 +132,7 @@ class Cluster:
         return folder
 
     def volume(self, pod, volume):
-        """What is bound where a volume is mounted; None: an empty folder."""
+        """Returns the path that is mounted for a volume; None: an empty folder."""
         if "persistentVolumeClaim" in volume:
             return image_demo.MODEL
         if "secret" in volume:
@@ -160,7 +160,7 @@ class Cluster:
                     pod.wait_for(kind)
 
     def keep_to_their_limits(self):
-        """Of those whose limit could be set: --arena auto has seen it."""
+        """Checks that --arena auto has read the memory limit, where one could be set."""
         said = self.inside.said()
         for pod in self.pods:
             if pod.limit <= SMALL and self.inside.groups and pod.environment.get("SLUICE_ARENA") == "auto" and \

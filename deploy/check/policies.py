@@ -1,11 +1,11 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """
-What every manifest of deploy/ must keep to. policies.py checks deploy/base as its files are, and deploy/compose and deploy/systemd by
-plain.py; deploy_check.py checks what kustomize
-makes of every overlay and component. policies.py --self-test breaks the manifests in one way after the other, and wants to hear of it.
+Policies of every manifest in deploy/. policies.py checks deploy/base as its files are, and deploy/compose and deploy/systemd by
+plain.py; deploy_check.py checks kustomize's output for every overlay and component. policies.py --self-test breaks the manifests in one way
+after the other, and fails if no policy notices.
 
-To add a policy: a function that yields what is wrong, with @policy, and a row in BREAKS that it notices.
+To add a policy: a function that yields violations, with @policy, and a row in BREAKS that it notices.
 """
 import copy
 import os
@@ -16,7 +16,7 @@ import plain
 
 POLICIES = {}
 SLACK = 15  # seconds between the end of --grace and the kubelet's SIGKILL
-# Who may open a connection to whom, on which port. Everything else must be refused.
+# The allowed connections: caller, callee and port. All others must be refused.
 PATHS = {("gateway", "coordinator", "grpc"), *((worker, "coordinator", "grpc") for worker in ("prefill", "decode", "kvstore")),
          *((caller, worker, "grpc") for caller in ("coordinator", "prefill", "decode", "kvstore") for worker in
            ("prefill", "decode", "kvstore")),
@@ -25,7 +25,7 @@ PATHS = {("gateway", "coordinator", "grpc"), *((worker, "coordinator", "grpc") f
          *(("metrics", each, "admin") for each in ("gateway", "coordinator", "prefill", "decode", "kvstore"))}
 
 
-# And where there is an etcd of ours:
+# With an etcd of the deployment's own:
 ETCD_PATHS = {("coordinator", "etcd", "client"), ("etcd", "etcd", "peer"), ("metrics", "etcd", "admin")}
 
 
@@ -43,7 +43,7 @@ def each(documents):
 
 
 def every(documents):
-    """Of other people's programs, too."""
+    """Returns all workloads, also those of other programs."""
     return [(m.name(workload), workload, m.containers(workload)[0]) for workload in m.workloads(documents)]
 
 
@@ -262,7 +262,7 @@ def peers_allow(peers, labels, namespace_labels):
 
 
 def allowed(documents, direction, labels, other_labels, other_namespace, port):
-    """Whether pods with `labels` may send (Egress) or receive (Ingress)."""
+    """Returns whether pods with `labels` may send (Egress) or receive (Ingress)."""
     selecting = [policy["spec"] for policy in m.of_kind(documents, "NetworkPolicy")
                  if direction in policy["spec"]["policyTypes"] and m.matches(policy["spec"].get("podSelector", {}), labels)]
     if not selecting:
@@ -378,7 +378,7 @@ BREAKS = [
 
 
 def self_test(documents):
-    """Breaks that nobody noticed."""
+    """Returns the breaks that no policy noticed."""
     missed = []
     for number, (name, break_it) in enumerate(BREAKS):
         broken = copy.deepcopy(documents)

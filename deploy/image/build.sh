@@ -55,7 +55,7 @@ for tool in mmdebstrap objdump strip dpkg-query; do
 done
 version=$("$bin/sluice-coordinator" --version | cut -d' ' -f2)
 tag=${tag:-sluice:$version}
-# Of two builds of one commit the files have the same times.
+# Two builds of one commit give files the same times.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$project" log -1 --format=%ct 2>/dev/null || echo 0)}
 export SOURCE_DATE_EPOCH
 
@@ -81,7 +81,7 @@ echo "packages: $packages"
 # shellcheck disable=SC2086 # the mirror is a word or none
 mmdebstrap --quiet --mode="${MMDEBSTRAP_MODE:-auto}" --variant=extract --include="$packages" bookworm "$root" $mirror
 
-# What is opened at run time stays: libraries, UCX's modules, RDMA's drivers, and every package's licence.
+# Keeps files that are opened at run time: libraries, UCX's modules, RDMA's drivers, and every package's license.
 (
     cd "$root"
     mkdir kept
@@ -118,7 +118,7 @@ done
 chmod -R go=u,go-w "$root/models" "$root/bin"
 install -d -o 65532 -g 65532 -m 700 "$root/var/lib/sluice" 2>/dev/null || chmod 777 "$root/var/lib/sluice"
 
-# What must not be there.
+# Fails if the image has files that it must not have.
 found=$(find "$root" \( -name sh -o -name bash -o -name dash -o -name busybox -o -name perl -o -perm /6000 \) -print)
 [ -z "$found" ] || { echo "build.sh: this should not be in the image: $found" >&2; exit 1; }
 

@@ -145,7 +145,7 @@ class Capsule:
 
 
 def of_file(path):
-    """What `sluice run --save-capsule` writes."""
+    """Reads a file that `sluice run --save-capsule` has written."""
     with open(path, "rb") as file:
         data = file.read()
     assert data[:8] == FILE_MAGIC, f"{path} is no capsule"
@@ -155,7 +155,7 @@ def of_file(path):
 
 
 def of_store(path):
-    """What a kvstore keeps on its disk (kvstore/disk/file.h): a head, header and body; how long they are stands in the head."""
+    """Reads a file of a kvstore's disk (kvstore/disk/file.h): a head, header and body; the head has their lengths."""
     with open(path, "rb") as file:
         data = file.read()
     header_bytes, body_bytes = struct.unpack_from("<QQ", data, STORE_SIZES_AT)

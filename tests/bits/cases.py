@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What is recorded: recipes at a size at which they evict from a short prompt, prompts, tiers.
+The recorded cases: recipes at a size at which they evict from a short prompt, prompts, tiers.
 
 To add a recipe: a line in MORE. Presets are taken from `sluice recipes`, so a new one is a case by itself.
 """
@@ -50,14 +50,14 @@ MORE = {
 # two chunks, must give what they give when all is read anew; a quantized cache goes on from quantized pages.
 RESUMED_EXACTLY = ("full", "f32", "bf16", "boundary", "slots", "exact")
 RESUMED_IN_PART = RESUMED_EXACTLY + ("int8", "int4", "tailorkv", "tailorkv-near")
-# What `make test` has time for: one of every kind.
+# The recipes of `make test`: one of every kind.
 QUICK = ("full", "streamingllm", "h2o", "snapkv", "d2o", "locret", "tailorkv", "tailorkv-near", "int4", "steps", "adaptive", "packed",
          "thin")
 QUICK_EIGHT = ("h2o", "int4", "tailorkv")
 
 
 def environment(tier):
-    """Of the executables: nothing that a shell happens to set, and the tier."""
+    """Returns the environment of the executables: no SLUICE_ variables of the shell, and the tier."""
     return {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")} | {"SLUICE_TIER": tier, "UCX_MEM_EVENTS": "n"}
 
 
@@ -70,7 +70,7 @@ class Recipe:
 
     def __init__(self, name, text, axes):
         self.name, self.text = name, text
-        # Where something is evicted behind chunks, or attention is summed chunk by chunk, other chunks are other bits.
+        # When a recipe evicts after each chunk, or sums attention chunk by chunk, another chunk size gives other bits.
         self.cut = any(word in axes for word in ("when=chunk", "score=aas", "score=aqas", "score=mas"))
         self.evicts = "budget=" in text
 
@@ -83,7 +83,7 @@ def recipes(quick=False, only=None):
     run = subprocess.run([SLUICE, "recipes", "--json"], capture_output=True, check=True, timeout=60)
     presets = {p["name"]: p["text"] for p in map(json.loads, run.stdout.decode().splitlines())}
     found = [Recipe(name, f"{name},{SIZES.get(name, EVICTS)}".rstrip(","), axes) for name, axes in presets.items()]
-    # What a text says itself stands behind what its preset says: both are asked, so "when=end" behind h2o is cut by its sums.
+    # The recipe's own text follows its preset's, and both are searched: "when=end" after h2o depends on chunks because of its sums.
     found += [Recipe(name, text, f"{text},{presets.get(text.split(',')[0], '')}") for name, text in MORE.items()]
     unknown = set(only or ()) - {recipe.name for recipe in found}
     if unknown:

@@ -48,7 +48,7 @@ class Observations:
         return fields
 
     def check_agreement(self):
-        """How many pairs of digests were compared."""
+        """Returns how many pairs of digests were compared."""
         compared = 0
         for case, seen in self.cases.items():
             first = {}
@@ -66,7 +66,7 @@ class Observations:
         return compared
 
     def check_record(self, recorded):
-        """How many digests were compared. Cases without a record are not failures; see record.py."""
+        """Returns how many digests were compared. Cases without a record are not failures; see record.py."""
         compared = 0
         for case, seen in self.cases.items():
             if case not in recorded:

@@ -15,7 +15,7 @@ SAMPLED_RECIPES = ("full", "steps")
 
 
 def capsule_fields(read, chunk):
-    """What the pages hold, alone and with the header, which names the recipe and so, for most, its chunk size."""
+    """Returns the digests of the pages, alone and with the header, which names the recipe and so, for most, its chunk size."""
     return {"pages": read.pages, f"capsule {chunk}": read.whole}
 
 

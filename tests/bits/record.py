@@ -48,7 +48,7 @@ def arguments(argv):
 
 
 def series_of(tier, options):
-    """What is asked of clusters: (transport, order, chunk sizes, recipes that are asked eight at once, rounds at most)."""
+    """Returns the requests to clusters: (transport, order, chunk sizes, recipes that are asked eight at once, rounds at most)."""
     alone, together = "alone first", "together first"
     small, large = cases.chunks(tier)
     if options.quick and tier in cases.MAIN_TIERS:
@@ -124,7 +124,7 @@ def is_partial(options):
 
 
 def record(options, observations):
-    """What was not observed because of an option stays as it was recorded."""
+    """Writes the record. Cases that an option has left out stay as they were recorded."""
     before = read_record(options.file)["cases"] if os.path.exists(options.file) else {}
     observed = {case: observations.merged(case) for case in observations.cases}
     if is_partial(options):

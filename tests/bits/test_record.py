@@ -96,7 +96,7 @@ class TestObservations(unittest.TestCase):
 
 
 class TestCapsule(unittest.TestCase):
-    """Of one layer with one head of 66 slots of 8 numbers in f16, its second page open behind two slots."""
+    """Makes one layer with one head of 66 slots of 8 numbers in f16; its second page has two slots."""
 
     def make(self, *flipped):
         part = 64 * 8 * 2

@@ -6,8 +6,8 @@ Random faults under load: chaos.py [--time SECONDS] [--seed N] [--clients N]
 A cluster of real processes with certificates, on two hosts where this machine lets us make them, is asked by several tenants, while its
 processes are killed, stopped and started again with other options, single threads stand still, clocks jump, the link is cut and slowed,
 connections are reset, the store's disk is full or fails, and strangers send garbage. What must hold: every call ends by its deadline; tokens are those of one process without faults;
-errors are of those that clients can act upon; whoever was not killed lives; and when the faults are over, the cluster serves, every gauge
-is zero, and descriptors and memory are back. The same seed draws the same faults in the same order; what they meet is up to the machine.
+errors are of those that clients can act upon; processes that were not killed live; and when the faults are over, the cluster serves, every gauge
+is zero, and descriptors and memory are back. The same seed draws the same faults in the same order; what they hit depends on the machine.
 """
 import argparse
 import os
@@ -112,7 +112,7 @@ def freeze_a_thread(scene, rng):
     while process.popen.poll() is None and time.monotonic() < give_up:
         time.sleep(0.2)
     was = "ended itself" if process.popen.poll() is not None else "had nothing to do"
-    if process.popen.poll() is None:  # without work nobody can tell, and nobody needs to
+    if process.popen.poll() is None:  # without work a stall cannot be seen, and does no harm
         process.signal(signal.SIGKILL)
     scene.bury_and_start(name, rng, 0)
     return f"engine of {name}, which {was}"
@@ -188,7 +188,7 @@ def reset_connections(scene, rng):
 
 
 def jump_clock(scene, rng):
-    """And back. Certificates are from today: a clock of last week lets nobody in."""
+    """Sets a clock forward or back for a while. Certificates are from today: a process with a clock of last week accepts no client."""
     name, later, seconds = rng.choice(sorted(scene.bends)), rng.choice([-604800, -5, 5, 3600]), rng.choice([1, 3])
     with scene.bends[name].bent("clock_s", later):
         time.sleep(seconds)

@@ -21,7 +21,7 @@ from two_hosts import HOSTS, Network, inside  # noqa: E402 (has no gRPC, which s
 
 
 class OneHost:
-    """Where there are no namespaces: no link, and so no faults of it."""
+    """One host, for machines without namespaces: there is no link, and so no faults of it."""
     address = {"a": "127.0.0.1", "b": "127.0.0.1"}
     has_link = False
 
@@ -84,7 +84,7 @@ def choose():
 
 
 def garbage(address, rng):
-    """What a stranger sends to a port: nothing, noise, or the beginning of something."""
+    """Sends to a port what a stranger may send: nothing, noise, or the beginning of a protocol."""
     host, port = address.rsplit(":", 1)
     beginnings = [b"", b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"SLnk"]
     try:

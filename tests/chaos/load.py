@@ -41,7 +41,7 @@ def prompts():
 
 
 def next_turn(text):
-    """What is asked when `text` was answered: that again, and more; what was stored of the first is read no more."""
+    """Returns the prompt after `text` was answered: the same text, and more; the part that is stored is not prefilled again."""
     return text + " And now once more, slowly." + question()
 
 
@@ -153,7 +153,7 @@ class Client(threading.Thread):
 
 
 class Failed(grpc.RpcError):
-    """What a Watch tells of a job that has failed, as the error that a Generate would have ended with."""
+    """The failure of a job that a Watch reports, as the error that a Generate would have ended with."""
 
     def __init__(self, finished):
         super().__init__()

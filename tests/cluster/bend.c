@@ -26,7 +26,7 @@ struct control {
 static struct control *control;
 static atomic_ullong drawn;
 
-// The function that this one stands in front of.
+// The real function that this one replaces.
 #define REAL(name, type, parameters)                                                                                   \
     static atomic_uintptr_t found;                                                                                     \
     uintptr_t address = atomic_load(&found);                                                                           \

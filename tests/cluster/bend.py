@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the system tells a process may be bent while it runs (bend.c): the time of day, its disk, its connections."""
+"""Changes what the system reports to a running process (bend.c): the time of day, its disk, its connections."""
 import contextlib
 import mmap
 import os
@@ -12,7 +12,7 @@ FIELDS = ("clock_s", "disk_fails", "link_resets")
 
 
 class Bend:
-    """Of the processes of one name, those that are started later too."""
+    """Bends the processes of one name, also those that are started later."""
 
     def __init__(self, folder, name):
         path = os.path.join(folder, f"bend-{name}")

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """
-What coordinator and gateway carry where workers only wait: real ones, workers that compute nothing (waiting_workers.c), clients that ask
-one after the other (many_clients.c), all on this machine. Prints answers a second, their times, and what each process takes of a processor.
+Measures the capacity of coordinator and gateway alone. Both are real; workers compute nothing (waiting_workers.c); each client sends one
+request after the other (many_clients.c); all run on this machine. Prints answers a second, their times, and each process's CPU use.
 
     tests/cluster/capacity.py [--clients 1,16,64,256] [--seconds 8] [--tokens 16] [--token-ms 2] [--state]
 """

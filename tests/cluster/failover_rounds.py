@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """
-The leader is killed, or stands still, or etcd does, or it loses its majority, in the middle of an answer, round after round: no token comes
-twice and none is another, and every few rounds nothing is held. Prints how long a client is without success from the blow on: `gap` of
-the answer that was being written, `next` of a request that comes just then, to its first token: where etcd is away, when nobody leads any
-more, and a second of it is etcd's.
+Round after round, in the middle of an answer, the leader is killed or suspended, or etcd is suspended, or etcd loses its majority. No token
+comes twice and none is wrong; every few rounds, the test checks that no lease is left. Prints how long a client waits after the fault: `gap`
+of the answer that was being written, and `next` of a request that comes just then, to its first token. When etcd is away, that request comes
+once no coordinator leads any more, and a second of its time is etcd's.
 
     failover_rounds.py --rounds 50
 """
@@ -18,7 +18,7 @@ from several import Answer, Etcd, SeveralCoordinators
 
 OPTIONS = ("--max-new-tokens", "700", "--ignore-eos", "--temperature", "0.9", "--seed", "11")
 KINDS = ("leader killed", "leader stops", "etcd stops", "majority lost")
-AWAY = 1  # seconds, of an etcd without which nobody leads any more
+AWAY = 1  # seconds that etcd is away after no coordinator leads any more
 
 
 def strike(how, cluster, etcd):

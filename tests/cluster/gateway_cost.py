@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the gateway costs: the same answers over gRPC, HTTP and HTTPS, by turns, as a client sees them.
+"""Measures the cost of the gateway: the same answers over gRPC, HTTP and HTTPS, by turns, as a client sees them.
 
     tests/cluster/gateway_cost.py [--turns N] [--tokens N]
 

@@ -26,11 +26,11 @@ with open(os.path.join(MODEL, "config.json")) as file:
     LAYERS = json.load(file)["num_hidden_layers"]
 # Sanitized builds are many times slower; they may be told to wait longer, never to check less.
 SLOW = float(os.environ.get("SLUICE_TEST_SLOWNESS", "1"))
-# Of a coordinator whose workers nobody stops: a machine that stands still for some seconds loses none of them.
+# For coordinators in tests that stop no worker: a machine that stands still for some seconds loses none.
 PATIENCE = ["--heartbeat", "3s"]
-# Of every worker: 10,000 tokens of the demo model. Over shared memory UCX writes all of it when a worker starts.
+# The arena of every worker: 10,000 tokens of the demo model. Over shared memory UCX writes all of it when a worker starts.
 ARENA = "48M"
-# For every process that a test starts: UCX's hooks of the memory calls and those of a sanitizer do not bear each other.
+# For every process that a test starts: UCX's hooks of the memory calls do not work together with those of a sanitizer.
 os.environ["UCX_MEM_EVENTS"] = "n"
 
 
@@ -64,8 +64,8 @@ State = inference.JobState
 
 
 def stub(kind, method):
-    """What calls a method of the contract, named in full; kind is channel.unary_unary or one like it. The .proto files say the
-    path and what the messages are."""
+    """Returns a callable for a method of the contract, named in full; kind is channel.unary_unary or one like it. The .proto files
+    give the path and the messages."""
     from google.protobuf import descriptor_pool, symbol_database
     found = descriptor_pool.Default().FindMethodByName(method)
     reply = symbol_database.Default().GetSymbol(found.output_type.full_name)
@@ -109,7 +109,7 @@ def call(channel, method, message, timeout=20):
 
 
 def refused(codes, what, *arguments):
-    """What an error says that must come, with one of the codes."""
+    """Expects an error with one of the codes. Returns its text."""
     try:
         answer = what(*arguments)
     except grpc.RpcError as error:
@@ -119,7 +119,7 @@ def refused(codes, what, *arguments):
 
 
 def store_stats(address):
-    """What a kvstore itself says."""
+    """Returns the statistics of a kvstore."""
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
         return stub(channel.unary_unary, "sluice.v1.Store.Stats")(worker_pb.StoreStatsRequest(), timeout=5 * SLOW)
 
@@ -180,7 +180,7 @@ class Cluster:
                  model=MODEL, certificates=None, listen="127.0.0.1:0"):
         self.transport, self.args, self.model = transport, list(args), model
         self.worker_args = worker_args or {}
-        self.certificates = certificates  # of everybody; our own calls are those of operator/me
+        self.certificates = certificates  # of all processes; the test's own calls are those of operator/me
         self.processes = {}
         self.log_paths = []  # of all that were ever started
         self.counts = {"prefill": prefill, "decode": decode, "kvstore": kvstore}
@@ -218,7 +218,7 @@ class Cluster:
         return self._start(name, args, env)
 
     def addresses_of_all(self):
-        """Of the coordinators, as --coordinator takes them."""
+        """Returns the addresses of all coordinators, as --coordinator takes them."""
         return self.coordinator.address
 
     def kill(self, name, number=signal.SIGKILL):
@@ -262,7 +262,7 @@ class Cluster:
         self.channel.close()
 
     def channel_of(self, who):
-        """A connection to the coordinator, by somebody who has a certificate if the cluster wants any."""
+        """Connects to the coordinator as `who`, with a certificate if the cluster wants one."""
         if self.certificates:
             return self.certificates.channel(self.coordinator.address, who)
         return grpc.insecure_channel(self.coordinator.address, options=[("grpc.enable_http_proxy", 0)])

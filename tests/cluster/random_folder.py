@@ -58,7 +58,7 @@ def _write(path, tensors, zeros=False):
 
 
 def _scale(inputs):
-    """Of weights whose products with `inputs` numbers of variance 1 have about that variance."""
+    """Returns the scale of weights whose products with `inputs` numbers of variance 1 have about that variance."""
     return -(max(inputs, 2).bit_length() // 2) - 1
 
 

@@ -93,7 +93,7 @@ class Etcd:
 
 
 class SeveralCoordinators(Cluster):
-    """A Cluster whose `coordinator` is whoever leads. Workers and clients know all of them."""
+    """A Cluster whose `coordinator` is the current leader. Workers and clients know all coordinators."""
 
     def __init__(self, etcd, n=2, args=(), **others):
         self.etcd, self.names = etcd, [f"coordinator-{i}" for i in range(n)]
@@ -175,7 +175,7 @@ class SeveralCoordinators(Cluster):
             channel.close()
 
     def gauges(self):
-        """Of all coordinators that live: what each has admitted, too."""
+        """Returns the gauges of all coordinators that run, also the jobs that each has admitted."""
         result = {}
         for name in self.names:
             if self.processes[name].popen.poll() is None:

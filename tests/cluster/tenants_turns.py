@@ -1,14 +1,15 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a tenant notices of another that floods the gateway: its own requests' time in line and to the first token, alone, beside a flood, and
-beside a flood whose key has a limit of answers at once.
+"""Measures how a tenant that floods the gateway affects another one: the other's time in line and to the first token, alone, beside a flood,
+and beside a flood whose key has a limit of answers at once.
 
     tests/cluster/tenants_turns.py [--requests N] [--at-once N] [--flood N] [--answers N] [--max-jobs N] [--prompt BYTES]
 
-By turns of the three cases, one tenant asks N things, so many at once; the other has clients that never rest. p50 and p99 of what the cluster
-has measured of each job (`sluice` of its answer), the ratio of the p99 to that of being alone, and its share of the jobs that ended meanwhile, which
-does not depend on how busy this machine is otherwise. Whoever asks one thing after the other never
-waits while it is alone, and waits for one place beside a flood; whoever has more to ask than runs at once has half of the places.
+In each of the three cases in turn, one tenant sends N requests, so many at once; the other has clients that never pause. Prints p50 and p99 of
+the times that the cluster has measured of each job (`sluice` of its answer), and the ratio of the p99 to that of being alone. Prints also the
+tenant's share of the jobs that ended meanwhile, which does not depend on how busy this machine is otherwise. A tenant that sends one request
+after the other never waits while it is alone, and waits for one job slot beside a flood. A tenant with more requests than run at once has half
+of the job slots.
 """
 import argparse
 import concurrent.futures

@@ -134,7 +134,7 @@ def test_the_time_to_the_first_token_is_told_by_stages():
         assert waited[0].queue_ms >= s.total_ms - 1000, (waited[0], s)  # it had its turn behind the other one
         assert waited[0].ttft_ms - waited[0].queue_ms < waited[0].queue_ms, waited[0]
 
-        # The receiver stands still until half a second behind the last chunk: that is the ship's, and nobody else's.
+        # The receiver stands still until half a second after the last chunk: that time counts as ship time, and as nothing else.
         began = time.monotonic()
         job_id = cluster.submit(request(8000, recipe="full,chunk=128"))
         for event in cluster.watch(job_id):
@@ -201,7 +201,7 @@ def refusal(cluster, chat):
 
 
 def test_a_model_with_generation_settings():
-    """What a request leaves out is the model's, wherever it is asked; what it says wins; and an operator can have it otherwise."""
+    """The model's settings apply to fields that a request leaves out, on every path; the request's win; an operator can change the default."""
     words = {"prompt": "the lantern", "max_tokens": 16, "seed": 7, "ignore_eos": True, "recipe": "full,format=int8"}
     ask = lambda **sampling: inference.GenerateRequest(text="the lantern", recipe="full,format=int8", max_new_tokens=16, ignore_eos=True,
                                                        sampling=inference.Sampling(seed=7, **sampling))
@@ -249,7 +249,7 @@ def test_a_chat_is_rendered_by_the_models_template():
             assert finished.statistics.n_prompt_tokens == plain.statistics.n_prompt_tokens
             assert tokens(events) == tokens(plain_events) != []
             assert answer_here(user, "full", "--system", system, model=model) == tokens(events)
-            # Who says nothing asks a model that takes chats as one, here and in a cluster; --raw is the text as it is.
+            # By default a model that takes chats gets the prompt as a chat, here and in a cluster; --raw sends the text as it is.
             turn = inference.Chat(messages=[message(role="user", content="lantern")])
             for words, prompt in (((), {"chat": turn}), (("--raw",), {"text": "lantern"})):
                 n_tokens = ask(**prompt)[0].statistics.n_prompt_tokens

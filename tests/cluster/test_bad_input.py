@@ -30,7 +30,7 @@ def refused(cluster, code, words, job):
 
 
 def test_strings_with_a_zero_byte_are_refused_by_field():
-    """A C string ends at U+0000: what is behind it must not be dropped in silence, in any service."""
+    """A C string ends at U+0000: no service may silently drop the text after it."""
     with Cluster(kvstore=1) as cluster:
         text = "The secret word is apple."
         for field, job in (("text", inference.GenerateRequest(text=text + "\0 Ignore that.")),

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""`sluice chat`, as it is used: by a script, through a pipe, and by somebody at a terminal."""
+"""`sluice chat`, as it is used: by a script, through a pipe, and by a user at a terminal."""
 import contextlib
 import fcntl
 import itertools
@@ -36,7 +36,7 @@ def chatting_model():
 
 
 def chat(lines, *words, env=None, code=0):
-    """What a script gets that pipes these lines in."""
+    """Runs chat with these lines as its input, as a script does, and returns its output."""
     done = subprocess.run([SLUICE, "chat", *words], input="".join(f"{line}\n" for line in lines), capture_output=True, text=True,
                           timeout=120 * SLOW, env={**os.environ, **(env or {})}, errors="surrogateescape")
     assert done.returncode == code, done
@@ -136,7 +136,7 @@ def test_a_reader_that_goes_ends_it():
 
 
 class Terminal:
-    """Somebody who types."""
+    """A user at a terminal."""
 
     def __init__(self, *words, env=None, program=None):
         self.pid, self.fd = pty.fork()
@@ -255,7 +255,7 @@ def test_a_terminal_that_changes():
     assert here.end() == 0, here.all[-1500:]
 
 
-# A shell with one job: says how the terminal was left when that stops, and lets it go on when somebody types a line.
+# A shell with one job: when the job stops, prints the terminal's modes; continues the job when a line is typed.
 SHELL = """
 import os, signal, sys, termios
 signal.signal(signal.SIGTTOU, signal.SIG_IGN)
@@ -302,7 +302,7 @@ def test_a_stop_leaves_the_terminal_as_it_was():
 
 
 class Talk:
-    """Somebody whose program asks line by line."""
+    """A program that talks to chat line by line."""
 
     def __init__(self, cluster, *words):
         self.process = subprocess.Popen([SLUICE, "chat", "-c", cluster.coordinator.address, "--json", *words], stdin=subprocess.PIPE,
@@ -421,7 +421,7 @@ def test_idle_conversations_make_room():
         talk = Talk(cluster, *words)
         said = [talk.turn(lines[0])[0]]
         eventually(lambda: kept(cluster) == 1, 10, "the session is kept")
-        # As much as the arena holds: nobody is refused, or waits, for a conversation that is idle.
+        # A prompt as large as the arena: no request is refused, or waits, because of an idle conversation.
         finished, _ = cluster.answer(inference.GenerateRequest(text=document(24000), recipe="full", max_new_tokens=4))
         assert finished.status_code == 0 and finished.statistics.n_prompt_tokens > 7000, finished
         eventually(lambda: kept(cluster) == 0, 10, "the idle conversation has made room")

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""A client that nobody here wrote: Debian's grpcio, with Generate, Watch after a reconnect, deadlines, Health, reflection."""
+"""A foreign client: Debian's grpcio, with Generate, Watch after a reconnect, deadlines, Health, reflection."""
 import time
 
 import grpc

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster behind the terminal, as somebody has it who types `sluice up --detach`, `status`, `run` and `down`; and what the commands show
-of jobs that came to nothing."""
+"""A cluster in the background, for a user who types `sluice up --detach`, `status`, `run` and `down`; and what the commands show
+of jobs that failed."""
 import contextlib
 import json
 import os
@@ -71,7 +71,7 @@ def test_a_cluster_behind_the_terminal():
         one = place.clusters()["one"]
         pids = {process["name"]: process["pid"] for process in one["processes"]}
         assert one["coordinator"] == address and set(pids) == {"coordinator", "kvstore-0", "decode-0", "prefill-0"}, one
-        os.kill(pids["decode-0"], signal.SIGKILL)  # somebody else takes its place
+        os.kill(pids["decode-0"], signal.SIGKILL)  # another process takes its place
         eventually(lambda: place.process("one", 2)["rpc"] and place.process("one", 2)["pid"] != pids["decode-0"], 20, "a decode worker again")
         done = place.run("run", "--coordinator", address, "--wait", "20s", "--prompt", "one two three", "-n", "2")
         assert done.returncode == 0 and done.stdout, done
@@ -118,7 +118,7 @@ def test_a_worker_that_hangs_is_started_again():
                 return json.load(file)["processes"][1]
 
         def end_and_hold():
-            """Whoever comes after it, held before it is ready; None: it was too quick for us."""
+            """Kills the decode worker and suspends its successor before it is ready; None: it was ready too soon."""
             before = decode()["pid"]
             os.kill(before, signal.SIGKILL)
             eventually(lambda: decode()["pid"] not in (0, before), 20, "its successor in the file, be it ready or not")

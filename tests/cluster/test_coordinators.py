@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """
-Several coordinators, and a real etcd in which they agree on who leads. Leaders die and stand still, etcd does, in the middle of answers:
-as their clients see it no token comes twice and none is another, and in the end nobody holds anything. failover_rounds.py does so for as
-long as one likes, and measures.
+Several coordinators that elect their leader in a real etcd. Leaders are killed and suspended, and etcd is, in the middle of answers: clients
+see no token twice and no wrong token, and no worker holds anything at the end. failover_rounds.py repeats this as often as asked, and
+measures.
 """
 import json
 import os
@@ -53,7 +53,7 @@ def test_a_killed_leader_is_followed_and_answers_go_on():
         workers = call(cluster.channel_to(standby), "sluice.v1.Cluster.Workers", cluster_pb.WorkersRequest()).workers
         assert {w.info.name for w in workers if w.state == cluster_pb.READY} == {"prefill-0", "decode-0", "kvstore-0"}, workers
         refused(UNAVAILABLE, call, cluster.channel_to(standby), "sluice.v1.Inference.Get", inference.JobRequest(job_id="job-1"))
-        # What an operator has said outlives the leader that heard it.
+        # An operator's drain command outlives the leader that received it.
         call(cluster.channel_to(first), "sluice.v1.Cluster.Drain", cluster_pb.DrainRequest(name="kvstore-0"))
         refused(UNAVAILABLE, call, cluster.channel_to(standby), "sluice.v1.Cluster.Drain", cluster_pb.DrainRequest(name="decode-0"))
 
@@ -120,7 +120,7 @@ def test_a_leader_that_wakes_up_is_refused():
             assert_same(answer, wanted)
         new_term = cluster.about(cluster.wait_for_leader(but=old)).term
         assert new_term > old_term
-        # What it had in hand when it stood still, as it arrives now.
+        # The requests that the old leader had prepared when it was suspended, as they arrive now.
         decode = cluster.processes["decode-0"]
         prefill = cluster.processes["prefill-0"]
         store = cluster.processes["kvstore-0"]
@@ -162,7 +162,7 @@ def test_without_etcd_nobody_leads_and_what_runs_goes_on():
         events = list(long)  # half a minute where the machine is busy
         assert events[-1].finished.status_code == 0 and len(tokens(events)) == 4000, events[-1]
         assert all(p.popen.poll() is None for p in cluster.processes.values()), "nobody ends because etcd is away"
-        waiting = Answer(cluster, PROMPT, *GREEDY)  # until somebody leads, for half a minute at most
+        waiting = Answer(cluster, PROMPT, *GREEDY)  # until a coordinator leads, for half a minute at most
         time.sleep(1)
         etcd.signal(signal.SIGCONT, [0])
         etcd.start(1)
@@ -189,7 +189,7 @@ def assert_goes_on(cluster, job, wanted, delivered):
 
 
 def test_an_answer_goes_on_at_any_boundary():
-    # Of tokens drawn at random some are pieces of characters, which are told when they are whole, or known to be none.
+    # Some tokens drawn at random are pieces of characters. They are sent when the character is complete, or known to be invalid.
     job = dict(text="The licence", recipe="full", max_new_tokens=200, ignore_eos=True, sampling=inference.Sampling(temperature=4, seed=1))
     with Cluster(kvstore=0) as cluster:
         _, wanted = cluster.answer(inference.GenerateRequest(**job))
@@ -239,7 +239,7 @@ def test_an_etcd_with_certificates():
             cluster.answer(request(2000))
             cluster.kill(first)
             cluster.wait_for_leader(but=first)
-            # Whom etcd does not let in does not lead, and neither does one that does not know etcd's authority; both go on trying.
+            # A coordinator that etcd refuses does not lead, and neither does one that does not know etcd's authority; both keep trying.
             names = ["stranger", "mistrustful"]
             for name, words_of in zip(names, (by(foreign), ["--etcd-ca", f"{foreign.folder}/ca.pem", *by(own)[2:]])):
                 cluster.addresses[name] = cluster.addresses[first]
@@ -269,7 +269,7 @@ def test_up_starts_several():
                 run = [os.path.join(BIN, "sluice"), "run", "--coordinator", about["coordinator"], "--prompt", "The licence", "--max-new-tokens",
                        "4", "--json"]
                 before = subprocess.run(run, capture_output=True, timeout=60, check=True)
-                # Whoever led is killed: the other one does.
+                # The leader is killed: the other coordinator leads.
                 leaders = [p for p in about["processes"] if os.path.exists(os.path.join(folder, "jobs", p["name"]))
                            and any(name.startswith("job-") for name in os.listdir(os.path.join(folder, "jobs", p["name"])))]
                 assert len(leaders) == 1, leaders

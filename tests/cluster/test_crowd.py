@@ -80,7 +80,7 @@ def crowd_of(port, n):
 
 
 def test_more_connections_than_descriptors():
-    """Of a process with 1,024 descriptors: the rest of it has room meanwhile, and its port answers as soon as they are gone."""
+    """A process has 1,024 descriptors: its other parts can still open files meanwhile, and its port answers once the clients are gone."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

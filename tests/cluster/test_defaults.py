@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a request leaves out: its seed is drawn and told, its budget is what fits. And stop strings that name special tokens."""
+"""Defaults of a request: its seed is drawn and reported, its budget is what fits. And stop strings that name special tokens."""
 import contextlib
 import json
 import os
@@ -120,7 +120,7 @@ def test_a_budget_that_nobody_named_is_what_fits():
             finished, events = cluster.answer(inference.GenerateRequest(tokens=inference.TokenIds(ids=ids[:n_prompt]), ignore_eos=True))
             assert finished.statistics.n_output_tokens == n_new == events[0].state.accepted.max_new_tokens
             assert finished.reason == inference.Finished.LENGTH
-        # What the client did name, or a prompt that fills the context, is refused in OpenAI's words.
+        # A value that the client did name, or a prompt that fills the context, is refused in OpenAI's words.
         status, reply = gateway.post("/v1/completions", words | {"prompt": ids[:590], "max_tokens": 11})
         assert status == 400 and reply["error"]["param"] == "max_tokens" and reply["error"]["message"].startswith("max_tokens: "), reply
         status, reply = gateway.post("/v1/completions", words | {"prompt": ids})

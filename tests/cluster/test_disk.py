@@ -116,7 +116,7 @@ def test_a_damaged_capsule_is_read_anew():
 
 
 def test_a_store_starts_whatever_its_folder_holds():
-    """Of four capsules one is damaged, one is cut short and one is there twice, beside files that are none: the others serve."""
+    """One of four capsules is damaged, one is cut short and one is there twice, beside foreign files: the others serve."""
     with Folder() as folder, folder.cluster(arena="64M") as cluster:
         answers = [tokens(cluster.answer(request(3000, seed=seed))[1]) for seed in range(4)]
         settled(cluster, 4)

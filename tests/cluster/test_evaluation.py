@@ -63,7 +63,7 @@ def test_a_cluster_answers_as_one_process_does():
         again = {key: a for key, a in answers(out).items() if "place=offload" in key[0]}
         assert len(again) == 4 and all(a["n_reused"] > 0 for a in again.values()), again
         assert all(a["offloaded_bytes"] == remote[key]["offloaded_bytes"] > 0 for key, a in again.items()), again
-        # A run of one may be gone on with by the other: it is the same run.
+        # A run that one of them began can be continued by the other: it is the same run.
         code, text, errors = sluice(*SUITES, *RECIPES, "--recipe", "full,format=int8", "--coordinator",
                                     cluster.coordinator.address, "--out", os.path.join(folder, "0"))
         assert code == 0, errors

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts that are read by turns: short ones do not wait for a long one; nobody's answer or memory is touched by the others."""
+"""Prompts that are read by turns: short ones do not wait for a long one; no job changes the answer or the memory of another."""
 import functools
 import threading
 
@@ -77,7 +77,7 @@ def test_answers_do_not_depend_on_the_company():
             assert tokens(a) == tokens(b), requests[i].recipe
             one, other = a[-1].finished.statistics, b[-1].finished.statistics
             assert one.slots_evicted == other.slots_evicted and one.capsule_bytes == other.capsule_bytes
-            if requests[i].recipe == "full,format=int4":  # packed behind each step, which is longer without company
+            if requests[i].recipe == "full,format=int4":  # packed after each step, which has more tokens when the job is alone
                 whole = alone[i - i % len(recipes)][-1].finished.statistics.prefill_peak_bytes
                 assert max(one.prefill_peak_bytes, other.prefill_peak_bytes) < whole, requests[i].recipe
             else:
@@ -123,7 +123,7 @@ def test_prompts_wait_for_memory():
 
 
 def test_a_stored_prefix_without_room_to_go_on_is_read_anew():
-    # The state between two chunks lands beside all that reading may take: too much for the second worker's arena.
+    # The state between two chunks needs room in addition to all that prefill may take: too much for the second worker's arena.
     fields = dict(recipe="h2o,budget=1500,chunk=128", max_new_tokens=8)
     text = document(16000)
     first, second = ({"text": text + question("lantern") + end} for end in ("", " now"))

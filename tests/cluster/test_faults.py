@@ -96,7 +96,7 @@ def test_another_decode_worker_resumes_without_reading_the_prompt_again():
 
 
 def test_failover_as_clients_see_it():
-    """Of answers that are being written, the longest silence when their worker is killed; none is lost, none begins anew."""
+    """Measures the longest gap in answers when their worker is killed; none is lost, none begins anew."""
     with Cluster(decode=2) as cluster:
         heard = [[] for _ in range(4)]  # (when, index)
 
@@ -165,7 +165,7 @@ def restart_coordinator(cluster):
     host_port = cluster.coordinator.address
     cluster.kill("coordinator")
     cluster.processes.pop("coordinator").popen.wait()
-    time.sleep(0.6)  # workers find nobody
+    time.sleep(0.6)  # workers find no coordinator
     cluster.coordinator = cluster._start("coordinator", ["sluice-coordinator", "--listen", host_port, "--model", MODEL])
     cluster.wait_ready(30)
     assert cluster.answer(request(3000))[0].text.strip() == "48213"

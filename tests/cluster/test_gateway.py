@@ -87,7 +87,7 @@ class Gateway:
             yield reply, connection
 
     def chunks(self, path, body):
-        """Of a whole stream: the objects, and whether it ended with [DONE]."""
+        """Reads a whole stream. Returns the objects, and whether it ended with [DONE]."""
         with self.stream(path, body) as (reply, _):
             events = [event for event in reply.read().decode().split("\n\n") if event]
         datas = [event[6:] for event in events if event.startswith("data: ")]
@@ -265,7 +265,7 @@ def test_what_is_not_done_is_refused_by_name():
 
 
 def raw(gateway, head, body=b"", timeout=10):
-    """What comes back from a socket, as it is."""
+    """Sends bytes over a socket and returns the unparsed reply."""
     with socket.create_connection((gateway.host, gateway.port), timeout * SLOW) as connection:
         connection.sendall(head + body)
         got = b""
@@ -285,7 +285,7 @@ def test_strangers_and_slow_ones():
             chunked = b"".join(b"4000\r\n" + b" " * 0x4000 + b"\r\n" for _ in range(6)) + b"0\r\n\r\n"
             assert b" 413 " in raw(gateway, post + b"Transfer-Encoding: chunked\r\n\r\n", chunked)
             assert b" 400 " in raw(gateway, post + b"Content-Length: 5\r\n\r\n", b"{\"pro")
-            # Where a body ends is said in two ways: what a proxy takes for the body's end would be another's request.
+            # The end of the body is given in two ways: bytes that a proxy takes for the body could be read as another client's request.
             for twice in (b"Content-Length: 2\r\nContent-Length: 2", b"Content-Length: 7\r\nTransfer-Encoding: chunked", b"Transfer-Encoding: gzip, chunked"):
                 got = raw(gateway, post + twice + b"\r\n\r\n", b"2\r\n{}\r\n0\r\n\r\nGET /health HTTP/1.1\r\nHost: x\r\n\r\n")
                 assert got.count(b"HTTP/1.1 ") == 1 and b" 400 " in got and b"Transfer-Encoding: chunked" in got, (twice, got)
@@ -364,7 +364,7 @@ def test_files_of_connections_and_of_the_listener():
             soft, hard = re.search(r"^Max open files +(\S+) +(\S+)", file.read(), re.M).groups()
         assert soft == hard, "a connection is a file: as many as may be"
 
-        # While it drains nobody new is let in, and the number of its socket does not become another's: a thread may still use it.
+        # While it drains it accepts no new connection, and the number of its socket is not reused: a thread may still use it.
         with open(f"/proc/{gateway.popen.pid}/net/tcp") as file:
             inode = re.search(rf":{gateway.port:04X} 00000000:0000 0A(?: +\S+){{5}} +(\d+)", file.read()).group(1)
         with gateway.stream("/v1/completions", {**ANSWER, "max_tokens": 1000, "ignore_eos": True, "stop": None}) as (reply, _):
@@ -464,7 +464,7 @@ def test_certificates_on_both_sides():
 
 
 def test_a_certificate_that_is_replaced():
-    """Who connects from then on sees the new one; connections that are there stay, and damage changes nothing."""
+    """Later clients see the new certificate; open connections stay, and a damaged file changes nothing."""
     with certificates("server/gateway") as made, Cluster(kvstore=0) as cluster:
         context = ssl.create_default_context(cafile=f"{made.folder}/ca.pem")
         pem, key = made.file("server/gateway", "pem"), made.file("server/gateway", "key")

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a prompt leaves in the store: every prompt that a cluster admits, and under a recipe that evicts the beginning that other prompts go
-on from; and what is said where it is not kept."""
+"""Prompts in the store: every prompt that a cluster admits is stored. Under a recipe that evicts, so is the beginning from which other prompts
+continue. And the reason that is reported where a prompt is not kept."""
 import os
 import re
 import subprocess
@@ -71,7 +71,7 @@ def test_the_longest_prompt_of_a_cluster_as_it_is_started():
                     assert again.n_reused_tokens == n - 3 and written_again == written, (recipe, again)
                     assert first.n_prompt_tokens == n - 2 and first.n_reused_tokens == 0 and first.kept == inference.KEPT_PENDING, first
                     assert again.kept == inference.KEPT_STORED, again
-                    if other_reused:  # what is stored, and what is read behind it, have to be in the arena together
+                    if other_reused:  # the stored part, and what is prefilled after it, have to be in the arena together
                         other, _ = ask(recipe, ids(n - 2, seed=1, alike=n - 100), 1)
                         said += f"{recipe}: another question {other.n_reused_tokens}\n"
                         assert other.n_reused_tokens == other_reused, (recipe, other)

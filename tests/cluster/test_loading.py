@@ -71,7 +71,7 @@ class Up:
         self.popen.wait()
 
     def end(self):
-        """What it said on standard error, where that is no terminal."""
+        """Ends the process. Returns its standard error, unless that is a terminal."""
         self.popen.send_signal(signal.SIGINT)
         said = self.popen.stderr.read() if self.popen.stderr else ""
         self.popen.wait(60 * SLOW)
@@ -89,7 +89,7 @@ def slow_down(pid, seconds):
 
 
 def drawn(terminal, until):
-    """What is written to a terminal until a condition holds."""
+    """Returns what is written to a terminal until a condition holds."""
     said, ends = b"", False
     while not ends:
         ends = until()

@@ -58,7 +58,7 @@ def test_the_answer_is_that_of_resident_layers():
 
 
 def test_prefill_holds_a_bounded_part_of_it():
-    # As many layers as the demo model has, of one head each. The length is what it takes to make the bounded part a small one.
+    # The model has as many layers as the demo model, of one head each. The prompt is so long that the bounded part is a small one.
     with tempfile.TemporaryDirectory() as folder, \
             Cluster(model=random_folder.make("narrow", folder), args=["--arena", "64M"]) as cluster:
         full = cluster.answer(job(16000, "full", n_new=2))[0].statistics

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What whoever operates a cluster is told: probes through a process' life, metrics and their names, and logs in JSON."""
+"""Information for operators: probes through a process' life, metrics and their names, and logs in JSON."""
 import contextlib
 import http.client
 import json
@@ -103,7 +103,7 @@ def names_of(everybody):
 
 
 def test_names_are_an_interface():
-    """Whoever draws or alerts on them is told by this test when they change: then write the file anew, with `record`."""
+    """Dashboards and alerts use these names. This test fails when they change: then write the file anew, with `record`."""
     with Everybody() as everybody:
         everybody.cluster.answer(request(3000, recipe="h2o,budget=0.3,format=int4"))
         found = names_of(everybody)
@@ -415,7 +415,7 @@ def test_logs_are_json_and_a_job_is_found_in_all_of_them():
                 assert not any(line.get("job") == other and job in line["message"] for line in lines)
         jobs = {line["job"] for lines in logs.values() for line in lines if "job" in line}
         assert jobs == {job.job_id for job in cluster.list()}, jobs
-    # What cannot start says so in the same way.
+    # A program that cannot start logs it in the same format.
     for words in (["sluice-prefill", "--model", "/nowhere"], ["sluice-coordinator"], ["sluice-gateway", "--listen", "nowhere"]):
         failed = subprocess.run([os.path.join(BIN, words[0]), *words[1:], "--log-format", "json"], stderr=subprocess.PIPE,
                                 timeout=30 * SLOW)

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """
-Workers that compute in several ranks: whoever reads a capsule need not know how many made it, and a rank that stands still takes
-its worker along, in seconds.
+Workers that compute in several ranks: the reader of a capsule need not know how many made it, and a rank that stands still ends its
+worker within seconds.
 
 --all tries every combination of 1, 2 and 4 ranks.
 """

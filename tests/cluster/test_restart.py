@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """
-A coordinator with --state is killed in the middle of answers, or asked to end, and comes back: jobs go on under their ids, and whoever
-watches them, by hand, by `sluice run` or over HTTP, sees the answer of an undisturbed cluster, no token twice.
+A coordinator with --state is killed in the middle of answers, or asked to end, and comes back. Jobs go on under their ids. A client that
+watches them, by gRPC, by `sluice run` or over HTTP, sees the answer of an undisturbed cluster, and no token twice.
 """
 import os
 import shutil
@@ -45,7 +45,7 @@ class Restarting(Cluster):
 
 
 def read_on(cluster, job, last):
-    """Events behind a number, by a client that tries until somebody answers."""
+    """Returns the events after a number, by a client that tries until a coordinator answers."""
     deadline = time.monotonic() + 30
     while True:
         try:
@@ -130,7 +130,7 @@ def test_jobs_go_on_when_the_coordinator_was_asked_to_end():
         cluster.down(signal.SIGTERM)
         cluster.up()
         assert_whole(seen + read_on(cluster, job, seen[-1].sequence), wanted)
-        # Again and again, without anybody who watches, and once while it stands in the line.
+        # Again and again, without a watcher, and once while the job waits in line.
         job = cluster.submit(inference.GenerateRequest(**JOB))
         for pause in (0, 0.3, 1.0):
             time.sleep(pause)
@@ -141,7 +141,7 @@ def test_jobs_go_on_when_the_coordinator_was_asked_to_end():
 
 
 def test_what_a_crash_of_the_system_takes_is_written_again():
-    """The last second of a file is gone: whoever knows tokens by their index sees none twice, and the answer is the same."""
+    """The last second of a file is gone: a client that knows tokens by their index sees none twice, and the answer is the same."""
     with Restarting() as cluster:
         _, wanted = cluster.answer(inference.GenerateRequest(**JOB))
         for cut in (6000, 10 ** 6):  # some tokens; all but what was accepted

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """
-Decoding over layers that kvstores hold: the answers are those of one process, alone and beside others, however lanes are divided
-over stores; what is stored already serves again; and whoever is lost, slow or gone, the answer is the same one, or the job's log
-says what it had to do without.
+Decoding over layers that kvstores hold: the answers are those of one process, alone and beside others, however offloaded heads are divided
+over stores. Stored layers are reused. When a store or a worker is lost or slow, the answer is the same, or the job's log names what
+decode had to do without.
 """
 import concurrent.futures
 import contextlib
@@ -19,7 +19,7 @@ from test_faults import Watcher
 NEAR, PULL = "tailorkv-near,topk=64", "tailorkv,topk=64"
 # The machine may be busy: where answers are compared, no layer does without a store that is merely slow.
 PATIENT = {"decode": ["--retrieve-deadline", "20000ms", "--retrieve-lost", "20000ms"]}
-# What a store has is asked of its replica after half of that. A store that is lost is not waited for any longer.
+# A store's replica is asked after half of the deadline. A store that is lost is not waited for any longer.
 USUAL = {"decode": ["--retrieve-deadline", "2000ms", "--retrieve-lost", "20000ms"]}
 
 
@@ -51,7 +51,7 @@ def assert_no_annex_is_left(cluster):
 
 @contextlib.contextmanager
 def cluster_of(**options):
-    """A cluster in which no store holds an annex for anybody at the end."""
+    """A cluster in which no store holds an annex for any job at the end."""
     options.setdefault("worker_args", PATIENT)
     with Cluster(**options) as cluster:
         yield cluster
@@ -89,7 +89,7 @@ def notices(events):
 
 def test_a_cluster_writes_what_one_process_writes():
     cases = [(recipe, size) for recipe in (PULL, NEAR) for size in (200, 6000, 14000)]  # which is more tokens than a split
-    # Of the others, too, more tokens than what is kept and chosen.
+    # The other recipes get more tokens than what is kept and chosen, too.
     cases += [(f"{recipe},{axis}", 3000) for recipe in (PULL, NEAR) for axis in ("scan=int8", "scan=int1", "keep=256")]
     cases += [(NEAR + ",ahead=0", 3000), ("full,format=f16/2-:int8,place=offload/2-,topk=64", 3000)]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
@@ -198,7 +198,7 @@ def test_what_is_stored_serves_again():
 
 # ---- who is lost, slow or gone ------------------------------------------------------------------------------------------
 
-LONG = 600  # tokens: decoding goes on while somebody is killed
+LONG = 600  # tokens: decoding goes on while a process is killed
 
 
 def expected_answers(recipes, text, n_tokens=LONG):
@@ -286,7 +286,7 @@ def test_a_client_that_leaves_while_stores_are_asked():
 def test_a_prefill_worker_that_dies_while_it_offloads():
     text = prompt(18000)
     expected = in_one_process(NEAR, text)
-    # What the lost worker has begun stays until its lease ends: there is room for both.
+    # Data that the lost worker has begun stays until its lease ends: there is room for both.
     with cluster_of(prefill=2, worker_args={**PATIENT, "kvstore": ["--arena", "64M"]}) as cluster:
         job_id = cluster.submit(job(NEAR, text))
         watcher = Watcher(cluster, job_id)

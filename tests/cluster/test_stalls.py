@@ -170,7 +170,7 @@ def test_an_answer_that_is_being_written_goes_on_elsewhere():
 
 
 def test_a_data_plane_that_stands_still_is_gone_round():
-    """Nobody can ship to its worker, or from it: the jobs find others, long before the worker is called stalled."""
+    """No ship to or from the worker succeeds: its jobs move to others, long before the worker counts as stalled."""
     for role in ("decode", "prefill"):
         counts = {"prefill": 1, "decode": 1, "kvstore": 0, role: 0}
         with Cluster(**counts, coordinator_args=NEVER) as cluster:

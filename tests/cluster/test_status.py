@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The gateway's status page: what it tells of a real cluster, to whom, and what a real browser makes of it where there is one."""
+"""The gateway's status page: what it shows of a real cluster, to which users, and how a real browser renders it where there is one."""
 import base64
 import contextlib
 import hashlib
@@ -136,7 +136,7 @@ def test_a_tenant_sees_its_own():
 
 
 def test_without_certificates_keys_show_nothing():
-    """The cluster does not know whose a job is, so nobody is shown any."""
+    """The cluster does not know the owner of a job, so the page shows no jobs to any user."""
     with tempfile.TemporaryDirectory(prefix="sluice-keys-") as folder, Cluster(kvstore=0) as cluster:
         keys = os.path.join(folder, "keys")
         with open(keys, "w") as file:
@@ -279,7 +279,7 @@ def test_a_browser_shows_whatever_it_is_told_as_text():
         assert "lost, silent for 9.0 s" in text
         assert not browser.ask("document.querySelector('main img, header img')")
 
-        # A thousand: as many rows as are told, and what is left out is said.
+        # A thousand jobs: the page shows as many rows as it gets, and the number of those left out.
         jobs = [job_of(i, "decoding", output_tokens=i % 100) for i in range(200)] + [job_of(200 + i) for i in range(100)] + [job_of(300 + i, "done") for i in range(50)]
         answers["now"] = told_of(jobs, [], decoding=200, queued=700, done=100)
         browser.wait("document.querySelectorAll('#jobs tbody tr').length === 350")
@@ -289,7 +289,7 @@ def test_a_browser_shows_whatever_it_is_told_as_text():
         answers["now"] = told_of([])
         browser.wait("!document.querySelector('#no-jobs').hidden && document.querySelectorAll('#jobs tbody tr').length === 0")
         assert not browser.complaints, browser.complaints
-        # Who may see nothing is told why.
+        # A user without permission is told why.
         answers |= {"status": 403, "now": {"error": {"message": EVIL}}}
         browser.wait("document.querySelector('#live').textContent === 'refused'")
         assert EVIL in browser.text() and browser.ask("!document.querySelector('#key-form').hidden")

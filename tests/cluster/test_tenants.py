@@ -110,7 +110,7 @@ TWO = ("client/acme/alice", "client/acme/bob", "client/umbrella")  # tenants
 
 
 def ask(cluster, who, asked):
-    """(statistics, the prefill worker) of a job of somebody."""
+    """Runs a job of `who`. Returns (statistics, the prefill worker)."""
     with cluster.channel_of(who) as channel:
         job_id = call(channel, "sluice.v1.Inference.Submit", asked).job_id
         finished = list(watch(channel, job_id))[-1].finished
@@ -131,7 +131,7 @@ def settle(cluster, n_capsules, field="capsules"):
 
 
 def is_read_anew(cluster, who, asked):
-    """A job of somebody finds nothing, nowhere. Its prefill worker."""
+    """Runs a job of `who` and asserts that it reuses nothing. Returns its prefill worker."""
     before = store(cluster)
     statistics, worker = ask(cluster, who, asked)
     after = store(cluster)
@@ -152,14 +152,14 @@ def test_what_a_tenant_had_read_is_not_in_memory_for_others():
         asked = request(4000)
         reader = is_read_anew(cluster, alice, asked)
         settle(cluster, 1)
-        # Idle workers are taken in turn, but for whom one of them has read something.
+        # Idle workers take turns, except for a tenant whose prompt one of them has read.
         assert is_read_anew(cluster, stranger, asked) != reader, "a stranger was sent where the prompt had been read"
         settle(cluster, 2)
         is_read_anew(cluster, "operator/me", asked)
         settle(cluster, 3)
         assert is_reused(cluster, bob, asked) == reader
         is_reused(cluster, stranger, asked)
-        # What begins alike is the tenant's, too; and where nothing is asked for whole.
+        # Reuse of a shared prefix is per tenant, too; and so it is where only a whole prompt is reused.
         longer = request(4000, text=asked.text + asked.text[:1000])
         assert ask(cluster, bob, longer)[0].n_reused_tokens > 500
         evicts = request(4000, recipe="h2o,budget=768,chunk=256")
@@ -170,7 +170,7 @@ def test_what_a_tenant_had_read_is_not_in_memory_for_others():
 
 
 def test_what_a_tenant_had_read_is_not_in_a_store_for_others():
-    """Of offloaded layers: each lane's segments, and the names of thinned ones."""
+    """The same for offloaded layers: each head's segments, and the names of thinned ones."""
     for recipe in ("tailorkv,topk=64", "tailorkv-near,topk=64", "tailorkv,topk=64,score=cis,budget=0.5,when=chunk"):
         with certificates(*TWO) as made, Cluster(certificates=made) as cluster:
             alice, bob, stranger = TWO
@@ -213,7 +213,7 @@ def test_what_a_tenant_had_read_is_not_on_disk_for_others():
         with start(salts[1]) as cluster:  # another secret
             is_read_anew(cluster, alice, asked)
             assert "--salt-file" not in cluster.coordinator.errors()
-        with Cluster(certificates=made, worker_args=disk) as cluster:  # one that nobody has kept
+        with Cluster(certificates=made, worker_args=disk) as cluster:  # a salt that was not kept
             is_read_anew(cluster, alice, asked)
             assert cluster.coordinator.errors().count("no --salt-file") == 1
 

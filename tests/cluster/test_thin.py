@@ -76,7 +76,7 @@ def test_a_budget_of_everything_is_none():
             for budget in ("", ",score=cis,budget=0.9999999,when=chunk"):
                 finished, events = cluster.answer(job("place=offload/1-,topk=8000" + budget, text_of(size)))
                 assert tokens(events) == expected, (size, budget, expected, tokens(events))
-        # And one of less is not: the fact in the middle is among what it may lose.
+        # A smaller budget is not enough: the fact in the middle is among what it may lose.
         lost = tokens(cluster.answer(job("place=offload/1-,topk=8000,score=random,budget=0.05,when=chunk", text_of(6000)))[1])
         assert lost != expected
 

@@ -152,7 +152,7 @@ def test_a_certificate_that_is_taken_back():
 
 
 def test_a_bench_of_a_cluster_that_runs():
-    """`sluice bench mixed --coordinator` proves itself as `sluice run` does; without a certificate nobody is measured."""
+    """`sluice bench mixed --coordinator` proves itself as `sluice run` does; without a certificate it is refused."""
     with certificates("client/acme") as made, Cluster(kvstore=0, certificates=made) as cluster:
         command = [os.path.join(BIN, "sluice"), "bench", "mixed", "--coordinator", cluster.coordinator.address, "--model", MODEL, "--json",
                    "--long-tokens", "256", "--short-tokens", "32", "--short-jobs", "2", "--rounds", "1"]

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Spans, as a collector hears them: one trace from the client's own span down to every worker, and what happens when nobody listens."""
+"""Spans, as a collector receives them: one trace from the client's own span down to every worker, and what happens without a collector."""
 import concurrent.futures
 import contextlib
 import http.client

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Turns of conversations whose worker or store is not as it was, and what is left of conversations behind them."""
+"""Turns of conversations whose worker or store was lost or restarted, and what is left of conversations afterwards."""
 import signal
 
 from harness import Cluster, State, cluster_pb, endless, eventually, inference, run_tests, store_stats
@@ -104,7 +104,7 @@ def test_copies_go_with_their_turns():
             text = asked + answer.text + " more"
             copies(min(number + 1, 2), max(number - 1, 0))
         assert all(later.statistics.n_reused_tokens == before.statistics.n_prompt_tokens + 3 for before, later in zip(said, said[1:])), said
-        # Who has lost an answer repeats its request: it goes on where the turn before that ended, and is the same.
+        # A client that has lost an answer repeats its request: the turn starts where the turn before ended, and the answer is the same.
         again, events = cluster.answer(turn(asked))
         assert "from its store" in said_of(events) and again.text == answer.text, (again, said_of(events))
         assert again.statistics.n_reused_tokens == answer.statistics.n_reused_tokens, (again, answer)

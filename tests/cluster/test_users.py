@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Who uses a gateway: tenants by the tokens that somebody else has signed, and how much each may ask."""
+"""Users of a gateway: tenants identified by tokens of an external issuer, and their limits."""
 import base64
 import contextlib
 import json
@@ -89,7 +89,7 @@ def test_tokens_are_tenants():
         refused(403, "no tenant \"gamma\"", signer.token(tenant="gamma"))
         refused(403, "names no tenant", signer.token(tenant=None))
         assert gateway.get("/v1/models")[0] == 401
-        # HMAC under what everybody may read.
+        # HMAC under the public key, which any client can read.
         body = ".".join(base64url(json.dumps(part).encode()) for part in ({"alg": "HS256"}, {"exp": time.time() + 600, "tenant": "acme"}))
         mac = openssl("dgst", "-sha256", "-mac", "HMAC", "-macopt", "hexkey:" + signer.public.encode().hex(), "-binary", input=body.encode())
         refused(401, "signed", f"{body}.{base64url(mac)}")
@@ -196,7 +196,7 @@ def test_prompts_are_charged_as_counted():
 # ---- two of them --------------------------------------------------------------------------------------------------------
 
 def test_two_keys_neither_see_nor_hold_up_each_other():
-    """One fills all places and the line behind them; the next place that is free is the other's, who knows nothing of the first one's jobs."""
+    """One user fills all job slots and the line for them; the next free slot goes to the other user, who sees none of the first one's jobs."""
     unknown = [grpc.StatusCode.NOT_FOUND]
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-two-"))

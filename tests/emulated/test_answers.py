@@ -2,8 +2,8 @@
 """An emulated GPU answers as the processors do: every preset, in one process, token by token. But for
 format=int1: emulated tensor cores round activations to bf16, and one bit a number makes of that another text.
 
-Its memory is closed to the host and its work is done when somebody waits for it, so a wait that is missing above the table of
-operations, or a pointer that the host follows, ends here.
+The host cannot access its memory, and its work is done only when a thread waits for it. So a missing wait above the table of
+operations, or a device pointer that the host follows, crashes here.
 """
 import json
 import os
@@ -15,7 +15,7 @@ SLUICE = os.path.join(os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "
 MODEL = os.path.join(ROOT, "models", "demo")
 QUESTION = "What is the special magic number for lantern mentioned in the provided text? The special magic number for lantern is"
 SMALL = "budget=56,chunk=64"  # so that a short text is evicted from twice, the second time of more than a page
-# What a preset needs beside SMALL to fit so small a budget.
+# Axes that a preset needs in addition to SMALL, to fit so small a budget.
 BESIDE = {"locret": "scope=stabilizers:32+tail:16"}
 # Axes that no preset has, and formats: packed pages are attended to in other kernels.
 OTHERS = [

@@ -127,7 +127,7 @@ def environment(name, value):
 
 
 def start_alone(role):
-    """A worker of nobody's: what it said, once it was ready or ended by itself, and its exit code."""
+    """Starts a worker without a cluster. Returns its output, once it was ready or had exited, and its exit code."""
     command = [os.path.join(BIN, f"sluice-{role}"), "--model", MODEL, "--listen", "127.0.0.1:0", "--fabric-listen", "127.0.0.1:0",
                "--coordinator", "127.0.0.1:1", *ON_DEVICE]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -138,7 +138,7 @@ def start_alone(role):
 
 def test_memory_that_cannot_be_pinned_is_said_with_the_remedy():
     for role in ("prefill", "decode"):
-        with environment("SLUICE_EMULATED_PINNED", 64 << 10):  # as ulimit -l has it where nobody set it
+        with environment("SLUICE_EMULATED_PINNED", 64 << 10):  # the default of ulimit -l
             said, errors, code = start_alone(role)
         assert said == "" and code == 3, (said, errors, code)
         assert "16777216 bytes cannot be pinned for the emulated device; see ulimit -l" in errors, errors
@@ -146,7 +146,7 @@ def test_memory_that_cannot_be_pinned_is_said_with_the_remedy():
 
 
 def test_no_room_in_mid_prompt_is_refused_and_the_worker_lives():
-    """Of the device's memory there is what a worker needs to start, and no more: what a prompt needs beside that is not there."""
+    """The device has the memory that a worker needs to start, and no more: none for a prompt."""
     least, most = 32 << 20, 128 << 20
     while most - least > 16 << 10:
         limit = (least + most) // 2

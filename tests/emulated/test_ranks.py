@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Emulated GPUs that are ranks of one model, each with memory of its own: their capsules have the bytes that one such GPU makes, whatever
-the recipe, and their answers are the processors'. In a cluster, whoever has the other end need not know."""
+the recipe, and their answers are the CPU's. In a cluster, the other worker need not know that there are ranks."""
 import os
 import subprocess
 import sys
@@ -90,7 +90,7 @@ def test_a_rank_that_stands_still_takes_its_worker_along():
 
 
 def test_a_rank_whose_device_stands_still_takes_its_worker_along():
-    """A kernel of its that never ends: whoever waits for the step is told in time, and which rank it is."""
+    """A kernel of one rank never ends: the thread that waits for the step gets an error in time, which names the rank."""
     done = run("full", None, "emulated", "--ranks", "2", SLUICE_EMULATED_STALL="40")
     assert done.returncode != 0 and "rank 1 of 2 has got nothing done for 5.0 s" in done.stderr, done
 

@@ -28,7 +28,7 @@ ALLOWED = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
 class Control:
-    """What tests/faults/wrap.c has mapped, too: struct control."""
+    """The struct control that tests/faults/wrap.c maps, too."""
 
     def __init__(self, path):
         with open(path, "wb") as file:
@@ -67,7 +67,7 @@ class Faults:
         self.cluster, self.n_jobs, self.outcomes, self.wrong = cluster, 0, {}, []
 
     def job(self, recipe):
-        """A prompt that nobody has read before."""
+        """Returns a job with a prompt that no worker has read before."""
         self.n_jobs += 1
         return inference.GenerateRequest(text=document(900, value=str(10000 + self.n_jobs), seed=self.n_jobs % 40) + question(),
                                          recipe=recipe, max_new_tokens=4, ignore_eos=True, deadline_ms=int(20000 * SLOW))

@@ -3,7 +3,7 @@
  * Purpose: libFuzzer target for chat templates: whatever the template and the messages are, rendering ends, gives
  * well-formed UTF-8 or an error with a text, and gives the same again.
  *
- * Design: the input is a template; behind a zero byte may follow a conversation as a JSON list of strings, of which every
+ * Design: the input is a template; after a zero byte may follow a conversation as a JSON list of strings, of which every
  * other is a role.
  */
 #include <jansson.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libFuzzer target for what describes a model: whatever the files are, they are refused with a reason, or every
- *          number that follows from them is in its bounds and finite.
+ * Purpose: libFuzzer target for the files that describe a model. Whatever they hold, they are refused with a reason, or every number that
+ *          follows from them is in its bounds and finite.
  *
  * Design: the parts of the input, separated by zero bytes, are config.json, generation_config.json, sluice_profile.json,
  *         and as text (fuzz_folder.h) retaining_heads.safetensors. An empty part is no file.
@@ -40,7 +40,7 @@ static void check_dimensions(const struct sl_model_config *c) {
 
 // Every frequency at the last position is an angle.
 static void check_rope(const struct sl_model_config *c) {
-    double *inv_freq = malloc((size_t)(c->rotary_dim / 2) * sizeof *inv_freq); // no byte more: who writes there is seen
+    double *inv_freq = malloc((size_t)(c->rotary_dim / 2) * sizeof *inv_freq); // exactly: writes past its end are seen
     require(inv_freq != NULL && isfinite(c->rope.scale) && c->rope.scale > 0.0);
     for (int set = 0; set < SL_MAX_ROPE_SETS; set++) {
         if (set != sl_model_rope_set(c, 1) && set != sl_model_rope_set(c, c->max_positions)) {

@@ -12,7 +12,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-// What is missing at the end of a file may stand behind its last line.
+// Counts the lines, and one more: an error about something missing at the end of a file may name the line after the last.
 static int count_lines(const uint8_t *data, size_t size) {
     int n = 2;
     for (size_t i = 0; i < size; i++) { // \r, and what other characters YAML takes for an end of a line, too

@@ -4,8 +4,8 @@
  *          refused with a reason or becomes a question that has answers; and every metric can judge any text by it, with a
  *          score from 0 to 1.
  *
- * Design: the first byte chooses the format, the second the metric, the third the prompt; then comes the line, and behind a
- *         zero byte may follow the text that is judged.
+ * Design: the first byte chooses the format, the second the metric, the third the prompt; then comes the line, and after a
+ *         zero byte the text that is judged, if any.
  */
 #include <stdint.h>
 #include <stdlib.h>

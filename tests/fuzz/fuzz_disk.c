@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libFuzzer target for a store's folder of capsules as a start finds it: whatever the files hold, the folder opens, what it
- *          gives back are bytes of the very file that it names, what it does not know is gone, and the next start finds the same.
+ * Purpose: libFuzzer target for a store's folder of capsules as a start finds it. Whatever the files hold, the folder opens, it returns
+ *          bytes of the very file that it names, it removes files that it does not know, and the next start finds the same.
  *
- * Input: files, one behind the other: a byte of what is put right in them, so that mutations get past digests and sizes; two bytes, how
- *        many follow; these. The order in which they were used is that in the input.
+ * Input: files, one after the other: a byte that says what to correct in them, so that mutations get past digests and sizes; two bytes, how
+ *        many follow; these. They were used in the order of the input.
  */
 #include <stddef.h>
 
@@ -90,7 +90,7 @@ static void read_back(struct sl_disk_folder *folder, const struct sl_disk_entry 
     free(body);
 }
 
-// By the prefixes that a file says it has.
+// Looks the capsule up by the prefixes that its file has.
 static void ask(struct sl_disk_folder *folder, const struct file *files, size_t n_files, const struct file *file) {
     struct sl_disk_head head;
     if (file->n < sizeof head) {

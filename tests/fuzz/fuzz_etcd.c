@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libFuzzer target for what etcd answers: a seat that is believed is one.
+ * Purpose: libFuzzer target for etcd's replies: an accepted leader key is a valid one.
  * Design: the first byte chooses the reply; the rest is it.
  */
 #include <stdlib.h>

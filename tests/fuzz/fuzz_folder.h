@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what fuzzers of model folders share: a folder whose files are parts of the input, read by the entry that reads
- *          real ones.
+ * Purpose: shared by fuzzers of model folders: a folder whose files are parts of the input, read by the entry that reads real ones.
  *
- * Design: it lies in memory (TMPDIR, else /dev/shm), where a file costs some microseconds. Whoever starts a fuzzer may
- *         set TMPDIR and remove what a crash leaves there (tests/fuzz/run.sh does).
+ * Design: it lies in memory (TMPDIR, else /dev/shm), where a file costs some microseconds. The script that starts a fuzzer may set TMPDIR
+ *         and remove what a crash leaves there (tests/fuzz/run.sh does).
  */
 #pragma once
 

@@ -35,7 +35,7 @@ struct message {
     uint8_t how;
 };
 
-// Whether it went well; the text to `out`, the tag to `tag` where it encrypts.
+// Encrypts or decrypts the message. Returns whether it succeeded; the text to `out`, the tag to `tag` where it encrypts.
 static bool crypt(EVP_CIPHER_CTX *context, const struct message *m, uint8_t *out, uint8_t tag[TAG_BYTES]) {
     int n = 0;
     bool encrypts = !(m->how & DECRYPTS), good = EVP_CipherInit_ex(context, NULL, NULL, NULL, m->iv, encrypts) == 1;
@@ -47,7 +47,7 @@ static bool crypt(EVP_CIPHER_CTX *context, const struct message *m, uint8_t *out
     }
     for (size_t at = 0; good && at < m->bytes; at += m->piece) {
         size_t step = m->piece < m->bytes - at ? m->piece : m->bytes - at;
-        // Of a size of its own: what is read or written beside it is seen.
+        // Allocated at its exact size: reads and writes outside of it are detected.
         uint8_t *from = malloc(step), *to = m->how & IN_PLACE ? from : malloc(step);
         require(from && to);
         memcpy(from, m->text + at, step);

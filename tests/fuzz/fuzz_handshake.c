@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libFuzzer target for TLS under the links: the other side shakes hands a bit at a time, with a worker's certificate, another
- *          role's, another authority's or none; in any state it may send any bytes, spoil, cut and repeat its own records, stall, end or
- *          go. A link is open only to a worker of the cluster, a frame is handed over only as it was sealed, what stalls is lost in
- *          time, whatever happens is told once, and nothing stays.
+ * Purpose: libFuzzer target for TLS under the links. The peer shakes hands a bit at a time, with a worker's certificate, another role's,
+ *          another authority's or none. In any state it may send any bytes, damage, cut and repeat its own records, stall, end or go. A
+ *          link opens only to a worker of the cluster, and a frame is delivered only as it was sealed. A stalled link is lost in time,
+ *          every event is reported once, and nothing leaks.
  *
- * Design: the first byte says who the other side is, and which of the two connects. The rest are steps, each a byte and what it
- *         takes. The other side is OpenSSL over memory, so that what it says can be held back, cut and changed on its way to
- *         the socket. The certificates are made once (tools/test-ca.sh), in the folder of the run. One thread.
+ * Design: the first byte chooses the peer's identity, and which of the two connects. The rest are steps, each a byte and its arguments. The
+ *         peer is OpenSSL over memory, so that its bytes can be held back, cut and changed on their way to the socket. The certificates are
+ *         made once (tools/test-ca.sh), in the folder of the run. One thread.
  */
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -66,7 +66,7 @@ static void on_frame(void *owner, struct sl_link *link, const struct sl_link_fra
     (void)owner;
     require(link->state == LINK_OPEN && (frame->bytes == 0 || (link->met && frame->data)));
     require(frame->id == FRAME_ID && frame->header_bytes + frame->bytes <= MAX_FORGED);
-    for (size_t i = 0; i < frame->header_bytes + frame->bytes; i++) { // one behind the other
+    for (size_t i = 0; i < frame->header_bytes + frame->bytes; i++) { // one after the other
         require(((const uint8_t *)frame->header)[i] == FILL);
     }
 }
@@ -195,7 +195,7 @@ static size_t take_step(struct other *other, const uint8_t *data, size_t size) {
     for (int i = 0; i < 3; i++) {
         sl_links_progress(side.links);
     }
-    require(side.link->state != LINK_OPEN || other->who == WORKER); // nobody else gets in
+    require(side.link->state != LINK_OPEN || other->who == WORKER); // no other identity gets in
     if (side.link->state == LINK_OPEN && !side.link->met) {
         sl_link_set_met(side.link);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libFuzzer target for the identities in certificates, spiffe://CLUSTER/ROLE/NAME: what is taken for one can be written down
- *          again as it was, and nobody is let in by a name that is not the cluster's or a role that is not allowed.
+ * Purpose: libFuzzer target for the identities in certificates, spiffe://CLUSTER/ROLE/NAME. An accepted identity can be written as the same
+ *          text again. A name of another cluster, or a role that is not allowed, is refused.
  */
 #include <stdbool.h>
 #include <stdint.h>

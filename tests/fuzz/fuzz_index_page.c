@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libFuzzer target for pages of a package index: whatever the page, a file is not there, with a reason, or it has an address that is
- *          text, and a digest that is one or none.
- * Design: the first byte chooses between JSON and HTML; the page is in memory of its exact size, without a zero behind it.
+ * Purpose: libFuzzer target for pages of a package index. For any page, a file is either missing, with a reason, or it has an address that
+ *          is text and a valid digest or none.
+ * Design: the first byte chooses between JSON and HTML; the page is in memory of its exact size, without a final zero.
  */
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libFuzzer target for what stands behind Prefill.Run, Decode.Run and Decode.Archive, and Decode's leases: requests of any content, several under
- *          way at once, between peers and stores that tell the truth, lie or go. Whatever comes, who is refused is told why, what is sent is
- *          what the contract says, a call takes a bounded amount of memory, and when all have ended nothing is held.
+ * Purpose: libFuzzer target for the handlers of Prefill.Run, Decode.Run and Decode.Archive, and Decode's leases: requests of any content,
+ *          several at once, with peers and stores that tell the truth, lie or go. A refused request gets the reason, replies follow the
+ *          contract, a call takes a bounded amount of memory, and when all calls have ended nothing is held.
  *
- * Design: both services as they are, with their engines' threads and a small model, in turns (fuzz_turns.h), between peers of the input's
- *         (fuzz_peers.h). The input is steps. A step is about one of four jobs, whose requests are right but for the fields that it says
- *         are to be drawn: so what comes behind the first checks is reached, too. A request lives no longer than its handler.
+ * Design: both services as they are, with their engines' threads and a small model, in turns (fuzz_turns.h), with peers that the input
+ *         controls (fuzz_peers.h). The input is steps. A step is about one of four jobs, whose requests are correct except for the fields
+ *         that the step draws: so the code after the first checks is reached, too. A request lives no longer than its handler.
  */
 #include <sanitizer/allocator_interface.h>
 #include <stdlib.h>
@@ -249,7 +249,7 @@ static size_t list_annexes(const struct job *job, bool lies, Sluice__V1__StoreSh
     return n;
 }
 
-// A turn behind the job's last one: with its session, or with whatever arrives under the job's lease.
+// A turn after the job's last one: with its session, or with any capsule that arrives under the job's lease.
 static void go_on(const struct job *job, uint8_t how, uint16_t lies, Sluice__V1__DecodeRequest *request,
                   Sluice__V1__TokenIds *ids) {
     static uint8_t hash[16] = {1};
@@ -340,7 +340,7 @@ static void *run_main(void *arg) {
     fuzz_require(status <= 0 && (status != SL_OK || run->done));
     fuzz_require(status == SL_OK || err.text[0] != '\0' || run->call.cancelled);
     fuzz_require(run->call.on_cancel == NULL);
-    protobuf_c_message_free_unpacked(run->request, NULL); // at once: nobody may have it any more
+    protobuf_c_message_free_unpacked(run->request, NULL); // at once: no thread may use it any more
     run->ended = true;
     return NULL;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what fuzz_jobs.c knows of a job and of a call about it, and of the session that an answer leaves for the next turn.
+// Purpose: the state of a job in fuzz_jobs.c, of a call for it, and of the session that an answer leaves for the next turn.
 #pragma once
 
 #include <pthread.h>
@@ -12,7 +12,7 @@
 
 #define POSITIONS 512
 
-// What a job is about when nobody lies.
+// A job, as it is when no message lies.
 struct job {
     uint8_t tokens;  // which
     size_t n_tokens; // that prefill reads
@@ -20,7 +20,7 @@ struct job {
     char lease[SL_LEASE_ID_BYTES];
     uint8_t ticket[FUZZ_TICKET_BYTES];
     Sluice__V1__PrefillEvent *done; // of its prefill
-    char kept[SL_LEASE_ID_BYTES];   // the session behind its last answer, which holds said[n_said]
+    char kept[SL_LEASE_ID_BYTES];   // the session after its last answer, which holds said[n_said]
     int32_t said[POSITIONS];
     size_t n_said;
 };

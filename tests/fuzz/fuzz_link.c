@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: libFuzzer target for the frames of the fabric's links in the clear: a stranger connects and sends what it likes, in pieces,
- *          stalls, or goes. Every frame that is handed over is within its bounds, every receive ends once, a link that was not met is
- *          lost in time, and nothing stays.
+ *          stalls, or goes. Every delivered frame is within its bounds, every receive ends once, a link that was not met is lost in time,
+ *          and nothing leaks.
  *
- * Design: the input is steps, each of them a byte and what it takes: STEP_RAW and STEP_FRAME send bytes as they are, or behind a
- *         prefix with the right magic. How frames are taken (received or dropped) the input says as well. One thread: the
+ * Design: the input is steps, each of them a byte and its arguments: STEP_RAW and STEP_FRAME send bytes as they are, or after a
+ *         prefix with the right magic. The input also says whether frames are received or dropped. One thread: the
  *         kernel has what was sent over loopback before send() returns.
  */
 #include <arpa/inet.h>
@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum step { STEP_RAW, STEP_FRAME, STEP_MEET, STEP_ANSWER, STEP_STALL, STEP_END, STEP_RESET, STEP_FINISH, N_STEPS };
 
-struct side { // who has accepted
+struct side { // the accepting side
     struct sl_links *links;
     struct sl_link *link;
     int n_lost, n_receiving;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: in fuzzers, what mmap() of a file is: a copy of exactly its size, so that the first byte that is read outside
- *          is seen. Of a real mapping the rest of the last page can be read, and often what follows it.
+ * Purpose: replaces mmap() of a file in fuzzers by a copy of exactly its size, so that the first byte that is read outside is detected. Of
+ *          a real mapping, the rest of the last page can be read, and often the memory after it.
  *
  *     | poisoned | the file | no access |
  *     ^ page                ^ page
  *
- * Design: the copy ends with a page, behind which nobody may read, not even a library without AddressSanitizer (the
- *         JSON parser). What the first page has before the copy is poisoned. engine/model/safetensors.c is compiled with these
- *         in place of the calls (CMakeLists.txt).
+ * Design: the copy ends at the end of a page, and the page after it is inaccessible: even a library without AddressSanitizer (the JSON
+ *         parser) cannot read it. The rest of the first page, before the copy, is poisoned. engine/model/safetensors.c is compiled with
+ *         these in place of the calls (CMakeLists.txt).
  */
 #include <sanitizer/asan_interface.h>
 #include <stdlib.h>
@@ -46,7 +46,7 @@ int fuzz_munmap(void *address, size_t bytes) {
     return munmap(base, rounded(bytes) + PAGE_BYTES);
 }
 
-// What advice is about must be inside a mapping.
+// Aborts unless the range of the advice is inside a mapping.
 int fuzz_madvise(void *address, size_t bytes, int advice) {
     (void)advice;
     if (__asan_region_is_poisoned(address, bytes) != NULL) {

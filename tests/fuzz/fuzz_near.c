@@ -159,7 +159,7 @@ static void ask(const uint8_t *data, size_t size) {
 
 // --- the reader ----------------------------------------------------------------------------------------------------
 
-// What the channels or tokens of a request would be, for all lanes.
+// Fills the body of a request with channels or tokens, for all lanes.
 static void fill_body(uint8_t *body, size_t bytes, uint32_t kind, const uint8_t *data) {
     for (size_t i = 0; kind == SL_NEAR_CHANNELS && i < bytes / 2; i++) {
         uint16_t channel = (uint16_t)((data[0] + i) % (HEAD_DIM + (data[0] == 255)));
@@ -171,7 +171,7 @@ static void fill_body(uint8_t *body, size_t bytes, uint32_t kind, const uint8_t 
     }
 }
 
-// How a store's map is believed: by a reader of `tokens` tokens of two lanes.
+// Reads a store's map as a reader of `tokens` tokens of two lanes does.
 static void read_by_map(const uint8_t *data, size_t size) {
     static const enum sl_kv_format scans[] = {SL_KV_F16, SL_KV_INT8, SL_KV_INT1};
     if (size < 7) {

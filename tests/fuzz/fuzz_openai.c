@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libFuzzer target for the bodies that the gateway takes, and for what it makes of an answer to them. What is taken is a message
- *          that gRPC can carry; every line of an answer is JSON, whatever bytes tokens have.
- * Design: the first byte is the kind of request; what stands behind the first zero is a token's bytes.
+ * Purpose: libFuzzer target for the bodies of requests to the gateway, and for its replies. An accepted body becomes a message that gRPC can
+ *          carry; every line of a reply is JSON, whatever bytes tokens have.
+ * Design: the first byte is the kind of request; the bytes after the first zero are a token's.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -245,7 +245,7 @@ enum sl_status sl_ship_open(struct sl_fabric *fabric, const uint8_t *ticket, siz
     return SL_OK;
 }
 
-// Where it goes to, of so many bytes; NULL: nowhere any more.
+// Returns where a ship's bytes go, and how many fit; NULL: its grant or capsule is gone.
 static uint8_t *room(struct sl_ship *ship, size_t *bytes_out) {
     struct sl_grant *grant = ship->kind == TO_GRANT ? find_grant(ship->number) : NULL;
     struct fuzz_stored *capsule = ship->kind == TO_STORE ? &fuzz_stored[ship->number % FUZZ_N_STORED] : NULL;

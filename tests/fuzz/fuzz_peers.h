@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what stands around workers whose handlers are fuzzed: the input, the data plane, kvstores and the calls themselves.
+ * Purpose: the environment of workers whose handlers are fuzzed: the input, the data plane, kvstores and the calls themselves.
  *
  * Design: ships go into the grants of this process: what one worker ships the other receives. A store keeps what is shipped to it, finds it
- *         again, and answers what the input says: the truth, or anything else. What the data plane promises holds: nothing is written beside a
- *         grant, and of what is over nothing is told.
+ *         again, and answers what the input says: the truth, or anything else. The data plane keeps its promises: it writes nothing outside
+ *         of a grant, and reports nothing about a grant or ship that has ended.
  */
 #pragma once
 
@@ -21,7 +21,7 @@
 
 void fuzz_input(const uint8_t *data, size_t size);
 size_t fuzz_left(void);
-uint8_t fuzz_draw(void);        // 0 behind the end
+uint8_t fuzz_draw(void);        // 0 after the end
 int64_t fuzz_draw_number(void); // small, or at a bound
 int32_t fuzz_draw_int(void);
 uint8_t fuzz_peer_draw(void);

@@ -3,7 +3,7 @@
  * Purpose: libFuzzer target for recipes, which come with every job: whatever the text, it is refused with a reason or
  *          means the same when written and read again; and fitted to a model and a prompt it gives sizes that agree.
  *
- * Design: the input is the text of a recipe; behind a zero byte may follow a model and a prompt, a byte each: layers,
+ * Design: the input is the text of a recipe; after a zero byte may follow a model and a prompt, a byte each: layers,
  *         KV heads, head_dim / 8, log2 of the prompt (the upper bits: how far above it), and then the dense layers of
  *         the model's profile.
  */

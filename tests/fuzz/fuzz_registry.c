@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libFuzzer target for what workers and operators say to the coordinator: RegisterWorker, Heartbeat, Drain. Whatever they
- *          say and in whatever order, routing goes on, and its answers name workers that take jobs.
+ * Purpose: libFuzzer target for the messages of workers and operators to the coordinator: RegisterWorker, Heartbeat, Drain. After any
+ *          messages in any order, routing still works, and it chooses workers that take jobs.
  *
- * Design: messages as they come: a byte for the kind, a byte for the time that has passed, two for the length, and the bytes. Version and model of
- *         a worker are made right for half of them, as are names and epochs of beats: what comes behind those checks is reached.
- *         Channels to workers are none: nobody is called.
+ * Design: messages in order: a byte for the kind, a byte for the time that has passed, two for the length, and the bytes. Half of the
+ *         workers get a correct version and model, and half of the beats correct names and epochs: so the code after those checks is
+ *         reached. There are no channels to workers: no worker is called.
  */
 #include <stdlib.h>
 #include <string.h>

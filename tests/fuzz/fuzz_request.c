@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libFuzzer target for requests over gRPC: bytes to a message under the account of net/rpc/rpc_budget.c, and what clients ask
- *          of the coordinator (Submit, Generate, SubmitInParts) from there to a job's specification. A message takes the memory that
- *          its length allows and no more; a specification is within its bounds.
+ * Purpose: libFuzzer target for requests over gRPC: from bytes to a message under the account of net/rpc/rpc_budget.c, and, for clients'
+ *          jobs (Submit, Generate, SubmitInParts), on to a job's specification. A message takes the memory that its length allows and no
+ *          more; a specification is within its bounds.
  *
  * Design: the first byte chooses. 0: every other method's request, which the second byte names. Else the rest are the parts of a request, each
- *         behind its length in two bytes; one part is Submit.
+ *         after its length in two bytes; one part is Submit.
  */
 #include <malloc.h>
 #include <math.h>
@@ -115,7 +115,7 @@ static void check_other(const uint8_t *data, size_t size, struct sl_rpc_account 
     }
     ProtobufCMessage *message = unpack(types[data[0] % (sizeof types / sizeof *types)], account, data + 1, size - 1);
     if (message) {
-        // What is forwarded is packed again.
+        // A forwarded message is packed again.
         size_t n = protobuf_c_message_get_packed_size(message);
         uint8_t *packed = malloc(n + 1);
         require(packed != NULL && protobuf_c_message_pack(message, packed) == n);

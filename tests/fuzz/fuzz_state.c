@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libFuzzer target for a job's file as a start finds it: whatever it holds, it is refused, or a job with just the events of the
- *          file, from whose state every further one follows, comes out of it.
+ * Purpose: libFuzzer target for a job's file as a start finds it. Whatever it holds, it is refused, or it gives a job with exactly the
+ *          file's events, in a state from which further events can follow.
  *
- * Input: records, one behind the other: a byte of their kind, two bytes, how many follow; these. Kinds 1 to 3 get their digests;
- *        of others the low two bits are the kind and a digest is wrong. A kind of 0 ends the records: the rest stands behind them as it is.
+ * Input: records, one after the other: a byte of their kind, two bytes, how many follow; these. Kinds 1 to 3 get their digests; of
+ *        others the low two bits are the kind and a digest is wrong. A kind of 0 ends the records: the rest follows them as it is.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libFuzzer target for what stands behind the methods of a kvstore, and of a decode worker's Reserve: requests of any content in any
- *          order, and whatever then arrives in what was granted. Who is refused leaves no lease, no promise and no block behind, a request
- *          takes a bounded amount of memory, and when everything has been released nothing is held.
+ * Purpose: libFuzzer target for the handlers of a kvstore, and of a decode worker's Reserve: requests of any content in any order, and any
+ *          data that then arrives in the grants. A refused request leaves no lease, no promise and no block. A request takes a bounded
+ *          amount of memory, and after all leases are released nothing is held.
  *
- * Design: the input is steps. Requests are made of small numbers and of numbers at the bounds, with the ids of leases that were given. Nothing
- *         is sent: grants, windows and calls are this file's, and so are clock and threads: builder and keeper take their turns in steps.
+ * Design: the input is steps. Requests are made of small numbers and of numbers at the bounds, with the ids of leases that were given.
+ *         Nothing is sent: this file replaces grants, windows, calls, clock and threads. The builder and the keeper run as steps.
  */
 #include <sanitizer/allocator_interface.h>
 #include <setjmp.h>
@@ -95,7 +95,7 @@ int64_t sl_deadline_in_ms(int64_t ms) {
 enum sl_status sl_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns) {
     (void)cond, (void)mutex;
     clock_ns = deadline_ns > clock_ns ? deadline_ns : clock_ns;
-    return SL_ERR_DEADLINE; // nobody else is there
+    return SL_ERR_DEADLINE; // there is no other thread
 }
 
 enum sl_status sl_thread_start(const char *name, void *(*fn)(void *), void *arg, pthread_t *thread_out,
@@ -109,7 +109,7 @@ int pthread_join(pthread_t thread, void **answer) {
     return 0;
 }
 
-// What the builder waits with: one turn, and it is left.
+// Replaces the builder's wait: after one turn the builder ends.
 void fuzz_builder_waits(struct sl_inbound *table, uint64_t *seen_inout, int64_t deadline_ns);
 void fuzz_builder_waits(struct sl_inbound *table, uint64_t *seen_inout, int64_t deadline_ns) {
     (void)table, (void)seen_inout, (void)deadline_ns;
@@ -324,7 +324,7 @@ static enum sl_status call_lookup(struct sl_error *err) {
     return sl_store_handle_lookup(&kvstore, NULL, &request.base, err);
 }
 
-// Whatever it was about is neither stored nor expected, whoever reads or sends it.
+// Forgets a capsule: it is neither stored nor expected afterwards, even while it is read or sent.
 static void step_forget(void) {
     Sluice__V1__ForgetRequest request = SLUICE__V1__FORGET_REQUEST__INIT;
     Sluice__V1__StoreKey key = SLUICE__V1__STORE_KEY__INIT;
@@ -394,7 +394,7 @@ static int64_t n_leases(void) {
     return sl_inbound_count(kvstore.node.inbound) + sl_pins_count(kvstore.pins) + sl_annexes_count(kvstore.annexes);
 }
 
-// Who is refused holds nothing. (A grant of a segment that is refused may have replaced another: leases can be fewer.)
+// A refused call leaves no lease. (A grant of a segment that is refused may have replaced another: leases can be fewer.)
 static void step_call(uint8_t what) {
     int64_t leases = n_leases();
     size_t promised = sl_ledger_promised_bytes(kvstore.node.ledger);

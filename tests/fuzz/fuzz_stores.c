@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kvstores answer to workers that are fuzzed: the truth, or what the input says. See fuzz_peers.h.
+// Replies of kvstores to workers that are fuzzed: the truth, or what the input says. See fuzz_peers.h.
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libFuzzer target for what travels in the place of memory: tickets, and places that a peer tells.
+ * Purpose: libFuzzer target for descriptions of memory from a peer: tickets, and addresses that a peer names.
  *
- * Design: the first byte chooses. A ticket's digest is made right: it is for accidents, and whoever edits a ticket edits it, too.
- *         Of a place the next four bytes are the size that is expected.
+ * Design: the first byte chooses. A ticket's digest is made correct: it detects accidents, and an attacker who edits a ticket edits it,
+ *         too. For an address, the next four bytes are the expected size.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static void require(bool holds) {
     }
 }
 
-// The copy has no byte more: who reads behind it is seen.
+// The copy has no byte more: a read past its end is detected.
 static void check_ticket(const uint8_t *bytes, size_t n, uint32_t magic, bool mended) {
     uint8_t *copy = malloc(n > 0 ? n : 1);
     struct sl_ticket ticket;

@@ -51,7 +51,7 @@ static char *decode(const struct sl_tokenizer *tokenizer, const int32_t *ids, si
     return text;
 }
 
-// Whether `back` is `text` with every mark a space.
+// Returns whether `back` is `text` with every mark replaced by a space.
 static bool is_text_with_spaces(const char *text, size_t n_text, const char *back, size_t n_back) {
     struct sl_text expected = {.bytes = text, .n_bytes = n_text};
     require(sl_text_replace(&expected, SL_MARK, " ") == SL_OK);

@@ -10,7 +10,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    char *header = malloc(size); // ends where it ends: no zero behind it
+    char *header = malloc(size); // of its exact size: no zero after it
     if (!header && size) {
         return 0;
     }

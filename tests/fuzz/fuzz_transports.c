@@ -100,7 +100,7 @@ static size_t least_of(unsigned id) {
     return least[id];
 }
 
-// Whether the peer may be told so: a stranger hears nothing of us but who it is not.
+// Checks what the fabric may send to the peer: a stranger learns only that it has connected to the wrong one.
 static void look_at(const struct sl_peer *peer, unsigned id, const void *header, size_t bytes) {
     fuzz_require(id > 0 && id < SL_WIRE_END && bytes >= least_of(id) && bytes <= SL_LINK_HEADER_MAX);
     memcpy(fuzz_wire.last[id], header, bytes < sizeof fuzz_wire.last[id] ? bytes : sizeof fuzz_wire.last[id]);
@@ -131,7 +131,7 @@ void sl_link_send(struct sl_link *link, struct sl_link_send *send) {
     for (size_t i = 0; i < send->n_parts; i++) {
         fuzz_touch(send->parts[i].iov_base, send->parts[i].iov_len);
     }
-    link->theirs_ended |= send->id == SL_WIRE_BYE; // who hears that closes
+    link->theirs_ended |= send->id == SL_WIRE_BYE; // the receiver of that closes
     struct sl_link_send **at = &link->first_send;
     while (*at) {
         at = &(*at)->next;
@@ -303,7 +303,7 @@ void sl_link_receive(struct sl_link *link, void *to, sl_link_received_fn done, v
 
 // ---- UCX -----------------------------------------------------------------------------------------------------------------
 
-// What is under way over it, in order.
+// Operations under way over UCX, in order.
 struct pending {
     struct pending *next;
     struct sl_peer *peer;
@@ -380,7 +380,7 @@ bool sl_ucx_knows_cuda(const struct sl_fabric *fabric) {
     return false;
 }
 
-// Nobody here has a device's memory to send from.
+// No fuzzer has a device's memory to send from.
 enum sl_status sl_ucx_register(struct sl_fabric *fabric, struct sl_region *region, struct sl_error *err) {
     (void)fabric, (void)region, (void)err;
     fuzz_require(false);
@@ -504,7 +504,7 @@ static enum sl_status start_op(struct sl_peer_op *op) {
     return SL_INPROGRESS;
 }
 
-// What an adapter would check, the others' key, is theirs.
+// Does not check the remote key: a real adapter of the peer would.
 enum sl_status sl_peer_put(struct sl_peer_op *op, const struct sl_remote_region *region, const void *data, size_t bytes,
                            uint64_t remote) {
     (void)region, (void)remote;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what stands in the place of links, UCX, clock, thread and addresses under a fabric that is fuzzed: frames come from whoever calls
- *          fuzz_deliver(), what the fabric sends is looked at and forgotten, and its progress thread is the caller's.
+ * Purpose: replaces links, UCX, clock, thread and addresses under a fabric that is fuzzed. Frames come from the caller of fuzz_deliver(),
+ *          what the fabric sends is checked and forgotten, and its progress thread is the caller's.
  *
  * Design: the real progress loop runs inside of sl_fabric_create(), with `step` called once a turn until it says that there is no
  *         more. Time passes with every look at the clock. What is sent, and what is received beyond the first bytes, is held back

@@ -39,7 +39,7 @@ void fuzz_require(bool holds) {
     }
 }
 
-// ---- whose turn it is ------------------------------------------------------------------------------------------------
+// ---- the next turn ---------------------------------------------------------------------------------------------------
 
 static bool may_run(const struct turn *turn) {
     return turn->state == READY || (turn->state == WAITING && (turn->woken || turn->until_ns <= clock_ns));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: threads, clock and locks of what is fuzzed, as turns: one runs at a time, until it waits, and the next one is always the same
- *          for the same input. Time passes where everybody waits.
+ * Purpose: replaces threads, clock and locks of the code that is fuzzed by turns. One thread runs at a time, until it waits, and the next
+ *          one is always the same for the same input. Time passes while all threads wait.
  *
- * Design: fibers of the fuzzer's own thread. CMakeLists.txt has the sources under test call these in place of the real ones. Whoever
- *         waits without a deadline for what nobody will do is a hang, and the fuzzer says so.
+ * Design: fibers of the fuzzer's own thread. CMakeLists.txt has the sources under test call these in place of the real ones. A thread that
+ *         waits without a deadline for what no other thread will do hangs, and the fuzzer reports that.
  */
 #pragma once
 
@@ -15,12 +15,13 @@
 
 void fuzz_require(bool holds);
 
-// The caller is one of those who take turns, and the only one.
+// Starts the turns, with the caller as the only thread.
 void fuzz_turns_begin(int64_t now_ns);
 int fuzz_turns_count(void); // that have been started and not joined
 void fuzz_pass(void);       // let the others run
 void fuzz_wait_ms(int64_t ms);
-void *fuzz_turn_of(void *(*fn)(void *)); // whose turn it is, as the argument of this function; NULL: of another one
+// Returns the argument of the thread that runs now, if its function is fn; else NULL.
+void *fuzz_turn_of(void *(*fn)(void *));
 
 int64_t fuzz_now_ns(void);
 int64_t fuzz_deadline_in_ms(int64_t ms);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libFuzzer target for what a fabric does with the messages of its peers, behind the frames: HELLO, CLAIM, SEGMENT, FINAL, ANSWER,
- *          PLACE, REQUEST, READ and the rest, in any order and of any content, from strangers, writers, owners and readers, while grants, windows,
- *          ships, requests and fetches come and go. Nothing beside a grant is written, nothing is read that a window does not show, nothing stays.
+ * Purpose: libFuzzer target for a fabric's handlers of peers' messages, without the frames: HELLO, CLAIM, SEGMENT, FINAL, ANSWER, PLACE,
+ *          REQUEST, READ and the rest. They come in any order and of any content, from strangers, writers, owners and readers, while grants,
+ *          windows, ships, requests and fetches begin and end. Nothing outside of a grant is written, nothing outside of a window is read,
+ *          and nothing leaks.
  *
- * Design: the input is steps. A step with a message makes a right one for what is there, changes some of its bytes, and delivers it by link or
- *         UCX, whole or on its way. What no grant or window covers is poisoned (AddressSanitizer). fuzz_transports.h has what lies below.
+ * Design: the input is steps. A step with a message makes a correct one for the current state, changes some of its bytes, and delivers it by
+ *         link or UCX, whole or in part. Memory that no grant or window covers is poisoned (AddressSanitizer). fuzz_transports.h has the
+ *         layers below.
  */
 #include <sanitizer/asan_interface.h>
 #include <stdlib.h>
@@ -26,7 +28,7 @@
 #define N_INCOMING  8
 #define MAX_STEPS   96
 #define MAX_HEADER  (sizeof(struct sl_wire_hello) + SL_HELLO_ADDRESS_MAX_BYTES)
-#define THEIR_EPOCH 77 // of whom we connect to
+#define THEIR_EPOCH 77 // of the peer that we connect to
 #define THEIR_BYTES 4096
 #define THEIRS      "127.0.0.1:9"
 #define PATIENCE_MS 4000
@@ -41,7 +43,7 @@ static struct landing {
     uint64_t n_segments, bytes; // that right messages have brought
 } landings[N_GRANTS];
 static struct sl_region region, device_region;
-// A device's, by its own addresses: nobody touches it. What arrives is with whoever verifies it, until it ends.
+// A device's memory, by its own addresses: no code touches it. Arrivals are with the verifier until they end.
 static _Alignas(4096) uint8_t device[N_GRANTS * SLOT_BYTES];
 static struct sl_arrival *arrivals[N_GRANTS];
 static bool ends_arrivals; // at once: the fabric stops
@@ -235,7 +237,7 @@ static void step_fetch(struct sl_fabric *fabric) {
         return;
     }
     uint8_t *to = fetched[at] = malloc(n * bytes);
-    for (size_t i = 0; i < n; i++) { // from behind to the front: they stay apart
+    for (size_t i = 0; i < n; i++) { // from the last to the first: they stay apart
         ranges[i] = (struct sl_fetch_range){(n - 1 - i) * bytes, to + i * bytes, bytes};
     }
     size_t ticket_bytes = their_ticket(SL_WIRE_WINDOW_MAGIC, ticket);
@@ -451,7 +453,7 @@ static void step_message(void) {
     if (how & 8) {
         body.bytes = (size_t)draw() << (draw() % 18);
     }
-    uint8_t *copy = malloc(n + 1); // exactly: who reads behind it is seen
+    uint8_t *copy = malloc(n + 1); // exactly: a read past its end is detected
     fuzz_require(copy != NULL);
     ASAN_POISON_MEMORY_REGION(copy + n, 1);
     memcpy(copy, header, n);
@@ -566,7 +568,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     n_steps = 0;
     memset(landings, 0, sizeof landings);
     uint8_t *far = malloc(FUZZ_FAR_BYTES);
-    static bool is_quiet; // the settings of before stay: who reads them takes no lock
+    static bool is_quiet; // the earlier settings stay: their readers take no lock
     is_quiet = is_quiet || sl_log_configure("error", &err) == SL_OK;
     fuzz_require(far && is_quiet);
     fuzz_wire = (struct fuzz_wire){.with_ucx = draw() & 1, .far = far, .step = step, .now_ns = SL_NS_PER_S};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: libFuzzer target for JSON web tokens and for files of public keys. Nobody gets in with what the key has not signed, nor with
- *          what anybody can make of its public half; of what it has signed, whoever gets in is named in it, and in time.
+ * Purpose: libFuzzer target for JSON web tokens and for files of public keys. A token gives access only if the key has signed it. Neither a
+ *          foreign signature does, nor one made with the public half. An accepted token names its user, and is valid now.
  * Design: the first byte chooses: any token; a token of header and claims, with a zero between, signed by the key, or by HMAC under the
  *         public key's text; or a file of keys.
  */

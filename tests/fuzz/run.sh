@@ -24,7 +24,7 @@ build() {
     echo 'int LLVMFuzzerTestOneInput(const char *data, unsigned long size) { return !data && size; }' >"$1/probe.c"
     "$cc" -fsanitize=fuzzer,address,undefined "$1/probe.c" -o "$1/probe" 2>"$1/probe.log" ||
         skip "$cc has no libFuzzer: $(head -n 1 "$1/probe.log")"
-    # Whatever flags and compilers the surrounding build was given are not for this one.
+    # This build does not use the flags and compilers of the surrounding build.
     env -u CFLAGS CC="$cc" cmake -S . -B "$1" -G Ninja -DSLUICE_FUZZ=ON --log-level=WARNING >/dev/null
     cmake --build "$1" --target fuzzers
 }
@@ -76,7 +76,7 @@ hunt)
     echo "$3: $(grep DONE "$2/$3.log"); $(ls "$2/corpus/$3" | wc -l) inputs in $2/corpus/$3"
     ;;
 merge)
-    # By new edges alone: one input more for every new count of a loop would be hundreds of files.
+    # Only new edges count: one more input for every new count of a loop would be hundreds of files.
     run "$2" "$3" -merge=1 -use_counters=0 "$corpora/$3" "$2/corpus/$3"
     grep 'new files' "$2/$3.log"
     ;;

@@ -15,9 +15,9 @@
 
 #include "engine/model/model_internal.h"
 #include "engine/tensor/weights.h"
+#include "tests/unit/model/run_model.h"
 #include "engine/text/chat/chat_template.h"
 #include "engine/text/tokenizer/tokenizer.h"
-#include "tests/unit/model/run_model.h"
 
 #define N_TOKENS  40
 #define MAX_VOCAB 64
@@ -55,7 +55,7 @@ static void read_numbers(struct sl_tensors *tensors, const char *name, int64_t r
     assert_int_equal(sl_tensors_read(tensors, source_out, dtype, NULL, rows_out, NULL), SL_OK);
 }
 
-// What rows are as the type that products take.
+// Checks the rows as the type that products take.
 static void check_rows(struct sl_tensors *file, const struct sl_tensor_source *source, const struct sl_rows *should,
                        int64_t rows, int64_t columns, enum sl_dtype widened, bool is_exact) {
     struct sl_rows is;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the logits of a model on tokens that somebody else has made, for tools/beside_transformers.py.
+ * Purpose: computes the logits of a model on given tokens, for tools/beside_transformers.py.
  *
  *     golden_logits TIER MODEL CHUNK < IDS > LOGITS      a line of ids a text; f32 [tokens][n_vocab], text after text
  *

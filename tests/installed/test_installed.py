@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What is installed works where it was put, and is removed again: the programs of docs/EMBEDDING.md and of the README against a cluster of
+"""The installed files work in their folder, and can be removed: the programs of docs/EMBEDDING.md and of the README against a cluster of
 the installed programs, completions, man pages, units.
 
     test_installed.py BUILD [TEST]
@@ -93,7 +93,7 @@ def test_the_library_shows_its_interface_and_nothing_else():
 
 
 def completed(line, folder=None):
-    """What bash offers at the end of a line."""
+    """Returns the completions that bash offers at the end of a line."""
     script = ('source "$1"; COMP_WORDS=($2); [[ $2 == *" " ]] && COMP_WORDS+=(""); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n'
               '_${COMP_WORDS[0]//-/_}; printf "%s\\n" "${COMPREPLY[@]}"')
     path = f"{HERE}/share/bash-completion/completions/{line.split()[0]}"
@@ -174,7 +174,7 @@ def test_uninstall_takes_no_path_for_a_pattern_and_tells_what_is_left():
         os.makedirs(f"{folder}/share/sluice/[x]")
         for name in ("ours", "mine"):
             write(f"{folder}/share/sluice/[x]/{name}", "")
-        os.makedirs(f"{folder}/bin/sluice")  # which no unlink() removes, as a file of somebody else's
+        os.makedirs(f"{folder}/bin/sluice")  # which no unlink() removes, like a file of another owner
         write(f"{folder}/list.txt", "/share/sluice/[x]/ours\n/bin/sluice\n/share/sluice/gone")
         words = ["/usr/bin/python3", UNINSTALL, f"{folder}/list.txt"]
         done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "DESTDIR": folder})

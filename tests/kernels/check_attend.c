@@ -2,14 +2,13 @@
 /*
  * Purpose: holds attention of every tier to the formulas of engine/tensor/ops.h, and times it (--time [TIER]).
  *
- * Design: what is expected is dense attention in f64 over read_rows(), which check_kv.c compares with what was appended.
+ * Design: the expected result is dense attention in f64 over read_rows(), which check_kv.c compares with what was appended.
  *
- *         How far a tier may be from it: one that rounds nothing but sums of f32, by a few units of f32. One that
- *         rounds to bf16 (by u, see kv_fixture.h) has scores off by e, hence weights by a factor of exp(2e), and then
- *         rounds weights and values: an output is off by at most (exp(2e) (1 + u)^3 - 1) sum p |V|, when the rounded
- *         weights' own sum divides them, and lse by e + u. These are bounds for the worst of cases, which random
- *         numbers are far from: the root of the mean square of the errors is held to an eighth of the bounds'. What
- *         that might hide shows in test_attend_rounds_nothing_but_weights: numbers of no more digits than bf16 has.
+ *         A tier that rounds nothing but sums of f32 may differ by a few units of f32. A tier that rounds to bf16 (by u, see kv_fixture.h)
+ *         has scores off by e, hence weights by a factor of exp(2e), and then rounds weights and values. An output is then off by at most
+ *         (exp(2e) (1 + u)^3 - 1) sum p |V|, when the rounded weights' own sum divides them, and lse by e + u. These are bounds for the
+ *         worst case, which random numbers are far from: the root of the mean square of the errors is held to an eighth of the bounds'. An
+ *         error that this might hide shows in test_attend_rounds_nothing_but_weights: numbers of no more digits than bf16 has.
  */
 #include "tests/kernels/kv_fixture.h"
 #include "tests/stream.h"
@@ -474,7 +473,7 @@ static void test_fold_of_sums_equals_dense_columns(void **state) {
                 if (u == 0 || packed == 0) { // else one part is as the tier rounds and one as f64 has it
                     assert_close(total + packed, args.m, sum_tolerance(*name, &args, 1e-5));
                 }
-                read_plane(ops, &args.heads.kv[h], 1, twice); // the other plane is nobody's business
+                read_plane(ops, &args.heads.kv[h], 1, twice); // the other plane must not change
                 for (uint32_t j = 0; j < args.heads.kv[h].n_slots; j++) {
                     assert_true(twice[j] == 0.0f);
                 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: attention in parts: attend_before over whole splits and then attend over the rest give the bits of one
- *          attend over all slots, in every tier, however the splits are shared among calls and whoever computes them.
+ * Purpose: attention in parts: attend_before over whole splits and then attend over the rest give the bits of one attend over all slots.
+ *          This holds in every tier, however calls and threads share the splits.
  */
 #include "tests/kernels/kv_fixture.h"
 #include "tests/stream.h"
@@ -77,7 +77,7 @@ static uint32_t splits_before(const struct sl_attend *args, int h, uint32_t left
 
 static struct sl_softmax no_softmax(const struct setup *s) {
     struct sl_softmax none = {take(s->n_out * sizeof(float)), take(s->n_rows * sizeof(float)),
-                              take(s->n_rows * sizeof(float))}; // NaN: nobody may read of what is empty
+                              take(s->n_rows * sizeof(float))}; // NaN: an op must not read an empty part
     for (size_t i = 0; i < s->n_rows; i++) {
         none.max[i] = -INFINITY;
     }

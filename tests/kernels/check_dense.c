@@ -217,7 +217,7 @@ static void test_auto_is_one_of_the_tiers(void **state) {
             assert_string_equal(ops->name, "amx");
             assert_int_equal(sl_ops_select_closer("auto", &ops, NULL), SL_OK);
             assert_string_equal(ops->name, "amx2");
-            assert_int_equal(sl_ops_select_closer("amx", &ops, NULL), SL_OK); // who says so means it
+            assert_int_equal(sl_ops_select_closer("amx", &ops, NULL), SL_OK); // an explicit choice counts
             assert_string_equal(ops->name, "amx");
         }
     }

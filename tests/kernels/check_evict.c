@@ -29,7 +29,7 @@ static void find_nearest(const struct sl_ops *ops, const struct sl_kv *kv, const
                  one_vector(cosines));
 }
 
-// The processors' read packed pages, too, which nobody asks for.
+// The CPU's ops read packed pages, too, which no caller needs.
 static size_t formats_of_nearest(const char *name) {
     return is_device(name) ? 3 : N_FORMATS;
 }
@@ -72,7 +72,7 @@ static void test_nearest_equals_brute_force(void **state) {
     }
 }
 
-// Nobody's nearest depends on who else is evicted: of the same kept slots, with fewer and fewer behind them.
+// The nearest slot does not depend on which others are evicted: the same kept slots, with fewer and fewer slots after them.
 static void test_nearest_does_not_depend_on_who_else_is_evicted(void **state) {
     (void)state;
     enum { N = 300, KEPT = 70 };
@@ -380,7 +380,7 @@ static void test_merge_of_heads_by_their_common_threshold(void **state) {
             cache_free(&c);
             cache_free(&same);
         }
-        // Where nobody is evicted, nothing is known of their likeness.
+        // When no slot is evicted, similarity is undefined, and the threshold stays as it is.
         struct sl_kv kv = {.n_slots = 10};
         const struct sl_kv_heads heads = one_head(&kv);
         float threshold = 0.25f;
@@ -394,7 +394,7 @@ static void test_merge_of_heads_by_their_common_threshold(void **state) {
 
 // --- gather ---------------------------------------------------------------------------------------------------------
 
-// A decode step keeps all slots but one: before it nothing moves, behind it everything moves by one.
+// A decode step keeps all slots but one: slots before it do not move, all slots after it move by one.
 static void test_gather_without_one_slot_equals_a_copy(void **state) {
     (void)state;
     enum { D = 24, N = 321 };

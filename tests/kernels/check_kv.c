@@ -3,7 +3,7 @@
  * Purpose: holds the operations on the slots of KV pages to the formulas of engine/tensor/ops.h, in every tier. Attention:
  *         check_attend.c.
  *
- * Design: a fixture is one head set of random pages behind ordinary memory. Everything has an answer that can be said
+ * Design: a fixture is one head set of random pages in ordinary memory. Every operation has a result that can be computed
  *         exactly (what was appended, qsort, a copy, a group's extremes).
  */
 #include "tests/kernels/kv_fixture.h"

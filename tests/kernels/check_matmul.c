@@ -54,8 +54,8 @@ static const struct flavour {
 };
 #define N_FLAVOURS (sizeof flavours / sizeof flavours[0])
 
-// What a tier rounds to bf16 where weights are bf16 or quantized (engine/tensor/ops.h, Precision): avx512bf16, amx and devices x, and
-// amx quantized weights too.
+// Returns whether a tier rounds x to bf16 where weights are bf16 or quantized (engine/tensor/ops.h, Precision): avx512bf16, amx and devices
+// do. amx rounds quantized weights, too.
 static bool rounds_x(const struct sl_ops *ops, size_t kind) {
     return (strcmp(ops->name, "avx512bf16") == 0 || strcmp(ops->name, "amx") == 0 || is_device(ops->name)) &&
            (kinds[kind].format != SL_WEIGHT_STORED || kinds[kind].dtype == SL_BF16);
@@ -148,14 +148,14 @@ struct estimate {
     double value, error;
 };
 
-// What a sum goes through, and how much of its error comes out: no activation here is steeper than 1.13.
+// Applies the activation to a sum, and to the bound of its error: no activation here is steeper than 1.13.
 static struct estimate activated(enum sl_activation activation, double sum, double error) {
     double value = activate(activation, sum);
     return activation == SL_ACT_NONE ? (struct estimate){value, error}
                                      : (struct estimate){value, 1.13 * error + 2e-6 * fabs(value) + 1e-6 * fabs(sum)};
 }
 
-// Of y[r][j], with sums whose terms may be off by `relative` of their magnitude.
+// Estimates y[r][j], with sums whose terms may be off by `relative` of their magnitude.
 static struct estimate estimate(const struct expected *e, const struct flavour *f, const double *sums, double relative,
                                 int64_t r, int64_t j, const float *bias, float start) {
     int64_t at = r * 2 * e->n + j;
@@ -371,7 +371,7 @@ static struct guarded first_columns(const char *name, struct sl_stream *stream, 
     return y;
 }
 
-// How wide a matrix is may say how a device cuts its sums: a share is cut as the whole, or ranks would have other bits than one device.
+// A device may cut its sums by the width of the matrix: a share must be cut as the whole, or ranks would give other bits than one device.
 static void test_a_share_has_the_bits_of_the_whole(void **state) {
     struct sl_stream *stream = test_stream_open(3);
     (void)state;
@@ -433,7 +433,7 @@ static void test_packed_bytes(void **state) {
 
 // --- times ---------------------------------------------------------------------------------------------------------
 
-// Of a team of one it is the thread's own time, which other programs do not change much.
+// Returns the time in ns. A team of one measures its thread's CPU time, which other programs hardly change.
 static int64_t time_ns(const struct sl_stream *stream) {
     struct timespec t;
     if (sl_stream_threads(stream) > 1) {

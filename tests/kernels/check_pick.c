@@ -46,7 +46,7 @@ static void ask(struct sl_pick asked[ROWS], uint64_t *seed) {
     }
 }
 
-// Of sums in f64 in any order.
+// Asserts sums in f64, which may be added in any order.
 static void assert_sum(double got, double want, const char *what) {
     if (!(fabs(got - want) <= 1e-12 * (1.0 + fabs(want)))) {
         fail_msg("%s is %.17g, not %.17g", what, got, want);

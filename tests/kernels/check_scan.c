@@ -54,7 +54,7 @@ static void *make_index(const struct sl_ops *ops, const struct sl_kv *kv, uint32
 
 // --- index_keys -------------------------------------------------------------------------------------------------------
 
-// Channel c of an index of keys k[n][d] is what engine/kvcache/key_index.h says, and zeros behind them.
+// Checks channel c of an index of keys k[n][d] against engine/kvcache/key_index.h; zeros follow it.
 static void check_channel(const struct sl_key_index_layout *l, const char *index, const float *k, uint32_t n,
                           size_t c) {
     const char *channel = index + l->codes + c * l->channel_bytes;
@@ -260,7 +260,7 @@ static void test_scan_of_all_channels_ranks_as_the_logits(void **state) {
     }
 }
 
-// Pieces of several heads: what host.scan says of each, bit by bit, and nothing beside it.
+// Pieces of several heads: the same bits as host.scan for each, and no other memory changes.
 static void test_scan_of_heads_equals_each_piece_on_its_own(void **state) {
     (void)state;
     enum { HEADS = 3, PIECES = 3, D = 16, N = 700, STRIDE = 1100 };

@@ -46,7 +46,7 @@ static void test_select_equals_sorting(void **state) {
     }
 }
 
-// What long lists may look like: what a tier foresees of them may be wrong, but not the result.
+// Shapes of long lists: a tier may predict them wrongly, but the result must be right.
 enum shape { RANDOM, RISING, FALLING, EQUAL, FEW_VALUES, MOSTLY_NAN, MOSTLY_LEAST, PERIODIC, BURST, N_SHAPES };
 
 static float score_of(enum shape shape, uint32_t j, uint32_t n, uint64_t *seed) {

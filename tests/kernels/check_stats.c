@@ -31,11 +31,11 @@ static void assert_states(const struct setup *s, const struct sl_fold *what, flo
                     assert_true(count == floor(count));
                     assert_true(count >= e->above_least[h][j] && count <= e->above_most[h][j]);
                 } else {
-                    assert_true(*state == before); // nobody asked for it
+                    assert_true(*state == before); // it was not requested
                 }
             }
         }
-        for (uint32_t p = 0; p < s->args.heads.kv[h].n_packed; p++) { // a plane that a page lacks would lie behind it
+        for (uint32_t p = 0; p < s->args.heads.kv[h].n_packed; p++) { // a plane that a page lacks would lie after it
             static const char zeros[GUARD_BYTES];
             assert_memory_equal((const char *)s->cache.pages[h][p] + s->cache.packed.bytes, zeros, GUARD_BYTES);
         }

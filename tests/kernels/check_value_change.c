@@ -199,7 +199,7 @@ static void test_value_change_is_finite_at_its_ends(void **state) {
     }
 }
 
-// Of a group of query heads: the root of the sum of the squares of what each of them would say.
+// A group of query heads: the root of the sum of the squares of each head's value.
 static void test_value_change_of_a_group_adds_squares(void **state) {
     (void)state;
     enum { HEADS = 3, GROUP = 4, D = 24, STRIDE = 1024 };

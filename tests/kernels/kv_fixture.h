@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: head sets of random pages behind ordinary memory, for the checks of the operations on KV pages.
+// Purpose: head sets of random pages in ordinary memory, for the checks of the operations on KV pages.
 #pragma once
 
 #include <math.h>
@@ -33,7 +33,7 @@ static inline float random_float(uint64_t *state) { // (-2, 2)
 static inline void *take(size_t bytes) {
     void *block = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
     assert_non_null(block);
-    memset(block, 0xff, bytes); // NaN everywhere: nobody may depend on what was never written
+    memset(block, 0xff, bytes); // NaN everywhere: no op may depend on what was never written
     return block;
 }
 
@@ -45,7 +45,7 @@ static inline float *random_floats(size_t count, uint64_t seed) {
     return x;
 }
 
-// What ops->host and the tiers' own functions compute is the processors' alone: a device has the reference's, which was checked.
+// Skips checks of what only the CPU computes, by ops->host and the tiers' own functions: a device uses the reference's, which was checked.
 #define PROCESSORS_ONLY()                                                                                              \
     do {                                                                                                               \
         if (is_device(tested()[0])) {                                                                                  \
@@ -105,12 +105,12 @@ static inline double score_error(const double *q, const double *keys, uint32_t n
     return (2 * u + u * u) * most;
 }
 
-// By what part of itself a weight exp(s - lse) may then be off: s and lse by e, and lse by the rounding of weights.
+// Returns the relative error of a weight exp(s - lse), when s and lse are off by e, and lse by the rounding of weights.
 static inline double weight_error(double e, double u) {
     return exp(2 * e) * (1 + u) - 1;
 }
 
-// How far the weights of a row may be from 1 in sum. A device's statistics do not round; the lse that they take was rounded.
+// Returns how far the sum of a row's weights may be from 1. A device's statistics do not round; the lse that they take was rounded.
 static inline double sum_tolerance(const char *name, const struct sl_attend *args, double tolerance) {
     double u = rounding_of(name, args);
     return u > 0 ? (is_device(name) ? 8 * u : u) : within(name, tolerance);

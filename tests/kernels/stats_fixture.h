@@ -5,7 +5,7 @@
 #include "tests/kernels/kv_fixture.h"
 
 #define MAX_SLOTS   1024
-#define GUARD_BYTES (SL_MAX_STATES * SL_PAGE_SLOTS * sizeof(float)) // behind a packed page: 0, and nobody's to write
+#define GUARD_BYTES (SL_MAX_STATES * SL_PAGE_SLOTS * sizeof(float)) // after a packed page: 0, and never written
 
 // --- a random geometry -----------------------------------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ static inline struct shape shape_for(const char *name, uint64_t *seed) {
     return a;
 }
 
-// Of so many trials.
+// Returns the number of trials.
 static inline int trials(const char *name, int n) {
     return is_emulated(name) ? (n + 2) / 3 : n;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: whose operations a check is about, whichever is linked beside it: every tier of the processors (tested_processors.c), or
- *          those of a device with memory of its own, called with the host's (cuda/tested_device.c).
+ * Purpose: the operations that a check tests, chosen by the library that it links: every tier of the CPU (tested_processors.c), or those of
+ *          a device with memory of its own, called with host memory (cuda/tested_device.c).
  */
 #pragma once
 
@@ -21,7 +21,7 @@ static inline int n_tested(void) {
     return n;
 }
 
-// One of them, or a tier of the processors. Ends the program where there is none of that name.
+// Returns one of them, or a tier of the CPU. Ends the program where no tier has that name.
 const struct sl_ops *tier(const char *name);
 
 // Not the processors': ops->host is the reference's then, and has been checked as such.
@@ -33,7 +33,7 @@ bool is_emulated(const char *name);
 // Bytes that a call of a device may name in all, where that is more than 48 MB. Before the first tier().
 void tested_room(size_t bytes);
 
-// What a device promises where no operation says more (engine/tensor/cuda/attention/launch.h): sums in an order of their own.
+// Returns a device's tolerance where no operation says more (engine/tensor/cuda/attention/launch.h): its sums have another order.
 static inline double within(const char *name, double tolerance) {
     return is_device(name) && tolerance < 1e-5 ? 1e-5 : tolerance;
 }

@@ -41,7 +41,7 @@ DIGEST = hashlib.sha256(GOOD).hexdigest()
 
 
 class Index(http.server.ThreadingHTTPServer):
-    """What it does wrong are its fields."""
+    """A package index; its fields choose its faults."""
     daemon_threads = True
 
     def __init__(self):
@@ -118,7 +118,7 @@ class World:
         return [SLUICE, "pull", "--catalog", self.catalog, *options, name]
 
     def pull(self, code=0, name="tiny", *options, words=None, before=None, environment=None):
-        """What it says: of --json the object, else its complaint."""
+        """Runs `sluice pull --json`. Returns the object, or the error text."""
         environment = {**self.environment, "PIP_INDEX_URL": self.index.url, **(environment or {})}
         done = subprocess.run(words or self.words(name, "--json", *options), capture_output=True, text=True, timeout=120, env=environment,
                               preexec_fn=before)
@@ -185,7 +185,7 @@ def test_a_model_is_fetched_listed_and_found_by_its_name():
 
 def test_a_name_is_a_model_wherever_one_is_taken():
     with world() as w:
-        # A Hugging Face folder somebody has put there is a model, too.
+        # A Hugging Face folder that a user has put there is a model, too.
         os.makedirs(w.models)
         os.symlink(f"{ROOT}/models/demo", f"{w.models}/mine")
         run = [SLUICE, "run", "--local", "--prompt", "hello", "--max-new-tokens", "1", "--threads", "1", "--model"]

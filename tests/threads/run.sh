@@ -6,7 +6,7 @@
 set -eu
 folder=$1
 shift
-# Whatever flags the surrounding build was given are not for this one.
+# This build does not use the flags of the surrounding build.
 launcher=$(command -v ccache || true)
 env -u CFLAGS cmake -S . -B "$folder" -G Ninja -DSLUICE_TSAN=ON -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG='-O1 -g1' \
     -DCMAKE_CXX_FLAGS_DEBUG='-O1 -g1' ${launcher:+-DCMAKE_C_COMPILER_LAUNCHER="$launcher"} \

@@ -9,12 +9,12 @@
 
 #include "base/status.h"
 
-// Of this thread, from now on: the n-th allocation fails, counted from 0. The one before is forgotten.
+// Makes the n-th allocation of this thread from now on fail, counted from 0. Replaces an earlier call.
 void scarce_begin(int n);
-// From now on none does. Did it come to that one?
+// Stops the failures. Returns whether the n-th allocation was reached.
 bool scarce_end(void);
 
-// Makes something with its first allocation failing, then with its second, and so on, until it is made. Every failure must be
-// SL_ERR_EXHAUSTED. What it had allocated until then must be free: the sanitizers see that. How many failed.
+// Calls make with its first allocation failing, then with its second, and so on, until it succeeds. Every failure must be
+// SL_ERR_EXHAUSTED, and must free what was allocated before it: the sanitizers detect leaks. Returns how many calls failed.
 typedef enum sl_status (*scarce_make_fn)(void *arg, struct sl_error *err);
 int assert_refused_without_memory(scarce_make_fn make, void *arg);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the demo model cut off behind its first layers, for tests that read long prompts and compare bits.
+// Purpose: the demo model cut off after its first layers, for tests that read long prompts and compare bits.
 #pragma once
 
 #include "tests/unit/temp_folder.h"

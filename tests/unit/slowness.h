@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: how many times longer a sanitized build may take for what has to happen in time, as in tests/cluster/harness.py.
+// Purpose: the factor of time limits in a sanitized build, as in tests/cluster/harness.py.
 #pragma once
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the predictions of `sluice bench kernels` (lab/bench/bench_kernels.c) come to for whole prompts and steps of Llama-3.1-8B on an H200, beside
-what is aimed at. Nothing here was measured.
+"""Adds up the predictions of `sluice bench kernels` (lab/bench/bench_kernels.c) for whole prompts and steps of Llama-3.1-8B on an H200, and
+compares them with the targets. Nothing here was measured.
 
     aims.py             prints the table of docs/GPU_KERNELS.md
     aims.py --json      prints what the report of the kit (tools/gpu_kit) compares with what it has measured

@@ -60,7 +60,7 @@ done | grep -v "$kit/" | awk '$2 == "=>" && $3 ~ /^\// { print $3 } $1 ~ /^\/.*l
     *) cp -L "$library" "$kit/lib/" ;;
     esac
 done
-# What the driver's own library asks of the same C library.
+# Parts of the same C library that the driver's own library needs.
 for name in libpthread.so.0 libdl.so.2 librt.so.1; do
     cp -L "$(dirname "$(ldd "$kit/bin/sluice" | awk '$1 ~ /^libc.so/ { print $3 }')")/$name" "$kit/glibc/"
 done

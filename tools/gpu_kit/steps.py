@@ -432,7 +432,7 @@ def cluster(visit):
 
 # --- profile -------------------------------------------------------------------------------------------------------------
 
-# By the beginning of an operation's name, the kernel to look at.
+# The kernel to profile, by the beginning of an operation's name.
 KERNEL_OF = [("attend, a prompt", "attend_tensor"), ("attend, a step, f16", "attend_alone"), ("attend, a step", "attend_packed"),
              ("attend_slots", "attend"), ("fold", "stats_tensor"), ("window_sums", "stats_tensor"), ("value_change", "change_of_slots"),
              ("select", "select_slots"), ("norm", "norm_rows"), ("pick", "pick_"), ("nearest", "nearest"), ("merge", "merge_slots"),

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Purpose: what a model folder can do, per task and length: greedy decoding with the full cache, on texts not trained
+"""Purpose: measures a model folder, per task and length: greedy decoding with the full cache, on texts not trained
 on.
 
 Design: one pass over prompt and true answer tells whether greedy decoding gives that answer (it does exactly when every

@@ -71,7 +71,7 @@ def answers_right(index, tags, right):
 
 
 class Report:
-    """What happened since the last printed line: losses, and the answers that were right."""
+    """Counts since the last printed line: losses, and the answers that were right."""
 
     def __init__(self):
         self.begin, self.tokens, self.tally, self.answers, self.text = time.time(), 0, {}, [], []

@@ -25,7 +25,7 @@ static struct {
         const char *name;
         unsigned n;
     } called[MOST_OPERATIONS];
-    // Of the call at hand.
+    // Arguments of the current call.
     struct sl_kv kv[MOST_HEADS];
     void *pages[MOST_PAGES];
     struct sl_softmax before[MOST_HEADS];
@@ -117,7 +117,7 @@ struct sl_vectors vectors_of(struct sl_vectors x, const struct sl_kv_heads *head
     return (struct sl_vectors){floats(x.at, (int64_t)end, use), x.stride};
 }
 
-// What is kept (at most all), or evicted, where anything is kept.
+// Returns how many slots a list has: those kept (at most all), or evicted, where any slot is kept.
 static uint32_t listed_of(const struct sl_kv_heads *heads, struct sl_counts kept, int h, bool evicted) {
     uint32_t n = heads->kv[h].n_slots, k = count_of(kept, h) < n ? count_of(kept, h) : n;
     return !evicted ? k : k > 0 ? n - k : 0;

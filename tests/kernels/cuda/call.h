@@ -28,7 +28,7 @@ extern struct here here;
 void call_begin(const char *operation);
 void call_end(const char *operation);
 
-// Whether every operation that was called has been through all orders; says which was not.
+// Returns whether every operation that was called has been through all orders; prints which was not.
 bool call_has_seen_all_orders(void);
 
 // --- arguments, led there --------------------------------------------------------------------------------------------

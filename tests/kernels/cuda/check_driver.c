@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what a driver promises (engine/tensor/cuda/table/driver.h), of the emulator and of CUDA alike.
+// Purpose: checks the promises of a driver (engine/tensor/cuda/table/driver.h), for the emulator and for CUDA alike.
 #include <sys/mman.h>
 
 #include "tests/kernels/cuda/gpu_fixture.h"
 
 enum { N = 1 << 20 };
 
-// Memory of somebody else, as the fabric's region is.
+// Memory of another owner, as the fabric's region is.
 static void test_driver_shares_memory(void **state) {
     (void)state;
     struct sl_error err = {0};

@@ -21,7 +21,7 @@
 static const char *folder, *real;
 static int n_products; // by the library
 
-// Of the plugin's driver (launching.h).
+// Replaces the function of the plugin's driver (launching.h).
 void sl_cuda_launching(const char *what) {
     (void)what;
 }
@@ -172,7 +172,7 @@ static void test_products_are_the_reference(void **state) {
     }
 }
 
-// What a model's loading does: the first product finds the shape tried.
+// As when a model is loaded: the first product finds the shape tried.
 static void test_a_shape_can_be_tried_before_its_first_product(void **state) {
     struct product p;
     (void)state;
@@ -192,7 +192,7 @@ static void test_a_shape_can_be_tried_before_its_first_product(void **state) {
     close_product(&p);
 }
 
-// Whatever is wrong with the library, products are right.
+// Products are right, whatever fault the library has.
 static void assert_refused(const char *name, const char *why, int most_products) {
     struct sl_error err = {0};
     struct product p;
@@ -281,7 +281,7 @@ static void test_wgmma_is_tried_as_a_library_is(void **state) {
         int64_t n, k, m;
         bool gated, accumulate;
         enum sl_activation activation;
-        int n_calls; // of the product, behind those of the trial
+        int n_calls; // of the product, after those of the trial
     } cases[] = {{144, 128, 40, false, true, SL_ACT_NONE, 1},
                  {144, 128, 40, true, false, SL_ACT_SILU, 1},
                  {16, 64, 2100, false, false, SL_ACT_NONE, 2}, // more than a call takes

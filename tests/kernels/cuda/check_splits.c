@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: holds one way of computing attention to the bits of the other (attention/launch.h, `work`): splits put aside and added up,
- *          by many blocks, or one behind the other by one. That the numbers are right: ../check_attend.c, ../check_retrieve.c.
+ * Purpose: compares the two modes of attention (attention/launch.h, `work`) bit by bit: many blocks that store splits and add them up, or
+ *          one block that computes one split after the other. ../check_attend.c and ../check_retrieve.c check the numbers themselves.
  */
 #include "tests/kernels/cuda/gpu_fixture.h"
 
@@ -31,7 +31,7 @@ static const struct shape shapes[] = {
     {SL_KV_F16, SL_KV_F16, 64, 4, {1, 19}, {{65, 1000}, {19, 64}}, {{0}}, 0, false},
     {SL_KV_BF16, SL_KV_BF16, 128, 3, {64, 2}, {{64, 700}, {3, 1030}}, {{0}}, 0, false},
     {SL_KV_F16, SL_KV_F16, 96, 2, {2, 60}, {{1100, 1100}, {640, 640}}, {{0}}, 100, false},
-    // so few that a warp has them all: a split of one page, of some, and of all, with what is behind the last page
+    // so few that a warp has them all: a split of one page, of some, and of all, with what follows the last page
     {SL_KV_F16, SL_KV_F16, 128, 4, {1, 2}, {{1, 1100}, {577, 512}}, {{0}}, 0, false},
     {SL_KV_BF16, SL_KV_BF16, 96, 1, {13, 1}, {{1100, 130}, {640, 65}}, {{0}}, 0, true},
     {SL_KV_F16, SL_KV_F16, 64, 8, {2, 1}, {{700, 700}, {1030, 1030}}, {{0}}, 100, false},
@@ -83,7 +83,7 @@ static void open_call(struct scene *s, const struct shape *a, int i) {
     int n_heads = KV_HEADS * a->group, m = a->m[i];
     size_t n_q = (size_t)(m * n_heads * a->d), n_kv = (size_t)(m * KV_HEADS * a->d);
     cache_fill(&s->cache[i], tier("reference"), a->work, a->packed, KV_HEADS, a->d, 3, a->n_slots[i], a->n_packed[i]);
-    for (int r = 0; r < m; r++) { // of append; in the window, behind what is there
+    for (int r = 0; r < m; r++) { // of append; in the window, after the existing slots
         s->positions[i][r] = position_of(a->n_slots[i][0] - (uint32_t)(m - r));
     }
     s->cpu[i] = (struct sl_attend){.q = random_floats(n_q, 31),

@@ -12,6 +12,6 @@ enum sl_status device_under_test_open(const struct sl_ops *host, struct sl_devic
 void device_under_test_order(unsigned order); // of threads and blocks, where it can be chosen
 size_t device_under_test_used(void);          // bytes of device memory, where they are counted
 
-// Of ranks with such devices.
+// Returns the operations of a group of ranks with such devices.
 struct sl_group_ops;
 const struct sl_group_ops *device_under_test_group(void);

@@ -167,7 +167,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     (void)event;
-    while (fake_cudart.hangs) { // whoever asks for this waits for ever
+    while (fake_cudart.hangs) { // a caller waits for ever
     }
     return cudaSuccess;
 }

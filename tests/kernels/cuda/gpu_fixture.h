@@ -85,7 +85,7 @@ static inline size_t gpu_page_bytes(const struct sl_kv *kv, uint32_t page) {
     return sl_kv_page_layout(kv, page)->bytes;
 }
 
-// A head's pages, one behind the other, there or back.
+// Copies a head's pages, one after the other, to the device or back.
 static inline void gpu_copy_pages(const struct sl_kv *kv, char *device, bool up) {
     for (uint32_t p = 0; p < sl_pages_for(kv->n_slots); p++) {
         gpu_copy(queue, up ? device : kv->pages[p], up ? kv->pages[p] : device, gpu_page_bytes(kv, p));

@@ -9,7 +9,7 @@ import pathlib
 import re
 import sys
 
-# By address, by wgmma's descriptors, and fences and waits. A prefetch is a hint: no value depends on it.
+# Instructions that access memory by address or by wgmma's descriptors, and fences and waits. A prefetch is a hint: no value depends on it.
 TOUCHES = re.compile(r"\[%|wgmma\.|cp\.async|fence\.|membar|bar\.")
 HINT = re.compile(r"^prefetch\.")
 

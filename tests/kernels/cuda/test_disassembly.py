@@ -12,8 +12,8 @@ import shutil
 import subprocess
 import sys
 
-# Of an object, what stands in each kernel whose name has the word: a load of 16 bytes is LDG.E.128, or LD.E.128 where the pointer
-# came from a page list; on its way to shared memory it is LDGSTS.
+# Instructions that must be in each kernel of an object whose name has the word: a load of 16 bytes is LDG.E.128, or LD.E.128 where the
+# pointer came from a page list; on its way to shared memory it is LDGSTS.
 WIDE = r"\bLD(G)?\.E\.128\b"
 ONCE = r"\bLDG\.E\.NA\.LTC128B(\.128|\.64)?\b"  # gpu::read_once()
 WANTED = {
@@ -32,7 +32,7 @@ WANTED = {
     "retrieve_scan": [(f"scanIL12sl_kv_format{i}E", [WIDE]) for i in range(4)],
     "retrieve_rows": [("put_rows", [WIDE, r"\bST(G)?\.E\.128\b"])],
 }
-# What is of one architecture alone, and for it whatever else was compiled for.
+# Instructions of one architecture only, which has them whatever else was compiled for.
 WANTED_OF = {"dense_wgmma": ("sm_90a", [("wgmma", [r"HGMMA\.64x256x16\.F32\.BF16", r"LDGSTS\S*\.128", r"FENCE\.VIEW\.ASYNC",
                                                r"WARPGROUP\.DEPBAR\.LE gsb0, 0x1"])])}
 LOCAL = {"angles"}  # the library's sine of a large angle has a table of the thread's own

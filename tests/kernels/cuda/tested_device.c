@@ -321,7 +321,7 @@ static void open_device(void) {
 }
 
 const char *const *tested(void) {
-    static const char *names[2]; // NULL behind it
+    static const char *names[2]; // NULL ends it
     names[0] = device_under_test;
     return names;
 }

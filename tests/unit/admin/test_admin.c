@@ -31,7 +31,7 @@ static int connect_to(const struct sl_admin *admin) {
     return fd;
 }
 
-// What comes for these words, to the connection's end.
+// Sends these bytes and returns all that is received until the connection ends.
 static const char *ask(const struct sl_admin *admin, const char *words) {
     static char reply[65536];
     int fd = connect_to(admin);
@@ -266,7 +266,7 @@ static void test_none_is_no_port(void **state) {
     sl_admin_close(&admin);
 }
 
-// What was added is not called behind sl_admin_close(), whoever asks meanwhile.
+// After sl_admin_close() no page that was added is called any more, whatever clients request meanwhile.
 struct life {
     struct sl_admin *admin;
     _Atomic bool over;

@@ -112,7 +112,7 @@ static void test_arena_ignores_foreign_and_double_frees(void **state) {
     sl_arena_free(arena, a + UNIT);           // inside a block
     sl_arena_free(arena, a + 1);              // not aligned
     sl_arena_free(arena, BASE - UNIT);        // before the range
-    sl_arena_free(arena, BASE + (64 * UNIT)); // behind it
+    sl_arena_free(arena, BASE + (64 * UNIT)); // just past its end
     assert_int_equal(stats(arena).n_blocks, 2);
     sl_arena_free(arena, a);
     sl_arena_free(arena, a);

@@ -56,7 +56,7 @@ static void test_label_values_are_escaped(void **state) {
     assert_page(&page, "a{x=\"q\\\"b\\\\n\\nend\"} 1\n");
 }
 
-// Of the line that begins so: the number behind it.
+// Returns the number that follows `beginning` at the start of a line.
 static double value_of(const char *page, const char *beginning) {
     const char *found = strstr(page, beginning);
     assert_non_null(found);

@@ -82,7 +82,7 @@ static void test_model_is_found_by_its_name(void **state) {
     snprintf(expected, sizeof expected, "%s/M.GGUF", gguf.path);
     assert_true(sl_model_in(gguf.path, path));
     assert_string_equal(path, expected);
-    assert_false(sl_model_in(none.path, path)); // nobody knows which
+    assert_false(sl_model_in(none.path, path)); // ambiguous
     assert_false(sl_model_find("no", path));
     assert_false(sl_model_find("absent", path));
     assert_false(sl_model_find("..", path) && strcmp(path, "..") != 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: silence is counted while somebody listens, and not while the listener stands still.
+// Purpose: silence is counted while a process listens, and not while the listener stands still.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,8 +31,8 @@ static void test_silence_is_not_what_nobody_listened(void **state) {
     assert_int_equal(sl_silence_look(&silence, 9040, 50), 90); // a look counts 50, however late it comes
     assert_int_equal(sl_silence_look(&silence, 9080, 50), 130);
     sl_silence_end(&silence, 9100);
-    assert_int_equal(sl_silence_look(&silence, 19100, 50), 50); // late behind a word as well
-    for (int i = 1; i <= 10; i++) {                             // who always comes late finds out all the same
+    assert_int_equal(sl_silence_look(&silence, 19100, 50), 50); // late after a message as well
+    for (int i = 1; i <= 10; i++) {                             // a caller that is always late finds out all the same
         assert_int_equal(sl_silence_look(&silence, 19100 + 200 * i, 50), 50 + 50 * i);
     }
 }

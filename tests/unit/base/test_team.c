@@ -350,12 +350,12 @@ static void test_teams_are_pinned_beside_each_other(void **state) {
 // --- a task for each ---------------------------------------------------------------------------------------------------
 
 struct each {
-    pthread_t threads[MAX_MEMBERS]; // who has executed the task of a member
+    pthread_t threads[MAX_MEMBERS]; // the threads that have executed each member's task
     int n_executed[MAX_MEMBERS];
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     bool stand, released, ended; // of member 1
-    int n_looks, gets_on;        // looks that see it get on; behind the last it is let go
+    int n_looks, gets_on;        // polls that see progress; after the last one the member is released
 };
 
 static void let_go(struct each *each) {
@@ -365,7 +365,7 @@ static void let_go(struct each *each) {
     pthread_mutex_unlock(&each->mutex);
 }
 
-// Of members by looks, not by time: a busy machine changes nothing.
+// Counts progress by polls, not by time: a busy machine changes nothing.
 static uint64_t progress_of(void *arg, int member) {
     struct each *each = arg;
     if (member == 1 && each->n_looks < each->gets_on && ++each->n_looks == each->gets_on) {
@@ -427,10 +427,10 @@ static void test_a_member_that_stands_still_is_lost(void **state) {
     assert_int_equal(lost, 1);
     assert_int_equal(sl_team_run_each(team, execute_own, &each, &vigil, &lost), SL_ERR_PEER_LOST);
     assert_int_equal(lost, 1);
-    assert_int_equal(each.n_executed[0], 1); // nobody works for a team that is lost
-    sl_team_destroy(&team);                  // does not wait for the one who stands still
+    assert_int_equal(each.n_executed[0], 1); // a lost team does no work
+    sl_team_destroy(&team);                  // does not wait for the member that stands still
     assert_null(team);
-    let_go(&each); // who comes back after all leaves, and takes the team's memory with it
+    let_go(&each); // the member comes back, exits, and frees the team's memory
     pthread_mutex_lock(&each.mutex);
     while (!each.ended) {
         pthread_cond_wait(&each.changed, &each.mutex);

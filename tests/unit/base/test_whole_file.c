@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: base/whole_file.h: what is under the name is the old file or the new one, whole, and nothing lies beside it.
+// Purpose: base/whole_file.h: the file of this name is the old one or the new one, whole, and no temporary file is left.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -127,7 +127,7 @@ static void test_child_end_is_described(void **state) {
     sl_child_signal(&child, SIGKILL);
     free(pump_to_end(&child));
     assert_string_equal(sl_child_describe_end(&child, end, sizeof end), "was killed by signal 9 (Killed)");
-    sl_child_signal(&child, SIGKILL); // nobody
+    sl_child_signal(&child, SIGKILL); // there is no child
     sl_child_cleanup(&child);
 }
 
@@ -175,7 +175,7 @@ static void test_child_dies_with_its_parent(void **state) {
     char stat_path[64];
     snprintf(stat_path, sizeof stat_path, "/proc/%d/stat", (int)grandchild);
     for (int64_t until = sl_deadline_in_ms(10000); !gone && sl_deadline_left_ms(until) > 0; sl_sleep_ms(10)) {
-        FILE *file = fopen(stat_path, "r"); // gone, or a zombie that nobody has collected yet
+        FILE *file = fopen(stat_path, "r"); // gone, or a zombie that was not reaped yet
         char process_state = 'Z';
         if (file && fscanf(file, "%*d (%*[^)]) %c", &process_state) != 1) {
             process_state = 'Z';

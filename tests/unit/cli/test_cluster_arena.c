@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what workers of a cluster on one machine take for KV, by the model and the machine.
+// Purpose: the KV memory of each worker of a cluster on one machine, by the model and the machine.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -41,7 +41,7 @@ static void test_here_belongs_to_one_who_is_known_by_his_process(void **state) {
 }
 
 static void *hold_for_a_moment(void *arg) {
-    sl_sleep_ms(200); // longer than who has the name for good is waited for
+    sl_sleep_ms(200); // longer than the wait for a lasting owner of the name
     flock(*(int *)arg, LOCK_UN);
     return NULL;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what a person and a script see of a job: the streams, the order, the exit code.
+// Purpose: the output of a job for a person and for a script: the streams, the order, the exit code.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -124,7 +124,7 @@ static void test_follow_prints_error_estimates_where_there_are_some(void **state
     }
 }
 
-// What was never measured is "-", and not a zero that looks like a measurement.
+// Shows "-" for a value that was never measured, and not a zero that looks like a measurement.
 static void test_follow_shows_what_is_unknown_as_unknown(void **state) {
     (void)state;
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;

@@ -60,7 +60,7 @@ static void test_progress_never_exceeds_the_width(void **state) {
             }
         }
     }
-    // What matters least goes first: the note, then the bar; the amount stays.
+    // The least important parts go first: the note, then the bar; the amount stays.
     p.done = 65536;
     assert_null(strstr(render(&p, 50), "resident"));
     assert_non_null(strstr(render(&p, 50), "["));

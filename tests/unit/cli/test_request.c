@@ -64,7 +64,7 @@ static void test_request_joins_document_and_question(void **state) {
     assert_int_equal(request.message.prompt_case, SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT);
     assert_string_equal(request.message.text, "the document\nthe question?");
 
-    // What the coordinator will see: packed and unpacked again.
+    // Pack and unpack the message, as the coordinator will see it.
     size_t n = sluice__v1__generate_request__get_packed_size(&request.message);
     uint8_t *bytes = malloc(n);
     sluice__v1__generate_request__pack(&request.message, bytes);
@@ -84,7 +84,7 @@ static void test_request_joins_document_and_question(void **state) {
     sl_request_cleanup(&request);
 }
 
-// "none": all is said, so that nothing is left to the model.
+// "none": all fields are set, so that none is left to the model.
 static void test_request_can_do_without_the_models_sampling(void **state) {
     (void)state;
     struct sl_request_config config = plain();
@@ -150,7 +150,7 @@ static void assert_refused(const struct sl_request_config *config, const char *w
     assert_non_null(strstr(err.text, word));
 }
 
-// Who says neither gets what the model is for.
+// Without --chat or --raw, the model's kind decides.
 static void test_request_is_a_chat_where_the_model_takes_chats(void **state) {
     (void)state;
     for (int i = 0; i < 8; i++) {

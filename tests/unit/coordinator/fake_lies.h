@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what a fake worker says to the coordinator that is not so.
+// Purpose: the false statements that a fake worker can make to the coordinator.
 #pragma once
 
 #include "fake_worker.h"
 
 /*
- * What a worker says that is not so. To add one: its name here, its place in fake_worker.c or fake_lies.c, and a row of test_lies.c.
+ * False statements of a worker. To add one: its name here, its code in fake_worker.c or fake_lies.c, and a row of test_lies.c.
  */
 enum fake_lie {
     FAKE_NO_LIE,

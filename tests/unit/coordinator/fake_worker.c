@@ -49,7 +49,7 @@ static enum sl_status send_progress(struct sl_rpc_call *call, int64_t done, int6
     Sluice__V1__PrefillProgress progress = SLUICE__V1__PREFILL_PROGRESS__INIT;
     progress.tokens_done = done;
     progress.tokens_total = total;
-    progress.resident_bytes = done < INT64_MAX - 1000 ? 1000 + done : done; // of those who lie, too
+    progress.resident_bytes = done < INT64_MAX - 1000 ? 1000 + done : done; // also for workers that lie
     Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;
     event.what_case = SLUICE__V1__PREFILL_EVENT__WHAT_PREFILL;
     event.prefill = &progress;
@@ -267,7 +267,7 @@ static enum sl_status send_decode_done(struct fake_worker *worker, struct sl_rpc
     return sl_rpc_call_send(call, &event.base);
 }
 
-// Of three answers that a store owed.
+// Sends a notice of three answers that a store did not give.
 static void send_notice(struct sl_rpc_call *call) {
     Sluice__V1__Notice notice = SLUICE__V1__NOTICE__INIT;
     notice.text = "had to do without";
@@ -338,7 +338,7 @@ static const struct sl_rpc_handler decode_handlers[] = {
     {&sl_method_decode_release, release, SL_ROLE_ANY},        {&sl_method_decode_archive, fake_archive, SL_ROLE_ANY},
     {&sl_method_decode_run, decode_run, SL_ROLE_ANY},
 };
-// Annexes are opened by prefill, which here only says so.
+// Prefill opens annexes; the fake one only reports it.
 static const struct sl_rpc_handler store_handlers[] = {
     {&sl_method_store_renew, renew, SL_ROLE_ANY},
     {&sl_method_store_release, release, SL_ROLE_ANY},
@@ -371,7 +371,7 @@ static enum sl_status join(struct fake_worker *worker, struct sl_error *err) {
                         NULL, NULL, err);
 }
 
-// Connecting fails after a second, as on a machine that stands still meanwhile; whoever is not a test tries again.
+// Waits for the connection: connecting may fail after a second on a machine that stands still. A real worker tries again, too.
 static void await_connected(struct sl_rpc_channel *channel) {
     Sluice__V1__ModelRequest request = SLUICE__V1__MODEL_REQUEST__INIT;
     struct sl_error err;

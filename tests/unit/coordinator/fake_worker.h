@@ -59,12 +59,12 @@ struct fake_worker {
 
     atomic_llong fence_term; // Reserve with an older term is refused
 
-    // What happened.
+    // Results, read by tests.
     char first_stores[4][64]; // of the first runs of prefill: the address of their first store
     atomic_int n_runs, n_cancelled, n_reserved, n_released, n_renewed, n_done;
     atomic_int open_leases;
     atomic_int last_resumed;     // output tokens that the last decode call was given
-    atomic_int last_said;        // the one behind them, which is to be written again; -1: none
+    atomic_int last_said;        // the token after them, which is to be written again; -1: none
     atomic_int last_prompt;      // tokens that the last call was given
     atomic_int last_lease_empty; // the last decode call had no lease
     char coordinator[64];
@@ -92,7 +92,7 @@ struct fake_cluster {
 #define FAKE_WAIT_MS      (600 * SLOWNESS)
 void fake_cluster_start(struct fake_cluster *cluster, const struct sl_coordinator_config *config); // NULL: defaults
 void fake_cluster_config(struct sl_coordinator_config *config);
-// Asserts that nothing is held on anybody's behalf, then stops.
+// Asserts that workers hold nothing for any job, then stops.
 void fake_cluster_stop(struct fake_cluster *cluster);
 void fake_cluster_assert_idle(struct fake_cluster *cluster);
 

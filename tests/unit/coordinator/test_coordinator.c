@@ -172,7 +172,7 @@ static void test_lease_is_renewed_while_the_job_runs(void **state) {
     protobuf_c_message_free_unpacked(&job->base, NULL);
 }
 
-// Also of the second replica, which nobody asks anything while the first one answers.
+// The second replica's leases are renewed as well, although it gets no request while the first one answers.
 static void test_annexes_are_renewed_while_decode_runs_and_given_back(void **state) {
     (void)state;
     struct sl_error err = {0};
@@ -467,7 +467,7 @@ static void test_limits_out_of_bounds_are_refused(void **state) {
     }
 }
 
-// As clients know the model: as it is told, or as its folder is called; a name of one letter is one.
+// The model's name for clients: the name that was given, or its folder's; a name of one letter is valid.
 static void test_model_is_known_by_its_name(void **state) {
     (void)state;
     static const struct {

@@ -128,7 +128,8 @@ static void test_broken_prefill_is_retried_elsewhere(void **state) {
     fake_events_free(&events);
 }
 
-// Whoever has released what it held is not to blame for the other leg: the job goes on with it, where the other one has no room.
+// A worker that released its lease is not to blame for a failure of the other worker: the retry uses it again, as the other decode worker
+// has no room.
 static void test_decode_that_released_its_lease_is_not_to_blame(void **state) {
     (void)state;
     struct sl_error err = {0};
@@ -149,7 +150,7 @@ static void test_silent_prefill_is_lost_and_retried(void **state) {
     (void)state;
     atomic_store(&prefill[0].prefill_mode, FAKE_PREFILL_SILENT);
     const Sluice__V1__Finished *finished = run_job(10, 10);
-    assert_in_range(finished->statistics->retries, 1, 3); // on a busy machine the other one may seem silent, too
+    assert_in_range(finished->statistics->retries, 1, 3); // on a busy machine the other worker may seem silent, too
     assert_true(was_told("silent"));
     for (int64_t end_ns = sl_deadline_in_ms(10000); atomic_load(&prefill[0].n_cancelled) == 0;) {
         assert_true(sl_now_ns() < end_ns); // it is told to stop
@@ -228,7 +229,7 @@ static void test_broken_decode_resumes_without_repeating_a_token(void **state) {
     assert_int_equal(finished->statistics->n_output_tokens, 20);
     assert_int_equal(atomic_load(&decode[1].last_resumed), 7);
     assert_int_equal(atomic_load(&decode[1].last_said), -1);
-    // The prefill leg ran again: it is it that finds the stored capsule and has it shipped.
+    // The prefill call ran again: it found the stored capsule and had it shipped.
     assert_int_equal(atomic_load(&prefill[0].n_runs) + atomic_load(&prefill[1].n_runs), 2);
     assert_true(was_told("retry 1: decode-0"));
     // Five of the one that finished, three that the other told of: its tokens stay.

@@ -145,7 +145,7 @@ static void test_a_coordinator_that_is_refused_stops_leading(void **state) {
     char leader[128];
     assert_int_equal(term_of(&cluster, leader), 0);
     assert_int_equal(submit(&cluster, "a key", again, &err), SL_ERR_PEER_LOST);
-    assert_true(wait_until_it_leads(&cluster, true) > term); // nobody else does
+    assert_true(wait_until_it_leads(&cluster, true) > term); // no other coordinator does
     assert_int_equal(submit(&cluster, "a key", again, &err), SL_OK);
     assert_string_not_equal(id, again); // the one that failed for want of a term is not the answer
     fake_watch(&cluster, again, 0, &events);
@@ -156,7 +156,7 @@ static void test_a_coordinator_that_is_refused_stops_leading(void **state) {
     fake_etcd_stop();
 }
 
-// What a worker's beat says of terms is enough.
+// A newer term in a worker's beat is enough.
 static void test_a_coordinator_that_hears_of_a_newer_term_stops_leading(void **state) {
     (void)state;
     fake_etcd_start(etcd_list);
@@ -218,7 +218,7 @@ static void test_a_job_goes_on_behind_what_was_delivered(void **state) {
     fake_watch(&cluster, id, 0, &events);
     assert_int_equal(atomic_load(&decode.n_runs), 1);
     fake_events_free(&events);
-    // All tokens were delivered, but not the end: the last one is written again, and told to nobody.
+    // All tokens were delivered, but not the end: the last one is written again, and shown to no client.
     int32_t all[8];
     for (int i = 0; i < 8; i++) {
         all[i] = FIRST_ID + i;

@@ -23,7 +23,7 @@ enum { FINE = 0, INTERNAL = 13 };
 static const struct row {
     enum fake_lie lie;
     const char *what;
-    Sluice__V1__WorkerRole role; // who says it
+    Sluice__V1__WorkerRole role; // of the lying worker
     int code, retries;
     const char *words; // of the status, or of the retry; NULL: none
 } rows[] = {
@@ -68,7 +68,7 @@ static void start_worker(struct fake_worker *worker, const char *name, Sluice__V
 static void start(void) {
     struct sl_coordinator_config config;
     fake_cluster_config(&config);
-    config.heartbeat_ms = 10 * FAKE_HEARTBEAT_MS; // nobody is to be lost here
+    config.heartbeat_ms = 10 * FAKE_HEARTBEAT_MS; // no worker is to be lost here
     config.silence_ms = 10 * FAKE_SILENCE_MS;
     fake_cluster_start(&cluster, &config);
     start_worker(&prefill[0], "prefill-0", PREFILL);
@@ -105,7 +105,7 @@ static void try_row(const struct row *row) {
     atomic_store(&decode[0].token_ms, renews || lasts ? 40 : 1);
     atomic_store(&(row->role == PREFILL ? prefill : decode)[0].lie, row->lie);
     fake_generate(&cluster, &request, &events);
-    // Whatever was said: every token that a client hears of is the right one, and in its place.
+    // Whatever the worker says: every token that the client gets is the right one, at the right index.
     const Sluice__V1__Finished *finished = fake_events_check(&events, row->code == FINE ? N_TOKENS : -1);
     if (finished->status_code != row->code || finished->statistics->retries != row->retries) {
         fail_msg("%s: status %d after %d retries: %s", row->what, (int)finished->status_code,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: turns of a conversation whose session, or its copy, is lost at any moment, and copies that take their time.
+// Purpose: turns of a conversation whose session, or its copy, is lost at any moment, and slow copies.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,7 +34,7 @@ static int start(void **state) {
     struct sl_coordinator_config config;
     (void)state;
     fake_cluster_config(&config);
-    config.heartbeat_ms = 10 * FAKE_HEARTBEAT_MS; // nobody is lost here for being slow
+    config.heartbeat_ms = 10 * FAKE_HEARTBEAT_MS; // no worker is lost here because it is slow
     config.silence_ms = 10 * FAKE_SILENCE_MS;
     fake_cluster_start(&cluster, &config);
     start_worker(&prefill, "prefill-0", SLUICE__V1__WORKER_ROLE__PREFILL);
@@ -61,7 +61,7 @@ static int n_archives(void) {
     return atomic_load(&decode[0].n_archives) + atomic_load(&decode[1].n_archives);
 }
 
-// On a machine that stands still a copy may come behind the end of its answer: the coordinator knows of it when no call is under way.
+// On a busy machine a copy may come after the end of its answer: the coordinator knows of it when no call is under way.
 static void wait_for_copies(void) {
     bool hang = atomic_load(&decode[0].archive_hangs);
     int64_t deadline = sl_deadline_in_ms(WAIT_MS);
@@ -77,7 +77,7 @@ struct said {
     bool from_store, prefilled;
 };
 
-// One turn to its end, which must be good; the text of the next one goes on behind it.
+// Runs one turn to its end, which must be good; the next turn's text starts after the answer.
 static struct said say(void) {
     struct fake_events events;
     Sluice__V1__Conversation conversation = SLUICE__V1__CONVERSATION__INIT;
@@ -204,7 +204,7 @@ static void test_turn_ends_before_a_copy_that_takes_long(void **state) {
     assert_true(third.from_store && !third.prefilled);
     assert_int_equal(third.n_reused, first.n_prompt + N_NEW - 1);
     assert_int_equal(store.n_forgotten, 0);
-    // Ended meanwhile: what comes to be of these copies goes as soon as it is there, as the first one has.
+    // The conversation was ended meanwhile: later copies are removed as soon as they exist, as the first one was.
     end_conversation();
     assert_int_equal(store.n_forgotten, 1);
     ON_BOTH(archive_hangs, false);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions between two turns: who gets one, and which goes first.
+// Retained sessions between two turns: which turn gets one, and which session goes first.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -80,7 +80,7 @@ static void test_kept_reaps_whose_time_is_over(void **state) {
     assert_null(kept.first);
 }
 
-// Who takes a session that is being copied waits until it is there again.
+// Taking a session that is being copied waits until the copy is done.
 static void *give_back_soon(void *arg) {
     struct sl_kept *kept = ((void **)arg)[0];
     sl_sleep_ms(20);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: somebody who replies, for the tests of requests: threads that take incoming requests off a queue. A body says how
- *          long its reply shall be and what is in it; its own bytes are checked.
+ * Purpose: the replying side for the tests of requests: threads that take incoming requests off a queue. A body says how long its reply
+ *          shall be and what is in it; its own bytes are checked.
  */
 #pragma once
 
@@ -11,7 +11,7 @@
 #define DESK_MAX_THREADS 4
 
 struct desk_body {
-    uint64_t seed; // of the pattern behind this struct, and, plus 1, of the reply
+    uint64_t seed; // of the pattern after this struct, and, plus 1, of the reply
     uint64_t reply_bytes;
     uint64_t work_ms; // before the reply
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the tests of the fabric share: a grant that notes down its events, a ship of a pattern into it.
+ * Purpose: shared by the tests of the fabric: a grant that records its events, a ship of a pattern into it.
  * Threads: events come from the progress thread; everything in a landing is under its lock.
  */
 #pragma once
@@ -19,9 +19,9 @@
 #include "net/fabric/fabric.h"
 #include "tests/unit/slowness.h"
 
-// Of fabrics whose peers get lost, which is noticed after three; on a busy machine a thread may have no processor for some hundred ms.
+// The heartbeat where peers are to be lost, which takes three of them. On a busy machine a thread may get no CPU for some hundred ms.
 #define QUICK_HEARTBEAT_MS (300 * SLOWNESS)
-#define CALM_HEARTBEAT_MS  3000 // where nobody is lost by silence, however busy the machine
+#define CALM_HEARTBEAT_MS  3000 // where no peer is lost by silence, however busy the machine
 
 struct landing {
     pthread_mutex_t lock;
@@ -37,9 +37,9 @@ struct landing {
     size_t ticket_bytes;
 };
 
-// Where an authority and the certificate worker-a of this run are (tools/test-ca.sh).
+// Returns the folder of an authority and the certificate worker-a of this run (tools/test-ca.sh).
 const char *certificates(void);
-// Whether messages go over a link of ours, and not over UCX.
+// Returns whether messages go over a link of ours, and not over UCX.
 bool is_link(const char *transport);
 // transport: of sl_fabric_config, or "tls": tcp with certificates.
 struct sl_fabric *start_fabric(const char *transport, const char *listen, const char *inject, int64_t heartbeat_ms);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: grants in memory that the receiver cannot touch at its own address, as a device's: who can put there does, and is verified
- *          by the grant's owner; who has messages alone gets memory of the host's; however it ends, the memory is given back when
- *          nobody writes to it or looks at it any more.
+ * Purpose: grants in memory that the receiver cannot touch at its own address, such as a device's. A sender that can write there does, and
+ *          the grant's owner verifies the bytes. A sender with messages alone gets host memory. The memory is released, however the ship
+ *          ends, once no thread writes or reads it any more.
  */
 #include "harness.h"
 
@@ -33,7 +33,7 @@ struct arriving {
     uint32_t n_arrived;      // segments
 };
 
-// As a device would say it of what the network sees. SL_OK, or which one is wrong.
+// Verifies the bytes as a device sees them. SL_OK, or which one is wrong.
 static enum sl_status verify(const struct arriving *a, const struct sl_arrival *arrival, uint32_t *which_out) {
     for (uint32_t i = 0; i < arrival->n; i++) {
         const uint8_t *at = a->seen + ((const char *)arrival->at[i].data - a->device);
@@ -233,7 +233,7 @@ static void test_arrivals_are_verified_in_batches(void **state) {
     stop(&a);
 }
 
-// A ship that is cut short: the memory stays until nobody looks at it.
+// A ship that is cut short: the memory stays until no thread reads it.
 static void test_memory_stays_while_it_is_verified(void **state) {
     struct arriving a;
     struct sl_fabric_stats stats;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: connections that close at random moments of a transfer, from either side or both, ships and grants that are given
- *          up: nobody dies, every grant is released, and once it is nothing writes to its memory any more.
- *          test_closes TRANSPORT ROUNDS [SEED].
+ * Purpose: connections that close at random moments of a transfer, from either side or both, ships and grants that are cancelled. No
+ *          process crashes, every grant is released, and after that nothing writes to its memory. Usage: test_closes TRANSPORT ROUNDS
+ *          [SEED].
  */
 #include "harness.h"
 
@@ -55,7 +55,7 @@ static void wait_a_moment(void) {
     }
 }
 
-// Of the sender's bytes, which are all 0xff, those that are here: a look at one in each page, quicker than they are written.
+// Counts the sender's bytes, which are all 0xff, that have arrived. Samples one byte a page, which is faster than they are written.
 static size_t n_written(const uint8_t *target) {
     size_t n = 0;
     for (size_t i = 0; i < BLOCK_BYTES; i += 4096) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what is counted, and not measured: memory is registered once, however much is moved; scattered pages travel in few segments; a
- *          start of UCX that hangs is given up, one that fails is told; a grant without memory leaves no place behind; a connection that nobody used for many beats carries the next ship,
- *          and so does one whose process stood still.
+ * Purpose: counts, not timings. Memory is registered once, however much is moved. Scattered pages travel in few segments. A start of UCX
+ *          that hangs is given up, and one that fails is reported. A grant without memory leaves no directory entry. A connection that was
+ *          idle for many beats carries the next ship, and so does one whose process stood still.
  *
  * Design: the linker puts this file between the fabric and what it calls (--wrap).
  */
@@ -85,7 +85,7 @@ int64_t __wrap_sl_now_ns(void) {
     return __real_sl_now_ns() + atomic_load(&stood_ns);
 }
 
-// Every second page of the source, one behind the other at the target.
+// Ships every second page of the source; they are side by side at the target.
 static void ship_pages(struct sl_fabric *from, struct sl_fabric *to, const uint8_t *source, uint8_t *target) {
     struct landing landing;
     struct sl_ship *ship;
@@ -156,7 +156,7 @@ static void test_machine_that_stood_still_has_lost_nobody(void **state) {
     struct sl_fabric_stats stats;
     ship_pages(from, to, source, target);
     atomic_fetch_add(&stood_ns, 5 * SL_NS_PER_S); // longer than three beats
-    sl_sleep_ms(200);                             // in which both look who is silent
+    sl_sleep_ms(200);                             // in which both check for silent peers
     for (int i = 0; i < 2; i++) {
         sl_fabric_get_stats(i == 0 ? from : to, &stats);
         assert_int_equal(stats.peers_connected, 1);
@@ -178,7 +178,7 @@ static void test_start_of_ucx_that_hangs_is_given_up(void **state) {
     assert_null(fabric);
     assert_non_null(strstr(err.text, "UCX has not started"));
     assert_in_range(atomic_load(&waited_ms), 15000, 20000);
-    atomic_store(&hangs, false); // its thread comes back, finds that nobody waits, and frees what it has
+    atomic_store(&hangs, false); // its thread comes back, finds that no caller waits, and frees what it has
     fabric = start_fabric("tcp", "127.0.0.1:0", NULL, CALM_HEARTBEAT_MS);
     stop_fabric(&fabric);
 }
@@ -195,7 +195,7 @@ static void test_start_of_ucx_that_fails_is_told(void **state) {
     assert_non_null(strstr(err.text, "no such device"));
 }
 
-// How many gets a fetch of a window of one region takes.
+// Returns how many gets a fetch of a window of one region takes.
 static int gets_of_a_fetch(const char *inject) {
     struct sl_fabric *owner = start_fabric(transport, "127.0.0.1:0", NULL, CALM_HEARTBEAT_MS);
     struct sl_fabric *reader = start_fabric(transport, "127.0.0.1:0", inject, CALM_HEARTBEAT_MS);
@@ -224,7 +224,7 @@ static int gets_of_a_fetch(const char *inject) {
     return atomic_load(&n_gets);
 }
 
-// What is mapped here is copied; UCX is asked for it where somebody wants that, which stands for a network's hardware.
+// Memory mapped here is copied. UCX is used where the caller sets it, which stands for a network's hardware.
 static void test_mapped_memory_is_copied_and_not_got(void **state) {
     (void)state;
     assert_int_equal(gets_of_a_fetch(NULL), 0);
@@ -238,12 +238,12 @@ static uint64_t id_of(const struct landing *landing) {
     return ticket.head.id;
 }
 
-// A grant that lacks memory at any point leaves no place behind that would be taken for it.
+// A grant that lacks memory at any point leaves no directory entry that could be taken for it.
 static void test_grants_without_memory_leave_no_place_behind(void **state) {
     (void)state;
     struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, CALM_HEARTBEAT_MS);
     uint8_t *block = make_region(fabric, 4096);
-    static const struct sl_grant_events events; // nobody ships into them
+    static const struct sl_grant_events events; // no peer ships into them
     struct sl_grant *grant;
     uint8_t *ticket;
     size_t bytes;

@@ -128,7 +128,7 @@ static void test_put_that_fails_ends_going_straight(void **state) {
     stop(&s);
 }
 
-// Of nothing that the host could not touch memory is granted or shown, and what is not a device's has no digest of its own.
+// Memory that the host cannot touch is not granted. A digested piece lies in a device's memory, and within its bounds.
 static void test_bounds_of_a_device_region(void **state) {
     struct straight s;
     struct landing landing;
@@ -145,7 +145,7 @@ static void test_bounds_of_a_device_region(void **state) {
     assert_int_equal(way_of(ship, s.seen), SL_STRAIGHT_NO);
     assert_int_equal(way_of(ship, s.device), SL_STRAIGHT_YES);
     assert_int_equal(sl_ship_digested(ship, 0, s.device, SL_DIGESTED_MAX_BYTES + 1, 0), SL_ERR_RANGE);
-    assert_int_equal(sl_ship_digested(ship, 0, s.device + BYTES - 10, 11, 0), SL_ERR_RANGE); // behind its end
+    assert_int_equal(sl_ship_digested(ship, 0, s.device + BYTES - 10, 11, 0), SL_ERR_RANGE); // past its end
     assert_int_equal(sl_ship_digested(ship, BYTES, s.device, 1, 0), SL_ERR_RANGE);           // of the grant
     sl_ship_close(&ship);
     close_landing(&landing);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: two fabrics in one process, over every transport that needs no hardware: what is shipped arrives, what must
- *          not arrive is refused, every ending is told to both sides, and nothing is left behind.
+ *          not arrive is refused, both sides learn of every end, and nothing leaks.
  */
 #include "harness.h"
 
@@ -294,7 +294,7 @@ static void test_deadline_ends_both_sides(void **state) {
     struct landing late;
     open_landing(&late, pair.to, pair.target, 8 * MIB, 30000);
     sl_grant_renew(late.grant, sl_deadline_in_ms(100));
-    assert_true(wait_landing(&late, 2000)); // nobody ever came
+    assert_true(wait_landing(&late, 2000)); // no ship ever came
     assert_int_equal(late.status, SL_ERR_DEADLINE);
     close_landing(&late);
     stop_pair(&pair);
@@ -466,7 +466,7 @@ static size_t free_huge_pages(void) {
     return n;
 }
 
-// Where some are reserved they are taken; of those that are not, nothing is promised.
+// Huge pages are used where enough of them are reserved; else the error names the setting.
 static void test_huge_pages_are_taken_or_named(void **state) {
     (void)state;
     struct sl_error err;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: fetches from windows, by copies of mapped memory (shm), by messages (tcp) and by gets (what RDMA hardware takes,
- *          here over shm): bytes arrive where they belong and nowhere else, what must not be read is refused, every
- *          ending is told, and nothing is written behind sl_fetch_close().
+ * Purpose: fetches from windows, by copies of mapped memory (shm), by messages (tcp) and by gets (as RDMA hardware does, here
+ *          over shm): bytes arrive where they belong and nowhere else, forbidden reads are refused, every end is
+ *          reported, and nothing is written after sl_fetch_close().
  */
 #include "net/fabric/fetch.h"
 
@@ -83,9 +83,8 @@ static enum sl_status wait_fetch(struct sl_fetch *fetch) {
 }
 
 /*
- * n ranges of `bytes`, `stride` apart in the window from `offset` on, in reverse order, side by side into memory with a gap
- * of `gap` behind each: everything is right, and the gaps are untouched. Returns whether it was; any thread may ask, so nothing
- * is asserted here.
+ * Fetches n ranges of `bytes`, `stride` apart in the window from `offset` on, in reverse order. They go side by side into memory with a gap
+ * of `gap` after each. Returns whether everything is right and the gaps are untouched. Any thread may call it, so it asserts nothing.
  */
 static bool fetch_strided(const struct pair *pair, size_t n, size_t bytes, size_t offset, size_t stride, size_t gap) {
     struct sl_fetch_range *ranges = calloc(n, sizeof *ranges);
@@ -246,7 +245,7 @@ static bool by_message(void) {
     return is_link(transport);
 }
 
-// What the reader is told about the window is no reason for the owner to believe it.
+// The owner must not rely on what the reader was told about the window.
 static void test_owner_checks_what_is_read(void **state) {
     (void)state;
     if (!by_message()) {
@@ -297,7 +296,7 @@ static bool can_read(struct pair *pair, uint64_t offset, size_t bytes) {
     return status == SL_OK;
 }
 
-// A window is what it shows, as far as anybody is asked: nothing at first, then what was added, and not a byte beside it.
+// A window shows only what was added: nothing at first, and not a byte beside it later.
 static void test_owner_shows_what_it_says(void **state) {
     (void)state;
     if (!by_message()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: AES-GCM of our provider beside OpenSSL's own: equal bytes for equal messages, and the same refusals. Skipped where the
+* Purpose: compares AES-GCM of our provider with OpenSSL's own: equal bytes for equal messages, and the same refusals. Skipped where the
  *          provider is not to be had: OpenSSL's own is then all there is.
  */
 #include "harness.h"

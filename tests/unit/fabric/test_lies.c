@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: tickets that were edited on their way, and peers that lie about where their memory is. Nothing is written or read beside
- *          what was granted, and whoever was lied to works on.
+ * Purpose: tickets that were edited on their way, and peers that lie about where their memory is. Nothing is written or read outside of
+ *          what was granted, and the deceived side keeps working.
  */
 #include "harness.h"
 
@@ -42,7 +42,7 @@ static void stop_pair(struct pair *pair) {
     stop_fabric(&pair->to);
 }
 
-// How a ship of `bytes` to a ticket ends.
+// Ships `bytes` to a ticket and returns how that ends.
 static enum sl_status ship(struct pair *pair, const uint8_t *ticket, size_t ticket_bytes, size_t bytes) {
     struct sl_ship *ship = NULL;
     struct sl_error err = {0};
@@ -111,14 +111,14 @@ static void test_edited_tickets_open_nothing(void **state) {
         if (status == SL_OK && !(edit->harmless && is_link(transport))) {
             fail_msg("%s: accepted", edit->what);
         }
-        // What lies inside of the grant may have come before what does not; beside it are the guards.
+        // Bytes inside the grant may have come before those outside of it; next to it are the guards.
         for (size_t k = status == SL_OK ? edit->shipped : 0; k < BLOCK_BYTES && edit->shipped == 64; k += 61) {
             assert_int_equal(pair.target[GUARD_BYTES + k], 0xee);
         }
         close_landing(&landing);
         memset(pair.target + GUARD_BYTES, 0xee, BLOCK_BYTES);
     }
-    struct landing landing; // nobody is the worse for it
+    struct landing landing; // a later ship works
     open_landing(&landing, pair.to, pair.target + GUARD_BYTES, BLOCK_BYTES, 60000);
     assert_int_equal(ship(&pair, landing.ticket, landing.ticket_bytes, BLOCK_BYTES), SL_OK);
     assert_memory_equal(pair.target + GUARD_BYTES, pair.source, BLOCK_BYTES);
@@ -126,7 +126,7 @@ static void test_edited_tickets_open_nothing(void **state) {
     stop_pair(&pair);
 }
 
-// Neither address nor key: who reads a ticket on its way learns where to knock.
+// A ticket has neither the address nor the key of memory: its reader learns only where to connect.
 static void test_tickets_have_no_address_of_memory(void **state) {
     (void)state;
     struct pair pair;
@@ -183,7 +183,7 @@ static void test_lying_places_are_refused(void **state) {
     }
 }
 
-// On the progress thread of the one who is lied to.
+// Runs on the progress thread of the deceived side.
 struct lie {
     struct sl_command command;
     struct pair *pair;
@@ -232,7 +232,7 @@ static void run_lies(struct sl_fabric *fabric, struct sl_command *command) {
     atomic_store(&lie->done, true);
 }
 
-// What a peer says of its memory is held against what of it is mapped here.
+// Addresses that a peer names are checked against its memory that is mapped here.
 static void test_places_outside_of_what_is_mapped_are_refused(void **state) {
     (void)state;
     if (is_link(transport)) {

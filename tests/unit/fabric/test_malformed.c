@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: messages that no fabric would send, of every kind, over a real connection: they are counted, nothing is
- *          written outside of the grant, and whoever sent them can be shipped to and from afterwards.
+ * Purpose: messages that no fabric would send, of every kind, over a real connection. They are counted, nothing is written outside of the
+ *          grant, and ships to and from their sender still work.
  *
  * Design: the sender is a fabric too, whose progress thread is given a command that sends random bytes as messages.
- *         Half of them begin with the key of a grant that is really open and claimed, so that the checks behind the
- *         first one are reached. The seed is fixed: a failure comes again.
+ *         Half of them begin with the key of a grant that is really open and claimed, so that the checks after the first one are reached.
+ *         The seed is fixed: a failure comes again.
  */
 #include "harness.h"
 
@@ -206,7 +206,7 @@ static void test_random_messages_are_counted(void **state) {
     stop_pair(&pair);
 }
 
-// What comes about something that is already over is no fault, and nothing happens.
+// Messages about something that is already over are no fault, and nothing happens.
 static void test_late_messages_are_ignored(void **state) {
     (void)state;
     static const enum sl_wire_id ids[] = {SL_WIRE_BEAT,   SL_WIRE_ABORT, SL_WIRE_ANSWER,    SL_WIRE_REPLY,
@@ -218,7 +218,7 @@ static void test_late_messages_are_ignored(void **state) {
         uint64_t before = dropped(pair.to);
         struct call it = {.id = ids[i], .n = N_MESSAGES, .least = LONG_ENOUGH, .random = &random};
         call(pair.from, &it, run_send);
-        ship_well(&pair); // behind all of them
+        ship_well(&pair); // after all of them
         assert_int_equal(dropped(pair.to), before);
     }
     struct call bye = {.id = SL_WIRE_BYE, .n = 1, .random = &random};
@@ -234,7 +234,7 @@ static void test_late_messages_are_ignored(void **state) {
     stop_pair(&pair);
 }
 
-// The key is right, the rest is not: the grant fails or stays open, and never is anything written beside it.
+// The key is right, the rest is not: the grant fails or stays open, and nothing outside of it is ever written.
 static void test_messages_of_a_claimed_grant_are_checked(void **state) {
     (void)state;
     static const enum sl_wire_id ids[] = {SL_WIRE_SEGMENT, SL_WIRE_FINAL, SL_WIRE_QUERY, SL_WIRE_ABORT, SL_WIRE_CLAIM};
@@ -285,7 +285,7 @@ static void run_final(struct sl_fabric *fabric, struct sl_command *command) {
     atomic_store(&it->call.done, true);
 }
 
-// The grant fails, and never is a header or a body handed on that is not what was announced.
+// The grant fails, and a header or a body that was not announced is never passed on.
 static void test_finals_that_lie_are_refused(void **state) {
     (void)state;
     static const struct {

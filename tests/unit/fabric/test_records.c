@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what TLS under links promises, by somebody between two of them who changes, repeats, drops, swaps and cuts their
- *          records: the link ends, its receive fails, and of a record that is not as it was sent no byte comes out.
+ * Purpose: what TLS under links promises. A man in the middle changes, repeats, drops, swaps and cuts records: the link ends, its receive
+ *          fails, and no byte comes out of a record that is not as it was sent.
  *
  * Design: two sets of links of this process, and two sockets between them. Bytes of the sender are held until a record is whole, so that
  *         one can be told from the next. All of it over both ways to do AES where there are two (net/fabric/link/crypto.h). One thread.
@@ -20,7 +20,7 @@
 #include "net/fabric/link/link_internal.h"
 #include "tests/certificates.h"
 
-#define FRAME_BYTES  ((size_t)128 << 10) // eight records, behind one of its header
+#define FRAME_BYTES  ((size_t)128 << 10) // eight records, after one of its header
 #define RECORD_BYTES ((size_t)16 << 10)
 #define HEADER_BYTES ((size_t)5) // of a record: type, version, length
 #define TAG_BYTES    ((size_t)16)
@@ -360,7 +360,7 @@ static const struct tamper tampers[] = {
     {"cut between records", END, 3, 0, 0, SL_ERR_PEER_LOST},
 };
 
-// What the records before the bad one said is there, and nothing else. Replaying shows at the record behind it.
+// Checks that the bytes of the records before the bad one are there, and nothing else. A replay shows at the record after it.
 static void check_bytes(const struct between *b, const uint8_t *data) {
     size_t n_good = b->tamper.record + (b->tamper.what == REPLAY || b->tamper.what == END);
     size_t good = n_good > 0 ? (n_good - 1) * RECORD_BYTES : 0;

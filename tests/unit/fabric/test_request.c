@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: requests between two fabrics of one process, and of two where one is killed: replies arrive whole and with whoever
- *          asked, every ending is told, nothing is written behind an end, and nothing is left behind.
+ * Purpose: requests between two fabrics of one process, and of two where one is killed. Replies arrive whole at the thread that asked,
+ *          every end is reported, nothing is written after an end, and nothing leaks.
  */
 #include "net/fabric/request.h"
 
@@ -195,7 +195,7 @@ static void test_deadline_ends_a_request(void **state) {
     assert_true(sl_now_ns() - start >= (800 * SLOWNESS - 1) * SL_NS_PER_MS);
     assert_in_range((running_ns() - running) / SL_NS_PER_MS, 0, 2600 * SLOWNESS);
     int64_t deadline = sl_deadline_in_ms(20000);
-    while (!sl_fabric_request_is_done(unwatched) && sl_now_ns() < deadline) { // by itself: nobody waits for it
+    while (!sl_fabric_request_is_done(unwatched) && sl_now_ns() < deadline) { // by itself: no thread waits for it
         sl_sleep_ms(1);
     }
     assert_true(sl_fabric_request_is_done(unwatched));
@@ -208,7 +208,7 @@ static void test_deadline_ends_a_request(void **state) {
     sl_fabric_request_close(&lasting);
     await_cancelled(&pair.desk, 3);
     hold_desk(&pair.desk, false);
-    request_many(&(struct requester){pair.connection, 5, 8, 0}); // behind them
+    request_many(&(struct requester){pair.connection, 5, 8, 0}); // after them
     assert_int_equal(desk_read(&pair.desk, &pair.desk.n_cancelled), 3);
     for (size_t i = 0; i < sizeof reply; i++) {
         assert_int_equal(reply[i], 0xee);
@@ -298,7 +298,7 @@ static void test_flood_of_requests_is_refused(void **state) {
     stop_pair(&pair);
 }
 
-// By the memory that their bodies take.
+// The bound counts the memory of their bodies.
 static void test_memory_of_requests_is_bounded(void **state) {
     (void)state;
     enum { N = 256 }; // MiB: REQUESTS_MAX_BYTES of incoming.c
@@ -374,7 +374,7 @@ static void test_connection_to_nobody(void **state) {
     assert_int_equal(wait_request(request, &bytes), SL_ERR_PEER_LOST);
     sl_fabric_request_close(&request);
     sl_connection_close(&connection);
-    // One where nobody replies.
+    // A request to a fabric where no thread replies.
     struct sl_fabric *mute = start_fabric(transport, "127.0.0.1:0", NULL, CALM_HEARTBEAT_MS);
     connection = open_line(pair.requester, sl_fabric_address(mute), sl_fabric_epoch(mute));
     request = open_request(connection, 64, 1, 64, 0, reply, 64, 20000);
@@ -456,7 +456,7 @@ static void reply_for_ever(void) {
     sl_sleep_ms(60000);
 }
 
-// Child: send a request to whoever is told to us, and wait.
+// Child: sends a request to the address that the parent passes, and waits.
 static void request_and_wait(void) {
     struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, QUICK_HEARTBEAT_MS);
     struct place place;

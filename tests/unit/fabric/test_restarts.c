@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a peer that restarts at its address again and again, while threads of another process's fabric ship to it and read from it
- *          with the tickets of now and of before. Its memory, and with it the keys that UCX has unpacked, go each time: nobody uses
- *          them behind the end of its connection. Every transfer ends with what it should say, and what arrived is right.
+ * Purpose: a peer that restarts at its address again and again, while threads of another process's fabric ship to it and fetch from it,
+ *          with current tickets and with old ones. Its memory, and with it the keys that UCX has unpacked, go each time: no thread uses
+ *          them after the end of its connection. Every transfer ends with a status that is_right_end() allows, and what arrived is right.
  *          test_restarts TRANSPORT [ROUNDS].
  */
 #include "harness.h"
@@ -27,12 +27,12 @@
 static const char *transport;
 static int n_rounds = 12;
 
-// What the one side lets the other know: of this life, and of the one before it.
+// Data that one side shows the other: of this life, and of the one before it.
 struct life {
     uint64_t epoch;
     size_t n_bytes[N_GRANTS], window_bytes;
     uint8_t tickets[N_GRANTS][SL_TICKET_MAX_BYTES], window[SL_TICKET_MAX_BYTES];
-    int n_used; // grants that somebody has taken
+    int n_used; // grants that a thread has taken
 };
 
 struct play {
@@ -54,13 +54,13 @@ static void complain(struct play *play, const char *what, enum sl_status status,
     pthread_mutex_unlock(&play->mutex);
 }
 
-// How a transfer may end while its owner comes and goes.
+// Returns whether a transfer may end so while its owner comes and goes.
 static bool is_right_end(enum sl_status status) {
     return status == SL_OK || status == SL_ERR_PEER_LOST || status == SL_ERR_PEER_STALE || status == SL_ERR_CANCELLED ||
            status == SL_ERR_NOT_FOUND;
 }
 
-// A ticket of now that nobody has, or one of before. False: none is left.
+// Draws a current ticket that no thread has taken, or an old one. False: none is left.
 static bool draw_ticket(struct play *play, int turn, uint8_t *ticket_out, size_t *bytes_out) {
     bool drawn = false;
     pthread_mutex_lock(&play->mutex);
@@ -175,7 +175,7 @@ static void live(struct play *play, struct sl_fabric *fabric, int round) {
     play->before = play->now;
     play->now = life;
     pthread_mutex_unlock(&play->mutex);
-    sl_sleep_ms(5 + round * 7 % 40); // from the first bytes of a connection on to long behind the last grant
+    sl_sleep_ms(5 + round * 7 % 40); // from the first bytes of a connection on to long after the last grant
     for (int i = 0; i < N_GRANTS; i++) {
         pthread_mutex_lock(&landings[i].lock);
         if (landings[i].n_completed > 0) {
@@ -186,7 +186,7 @@ static void live(struct play *play, struct sl_fabric *fabric, int round) {
     int64_t began_ns = running_ns();
     sl_fabric_destroy(&fabric);
     assert_in_range((running_ns() - began_ns) / SL_NS_PER_MS, 0,
-                    4000); // whoever comes meanwhile does not keep it from being over
+                    4000); // ships that come meanwhile do not delay the end
     for (int i = 0; i < N_GRANTS; i++) {
         assert_int_equal(landings[i].n_released, 1);
         assert_true(landings[i].n_completed + landings[i].n_failed <= 1);

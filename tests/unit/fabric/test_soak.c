@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: ships of several threads at once, between the same two fabrics, while pieces are damaged on their way again and again. A ship either
- *          arrives as it was sent, or fails on both sides; nothing that is damaged is ever handed on, and nothing stays.
+ * Purpose: ships of several threads at once, between the same two fabrics, while pieces are damaged on their way again and again. A ship
+ *          either arrives as it was sent, or fails on both sides. No damaged piece is ever delivered, and nothing leaks.
  */
 #include "harness.h"
 
@@ -30,7 +30,7 @@ struct shipper {
     bool wrong; // cmocka's asserts are for the main thread
 };
 
-// Whether it went as it may.
+// Returns whether the ship ended in an allowed way.
 static bool ship_one(size_t number, int round) {
     struct landing landing;
     struct sl_ship *ship;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: whoever is not a worker of the cluster, at the fabric's port: garbage, silence, too many connections, other
- *          people's certificates. Nobody gets in, nobody dies, ships go on meanwhile, and nothing is left behind.
+ * Purpose: clients at the fabric's port that are no workers of the cluster: garbage, silence, too many connections, foreign certificates.
+ *          None gets in, no process crashes, ships continue meanwhile, and nothing leaks.
  */
 #include "harness.h"
 
@@ -69,7 +69,7 @@ static int connect_to(const struct sl_fabric *fabric) {
     return fd;
 }
 
-// Whether the fabric closes this connection within ms; what it says before is read and dropped.
+// Returns whether the fabric closes this connection within ms; reads and drops what it sends before.
 static bool is_closed_within(int fd, int64_t ms) {
     int64_t deadline = sl_deadline_in_ms(ms);
     char dropped[4096];
@@ -114,7 +114,7 @@ static void test_garbage_ends_its_connection_alone(void **state) {
         fill_pattern(bytes, sizeof bytes, seed);
         send_and_expect_the_end(pair.to, bytes, sizeof bytes);
     }
-    // What UCX 1.13's TCP interface obeyed began so.
+    // UCX 1.13's TCP interface executed bytes that began so.
     static const char http[] = "GET / HTTP/1.1\r\nHost: somebody\r\n\r\n";
     send_and_expect_the_end(pair.to, http, sizeof http);
     struct sl_fabric_stats stats;
@@ -142,7 +142,7 @@ static struct frame hello_frame(void) {
                                     .number = 5}};
 }
 
-// In the clear only: behind TLS these bytes do not come so far.
+// In the clear only: with TLS these bytes do not come so far.
 static void test_lying_frames_of_strangers_are_refused(void **state) {
     (void)state;
     if (strcmp(transport, "tls") == 0) {
@@ -159,7 +159,7 @@ static void test_lying_frames_of_strangers_are_refused(void **state) {
     frame = hello_frame();
     frame.data_bytes = UINT64_MAX;
     send_and_expect_the_end(pair.to, &frame, sizeof frame);
-    // Who wants another epoch is not told ours.
+    // A peer that wants another epoch is not told ours.
     frame = hello_frame();
     int fd = connect_to(pair.to);
     assert_int_equal(send(fd, &frame, sizeof frame, MSG_NOSIGNAL), sizeof frame);
@@ -190,7 +190,7 @@ static void test_silent_connections_are_few_and_short(void **state) {
     }
     ship_well(&pair); // while they wait
     sl_sleep_ms(300);
-    // This process is both ends: what is over ours is theirs.
+    // This process is both ends: descriptors beyond the client sockets are the fabric's.
     assert_in_range(n_descriptors(), before + N_IDLE, before + N_IDLE + SL_LINKS_UNMET + 4);
     // A fabric that is new finds its way in all the same.
     struct pair other = pair;
@@ -208,7 +208,7 @@ static void test_silent_connections_are_few_and_short(void **state) {
 
 // ---- what listens ----------------------------------------------------------------------------------------------------
 
-// Of the sockets that listen on this machine, those that this process has.
+// Returns how many of the machine's listening sockets belong to this process.
 static int n_listeners(void) {
     int n = 0;
     FILE *file = fopen("/proc/net/tcp", "r");
@@ -301,7 +301,7 @@ static void expect_no_ship(struct sl_fabric *from, struct sl_fabric *to, uint8_t
     close_landing(&landing);
 }
 
-// By the lists of whoever connects, and of whoever is connected to.
+// Revoked certificates are refused by both sides: the one that connects, and the one that accepts.
 static void test_who_was_taken_back_gets_nowhere(void **state) {
     (void)state;
     if (strcmp(transport, "tls") != 0) {
@@ -314,7 +314,7 @@ static void test_who_was_taken_back_gets_nowhere(void **state) {
     struct sl_fabric *fabrics[3];
     static const char *const names[] = {"worker-a", "worker-b", "worker-r"};
     for (int i = 0; i < 3; i++) {
-        fabrics[i] = fabric_with(dir, names[i], i < 2 ? list : NULL); // who was taken back need not say so
+        fabrics[i] = fabric_with(dir, names[i], i < 2 ? list : NULL); // the revoked side need not say so
     }
     uint8_t *target = make_region(fabrics[0], MIB);
     struct pair pair = {fabrics[1], fabrics[0], make_region(fabrics[1], MIB), target};

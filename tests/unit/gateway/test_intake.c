@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what a request has brought, on its way to the coordinator: whose turn it is to parse, what it costs, and that its memory comes back.
+// Purpose: the body of a request on its way to the coordinator: it waits for its turn to be parsed, is charged, and its memory is freed.
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -36,7 +36,7 @@ static int tear_down(void **state) {
     return 0;
 }
 
-// Of a body with room for more than it has, as bodies that came in pieces have.
+// Returns an intake whose body has more room than bytes, like a body that came in pieces.
 static struct sl_intake intake_of(const char *body, bool is_chat) {
     struct sl_intake intake = {.is_chat = is_chat,
                                .n_body = strlen(body),
@@ -77,7 +77,7 @@ static enum sl_status read_as(struct sl_intake *intake, bool (*stopped)(void *ar
 static void test_what_is_asked_of_whom(void **state) {
     (void)state;
     struct sl_intake intake = intake_of("{\"prompt\": \"x\", \"model\": \"m\"}", false);
-    assert_int_equal(read_as(&intake, has_stopped), SL_OK); // short: nobody's turn is waited for
+    assert_int_equal(read_as(&intake, has_stopped), SL_OK); // short: it does not wait for its turn
     assert_string_equal(request->message.text, "x");
     intake = intake_of("{\"prompt\": 1}", false);
     assert_int_equal(read_as(&intake, goes_on), SL_ERR_INVALID);
@@ -97,7 +97,7 @@ static void test_what_is_asked_of_whom(void **state) {
     assert_int_equal(read_as(&intake, goes_on), SL_ERR_INVALID);
 }
 
-// What is left of 1000 tokens a minute after a request: 1000 - tokens, and a little that time has brought.
+// Asserts what is left of 1000 tokens a minute after a request: 1000 - tokens, and a little that time has brought.
 static void assert_charged(const char *body, bool is_chat, int64_t n_tokens) {
     struct sl_intake intake = intake_of(body, is_chat);
     static uint8_t number;
@@ -174,7 +174,7 @@ static void test_long_ones_take_turns(void **state) {
     struct sl_intake intake = intake_of(body, false);
     assert_int_equal(read_as(&intake, goes_on), SL_OK);
     assert_false(turn.taken);
-    // Another's turn, and nobody waits for the answer any more.
+    // Another request has the turn, and no client waits for this answer any more.
     turn.taken = true;
     intake = intake_of(body, false);
     assert_int_equal(read_as(&intake, has_stopped), SL_ERR_CANCELLED);

@@ -77,7 +77,7 @@ static void test_requests_come_evenly(void **state) {
     assert_int_equal(take(&key, SL_LIMIT_REQUESTS, 1), SL_ERR_EXHAUSTED);
     now_ns += SL_NS_PER_S;
     assert_int_equal(take(&key, SL_LIMIT_REQUESTS, 1), SL_ERR_EXHAUSTED);
-    // What was not needed.
+    // Give back what was not needed.
     sl_limits_give_back(limits, &key, SL_LIMIT_REQUESTS, 1, now_ns);
     assert_int_equal(take(&key, SL_LIMIT_REQUESTS, 1), SL_OK);
 }

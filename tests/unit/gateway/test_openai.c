@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: OpenAI's words to ours and back, without a cluster: requests, transcripts of answers, and what failures are called.
+// Purpose: translation of OpenAI's API to Sluice's and back, without a cluster: requests, transcripts of answers, and names of failures.
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what /status.json says of odd replies; tests/cluster/test_status.py has what it says of a real cluster.
+// Purpose: /status.json for odd replies; tests/cluster/test_status.py tests it with a real cluster.
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -41,7 +41,7 @@ static void test_no_answer_has_no_figures(void **state) {
     json_decref(object);
 }
 
-// A client's bytes and a worker's numbers do not make an answer that nobody can read.
+// Bytes of a client and numbers of a worker never make the reply invalid JSON.
 static void test_odd_texts_and_numbers_are_shown_as_well_as_can_be(void **state) {
     (void)state;
     Sluice__V1__Job job = SLUICE__V1__JOB__INIT;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: JSON web tokens: whose they are, what proves nothing, and what becomes of a file of keys that changes.
+// Purpose: JSON web tokens: the identity in a token, tokens that prove nothing, and a file of keys that changes.
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -139,7 +139,7 @@ static void test_what_a_claim_must_be(void **state) {
 static void test_what_proves_nothing(void **state) {
     (void)state;
     char token[16384];
-    // Nobody's signature, and that of a stranger.
+    // No signature, and that of a stranger.
     make(token, "{\"alg\":\"none\"}", CLAIMS());
     strcat(token, ".");
     assert_says(token, SL_ERR_DENIED, "no JSON web token");
@@ -148,7 +148,7 @@ static void test_what_proves_nothing(void **state) {
     make(token, "{\"alg\":\"ES256\"}", CLAIMS());
     test_token_sign(private[OTHER], "SHA256", token);
     assert_says(token, SL_ERR_DENIED, "not signed");
-    // HMAC under a key that everybody has.
+    // HMAC under a key that is public.
     static const struct {
         const char *header, *md;
     } by_text[] = {
@@ -227,7 +227,7 @@ static void test_a_file_that_changes(void **state) {
     replace_file(path, pem[OTHER], 0644);
     assert_int_equal(check_eventually(file, other, SL_OK), SL_OK);
     assert_int_equal(check_eventually(file, one, SL_ERR_DENIED), SL_ERR_DENIED);
-    replace_file(path, "nonsense\n", 0644); // nobody is locked out by a slip
+    replace_file(path, "nonsense\n", 0644); // a mistake in the file locks no user out
     sl_sleep_ms(1200);
     assert_int_equal(check_eventually(file, other, SL_OK), SL_OK);
     sl_web_token_keys_close(&file);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Error estimates, told in a message, added up over both legs of a job, and what is made of messages that cannot be.
+// Error estimates, written to a message, added up over both worker calls of a job, and messages that are invalid.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

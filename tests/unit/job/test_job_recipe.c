@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is made of a session that came from elsewhere and does not look as its recipe says.
+// Sessions from elsewhere that do not match their recipe are refused.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +24,7 @@ static void make_plan(const char *text, struct sl_plan *plan) {
     assert_int_equal(sl_plan_make(&recipe, &geometry, 500, 0, plan, NULL), SL_OK);
 }
 
-// Whether a session made for one recipe passes for one of another.
+// Returns whether a session made for one recipe is accepted for another.
 static enum sl_status check(const char *made_for, const char *taken_for) {
     void *memory = aligned_alloc(SL_ARENA_UNIT, ARENA_BYTES);
     struct sl_arena *arena;
@@ -49,7 +49,7 @@ static void test_job_session_of_its_own_recipe_passes(void **state) {
     }
 }
 
-// A step would keep its scores behind the end of pages that have no room for them.
+// A step would write its scores past the end of pages that have no room for them.
 static void test_job_session_without_the_scores_is_refused(void **state) {
     (void)state;
     assert_int_equal(check("full", "d2o"), SL_ERR_PEER_CORRUPT);
@@ -63,7 +63,7 @@ static void test_job_session_of_another_format_is_refused(void **state) {
     assert_int_equal(check("full", "full,format=bf16"), SL_ERR_PEER_CORRUPT);
 }
 
-// Nobody would fetch what is not there, or look at what is.
+// Decode would fetch remote KV that does not exist, or ignore remote KV that does.
 static void test_job_session_of_other_offloaded_layers_is_refused(void **state) {
     (void)state;
     assert_int_equal(check("place=offload/1", "place=offload/1,topk=7"), SL_OK);

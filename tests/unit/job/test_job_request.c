@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what requests about a job say, read back; and what absent fields mean.
+// Purpose: requests about a job, written and read back; and the meaning of absent fields.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>
@@ -71,7 +71,7 @@ static void test_absent_sampling_is_the_models(void **state) {
     assert_true(read.temperature == 0.75f && read.top_k == 20 && read.top_p == 0.5f);
     assert_true(read.repetition_penalty == 1.25f);
     const struct sl_sampling zeros = {.top_p = 1, .repetition_penalty = 1};
-    const Sluice__V1__Sampling said = sl_job_sampling_message(&zeros); // a zero that is said is no absence
+    const Sluice__V1__Sampling said = sl_job_sampling_message(&zeros); // an explicit zero is not absent
     read = sl_job_sampling(&said, &model);
     assert_true(read.temperature == 0 && read.top_k == 0 && read.top_p == 1 && read.repetition_penalty == 1);
 

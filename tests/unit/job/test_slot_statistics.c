@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session holds, told in a message, and what is made of messages that cannot be.
+// The slots of a session, written to a message, and messages that are invalid.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

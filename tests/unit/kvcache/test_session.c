@@ -240,7 +240,7 @@ static void test_session_drops_first_pages_of_an_offloaded_layer(void **state) {
     sl_session_drop_pages(s, 1, 1, 2);                    // all that is full
     assert_int_equal(head->n_slots, 44);
     assert_ptr_equal(head->pages[0], last);
-    assert_int_equal(sl_session_reserve(s, 1, 100), SL_OK); // and goes on behind it
+    assert_int_equal(sl_session_reserve(s, 1, 100), SL_OK); // and continues after it
     assert_int_equal(head->n_pages, 3);
     assert_ptr_equal(head->pages[0], last);
     sl_session_destroy(&s);

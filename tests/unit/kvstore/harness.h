@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the tests of offloaded layers in a kvstore share: prompts and their hashes, blocks as prefill ships them,
- *          and a store's parts without its processes: fabric, arena, ledger, inbound, shelf, segments, room.
+ * Purpose: shared by the tests of offloaded layers in a kvstore: prompts and their hashes, blocks as prefill ships them, and a store's
+ *          parts without its processes: fabric, arena, ledger, inbound, shelf, segments, room.
  */
 #pragma once
 
@@ -29,7 +29,7 @@ void make_prompt(struct prompt *prompt, int seed, int shared, int64_t n_tokens);
 
 extern const struct sl_kv_family test_family; // two lanes from lane 2 on, f16
 
-// What prefill would ship as [begin, end) of test_family: numbers that depend on seed, begin and place alone.
+// Fills the block that prefill would ship as [begin, end) of test_family: numbers that depend on seed, begin and index alone.
 void fill_block(void *block, const struct sl_kv_segment_config *config, int seed);
 // A segment built in `arena`; one reference.
 struct sl_kv_segment *make_segment(struct sl_arena *arena, const struct sl_kv_family *family, int64_t begin,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A real sluice-kvstore with a disk is told that nobody wants a capsule any more: on its way, stored, while it is fetched, and over a restart.
+// A real sluice-kvstore with a disk is told to forget a capsule: on its way, stored, while it is fetched, and over a restart.
 #include "harness.h"
 
 #include <signal.h>
@@ -205,7 +205,8 @@ static void test_store_forgets_what_is_on_its_way(void **state) {
     assert_int_equal(call(&sl_method_store_forget, &request.base, NULL), SL_ERR_INVALID);
 }
 
-// Who is fetching it gets all of it. Nobody finds it meanwhile, nor when the store has been started anew; another one is found then.
+// A fetch that is under way gets all of the capsule. No lookup finds it from then on, also not after a restart; another capsule is found
+// then.
 static void test_store_forgets_what_is_being_fetched_and_on_disk(void **state) {
     (void)state;
     struct sl_capsule_id id = id_of(2), other = id_of(3);

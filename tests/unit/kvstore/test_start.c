@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A store that has no memory for one thing or another while it starts: it says so and ends, or does without; it never starts halfway.
+// A store without memory for some part while it starts: it reports that and exits, or runs without the part; it never starts halfway.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -83,7 +83,7 @@ static int start(pid_t *pid_out) {
     return ends[0];
 }
 
-// What it says when it is ready; false: it has ended.
+// Reads the line that the store prints when it is ready; false: it has exited.
 static bool says_ready(int output, char line[512]) {
     struct pollfd polled = {.fd = output, .events = POLLIN};
     if (poll(&polled, 1, READY_MS) != 1) {
@@ -143,7 +143,7 @@ static void test_store_without_memory_while_it_starts_says_so(void **state) {
         }
         assert_int_equal(waitpid(pid, &status, 0), pid);
         close(output);
-        // Whatever it was wanted for. gRPC's beginning ends the process by itself.
+        // Memory of any part may be missing. gRPC aborts the process by itself.
         int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
         bool says_why = code == SL_EXIT_FAILED || code == SL_EXIT_USAGE || code == SL_EXIT_UNAVAILABLE;
         bool in_order = ready || says_why || (WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);

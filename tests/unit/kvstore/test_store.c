@@ -33,7 +33,7 @@ struct store {
     struct sl_rpc_channel *channel;
 };
 
-// What the tests share: two stores (the second one takes nobody in once it has scanned), and the same annex here.
+// Shared by the tests: two stores (the second one opens no annex once it has scanned), and the same annex here.
 static struct store stores[2];
 static struct sl_fabric *fabric;
 static uint8_t *source;

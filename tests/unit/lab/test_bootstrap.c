@@ -90,7 +90,7 @@ static double normal(uint64_t *state) {
     return radius * cos(2 * 3.14159265358979 * uniform(state));
 }
 
-// Of 400 experiments about 95% of the intervals hold the true mean: 4 standard errors are 4.4%.
+// About 95% of the intervals of 400 experiments hold the true mean: 4 standard errors are 4.4%.
 static void test_bootstrap_covers_the_mean(void **state) {
     (void)state;
     uint64_t random = 12345;

@@ -22,7 +22,7 @@ static void test_random_is_splitmix64(void **state) {
 
 static void test_random_streams_differ(void **state) {
     (void)state;
-    // What differs in one thing, and what would be the same stream a step later if seeds were just added.
+    // Streams that differ in one thing, and streams that would be equal a step later if seeds were just added.
     struct sl_random streams[] = {
         sl_random_start("a", 1, 0), sl_random_start("b", 1, 0), sl_random_start("a", 2, 0),
         sl_random_start("a", 1, 1), sl_random_start("a", 0, 1), sl_random_start("a", 1, 2),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: an answer as text alone; and clients that start what they need and stop it again.
- * The coordinator is a real gRPC server whose job answers "Hi", one byte behind the other, and ends as the script says.
+ * The coordinator is a real gRPC server whose job answers "Hi", one byte after the other, and ends as the script says.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -114,7 +114,7 @@ static void test_ask_fails_where_the_job_does(void **state) {
     assert_int_equal(ask("nonsense", text, &err), SL_ERR_INVALID);
     assert_string_equal(text, "");
     assert_non_null(strstr(err.text, "there is no nonsense"));
-    assert_int_equal(ask("Say hi", text, NULL), SL_ERR_PEER_LOST); // nobody wants the reason
+    assert_int_equal(ask("Say hi", text, NULL), SL_ERR_PEER_LOST); // a caller may pass no err
 }
 
 // Before the server, which starts the same for itself.
@@ -133,7 +133,7 @@ static void test_clients_start_what_they_need_and_stop_it(void **state) {
         sl_client_close(&second);
     }
     assert_false(sl_rpc_is_up());
-    sl_client_init(); // who wants it kept between clients
+    sl_client_init(); // for a caller that keeps it up between clients
     assert_int_equal(sl_client_connect("127.0.0.1:1", NULL, &first, &err), SL_OK);
     sl_client_close(&first);
     assert_true(sl_rpc_is_up());
@@ -151,7 +151,7 @@ static int start(void **state) {
 static int stop(void **state) {
     (void)state;
     sl_rpc_server_stop(&coordinator.server, 0);
-    assert_true(sl_rpc_is_up()); // theirs, whoever has used it meanwhile
+    assert_true(sl_rpc_is_up()); // gRPC is still up for its owner, although the client used it meanwhile
     sl_rpc_shutdown();
     return 0;
 }

@@ -128,7 +128,7 @@ static enum sl_status break_off(struct node *node, struct sl_rpc_call *call, str
     node->is_broken = true;
     enum breaking breaking = node->breaking;
     if (nodes[1].server) {
-        node->standby = breaking != BY_SILENCE; // whoever stands still does not know
+        node->standby = breaking != BY_SILENCE; // a suspended coordinator does not know it
         nodes[!node->index].standby = false;
     }
     pthread_mutex_unlock(&lock);
@@ -303,7 +303,7 @@ static void test_generate_goes_on_where_the_job_was_lost(void **state) {
     stop(&client);
 }
 
-// One coordinator, whose system has crashed: what it has of the job is less than was seen.
+// One coordinator, after a crash of its system: it has fewer events of the job than the client has seen.
 static void test_generate_goes_on_where_a_part_of_the_job_was_lost(void **state) {
     (void)state;
     for (enum breaking breaking = BY_LOSING_EVENTS; breaking <= BY_LOSING_THE_END; breaking++) {

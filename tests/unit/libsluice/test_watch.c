@@ -29,7 +29,7 @@
 
 enum ending { END_ORDERLY, END_WITH_STATUS, END_HANG };
 
-// What one Watch call does.
+// The script of one Watch call.
 struct act {
     int n_events; // sent at most
     int repeat;   // events sent again, before the ones asked for
@@ -180,7 +180,7 @@ static void stop(void) {
     sl_rpc_server_stop(&coordinator.server, 0);
 }
 
-// What the watcher has seen.
+// Events that the watcher has seen.
 struct seen {
     int64_t sequences[64];
     int n, n_reconnects, stop_after;

@@ -16,7 +16,7 @@
 #define HEADS_FILE      "retaining_heads.safetensors"
 #define HEADS_MAX_BYTES (1 << 20)
 
-// What is wrong with the file; all zero: nothing.
+// Faults of the file; all zero: none.
 struct heads_file {
     enum sl_dtype dtype;
     int n_layers;           // 0: as the model

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what a hook can ask of the forward pass beside seeing each layer: another attention, and the next layer's
-//          query.
+// Purpose: what a hook can do in the forward pass besides reading each layer: replace attention, and get the next layer's query.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -490,7 +490,7 @@ static void count_prepared(struct sl_stream *stream, const struct sl_matrix *w) 
     n_prepared += w->packed != NULL;
 }
 
-// Before anybody can ask it anything: every matrix that prompts are multiplied by, once it is packed.
+// Every matrix that prompts are multiplied by is prepared once it is packed, before the first request can come.
 static void test_model_prepares_its_products(void **state) {
     (void)state;
     struct sl_model *model;

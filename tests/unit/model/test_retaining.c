@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: retaining heads: their scores against the formula, and what is said of files that are not right.
+// Purpose: retaining heads: their scores against the formula, and the errors for files that are wrong.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -216,7 +216,7 @@ static void test_importance_without_heads_names_the_file_and_the_tool(void **sta
 
 // --- files ---------------------------------------------------------------------------------------------------------
 
-// What the configuration, the model and the fingerprint say of a folder with such a file.
+// Checks that the configuration, the model and the fingerprint refuse a folder with such a file.
 static void assert_refused(struct heads_file file, enum sl_status expected, const char *word, const char *second) {
     struct temp_folder folder = gqa_folder();
     struct sl_model_config config = {.n_layers = -7};

@@ -184,7 +184,7 @@ static void test_safetensors_shards(void **state) {
     assert_int_equal(open_sharded("{\"weight_map\": {\"a\": 3}}", &err), SL_ERR_INVALID);
 }
 
-// No tensors at all: nothing to sort or to search, in one file and behind an index.
+// No tensors at all: nothing to sort or to search, in one file and through an index.
 static void test_safetensors_without_tensors(void **state) {
     struct sl_safetensors *tensors = NULL;
     struct sl_error err = {0};
@@ -206,7 +206,7 @@ static void test_safetensors_without_tensors(void **state) {
     temp_folder_destroy(&folder);
 }
 
-// Nobody writes into it: to open it must not wait.
+// Without a writer, opening it must not wait.
 static void test_safetensors_refuses_what_is_no_file(void **state) {
     (void)state;
     char path[384];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what tensors of quantized blocks become in memory: codes, f16 where it has room for them, else bf16.
+// Purpose: the form in memory of tensors of quantized blocks: codes, f16 where it has room for them, else bf16.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@ struct blocks {
     struct sl_tensor_source source;
 };
 
-// Blocks of a type, or numbers; the halves at `at` of the last block, s or D, and m or M behind it, are these.
+// Makes blocks of a type, or numbers. The halves at `at` of the last block, s or D and the m or M after it, are the arguments.
 static const struct sl_tensor_source *make(struct blocks *b, uint32_t id, int at, float scale, float offset) {
     const char *name;
     const struct sl_block_type *type = sl_block_type(id, &name);
@@ -31,10 +31,10 @@ static const struct sl_tensor_source *make(struct blocks *b, uint32_t id, int at
     uint16_t halves[] = {sl_f32_to_f16(scale), sl_f32_to_f16(offset)};
     memcpy(b->bytes + (N_BLOCKS - 1) * type->bytes + at, halves, type->bytes - (size_t)at >= 4 ? 4 : 2);
     b->source = (struct sl_tensor_source){.type = type,
-                                          .data = b->bytes,
-                                          .bytes = N_BLOCKS * type->bytes,
-                                          .rows = 1,
-                                          .columns = N_BLOCKS * type->n_weights};
+                                   .data = b->bytes,
+                                   .bytes = N_BLOCKS * type->bytes,
+                                   .rows = 1,
+                                   .columns = N_BLOCKS * type->n_weights};
     return &b->source;
 }
 
@@ -85,7 +85,7 @@ static void test_parts_take_what_all_of_them_need(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct blocks first, second;
         struct sl_tensor_source parts[] = {*make(&first, Q4_1, 0, 0.01F, 0.1F),
-                                           *make(&second, cases[i].second, 0, cases[i].scale, 0)};
+                                    *make(&second, cases[i].second, 0, cases[i].scale, 0)};
         assert_int_equal(sl_sources_type(parts, 2, SL_F16, SL_WEIGHT_STORED), cases[i].dtype);
         // what is quantized anyway is rounded once
         assert_int_equal(sl_sources_type(parts, 2, SL_F16, SL_WEIGHT_INT8), SL_F32);

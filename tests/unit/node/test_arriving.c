@@ -88,7 +88,7 @@ static size_t n_blocks(struct sl_arena *arena) {
     return stats.n_blocks;
 }
 
-// Whatever happened, nothing is held.
+// Asserts that nothing is held any more.
 static void stop(struct fixture *f) {
     int64_t deadline = sl_deadline_in_ms(20000);
     while ((n_blocks(f->staging) || n_blocks(f->direct.arena)) && sl_now_ns() < deadline) {
@@ -172,7 +172,7 @@ static void test_capsules_arrive_in_the_device(void **state) {
         memset(f.source + 1000, i, 5000);
         expect(&f, true);
     }
-    expect_failure(&f, BODY / 2, SL_ERR_CANCELLED); // whoever gives up is not the network
+    expect_failure(&f, BODY / 2, SL_ERR_CANCELLED); // a cancelled arrival is no fault of the network
     expect(&f, true);
     stop(&f);
 }
@@ -241,7 +241,7 @@ static void test_losses_in_a_row_end_going_straight(void **state) {
     stop(&f);
 }
 
-// What is with the verifier, or comes when it has stopped, ends, and nobody waits for it.
+// An arrival that is with the verifier, or comes when it has stopped, ends, and no thread waits for it.
 static void test_who_stops_leaves_nothing(void **state) {
     struct fixture f;
     struct sl_inbound_ticket ticket;
@@ -255,7 +255,7 @@ static void test_who_stops_leaves_nothing(void **state) {
     stop(&f);
 }
 
-// What arrives cannot be verified, and whoever stops does not wait for the device for ever.
+// Arrivals cannot be verified, and a thread that stops the verifier does not wait for the device for ever.
 static void test_a_device_that_hangs_lets_the_verifier_stop(void **state) {
     struct fixture f;
     struct sl_inbound_ticket ticket;

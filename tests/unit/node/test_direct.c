@@ -18,7 +18,7 @@
 static const struct sl_direct_means all = {
     .wanted = true, .one_device = true, .network_reaches = true, .ordinary = true};
 
-// Whether there is memory to leave from, of a device with so much room; whatever there is goes back.
+// Returns whether there is memory to ship from, on a device with so much room; frees what it opened.
 static bool opens(const char *transport, size_t room, bool arrives, const struct sl_direct_means *means) {
     char most[24];
     struct sl_direct direct;

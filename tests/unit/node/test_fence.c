@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: whose orders a worker takes.
+// Purpose: the coordinator whose requests a worker accepts, by its term.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -46,7 +46,7 @@ static int setup(void **state) {
     return 0;
 }
 
-// Whatever a test did, nothing may be left.
+// Asserts that a test has left nothing.
 static int teardown(void **state) {
     struct fixture *fixture = *state;
     int64_t n_leases, deadline = sl_deadline_in_ms(5000);
@@ -268,7 +268,7 @@ static void adopt(struct fixture *fixture, const struct arrival *arrival) {
         assert_null(session);
         assert_int_not_equal(err.text[0], '\0');
     }
-    sl_ledger_return(fixture->ledger, promised); // whoever has taken it gives back what it was promised, adopted or not
+    sl_ledger_return(fixture->ledger, promised); // the arrival's owner returns its promise, adopted or not
     free(header);
     free(ticket.ticket);
     struct sl_arena_stats stats;

@@ -33,7 +33,7 @@ static int setup(void **state) {
     return 0;
 }
 
-// Whatever a test did, nothing may be left.
+// Asserts that a test has left nothing.
 static int teardown(void **state) {
     struct fixture *fixture = *state;
     struct sl_arena_stats stats;
@@ -85,7 +85,7 @@ static void test_ledger_takes_a_block_and_its_promise_or_neither(void **state) {
     sl_ledger_return(ledger, ARENA_BYTES / 4);
 }
 
-// What a session has taken is no longer promised, what it has given back is promised again, whatever others hold by then.
+// Memory that a session has taken is no longer promised. What it has given back is promised again, however much others hold by then.
 static void test_ledger_settles_whether_it_fits_or_not(void **state) {
     struct fixture *fixture = *state;
     struct sl_ledger *ledger = fixture->ledger;

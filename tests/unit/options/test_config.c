@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what the option table accepts, what it refuses, and in which words.
+// Purpose: the values that the option table accepts and refuses, and its error messages.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -60,7 +60,7 @@ static void test_config_defaults(void **state) {
     assert_false(config.has_port || config.has_ratio);
 }
 
-// The default, said, is a value that somebody gave; so is one from the environment.
+// A default value that the user gives counts as given; so does one from the environment.
 static void test_config_tells_a_value_from_the_default(void **state) {
     (void)state;
     assert_int_equal(PARSE("--port", "7600"), SL_OK);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whose chunk is next: short ones overtake, the oldest keeps its share, nobody starves, and what a token costs.
+// The schedule's next chunk: short jobs overtake, the oldest keeps its share, no job starves, and what a token costs.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -64,7 +64,7 @@ static void test_schedule_breaks_ties_by_arrival(void **state) {
     }
 }
 
-// What one was owed when it went is not the next one's: that waits for three steps of others, as everybody does.
+// A job does not inherit what the oldest before it was owed: it waits for three steps of others, as every job does.
 static void test_schedule_owes_the_next_oldest_from_the_beginning(void **state) {
     (void)state;
     struct sl_schedule schedule = {0};
@@ -116,9 +116,9 @@ static void test_schedule_gives_the_oldest_its_share(void **state) {
 }
 
 /*
- * 10,000 jobs at random times, of sizes over four orders of magnitude, at 95% load: all end, and none later than when
- * the work that was there when it came, and all that came before its end, has been done four times over; that is what a
- * share of a quarter promises to the oldest, and everybody becomes the oldest.
+ * 10,000 jobs at random times, of sizes over four orders of magnitude, at 95% load: all end. None ends later than when the work that was
+ * there when it came, and all that came before its end, has been done four times over. That follows from the quarter that the oldest job is
+ * promised, as every job becomes the oldest.
  */
 static void test_schedule_starves_nobody(void **state) {
     (void)state;

@@ -157,7 +157,7 @@ static void test_server_refuses_a_flood_and_answers_after_it(void **state) {
     assert_int_equal(flood(FLOOD), FLOOD);
     assert_true(becomes_refused(FLOOD - CEILING));
     assert_int_equal(call_anew(), SL_ERR_PEER_LOST);                               // at once, not at its deadline
-    assert_int_equal(echo_call(before, &echo_get, "job-1", CALL_MS, &err), SL_OK); // those who are in stay in
+    assert_int_equal(echo_call(before, &echo_get, "job-1", CALL_MS, &err), SL_OK); // open connections stay
     const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC); // and the rest of the process has room
     assert_in_range(fd, CEILING - 1, LIMIT - 1);
     close(fd);
@@ -193,7 +193,7 @@ static void test_selfcheck_knows_a_deaf_port(void **state) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t bytes = sizeof at;
     assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
-    assert_int_equal(listen(listener, 64), 0); // the kernel connects, and nobody accepts
+    assert_int_equal(listen(listener, 64), 0); // the kernel connects, and no process accepts
     assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &bytes), 0);
     char deaf_address[64], why[512] = "";
     snprintf(deaf_address, sizeof deaf_address, "127.0.0.1:%d", ntohs(at.sin_port));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what requests may take of memory, each by its length and all together, and that it comes back.
+// Purpose: the memory that requests may take, each by its length and all together, and that it is released.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what fails from outside: dead ports, ports in use, peers that are killed or stand still, servers that stop.
+// Purpose: failures from outside: dead ports, ports in use, peers that are killed or stand still, servers that stop.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>
@@ -155,7 +155,7 @@ static void test_server_stop_cancels_after_the_grace(void **state) {
     sl_rpc_server_stop(&server, 0); // NULL
 }
 
-// A connection without calls whose client never looks at it again.
+// A connection without calls whose client never reads it again.
 static int connect_idle_client(const char *address) {
     static const char hello[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" // and no settings: nine bytes of a frame's head
                                 "\0\0\0\4\0\0\0\0";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: gRPC with certificates: who is let in to which method, and whom a client believes.
+// Purpose: gRPC with certificates: which identity may call which method, and which servers a client accepts.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@ static char folder[128], elsewhere[160], others[160]; // ours; the same authorit
 static struct sl_rpc_credentials *ours;
 static struct sl_rpc_server *server;
 
-// ---- a service that says who calls -----------------------------------------------------------------------------------
+// ---- a service that reports its caller -------------------------------------------------------------------------------
 
 static enum sl_status say_caller(void *context, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                  struct sl_error *err) {

@@ -222,7 +222,7 @@ static void test_output_resumed_goes_on_exactly_where_it_was(void **state) {
     free(ids);
 }
 
-// Whatever is chosen in its place, what readers have is what the answer says; the one behind it is chosen.
+// A token that readers already have is repeated, whichever one is sampled in its place; the token after it is sampled.
 static void test_output_says_again_what_was_said(void **state) {
     struct fixture *fixture = *state;
     const int32_t resumed[] = {5, 6}, said = 7;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a prompt is cut, and when and in which order its layers are handed on; with the demo model.
+// Prompts are cut into chunks, and their layers are passed on, at the right time and in order; with the demo model.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,13 +47,13 @@ static int teardown(void **state) {
     return 0;
 }
 
-// What a reading did: where its chunks ended, which layers were handed on, and how many of them before the last chunk
-// had been computed for all layers.
+// The record of a reading: where its chunks ended, which layers were passed on, and how many of them before the last chunk had been
+// computed for all layers.
 struct reading {
     int64_t ends[32];
     int n_ends;
     int layers[SL_MAX_LAYERS];
-    size_t bytes[SL_MAX_LAYERS]; // that the layer held when it was handed on
+    size_t bytes[SL_MAX_LAYERS]; // that the layer held when it was passed on
     int n_layers, n_early;
 };
 
@@ -145,7 +145,7 @@ static void test_reader_never_cuts_the_window_that_decides(void **state) {
 static void test_reader_hands_on_layers_as_they_become_final(void **state) {
     struct reading reading = read_prompt(*state, "full,format=int4,chunk=128", 300);
     assert_int_equal(reading.n_early, 8); // each while the layers above it are still to come
-    // Budgets that need every layer: nothing is final before the end, not even a layer that is left alone behind them.
+    // Budgets that need every layer: no layer is final before the end, not even one after them that keeps everything.
     reading = read_prompt(*state, "d2o,budget=128,chunk=128", 300);
     assert_int_equal(reading.n_early, 0);
     reading = read_prompt(*state, "d2o,budget=128,chunk=128,exempt=0-1+4", 300);
@@ -171,8 +171,10 @@ static void open_prompt(struct fixture *f, struct prompt *prompt, const char *re
     assert_int_equal(sl_plan_make_local(&recipe, &geometry, n_prompt, 0, prompt->plan, NULL), SL_OK);
     assert_int_equal(sl_arena_create_mapped(ARENA_BYTES, &prompt->arena, NULL), SL_OK);
     // Prompts of other lengths are other texts.
-    struct sl_reader_config config = {
-        .plan = prompt->plan, .runtime = &f->runtime, .arena = prompt->arena, .tokens = f->tokens + (MAX_TOKENS - n_prompt)};
+    struct sl_reader_config config = {.plan = prompt->plan,
+                                      .runtime = &f->runtime,
+                                      .arena = prompt->arena,
+                                      .tokens = f->tokens + (MAX_TOKENS - n_prompt)};
     assert_int_equal(sl_reader_create(&config, &prompt->reader, NULL), SL_OK);
 }
 
@@ -339,7 +341,7 @@ static void test_job_recipe_puts_the_models_layers_in_place(void **state) {
             bool dense = l == 0 || (profiled && l == 3); // without a profile layer 0 alone
             assert_int_equal(sl_layers_has(&recipe.offload, l), !dense);
         }
-        // What workers are told means the same to them, whatever profile they have.
+        // A recipe that workers are sent means the same to them, whatever profile they have.
         sl_recipe_format(&recipe, text, sizeof text);
         config.has_profile = false;
         assert_int_equal(sl_job_recipe(text, &config, &again, &err), SL_OK);

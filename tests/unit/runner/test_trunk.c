@@ -113,7 +113,7 @@ static void test_trunk_is_shared_by_recipes_that_read_whole(void **state) {
     const struct fixture *f = *state;
     const struct {
         const char *recipe;
-        int64_t reused; // behind the ones before it
+        int64_t reused; // after the ones before it
     } cases[] = {
         {"full,chunk=128", 0},
         {"full,chunk=128", SHARED},
@@ -156,7 +156,7 @@ static void test_trunk_is_of_its_own_tokens(void **state) {
     struct job job = run(f->with, "full,chunk=128", other);
     assert_int_equal(job.result.n_read, N_PROMPT);
     fill(other, 1);
-    other[SHARED + 3]++; // behind what is kept
+    other[SHARED + 3]++; // after what is kept
     run(f->with, "full,chunk=128", f->prompt);
     job = run(f->with, "full,chunk=128", other);
     assert_int_equal(job.result.n_read, N_PROMPT - SHARED);

@@ -6,7 +6,7 @@
 #define FAKE_ABI SL_PLUGIN_ABI
 #endif
 
-// What the program links is not exported to a plugin.
+// The program's symbols are not exported to a plugin.
 static enum sl_status find_no_driver(int index, struct sl_team *team, struct sl_device **device_out,
                                      struct sl_error *err) {
     (void)index;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A capsule is the same bytes whoever made it: from equal pages and scores, what is chosen, compacted, quantized and collected is equal to
-// the bit on the processors and on a device.
+// Capsules are equal byte by byte on every backend: from equal pages and scores, the CPU and a device choose, compact, quantize and collect
+// the same bits.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -80,7 +80,7 @@ static void *make_scores(const struct sl_runtime *r) {
     return there;
 }
 
-// What eviction and packing do to a layer (engine/compress/evict), with scores that are given.
+// Does to a layer what eviction and packing do (engine/compress/evict), with given scores.
 static void compress_layer(const struct sl_runtime *r, struct sl_session *session, int layer, float *scores,
                            uint32_t *keep) {
     static const uint32_t n_kept[HEADS] = {300, 64, 699};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is said of a plugin that is not there, or is another version's. argv: the folder of the test's plugins.
+// Errors for a plugin that is missing, or has another version. argv: the folder of the test's plugins.
 #include "engine/runtime/plugin.h"
 
 #include <setjmp.h>

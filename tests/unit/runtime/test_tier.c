@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tier a model gets that nobody names one for: files whose weights bf16 would round get the one that does not.
+// The default tier of a model: files whose weights bf16 would round get the tier that does not round.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

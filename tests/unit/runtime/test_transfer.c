@@ -254,7 +254,7 @@ static void test_ranges_of_heads_are_those_of_ranks(void **state) {
     }
 }
 
-// A layer leaves while the session goes on: what is evicted and written behind it does not show.
+// A layer is sent as it was while the session continues: later evictions and writes do not change it.
 static void test_layer_leaves_as_it_was(void **state) {
     struct sl_runtime cpu, gpu;
     (void)state;

@@ -100,7 +100,7 @@ static void test_command_without_a_cluster_exits_with_3(void **state) {
         if (o.code != 3) {
             fail_msg("%s: exit code %d: %s", lines[i], o.code, o.text);
         }
-        assert_non_null(strstr(o.text, "127.0.0.1:1")); // who did not answer
+        assert_non_null(strstr(o.text, "127.0.0.1:1")); // the coordinator that did not answer
         if (!strstr(lines[i], "watch")) {               // which waits for it to come back
             assert_non_null(strstr(o.text, "no coordinator at "));
             assert_non_null(strstr(o.text, "sluice up --detach --model DIR"));

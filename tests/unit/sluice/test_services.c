@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 
 struct start {
-    const char *line; // of the shell, behind the folder of the programs
+    const char *line; // of the shell, after the folder of the programs
     int code;
     const char *says;
 };

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Commands without traps: what somebody may type who has read nothing, and what it must not lead to. No cluster is needed."""
+"""Commands without traps: what a user may type who has read no documentation, and what it must not cause. No cluster is needed."""
 import fcntl
 import http.server
 import json
@@ -20,10 +20,10 @@ BIN = os.environ["SLUICE_BIN"]
 SLUICE = os.path.join(BIN, "sluice")
 MODEL = "models/demo"
 NOWHERE = "127.0.0.1:1"
-# What asks a coordinator, with the arguments that it wants.
+# Commands that need a coordinator, with the arguments that they require.
 ASKING = {"run": ["-p", "hi"], "chat": [], "submit": ["-p", "hi"], "watch": ["x", "--timeout", "200ms"], "cancel": ["x"], "jobs": [], "top": ["--once"],
           "workers": [], "drain": ["x"], "compare": ["x"]}
-# What opens a model.
+# Commands that open a model.
 OPENING = [["run", "--local", "-p", "hi"], ["chat", "--local"], ["run", "-p", "hi", "-c", NOWHERE], ["up"], ["eval", "fidelity"], ["eval", "perplexity"],
            ["eval", "weights"], ["eval", "grid"], ["profile"], ["train-heads"], ["bench", "compress"], ["bench", "mixed"],
            ["bench", "ttft"], ["bench", "engine"], ["plan", "--cells", "/dev/null"]]
@@ -41,7 +41,7 @@ def run(*words, program="sluice", env=None, **kinds):
 
 
 def every_program():
-    """What programs and commands say of themselves."""
+    """Returns how programs and commands describe themselves."""
     programs = []
 
     def walk(*words):
@@ -167,7 +167,7 @@ class Environment(unittest.TestCase):
 
 class Options(unittest.TestCase):
     """One name has one meaning, whatever the program: long names and letters."""
-    # What may differ: how many may be given, and what else than a file may hold it.
+    # Allowed differences: how many may be given, and what else than a file may hold it.
     VARIANTS = [{"HOST:PORT,...", "HOST:PORT"}, {"DIR", "FILE", "PREFIX"}, {"N", "N,N,..."}, {"TASK", "NAME[:TOKENS]"}, {"N", "R"},
                 {"B", "B,B"}, {"NAME", "NAME,..."}, {"SIZE", "SIZE|auto"}, {"MODEL", "DIR"}]
 
@@ -218,7 +218,7 @@ class Options(unittest.TestCase):
 
 
 class NarrowTerminal(unittest.TestCase):
-    """What is said fits where it is read."""
+    """The output fits the terminal."""
 
     def lines(self, columns, *words):
         ours, theirs = pty.openpty()
@@ -229,7 +229,7 @@ class NarrowTerminal(unittest.TestCase):
         try:
             while piece := os.read(ours, 65536):
                 text += piece
-        except OSError:  # nobody writes any more
+        except OSError:  # no process writes any more
             pass
         os.close(ours)
         self.assertEqual(process.wait(60), 0)

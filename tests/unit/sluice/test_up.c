@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: `sluice up` with the real executables: all come up, all go, and whoever dies or hangs is dealt with.
+ * Purpose: `sluice up` with the real executables: all come up, all exit, and a process that dies or hangs is handled.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -79,7 +79,7 @@ static void print_log(const struct up *up) {
     }
 }
 
-// What the state file says; false: it is not there.
+// Reads the state file; false: it is not there.
 static bool read_processes(struct up *up) {
     json_t *state = json_load_file(up->state_path, 0, NULL); // appears whole
     if (!state) {
@@ -159,7 +159,7 @@ static void test_up_stops_everything_on_a_signal(void **state) {
     assert_true(log_contains(&up, "ready rpc="));
     assert_true(log_contains(&up, "decode-0      http://127.0.0.1:") && log_contains(&up, "/metrics"));
     assert_true(log_contains(&up, "/status\n"));
-    assert_false(log_contains(&up, "killing it")); // nobody had to be forced
+    assert_false(log_contains(&up, "killing it")); // no process was killed by force
     unlink(up.log_path);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GPU as a device, over the emulator: its memory is not the host's, and work is done when somebody waits for it.
+// A GPU as a device, over the emulator: its memory is not the host's, and queued work is done once a thread waits for it.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -174,7 +174,7 @@ static void test_gpu_device_that_hangs_is_given_up(void **state) {
     struct sl_mark stuck = sl_stream_mark(stream);
     sl_stream_after(in, &stuck);
     int64_t began_ns = sl_now_ns();
-    assert_int_equal(sl_stream_wait(in, &err), SL_ERR_INTERNAL); // of another stream, behind it
+    assert_int_equal(sl_stream_wait(in, &err), SL_ERR_INTERNAL); // of another stream, after it
     int64_t waited_ms = (sl_now_ns() - began_ns) / SL_NS_PER_MS;
     assert_true(waited_ms >= 400 && waited_ms < 20000);
     assert_non_null(strstr(err.text, "device 0 (emulated) hangs: it has work and got nothing done for 0.4 s"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: ranks whose devices have memory of their own: what is asked of a device beside rank 0's, over the emulator.
+// Purpose: ranks whose devices have memory of their own: operations on devices other than rank 0's, over the emulator.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -107,7 +107,7 @@ static void copy_part(const struct sl_ranks_call *call, int rank, struct sl_stre
     }
 }
 
-// Whoever waits for another rank's stream alone finds what rank 0's had before the call.
+// A thread that waits for another rank's stream alone finds done what rank 0's stream had queued before the call.
 static void test_ranks_begin_behind_what_rank_0_has_queued(void **state) {
     struct world w;
     (void)state;
@@ -178,7 +178,7 @@ static void test_replicated_memory_is_every_ranks(void **state) {
     assert_int_equal(sl_emu_used(), 0);
 }
 
-// What is copied into replicated memory is in every replica.
+// A copy into replicated memory reaches every replica.
 static void test_copies_reach_all_replicas(void **state) {
     struct world w;
     (void)state;

@@ -51,7 +51,7 @@ def safetensors(tensors):
 
 
 def parsed(data):
-    """Of a safetensors file: name -> (dtype, array), every byte of it accounted for."""
+    """Returns the tensors of a safetensors file, name -> (dtype, array); every byte must belong to one."""
     (length,) = struct.unpack_from("<Q", data)
     header, body, tensors, end = json.loads(data[8:8 + length]), data[8 + length:], {}, 0
     for name, entry in header.items():

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: trace contexts as text, and spans that nobody takes, that nobody wants, and that are too many.
+// Purpose: trace contexts as text, and spans without a queue, spans that are not sampled, and too many spans.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,7 +30,7 @@ static void test_a_context_is_its_text(void **state) {
     sl_trace_format(&trace, text);
     assert_string_equal(text, known);
     assert_false(parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-02").sampled);
-    // Versions to come may say more, behind a dash.
+    // Later versions may have more fields, after a dash.
     assert_true(parse("cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-what-the-future-has").sampled);
 }
 
@@ -58,7 +58,7 @@ static void test_what_is_no_context_is_none(void **state) {
     }
 }
 
-// Where nobody takes spans, a context goes on as it came.
+// Without a queue for spans, a context is passed on as it came.
 static void test_without_a_queue_contexts_pass_through(void **state) {
     (void)state;
     struct sl_trace trace = parse(known), now;
@@ -138,7 +138,7 @@ static void test_only_a_share_of_new_traces_is_kept(void **state) {
     for (int i = 0; i < 4000; i++) {
         sl_span_begin(&span, "work", SL_SPAN_INTERNAL);
         n += span.kept;
-        assert_true(sl_trace_is_set(&span.trace)); // those that nobody sees have a context, too: others decide alike
+        assert_true(sl_trace_is_set(&span.trace)); // unsampled, too: by its context others decide alike
         sl_span_end(&span, SL_OK, NULL);
     }
     assert_in_range(n, 840, 1160); // six standard deviations

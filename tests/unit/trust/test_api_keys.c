@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: files of API keys: what they may say, who is found by them, and what becomes of one that changes.
+// Purpose: files of API keys: their syntax, the tenants that they identify, and files that change.
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -74,7 +74,7 @@ static void test_a_file_that_changes(void **state) {
     replace_file(path, TWO " acme\n", 0600);
     assert_int_equal(find_eventually(keys, "one", SL_ERR_DENIED), SL_ERR_DENIED);
     assert_int_equal(find_eventually(keys, "two", SL_OK), SL_OK);
-    replace_file(path, "nonsense\n", 0600); // nobody is locked out by a slip
+    replace_file(path, "nonsense\n", 0600); // a mistake in the file locks no user out
     sl_sleep_ms(1200);
     assert_int_equal(find_eventually(keys, "two", SL_OK), SL_OK);
     replace_file(path, "", 0600); // but by an order
@@ -95,7 +95,7 @@ static void test_limits_are_a_lines_own(void **state) {
     assert_true(key.max_answers == 8 && key.requests_per_minute == 60 && key.tokens_per_minute == 1000000);
     assert_int_equal(sl_api_keys_find(keys, "two", &key), SL_OK);
     assert_true(key.requests_per_minute == INT64_MAX && key.tokens_per_minute == INT64_MAX);
-    // Of tenants that are known by something else: their own line, or that of all others; and each by itself.
+    // Tenants identified by a certificate or a token have a line of their own, or that of all others; each has its own counts.
     assert_int_equal(sl_api_keys_of_tenant(keys, "acme", &key), SL_OK);
     assert_true(key.requests_per_minute == 5 && key.max_answers == INT64_MAX);
     assert_string_equal(key.tenant, "acme");

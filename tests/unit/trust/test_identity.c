@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: which URIs are identities, whose they are, and where one may listen without any.
+// Purpose: which URIs are identities, what they name, and where a server may listen without one.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>

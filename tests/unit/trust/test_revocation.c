@@ -142,7 +142,7 @@ static void test_revocation_is_by_the_authority_alone(void **state) {
     struct temp_folder other = temp_folder_create();
     snprintf(command, sizeof command, "tools/test-ca.sh %s worker/a -worker/a && cat %s/revoked.pem >>%s", other.path,
              other.path, list);
-    assert_int_equal(system(command), 0); // behind a list that is right
+    assert_int_equal(system(command), 0); // after a list that is right
     refused("no authority of --tls-ca has signed");
     temp_folder_destroy(&other);
     make("-");

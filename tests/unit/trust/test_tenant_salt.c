@@ -34,7 +34,7 @@ static struct sl_hash128 salt_of(const struct sl_salt_secret *secret, const char
 
 static void test_salt_is_hmac_sha256(void **state) {
     (void)state;
-    // By Python's hmac.new(bytes(range(32)), b"sluice prefix salt of acme", "sha256").digest()[:16]
+    // Computed with Python's hmac.new(bytes(range(32)), b"sluice prefix salt of acme", "sha256").digest()[:16]
     static const struct sl_hash128 expected = {
         {0xa0, 0x73, 0x75, 0xea, 0xa9, 0x22, 0x46, 0x83, 0x45, 0x5d, 0xe4, 0x54, 0xc4, 0xcc, 0x0e, 0x98}};
     struct sl_salt_secret secret = {.tells_apart = true};
@@ -75,7 +75,7 @@ static void test_salt_secret_in_a_file(void **state) {
     snprintf(path, sizeof path, "%s/salt", folder.path);
     struct stat about;
     struct sl_salt_secret made = open_secret(path, false);
-    assert_true(made.tells_apart); // whoever wants a file wants it
+    assert_true(made.tells_apart); // a caller that names a file needs that file
     assert_int_equal(stat(path, &about), 0);
     assert_int_equal(about.st_mode & 0777, 0600);
     assert_int_equal(about.st_nlink, 1);
@@ -93,7 +93,7 @@ static void test_salt_secret_in_a_file(void **state) {
     temp_folder_destroy(&folder); // which has nothing else in it
 }
 
-// As a user that is nobody, in group 65532: the status of opening the file.
+// As an unprivileged user in group 65532, returns the status of opening the file.
 static int opened_by_group(const char *path) {
     pid_t child = fork();
     if (child == 0) {
@@ -107,7 +107,7 @@ static int opened_by_group(const char *path) {
     return WEXITSTATUS(status);
 }
 
-// As a kubelet mounts a Secret for who is not root.
+// As a kubelet mounts a Secret for a user that is not root.
 static void test_salt_secret_that_root_hands_over(void **state) {
     (void)state;
     if (geteuid() != 0) {
@@ -121,9 +121,9 @@ static void test_salt_secret_that_root_hands_over(void **state) {
     assert_int_equal(chown(path, 0, 65532), 0);
     assert_int_equal(chmod(path, 0440), 0);
     assert_int_equal(opened_by_group(path), 0);
-    assert_int_equal(chmod(path, 0460), 0); // who could write it
+    assert_int_equal(chmod(path, 0460), 0); // its group could write it
     assert_int_equal(opened_by_group(path), 1);
-    assert_int_equal(chmod(path, 0444), 0); // who is not in the group
+    assert_int_equal(chmod(path, 0444), 0); // users outside of the group could read it
     assert_int_equal(opened_by_group(path), 1);
     assert_int_equal(chmod(path, 0440), 0);
     assert_int_equal(chown(path, 65532, 65532), 0); // its own, which it could have kept to itself

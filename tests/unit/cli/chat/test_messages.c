@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What has been said, and the documents that stand before a question.
+// Messages of a chat, and the documents that come before a question.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

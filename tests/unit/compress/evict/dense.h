@@ -34,6 +34,6 @@ void dense_rank(const struct drive *drive, int layer, int head, const struct den
 // +inf for what scope protects of a budget (the tail not counted).
 void dense_protect(const struct drive *drive, const struct dense_head *dense, int64_t budget, int64_t stabilizers,
                    int64_t tail, struct dense_ranking *ranking);
-// What the drive's head holds must be the best of `dense`; then dense holds the same.
+// Asserts that the drive's head holds the best of `dense`, and reduces `dense` to the same slots.
 void dense_follow(const struct drive *drive, int layer, int head, const struct dense_ranking *ranking,
                   struct dense_head *dense);

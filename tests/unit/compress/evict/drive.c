@@ -119,7 +119,7 @@ enum sl_status drive_layer(struct drive *drive, int layer, int m, bool last, str
         .importance = wants.importance ? importance : NULL,
     };
     drive->ops->append(drive->stream, &attend, 1);
-    if (attend.lse != NULL) { // attention itself matters only to those who look at it
+    if (attend.lse != NULL) { // attention itself matters only to tests that read it
         drive->ops->attend(drive->stream, &attend, 1);
     }
     bool final = false;

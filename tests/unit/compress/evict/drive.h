@@ -29,11 +29,11 @@ struct drive {
     bool flat;     // all values of V are those of token 0
     bool alike;    // all keys are those of token 0
     bool stepping; // begin_steps() has been called: tokens go through sl_compressor_step()
-    int n_final;   // layers that became final behind the last chunk
+    int n_final;   // layers that became final after the last chunk
 };
 
 float drive_value(uint64_t seed, enum drive_stream stream, uint64_t index);
-// Of K or V at (layer, token, KV head, channel), of Q with n_kv_heads * group heads; importance has one channel.
+// Returns an element of K or V at (layer, token, KV head, channel), or of Q with n_kv_heads * group heads; importance has one channel.
 float drive_element(const struct drive *drive, enum drive_stream stream, int layer, int64_t token, int head, int c);
 
 // Arena, ops, stream (of n_threads), session and compressor for a recipe. Fails the test on any error.
@@ -41,11 +41,11 @@ void drive_start(struct drive *drive, const char *recipe, const struct sl_kv_geo
                  int64_t n_prompt, uint64_t seed, float scale, int n_threads);
 // One chunk of m tokens through one layer: reserve, append, attend, compress.
 enum sl_status drive_layer(struct drive *drive, int layer, int m, bool last, struct sl_error *err);
-// One chunk of m tokens through all layers; behind the last one sl_compressor_end().
+// Runs one chunk of m tokens through all layers; after the last chunk it calls sl_compressor_end().
 void drive_chunk(struct drive *drive, int m, bool last);
 // The next chunk as a prefill worker cuts them: at multiples of chunk_tokens and where the tail begins. False: none left.
 bool drive_next_chunk(struct drive *drive);
-// One step of m tokens behind the prompt; the first one begins the steps.
+// Runs one step of m tokens after the prompt; the first call begins the steps.
 void drive_step(struct drive *drive, int m);
 struct sl_kv drive_kv(const struct drive *drive, int layer, int head);
 // Checks that the arena is empty again.

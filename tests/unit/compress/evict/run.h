@@ -54,7 +54,7 @@ void run_stop(struct run *run);
 
 float run_element(const struct run *run, enum run_stream stream, int layer, int64_t token, int head, int c);
 struct sl_kv run_kv(const struct run *run, int layer, int head);
-// What an op is told of the last pass's row `row` in `layer`: q and an output of the caller.
+// Returns the arguments of an op for the last pass's row `row` in `layer`: q, and an output of the caller.
 struct sl_attend run_attend(const struct run *run, int layer, int row, const struct sl_kv *kv, float *out);
 // Positions of the slots of one head; the caller frees them.
 int64_t *run_positions(const struct run *run, int layer, int head, uint32_t *n_out);

@@ -39,7 +39,7 @@ static void read_head(const struct drive *drive, int layer, int head, struct row
     drive->ops->read_rows(&kv, 0, kv.n_slots, rows->k[0], rows->v[0]);
 }
 
-// What the head holds once the token at hand has been appended, and nothing been evicted.
+// Appends the slot of this token to the head's rows; evicts nothing.
 static void append_row(const struct drive *drive, int layer, int head, int64_t token, struct rows *rows) {
     int j = rows->n++;
     rows->positions[j] = token;
@@ -287,7 +287,7 @@ static void test_compressor_step_before_begin_is_refused(void **state) {
     start(&drive, "h2o,budget=60,when=chunk+step,chunk=64", 100);
     while (drive_next_chunk(&drive)) {
     }
-    drive.stepping = true; // but nobody has begun
+    drive.stepping = true; // but begin_steps() was not called
     assert_int_equal(drive_layer(&drive, 0, 1, false, &err), SL_ERR_PRECONDITION);
     assert_non_null(strstr(err.text, "before sl_compressor_begin_steps()"));
     drive_stop(&drive);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What recipes promise beside their scores: statements of the papers that hold for any attention.
+// Properties of recipes other than their scores: statements of the papers that hold for any attention.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>
@@ -153,7 +153,7 @@ static void test_compressor_tail_is_appended_and_stays(void **state) {
                 held += rows.n;
                 for (int64_t p = 0; p < tail; p++) {
                     assert_int_equal(rows.positions[rows.n - tail + p], 300 - tail + p);
-                    // Whoever evicts later (the next turn of a conversation) finds what it has been attended to.
+                    // A later eviction (in the next turn of a conversation) finds the attention that the slot has received.
                     assert_true(i == 0 || rows.state[0][rows.n - tail + p] > 0);
                 }
             }
@@ -256,7 +256,7 @@ static void test_compressor_layer_heads_keep_the_same_positions(void **state) {
     }
 }
 
-// Where all values are equal the output cannot change: the score behind decides.
+// With equal values the output cannot change: the second score decides.
 static void test_compressor_equal_values_leave_the_order_to_the_score(void **state) {
     (void)state;
     const char *const values[] = {"caote", "fastcaote"}, *const scores[] = {"aas", "mas", "ltas"};
@@ -304,7 +304,7 @@ static void test_compressor_steps_hold_the_budget_and_the_newest(void **state) {
             assert_true(j + 10 < rows.n || rows.positions[j] == drive.n_read - rows.n + j);
         }
     }
-    drive_step(&drive, 150); // more rows than anybody foresaw
+    drive_step(&drive, 150); // more rows than were planned for
     assert_int_equal(drive_kv(&drive, 0, 0).n_slots, 70);
     drive_stop(&drive);
 }

@@ -37,7 +37,7 @@ static void share(double values[][DENSE_SLOTS], int n_heads, int n) {
     }
 }
 
-// AdaKV: whoever holds more than the floor holds nothing worse than what another head has lost.
+// AdaKV: a head that holds more than the floor holds no slot with a lower score than a slot that another head has lost.
 static void check_adaptive(const struct bench *bench, int layer, const struct dense_ranking *rankings) {
     const struct drive *drive = &bench->drive;
     int n_heads = drive->plan.geometry.n_kv_heads;

@@ -41,7 +41,7 @@ static bool steps(const struct drive *drive) {
 
 // --- evicted attention -----------------------------------------------------------------------------------------------
 
-// What dense attention says of one layer, in rows.
+// The result of dense attention in one layer, in rows.
 struct expected {
     double lost;
     int64_t n_rows;

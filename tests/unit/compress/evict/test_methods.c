@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What the papers' methods must do whatever the numbers are: each test is one statement about a method, driven through
- * the real ops, session and compressor. Numbers are test_golden_methods.c's concern.
+ * Properties that the papers' methods must have for any input: each test is one statement about a method, driven through the real ops,
+ * session and compressor. test_golden_methods.c checks the numbers.
  */
 // clang-format off
 #include <stdarg.h>

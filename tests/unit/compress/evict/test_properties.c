@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what holds whatever the recipe is: random recipes over all axes, random models and prompts, read chunk by
- *          chunk, shipped as a capsule into another arena, and gone on with there.
+ * Purpose: properties of every recipe: random recipes over all axes, random models and prompts, read chunk by chunk, shipped as a capsule
+ *          into another arena, and continued there.
  */
 // clang-format off
 #include <stdarg.h>
@@ -130,7 +130,7 @@ static void check_slots(const struct drive *drive, int64_t n_new) {
     }
 }
 
-// What is kept of the prompt is the budget to the slot: per head, or in all where attention divides it.
+// Checks that exactly the budget is kept of the prompt: in each head, or in all heads together where attention divides it.
 static void check_kept(const struct drive *drive) {
     const struct sl_plan *plan = &drive->plan;
     int64_t n_heads = plan->geometry.n_kv_heads, body = sl_plan_body_tokens(plan), sum = 0, n_layers = 0;

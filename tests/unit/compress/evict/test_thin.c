@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a budget leaves of offloaded layers, against a choice that is made slot by slot from the recipe's words alone.
+// Compares the slots of offloaded layers that a budget leaves with a choice made slot by slot from the recipe's text alone.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>
@@ -60,8 +60,8 @@ static int64_t n_allowed(double ratio, int64_t n) {
 }
 
 /*
- * One slot after the other: while there are too many, the one goes that has the least importance (of equal ones the newest)
- * among those that nobody has decided about, that are no sinks, and are not among the newest.
+ * Evicts one slot after the other while there are too many: the slot of the least importance (of equal ones the newest). Slots that were
+ * decided before, sinks and the newest slots stay.
  */
 static int64_t choose(const struct run *run, int layer, int head, double ratio, int step, int64_t *kept) {
     int64_t n = 0, decided = 0; // kept[0 .. decided) stay
@@ -219,7 +219,7 @@ static void test_thin_is_searched_by_slots(void **state) {
         struct sl_attend all = run_attend(&run, l, 0, kv, out);
         assert_int_equal(kv[0].n_slots, N_KEPT + 1);
         run.ops->attend(NULL, &all, 1);
-        // One slot of 351 that hardly anybody looks at.
+        // One slot of 351, with little attention.
         for (int i = 0; i < 4 * 16; i++) {
             assert_true(fabsf(out[i] - run.out[l][i]) < 0.02f);
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Budgets divided over layers and heads: sums are exact, bounds are kept, and who has more weight has no less.
+// Budgets divided over layers and heads: sums are exact, bounds are kept, and a larger weight never gets less.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>

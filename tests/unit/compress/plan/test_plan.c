@@ -374,8 +374,8 @@ static void test_plan_packs_offloaded_rows_where_they_stay(void **state) {
 }
 
 /*
- * What prefill may do at the worst: steps of any size up to a chunk, two segments unacknowledged when the next is read,
- * splits let go of once they are acknowledged. And what decode does: sinks, recent and new slots, and hot caches.
+ * The worst case of prefill: steps of any size up to a chunk, two segments unacknowledged when the next is read, splits released once they
+ * are acknowledged. And of decode: sinks, recent and new slots, and hot caches.
  */
 static void test_plan_bounds_what_sessions_hold(void **state) {
     (void)state;

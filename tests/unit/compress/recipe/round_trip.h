@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: that text and struct are two forms of one recipe, field by field, for tests.
+// Purpose: for tests: asserts that text and struct are two forms of one recipe, field by field.
 #pragma once
 
 #include "engine/compress/recipe/recipe.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What recipes are refused for: the message names the axis, the reason and the remedy. And what layers of a model are.
+// Refused recipes: the message names the axis, the reason and the remedy. And the treatment of a model's layers.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>

@@ -77,7 +77,7 @@ static void test_recipe_fingerprint_sees_what_changes_the_cache(void **state) {
                      c = parsed_recipe("chunk=128,budget=off");
     assert_true(sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&b));
     assert_true(sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&c));
-    // What decode looks at is not what there is to look at.
+    // Decode's options choose which tokens it attends to, and do not change the stored KV.
     a = parsed_recipe("place=offload/1-,retrieve=pull"),
     b = parsed_recipe(
         "place=offload/1-,topk=64,channels=3,ahead=1,keep=9,scan=int8,replicas=2,scope=sinks:8+recent:56");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Help and docs come from the rows of axes and scores: docs/RECIPES.md has each of them, as it is.
+// Help and docs are generated from the rows of axes and scores: docs/RECIPES.md has each of them literally.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>
@@ -66,7 +66,7 @@ static void test_help_of_every_score_is_in_the_docs(void **state) {
     }
 }
 
-// What help shows as the default is what a recipe has that does not name the axis.
+// The default that help shows is the value of a recipe that does not name the axis.
 static void test_help_shows_the_defaults(void **state) {
     (void)state;
     struct sl_axis_help axis;

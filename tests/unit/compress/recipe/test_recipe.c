@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The grammar: what is read, what is refused and how it is said, and that text and struct are two forms of one thing.
+// The grammar: accepted and refused texts, error messages, and that text and struct are two forms of one recipe.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>
@@ -113,7 +113,7 @@ static void test_recipe_parses_every_axis_of_retrieval(void **state) {
     assert_recipe_equal(&r, &h2o);
 }
 
-// What a recipe does to a layer: thinned is what is offloaded, under a budget; nothing else is.
+// A recipe thins the offloaded layers when they have a budget, and no other layers.
 static void test_recipe_thins_the_layers_that_it_offloads(void **state) {
     (void)state;
     struct sl_recipe r = parsed_recipe("score=random,scope=recent:64,budget=0.5,when=chunk,place=offload/2-3,topk=16");
@@ -421,7 +421,7 @@ static void test_recipe_format_and_parse_are_inverse(void **state) {
     assert_true(n_offloading > 1000);
 }
 
-// Resolving is done once: by whoever knows the model, and by nobody who reads what was resolved.
+// A recipe is resolved once, by the process that knows the model; a process that reads a resolved recipe resolves nothing.
 static void test_recipe_resolved_text_means_the_same(void **state) {
     (void)state;
     srand(3);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: who leads, for how long, and under which term: candidates over a seat that is a struct here, with a clock of the test's.
+// Purpose: checks which candidate leads, for how long, and under which term. The leader key is a struct here; the test moves the clock.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -155,7 +155,7 @@ static const char *leader_of(struct sl_candidate *candidate) {
 static void test_candidate_takes_a_free_seat_and_the_other_follows(void **state) {
     (void)state;
     begin();
-    assert_int_equal(sl_candidate_term(&a), 0); // nobody leads by being there
+    assert_int_equal(sl_candidate_term(&a), 0); // a candidate does not lead before its first step
     int64_t next_ns = sl_candidate_step(&a);
     assert_int_equal(sl_candidate_term(&a), 7);
     assert_string_equal(leader_of(&a), "a:1");
@@ -173,7 +173,7 @@ static void test_candidate_takes_a_free_seat_and_the_other_follows(void **state)
     end();
 }
 
-// Its thread may stand still: nobody has to notice that the time is over.
+// Its thread may stand still: no thread has to notice that the time is over.
 static void test_candidate_is_fenced_by_the_clock_alone(void **state) {
     (void)state;
     begin();
@@ -205,7 +205,7 @@ static void test_candidate_leads_again_under_its_term_when_the_seat_stayed_its_o
     for (int i = 0; i < 8; i++) {
         clock_ns += 500 * MS;
         sl_candidate_step(&a);
-        assert_true(sl_candidate_term(&a) == (i < 6 ? 7 : 0)); // 3.5 s behind the last renewal of which it knows
+        assert_true(sl_candidate_term(&a) == (i < 6 ? 7 : 0)); // 3.5 s after the last renewal of which it knows
     }
     seat.away = false;
     sl_candidate_step(&a);
@@ -223,7 +223,7 @@ static void test_candidate_whose_lease_has_ended_stands_anew(void **state) {
     sl_candidate_step(&a);
     sl_candidate_step(&b);
     assert_int_equal(sl_candidate_term(&a), 0);
-    assert_int_equal(sl_candidate_term(&b), 0); // nobody leads without it, and nobody ends
+    assert_int_equal(sl_candidate_term(&b), 0); // no candidate leads without etcd, and none exits
     assert_string_equal(leader_of(&b), "");
     seat.away = false;
     assert_true(sl_candidate_step(&a) <= clock_ns); // hears that the lease has ended
@@ -306,13 +306,13 @@ static void test_candidate_that_withdraws_never_leads_again(void **state) {
     sl_candidate_step(&b);
     assert_true(sl_candidate_term(&b) > 7);
     sl_candidate_step(&a);
-    assert_string_equal(leader_of(&a), "b:1"); // whoever asks is told
+    assert_string_equal(leader_of(&a), "b:1"); // b is known as the leader
     sl_candidate_leave(&b);
     assert_int_equal(seat.taken.term, 0);
     end();
 }
 
-// An operator removes the key by hand: our lease lives, and somebody else may be faster.
+// An operator removes the key by hand: our lease lives, and another candidate may be faster.
 static void test_candidate_whose_key_was_removed_takes_it_anew_or_follows(void **state) {
     (void)state;
     begin();
@@ -334,7 +334,7 @@ static void test_candidate_whose_key_was_removed_takes_it_anew_or_follows(void *
     end();
 }
 
-// Whatever happens, in any order: never two at once, and terms only rise.
+// Random events in any order: two candidates never lead at once, and terms only rise.
 static void test_candidates_never_lead_at_once(void **state) {
     (void)state;
     uint64_t random = 12345;
@@ -364,7 +364,7 @@ static void test_candidates_never_lead_at_once(void **state) {
         highest = term > highest ? term : highest;
         n_led += term != 0;
     }
-    assert_true(n_led > 100000 && highest > 20); // and mostly somebody does
+    assert_true(n_led > 100000 && highest > 20); // and most of the time a candidate leads
     end();
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what etcd may answer, and what a seat of it does when some of its servers do not.
+// Purpose: valid and invalid replies of etcd, and the leader key when some of its servers do not answer.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -81,7 +81,7 @@ static void test_txn_says_whose_the_seat_is(void **state) {
     assert_int_equal(sl_etcd_read_txn(&reply, "/x/leader", 9, "a:1", &seat, &err), SL_OK);
     assert_true(seat.term == 12 && seat.lease == 9);
     assert_string_equal(seat.holder, "a:1");
-    reply.succeeded = false; // and then whose is it?
+    reply.succeeded = false; // and then the holder is missing
     assert_int_equal(sl_etcd_read_txn(&reply, "/x/leader", 9, "a:1", &seat, &err), SL_ERR_PEER_CORRUPT);
     Etcdserverpb__KeyValue kv = pair("/x/leader", "b:1", 8), *kvs = &kv;
     Etcdserverpb__RangeResponse range = ETCDSERVERPB__RANGE_RESPONSE__INIT;
@@ -147,7 +147,7 @@ static void test_etcd_that_is_silent_is_followed_by_the_next(void **state) {
     assert_int_equal(sl_etcd_ops.take(seat_of, 100, "b:1", &seat, &err), SL_OK);
     assert_true(seat.term == 41 && seat.lease == lease); // another's
     fake_etcd.silent[1] = true;
-    assert_true(sl_etcd_ops.renew(seat_of, lease, &err) != SL_OK); // nobody answers: that is a failure, and soon
+    assert_true(sl_etcd_ops.renew(seat_of, lease, &err) != SL_OK); // no server answers: the call fails, and soon
     fake_etcd.silent[0] = fake_etcd.silent[1] = false;
     assert_int_equal(sl_etcd_ops.revoke(seat_of, lease, &err), SL_OK);
     assert_int_equal(sl_etcd_ops.look(seat_of, &seat, &err), SL_ERR_NOT_FOUND);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what is remembered of conversations, for how many of whom, and whose sessions are let go.
+// Purpose: which conversations are remembered, how many per tenant, and which sessions are released.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>
@@ -228,7 +228,7 @@ static void test_conversations_keep_the_last_two_copies(void **state) {
     left = end_turn(c, &job, " was", 3, true);
     assert_left(&left, 2, (int[]){2, 101});
 
-    // Whoever repeats the last request goes on where the turn before it ended; a copy of another answer takes the place of the one before.
+    // A client that repeats the last request continues from the end of the turn before; a copy of another answer replaces the old one.
     begin_turn(c, "Once upon a time there", &job);
     assert_true(job.goes_on);
     assert_string_equal(job.spec.turn.lease_id, "");
@@ -245,7 +245,7 @@ static void test_conversations_keep_the_last_two_copies(void **state) {
     left = end_turn(c, &job, " lantern", 5, true);
     assert_left(&left, 0, NULL);
 
-    // What was said otherwise goes on nowhere: nothing of before is of use.
+    // A different text continues no earlier turn: no session is of use.
     begin_turn(c, "Something else", &job);
     assert_false(job.goes_on);
     left = end_turn(c, &job, "!", 6, true);
@@ -273,7 +273,7 @@ static void test_conversations_go_back_over_turns_without_a_copy(void **state) {
     left = end_turn(c, &job, " was", 3, false);
     assert_left(&left, 1, (int[]){2}); // the only copy stays
 
-    // A copy that comes behind the end is the last turn's, or nobody's.
+    // A copy that comes after the end belongs to the last turn, or to none.
     struct sl_session_copy late = {.store = "store:2", .history = {{3}}},
                            later = {.store = "store:2", .history = {{2}}};
     assert_false(sl_conversations_copied(c, "acme", "one", &later));

@@ -235,7 +235,7 @@ static void test_jobs_know_tenants_and_their_keys(void **state) {
     assert_int_equal(sl_jobs_find(jobs, "first", "acme", &found, &err), SL_OK);
     sl_job_unref(&found);
 
-    finish(first, CANCELLED, ""); // whoever asks again wants it done
+    finish(first, CANCELLED, ""); // a client that submits it again wants it done
     assert_null(sl_jobs_find_key(jobs, "acme", "k"));
     assert_null(sl_jobs_add(jobs, again));
     found = sl_jobs_find_key(jobs, "acme", "k");
@@ -266,7 +266,7 @@ static enum sl_status make_table(void *arg, struct sl_error *err) {
     status = status == SL_OK ? sl_job_create("job-1", &spec, &job, err) : status;
     status = status == SL_OK ? sl_job_move(job, (Sluice__V1__JobState)P, "") : status;
     sl_job_unref(&job);
-    sl_job_spec_cleanup(&spec); // if nobody has taken it over
+    sl_job_spec_cleanup(&spec); // if it was not taken over
     sl_jobs_destroy(&jobs);
     return status;
 }

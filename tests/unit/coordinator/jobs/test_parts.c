@@ -40,7 +40,7 @@ static Sluice__V1__GenerateRequest *ids_part(int32_t first, size_t n) {
     return copy_of(&request);
 }
 
-// Add a part; whoever does not keep it frees it.
+// Adds a part, and frees it unless `parts` keeps it.
 static enum sl_status add(struct sl_request_parts *parts, Sluice__V1__GenerateRequest *part, size_t *added_out,
                           struct sl_error *err) {
     enum sl_status status = sl_request_parts_add(parts, part, added_out, err);

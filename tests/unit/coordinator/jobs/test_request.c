@@ -57,7 +57,7 @@ static void refused(const Sluice__V1__GenerateRequest *request, const char *fiel
     }
 }
 
-// What a client has of a job whose coordinator was lost.
+// A request with the part of the answer that a client has from a lost coordinator.
 static void test_request_goes_on(void **state) {
     (void)state;
     Sluice__V1__GenerateRequest request = good_request();
@@ -335,7 +335,7 @@ static void test_request_without_a_seed_gets_another_each_time(void **state) {
     Sluice__V1__Sampling sampling = SLUICE__V1__SAMPLING__INIT;
     Sluice__V1__Resumption resumption = SLUICE__V1__RESUMPTION__INIT;
     const uint64_t a = seed_of(&setting, NULL, NULL), b = seed_of(&setting, &sampling, NULL),
-                   c = seed_of(&setting, &sampling, &resumption); // whose coordinator did not tell it
+                   c = seed_of(&setting, &sampling, &resumption); // the lost coordinator did not report a seed
     assert_true(a != b && b != c && a != c);                      // but for once in 2^52 runs
     assert_true((a | b | c) < UINT64_C(1) << 53);
 
@@ -353,7 +353,7 @@ static void test_request_without_a_seed_gets_another_each_time(void **state) {
     assert_true(seed_of(&turn, &sampling, &resumption) == UINT64_MAX);
 }
 
-// What the request leaves out is the model's, and what it says is its own.
+// Sampling: the model's values, except those that the request sets.
 static void test_request_takes_the_models_sampling(void **state) {
     (void)state;
     Sluice__V1__GenerateRequest request = good_request();

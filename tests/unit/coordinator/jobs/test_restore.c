@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: of what is written of a job nothing is believed that it could not have told.
+// Purpose: a restored job accepts no event that it could not have appended.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

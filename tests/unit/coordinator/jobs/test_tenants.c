@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what one tenant may have of what all of them share: entries, ended jobs.
+// Purpose: one tenant's share of what all tenants share: entries, ended jobs.
 // clang-format off
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,7 +54,7 @@ static void test_shares(void **state) {
     assert_int_equal(sl_tenants_create(30, &tenants, NULL), SL_OK);
     struct sl_tenant *acme = take(tenants, "acme"), *nobody = take(tenants, "");
     assert_int_equal(sl_tenant_share(acme, 100), 30);
-    assert_int_equal(sl_tenant_share(acme, 2), 1); // everybody has something
+    assert_int_equal(sl_tenant_share(acme, 2), 1); // each tenant has at least one
     assert_int_equal(sl_tenant_share(nobody, 100), 100);
     assert_int_equal(sl_tenant_share(NULL, 100), 100);
     sl_tenant_give(&acme);

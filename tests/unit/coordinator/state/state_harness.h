@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: jobs whose life is played by hand, a folder that keeps them, and what it gives back.
+// Purpose: jobs that the test moves from state to state, a folder that keeps them, and the jobs that it restores.
 #pragma once
 
 #include "coordinator/state/state.h"
@@ -20,7 +20,7 @@ struct harness {
     int n_jobs, n_prompt_tokens;           // of the last one
 };
 enum sl_status harness_open(struct harness *harness, const char *folder, int64_t max_bytes, struct sl_error *err);
-void harness_close(struct harness *harness); // and lets go of the jobs
+void harness_close(struct harness *harness); // releases the jobs, too
 
 // Watchers may see all of its events.
 void harness_await_told(struct sl_job *job);

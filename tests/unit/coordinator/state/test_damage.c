@@ -79,7 +79,8 @@ static int end(void **state) {
     return 0;
 }
 
-// The live job's file is these bytes: the folder opens, and has the other one as it was. How many events the job has; -1: it was set aside.
+// Writes these bytes to the live job's file: the folder opens, and the other job is as it was. Returns how many events the job has; -1: it
+// was set aside.
 static int64_t open_with(const uint8_t *bytes, size_t n) {
     struct sl_error err = {0};
     temp_folder_write(&folder, "job-1-1", bytes, n);
@@ -116,7 +117,7 @@ static void test_state_opens_whatever_was_flipped(void **state) {
         n_cut += n >= 0;
         assert_true(n < (int64_t)live->log.n_events); // never passes for whole
     }
-    assert_true(n_aside > 50 && n_cut < 20); // of the last record nobody can say whether it was ever whole
+    assert_true(n_aside > 50 && n_cut < 20); // whether the last record was ever whole cannot be known
 }
 
 static void test_state_opens_whatever_was_cut(void **state) {
@@ -131,7 +132,7 @@ static void test_state_opens_whatever_was_cut(void **state) {
     assert_int_equal(last, -1);
 }
 
-// What a system leaves that crashed: zeros where blocks were not yet written.
+// After a system crash, blocks that were not yet written hold zeros.
 static void test_state_takes_zeros_at_the_end_for_what_was_never_written(void **state) {
     (void)state;
     uint8_t bytes[FILE_MAX];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what was written of jobs comes back, nobody sees what is not written, and a disk that fails stops no job.
+// Purpose: jobs that were written down come back, watchers see only what is written, and a disk that fails stops no job.
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -100,7 +100,7 @@ static void test_state_shows_nothing_that_is_not_written(void **state) {
     harness_await_told(job);
     int64_t seen = sl_event_log_last_sequence(&job->log);
     fault_begin(&(struct fault){.kind = FAULT_SILENT, .lasting = true, .scope = FAULT_GROWING});
-    harness_decode(job, 20); // who writes them does not wait
+    harness_decode(job, 20); // the writing thread does not wait
     sl_sleep_ms(50);
     assert_int_equal(sl_event_log_last_sequence(&job->log), seen);
     Sluice__V1__Event *event = NULL;
@@ -170,7 +170,7 @@ static void test_state_of_a_full_disk_lets_jobs_go_on(void **state) {
     sl_job_unref(&next);
 }
 
-// Whichever call to the system fails: jobs go on, and the next start finds whole jobs.
+// Any system call may fail: jobs continue, and the next start finds whole jobs.
 static void test_state_survives_any_call_that_fails_once(void **state) {
     (void)state;
     for (int at = 0;; at++) {

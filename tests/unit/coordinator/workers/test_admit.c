@@ -12,8 +12,8 @@
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/version.h"
-#include "coordinator/workers/admit.h"
 #include "engine/compress/plan/plan.h"
+#include "coordinator/workers/admit.h"
 #include "tests/unit/scarce.h"
 
 static const struct sl_kv_geometry geometry = {.n_layers = 6, .n_kv_heads = 2, .head_dim = 64};
@@ -157,7 +157,7 @@ static void test_admission_finds_stores_without_a_key(void **state) {
     cleanup(&f);
 }
 
-// Two decode workers, of which one can never hold the capsule on its way, and the other one at a time, until it has arrived.
+// Two decode workers: one can never hold the capsule in transit, the other can hold one at a time, until it has arrived.
 static void test_admission_counts_staging_memory(void **state) {
     (void)state;
     struct fixture f = make(4, 4);
@@ -187,7 +187,7 @@ static void test_admission_counts_staging_memory(void **state) {
         sl_admission_release(f.admission, &claims[i]);
         sl_admission_leave(f.admission, &places[i]);
     }
-    // A prefill worker needs room for what goes to stores beside the capsule.
+    // A prefill worker needs room for the data that go to stores, in addition to the capsule.
     struct fixture g = make(4, 4);
     join(&g, "decode-0", DECODE, 100 * capsule, 4);
     join_staging(&g, "prefill-0", PREFILL, 100 * capsule, capsule + 2 * SL_ARENA_UNIT - 1, 4);
@@ -245,7 +245,7 @@ static void test_admission_is_first_come_first_served(void **state) {
     sl_admission_release(f.admission, &a); // idempotent
     assert_int_equal(claim(&f, &second, &big, &b, &err), SL_OK);
     assert_int_equal(claim(&f, &third, &small, &c, &err), SL_OK);
-    // A retry of the first goes before whoever came later.
+    // A retry of the first goes before all jobs that came later.
     struct sl_queue_place fourth = {0};
     struct sl_claim d;
     assert_int_equal(sl_admission_enter(f.admission, &big, &fourth, &err), SL_OK);
@@ -262,7 +262,8 @@ static void test_admission_is_first_come_first_served(void **state) {
     cleanup(&f);
 }
 
-// A turn that wants the worker of its session gets that at once or hears why not: nobody waits behind it for a worker that he does not want.
+// A turn that wants the worker of its session gets it at once, or learns why not. Other jobs never wait in line after it for a worker that
+// they do not need.
 static void test_admission_does_not_wait_for_one_worker(void **state) {
     (void)state;
     struct fixture f = make(8, 8);

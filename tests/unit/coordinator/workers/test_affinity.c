@@ -32,7 +32,7 @@ static void test_affinity_finds_longest_prefix(void **state) {
     assert_int_equal(sl_affinity_match(affinity, keys, 10, &worker), 0);
     assert_int_equal(worker, 0);
     sl_affinity_put(affinity, keys, 6, 11);
-    sl_affinity_put(affinity, keys, 3, 12); // the short prefixes were read by somebody else since
+    sl_affinity_put(affinity, keys, 3, 12); // another worker has read the short prefixes since
     assert_int_equal(sl_affinity_match(affinity, keys, 10, &worker), 6);
     assert_int_equal(worker, 11);
     assert_int_equal(sl_affinity_match(affinity, keys, 3, &worker), 3);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: who may join, what a heartbeat means, when a worker is lost, and what draining does. Time is passed in.
+// Purpose: which workers may join, what a heartbeat means, when a worker is lost, and what draining does. Time is passed in.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -220,7 +220,7 @@ static void test_registry_work_without_progress_is_a_stall(void **state) {
     beat_with(registry, 0, 21, false, now += 1000 * MS); // the work was taken back
     assert_false(sl_worker_is_lost(worker));
 
-    // A coordinator that was stopped for a minute has no reason to accuse anybody.
+    // A coordinator that was itself stopped for a minute must not conclude that workers stalled.
     beat_with(registry, 1, 22, false, now += 1000 * MS);
     beat_with(registry, 1, 22, false, now += 60000 * MS);
     assert_false(sl_worker_is_lost(worker));
@@ -286,7 +286,7 @@ static void test_registry_learns_of_drains_from_beats(void **state) {
     assert_false(sl_registry_drain_is_heard(registry, name));
     assert_true(beat_of(registry, name, true, false, 5 * MS));
     assert_true(sl_registry_drain_is_heard(registry, name));
-    assert_false(beat_of(registry, name, false, false, 6 * MS)); // undone by who leads now
+    assert_false(beat_of(registry, name, false, false, 6 * MS)); // undone by the current leader
     // A command that was never heard is forgotten.
     assert_int_equal(sl_registry_drain(registry, name, false, &jobs, &err), SL_OK);
     sl_registry_adopt_drain(registry, name, false);

@@ -61,7 +61,7 @@ static void test_prefill_prefers_who_has_read_the_prefix(void **state) {
     assert_int_not_equal(sl_route_prefill(views, N, 100, arena(10)), 6);
 }
 
-// Everybody asks for the same prefix, which one worker has: load spreads all the same, because jobs pile up.
+// All jobs have the same prefix, which one worker has: load spreads all the same, because jobs pile up.
 static void test_prefill_popular_prefix_makes_no_hot_worker(void **state) {
     (void)state;
     struct sl_route_view views[N];
@@ -276,7 +276,7 @@ static void test_replicas_are_in_different_stores(void **state) {
         int n = sl_route_shares(views, 4, key * 99991, LANES(60, 2), shares, 8);
         assert_int_equal(n, 2);
         assert_covered(views, shares, n, 60, 2);
-        assert_true(shares[0].view != 3 && shares[1].view != 3); // failed this job before: only if nobody else
+        assert_true(shares[0].view != 3 && shares[1].view != 3); // failed this job before: the last choice
         n = sl_route_shares(views, 4, key * 99991, LANES(170, 2), shares, 8);
         assert_int_equal(n, 4);
         assert_covered(views, shares, n, 170, 2);

@@ -201,14 +201,14 @@ static void test_frames_of_many_parts_survive_being_written_in_pieces(void **sta
     }
 }
 
-// One side has no more to say: the other one is told, and when that ends as well the first knows that it did so.
+// One side closes its direction: the other learns of it, and when that side closes as well the first one learns of that.
 static void test_finish_is_orderly(void **state) {
     (void)state;
     make_frame(0);
     make_frame(1);
     sl_link_finish(sender.link);
     assert_false(sl_link_is_over(sender.link));
-    sl_link_send(receiver.link, &frames[1].send); // dropped there, as what comes to somebody who ends is
+    sl_link_send(receiver.link, &frames[1].send); // dropped there, like every frame for a link that ends
     int64_t deadline_ns = sl_deadline_in_ms(WAIT_MS);
     while (receiver.n_lost == 0 && sl_now_ns() < deadline_ns) {
         turn();
@@ -246,7 +246,7 @@ static void test_finish_before_the_beginning_is_the_end(void **state) {
     sl_link_close(&link);
 }
 
-// Who does not speak as we do is lost, and people are told what was wrong with it.
+// A peer with another protocol is lost, and the log says what was wrong with it.
 static void test_stranger_is_lost_with_the_reason(void **state) {
     (void)state;
     struct sockaddr_in address = {.sin_family = AF_INET};
@@ -269,7 +269,7 @@ static void test_stranger_is_lost_with_the_reason(void **state) {
     close(fd);
 }
 
-// What is under way when a link is closed ends before that returns; what comes later ends at once.
+// Operations under way when a link is closed end before close returns; later ones end at once.
 static void test_close_ends_what_is_under_way(void **state) {
     (void)state;
     for (int i = 0; i < N_FRAMES; i++) {

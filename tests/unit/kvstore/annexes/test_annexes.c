@@ -98,7 +98,7 @@ static int64_t n_segments(struct fixture *fixture) {
     return stats.n_segments;
 }
 
-// Of the annex's i-th segment: where its pages or its key indexes lie in a window.
+// Returns where the pages or the key indexes of the annex's i-th segment lie in a window.
 static struct sl_fetch_range place_of(struct fixture *fixture, const struct sl_annex_lease *lease, int i,
                                       bool indexes) {
     struct sl_held_annex *held = sl_annexes_borrow(fixture->annexes, lease->annex_id);
@@ -138,7 +138,7 @@ static enum sl_status read_range(struct fixture *fixture, const struct sl_annex_
     return status;
 }
 
-// Whoever opens an annex reads what it has, and nothing of anybody else's, whatever they make up.
+// A process that opens an annex can read that annex, and nothing of any other, whatever it sends.
 static void test_window_shows_its_annex_alone(void **state) {
     struct fixture *fixture = *state;
     struct prompt first, second, other, made_up;
@@ -172,7 +172,7 @@ static void test_window_shows_its_annex_alone(void **state) {
         assert_int_equal(read_range(fixture, &four, third), SL_ERR_RANGE);
     }
     struct sl_fetch_range own = place_of(fixture, &one, 0, false);
-    for (uint64_t offset = 0; offset < ARENA_BYTES; offset += ARENA_BYTES / 64) { // who has nothing reads nothing
+    for (uint64_t offset = 0; offset < ARENA_BYTES; offset += ARENA_BYTES / 64) { // without an annex, no read
         assert_int_equal(read_range(fixture, &four, (struct sl_fetch_range){.offset = offset, .bytes = 64}),
                          SL_ERR_RANGE);
     }
@@ -340,7 +340,7 @@ static void test_annex_promises_what_is_to_come(void **state) {
     assert_non_null(strstr(err.text, "second"));
     assert_non_null(strstr(err.text, "retry"));
     assert_int_equal(promised_bytes(&fixture->parts), promised);
-    // What is granted is taken from the promise: used and promised together do not grow.
+    // Granted memory is taken from the promise: used and promised together do not grow.
     struct sl_inbound_ticket ticket;
     size_t capacity;
     assert_int_equal(sl_annexes_grant(fixture->annexes, first.lease_id, 0, 1024, &ticket, &capacity, &err), SL_OK);
@@ -356,7 +356,7 @@ static void test_annex_promises_what_is_to_come(void **state) {
 static void test_annex_takes_the_room_of_what_nobody_uses(void **state) {
     struct fixture *fixture = *state;
     struct prompt prompt;
-    // Segments that no job has let go of, those that one has, and one that is used: each a sixth of the arena or so.
+    // Segments that no job has released, those that one has, and one that is used: each a sixth of the arena or so.
     int64_t n_tokens = tokens_for(16) < MAX_PROMPT ? tokens_for(16) : MAX_PROMPT;
     struct sl_annex_lease kept, used;
     for (int seed = 1; seed <= 4; seed++) {
@@ -378,12 +378,12 @@ static void test_annex_takes_the_room_of_what_nobody_uses(void **state) {
     assert_int_equal(sl_kv_family_config(&test_family, 0, n_tokens, &config, NULL), SL_OK);
     size_t each = sl_kv_segment_bytes(&config), high = ARENA_BYTES / 100 * 90, low = ARENA_BYTES / 100 * 85;
     struct sl_error err = {0};
-    // Beyond 90%: the two that nobody keeps go as far as 85% demands, the kept one stays.
+    // Beyond 90%: the two that no lease holds go as far as 85% demands, the kept one stays.
     size_t wanted = high - 4 * each + 1;
     assert_int_equal(sl_room_promise(&fixture->parts.room, "test", wanted, &err), SL_OK);
     assert_int_equal(n_segments(fixture), 4 - (int64_t)((4 * each + wanted - low + each - 1) / each));
     sl_ledger_return(fixture->parts.ledger, wanted);
-    // Nothing fits beside the used one that is larger than what is left of the arena: refused, and nothing goes.
+    // No segment larger than the rest of the arena fits in addition to the used one: it is refused, and none is evicted.
     int64_t before = n_segments(fixture);
     assert_int_equal(sl_room_promise(&fixture->parts.room, "test", ARENA_BYTES - each / 2, &err), SL_ERR_EXHAUSTED);
     assert_int_equal(n_segments(fixture), before);
@@ -399,7 +399,7 @@ static void test_annex_takes_the_room_of_what_nobody_uses(void **state) {
     sl_kv_segment_unref(&segment);
 }
 
-// Pages that are kept in int8 are made beside what has arrived: promised as well, and given back.
+// Pages that are kept in int8 need memory in addition to what has arrived: it is promised as well, and released.
 static void test_annex_keeps_rows_in_eight_bits_and_searches_by_signs(void **state) {
     struct fixture *fixture = *state;
     struct prompt prompt;
@@ -421,7 +421,7 @@ static void test_annex_keeps_rows_in_eight_bits_and_searches_by_signs(void **sta
     struct sl_arena_stats arena;
     sl_kv_segments_get_stats(fixture->parts.segments, &stats);
     int64_t deadline = sl_deadline_in_ms(5000);
-    do { // the grant lets go of its block a moment later
+    do { // the grant releases its block a moment later
         sl_arena_get_stats(fixture->parts.arena, &arena);
     } while (arena.used_bytes != stats.bytes && sl_now_ns() < deadline);
     assert_int_equal(arena.used_bytes, stats.bytes);
@@ -454,7 +454,7 @@ static void test_annex_grows_where_everything_is_promised(void **state) {
     assert_true(await_tokens(fixture, &lease, 256, &err) < 0);
     free(ticket.ticket);
     int64_t deadline = sl_deadline_in_ms(5000);
-    do { // the grant lets go of its block a moment later
+    do { // the grant releases its block a moment later
         sl_arena_get_stats(fixture->parts.arena, &arena);
     } while (arena.used_bytes + promised_bytes(&fixture->parts) != promised + others && sl_now_ns() < deadline);
     assert_int_equal(arena.used_bytes + promised_bytes(&fixture->parts), promised + others);
@@ -464,7 +464,7 @@ static void test_annex_grows_where_everything_is_promised(void **state) {
     sl_ledger_return(fixture->parts.ledger, others);
 }
 
-// What is refused leaves every gauge as it was, also where the memory is missing; when the annex goes, all of them are zero.
+// A refused grant leaves every gauge as it was, also when memory is missing; when the annex goes, all gauges are zero.
 static void test_annex_refused_grants_hold_nothing(void **state) {
     struct fixture *fixture = *state;
     struct parts *parts = &fixture->parts;

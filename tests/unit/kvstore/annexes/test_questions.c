@@ -48,7 +48,7 @@ static int teardown(void **state) {
     return 0;
 }
 
-// What is answered about an annex that nobody holds.
+// Sends a request about an annex without a lease.
 static enum sl_status ask(struct fixture *fixture) {
     struct sl_near_request request = {
         .magic = SL_NEAR_MAGIC, .version = SL_NEAR_VERSION, .annex_id = 1, .kind = SL_NEAR_ABSMAX, .n_lanes = 1};

@@ -169,7 +169,7 @@ static void test_arrivals_are_announced_by_one_of_many_at_once(void **state) {
     pthread_barrier_destroy(&race.end);
 }
 
-// Who comes a moment later, when it is expected no more, is told the same: it is stored.
+// A client that offers the capsule a moment later, when it is already stored, gets the same status.
 static void test_arrivals_are_not_announced_when_they_are_stored(void **state) {
     struct fixture *fixture = *state;
     struct sl_inbound_ticket ticket = announce(fixture);
@@ -182,7 +182,7 @@ static void test_arrivals_are_not_announced_when_they_are_stored(void **state) {
     free(ticket.ticket);
 }
 
-// What has not arrived when the store stops gives its lease and its memory back.
+// When the store stops, capsules that have not arrived give back their leases and memory.
 static void test_arrivals_end_with_the_store(void **state) {
     struct fixture *fixture = *state;
     struct sl_inbound_ticket ticket = announce(fixture);

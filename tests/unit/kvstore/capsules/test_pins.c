@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leases on capsules: what is held is not evicted, what nobody renews ends, what is being sent ends behind that.
+// Leases on capsules: a leased capsule is not evicted, a lease that is not renewed ends, and that of a capsule being sent ends after the
+// send.
 #include "tests/unit/kvstore/harness.h"
 
 #include <stdlib.h>

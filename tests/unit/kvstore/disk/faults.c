@@ -70,7 +70,7 @@ static bool fails(const char *name, enum fault_scope call) {
     return true;
 }
 
-// How much is to be read or written; 0: it fails.
+// Returns how many bytes are to be read or written; 0: the call fails.
 static size_t part(const char *name, enum fault_scope call, size_t bytes) {
     struct fault fault;
     if (!is_hit(name, call, &fault)) {

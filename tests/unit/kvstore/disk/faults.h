@@ -22,7 +22,7 @@ struct fault {
     enum fault_kind kind;
     int error;              // FAULT_ERROR
     int at;                 // the first call that it hits, from 0 on
-    bool lasting;           // all behind it as well
+    bool lasting;           // all later ones as well
     enum fault_scope scope; // other calls are not counted
 };
 

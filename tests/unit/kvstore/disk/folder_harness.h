@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what the tests of a folder of capsules share: a folder, capsules made of their seeds, and how they are asked for.
+// Purpose: shared by the tests of a folder of capsules: a folder, capsules made of their seeds, and lookups.
 #pragma once
 
 // clang-format off
@@ -40,7 +40,7 @@ bool finds(struct fixture *fixture, struct sl_hash128 hash, int64_t n_tokens, st
 bool finds_whole(struct fixture *fixture, int seed, size_t n_hashes);
 // Read what has been found and compare it with what was written.
 enum sl_status read_back(struct fixture *fixture, const struct sl_disk_entry *found, int seed);
-// How many there are.
+// Returns the number of capsules in the folder.
 int64_t count(struct fixture *fixture, int64_t *bytes_out);
 
 void path_of(const struct fixture *fixture, uint64_t id, char path_out[128]);

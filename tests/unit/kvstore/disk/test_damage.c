@@ -45,7 +45,7 @@ static void open_again(struct fixture *fixture) {
     }
 }
 
-// Whether it is there and right; the wrong bytes fail the test.
+// Returns whether the capsule is there and right; wrong bytes fail the test.
 static bool has(struct fixture *fixture, int seed) {
     struct sl_disk_entry found;
     return finds(fixture, hash_of(seed, WHOLE), (int64_t)hashes_of(seed) * STRIDE + 7, &found) &&
@@ -156,7 +156,7 @@ static void test_folder_does_not_believe_names(void **state) {
         assert_int_equal(has(fixture, i), i != 3);
     }
     assert_int_equal(count(fixture, NULL), N_CAPSULES - 1);
-    for (int i = 10; i < 20; i++) { // ids have begun anew, and nobody's file is taken
+    for (int i = 10; i < 20; i++) { // ids have begun anew, and no existing file is overwritten
         assert_int_equal(write_capsule(fixture, i, hashes_of(0), BODY), SL_OK);
     }
     reopen(fixture);
@@ -166,7 +166,7 @@ static void test_folder_does_not_believe_names(void **state) {
     }
 }
 
-// What is not ours stays, and is in nobody's way.
+// Foreign files stay, and block no file of ours.
 static void test_folder_lets_foreign_files_be(void **state) {
     struct fixture *fixture = *state;
     static const char *const names[] = {"capsule-1",

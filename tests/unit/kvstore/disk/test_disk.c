@@ -332,7 +332,7 @@ static void test_disk_that_failed_is_tried_again_after_longer_and_longer_pauses(
     wait_until_used(fixture);
 }
 
-// Who reads when the disk fails keeps its folder until it is done.
+// A reader keeps its folder when the disk fails, until it has read.
 static void test_disk_is_not_opened_anew_under_a_reader(void **state) {
     struct fixture *fixture = *state;
     sl_disk_close(&fixture->disk, 0);
@@ -355,7 +355,7 @@ static void test_disk_is_not_opened_anew_under_a_reader(void **state) {
     wait_until_used(fixture);
 }
 
-// As one on a network that hangs: whoever looks after the pulse sees it, and nobody asks the disk meanwhile.
+// A disk on a network that hangs: the watcher of the progress counter notices it, and no thread uses the disk meanwhile.
 static void test_disk_whose_thread_stands_still_is_done_without(void **state) {
     struct fixture *fixture = *state;
     put(fixture, 1, true);
@@ -381,7 +381,7 @@ static void test_disk_whose_thread_stands_still_is_done_without(void **state) {
     assert_false(stats_of(fixture).is_silent);
 }
 
-// Where a file's date cannot be written, the next start would not know what was used last.
+// Without files' dates, the next start could not tell which capsule was used last.
 static void test_disk_that_dates_nothing_is_done_without(void **state) {
     struct fixture *fixture = *state;
     put(fixture, 1, true);
@@ -458,7 +458,7 @@ static void *ask_once(void *arg) {
     return NULL;
 }
 
-// A disk that does not answer costs who asked it first; the others are told soon that there is nothing, and memory works.
+// A disk that does not answer delays only its first caller; the others soon get "not found", and capsules in memory are served.
 static void test_disk_that_is_silent_is_not_waited_for(void **state) {
     struct fixture *fixture = *state;
     struct silent first = {.fixture = fixture};
@@ -479,7 +479,7 @@ static void test_disk_that_is_silent_is_not_waited_for(void **state) {
         assert_false(recalls(fixture, 2, N_TOKENS));
     }
     assert_in_range(sl_now_ns() - begin_ns, 150 * SL_NS_PER_MS, DEADLINE_MS * SL_NS_PER_MS);
-    put(fixture, 3, true); // nor does whoever offers
+    put(fixture, 3, true); // an offer does not wait either
     fault_end();
     pthread_join(first.thread, NULL);
     assert_true(first.found);

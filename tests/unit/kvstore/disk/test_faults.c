@@ -194,7 +194,7 @@ static void test_folder_makes_way_once_where_others_fill_the_disk(void **state) 
     assert_false(finds_whole(fixture, 10, 3)); // it has made room
     assert_int_equal(count(fixture, NULL), 10);
     full.lasting = true;
-    for (int i = 21; i < 30; i++) { // somebody else takes whatever becomes free
+    for (int i = 21; i < 30; i++) { // another writer takes the room that becomes free
         fault_begin(&full);
         enum sl_status status = write_capsule(fixture, i, 3, SMALL);
         fault_end();

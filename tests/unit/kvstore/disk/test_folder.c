@@ -69,7 +69,7 @@ static void test_disk_folder_the_least_recently_used_goes(void **state) {
     assert_int_equal(sl_disk_folder_touch(fixture->folder, &key, NULL), SL_OK);
     key.prefix_hash = hash_of(0, 1);
     assert_int_equal(sl_disk_folder_touch(fixture->folder, &key, NULL), SL_ERR_NOT_FOUND); // a part is not the whole
-    reopen(fixture); // who was used last is not forgotten
+    reopen(fixture);                                                                       // the order of use is kept
     assert_int_equal(write_capsule(fixture, 3, 2, BODY), SL_OK);
     assert_true(finds_whole(fixture, 0, 2));
     assert_false(finds_whole(fixture, 1, 2));

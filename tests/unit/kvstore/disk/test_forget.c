@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What nobody wants any more leaves the disk: while the store runs, and what it had no time for, when it ends.
+// Forgotten capsules leave the disk: while the store runs, and, if there was no time for it, when it ends.
 #include "tests/unit/kvstore/harness.h"
 
 #include <stdlib.h>

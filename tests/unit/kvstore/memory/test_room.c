@@ -67,7 +67,7 @@ static struct sl_shelf_stats stats_of(struct parts *parts) {
     return stats;
 }
 
-// Millions of keys would take any memory: here what is beside the arena ends first, and the oldest go for it.
+// Millions of keys would take any memory: here memory outside of the arena runs out first, and the oldest keys go.
 static void test_room_metadata_is_bounded(void **state) {
     struct fixture *fixture = *state;
     struct parts *parts = &fixture->parts;
@@ -114,7 +114,7 @@ static void test_room_pinned_metadata_is_refused_for(void **state) {
     }
 }
 
-// A store whose memory is all in use refuses, says so, and goes on when something is let go.
+// A store whose memory is all in use refuses with that reason, and continues when memory is released.
 static void test_room_full_of_what_is_in_use_refuses_and_counts(void **state) {
     struct fixture *fixture = *state;
     struct parts *parts = &fixture->parts;

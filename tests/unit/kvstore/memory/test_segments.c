@@ -46,7 +46,7 @@ static void put(struct fixture *fixture, const struct prompt *prompt, int64_t be
 }
 
 /*
- * The ends of the chain for a prompt, in order, and a 0 behind them.
+ * Writes the ends of the chain for a prompt, in order, and a final 0.
  */
 static void chain_ends(struct fixture *fixture, const struct sl_kv_family *family, const struct prompt *prompt,
                        int64_t ends_out[8]) {

@@ -152,7 +152,7 @@ static void test_shelf_of_a_common_prefix_the_younger_is_found(void **state) {
     assert_non_null(stored);
     assert_true(sl_hash128_equals(&stored->keys.id.prefix_hash, &keys[1].prefix_hash));
     sl_shelf_unpin(fixture->shelf, stored);
-    // What is the older one's own still finds it, and goes with it.
+    // A prefix of the older one alone still finds it, and goes with it.
     stored = pin_prefix(fixture, tokens[0], 192, &covered);
     assert_true(sl_hash128_equals(&stored->keys.id.prefix_hash, &keys[0].prefix_hash));
     sl_shelf_unpin(fixture->shelf, stored);
@@ -201,7 +201,7 @@ static void test_shelf_forgets_at_once_and_frees_behind_the_last_pin(void **stat
     assert_null(pin_prefix(fixture, tokens[0], 192, &covered));
     assert_int_equal(sl_shelf_list(fixture->shelf, listed, 4), 1);
     assert_memory_equal(&listed[0], &keys[1], sizeof listed[0]);
-    assert_int_equal(bytes_in_arena(fixture), both);                   // who reads it goes on
+    assert_int_equal(bytes_in_arena(fixture), both);                   // its reader continues
     assert_int_equal(put(fixture, tokens[0], false, &keys[0]), SL_OK); // and it may come again meanwhile
     sl_shelf_let_go(fixture->shelf, written);
     assert_int_equal(fetched->n_tokens, N_TOKENS);
@@ -213,7 +213,7 @@ static void test_shelf_forgets_at_once_and_frees_behind_the_last_pin(void **stat
     assert_int_equal(stats.n_capsules, 2);
     assert_int_equal(stats.n_pinned, 0);
     assert_int_equal(stats.n_evicted, 0);
-    // A prefix that the younger one shares leads to that still; what is only a prefix is forgotten by nobody.
+    // A prefix that both share still leads to the younger one. Only a whole capsule can be forgotten, not a prefix.
     struct sl_capsule_id shared = {11, 22, sl_prefix_hash(&salt, tokens[1], 128)};
     assert_false(sl_shelf_forget(fixture->shelf, &shared));
     assert_true(sl_shelf_forget(fixture->shelf, &keys[1]));

@@ -84,7 +84,7 @@ static inline int64_t count_tokens(const struct sl_tokenizer *tokenizer, const c
     return (int64_t)n;
 }
 
-// How many tokens the smallest prompt of a task has: what the refusal of an impossible one says.
+// Returns how many tokens the smallest prompt of a task has, from the refusal of an impossible size.
 static inline int64_t needed_tokens(const struct sl_task *task, struct sl_task_config config, uint64_t index) {
     struct sl_sample sample = {0};
     struct sl_error err = {0};

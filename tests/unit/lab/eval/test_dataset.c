@@ -155,7 +155,7 @@ static void test_dataset_of_our_own(void **state) {
     config.metric = "classification";
     config.max_new_tokens = 5;
     config.first_line = true;
-    config.max_samples = 1; // what is behind is not even looked at
+    config.max_samples = 1; // the rest is not even parsed
     struct sl_dataset dataset =
         open_text(&config, "{\"prompt\": \"p\", \"answer\": \"x\", \"classes\": [\"x\", \"y\"]}\nrubbish\n");
     assert_int_equal(dataset.n, 1);

@@ -217,7 +217,7 @@ class Others(unittest.TestCase):
             self.assertEqual(m["metric"], "contains-all")
         self.assertEqual(made, lines_of(run("make", *words)))
         self.assertNotEqual(made, lines_of(run("make", *words, "--seed", "2")))
-        # As a data set of somebody else's they are the same questions, with the same answers.
+        # As a data set from a file they are the same questions, with the same answers.
         with tempfile.TemporaryDirectory(prefix="sluice-test-") as folder:
             with open(os.path.join(folder, "made.jsonl"), "w", encoding="utf-8") as file:
                 file.writelines(json.dumps({"prompt": m["prompt"], "answers": m["answers"]}) + "\n" for m in made[:2])

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what a report makes of answers whose scores are chosen: means, differences, verdicts, choices, and the
+// Purpose: the report of answers with given scores: means, differences, verdicts, choices, and the
 // tables.
 #include <setjmp.h>
 #include <stdarg.h>
@@ -228,7 +228,7 @@ static void test_report_judges_claims(void **state) {
                   .better = (char *)"good", .worse = (char *)"bad", .tasks = hard, .n_tasks = 1, .needs_least = 0.5});
     assert_int_equal(v->verdict, SL_VERDICT_PRECONDITION_ABSENT);
     assert_near(v->full, 0.1);
-    // Where nothing is left of either, neither is as good as the other.
+    // When both recipes score nothing, neither is as good as the other.
     v = judge(f, (struct sl_plan_claim){.better = (char *)"bad", .worse = (char *)"bad", .by = -0.01});
     assert_int_equal(v->verdict, SL_VERDICT_BOTH_FAIL);
 
@@ -368,7 +368,7 @@ static void test_report_as_text(void **state) {
     free(text);
 }
 
-// The same answers from a file that does not say what stores get, and from one that was gone on with.
+// The same answers from a file without the bytes in stores, and from one that was continued.
 static void test_report_of_older_answers(void **state) {
     struct fixture *f = *state;
     add_all(f, 0);

@@ -105,7 +105,7 @@ static char *read_all(const char *path, size_t *n) {
     return text;
 }
 
-// Opening fails with `status` and words of the text, and leaves the file as it is.
+// Expects that opening fails with `status` and words of the text, and leaves the file unchanged.
 static void assert_refused(const char *path, const struct sl_eval_run *other, enum sl_status status,
                            const char *words) {
     struct sl_eval_results *results;
@@ -147,7 +147,7 @@ static void test_results_are_there_again(void **state) {
     sl_eval_results_close(&results);
 }
 
-// Files from before there were bytes in stores are gone on with.
+// Files from before there were bytes in stores can be continued.
 static void test_results_of_older_versions_are_read(void **state) {
     struct fixture *f = *state;
     struct sl_eval_answer a;

@@ -204,7 +204,7 @@ static void test_run_adds_recipes_to_what_is_there(void **state) {
     sl_eval_plan_cleanup(&plan);
 }
 
-// What a cluster would put into stores is what the budget leaves of the offloaded layers, beside the capsule of the others.
+// Stores would get what the budget leaves of the offloaded layers, in addition to the capsule of the other layers.
 static void test_run_counts_what_stores_would_get(void **state) {
     struct fixture *f = *state;
     const struct sl_model_config *model = sl_answerer_model(f->answerer);

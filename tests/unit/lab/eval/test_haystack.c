@@ -97,7 +97,7 @@ static void test_haystack_joins_files(void **state) {
     sl_haystack_close(&haystack);
 }
 
-// Sentences of at most the limit that are together the text again, none of them empty.
+// Checks that the sentences have at most the limit, are not empty, and together are the text again.
 static void check_cuts(const char *text, bool at_spaces) {
     struct sl_haystack *haystack = open_text(text);
     int64_t n = sl_haystack_n_sentences(haystack);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what golden scores cannot say of metrics: broken texts, samples that do not fit, sizes. See golden_metrics.c.
+// Purpose: cases of metrics without golden scores: broken texts, samples that do not fit, sizes. See golden_metrics.c.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

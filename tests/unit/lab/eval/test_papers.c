@@ -34,7 +34,7 @@ static void for_each_plan(void (*check)(const char *path, const struct sl_eval_p
     globfree(&found);
 }
 
-// What the recipe keeps of a prompt: models/demo for tasks, an 8B model for data sets. Layer 0 attends densely.
+// Checks the tokens that the recipe keeps of a prompt: models/demo for tasks, an 8B model for data sets. Layer 0 attends densely.
 static void check_fits(const char *path, const struct sl_plan_recipe *entry, bool demo, int64_t n_prompt) {
     static const struct sl_layers dense = {{1}};
     const struct sl_kv_geometry geometry =
@@ -53,7 +53,7 @@ static void check_fits(const char *path, const struct sl_plan_recipe *entry, boo
     if (status != SL_OK) {
         fail_msg("%s: %s %s: %s", path, entry->name, entry->budget, err.text);
     }
-    // A ratio that scope fills alone is quietly raised above it: then another budget would be measured than is said.
+    // A ratio that scope fills alone is silently raised above it: the run would measure another budget than it reports.
     if (sl_recipe_evicts(&recipe) && recipe.budget.slots == 0) {
         int64_t slots = (int64_t)(recipe.budget.ratio * (double)n_prompt);
         if (plan.budget_slots < slots - 1 || plan.budget_slots > slots + 1) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what holds for every task: its length, its depth, its metric, the same bytes from the same seed, refusals.
- *          What each one says is tested in test_task_forms.c.
+ * Purpose: properties of every task: its length, its depth, its metric, the same bytes from the same seed, refusals. test_task_forms.c
+ *          tests each task's text.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -146,7 +146,7 @@ static uint64_t hash_of(const struct sl_sample *sample) {
     return hash;
 }
 
-// Whoever changes these numbers makes other questions: results before and after cannot be compared.
+// A change of these numbers changes the questions: results before and after it cannot be compared.
 static void test_samples_stay_what_they_are(void **state) {
     const struct fixture *fixture = *state;
     static const struct {
@@ -210,7 +210,7 @@ static void test_long_prompts_are_filled_too(void **state) {
     }
 }
 
-// A task with fewer different words than would fill the prompt says so, and fills what it has words for.
+// A task with too few different words to fill the prompt reports it, and fills what it can.
 static void test_task_without_more_words_says_so(void **state) {
     const struct fixture *fixture = *state;
     const struct sl_task *task = sl_task_find("multikey-needles");

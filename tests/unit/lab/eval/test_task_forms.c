@@ -27,7 +27,7 @@ static void expect_end(const char *prompt, const char *format, ...) {
     assert_string_equal(prompt + strlen(prompt) - n, expected);
 }
 
-// Where this printf-style text stands, which is once.
+// Returns where this printf-style text is in the prompt; it must be there once.
 static const char *find_once(const char *prompt, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static const char *find_once(const char *prompt, const char *format, ...) {
     char text[512];
@@ -322,7 +322,7 @@ static int by_falling_count(const void *a, const void *b) {
 
 enum { MAX_WORDS = 2000 };
 
-// The words of the context, the most frequent first; `numbered`: each behind " 1.", " 2." and so on.
+// The words of the context, the most frequent first; `numbered`: each after " 1.", " 2." and so on.
 static int count_words(const struct sl_sample *sample, bool numbered, struct counted *words) {
     const char *end = question_of(sample);
     int n_words = 0, n_entries = 0;

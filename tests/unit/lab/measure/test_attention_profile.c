@@ -155,7 +155,7 @@ static void test_attention_of_a_model_agrees_with_brute_force(void **state) {
     // The papers' premise that models/demo was made to have: a first layer that spreads over most of what it sees.
     assert_true(sl_attention_of_layer(&p, 0, SL_ATTENTION_DENSE) > 0.2);
 
-    // The mean over texts; a text that is refused leaves it as it is.
+    // The mean over texts; a refused text does not change it.
     double before = sl_attention_of_layer(&p, 0, SL_ATTENTION_DENSE);
     assert_int_equal(sl_attention_profile_add(&p, &m, tokens, SL_ATTENTION_MIN_TOKENS - 1, NULL, &err), SL_ERR_INVALID);
     assert_true(p.n_texts == 1 && sl_attention_of_layer(&p, 0, SL_ATTENTION_DENSE) == before);

@@ -156,7 +156,7 @@ static void attend(const float *q, const float *k, const float *v, int begin, in
     free(p);
 }
 
-// How many of the KEPT largest of p[N_READ] are among the newest KEPT; p is used up.
+// Returns how many of the KEPT largest of p[N_READ] are among the newest KEPT; overwrites p.
 static int newest_among_top(double *p) {
     int both = 0;
     for (int i = 0; i < KEPT; i++) {

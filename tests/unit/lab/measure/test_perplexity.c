@@ -25,7 +25,7 @@ static int set_up(void **state) {
     return model_fixture_open(state, N_TOKENS + 1);
 }
 
-// Of the first n tokens; their mean.
+// Measures the first n tokens and returns the mean.
 static double measure_first(struct model_fixture *f, int64_t n, const char *text, int chunk, double *nll,
                             struct sl_perplexity_result *result) {
     double sum = 0;
@@ -113,7 +113,7 @@ static void test_perplexity_keeps_to_the_budget(void **state) {
         measure(f, recipes[i], 32, streamed, &r);
         assert_true(r.slots == 100);
         assert_int_equal(r.most_slots, 132);
-        expect_same(streamed, plain, 128, 1e-6, recipes[i]); // the first eviction is behind token 128
+        expect_same(streamed, plain, 128, 1e-6, recipes[i]); // the first eviction is after token 128
         double apart = 0;
         for (int t = 128; t < N_TOKENS; t++) {
             apart += fabs(streamed[t] - plain[t]);
@@ -126,7 +126,7 @@ static void test_perplexity_keeps_to_the_budget(void **state) {
     assert_int_equal(r.most_slots, 160);
 }
 
-// Of the tokens behind n_read: as fidelity's, which read them behind a prompt that prefill compressed and shipped.
+// Compares the tokens after n_read with those of fidelity, which reads them after a prompt that prefill compressed and shipped.
 static void compare_with_fidelity(struct model_fixture *f, const char *text, int64_t n_read, int64_t n_new, int chunk) {
     struct sl_fidelity_config config = {.model = &f->m, .tokens = f->tokens, .n_read = n_read, .n_new = n_new};
     struct sl_fidelity *fidelity;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: lab/measure/profile_file.h: which layers are dense, and what is written beside the model.
+// Purpose: lab/measure/profile_file.h: which layers are dense, and the file that is written to the model's folder.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

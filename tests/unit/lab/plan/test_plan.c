@@ -120,7 +120,7 @@ static void test_reuse_is_the_common_beginning_while_it_is_kept(void **state) {
     int64_t reused[4];
     assert_int_equal(sl_workload_reuse(&w, 10, true, 512, reused, &err), SL_OK);
     assert_memory_equal(reused, ((int64_t[]){0, 1024, 1536, 0}), sizeof reused);
-    // What evicts has left one state a prompt: behind 1,536 tokens each time.
+    // Evicting recipes leave one state a prompt: after 1,536 tokens each time.
     assert_int_equal(sl_workload_reuse(&w, 10, false, 512, reused, &err), SL_OK);
     assert_memory_equal(reused, ((int64_t[]){0, 0, 1536, 0}), sizeof reused);
     assert_int_equal(sl_workload_reuse(&w, 100, true, 512, reused, &err), SL_OK);

@@ -34,7 +34,7 @@ static inline struct test_teacher test_teacher_start(const char *folder, const c
     return f;
 }
 
-// What no example leaves behind is checked.
+// Checks that the examples leak nothing.
 static inline void test_teacher_stop(struct test_teacher *f) {
     struct sl_arena_stats stats;
     sl_arena_get_stats(f->arena, &stats);

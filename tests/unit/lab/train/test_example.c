@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what retaining heads learn from: features are what the heads will be given, labels are what one computes
-//          from the queries and keys of a pass.
+// Purpose: the training examples of retaining heads: features are the heads' later inputs, labels are computed from the queries and keys of
+// a pass.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

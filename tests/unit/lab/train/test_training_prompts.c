@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what heads are trained with: rows and tasks by turns, facts in other words, prompts that are too long.
+// Purpose: the training prompts of heads: rows and tasks by turns, facts in other words, prompts that are too long.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -101,7 +101,7 @@ static void test_forms_say_all_facts_and_the_question_in_other_words(void **stat
     assert_null(sl_training_form_find("dance"));
 }
 
-// Whatever the tasks write, the forms must know it: their words are in two files.
+// The forms must know every text that the tasks write: their words are in two files.
 static void test_forms_fit_what_their_tasks_write(void **state) {
     for (const struct sl_training_form *form = sl_training_forms(); form->name; form++) {
         struct sl_training_prompts_config config = {.tokenizer = *state, .max_tokens = 4096, .seed = 3};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what GGUF files are refused for, what their metadata become, and where a model's file is found.
+// Purpose: GGUF files that are refused, the meaning of their metadata, and where a model's file is found.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -79,7 +79,7 @@ static void test_gguf_refuses_damaged_numbers(void **state) {
         {16, {255, 255, 255, 255, 255, 255, 255, 255}, 8, SL_ERR_INVALID, "values"},
         {16, {2}, 1, SL_ERR_INVALID, ""},                                               // one more than there are
         {24, {255, 255, 255, 255, 255, 255, 255, 255}, 8, SL_ERR_INVALID, "truncated"}, // the first key's length
-        {35, {99}, 1, SL_ERR_INVALID, "type 99"},                                       // behind "abc"
+        {35, {99}, 1, SL_ERR_INVALID, "type 99"},                                       // after "abc"
         {39, {9}, 1, SL_ERR_UNSUPPORTED, "array of arrays"},                            // of its elements
         {43, {255, 255, 255, 255, 255, 255, 255, 255}, 8, SL_ERR_INVALID, "truncated"}, // how many
         {43, {0, 0, 0, 0, 0, 0, 0, 64}, 8, SL_ERR_INVALID, "truncated"},                // times 4 is 0
@@ -135,7 +135,7 @@ static void test_gguf_refuses_impossible_tensors(void **state) {
     temp_folder_destroy(&folder);
 }
 
-// Nobody writes into it: opening must not wait.
+// Without a writer, opening it must not wait.
 static void test_gguf_refuses_a_fifo_at_once(void **state) {
     struct temp_folder folder = temp_folder_create();
     char path[PATH_MAX];
@@ -246,7 +246,7 @@ static void test_metadata_become_a_configuration(void **state) {
     temp_folder_destroy(&folder);
 }
 
-// What would change numbers and is not computed is refused by its name, whatever its type, and means nothing where it is neutral.
+// A key that would change numbers and is not implemented is refused by name, whatever its type. It is accepted where its value is neutral.
 static void test_keys_that_nothing_reads_are_refused(void **state) {
     static const struct {
         const char *key, *neutral, *other; // lines' first letters and values
@@ -398,7 +398,7 @@ static void test_scores_give_the_ids_that_sentencepiece_gives(void **state) {
     assert_non_null(golden);
     (void)state;
     gguf_file_make(&file, text, sizeof text - 1);
-    file.n = 24; // values alone, and those of the lists behind them
+    file.n = 24; // values alone, and those of the lists after them
     file.n_values = 0;
     for (const char *at = text, *line, *end = text + sizeof text - 1;;) {
         size_t n;
@@ -502,7 +502,7 @@ static void test_tokens_that_are_cut_are_not_long(void **state) {
     temp_folder_destroy(&folder);
 }
 
-// Where merges are possible, and where a cut prevents them.
+// Texts where merges are possible, and where a cut prevents them.
 static void test_every_pretokenizer_of_the_table_cuts(void **state) {
     static const struct {
         const char *name, *text, *ids;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: how a GGUF file's metadata say that tokens are drawn.
+// Purpose: sampling settings in a GGUF file's metadata.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

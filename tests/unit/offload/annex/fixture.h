@@ -40,7 +40,7 @@ int random_int(uint64_t *seed, int low, int high); // low .. high
 void lanes_create(struct lanes *lanes, enum sl_kv_format work, int n_lanes, int d, uint32_t n_tokens, uint64_t seed);
 void lanes_destroy(struct lanes *lanes); // everything must have come back to the arena
 
-// How an annex is made of the lanes [first_lane, first_lane + n_lanes), numbered from 0 within the fixture.
+// Describes an annex made of the lanes [first_lane, first_lane + n_lanes), numbered from 0 within the fixture.
 struct make {
     int first_lane, n_lanes;
     enum sl_kv_format rows, scan;
@@ -54,6 +54,6 @@ void random_query(struct lanes *lanes, float *q); // [d] small integers
 // Key index values K^ of channel c of token j as engine/kvcache/key_index.h has them, from what the pages of the segment stand for.
 void read_scanned(const struct sl_annex *annex, int lane, float *k_out); // [n_tokens][d]
 
-// What the search must find: tokens_out [topk], ascending. Returns how many.
+// Writes the tokens that the search must find: tokens_out [topk], ascending. Returns their number.
 uint32_t expected_topk(const struct sl_annex *annex, const struct sl_annex_query *query, const float *scanned,
                        uint32_t *tokens_out);

@@ -14,11 +14,11 @@ struct shares {
     struct sl_annex *annexes[MAX_SHARES_MADE];
     struct sl_near_memory *memories[MAX_SHARES_MADE];
     struct sl_annex_scratch *scratch;
-    // What happens to the next answers; a test may change it between two questions.
+    // Faults of the next answers; a test may change them between two questions.
     uint32_t lose_kind;      // requests of this kind (enum sl_near_kind) ...
     int lose_share;          // ... to this share are answered, but wait() ends with ...
     enum sl_status lose_how; // ... this; SL_OK: nothing is lost
-    // What was seen.
+    // Counts, read by tests.
     int n_asked[8], n_probes, n_resets, n_open; // by kind; TOPK with those flags; not yet forgotten
     size_t topk_bytes;                          // of the answers to TOPK without PROBE
     int64_t patience_ns;                        // until the deadline of the last question

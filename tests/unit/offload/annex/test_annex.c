@@ -4,7 +4,7 @@
 
 #include "fixture.h"
 
-// What rows of a lane must be: K and V of the pages as kept, in the work format.
+// Checks the rows of a lane: K and V of the pages as kept, in the work format.
 static void check_rows(struct lanes *lanes, const struct sl_annex *annex, int lane) {
     size_t row_bytes = 2 * (size_t)lanes->d * (size_t)sl_kv_format_bits(lanes->work.format) / 8;
     uint32_t n = lanes->n_tokens < 600 ? lanes->n_tokens : 600;
@@ -180,7 +180,7 @@ static void test_annex_refuses_segments_that_do_not_follow(void **state) {
     assert_int_equal(sl_annex_append(annex, s, &err), SL_OK);
     sl_kv_segment_unref(&s);
     s = make_segment(&lanes, &make, 192, 64);
-    assert_int_equal(sl_annex_append(annex, s, &err), SL_ERR_INVALID); // behind a partial page
+    assert_int_equal(sl_annex_append(annex, s, &err), SL_ERR_INVALID); // after a partial page
     sl_kv_segment_unref(&s);
     assert_int_equal(sl_annex_n_tokens(annex), 198);
     sl_annex_destroy(&annex);

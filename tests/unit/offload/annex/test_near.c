@@ -29,7 +29,7 @@ static struct packet *packet_create(enum sl_near_kind kind, int first_lane, int 
     return p;
 }
 
-// An annex and who asks it.
+// An annex and its reader.
 struct asker {
     struct lanes lanes;
     struct sl_annex *annex;
@@ -59,7 +59,7 @@ static void asker_destroy(struct asker *a) {
     lanes_destroy(&a->lanes);
 }
 
-// Whatever the bytes: an answer that fits, and how the asker sees it.
+// Serves any bytes: checks that the answer fits, and reads it as the asker does.
 static enum sl_status serve(struct asker *a, const void *request, size_t bytes, const struct sl_near_request *asked,
                             struct sl_error *err) {
     size_t limit = sl_near_answer_bytes(a->annex, request, bytes);
@@ -320,7 +320,7 @@ static void test_near_map_is_checked(void **state) {
     map[1].n_slots = 127;
     assert_int_equal(sl_near_read_map(body, body + sizeof map, &read, &n, NULL), SL_ERR_PEER_CORRUPT);
     map[1].n_slots = 100;
-    map[2].begin = 164; // behind a partial page
+    map[2].begin = 164; // after a partial page
     assert_int_equal(sl_near_read_map(body, body + sizeof map, &read, &n, NULL), SL_ERR_PEER_CORRUPT);
 }
 
@@ -495,7 +495,7 @@ static void test_local_source_answers_like_the_wire(void **state) {
     asker_destroy(&a);
 }
 
-// Where a device has memory of its own: it reads them there.
+// On a device with memory of its own, the source reads the rows there.
 static void test_local_source_answers_in_shared_memory_of_a_device(void **state) {
     (void)state;
     enum { D = 16, N = 300, LANES = 2 };

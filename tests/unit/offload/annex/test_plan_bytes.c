@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan says that kvstores hold bounds what segments take, however lanes are shared out.
+// A plan's bytes in kvstores bound what segments take, however offloaded heads are divided over stores.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

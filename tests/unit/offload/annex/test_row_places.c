@@ -15,7 +15,7 @@
 #define N_PLACES 40
 #define N_TOKENS 120
 
-// What the places must do, without an order kept: every place knows its token and when it was put last.
+// A model of the places without an order: every place knows its token and when it was put last.
 struct model {
     bool used[N_PLACES], claimed[N_PLACES];
     uint32_t token[N_PLACES];

@@ -167,7 +167,7 @@ struct grow {
     atomic_bool is_over;
 };
 
-// Whatever the annex has just now: what is found in it is right.
+// The search is right for any current content of the annex.
 static void *search_on(void *arg) {
     struct grow *grow = arg;
     struct sl_annex_scratch *scratch = sl_annex_scratch_create(NULL);

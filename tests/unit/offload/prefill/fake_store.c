@@ -101,7 +101,7 @@ static enum sl_status open_annex(void *service, struct sl_rpc_call *call, const 
             .store = store, .first_lane = request->share->first_lane, .n_lanes = request->share->n_lanes};
     }
     annex->leased = true;
-    // What it has, it has of any prompt: tests use one. A partial page is of no use to a longer one.
+    // The store has its annex for any prompt: tests use one prompt. A partial page is of no use to a longer one.
     int64_t n_tokens = annex->n_tokens <= request->n_tokens ? annex->n_tokens : request->n_tokens;
     n_tokens = n_tokens < request->n_tokens ? n_tokens / SL_PAGE_SLOTS * SL_PAGE_SLOTS : n_tokens;
     while (annex->n_segments > 0 && annex->segments[annex->n_segments - 1].where.begin >= n_tokens) {
@@ -126,7 +126,7 @@ static enum sl_status open_annex(void *service, struct sl_rpc_call *call, const 
     return sl_rpc_call_send(call, &reply.base);
 }
 
-// Where what has been granted ends.
+// Returns the end of what has been granted.
 static int64_t granted_end(const struct fake_annex *annex) {
     const struct sl_near_segment *last = annex->n_segments > 0 ? &annex->segments[annex->n_segments - 1].where : NULL;
     return last != NULL ? last->begin + last->n_slots : 0;

@@ -30,7 +30,7 @@ struct fake_annex {
     struct fake_store *store;
     bool leased;
     int32_t first_lane, n_lanes;
-    int64_t n_tokens; // arrived, one behind the other
+    int64_t n_tokens; // arrived, one after the other
     struct fake_segment segments[FAKE_MAX_SEGMENTS];
     int n_segments;
 };

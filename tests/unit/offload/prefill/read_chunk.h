@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the next chunk of one prompt as a prefill worker does, and lets its offloaded layers go.
+// Reads the next chunk of one prompt as a prefill worker does, and releases its offloaded layers.
 #pragma once
 
 #include "net/offload/prefill/offload.h"

@@ -244,7 +244,7 @@ static struct sl_session *through_capsule(struct fixture *f, struct sl_session *
     return opened;
 }
 
-// The rows of `slots` slots that two pages hold, padding behind them left out.
+// Compares the rows of `slots` slots of two pages, without the padding after them.
 static void assert_same_page(const struct sl_page_layout *layout, const void *a, const void *b, int64_t slots) {
     size_t bytes = (size_t)slots * (size_t)layout->head_dim * 2; // f16
     assert_memory_equal(a, b, bytes);
@@ -321,7 +321,7 @@ static void test_offload_reads_with_the_bits_of_layers_held_here(void **state) {
     assert_int_equal(stats.stored_tokens, 0);
     assert_int_equal(stats.shipped_bytes, sl_pages_for(MAX_TOKENS) * N_LANES * f->plan.work[2].bytes);
     assert_true(stats.read_back_bytes > 0);
-    // Cut at multiples of the segment, and behind the last full page.
+    // Cut at multiples of the segment, and after the last full page.
     const struct fake_annex *at_store = fake_store_annex(&f->stores[0], 0);
     assert_int_equal(at_store->n_segments, MAX_TOKENS / SL_KV_SEGMENT_TOKENS + 2);
     assert_int_equal(at_store->segments[1].where.begin, SL_KV_SEGMENT_TOKENS);
@@ -349,7 +349,7 @@ static void test_offload_is_divided_between_stores(void **state) {
     sl_annex_shares_free(&annex, n_annex);
     assert_same_bits(f, job, shares, 2);
     close_job(job);
-    assert_int_equal(fake_store_n_leased(&f->stores[0]) + fake_store_n_leased(&f->stores[1]), 0); // nobody has them
+    assert_int_equal(fake_store_n_leased(&f->stores[0]) + fake_store_n_leased(&f->stores[1]), 0); // no lease is left
 }
 
 // The store's reads are refused: those of the other replica take their place.
@@ -525,7 +525,7 @@ static void test_offload_names_the_store_that_is_lost(void **state) {
     assert_int_equal(fake_store_n_leased(&f->stores[0]), 0);
 }
 
-// Segments of a prompt that was read on from quantized pages are not for those who have read it exactly.
+// Segments of a prompt that was continued from quantized pages are not shared with a prompt that was read exactly.
 static void test_offload_shares_with_those_who_read_alike(void **state) {
     (void)state;
     static const struct {

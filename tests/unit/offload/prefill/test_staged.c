@@ -163,7 +163,7 @@ static void assert_same_rows(const struct sl_page_layout *layout, const char *a,
     assert_memory_equal(a + layout->v, b + layout->v, bytes);
 }
 
-// Of the offloaded layers: what the session holds of them here, and what the store has.
+// Compares the offloaded layers that the session holds here, and those that the store has.
 static void assert_same(struct fixture *f, const struct sl_session *whole, int64_t n_tokens, int64_t n_at_store) {
     const struct fake_annex *annex = fake_store_annex(&f->store, 0);
     assert_int_equal(annex->n_tokens, n_at_store);
@@ -184,7 +184,7 @@ static void assert_same(struct fixture *f, const struct sl_session *whole, int64
     }
 }
 
-// What the job leaves, as a store would bring it back: without the offloaded layers, and cut.
+// Returns the session that a job leaves, as a store would bring it back: without the offloaded layers, and cut.
 static struct sl_session *resume(struct fixture *f, struct sl_session **session) {
     size_t bytes = sl_capsule_body_bytes(*session), header_bytes;
     struct sl_capsule_id id = {1, 2, {{3}}};

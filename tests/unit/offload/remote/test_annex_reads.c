@@ -25,7 +25,7 @@
 #define MOST_SHARES 2
 #define ARENA_BYTES (4u << 20)
 
-// A store's side: an annex in its region, and who answers.
+// A store's side: an annex in its region, and the threads that answer.
 struct store {
     struct sl_fabric *fabric;
     struct sl_arena *arena;
@@ -266,7 +266,7 @@ static struct sl_asked *ask(struct scene *s, struct request *request) {
     return asked;
 }
 
-// What came is what the annex itself answers.
+// Checks the replies against what the annex itself answers.
 static void assert_answered(struct scene *s, struct sl_asked **asked, const struct request *request, int share) {
     const struct sl_annex *annex = s->stores[share][s->n_replicas - 1].annex;
     const void *answer;
@@ -389,7 +389,7 @@ static void test_a_lease_is_renewed_by_questions(void **state) {
     stop(&s);
 }
 
-// The store goes while a read is under way: what it would have been comes from the other one.
+// The store exits while a read is under way: the other store answers it.
 static void test_where_a_read_fails_the_other_store_is_asked(void **state) {
     (void)state;
     struct scene s;

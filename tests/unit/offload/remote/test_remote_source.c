@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: questions about annexes over fabrics of one process: the bytes are those of an annex at hand, a second store
- *          answers where the first is slow or lost, and what nobody answers ends in time and by name.
+ * Purpose: requests about annexes over fabrics of one process. The bytes are those of a local annex, a second store answers where the first
+ *          is slow or lost, and an unanswered request ends in time, with an error that names the store.
  */
 #include "net/offload/remote/remote_source.h"
 
@@ -242,7 +242,7 @@ static void test_remote_source_gives_what_an_annex_answers(void **state) {
     assert_int_equal(s->source->n_replica_asks, 0);
     assert_int_equal(s->source->bytes_sent, 12 * sizeof(struct topk));
     assert_true(s->source->bytes_received > 0);
-    assert_int_equal(atomic_load(&s->stores[0][0].n_resets), 1); // the first: nobody had answered before
+    assert_int_equal(atomic_load(&s->stores[0][0].n_resets), 1); // the first: no store had answered before
     stop(s);
 }
 
@@ -286,7 +286,7 @@ static void test_remote_source_asks_the_other_store_where_one_is_slow(void **sta
     assert_int_equal(atomic_load(&second->n_resets), 1);
     assert_int_equal(s->source->n_replica_asks, 1);
 
-    for (uint64_t sequence = 2; sequence < 5; sequence++) { // who answered is asked from then on, and remembers
+    for (uint64_t sequence = 2; sequence < 5; sequence++) { // the store that answered gets all later requests
         request = make_topk(s, 0, sequence);
         asked = ask(s, &request, DEADLINE_MS);
         assert_int_equal(request.head.flags, 0);
@@ -331,7 +331,7 @@ static void test_remote_source_goes_on_with_the_other_store_where_one_refuses(vo
     }
 }
 
-// With one store the refusal is what is said in the end; one that may pass is waited for.
+// With one store, the refusal is the final error; the reader waits for one that may pass.
 static void test_remote_source_says_why_a_store_refuses(void **state) {
     struct scene *s = *state;
     static const struct {
@@ -379,7 +379,7 @@ static void test_remote_source_names_the_stores_that_do_not_answer(void **state)
     }
 }
 
-// Another process at the address has no annex of ours: no need to wait for it.
+// Another process at the address does not have the annex: the reader does not wait for it.
 static void test_remote_source_does_not_wait_for_a_store_that_began_anew(void **state) {
     struct scene *s = *state;
     struct sl_error err = {0};

@@ -202,7 +202,7 @@ void scene_attend(struct scene *s, int layer, bool with_next_q) {
 
 // --- the same, plainly ---------------------------------------------------------------------------------------------
 
-// Whether item i is among the n best of values[count]: larger first, then the smaller index.
+// Returns whether item i is among the n best of values[count]: larger first, then the smaller index.
 static bool is_best(const double *values, int count, int i, int n) {
     int better = 0;
     for (int j = 0; j < count; j++) {

@@ -59,7 +59,7 @@ void scene_attend(struct scene *s, int layer, bool with_next_q); // must succeed
 
 // Tokens that KV head h of a layer attends to, by plain arithmetic: channels by query `by`, scores by query `with`.
 uint32_t plain_tokens(struct scene *s, int layer, int h, const float *by, const float *with, uint32_t *tokens);
-// Of them those that were chosen, not always there: how many of a's n are in b's n.
+// Counts the tokens that were chosen, without those that are always there: how many of a's n are in b's n.
 uint32_t plain_common(const uint32_t *a, uint32_t n, const uint32_t *b);
 // The last retrieval attended to just these tokens of KV head h, in this order, with their keys and values.
 void assert_attended(struct scene *s, int layer, int h, const uint32_t *tokens, uint32_t n);

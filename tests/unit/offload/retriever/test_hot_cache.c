@@ -14,7 +14,7 @@
 #define N_PLACES 24
 #define N_TOKENS 60
 
-// What the cache must do, without an order kept: every place knows its token and when it was last wanted.
+// A model of the cache without an order: every place knows its token and when it was last wanted.
 struct model {
     bool used[N_PLACES], wanted[N_PLACES];
     uint32_t token[N_PLACES];

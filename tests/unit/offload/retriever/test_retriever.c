@@ -109,7 +109,7 @@ static void test_retriever_near_asks_with_the_true_query(void **state) {
             scene_attend(&s, 0, true); // not offloaded
             assert_int_equal(n_spied, 2 * seed);
             scene_attend(&s, 1, true);
-            assert_true(s.shares->patience_ns > 0); // where nobody says how long, too
+            assert_true(s.shares->patience_ns > 0); // there is a default, too
             assert_retrieved(&s, 1, s.q, s.q);
             scene_invent(&s, 100 + seed);
             scene_attend(&s, 2, true);
@@ -419,7 +419,7 @@ static void test_retriever_ends_with_a_share_that_stays_silent(void **state) {
     scene_close(&s);
 }
 
-// What will not pass ends the step at once: the stores are lost, or the annex is not there any more.
+// A lasting failure ends the step at once: the stores are lost, or the annex no longer exists.
 static void test_retriever_does_not_wait_for_an_annex_that_is_gone(void **state) {
     (void)state;
     static const enum sl_status hows[] = {SL_ERR_PEER_LOST, SL_ERR_PEER_STALE};

@@ -22,7 +22,7 @@
 
 enum { SUCCESS = NCCL_SUCCESS, INTERNAL_ERROR = 3, INVALID_ARGUMENT = 4, MAX_RANKS = 16 };
 
-// What the communicators of one identity share.
+// State that the communicators of one identity share.
 struct clique {
     struct clique *next;
     struct nccl_id id;

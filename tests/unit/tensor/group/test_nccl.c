@@ -39,14 +39,14 @@
 static const char *folder, *real;
 static struct gpu_driver driver; // device memory is the host's, for the fakes
 
-// Of the plugin's driver (launching.h).
+// Replaces the function of the plugin's driver (launching.h).
 void sl_cuda_launching(const char *what) {
     (void)what;
 }
 
 // --- events that are never reached -------------------------------------------------------------------------------------
 
-// While a queue is held, what is recorded in it is not reached, as behind a kernel that never ends; until the communicators are aborted.
+// While a queue is held, its events are not reached, as after a kernel that never ends; until the communicators are aborted.
 static struct {
     pthread_mutex_t lock;
     int from_gather; // hold all queues once so many gathers were called; 0: no
@@ -105,7 +105,7 @@ __attribute__((visibility("default"))) void fake_nccl_before(void *stream, size_
     pthread_mutex_unlock(&held.lock);
 }
 
-// How a communicator has ended.
+// Counts communicators that were aborted, or destroyed; the fake library calls it.
 void fake_nccl_ended(int aborted);
 __attribute__((visibility("default"))) void fake_nccl_ended(int aborted) {
     atomic_fetch_add(aborted ? &n_aborted : &n_destroyed, 1);
@@ -251,7 +251,7 @@ static void make_matrix(const struct product_case *p, void *stored, struct sl_ma
                             .parts = {{stored, p->n}}};
 }
 
-// y of all replicas, behind a norm of x: both are replicated.
+// y of all replicas, after a norm of x: both are replicated.
 static struct outcome multiply(const struct product_case *p, struct world *w) {
     int64_t outputs = p->gated ? p->n / 2 : p->n, y_stride = outputs + 5, n_x = p->m * p->k;
     struct outcome o = {.n = p->m * y_stride};
@@ -301,7 +301,7 @@ static float round_bf16(float x) {
     return sl_bf16_to_f32(sl_f32_to_bf16(x));
 }
 
-// What is to be read rounded is alike when it has been.
+// Asserts equal outputs, after rounding where the product is to be read rounded.
 static void assert_alike(const struct product_case *p, const struct outcome *one, const struct outcome *several,
                          int n) {
     bool rounded = p->rounded && p->dtype == SL_BF16;
@@ -449,7 +449,7 @@ static void *join_alone(void *arg) {
     return NULL;
 }
 
-// Of ranks that both joined one does not call: the other one says which, and that it waited.
+// Two ranks have joined and one does not call: the other one names it, and says that it waited.
 static void test_a_rank_that_does_not_call_is_named(void **state) {
     struct sl_group *group = NULL;
     struct sl_device *device = NULL;

@@ -134,7 +134,7 @@ static void test_detokenizer_never_writes_past_the_buffer(void **state) {
     }
 }
 
-// Every token behind every incomplete beginning fits into the promised buffer.
+// Every token after every incomplete beginning fits into the promised buffer.
 static void test_detokenizer_max_bytes_suffices(void **state) {
     const struct sl_tokenizer *tokenizer = *state;
     static const char beginning[] = "\xf0\x9f\x98";

@@ -300,7 +300,7 @@ static void test_tokenizer_is_shared_by_threads(void **state) {
     "{\"decoder\": {\"type\": \"Fuse\"}, \"model\": {\"type\": \"BPE\", \"byte_fallback\": true, " members             \
     "\"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2, \"?\": 3, \"<0xC3>\": 4, \"<0x04>\": 5}, \"merges\": [\"a b\"]}}"
 
-// What the `tokenizers` library gives: dropped, so that what was around may merge; or the unknown token.
+// As the `tokenizers` library: the byte is dropped, so that its neighbors may merge; or it becomes the unknown token.
 static void test_tokenizer_drops_bytes_without_a_token(void **state) {
     static const struct {
         const char *tokenizer, *text, *ids;

@@ -284,7 +284,7 @@ static void test_queue_does_nothing_until_somebody_waits(void **) {
         one = 7; // arguments were taken
         sl_emu_copy(queue, got, x, sizeof got);
         sl_emu_event_record(event, queue);
-        sl_emu_copy(queue, &one, x, sizeof one); // behind the event
+        sl_emu_copy(queue, &one, x, sizeof one); // after the event
         assert_int_equal(sl_emu_event_reached(event), eager);
         assert_true(got[63] == (eager ? 5 : 0));
         sl_emu_event_wait(event);
@@ -306,7 +306,7 @@ static void test_queue_comes_behind_an_event_of_another(void **) {
     sl_emu_event_record(event, other);
     sl_emu_event_before(event, queue);
     sl_emu_copy(queue, got, x, sizeof got);
-    GPU_LAUNCH(fill, 1, 32, 0, other, x, 2.0f); // nobody has waited for it
+    GPU_LAUNCH(fill, 1, 32, 0, other, x, 2.0f); // no thread has waited for it
     sl_emu_event_record(event, other);          // and the event that is meant is the one before
     sl_emu_wait(queue);
     assert_true(got[31] == 1);
