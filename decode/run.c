@@ -7,17 +7,17 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "decode/internal.h"
 #include "engine/compress/evict/compressor.h"
 #include "engine/compress/plan/plan.h"
-#include "decode/internal.h"
 #include "engine/job/error_statistics.h"
 #include "engine/job/job_recipe.h"
 #include "engine/job/job_request.h"
 #include "engine/job/retrieval_statistics.h"
 #include "engine/job/slot_statistics.h"
 #include "net/node/adopt.h"
-#include "proto/sluice/v1/worker.pb-c.h"
 #include "net/trace/trace.h"
+#include "proto/sluice/v1/worker.pb-c.h"
 
 #define ALIVE_MS  300  // between two signs of life; callers take seconds of silence for death
 #define NOTICE_MS 1000 // at least, between two notices of a job
@@ -487,7 +487,7 @@ static enum sl_status write_answer(struct sl_decode *decode, const Sluice__V1__D
     if (status == SL_OK) {
         status = send_done(decode, answer, request, call);
     } else {
-        sl_fail(err, status, "%s", answer->err.text);
+        sl_fail_from(err, status, &answer->err, "%s", answer->err.text);
     }
     pthread_cond_destroy(&answer->changed);
     pthread_mutex_destroy(&answer->mutex);
