@@ -16,16 +16,35 @@ const char *sl_status_text(enum sl_status status) {
     return "unknown status"; // e.g. a number from another version of the protocol
 }
 
+// Formats beside and then copies: an argument may be the very text that is replaced.
+static void describe(struct sl_error *err, enum sl_status status, const char *format, va_list args) {
+    char text[sizeof err->text];
+    vsnprintf(text, sizeof text, format, args);
+    memcpy(err->text, text, sizeof text);
+    err->status = status;
+}
+
 enum sl_status sl_fail(struct sl_error *err, enum sl_status status, const char *format, ...) {
     if (err) {
         va_list args;
-        // Formatted into a copy first: an argument may be the text that is replaced.
-        char text[sizeof err->text];
         va_start(args, format);
-        vsnprintf(text, sizeof text, format, args);
+        describe(err, status, format, args);
         va_end(args);
-        memcpy(err->text, text, sizeof text);
-        err->status = status;
+        err->reason = SL_REASON_NONE;
+        err->culprit[0] = '\0';
+    }
+    return status;
+}
+
+enum sl_status sl_fail_from(struct sl_error *err, enum sl_status status, const struct sl_error *cause,
+                            const char *format, ...) {
+    if (err) {
+        va_list args;
+        va_start(args, format);
+        describe(err, status, format, args);
+        va_end(args);
+        err->reason = cause->reason;
+        memmove(err->culprit, cause->culprit, sizeof err->culprit);
     }
     return status;
 }
@@ -41,4 +60,67 @@ void sl_error_prefix(struct sl_error *err, const char *what) {
         }
         memcpy(err->text, text, sizeof text);
     }
+}
+
+// ---- reason and culprit ------------------------------------------------------------------------------------------
+
+static bool is_address(const char *text) {
+    for (; *text; text++) {
+        if (*text <= ' ' || *text > '~' || *text == ',') {
+            return false;
+        }
+    }
+    return true;
+}
+
+void sl_error_blame(struct sl_error *err, enum sl_reason reason, const char *address) {
+    if (!err) {
+        return;
+    }
+    err->reason = reason;
+    size_t used = strlen(err->culprit), n = strlen(address);
+    if (n > 0 && is_address(address) && used + (used > 0) + n < sizeof err->culprit && !sl_error_blames(err, address)) {
+        snprintf(err->culprit + used, sizeof err->culprit - used, "%s%s", used > 0 ? "," : "", address);
+    }
+}
+
+bool sl_error_blames(const struct sl_error *err, const char *address) {
+    size_t n = strlen(address);
+    for (const char *at = err->culprit; n > 0 && *at;) {
+        size_t bytes = strcspn(at, ",");
+        if (bytes == n && memcmp(at, address, n) == 0) {
+            return true;
+        }
+        at += bytes + (at[bytes] == ',');
+    }
+    return false;
+}
+
+enum scope { LOCAL, SENT };
+
+static const struct {
+    const char *name;
+    enum scope scope;
+} reasons[] = {
+#define X(name, text, scope) {text, scope},
+    SL_REASON_MAP(X)
+#undef X
+};
+#define N_REASONS (sizeof reasons / sizeof *reasons)
+
+const char *sl_reason_name(enum sl_reason reason) {
+    return (size_t)reason < N_REASONS ? reasons[reason].name : "";
+}
+
+enum sl_reason sl_reason_of_name(const char *name, size_t n) {
+    for (size_t i = 0; i < N_REASONS; i++) {
+        if (strlen(reasons[i].name) == n && memcmp(reasons[i].name, name, n) == 0) {
+            return (enum sl_reason)i;
+        }
+    }
+    return SL_REASON_NONE;
+}
+
+bool sl_reason_is_sent(enum sl_reason reason) {
+    return (size_t)reason < N_REASONS && reasons[reason].scope == SENT;
 }

@@ -11,12 +11,17 @@
  *    -40 .. -59   this node is short    drain, shed, or refuse with a retry hint
  *    -60 ..       the process is wrong  a bug; log it and restart
  *
- * The function that detects the cause describes it once, with sl_fail(); all its callers only propagate the status. A
- * function's outputs are written only when it returns SL_OK.
+ * The function that first knows the cause describes it once, with sl_fail(); its callers only propagate the status.
+ * The text is for people: no program decides by its words. What a program has to know beyond the status is the reason,
+ * and the culprit: sl_error_blame() sets both where the cause is first known, sl_fail_from() carries them on, and
+ * net/rpc/ sends them to other processes.
+ * A function's outputs are written only when it returns SL_OK.
  */
 #pragma once
 
 #include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
 
 // To add one: take a free number in the group whose recovery fits, and extend net/rpc/rpc_status.c.
 #define SL_STATUS_MAP(X)                                                                                               \
@@ -45,10 +50,31 @@ enum sl_status {
 #undef X
 };
 
-// Describes a failure for people: it names the thing and, if there is one, the remedy.
+/*
+ * The causes that a program tells apart although they share a status. The second column is the name in the metadata of
+ * a call, which is part of the protocol: names stay. The third one says if the reason of a failed call concerns that
+ * call's connection alone (LOCAL), or is sent on to the caller's own callers (SENT).
+ */
+#define SL_REASON_MAP(X)                                                                                               \
+    X(NONE, "", LOCAL)                                                                                                 \
+    X(OLD_TERM, "old-term", SENT)              /* the worker has seen a newer coordinator: base/term.h */              \
+    X(STORE, "store", SENT)                    /* the stores that the culprit names have failed or refused */          \
+    X(UNCONNECTED, "unconnected", LOCAL)       /* no server listens at the address, or it speaks no gRPC */            \
+    X(UNKNOWN_METHOD, "unknown-method", LOCAL) /* the server is another one, or of another version */
+
+enum sl_reason {
+#define X(name, text, scope) SL_REASON_##name,
+    SL_REASON_MAP(X)
+#undef X
+};
+
+#define SL_CULPRIT_BYTES 272 // two addresses of workers, and the comma between them
+
 struct sl_error {
     enum sl_status status;
-    char text[384];
+    char text[384]; // what went wrong, for a person: it names the thing and, where there is one, the remedy
+    enum sl_reason reason;
+    char culprit[SL_CULPRIT_BYTES]; // "HOST:PORT,..." of the peers at fault; "": none is known
 };
 
 #pragma GCC visibility push(default) // exported by libsluice.so (client/libsluice/sluice.h)
@@ -57,13 +83,34 @@ struct sl_error {
 const char *sl_status_text(enum sl_status status);
 
 /*
- * Records `status` and a printf-style text in *err (err may be NULL) and returns `status`:
+ * Records `status` and a printf-style text in *err (err may be NULL), clears its reason and culprit, and returns `status`:
  *     return sl_fail(err, SL_ERR_INVALID, "%s: tensor %s has %d dimensions, expected 2", path, name, n);
  */
 enum sl_status sl_fail(struct sl_error *err, enum sl_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-// Puts "what: " before the text of *err (err may be NULL), for context that only the caller has.
+// Puts "what: " before the text of *err (err may be NULL), for context that only the caller has. Reason and culprit stay.
 void sl_error_prefix(struct sl_error *err, const char *what);
 
 #pragma GCC visibility pop
+
+// Records a failure as sl_fail() does, with the reason and the culprit of `cause`, which may be err. For a text that
+// contains the cause's.
+enum sl_status sl_fail_from(struct sl_error *err, enum sl_status status, const struct sl_error *cause,
+                            const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/*
+ * Sets the reason, and adds a peer's address to the culprits of *err (err may be NULL), whose text is written already. The
+ * address may be "" (none). One that does not fit, or has characters that no address has, is left out: half of it would name
+ * another peer.
+ */
+void sl_error_blame(struct sl_error *err, enum sl_reason reason, const char *address);
+// Returns true if the culprits include this address, as a whole.
+bool sl_error_blames(const struct sl_error *err, const char *address);
+
+// Returns the name of a reason in a call's metadata. Never NULL.
+const char *sl_reason_name(enum sl_reason reason);
+// Returns the reason of a name that has n bytes. SL_REASON_NONE: this version does not know it.
+enum sl_reason sl_reason_of_name(const char *name, size_t n);
+// Returns true if a server sends this reason to its callers.
+bool sl_reason_is_sent(enum sl_reason reason);

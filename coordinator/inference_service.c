@@ -154,7 +154,8 @@ static enum sl_status receive_parts(struct sl_rpc_call *call, struct sl_request_
         struct sl_error why;
         enum sl_status status = sl_rpc_call_receive(call, &sluice__v1__generate_request__descriptor, &message, &why);
         if (status != SL_OK) {
-            return status == SL_ERR_NOT_FOUND ? SL_OK : sl_fail(err, status, "a part of the request: %s", why.text);
+            return status == SL_ERR_NOT_FOUND ? SL_OK
+                                              : sl_fail_from(err, status, &why, "a part of the request: %s", why.text);
         }
         Sluice__V1__GenerateRequest *part = (Sluice__V1__GenerateRequest *)message;
         size_t added;

@@ -50,8 +50,8 @@ static enum sl_status renew_if_due(struct sl_lease *lease, struct sl_error *err)
     }
     sl_lease_granted(lease, lease->lease_ms);
     if (status == SL_ERR_NOT_FOUND || status == SL_ERR_PEER_STALE) {
-        return sl_fail(err, SL_ERR_PEER_STALE, "%s has given up the lease: %.200s", sl_worker_name(lease->worker),
-                       why.text);
+        return sl_fail_from(err, SL_ERR_PEER_STALE, &why, "%s has given up the lease: %.200s",
+                            sl_worker_name(lease->worker), why.text);
     }
     return SL_OK;
 }
@@ -133,10 +133,10 @@ static enum sl_status classify(struct sl_leg *leg, enum sl_status status, const 
     const char *name = sl_worker_name(leg->worker);
     switch (status) {
     case SL_ERR_NOT_FOUND: // the orderly end of the stream, or a lease that the worker does not know
-        return sl_fail(err, SL_ERR_PEER_LOST, "%s ended the call without a result %.200s", name, why->text);
+        return sl_fail_from(err, SL_ERR_PEER_LOST, why, "%s ended the call without a result %.200s", name, why->text);
     case SL_ERR_CANCELLED: // not by us, who do not read on after that: it is shutting down
         sl_worker_suspect(leg->worker);
-        return sl_fail(err, SL_ERR_PEER_LOST, "%s gave the call up: %.200s", name, why->text);
+        return sl_fail_from(err, SL_ERR_PEER_LOST, why, "%s gave the call up: %.200s", name, why->text);
     case SL_ERR_DEADLINE:
         if (sl_job_interrupted(leg->job, err) == SL_ERR_DEADLINE) {
             return SL_ERR_DEADLINE;
@@ -145,9 +145,9 @@ static enum sl_status classify(struct sl_leg *leg, enum sl_status status, const 
         return sl_fail(err, SL_ERR_PEER_LOST, "%s did not answer in time", name);
     case SL_ERR_PEER_LOST:
         sl_worker_suspect(leg->worker);
-        return sl_fail(err, SL_ERR_PEER_LOST, "%s lost: %.200s", name, why->text);
+        return sl_fail_from(err, SL_ERR_PEER_LOST, why, "%s lost: %.200s", name, why->text);
     default:
-        return sl_fail(err, status, "%s: %.300s", name, why->text);
+        return sl_fail_from(err, status, why, "%s: %.300s", name, why->text);
     }
 }
 

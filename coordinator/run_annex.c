@@ -2,7 +2,6 @@
 // Purpose: see run_annex.h.
 #include "coordinator/run_annex.h"
 
-#include <ctype.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -97,25 +96,10 @@ int sl_annex_find_lost(const struct sl_claim *claim, struct sl_avoid *avoid) {
     return n_lost;
 }
 
-static bool is_of_address(char c) {
-    return isalnum((unsigned char)c) || c == '.' || c == '-';
-}
-
-// As a whole: 10.0.0.1:701 is not in "kvstore 10.0.0.1:7010: ...".
-static bool names(const char *text, const char *address) {
-    size_t bytes = strlen(address);
-    for (const char *at = text; bytes > 0 && (at = strstr(at, address)) != NULL; at++) {
-        if ((at == text || !is_of_address(at[-1])) && !isdigit((unsigned char)at[bytes])) {
-            return true;
-        }
-    }
-    return false;
-}
-
-int sl_annex_find_named(const struct sl_claim *claim, const char *text, struct sl_avoid *avoid) {
+int sl_annex_find_named(const struct sl_claim *claim, const struct sl_error *failure, struct sl_avoid *avoid) {
     int n_named = 0;
-    for (int i = 0; i < claim->n_shares; i++) {
-        if (names(text, sl_worker_address(claim->shares[i].store))) {
+    for (int i = 0; failure->reason == SL_REASON_STORE && i < claim->n_shares; i++) {
+        if (sl_error_blames(failure, sl_worker_address(claim->shares[i].store))) {
             n_named++;
             sl_avoid_add(avoid, claim->shares[i].store);
         }

@@ -35,8 +35,7 @@ void sl_annex_release(const struct sl_claim *claim, const Sluice__V1__PrefillDon
 int sl_annex_find_lost(const struct sl_claim *claim, struct sl_avoid *avoid);
 
 /*
- * Which of the attempt's stores does the failure name, by their addresses? Prefill and decode say of every failure of a
- * store where it is: it may be full, busy, or have ended a lease, and answer for all that. They are put into avoid, and
- * counted.
+ * Puts the attempt's stores that the failure names as culprits into avoid. Returns how many they are. Prefill and decode name
+ * the store in every failure of one: it may be full, busy, or have ended a lease, and still answer.
  */
-int sl_annex_find_named(const struct sl_claim *claim, const char *text, struct sl_avoid *avoid);
+int sl_annex_find_named(const struct sl_claim *claim, const struct sl_error *failure, struct sl_avoid *avoid);

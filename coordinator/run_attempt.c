@@ -11,9 +11,9 @@
 #include "coordinator/run_annex.h"
 #include "coordinator/run_token.h"
 #include "engine/job/job_request.h"
+#include "net/trace/trace.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "net/trace/trace.h"
 
 #define CLAIM_WAIT_MS    40   // between looks at the job while it is in the line
 #define RESERVE_MS       2000 // a decode worker that cannot grant memory within this is lost
@@ -272,7 +272,7 @@ static enum sl_status restore(struct sl_run *run, struct sl_error *err) {
         return status;
     }
     run->blameless = true;
-    return sl_fail(err, SL_ERR_PEER_STALE, "no session from the store: %.300s", why.text);
+    return sl_fail_from(err, SL_ERR_PEER_STALE, &why, "no session from the store: %.300s", why.text);
 }
 
 // ---- step 4: decode ---------------------------------------------------------------------------------------------
@@ -406,16 +406,16 @@ static void announce_workers(struct sl_run *run) {
 }
 
 /*
- * After a failed attempt: who is avoided by the next one? A store that the failure names or that does not answer, however
- * the worker fares that told of it. Or else the worker whose leg has failed; a decode worker that could not be told to
- * free its session (released is false) is the one to avoid, whichever leg has failed. A prefill worker that says PEER_STALE could not ship:
- * one of the two stands still with its data plane, and both are avoided. A decode worker that says so of a session has let that go, which is
- * its right.
+ * Decides which workers the next attempt avoids. The stores that the failure names as culprits, and those that do not
+ * answer, are avoided; then the worker that reported them is not. Otherwise the worker whose call has failed is avoided. A
+ * decode worker that could not be told to free its session (released is false) is avoided whichever call has failed. A prefill
+ * worker that answers PEER_STALE could not ship: the data plane of one of the two hangs, and both are avoided. A decode worker
+ * that answers PEER_STALE for a retained session has dropped it, which it may.
  */
-static void find_guilty(struct sl_run *run, enum sl_status status, const char *text, bool released) {
-    bool lost = sl_status_is_lost(status) && strstr(text, SL_TERM_REFUSAL) == NULL;
+static void find_guilty(struct sl_run *run, enum sl_status status, const struct sl_error *err, bool released) {
+    bool lost = sl_status_is_lost(status) && !sl_term_is_refusal(status, err);
     int n_avoided = run->avoid.n;
-    int n_stores = status != SL_OK ? sl_annex_find_named(&run->claim, text, &run->avoid) : 0;
+    int n_stores = status != SL_OK ? sl_annex_find_named(&run->claim, err, &run->avoid) : 0;
     run->elsewhere = status == SL_ERR_EXHAUSTED && run->avoid.n > n_avoided; // once a store
     n_stores += lost ? sl_annex_find_lost(&run->claim, &run->avoid) : 0;
     bool let_go = run->way == SL_TURN_KEPT && status == SL_ERR_PEER_STALE;
@@ -440,7 +440,7 @@ static void give_back(struct sl_run *run, enum sl_status status, const struct sl
     bool released = run->decode_done || sl_lease_release(&run->lease, run->job->id);
     sl_annex_release(&run->claim, run->prefilled != NULL ? run->prefilled->done : NULL, run->job->id, run->lease.term);
     run->lease = (struct sl_lease){0};
-    find_guilty(run, status, err->text, released);
+    find_guilty(run, status, err, released);
     if (run->prefilled != NULL) {
         protobuf_c_message_free_unpacked(&run->prefilled->base, NULL);
         run->prefilled = NULL;

@@ -39,23 +39,30 @@ void sl_decode_join(struct sl_decode *decode, struct sl_answer *answer) {
     pthread_mutex_unlock(&decode->mutex);
 }
 
-// Returns an answer to its handler. This thread must not touch it afterwards.
-static void end_answer(struct sl_decode *decode, struct sl_answer *answer, enum sl_status status, const char *text) {
+// Returns an answer to its handler, with why it failed where status is not SL_OK. The caller must not touch it afterwards.
+static void end_answer(struct sl_decode *decode, struct sl_answer *answer, enum sl_status status,
+                       const struct sl_error *why) {
     atomic_fetch_sub(&decode->node.engine.n_waiting, 1);
     pthread_mutex_lock(&answer->mutex);
     answer->status = status;
     if (status != SL_OK) {
-        sl_fail(&answer->err, status, "job %s: %s", answer->job_id, text);
+        sl_fail_from(&answer->err, status, why, "job %s: %s", answer->job_id,
+                     why->text[0] ? why->text : sl_status_text(status));
     }
     answer->ended = true;
     pthread_cond_signal(&answer->changed);
     pthread_mutex_unlock(&answer->mutex);
 }
 
-static void drop(struct stepper *stepper, int i, enum sl_status status, const char *text) {
+static void drop(struct stepper *stepper, int i, enum sl_status status, const struct sl_error *why) {
     struct sl_answer *answer = stepper->active[i];
     stepper->active[i] = stepper->active[--stepper->n_active];
-    end_answer(stepper->decode, answer, status, text);
+    end_answer(stepper->decode, answer, status, why);
+}
+
+static void drop_saying(struct stepper *stepper, int i, enum sl_status status, const char *text) {
+    struct sl_error why;
+    drop(stepper, i, sl_fail(&why, status, "%s", text), &why);
 }
 
 // Waits for work and accepts new answers. False: the worker is stopping.
@@ -109,7 +116,7 @@ static int share_rows(struct stepper *stepper) {
         struct sl_answer *answer = stepper->active[i];
         struct sl_writer *writer = &answer->writer;
         if (atomic_load(&answer->cancelled)) {
-            drop(stepper, i, SL_ERR_CANCELLED, "cancelled");
+            drop_saying(stepper, i, SL_ERR_CANCELLED, "cancelled");
             continue;
         }
         // Leaves a row for each later answer. If every step evicts or retrieves, tokens that are read again go one by
@@ -121,7 +128,7 @@ static int share_rows(struct stepper *stepper) {
             status = reserve(writer->session, n);
         }
         if (status != SL_OK) {
-            drop(stepper, i, SL_ERR_EXHAUSTED, "the arena of this decode worker is full; retry in 1000 ms");
+            drop_saying(stepper, i, SL_ERR_EXHAUSTED, "the arena of this decode worker is full; retry in 1000 ms");
             continue;
         }
         sl_writer_feed(writer, answer->pending, n, n == answer->n_pending ? sl_output_choice(answer->output) : NULL);
@@ -153,7 +160,7 @@ static void end_chunk(struct stepper *stepper, enum sl_status status, struct sl_
     status = sl_node_check_device(&stepper->decode->node, status, err);
     reconcile(stepper->decode, answer, sl_reader_session(answer->reader));
     if (status != SL_OK) {
-        end_answer(stepper->decode, answer, status, err->text);
+        end_answer(stepper->decode, answer, status, err);
     } else if (!sl_reader_is_done(answer->reader)) {
         stepper->reading[stepper->n_reading++] = answer;
     } else {
@@ -218,7 +225,7 @@ static void write_tokens(struct stepper *stepper) {
         reconcile(stepper->decode, answer, answer->writer.session);
         if (answer->writer.status != SL_OK) {
             struct sl_error *err = &answer->writer.err;
-            drop(stepper, i, sl_node_check_device(&stepper->decode->node, answer->writer.status, err), err->text);
+            drop(stepper, i, sl_node_check_device(&stepper->decode->node, answer->writer.status, err), err);
             continue;
         }
         int n_taken = answer->writer.input.n_tokens, n_left = answer->n_pending - n_taken;
@@ -235,9 +242,9 @@ static void write_tokens(struct stepper *stepper) {
             status = emit(answer, &written);
         }
         if (status != SL_OK) {
-            drop(stepper, i, status, err.text[0] ? err.text : sl_status_text(status));
+            drop(stepper, i, status, &err);
         } else if (written.stop != SL_STOP_NONE) {
-            drop(stepper, i, SL_OK, "");
+            drop(stepper, i, SL_OK, NULL);
         } else {
             answer->pending[0] = written.token.id;
             answer->n_pending = 1;
@@ -248,15 +255,15 @@ static void write_tokens(struct stepper *stepper) {
     sl_rate_count(&stepper->decode->tokens_rate, n_written);
 }
 
-static void end_all(struct stepper *stepper, enum sl_status status, const char *text) {
+static void end_all(struct stepper *stepper, enum sl_status status, const struct sl_error *why) {
     while (stepper->n_active > 0) {
-        drop(stepper, 0, status, text);
+        drop(stepper, 0, status, why);
     }
 }
 
-static void end_reading(struct stepper *stepper, enum sl_status status, const char *text) {
+static void end_reading(struct stepper *stepper, enum sl_status status, const struct sl_error *why) {
     while (stepper->n_reading > 0) {
-        end_answer(stepper->decode, stepper->reading[--stepper->n_reading], status, text);
+        end_answer(stepper->decode, stepper->reading[--stepper->n_reading], status, why);
     }
 }
 
@@ -275,12 +282,14 @@ void *sl_decode_engine_main(void *arg) {
         enum sl_status status = sl_node_check_device(&decode->node, step(stepper, &err), &err);
         if (status != SL_OK) {
             sl_log_error("decode", "forward pass of %d answers failed: %s", stepper->n_active, err.text);
-            end_all(stepper, status, err.text);
+            end_all(stepper, status, &err);
             continue;
         }
         write_tokens(stepper);
     }
-    end_all(stepper, SL_ERR_PEER_LOST, "the decode worker is stopping");
-    end_reading(stepper, SL_ERR_PEER_LOST, "the decode worker is stopping");
+    struct sl_error why;
+    enum sl_status stopping = sl_fail(&why, SL_ERR_PEER_LOST, "the decode worker is stopping");
+    end_all(stepper, stopping, &why);
+    end_reading(stepper, stopping, &why);
     return NULL;
 }

@@ -489,7 +489,7 @@ static enum sl_status write_answer(struct sl_decode *decode, const Sluice__V1__D
     if (status == SL_OK) {
         status = send_done(decode, answer, request, call);
     } else {
-        sl_fail(err, status, "%s", answer->err.text);
+        sl_fail_from(err, status, &answer->err, "%s", answer->err.text);
     }
     pthread_cond_destroy(&answer->changed);
     pthread_mutex_destroy(&answer->mutex);

@@ -41,8 +41,10 @@ static enum sl_status reuse_whole(struct sl_prefill_job *job, const struct sl_st
         job->shipped_by_store = true;
         job->kept = SLUICE__V1__KEPT__KEPT_STORED;
     } else if (status != SL_ERR_NOT_FOUND) {
-        return sl_fail(err, status == SL_ERR_CANCELLED ? status : SL_ERR_PEER_STALE,
-                       "kvstore %.80s could not ship to the decode worker: %.240s", store->address, why.text);
+        sl_fail(err, status == SL_ERR_CANCELLED ? status : SL_ERR_PEER_STALE,
+                "kvstore %.80s could not ship to the decode worker: %.240s", store->address, why.text);
+        sl_error_blame(err, SL_REASON_STORE, store->address);
+        return err->status;
     }
     return SL_OK;
 }

@@ -349,7 +349,7 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
         return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled before its turn", job->id);
     }
     if (job->status != SL_OK) {
-        return sl_fail(err, job->status, "%s", job->err.text);
+        return sl_fail_from(err, job->status, &job->err, "%s", job->err.text);
     }
     status = finish_offload(job, call, err);
     if (status == SL_OK) {

@@ -23,6 +23,8 @@ MAX_FUNCTION_LINES = 80
 MAX_FOLDER_FILES = 25
 MAX_FOLDER_LINES = 4500
 SPDX = "SPDX-License-Identifier: Apache-2.0"
+# Reasons, not words, decide (base/status.h). gRPC's own words are read as bytes of a slice, in net/rpc/rpc_client.c.
+WORDS_OF_ERROR = re.compile(r"\b(?:strstr|strcasestr|memmem)\s*\([^,()]*?\b\w*(?:err|why|cause|failure)\w*(?:\.|->)text\b")
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME)\b")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">]+)[">]', re.M)
 
@@ -142,6 +144,9 @@ def check_file(path, text, rules, complain):
         check_includes(path, text, rules, complain)
     if os.path.splitext(path)[1] in {".h", ".cuh"}:
         check_guard(path, text, complain)
+    match = WORDS_OF_ERROR.search(text) if is_source(path) and not is_test(path) else None
+    if match:
+        complain(path, f"searches the words of an error ({match.group()}): decide by its reason (base/status.h)")
     match = UNFINISHED.search(text)
     if match:
         complain(path, f"contains {match.group()}: finish it, or describe the limit in words")
@@ -427,7 +432,7 @@ def good_tree():
         **{f"decode/{i}.h": header("int x;\n" * (MAX_LINES - 10)) for i in range(8)},
         "sluice/CMakeLists.txt": "sl_program(NAME sluice SOURCES main.c DEPS sl_decode)\n",
         "sluice/main.c": including("decode/d.h"),
-        "tests/unit/t.c": including("decode/d.h", "helper.h", "<grpc/grpc.h>"),
+        "tests/unit/t.c": including("decode/d.h", "helper.h", "<grpc/grpc.h>") + 'char *x = strstr(err.text, "x");\n',
         "docs/a.md": "Words.\n",
     }
 
@@ -480,6 +485,8 @@ def violations():
         file("base/a.c", "int x;\n", None, "the first line must be"),
         file("base/x.h", source("#ifndef SL_BASE_X_H\n#define SL_BASE_X_H\n#endif\n"), None, "must be #pragma once"),
         file("tensor/cpu/x.h", source("int x;\n"), None, "must be #pragma once"),
+        added("base/e.c", source('static bool x = strstr(err->text, "x");\n'), "searches the words of an error"),
+        added("base/e.c", source("static void *x = memmem(run->io_err.text, 9, x, 2);\n"), "searches the words of an error"),
         file("tools/x.py", "# TO" + "DO later\n", None, "finish it"),
         file("docs/x.md", "FIX" + "ME\n", None, "finish it"),
         ({"base/y.h": header("struct sl_y {\n};\n"), "tensor/z.h": header("struct sl_y {\n};\n")}, "tensor/z.h",

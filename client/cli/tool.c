@@ -27,9 +27,7 @@ int sl_tool_complain(const char *command, const struct sl_error *err) {
 // Returns true if no connection can be made, or the server is not a coordinator: an HTTP server, or a gRPC server
 // without the method.
 static bool is_no_coordinator(const struct sl_error *err) {
-    bool unconnected = strstr(err->text, "failed to connect to all addresses") != NULL;
-    bool unknown = strstr(err->text, "sluice.v1.") || strstr(err->text, "http2 header") || err->text[0] == '\0';
-    return (err->status == SL_ERR_PEER_LOST && unconnected) || (err->status == SL_ERR_UNSUPPORTED && unknown);
+    return err->reason == SL_REASON_UNCONNECTED || err->reason == SL_REASON_UNKNOWN_METHOD;
 }
 
 int sl_tool_complain_of(const char *coordinators, const char *command, const struct sl_error *err) {

@@ -50,7 +50,7 @@ enum sl_status sl_client_find_leader(struct sl_client *client, int64_t deadline_
         bool leads = false;
         enum sl_status status = ask(client, i, sooner(deadline_ns, PROBE_MS), &leads, &why);
         if (status == SL_ERR_DENIED) {
-            return sl_fail(err, status, "%s", why.text);
+            return sl_fail_from(err, status, &why, "%s", why.text);
         }
         if (leads) {
             atomic_store(&client->current, i);
@@ -59,9 +59,9 @@ enum sl_status sl_client_find_leader(struct sl_client *client, int64_t deadline_
         }
         n_standby += status == SL_OK;
     }
-    return n_standby > 0
-               ? sl_fail(err, SL_ERR_PEER_LOST, "no coordinator leads; %d of %d answer", n_standby, n)
-               : sl_fail(err, SL_ERR_PEER_LOST, "none of %d coordinators answers; the last one: %.200s", n, why.text);
+    return n_standby > 0 ? sl_fail(err, SL_ERR_PEER_LOST, "no coordinator leads; %d of %d answer", n_standby, n)
+                         : sl_fail_from(err, SL_ERR_PEER_LOST, &why,
+                                        "none of %d coordinators answers; the last one: %.200s", n, why.text);
 }
 
 bool sl_client_others_lead(struct sl_client *client, int coordinator) {

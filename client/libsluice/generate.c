@@ -162,7 +162,7 @@ static enum sl_status follow(struct generation *generation, char job_id_out[SL_J
         generation->moved |= at.ended;
         bool is_unknown = status == SL_ERR_NOT_FOUND;
         if (!is_unknown && !sl_connection_lost(status)) {
-            return sl_fail(err, status, "%s", why.text);
+            return sl_fail_from(err, status, &why, "%s", why.text);
         }
         do {
             status = sl_retry_budget_wait(&patience, &at, &why, err);
@@ -173,7 +173,7 @@ static enum sl_status follow(struct generation *generation, char job_id_out[SL_J
             status = go_on(generation, &at, is_unknown, &why);
         } while (sl_connection_lost(status));
         if (status != SL_OK) {
-            return sl_fail(err, status, "%s", why.text);
+            return sl_fail_from(err, status, &why, "%s", why.text);
         }
         strcpy(job_id_out, generation->job.job_id);
     }
@@ -187,10 +187,10 @@ static void cancel(struct generation *generation, enum sl_status status, struct 
     if (sl_client_call_job(generation->client, &sl_method_inference_cancel, generation->job.job_id,
                            generation->job.coordinator, sl_deadline_in_ms(CANCEL_DEADLINE_MS), NULL,
                            &cancel_err) == SL_OK) {
-        sl_fail(err, status, "%s; the job was cancelled", why);
+        sl_fail_from(err, status, err, "%s; the job was cancelled", why);
     } else {
-        sl_fail(err, status, "%s; the job could not be cancelled and runs until its deadline: %s", why,
-                cancel_err.text);
+        sl_fail_from(err, status, err, "%s; the job could not be cancelled and runs until its deadline: %s", why,
+                     cancel_err.text);
     }
 }
 

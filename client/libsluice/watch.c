@@ -160,12 +160,12 @@ enum sl_status sl_retry_budget_wait(struct sl_retry_budget *patience, const stru
         patience->pause_ms = FIRST_PAUSE_MS;
     }
     if (sl_deadline_left_ms(watch->deadline_ns) == 0) {
-        return sl_fail(err, SL_ERR_DEADLINE, "job %s has not finished in time; last seen: %s", following->job_id,
-                       why->text);
+        return sl_fail_from(err, SL_ERR_DEADLINE, why, "job %s has not finished in time; last seen: %s",
+                            following->job_id, why->text);
     }
     if (sl_deadline_left_ms(patience->give_up_ns) == 0) {
-        return sl_fail(err, SL_ERR_PEER_LOST, "no coordinator for %lld ms while watching job %s: %s",
-                       (long long)patience->patience_ms, following->job_id, why->text);
+        return sl_fail_from(err, SL_ERR_PEER_LOST, why, "no coordinator for %lld ms while watching job %s: %s",
+                            (long long)patience->patience_ms, following->job_id, why->text);
     }
     if (watch->on_reconnect) {
         watch->on_reconnect(watch->arg, why);
@@ -200,7 +200,7 @@ enum sl_status sl_client_watch(struct sl_client *client, const struct sl_watch *
         n_unknown = at.heard ? 0 : n_unknown + (status == SL_ERR_NOT_FOUND || n_unknown > 0);
         bool is_gone = status == SL_ERR_NOT_FOUND && n_unknown >= n;
         if (is_gone || (status != SL_ERR_NOT_FOUND && !sl_connection_lost(status))) {
-            return sl_fail(err, status, "%s", why.text);
+            return sl_fail_from(err, status, &why, "%s", why.text);
         }
         at.coordinator = (at.coordinator + 1) % n;
         status = sl_retry_budget_wait(&patience, &at, &why, err);

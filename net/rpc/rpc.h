@@ -18,9 +18,9 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "proto/service.h"
 #include "net/trust/identity.h"
 #include "net/trust/tls_files.h"
+#include "proto/service.h"
 
 // Starts and stops gRPC core, once per process: before all threads that use gRPC, and after them. Changes no signal
 // masks. Fork and spawn before sl_rpc_init(), never between the two calls. Stopping leaves gRPC's own globals allocated
@@ -57,7 +57,8 @@ struct sl_rpc_call; // one call being handled; lives until its handler has retur
 /*
  * Answers one call. The server unpacks `request` and frees it (NULL for bidirectional methods: use
  * sl_rpc_call_receive). Send replies with sl_rpc_call_send(): exactly one for unary methods before returning SL_OK. The
- * returned status becomes the call's gRPC status, with err->text as its details (net/rpc/rpc_status.c has the mapping).
+ * returned status becomes the call's gRPC status, with err->text as its details (net/rpc/rpc_status.c has the mapping);
+ * reason and culprit travel as metadata (net/rpc/rpc_reason.c).
  */
 typedef enum sl_status (*sl_rpc_handler_fn)(void *context, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                             struct sl_error *err);
@@ -164,7 +165,8 @@ void sl_rpc_channel_destroy(struct sl_rpc_channel **channel);
  * Sends one request and returns its reply, both of the method's types; SL_ERR_INTERNAL: the request has another type.
  * deadline_ns may be SL_NO_DEADLINE only with a parent that has one. `parent` (may be NULL) is the call being handled:
  * its cancellation and deadline apply to this call. *reply_out (may be NULL to discard) is freed by
- * protobuf_c_message_free_unpacked(). On failure the status is the mapped gRPC code and err->text the server's details.
+ * protobuf_c_message_free_unpacked(). On failure the status is the mapped gRPC code, err->text the server's details, and
+ * err->reason the server's reason, or SL_REASON_UNCONNECTED or SL_REASON_UNKNOWN_METHOD.
  */
 enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_method *method,
                             const ProtobufCMessage *request, int64_t deadline_ns, struct sl_rpc_call *parent,

@@ -241,9 +241,10 @@ static void on_finish(struct sl_rpc_tag *tag, bool ok) {
     sl_rpc_call_unref(OWNER(tag, finish_tag));
 }
 
-void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const char *text) {
+void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const struct sl_error *err) {
     sl_rpc_call_on_cancel(call, NULL, NULL); // the handler's callback argument may be on its stack
-    grpc_slice details = grpc_slice_from_copied_string(status == SL_OK ? "" : text);
+    const char *text = status == SL_OK ? "" : err ? err->text : sl_status_text(status);
+    grpc_slice details = grpc_slice_from_copied_string(text);
     grpc_op ops[3] = {0};
     size_t n_ops = 0;
     if (!call->metadata_sent) {
@@ -255,6 +256,10 @@ void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const c
     }
     ops[n_ops].op = GRPC_OP_SEND_STATUS_FROM_SERVER;
     ops[n_ops].data.send_status_from_server.status = (grpc_status_code)sl_rpc_code_of_status(status);
+    if (status != SL_OK && err) {
+        ops[n_ops].data.send_status_from_server.trailing_metadata_count = sl_rpc_reason_attach(&call->reason, err);
+        ops[n_ops].data.send_status_from_server.trailing_metadata = call->reason.metadata;
+    }
     ops[n_ops++].data.send_status_from_server.status_details = &details;
     call->finish_tag.fn = on_finish;
     atomic_fetch_add(&call->refs, 1);

@@ -138,14 +138,16 @@ static grpc_call *create_call(struct sl_rpc_channel *channel, const char *path, 
 // The end of a call, as gRPC reports it.
 struct outcome {
     struct sl_rpc_channel *channel;
+    const struct sl_rpc_method *method;
     struct sl_rpc_trace_entry trace; // the trace context that was sent
     grpc_metadata_array initial, trailing;
     grpc_status_code code;
     grpc_slice details;
 };
 
-static void outcome_init(struct outcome *outcome, struct sl_rpc_channel *channel) {
+static void outcome_init(struct outcome *outcome, struct sl_rpc_channel *channel, const struct sl_rpc_method *method) {
     outcome->channel = channel;
+    outcome->method = method;
     grpc_metadata_array_init(&outcome->initial);
     grpc_metadata_array_init(&outcome->trailing);
     outcome->code = GRPC_STATUS_UNKNOWN;
@@ -158,25 +160,68 @@ static void outcome_cleanup(struct outcome *outcome) {
     grpc_slice_unref(outcome->details);
 }
 
-static bool outcome_has(const struct outcome *outcome, const char *words) {
-    return memmem(GRPC_SLICE_START_PTR(outcome->details), GRPC_SLICE_LENGTH(outcome->details), words, strlen(words));
+/*
+ * The functions below are the only ones that look at words of an error. gRPC has one code for a server that cannot be
+ * reached and one that is stopping, and one for a method that the server does not have and one that refuses the request. Only
+ * gRPC's text tells them apart, and it sends no metadata with it.
+ */
+static bool outcome_has(const struct outcome *outcome, const char *words, size_t n) {
+    return memmem(GRPC_SLICE_START_PTR(outcome->details), GRPC_SLICE_LENGTH(outcome->details), words, n) != NULL;
 }
 
-static enum sl_status outcome_status(const struct outcome *outcome, struct sl_error *err) {
+// Returns true if the text begins with these words. A server may quote them, about a call of its own, after words of its own.
+static bool outcome_begins(const struct outcome *outcome, const char *words) {
+    return GRPC_SLICE_LENGTH(outcome->details) >= strlen(words) &&
+           memcmp(GRPC_SLICE_START_PTR(outcome->details), words, strlen(words)) == 0;
+}
+
+// Returns true if the server's text names the service of the method: it has no such service, or not all of its methods. A
+// server of HTTP that knows no gRPC answers with another status of HTTP, which gRPC's text has.
+static bool is_unknown_method(const struct outcome *outcome) {
+    static const char no_grpc[] = "http2 header";
+    const char *service = outcome->method->path + 1;
+    return GRPC_SLICE_LENGTH(outcome->details) == 0 || outcome_has(outcome, service, strcspn(service, "/")) ||
+           outcome_has(outcome, no_grpc, sizeof no_grpc - 1);
+}
+
+// Adds the reason to a failure: the server's, or what gRPC's text says about the connection.
+static void add_reason(const struct outcome *outcome, struct sl_error *err) {
+    sl_rpc_reason_take(&outcome->trailing, err);
+    if (!err || err->reason != SL_REASON_NONE) {
+        return;
+    }
+    if (outcome->code == GRPC_STATUS_UNAVAILABLE && outcome_begins(outcome, "failed to connect to all addresses")) {
+        sl_error_blame(err, SL_REASON_UNCONNECTED, "");
+    } else if (outcome->code == GRPC_STATUS_UNIMPLEMENTED && is_unknown_method(outcome)) {
+        sl_error_blame(err, SL_REASON_UNKNOWN_METHOD, "");
+    }
+}
+
+static enum sl_status describe_outcome(const struct outcome *outcome, struct sl_error *err) {
     const enum sl_status status = sl_rpc_status_of_code((int)outcome->code);
     if (status == SL_OK) {
         return SL_OK;
     }
+    static const char closed[] = "Socket closed";
     const size_t length = GRPC_SLICE_LENGTH(outcome->details);
     if (length == 0) {
         return sl_fail(err, status, "%s", sl_rpc_code_name((int)outcome->code));
     }
-    const char *hint = outcome->channel->in_clear && status == SL_ERR_PEER_LOST && outcome_has(outcome, "Socket closed")
-                           ? "; if it wants certificates: --tls-ca, --tls-cert, --tls-key"
-                           : "";
+    const char *hint =
+        outcome->channel->in_clear && status == SL_ERR_PEER_LOST && outcome_has(outcome, closed, sizeof closed - 1)
+            ? "; if it wants certificates: --tls-ca, --tls-cert, --tls-key"
+            : "";
     const size_t limit = sizeof err->text - 1 - strlen(hint);
     return sl_fail(err, status, "%.*s%s", (int)(length < limit ? length : limit),
                    (const char *)GRPC_SLICE_START_PTR(outcome->details), hint);
+}
+
+static enum sl_status outcome_status(const struct outcome *outcome, struct sl_error *err) {
+    const enum sl_status status = describe_outcome(outcome, err);
+    if (status != SL_OK) {
+        add_reason(outcome, err);
+    }
+    return status;
 }
 
 static grpc_op status_op(struct outcome *outcome) {
@@ -272,7 +317,7 @@ enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_
     grpc_call *call = create_call(channel, method->path, deadline_ns, parent);
     grpc_byte_buffer *bytes = sl_rpc_message_pack(request), *reply = NULL;
     struct outcome outcome;
-    outcome_init(&outcome, channel);
+    outcome_init(&outcome, channel, method);
     grpc_op ops[N_START_OPS + 2];
     start_ops(ops, bytes, &outcome);
     ops[N_START_OPS] = (grpc_op){.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &reply};
@@ -316,7 +361,7 @@ enum sl_status sl_rpc_upload(struct sl_rpc_channel *channel, const struct sl_rpc
     grpc_call *call = create_call(channel, method->path, deadline_ns, NULL);
     grpc_byte_buffer *reply = NULL;
     struct outcome outcome;
-    outcome_init(&outcome, channel);
+    outcome_init(&outcome, channel, method);
     (void)send_all(call, next_fn, arg, deadline_ns); // if it fails, the call's outcome has the reason
     const grpc_op ops[] = {
         {.op = GRPC_OP_RECV_INITIAL_METADATA, .data.recv_initial_metadata.recv_initial_metadata = &outcome.initial},
@@ -404,7 +449,7 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct s
     stream->read_tag.fn = on_read;
     pthread_mutex_init(&stream->mutex, NULL);
     sl_cond_init(&stream->cond);
-    outcome_init(&stream->outcome, channel);
+    outcome_init(&stream->outcome, channel, method);
     sl_rpc_live_calls_add(1);
     stream->call = create_call(channel, method->path, deadline_ns, parent);
 

@@ -160,6 +160,17 @@ void sl_rpc_trace_attach(struct sl_rpc_trace_entry *entry, grpc_op *op);
 // Reads the client's trace context. False: the client sent none that is valid.
 bool sl_rpc_trace_take(const grpc_metadata_array *metadata, struct sl_trace *trace_out);
 
+// ---- rpc_reason.c: reason and culprit of a failure -------------------------------------------------------------------
+
+struct sl_rpc_reason_entries { // live until their operation has completed
+    grpc_metadata metadata[2];
+    char culprit[SL_CULPRIT_BYTES];
+};
+// Fills in what a server sends with the status of a failed call. Returns how many entries that are.
+size_t sl_rpc_reason_attach(struct sl_rpc_reason_entries *entries, const struct sl_error *err);
+// Adds what the server has sent to the failure in *err (may be NULL), which has its status and text already.
+void sl_rpc_reason_take(const grpc_metadata_array *trailing, struct sl_error *err);
+
 // ---- rpc_call.c: one call at the server ----------------------------------------------------------------------------
 
 struct sl_rpc_calls { // the call objects of a server: posted or accepted, and not yet freed
@@ -197,7 +208,8 @@ struct sl_rpc_call {
     struct sl_identity caller; // valid once the call is admitted
     struct sl_rpc_account account;
     bool metadata_sent;
-    atomic_int refs; // held by the thread that handles it and by each pending operation
+    atomic_int refs;                     // held by the thread that handles it and by each pending operation
+    struct sl_rpc_reason_entries reason; // of the final status
     struct sl_rpc_tag accept_tag, close_tag, finish_tag;
     struct sl_rpc_job job;
     int close_cancelled; // written by gRPC before close_tag comes back
@@ -221,6 +233,7 @@ struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, struct sl_r
                                        const struct sl_rpc_bound *bound);
 // Watches for the client to disconnect, after acceptance. Takes its own reference.
 enum sl_status sl_rpc_call_watch(struct sl_rpc_call *call);
-// Sends the final status without waiting. Takes its own reference. The call's handler has returned, or never ran.
-void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const char *text);
+// Sends the final status without waiting: SL_OK, or the failure in *err, with its text, reason and culprit (NULL: the status
+// has no text). Takes its own reference. The call's handler has returned, or never ran.
+void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const struct sl_error *err);
 void sl_rpc_call_unref(struct sl_rpc_call *call);

@@ -110,12 +110,12 @@ static void serve(struct sl_rpc_job *job) {
     sl_rpc_account_close(&call->account);
     // Decrease before the client gets the status, so that it may call again at once.
     atomic_fetch_sub(&call->bound->quota->n_running, 1);
-    sl_rpc_call_finish(call, status, told ? err.text : sl_status_text(status));
+    sl_rpc_call_finish(call, status, told ? &err : NULL);
     sl_rpc_call_unref(call);
 }
 
-static void refuse(struct sl_rpc_call *call, enum sl_status status, const char *text) {
-    sl_rpc_call_finish(call, status, text);
+static void refuse(struct sl_rpc_call *call, const struct sl_error *err) {
+    sl_rpc_call_finish(call, err->status, err);
     sl_rpc_call_unref(call);
 }
 
@@ -125,7 +125,7 @@ static void admit(struct sl_rpc_call *call) {
     struct sl_error err;
     if (sl_rpc_identify(server->credentials, call->call, call->bound->roles, &call->caller, &err) != SL_OK) {
         sl_log_warn("rpc", "%s: %s refused: %s", server->address, call->bound->method->path, err.text);
-        refuse(call, SL_ERR_DENIED, err.text);
+        refuse(call, &err);
         return;
     }
     const size_t bytes = call->payload ? grpc_byte_buffer_length(call->payload) : 0;
@@ -133,7 +133,7 @@ static void admit(struct sl_rpc_call *call) {
     sl_rpc_account_begin(&call->account, bytes);
     if (!sl_rpc_account_take(&call->account, bytes)) {
         sl_rpc_account_complain(&call->account, call->bound->method->path, &err);
-        refuse(call, SL_ERR_EXHAUSTED, err.text);
+        refuse(call, &err);
         return;
     }
     if (atomic_fetch_add(&quota->n_running, 1) >= quota->limit) {
@@ -148,7 +148,7 @@ static void admit(struct sl_rpc_call *call) {
     }
     atomic_fetch_sub(&quota->n_running, 1);
     sl_rpc_account_close(&call->account);
-    refuse(call, SL_ERR_EXHAUSTED, err.text);
+    refuse(call, &err);
 }
 
 // ---- accepting -----------------------------------------------------------------------------------------------------
@@ -164,14 +164,15 @@ static void on_accept(struct sl_rpc_tag *tag, bool ok) {
     sl_rpc_live_calls_add(1);
     post(call->server, call->bound);
     call->deadline_ns = sl_rpc_deadline_from_timespec(call->bound ? call->deadline : call->details.deadline);
+    struct sl_error err;
     if (sl_rpc_call_watch(call) != SL_OK) {
-        refuse(call, SL_ERR_INTERNAL, "the server cannot watch the call");
+        sl_fail(&err, SL_ERR_INTERNAL, "the server cannot watch the call");
+        refuse(call, &err);
     } else if (!call->bound) {
-        char text[256];
         const size_t length = GRPC_SLICE_LENGTH(call->details.method);
-        snprintf(text, sizeof text, "no method %.*s", (int)(length < 200 ? length : 200),
-                 (const char *)GRPC_SLICE_START_PTR(call->details.method));
-        refuse(call, SL_ERR_UNSUPPORTED, text);
+        sl_fail(&err, SL_ERR_UNSUPPORTED, "no method %.*s", (int)(length < 200 ? length : 200),
+                (const char *)GRPC_SLICE_START_PTR(call->details.method));
+        refuse(call, &err);
     } else {
         admit(call);
     }

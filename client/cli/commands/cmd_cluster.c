@@ -141,7 +141,7 @@ static enum sl_status refresh(struct sl_client *client, const struct top_config 
             printf("\033[H\033[J%s\n", why.text);
             fflush(stdout);
         } else if (status != SL_OK) {
-            return sl_fail(err, status, "%s", why.text);
+            return sl_fail_from(err, status, &why, "%s", why.text);
         }
         for (int64_t until = sl_deadline_in_ms(config->interval_ms); sl_deadline_left_ms(until) > 0;) {
             if (sl_signals_received(signals) > 0) {

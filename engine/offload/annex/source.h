@@ -31,7 +31,7 @@ struct sl_source_ops {
     /*
      * Returns the answer, aligned to 64 bytes; valid until forget(). Waits until the deadline of ask(); if there is a
      * replica, asks it as well after half of that time. SL_ERR_DEADLINE, SL_ERR_PEER_LOST (all replicas of the share);
-     * the text names the store.
+     * the text names the store, and the culprits are the replicas.
      */
     enum sl_status (*wait)(struct sl_source *source, struct sl_asked *asked, const void **answer_out, size_t *bytes_out,
                            struct sl_error *err);

@@ -113,7 +113,7 @@ enum sl_status sl_retriever_receive(struct sl_retriever *r, int share, struct sl
     }
     sl_retriever_give_up(r, pending);
     if (!is_passing(status)) { // the annex is gone, or its answer is invalid: a retry with other stores may work
-        return sl_fail(err, SL_ERR_PEER_LOST, "offloaded layers: %s", why.text);
+        return sl_fail_from(err, SL_ERR_PEER_LOST, &why, "offloaded layers: %s", why.text);
     }
     if (r->silent_ns[share] == 0) {
         r->silent_ns[share] = pending->sent_ns;
@@ -122,6 +122,6 @@ enum sl_status sl_retriever_receive(struct sl_retriever *r, int share, struct sl
         r->why = why;
         return SL_AGAIN;
     }
-    return sl_fail(err, SL_ERR_PEER_LOST, "offloaded layers: no answer for %lld ms: %s",
-                   (long long)((now - r->silent_ns[share]) / SL_NS_PER_MS), why.text);
+    return sl_fail_from(err, SL_ERR_PEER_LOST, &why, "offloaded layers: no answer for %lld ms: %s",
+                        (long long)((now - r->silent_ns[share]) / SL_NS_PER_MS), why.text);
 }

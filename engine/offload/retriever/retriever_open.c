@@ -10,7 +10,8 @@
 static enum sl_status receive_once(struct sl_retriever *r, int share, struct sl_retriever_pending *pending,
                                    const uint8_t **body_out, const uint8_t **end_out, struct sl_error *err) {
     enum sl_status status = sl_retriever_receive(r, share, pending, body_out, end_out, err);
-    return status == SL_AGAIN ? sl_fail(err, SL_ERR_PEER_LOST, "offloaded layers: %s", r->why.text) : status;
+    return status == SL_AGAIN ? sl_fail_from(err, SL_ERR_PEER_LOST, &r->why, "offloaded layers: %s", r->why.text)
+                              : status;
 }
 
 // --- resident slots ------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "net/fabric/fetch.h"
 #include "engine/offload/annex/near.h"
+#include "net/fabric/fetch.h"
 #include "net/offload/prefill/offload.h"
 #include "net/offload/remote/annex_map.h"
 
@@ -105,8 +105,11 @@ struct sl_offload {
     struct sl_error err;
 };
 
-// offload_store.c. Failures name the store; one that does not answer or does not know our lease is lost
-// (SL_ERR_PEER_LOST).
+// offload_store.c. Failures name the store, as text and as the culprit; one that does not answer or does not know our lease is
+// lost (SL_ERR_PEER_LOST).
+// Records a failure of a link's store: the text of *why after the store's address. Returns status.
+enum sl_status sl_store_link_fail(const struct sl_store_link *link, enum sl_status status, const struct sl_error *why,
+                                  struct sl_error *err);
 enum sl_status sl_store_link_open(struct sl_offload *offload, struct sl_store_link *link,
                                   Sluice__V1__OpenAnnexRequest *request, struct sl_error *err);
 void sl_store_link_close(struct sl_offload *offload, struct sl_store_link *link);

@@ -12,8 +12,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "net/offload/prefill/offload_internal.h"
 #include "engine/runtime/transfer.h"
+#include "net/offload/prefill/offload_internal.h"
 
 #define READ_MS 5000
 
@@ -74,7 +74,7 @@ static void open_fetches(struct sl_offload *offload, struct sl_read_back *read) 
         if (read->status == SL_OK) {
             read->n_fetches++;
         } else {
-            sl_fail(&read->err, read->status, "kvstore %.80s: %.280s", link->share->address, why.text);
+            sl_store_link_fail(link, read->status, &why, &read->err);
         }
     }
 }
@@ -110,7 +110,7 @@ static enum sl_status wait_fetches(struct sl_read_back *read, struct sl_error *e
         }
         if (status != SL_OK) {
             status = status == SL_ERR_DEADLINE ? SL_ERR_PEER_LOST : status;
-            sl_fail(err, status, "kvstore %.80s: %.280s", read->from[i]->share->address, why.text);
+            sl_store_link_fail(read->from[i], status, &why, err);
         }
     }
     close_fetches(read);

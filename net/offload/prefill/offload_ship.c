@@ -64,8 +64,10 @@ static enum sl_status await_tokens(struct sl_offload *offload, struct sl_store_l
         if (n_built > n_before) {
             deadline_ns = sl_deadline_in_ms(BUILD_MS);
         } else if (sl_now_ns() >= deadline_ns) {
-            return sl_fail(err, SL_ERR_PEER_LOST, "kvstore %.80s: its annex has had %lld tokens of %lld for %d ms",
-                           link->share->address, (long long)n_built, (long long)n_tokens, BUILD_MS);
+            struct sl_error why;
+            sl_fail(&why, SL_ERR_PEER_LOST, "its annex has had %lld tokens of %lld for %d ms", (long long)n_built,
+                    (long long)n_tokens, BUILD_MS);
+            return sl_store_link_fail(link, why.status, &why, err);
         }
         n_before = n_built > n_before ? n_built : n_before;
     }
@@ -145,9 +147,12 @@ static enum sl_status begin_sending(struct sl_offload *offload, struct sl_store_
     status = queue_pages(offload, link, shipment, skipped, sending);
     sending->n_slots = (uint32_t)(end - begin);
     link->n_tokens = end;
-    return status == SL_ERR_RANGE ? sl_fail(err, SL_ERR_PEER_CORRUPT, "kvstore %.80s: its grant is too small",
-                                            link->share->address)
-                                  : SL_OK; // sl_send_finish() reports any other failure
+    if (status == SL_ERR_RANGE) {
+        struct sl_error why;
+        sl_fail(&why, SL_ERR_PEER_CORRUPT, "its grant is too small");
+        return sl_store_link_fail(link, why.status, &why, err);
+    }
+    return SL_OK; // sl_send_finish() reports any other failure
 }
 
 static enum sl_status finish_sending(struct sl_offload *offload, const struct sl_store_link *link,
@@ -165,7 +170,7 @@ static enum sl_status finish_sending(struct sl_offload *offload, const struct sl
     if (status != SL_OK) {
         bool lost = status == SL_ERR_DEADLINE || status == SL_ERR_CANCELLED;
         status = lost && !atomic_load(&offload->stopping) ? SL_ERR_PEER_LOST : status;
-        return sl_fail(err, status, "kvstore %.80s: %.280s", link->share->address, why.text);
+        return sl_store_link_fail(link, status, &why, err);
     }
     pthread_mutex_lock(&offload->mutex);
     offload->shipped_bytes += (int64_t)sending->bytes;

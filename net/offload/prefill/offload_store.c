@@ -14,6 +14,14 @@
 #define RELEASE_MS 500
 #define LOOK_MS    50 // between polls whether the job has ended
 
+enum sl_status sl_store_link_fail(const struct sl_store_link *link, enum sl_status status, const struct sl_error *why,
+                                  struct sl_error *err) {
+    sl_fail(err, status, "kvstore %.80s: %.280s", link->share->address,
+            why->text[0] ? why->text : "its reply is missing");
+    sl_error_blame(err, SL_REASON_STORE, link->share->address);
+    return status;
+}
+
 /*
  * Makes a unary call that ends when the job does. A store that does not answer in time, or does not know our lease any
  * more, has lost what it held for us: the coordinator must retry with another.
@@ -44,8 +52,7 @@ static enum sl_status call(struct sl_offload *offload, const struct sl_store_lin
             SL_ERR_PEER_LOST; // also if we and the store disagree about an annex, which no client can repair: start
                               // over
     }
-    return sl_fail(err, status, "kvstore %.80s: %.280s", link->share->address,
-                   why.text[0] ? why.text : "its reply is missing");
+    return sl_store_link_fail(link, status, &why, err);
 }
 
 // Checks what a store says about an annex; accepts only possible values.
@@ -55,7 +62,9 @@ static enum sl_status check_annex(const struct sl_offload *offload, const struct
     int64_t n = annex->n_tokens;
     if (n < 0 || n > offload->n_slots || (n < offload->n_slots && n % SL_PAGE_SLOTS != 0) || annex->lease_ms < 1 ||
         annex->window.len == 0 || annex->window.len > SL_TICKET_MAX_BYTES) {
-        return sl_fail(err, SL_ERR_PEER_CORRUPT, "kvstore %.80s: an annex that cannot be", link->share->address);
+        struct sl_error why;
+        sl_fail(&why, SL_ERR_PEER_CORRUPT, "an annex that cannot be");
+        return sl_store_link_fail(link, why.status, &why, err);
     }
     return SL_OK;
 }
@@ -175,7 +184,7 @@ enum sl_status sl_store_link_map(struct sl_offload *offload, struct sl_store_lin
     free(answer);
     if (status != SL_OK) {
         status = status == SL_ERR_DEADLINE || status == SL_ERR_NOT_FOUND ? SL_ERR_PEER_LOST : status;
-        return sl_fail(err, status, "kvstore %.80s: %.280s", link->share->address, why.text);
+        return sl_store_link_fail(link, status, &why, err);
     }
     pthread_mutex_lock(&offload->mutex);
     struct sl_near_segment *before = link->map.segments;

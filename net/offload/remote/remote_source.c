@@ -206,9 +206,13 @@ static enum sl_status nobody(const struct sl_asked *asked, enum sl_status status
     const struct sl_remote_share *share = asked->share;
     bool two = share->n_replicas > 1;
     long long ms = (long long)((sl_now_ns() - asked->asked_ns) / SL_NS_PER_MS);
-    return sl_fail(err, status, "store %s%s%s: no answer in %lld ms%s%s", share->replicas[share->first].store,
-                   two ? " nor " : "", two ? share->replicas[1 - share->first].store : "", ms, why->text[0] ? ": " : "",
-                   why->text);
+    sl_fail(err, status, "store %s%s%s: no answer in %lld ms%s%s", share->replicas[share->first].store,
+            two ? " nor " : "", two ? share->replicas[1 - share->first].store : "", ms, why->text[0] ? ": " : "",
+            why->text);
+    for (int i = 0; i < share->n_replicas; i++) {
+        sl_error_blame(err, SL_REASON_STORE, share->replicas[i].store);
+    }
+    return status;
 }
 
 static void sleep_ns(int64_t ns) {

@@ -70,11 +70,85 @@ static void test_prefix_is_put_in_front(void **state) {
     sl_error_prefix(NULL, "nobody");
 }
 
+static void test_reason_and_culprit_stay_until_the_next_cause(void **state) {
+    (void)state;
+    struct sl_error err, outer;
+    sl_fail(&err, SL_ERR_EXHAUSTED, "no room");
+    assert_int_equal(err.reason, SL_REASON_NONE);
+    assert_string_equal(err.culprit, "");
+    sl_error_blame(&err, SL_REASON_STORE, "10.0.0.1:7010");
+    sl_error_prefix(&err, "prefill-0");
+    sl_fail_from(&outer, SL_ERR_PEER_LOST, &err, "job 1: %s", err.text);
+    assert_int_equal(outer.status, SL_ERR_PEER_LOST);
+    assert_string_equal(outer.text, "job 1: prefill-0: no room");
+    sl_fail_from(&outer, SL_ERR_PEER_LOST, &outer, "again: %s", outer.text); // from itself
+    assert_int_equal(outer.reason, SL_REASON_STORE);
+    assert_string_equal(outer.culprit, "10.0.0.1:7010");
+    assert_int_equal(sl_fail_from(NULL, SL_ERR_IO, &err, "unheard"), SL_ERR_IO);
+    sl_error_blame(NULL, SL_REASON_STORE, "10.0.0.1:7010");
+    sl_fail(&outer, SL_ERR_IO, "disk full");
+    assert_int_equal(outer.reason, SL_REASON_NONE);
+    assert_string_equal(outer.culprit, "");
+}
+
+static void test_culprits_are_whole_addresses(void **state) {
+    (void)state;
+    struct sl_error err;
+    char text[SL_CULPRIT_BYTES];
+    sl_fail(&err, SL_ERR_EXHAUSTED, "no room");
+    sl_error_blame(&err, SL_REASON_STORE, "10.0.0.1:7010");
+    sl_error_blame(&err, SL_REASON_STORE, "[::1]:7011");
+    sl_error_blame(&err, SL_REASON_STORE, "10.0.0.1:7010"); // once
+    assert_string_equal(err.culprit, "10.0.0.1:7010,[::1]:7011");
+    assert_true(sl_error_blames(&err, "10.0.0.1:7010"));
+    assert_true(sl_error_blames(&err, "[::1]:7011"));
+    static const char *const others[] = {"10.0.0.1:701", "0.0.0.1:7010", "10.0.0.1:7010,[::1]:7011", "", ","};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        assert_false(sl_error_blames(&err, others[i]));
+    }
+    static const char *const none[] = {"", "a b:1", "a:1,b:1", "a:1\n", "\xc3\xa4:1"};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        sl_error_blame(&err, SL_REASON_STORE, none[i]);
+    }
+    memset(text, 'a', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    sl_error_blame(&err, SL_REASON_STORE, text); // there is no room beside the others
+    assert_string_equal(err.culprit, "10.0.0.1:7010,[::1]:7011");
+    sl_fail(&err, SL_ERR_EXHAUSTED, "no room");
+    sl_error_blame(&err, SL_REASON_STORE, text);
+    assert_string_equal(err.culprit, text);
+}
+
+static void test_reasons_have_names(void **state) {
+    (void)state;
+    static const enum sl_reason all[] = {
+#define X(name, text, scope) SL_REASON_##name,
+        SL_REASON_MAP(X)
+#undef X
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const char *name = sl_reason_name(all[i]);
+        assert_int_equal(sl_reason_of_name(name, strlen(name)), all[i]);
+    }
+    assert_int_equal(sl_reason_of_name("store2", 5), SL_REASON_STORE);
+    assert_int_equal(sl_reason_of_name("stor", 4), SL_REASON_NONE);
+    assert_int_equal(sl_reason_of_name("of-tomorrow", 11), SL_REASON_NONE);
+    assert_string_equal(sl_reason_name((enum sl_reason)99), "");
+    assert_false(sl_reason_is_sent((enum sl_reason)99));
+    assert_false(sl_reason_is_sent(SL_REASON_UNCONNECTED));
+    assert_true(sl_reason_is_sent(SL_REASON_OLD_TERM));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_status_texts_are_distinct),   cmocka_unit_test(test_fail_records_status_and_text),
-        cmocka_unit_test(test_fail_may_quote_its_own_text), cmocka_unit_test(test_fail_cuts_long_texts),
+        cmocka_unit_test(test_status_texts_are_distinct),
+        cmocka_unit_test(test_fail_records_status_and_text),
+        cmocka_unit_test(test_fail_may_quote_its_own_text),
+        cmocka_unit_test(test_fail_cuts_long_texts),
         cmocka_unit_test(test_prefix_is_put_in_front),
+        cmocka_unit_test(test_reason_and_culprit_stay_until_the_next_cause),
+        cmocka_unit_test(test_culprits_are_whole_addresses),
+        cmocka_unit_test(test_reasons_have_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

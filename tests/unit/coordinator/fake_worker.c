@@ -135,8 +135,11 @@ static enum sl_status prefill_run(void *service, struct sl_rpc_call *call, const
     }
     if (request->n_stores > 0 && atomic_load(&worker->n_store_refusals) > 0) {
         atomic_fetch_sub(&worker->n_store_refusals, 1);
-        return sl_fail(err, (enum sl_status)atomic_load(&worker->store_refusal), "kvstore %s: it has no room for this",
-                       request->stores[0]->address);
+        bool words = atomic_load(&worker->blames_in_words);
+        const char *store = request->stores[0]->address;
+        sl_fail(err, atomic_load(&worker->store_refusal), "%s: it has no room for this", words ? store : "a store");
+        sl_error_blame(err, words ? SL_REASON_NONE : SL_REASON_STORE, words ? "" : store);
+        return err->status;
     }
     int mode = atomic_load(&worker->prefill_mode);
     if (mode == FAKE_PREFILL_REFUSES) {

@@ -11,10 +11,10 @@
 
 #include "base/status.h"
 #include "coordinator/coordinator.h"
+#include "net/rpc/rpc.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "net/rpc/rpc.h"
 #include "tests/unit/slowness.h"
 
 enum fake_prefill_mode {
@@ -46,8 +46,10 @@ struct fake_worker {
     atomic_bool mute;          // heartbeats are not sent
     atomic_int lie;            // enum fake_lie of fake_lies.h
 
-    // This many runs of prefill end with this status, and the words that the first store has no room.
+    // This many runs of prefill end with this status, because the first store has no room. The store is the culprit; or, with
+    // blames_in_words, only the text has its address.
     atomic_int n_store_refusals, store_refusal;
+    atomic_bool blames_in_words;
 
     // This many Reserves of decode are refused with this status.
     atomic_int n_reserve_refusals, reserve_refusal;

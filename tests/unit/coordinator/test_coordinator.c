@@ -229,6 +229,29 @@ static void test_a_store_that_refuses_is_avoided_where_there_is_another(void **s
     }
 }
 
+// An address in an error's text decides nothing: a client may have put it there.
+static void test_a_store_that_only_the_words_name_is_not_avoided(void **state) {
+    (void)state;
+    struct sl_error err = {0};
+    for (int i = 0; i < 2; i++) {
+        fake_worker_init(&stores[i], i == 0 ? "kvstore-0" : "kvstore-1", SLUICE__V1__WORKER_ROLE__KVSTORE);
+        assert_int_equal(fake_worker_start(&stores[i], sl_coordinator_address(cluster.coordinator), &err), SL_OK);
+    }
+    Sluice__V1__GenerateRequest request;
+    fake_request(&request, 10);
+    request.recipe = "place=offload/1-,retrieve=near,topk=64";
+    atomic_store(&prefill.blames_in_words, true);
+    atomic_store(&prefill.store_refusal, SL_ERR_EXHAUSTED);
+    atomic_store(&prefill.n_store_refusals, 1);
+    fake_generate(&cluster, &request, &events);
+    const Sluice__V1__Finished *finished = fake_events_check(&events, 0);
+    assert_int_equal(finished->status_code, 8);
+    assert_non_null(strstr(finished->status_text, prefill.first_stores[0]));
+    assert_int_equal(finished->statistics->retries, 0);
+    assert_int_equal(atomic_load(&prefill.n_runs), 1);
+    fake_events_free(&events);
+}
+
 static void test_duplicate_tokens_of_a_worker_are_dropped(void **state) {
     (void)state;
     Sluice__V1__GenerateRequest request;
@@ -502,6 +525,7 @@ int main(void) {
         TEST(test_lease_is_renewed_while_the_job_runs),
         TEST(test_annexes_are_renewed_while_decode_runs_and_given_back),
         TEST(test_a_store_that_refuses_is_avoided_where_there_is_another),
+        TEST(test_a_store_that_only_the_words_name_is_not_avoided),
         TEST(test_duplicate_tokens_of_a_worker_are_dropped),
         TEST(test_many_jobs_at_once_all_end_and_leave_nothing),
         TEST(test_submit_refuses_at_once_with_the_reason),

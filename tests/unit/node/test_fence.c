@@ -7,6 +7,8 @@
 
 #include <cmocka.h>
 
+#include <string.h>
+
 #include "net/node/fence.h"
 
 static void test_fence_takes_the_highest_term(void **state) {
@@ -36,6 +38,11 @@ static void test_a_refusal_is_told_from_other_stale_things(void **state) {
     sl_error_prefix(&err, "decode-0"); // as it is passed on
     assert_true(sl_term_is_refusal(SL_ERR_PEER_STALE, &err));
     assert_false(sl_term_is_refusal(SL_ERR_PEER_LOST, &err));
+    sl_fail_from(&err, SL_ERR_PEER_STALE, &err, "the call: %s", err.text);
+    assert_true(sl_term_is_refusal(SL_ERR_PEER_STALE, &err));
+    struct sl_error quoted;
+    sl_fail(&quoted, SL_ERR_PEER_STALE, "%s", err.text); // its words alone are none
+    assert_false(sl_term_is_refusal(SL_ERR_PEER_STALE, &quoted));
     sl_fail(&err, SL_ERR_PEER_STALE, "the lease has ended");
     assert_false(sl_term_is_refusal(SL_ERR_PEER_STALE, &err));
 }

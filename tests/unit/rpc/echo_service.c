@@ -51,6 +51,17 @@ static enum sl_status get(void *context, struct sl_rpc_call *call, const Protobu
     if (strcmp(request->job_id, "fail") == 0) {
         return sl_fail(err, SL_ERR_PEER_STALE, "generation 7 of job '%s' is gone", request->job_id);
     }
+    if (strcmp(request->job_id, "blame") == 0) {
+        sl_fail(err, SL_ERR_EXHAUSTED, "no room");
+        sl_error_blame(err, SL_REASON_STORE, "10.0.0.1:7010");
+        sl_error_blame(err, SL_REASON_STORE, "[::1]:7011");
+        return err->status;
+    }
+    if (strcmp(request->job_id, "unconnected") == 0) { // a call of its own
+        sl_fail(err, SL_ERR_PEER_LOST, "x: failed to connect to all addresses");
+        sl_error_blame(err, SL_REASON_UNCONNECTED, "10.0.0.1:7010");
+        return err->status;
+    }
     if (strcmp(request->job_id, "silent") == 0) {
         return SL_OK;
     }

@@ -69,6 +69,41 @@ static void test_unary_failures_carry_status_and_text(void **state) {
     assert_int_equal(echo_call(at.to_back, &echo_get, "x", -1, &err), SL_ERR_INVALID); // no deadline
 }
 
+static void test_reason_and_culprit_travel(void **state) {
+    (void)state;
+    struct sl_error err;
+    const struct {
+        struct sl_rpc_channel *channel;
+        const struct sl_rpc_method *method;
+    } cases[] = {{at.to_back, &echo_get}, {at.to_front, &echo_relay}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(echo_call(cases[i].channel, cases[i].method, "blame", 5000, &err), SL_ERR_EXHAUSTED);
+        assert_string_equal(err.text, "no room");
+        assert_int_equal(err.reason, SL_REASON_STORE);
+        assert_string_equal(err.culprit, "10.0.0.1:7010,[::1]:7011");
+        assert_int_equal(echo_call(cases[i].channel, cases[i].method, "fail", 5000, &err), SL_ERR_PEER_STALE);
+        assert_int_equal(err.reason, SL_REASON_NONE); // of this failure, not of the one before
+        assert_string_equal(err.culprit, "");
+        // A server keeps the reasons of its own connections to itself.
+        assert_int_equal(echo_call(cases[i].channel, cases[i].method, "unconnected", 5000, &err), SL_ERR_PEER_LOST);
+        assert_int_equal(err.reason, SL_REASON_NONE);
+        assert_string_equal(err.culprit, "");
+    }
+    struct sl_rpc_stream *stream;
+    ProtobufCMessage *reply;
+    Sluice__V1__JobRequest request = SLUICE__V1__JOB_REQUEST__INIT;
+    request.job_id = (char *)"blame";
+    assert_int_equal(
+        sl_rpc_stream_open(at.to_back, &echo_get, &request.base, sl_deadline_in_ms(5000), NULL, &stream, &err), SL_OK);
+    assert_int_equal(sl_rpc_stream_next(stream, 5000, &reply, &err), SL_ERR_EXHAUSTED);
+    assert_int_equal(err.reason, SL_REASON_STORE);
+    assert_string_equal(err.culprit, "10.0.0.1:7010,[::1]:7011");
+    sl_rpc_stream_close(&stream);
+    const struct sl_rpc_method nothing = {"/test.Echo/Nothing", SL_RPC_UNARY, echo_get.request, echo_get.reply};
+    assert_int_equal(echo_call(at.to_back, &nothing, "x", 5000, &err), SL_ERR_UNSUPPORTED);
+    assert_int_equal(err.reason, SL_REASON_UNKNOWN_METHOD);
+}
+
 static void test_unary_refuses_bad_and_big_requests(void **state) {
     (void)state;
     struct sl_error err;
@@ -379,6 +414,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         WITH_SERVERS(test_unary_returns_the_reply),
         WITH_SERVERS(test_unary_failures_carry_status_and_text),
+        WITH_SERVERS(test_reason_and_culprit_travel),
         WITH_SERVERS(test_unary_refuses_bad_and_big_requests),
         WITH_SERVERS(test_calls_are_of_the_methods_types),
         WITH_SERVERS(test_stream_delivers_everything_in_order),

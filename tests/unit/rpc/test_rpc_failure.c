@@ -66,6 +66,7 @@ static void test_dead_port_is_unavailable_at_once(void **state) {
     assert_int_equal(sl_rpc_channel_create(address, NULL, SL_ROLE_ANY, &channel, &err), SL_OK);
     const int64_t start_ns = running_ns();
     assert_int_equal(echo_call(channel, &echo_get, "x", 10000, &err), SL_ERR_PEER_LOST);
+    assert_int_equal(err.reason, SL_REASON_UNCONNECTED);
     assert_int_equal(echo_open(channel, &echo_watch, "x", 1, 10000, &stream, &err), SL_OK);
     assert_int_equal(sl_rpc_stream_next(stream, 5000, &event, &err), SL_ERR_PEER_LOST);
     assert_true(running_ns() - start_ns < 1500 * SL_NS_PER_MS);

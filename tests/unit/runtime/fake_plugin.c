@@ -12,7 +12,8 @@ static enum sl_status find_no_driver(int index, struct sl_team *team, struct sl_
     (void)index;
     (void)team;
     (void)device_out;
-    *err = (struct sl_error){SL_ERR_UNSUPPORTED, "no NVIDIA driver (CUDA says 35); nvidia-smi must work"};
+    *err = (struct sl_error){.status = SL_ERR_UNSUPPORTED,
+                             .text = "no NVIDIA driver (CUDA says 35); nvidia-smi must work"};
     return SL_ERR_UNSUPPORTED;
 }
 

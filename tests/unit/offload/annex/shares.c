@@ -60,7 +60,9 @@ static enum sl_status wait(struct sl_source *source, struct sl_asked *asked, con
                            struct sl_error *err) {
     (void)source;
     if (asked->is_lost) {
-        return sl_fail(err, asked->how, "store made-up: no answer");
+        sl_fail(err, asked->how, "store made-up: no answer");
+        sl_error_blame(err, SL_REASON_STORE, "made-up:1");
+        return err->status;
     }
     *answer_out = asked->answer;
     *bytes_out = asked->bytes;
