@@ -97,7 +97,7 @@ static void check_model(const char *path) {
     sl_tensors_will_read(tensors);
     for (int i = 0; i < 2; i++) {
         int64_t n = (int64_t)config.head_dim * (i == 0 ? config.n_heads : config.n_kv_heads);
-        struct sl_source source;
+        struct sl_tensor_source source;
         struct sl_rows rows;
         if (sl_tensors_find(tensors, names[i], 2, n, config.hidden, &source, &err) != SL_OK) {
             continue;
