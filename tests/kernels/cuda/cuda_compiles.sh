@@ -42,14 +42,14 @@ compile() {
 wants() {
     file=$1
     shift
-    compile "$root/tensor/cuda/$file"
+    compile "$root/engine/tensor/cuda/$file"
     for pattern in "$@"; do
         grep -q "$pattern" "$ptx" || { echo "$file: no $pattern in its PTX"; exit 1; }
     done
 }
 
 n=0
-for source in "$root"/tensor/cuda/*/*.cu; do
+for source in "$root"/engine/tensor/cuda/*/*.cu; do
     compile "$source"
     # sin and cos of large angles have an array, in nvcc's library.
     if grep "\.local .*__local_depot" "$ptx" | grep -vq "\.align 8 \.b8 .*__local_depot[0-9]*\[40\]"; then

@@ -32,7 +32,7 @@ def statements(text):
 
 def main():
     n = wrong = 0
-    for path in sorted(p for kind in ("*.h", "*.cu") for p in pathlib.Path(sys.argv[1], "tensor", "cuda").rglob(kind)):
+    for path in sorted(p for kind in ("*.h", "*.cu") for p in pathlib.Path(sys.argv[1], "engine", "tensor", "cuda").rglob(kind)):
         for line, template, whole in statements(path.read_text()):
             n += 1
             if TOUCHES.search(template) and not HINT.match(template) and '"memory"' not in whole:
