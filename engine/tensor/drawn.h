@@ -11,7 +11,6 @@
 #pragma once
 
 #include <stdint.h>
-#include <string.h>
 
 #ifndef SL_DRAWN_FUNCTION
 #define SL_DRAWN_FUNCTION static inline
@@ -23,6 +22,6 @@ SL_DRAWN_FUNCTION uint16_t sl_drawn_weight(uint64_t i) {
     x = (x ^ x >> 16) * 0x85ebca6bu;
     x = (x ^ x >> 13) * 0xc2b2ae35u;
     float value = (float)(int32_t)(x ^ x >> 16) * (0.07f * 0x1p-32f);
-    memcpy(&bits, &value, sizeof bits);
+    __builtin_memcpy(&bits, &value, sizeof bits); // kernels have no C library
     return (uint16_t)(bits >> 16);
 }
