@@ -246,7 +246,8 @@ void sl_archive_end_job(struct sl_archive *archive, struct sl_prefill_job *job, 
     for (struct entry *entry; (entry = find(archive, job)) != NULL;) {
         drop(archive, entry, SL_NOT_KEPT_LATE);
         if (find(archive, job)) {
-            pthread_cond_wait(&archive->changed, &archive->mutex); // the ship notices this within 50 ms, and ends
+            sl_cond_wait_until(&archive->changed, &archive->mutex,
+                               SL_NO_DEADLINE); // the ship notices this within 50 ms, and ends
         }
     }
     pthread_mutex_unlock(&archive->mutex);
@@ -381,7 +382,7 @@ static void *archive_main(void *arg) {
             break;
         }
         if (!entry) {
-            pthread_cond_wait(&archive->changed, &archive->mutex);
+            sl_cond_wait_until(&archive->changed, &archive->mutex, SL_NO_DEADLINE);
             continue;
         }
         archive->first = entry->next;

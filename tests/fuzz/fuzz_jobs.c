@@ -468,6 +468,9 @@ static void open_services(void) {
     decode.retrieve_deadline_ms = 200;
     decode.retrieve_lost_ms = 1000;
     fuzz_require(sl_connections_create(NULL, &decode.connections, &err) == SL_OK);
+    struct sl_engine *engine = decode_runtime.engine;
+    fuzz_require(sl_activations_create(engine, sl_activations_rows(sl_engine_activations(engine)),
+                                       &decode.turn_activations, &err) == SL_OK);
     fuzz_require(fuzz_thread_start("engine", sl_decode_engine_main, &decode, &decode.engine_thread, &err) == SL_OK);
 }
 
@@ -489,8 +492,6 @@ static void stop_engine(pthread_mutex_t *mutex, bool *stopping, pthread_cond_t *
     (void)fuzz_signal(wake);
     pthread_mutex_unlock(mutex);
     (void)fuzz_join(thread, NULL);
-    pthread_cond_destroy(wake);
-    pthread_mutex_destroy(mutex);
 }
 
 static void close_services(bool hastily) {
@@ -505,10 +506,15 @@ static void close_services(bool hastily) {
     fuzz_require(atomic_load(&prefill.n_jobs) == 0 && atomic_load(&decode.n_jobs) == 0);
     stop_engine(&prefill.mutex, &prefill.stopping, &prefill.wake, prefill.engine_thread);
     stop_engine(&decode.mutex, &decode.stopping, &decode.wake, decode.engine_thread);
-    sl_archive_destroy(&prefill.archive);
+    sl_archive_destroy(&prefill.archive); // its thread wakes the engine: before the mutex goes
+    pthread_cond_destroy(&prefill.wake);
+    pthread_mutex_destroy(&prefill.mutex);
+    pthread_cond_destroy(&decode.wake);
+    pthread_mutex_destroy(&decode.mutex);
     sl_store_client_destroy(&prefill.store);
     sl_connections_destroy(&decode.connections);
     sl_kept_cleanup(&decode.kept);
+    sl_activations_destroy(&decode.turn_activations);
     close_node(&prefill.node);
     close_node(&decode.node);
     for (size_t i = 0; i < N_JOBS; i++) {
