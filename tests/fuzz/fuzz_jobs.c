@@ -468,9 +468,8 @@ static void open_services(void) {
     decode.retrieve_deadline_ms = 200;
     decode.retrieve_lost_ms = 1000;
     fuzz_require(sl_connections_create(NULL, &decode.connections, &err) == SL_OK);
-    struct sl_engine *engine = decode_runtime.engine;
-    fuzz_require(sl_activations_create(engine, sl_activations_rows(sl_engine_activations(engine)),
-                                       &decode.turn_activations, &err) == SL_OK);
+    fuzz_require(sl_activations_create(decode_runtime.engine, SL_DECODE_MAX_ROWS, &decode.turn_activations, &err) ==
+                 SL_OK);
     fuzz_require(fuzz_thread_start("engine", sl_decode_engine_main, &decode, &decode.engine_thread, &err) == SL_OK);
 }
 
