@@ -49,7 +49,7 @@ gpu: build       ## libsluice_cuda.so, the plugin for NVIDIA GPUs, beside the pr
 	@/usr/bin/python3 tests/kernels/cuda/test_disassembly.py build/sluice_cuda sm_80 sm_89 sm_90a || [ $$? -eq 77 ]
 
 gpu-kit: gpu     ## a file for a visit to a machine with a GPU: build/gpu-kit.tar.xz, and gpu-kit.sh to run it, see docs/GPU.md
-	@cmake --build build -j $(JOBS) --target gpu_checks
+	@cmake --build build -j $(JOBS) --target gpu_checks kernels_emulated_model_sizes kernels_emulated_select
 	@tools/gpu_kit/make.sh build build
 
 image: build     ## an image with all programs: build/image (deploy/image/build.sh --help)

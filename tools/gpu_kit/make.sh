@@ -4,7 +4,9 @@
 # model, and the libraries that they need. OUT_FOLDER gets gpu-kit.tar.xz, and gpu-kit.sh, which unpacks it and runs run.sh of it.
 #
 #   make.sh BUILD_FOLDER OUT_FOLDER
-#   make.sh --emulated BUILD_FOLDER OUT_FOLDER    without the plugin and its checks, with two checks on the emulated device: for a test
+#   make.sh --emulated BUILD_FOLDER OUT_FOLDER    without the plugin and its checks: for a test
+#
+# Both have two checks on the emulated device, so that DEVICE=emulated tries every step where there is no GPU.
 set -e
 root=$(cd "$(dirname "$0")/../.." && pwd)
 emulated=
@@ -20,9 +22,8 @@ mkdir -p "$out" "$kit/bin" "$kit/checks" "$kit/lib" "$kit/glibc" "$kit/models"
 for program in sluice sluice-coordinator sluice-prefill sluice-decode sluice-kvstore; do
     cp "$build/bin/$program" "$kit/bin/"
 done
-if [ -n "$emulated" ]; then
-    cp "$build"/tests/bin/kernels_emulated_model_sizes "$build"/tests/bin/kernels_emulated_select "$kit/checks/"
-else
+cp "$build"/tests/bin/kernels_emulated_model_sizes "$build"/tests/bin/kernels_emulated_select "$kit/checks/"
+if [ -z "$emulated" ]; then
     cp "$build/bin/libsluice_cuda.so" "$kit/bin/"
     cp "$build"/gpu-checks/kernels_cuda_* "$kit/checks/"
 fi
