@@ -26,6 +26,7 @@ struct loader {
     const struct sl_family *family;
     struct sl_stream *stream;
     enum sl_weight_format weights; // format of the layers' matrices and the head
+    bool keeps_codes;              // blocks of codes stay as they are
     struct sl_error *err;
     int layer;                          // the layer whose tensors are being loaded; -1: tensors outside the layers
     float *vectors, *next_vector;       // model->vectors, in memory that the host can write
@@ -178,15 +179,30 @@ static enum sl_status find_matrix(struct loader *l, const struct sl_family_matri
     return status;
 }
 
+// Returns true where the matrix can be SL_WEIGHT_CODES (sl_ops.keeps_codes): the types of its parts.
+static bool has_codes(const struct loader *l, const struct sl_tensor_source *sources, int n, struct sl_matrix *matrix) {
+    int64_t rows = 0;
+    for (int i = 0; i < n; i++) {
+        if (!l->keeps_codes || !sl_source_codes(&sources[i], &matrix->parts[i].dtype) ||
+            (i + 1 < n && sources[i].rows % 16 != 0)) {
+            return false;
+        }
+        rows += sources[i].rows;
+    }
+    return !matrix->gated || rows / 2 % 16 == 0;
+}
+
 // Reads the rows of the sources as the parts of *matrix.
 static enum sl_status read_matrix(struct loader *l, const struct sl_tensor_source *sources, int n, struct sl_matrix *matrix) {
     enum sl_status status = SL_OK;
-    matrix->dtype = sl_sources_type(sources, n, l->model->ops->widened, l->weights);
-    matrix->format = format_of(matrix->dtype, l->weights);
+    bool codes = has_codes(l, sources, n, matrix);
+    matrix->dtype = codes ? matrix->parts[0].dtype : sl_sources_type(sources, n, l->model->ops->widened, l->weights);
+    matrix->format = codes ? SL_WEIGHT_CODES : format_of(matrix->dtype, l->weights);
     matrix->k = sources[0].columns;
     for (int i = 0; i < n && status == SL_OK; i++) {
         matrix->n += sources[i].rows;
-        status = sl_tensors_read(l->model->tensors, &sources[i], matrix->dtype, l->stream, &matrix->parts[i], l->err);
+        enum sl_dtype dtype = codes ? matrix->parts[i].dtype : matrix->dtype;
+        status = sl_tensors_read(l->model->tensors, &sources[i], dtype, l->stream, &matrix->parts[i], l->err);
         note(l, &sources[i], matrix);
     }
     return status;
@@ -321,7 +337,7 @@ static enum sl_status load_embedding(struct loader *l, struct sl_tensor_source s
 // Loads the head from the embedding's rows, unless quantizing would round rows that were already rounded for lookup.
 static enum sl_status load_tied_head(struct loader *l, const struct sl_tensor_source *embed) {
     struct sl_matrix *head = &l->model->head;
-    if (sl_sources_type(embed, 1, l->model->ops->widened, l->weights) != l->model->embed.dtype) {
+    if (l->keeps_codes || sl_sources_type(embed, 1, l->model->ops->widened, l->weights) != l->model->embed.dtype) {
         enum sl_status status = read_matrix(l, embed, 1, head);
         return status == SL_OK ? pack_matrix(l, embed, 1, head) : status;
     }
@@ -414,7 +430,16 @@ static enum sl_status load_all(struct sl_model *model, const char *model_dir, en
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of norms", bytes);
     }
     sl_tensors_will_read(model->tensors);
-    struct loader loader = {model, model->config.family, stream, weights, err, -1, vectors, vectors, "", progress};
+    struct loader loader = {.model = model,
+                            .family = model->config.family,
+                            .stream = stream,
+                            .weights = weights,
+                            .keeps_codes = model->ops->keeps_codes && weights == SL_WEIGHT_STORED,
+                            .err = err,
+                            .layer = -1,
+                            .vectors = vectors,
+                            .next_vector = vectors,
+                            .progress = progress};
     if (progress != NULL) {
         atomic_store(&progress->total_bytes, sl_tensors_bytes(model->tensors));
     }

@@ -145,7 +145,9 @@ size_t sl_tensors_bytes(const struct sl_tensors *t) {
 // --- finding ---------------------------------------------------------------------------------------------------------
 
 static const struct sl_block_type *type_of(enum sl_dtype dtype) {
-    static const uint32_t ids[] = {[SL_F32] = 0, [SL_F16] = 1, [SL_BF16] = 30, [SL_Q8_0] = 8, [SL_Q4_0] = 2};
+    static const uint32_t ids[] = {[SL_F32] = 0,   [SL_F16] = 1,   [SL_BF16] = 30,  [SL_Q8_0] = 8,  [SL_Q4_0] = 2,
+                                   [SL_Q4_1] = 3,  [SL_Q5_0] = 6,  [SL_Q5_1] = 7,   [SL_Q2_K] = 10, [SL_Q3_K] = 11,
+                                   [SL_Q4_K] = 12, [SL_Q5_K] = 13, [SL_Q6_K] = 14};
     const char *name;
     return sl_block_type(ids[dtype], &name);
 }
@@ -243,6 +245,16 @@ enum sl_dtype sl_sources_type(const struct sl_tensor_source *sources, int n, enu
     return is_exact || format == SL_WEIGHT_STORED ? dtype : SL_F32;
 }
 
+bool sl_source_codes(const struct sl_tensor_source *source, enum sl_dtype *dtype_out) {
+    for (int dtype = SL_Q8_0; dtype < SL_DTYPES; dtype++) {
+        if (source->type == type_of((enum sl_dtype)dtype)) {
+            *dtype_out = (enum sl_dtype)dtype;
+            return true;
+        }
+    }
+    return false;
+}
+
 // --- reading ---------------------------------------------------------------------------------------------------------
 
 struct conversion {
@@ -315,7 +327,7 @@ static enum sl_status keep(struct sl_tensors *t, void *made, struct sl_error *er
 enum sl_status sl_tensors_read(struct sl_tensors *t, const struct sl_tensor_source *source, enum sl_dtype dtype,
                                struct sl_stream *stream, struct sl_rows *rows_out, struct sl_error *err) {
     if (source->type == type_of(dtype) && source->head_dim == 0) {
-        *rows_out = (struct sl_rows){source->data, source->rows};
+        *rows_out = (struct sl_rows){source->data, source->rows, dtype};
         return SL_OK;
     }
     size_t bytes = (size_t)source->rows * sl_dtype_row_bytes(dtype, source->columns);
@@ -329,7 +341,7 @@ enum sl_status sl_tensors_read(struct sl_tensors *t, const struct sl_tensor_sour
         return status;
     }
     sl_stream_run(stream, source->rows, TASK_ROWS, convert_rows, &c);
-    *rows_out = (struct sl_rows){c.out, source->rows};
+    *rows_out = (struct sl_rows){c.out, source->rows, dtype};
     return SL_OK;
 }
 

@@ -48,10 +48,26 @@
 
 // --- weights ---------------------------------------------------------------------------------------------------------
 
-// The types of tensors in a file. The last two consist of blocks of SL_WEIGHT_GROUP weights of a row, as in GGUF: s, an
-// f16, then codes of 8 bits, or of 4 bits with 8 added, where byte i has code i in its lower half and code i + 16 in
+// The types of tensors in a file: numbers, then blocks of codes (engine/tensor/codes.h). Devices that do not keep codes
+// (sl_ops.keeps_codes) only get the first five. Blocks of SL_Q8_0 and SL_Q4_0 have SL_WEIGHT_GROUP weights of a row: s,
+// an f16, then codes of 8 bits, or of 4 bits with 8 added, where byte i has code i in its lower half and code i + 16 in
 // its upper half; x = s * code.
-enum sl_dtype { SL_F32, SL_F16, SL_BF16, SL_Q8_0, SL_Q4_0 };
+enum sl_dtype {
+    SL_F32,
+    SL_F16,
+    SL_BF16,
+    SL_Q8_0,
+    SL_Q4_0,
+    SL_Q4_1,
+    SL_Q5_0,
+    SL_Q5_1,
+    SL_Q2_K,
+    SL_Q3_K,
+    SL_Q4_K,
+    SL_Q5_K,
+    SL_Q6_K,
+    SL_DTYPES
+};
 
 /*
  * The formats that pack() makes of a matrix. In the quantized ones, groups of SL_WEIGHT_GROUP weights of a row,
@@ -65,11 +81,13 @@ enum sl_dtype { SL_F32, SL_F16, SL_BF16, SL_Q8_0, SL_Q4_0 };
  * All of this is in f32; where s is 0, code is 0. Four scales in place of t / -8 alone make INT4's squared error 8%
  * less. Codes that a file has (SL_Q8_0, SL_Q4_0) stay as they are, with their scale, where they fit the format. Codes
  * of 8 bits from a file go down to -128.
+ *   CODES  blocks of codes exactly as the file has them, of one type for each part
  */
-enum sl_weight_format { SL_WEIGHT_STORED, SL_WEIGHT_INT8, SL_WEIGHT_INT4 };
+enum sl_weight_format { SL_WEIGHT_STORED, SL_WEIGHT_INT8, SL_WEIGHT_INT4, SL_WEIGHT_CODES };
 #define SL_WEIGHT_GROUP 32
 
-// Accepts "stored", "int8" and "int4": the values of every --weights flag. Returns SL_ERR_INVALID for others.
+// Accepts "stored", "int8" and "int4": the values of every --weights flag. Returns SL_ERR_INVALID for others. "stored"
+// becomes SL_WEIGHT_CODES for blocks of codes, where the device keeps them.
 enum sl_status sl_weight_format_parse(const char *name, enum sl_weight_format *format_out, struct sl_error *err);
 const char *sl_weight_format_name(enum sl_weight_format format);
 
@@ -84,6 +102,7 @@ enum sl_activation {
 struct sl_rows {
     const void *data; // not owned
     int64_t n;
+    enum sl_dtype dtype; // set where the matrix is SL_WEIGHT_CODES; otherwise the matrix has the type of all parts
 };
 
 #define SL_MAX_PARTS 3 // tensors of a file that form one matrix here: q, k, v; gate, up
@@ -98,8 +117,8 @@ struct sl_rows {
  */
 struct sl_matrix {
     int64_t n, k;
-    enum sl_dtype dtype; // the type of all parts
-    // the format that pack() is asked for; it never takes SL_Q8_0 and SL_Q4_0 as SL_WEIGHT_STORED
+    enum sl_dtype dtype; // the type of all parts; of the first where the format is SL_WEIGHT_CODES
+    // the format that pack() is asked for; it never takes blocks of codes as SL_WEIGHT_STORED
     enum sl_weight_format format;
     struct sl_rows parts[SL_MAX_PARTS]; // W's rows, one part after the other; embed() reads rows of parts[0]
     const float *bias;                  // [n] or NULL; not owned
@@ -373,6 +392,9 @@ struct sl_ops {
     // The type to which 16-bit weights of another type are converted for products: SL_F16, or SL_BF16 where that is
     // faster.
     enum sl_dtype widened;
+    // Whether matrices may be SL_WEIGHT_CODES, and embed() reads rows of any type. All parts of such a matrix but the
+    // last have a multiple of 16 rows, and so has each half of a gated one.
+    bool keeps_codes;
 
     // --- weights ---------------------------------------------------------------------------------------------------
     // Prepares matrix->packed from the parts. Returns SL_ERR_EXHAUSTED. The inverse accepts a matrix that was never

@@ -5,10 +5,10 @@
 #include "engine/tensor/ops.h"
 
 static const char *const weight_formats[] = {
-    [SL_WEIGHT_STORED] = "stored", [SL_WEIGHT_INT8] = "int8", [SL_WEIGHT_INT4] = "int4"};
+    [SL_WEIGHT_STORED] = "stored", [SL_WEIGHT_INT8] = "int8", [SL_WEIGHT_INT4] = "int4", [SL_WEIGHT_CODES] = "codes"};
 
 enum sl_status sl_weight_format_parse(const char *name, enum sl_weight_format *format_out, struct sl_error *err) {
-    for (size_t i = 0; i < sizeof weight_formats / sizeof weight_formats[0]; i++) {
+    for (size_t i = 0; i < SL_WEIGHT_CODES; i++) {
         if (strcmp(name, weight_formats[i]) == 0) {
             *format_out = (enum sl_weight_format)i;
             return SL_OK;

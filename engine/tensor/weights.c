@@ -159,6 +159,14 @@ void sl_weight_quantize_row(const struct sl_matrix *w, int64_t j, int8_t *codes_
 }
 
 void sl_weight_widen_row(const struct sl_matrix *w, int64_t j, float *out) {
+    const struct sl_code_type *type = sl_code_type(w->dtype);
+    const unsigned char *block = sl_weight_row(w, j);
+    if (type != NULL) {
+        for (int64_t i = 0; i < w->k; i += type->n_weights, block += type->bytes) {
+            sl_code_widen(type, block, out + i);
+        }
+        return;
+    }
     const unsigned char *row = sl_weight_row(w, j);
     for (int64_t g = 0; g < sl_weight_groups(w->k); g++) {
         float x[SL_WEIGHT_GROUP];

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "engine/tensor/codes.h"
 #include "engine/tensor/half.h"
 #include "engine/tensor/ops.h"
 
@@ -20,18 +21,18 @@ static inline size_t sl_dtype_bytes(enum sl_dtype dtype) {
 }
 
 static inline bool sl_dtype_is_codes(enum sl_dtype dtype) {
-    return dtype == SL_Q8_0 || dtype == SL_Q4_0;
+    return dtype >= SL_Q8_0;
 }
 
-// Returns the bytes of a block: the scale, then the codes.
+// Returns the bytes of a block of SL_Q8_0 or SL_Q4_0: the scale, then the codes.
 static inline size_t sl_dtype_block_bytes(enum sl_dtype dtype) {
     return 2 + (dtype == SL_Q8_0 ? SL_WEIGHT_GROUP : SL_WEIGHT_GROUP / 2);
 }
 
 // Returns the bytes of a row of k weights; types that come in blocks fill whole blocks.
 static inline size_t sl_dtype_row_bytes(enum sl_dtype dtype, int64_t k) {
-    return sl_dtype_is_codes(dtype) ? (size_t)(k / SL_WEIGHT_GROUP) * sl_dtype_block_bytes(dtype)
-                                    : (size_t)k * sl_dtype_bytes(dtype);
+    const struct sl_code_type *type = sl_code_type(dtype);
+    return type != NULL ? (size_t)(k / type->n_weights) * type->bytes : (size_t)k * sl_dtype_bytes(dtype);
 }
 
 // Returns code i of a block.
@@ -48,11 +49,16 @@ static inline int64_t sl_weight_groups(int64_t k) {
     return (k + SL_WEIGHT_GROUP - 1) / SL_WEIGHT_GROUP;
 }
 
-// Returns row j of W, [k] of w->dtype, of any alignment.
+// Returns the type of part i.
+static inline enum sl_dtype sl_part_dtype(const struct sl_matrix *w, int i) {
+    return w->format == SL_WEIGHT_CODES ? w->parts[i].dtype : w->dtype;
+}
+
+// Returns row j of W, [k] of its part's type, of any alignment.
 static inline const unsigned char *sl_weight_row(const struct sl_matrix *w, int64_t j) {
     for (int i = 0; i < SL_MAX_PARTS; i++) {
         if (j < w->parts[i].n) {
-            return (const unsigned char *)w->parts[i].data + (size_t)j * sl_dtype_row_bytes(w->dtype, w->k);
+            return (const unsigned char *)w->parts[i].data + (size_t)j * sl_dtype_row_bytes(sl_part_dtype(w, i), w->k);
         }
         j -= w->parts[i].n;
     }
@@ -60,7 +66,7 @@ static inline const unsigned char *sl_weight_row(const struct sl_matrix *w, int6
     return NULL;
 }
 
-// Returns element i of a row as f32.
+// Returns element i of a row as f32. Of the types of codes, only SL_Q8_0 and SL_Q4_0.
 static inline float sl_weight_element(const unsigned char *row, enum sl_dtype dtype, int64_t i) {
     uint16_t half;
     float value;

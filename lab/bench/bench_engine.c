@@ -137,7 +137,7 @@ static enum sl_status measure_gemm(struct bench *b, enum sl_dtype dtype, double 
         for (size_t i = 0; i < activations; i++) {
             x[i] = (float)(i % 17) * 0.1f - 0.8f;
         }
-        w.parts[0] = (struct sl_rows){stored, SIDE};
+        w.parts[0] = (struct sl_rows){stored, SIDE, dtype};
         status = b->computing.ops->pack(b->computing.stream, &w, err);
     }
     if (status == SL_OK) {

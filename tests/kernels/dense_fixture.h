@@ -64,21 +64,44 @@ static inline void guarded_destroy(struct guarded *g) {
     free(g->block);
 }
 
+// Returns where blocks of a type have their f16: a scale, and, if `offset` is not 0, an offset after it. Returns the scale's divisor.
+static inline float block_numbers(enum sl_dtype dtype, size_t *scale_at, bool *has_offset) {
+    static const struct {
+        size_t at;
+        bool has_offset;
+        float divisor; // keeps weights below 2
+    } numbers[] = {
+        [SL_Q8_0] = {0, false, 128},  [SL_Q4_0] = {0, false, 8},    [SL_Q4_1] = {0, true, 16},
+        [SL_Q5_0] = {0, false, 16},   [SL_Q5_1] = {0, true, 32},    [SL_Q2_K] = {80, true, 48},
+        [SL_Q3_K] = {108, false, 128}, [SL_Q4_K] = {0, true, 1024}, [SL_Q5_K] = {0, true, 2048},
+        [SL_Q6_K] = {208, false, 4096},
+    };
+    *scale_at = numbers[dtype].at;
+    *has_offset = numbers[dtype].has_offset;
+    return numbers[dtype].divisor;
+}
+
 // Random blocks of codes, all that their bits can say, with scales that keep weights below 2.
 static inline struct sl_matrix random_blocks(int64_t n, int64_t k, enum sl_dtype dtype, uint64_t seed,
                                              void **owner_out) {
-    size_t block_bytes = sl_dtype_block_bytes(dtype), bytes = (size_t)n * sl_dtype_row_bytes(dtype, k);
+    size_t block_bytes = sl_code_type(dtype)->bytes, bytes = (size_t)n * sl_dtype_row_bytes(dtype, k);
     unsigned char *block = malloc(bytes + 1);
     assert_non_null(block);
     for (size_t i = 0; i < bytes; i++) {
         block[1 + i] = (unsigned char)(next_random(&seed) >> 40);
     }
     for (size_t i = 0; i < bytes; i += block_bytes) {
-        uint16_t scale = sl_f32_to_f16(random_float(&seed) / (dtype == SL_Q8_0 ? 128.0f : 8.0f));
-        memcpy(block + 1 + i, &scale, sizeof scale);
+        size_t at;
+        bool has_offset;
+        float divisor = block_numbers(dtype, &at, &has_offset);
+        uint16_t scale = sl_f32_to_f16(random_float(&seed) / divisor), offset = sl_f32_to_f16(random_float(&seed) / 64);
+        memcpy(block + 1 + i + at, &scale, sizeof scale);
+        if (has_offset) {
+            memcpy(block + 1 + i + at + 2, &offset, sizeof offset);
+        }
     }
     *owner_out = block;
-    return (struct sl_matrix){.n = n, .k = k, .dtype = dtype, .parts = {{block + 1, n}}};
+    return (struct sl_matrix){.n = n, .k = k, .dtype = dtype, .parts = {{block + 1, n, dtype}}};
 }
 
 // Random weights of a type, one byte off any alignment: files promise none.
@@ -96,5 +119,5 @@ static inline struct sl_matrix random_matrix(int64_t n, int64_t k, enum sl_dtype
         memcpy(block + 1 + (size_t)i * size, size == 4 ? (void *)&value : (void *)&half, size);
     }
     *owner_out = block;
-    return (struct sl_matrix){.n = n, .k = k, .dtype = dtype, .parts = {{block + 1, n}}};
+    return (struct sl_matrix){.n = n, .k = k, .dtype = dtype, .parts = {{block + 1, n, dtype}}};
 }

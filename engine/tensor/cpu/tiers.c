@@ -48,12 +48,17 @@ static bool has_avx512(void) {
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
+static bool has_avx512vnni(void) {
+    const unsigned avx512_vnni = 1u << 11;
+    unsigned eax, ebx, ecx, edx;
+    return has_avx512() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (ecx & avx512_vnni) != 0;
+}
+
 // Returns true where the processor has AVX512-BF16 and VNNI: AMD's from Zen 4 and Intel's from Cooper Lake on.
 static bool has_avx512bf16(void) {
-    const unsigned avx512_vnni = 1u << 11, avx512_bf16 = 1u << 5;
-    unsigned eax, ebx, ecx, edx, more;
-    return has_avx512() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (ecx & avx512_vnni) != 0 &&
-           __get_cpuid_count(7, 1, &more, &ebx, &ecx, &edx) != 0 && (more & avx512_bf16) != 0;
+    const unsigned avx512_bf16 = 1u << 5;
+    unsigned eax, ebx, ecx, edx;
+    return has_avx512vnni() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & avx512_bf16) != 0;
 }
 
 // Returns false on Sapphire Rapids, which issues VDPBF16PS a quarter as often as f32 multiply-adds, or half their rate.
@@ -95,6 +100,7 @@ static const struct {
      {sl_vector_dense_fill, sl_avx2_kv_fill, sl_avx2_stats_fill, sl_avx2_evict_fill, sl_avx2_retrieve_fill,
       sl_avx2_scan_fill}},
     {"avx512", has_avx512, always, {sl_avx512_dense_fill, sl_avx512_kv_fill, sl_avx512_scan_fill}},
+    {"avx512vnni", has_avx512vnni, always, {sl_avx512vnni_dense_fill}},
     {"avx512bf16", has_avx512bf16, has_no_tiles, {sl_avx512bf16_dense_fill}},
     {"amx2", has_amx, never, {sl_amx_dense_fill, sl_amx2_dense_fill, sl_amx2_kv_fill}},
     {"amx", has_amx, always, {sl_amx_dense_fill, sl_amx_kv_fill}},

@@ -44,8 +44,8 @@ static void add_rows(const struct sl_matrix *w, int64_t first, int64_t n, struct
         if (of_part > 0) {
             int64_t taken = of_part < n ? of_part : n;
             assert(*n_parts < SL_MAX_PARTS);
-            to->parts[(*n_parts)++] = (struct sl_rows){
-                sl_weight_row(&(struct sl_matrix){.k = w->k, .dtype = w->dtype, .parts = {w->parts[i]}}, first), taken};
+            const struct sl_matrix of_one = {.k = w->k, .dtype = w->dtype, .format = w->format, .parts = {w->parts[i]}};
+            to->parts[(*n_parts)++] = (struct sl_rows){sl_weight_row(&of_one, first), taken, w->parts[i].dtype};
             first += taken;
             n -= taken;
         }

@@ -503,6 +503,7 @@ static enum sl_status pack_in_two_terms(struct sl_stream *stream, struct sl_matr
 
 void sl_amx_dense_fill(struct sl_ops *ops) { // tier avx512 fills the rest, and frees what either packs
     ops->widened = SL_BF16;
+    ops->keeps_codes = false;
     ops->pack = pack;
     ops->matmul_scratch = matmul_scratch;
     ops->arranges = arranges;

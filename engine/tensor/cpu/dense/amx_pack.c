@@ -25,6 +25,7 @@ size_t sl_amx_packed_step_bytes(const struct sl_matrix *w) {
     case SL_WEIGHT_INT4:
         return SCALES_BYTES + SL_PANEL * SL_AMX_STEP / 2;
     case SL_WEIGHT_STORED:
+    case SL_WEIGHT_CODES: // of other functions
         break;
     }
     return SL_AMX_STEP_BYTES;
@@ -184,6 +185,7 @@ const char *sl_amx_tiles(const struct sl_matrix *w, const char *packed, int64_t 
         }
         return buffer;
     case SL_WEIGHT_STORED:
+    case SL_WEIGHT_CODES: // of other functions
         break;
     }
     if (w->dtype == SL_F16) {

@@ -31,6 +31,8 @@
 
 #include "engine/tensor/cpu/dense/avx512_dense.h"
 #include "engine/tensor/cpu/dense/avx512_sums.h"
+#include "engine/tensor/cpu/dense/avx512vnni_codes.h"
+#include "engine/tensor/cpu/dense/code_panels.h"
 #include "engine/tensor/cpu/dense/avx512bf16_pack.h"
 #include "engine/tensor/cpu/dense/fills.h"
 #include "engine/tensor/weights.h"
@@ -163,6 +165,9 @@ static bool is_avx512s(const struct sl_matrix *w) {
 }
 
 static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
+    if (w->format == SL_WEIGHT_CODES) {
+        return sl_vnni_matmul_scratch(w, m);
+    }
     if (is_avx512s(w)) {
         return sl_avx512_matmul_scratch(w, m);
     }
@@ -258,6 +263,10 @@ static bool arranges(const struct sl_matrix *w) {
 
 static void arrange(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args, int part,
                     int n_parts) {
+    if (w->format == SL_WEIGHT_CODES) {
+        sl_vnni_arrange(stream, w, args, part, n_parts);
+        return;
+    }
     struct sl_product a = sl_product_of(w, args);
     a.first_task = a.m * part / n_parts;
     sl_stream_run(a.m * w->k < SL_ALONE_WORK ? NULL : stream, a.m * (part + 1) / n_parts - a.first_task, 8, round_x,
@@ -265,6 +274,10 @@ static void arrange(struct sl_stream *stream, const struct sl_matrix *w, const s
 }
 
 static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
+    if (w->format == SL_WEIGHT_CODES) {
+        sl_vnni_matmul(stream, w, args);
+        return;
+    }
     if (is_avx512s(w)) {
         sl_avx512_matmul(stream, w, args);
         return;
@@ -283,11 +296,15 @@ static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const st
 }
 
 static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    if (matrix->format == SL_WEIGHT_CODES) {
+        return sl_code_pack(stream, matrix, err);
+    }
     return is_avx512s(matrix) ? sl_avx512_pack(stream, matrix, err) : sl_pairs_pack(stream, matrix, err);
 }
 
 void sl_avx512bf16_dense_fill(struct sl_ops *ops) { // tier avx512 fills the rest, and frees what either packs
     ops->widened = SL_BF16;
+    ops->keeps_codes = true;
     ops->pack = pack;
     ops->matmul_scratch = matmul_scratch;
     ops->arranges = arranges;

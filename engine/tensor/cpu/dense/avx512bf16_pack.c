@@ -22,6 +22,7 @@ size_t sl_pairs_packed_bytes(const struct sl_matrix *w) {
     case SL_WEIGHT_INT4:
         return SCALES_BYTES + SL_PANEL * SL_WEIGHT_GROUP / 2;
     case SL_WEIGHT_STORED:
+    case SL_WEIGHT_CODES: // of other functions
         break;
     }
     return SL_PAIR_STEPS * SL_PAIR_STEP_BYTES;

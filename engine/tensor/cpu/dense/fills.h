@@ -10,6 +10,7 @@ void sl_vector_dense_fill(struct sl_ops *ops); // tiers avx2 and neon, all but a
 
 #if defined(__x86_64__)
 void sl_avx512_dense_fill(struct sl_ops *ops);
+void sl_avx512vnni_dense_fill(struct sl_ops *ops); // the same, for the codes of a file
 void sl_avx512bf16_dense_fill(struct sl_ops *ops); // pack matmul_scratch arranges arrange matmul
 void sl_amx_dense_fill(struct sl_ops *ops);
 void sl_amx2_dense_fill(struct sl_ops *ops); // replaces pack

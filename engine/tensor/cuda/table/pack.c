@@ -16,6 +16,7 @@ static enum gpu_weight_kind kind_of(const struct sl_matrix *w) {
     case SL_WEIGHT_INT4:
         return GPU_WEIGHT_INT4;
     case SL_WEIGHT_STORED:
+    case SL_WEIGHT_CODES: // of other functions
         break;
     }
     // Matrices of codes are read as numbers only as rows of an embedding.

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: weights that stay the codes of their file (engine/tensor/codes.h), arranged for products: half panels of 16
+ *          rows of W.
+ *
+ * Design: a product reads codes, scales and offsets in the order in which it needs them, and no byte more than the file
+ *         has (but for Q2_K and Q3_K, whose codes take four bits here). A half panel is blocks one after the other, as
+ *         in a row of the file: 32 or 256 weights of 16 rows c:
+ *
+ *             D[16]  O[16]                   f16; O where the type has offsets
+ *             for every 32 weights:
+ *               s[16] o[16]                  bytes, once or twice (`shared` is 32 or 16); only in blocks of 256
+ *               codes                        8 steps of 4 weights: byte 4 c + i of a step is weight i of row c
+ *
+ *         Steps of 8 bits are 64 bytes each. Otherwise the low four bits of steps 2 j and 2 j + 1 share 64 bytes; a
+ *         fifth bit is bit 4 c + i of the 64-bit word of the step; bits 5 and 6 of steps 4 j .. 4 j + 3 share 64 bytes.
+ *
+ *         The parts of a matrix may have different types. Each part starts a half panel.
+ */
+#pragma once
+
+#include "engine/tensor/codes.h"
+#include "engine/tensor/cpu/dense/panels.h"
+
+#define SL_HALF       16 // rows of W
+#define SL_CODE_GROUP 32 // weights of a row that share a scale of x
+#define SL_CODE_STEPS 8  // of a group
+
+// Returns the bytes of the codes of a group of 16 rows.
+static inline size_t sl_code_group_bytes(int bits) {
+    return (size_t)SL_HALF * SL_CODE_GROUP * (size_t)bits / 8;
+}
+
+// Returns the bytes of a block of 16 rows.
+static inline size_t sl_code_block_bytes(const struct sl_code_type *type) {
+    size_t shares = type->n_weights > SL_CODE_GROUP ? (size_t)(type->n_weights / type->shared) : 0;
+    return SL_HALF * (2 + shares) * (type->has_offset ? 2 : 1) +
+           (size_t)(type->n_weights / SL_CODE_GROUP) * sl_code_group_bytes(type->bits);
+}
+
+// Returns the bytes of 16 rows of k weights.
+static inline size_t sl_code_half_bytes(const struct sl_code_type *type, int64_t k) {
+    return (size_t)(k / type->n_weights) * sl_code_block_bytes(type);
+}
+
+struct sl_code_half {
+    enum sl_dtype dtype;
+    const struct sl_code_type *type; // of dtype; NULL: beyond the last row
+    const char *data;
+};
+
+// Returns half `half` (0 or 1) of panel p (panels.h).
+struct sl_code_half sl_code_half_at(const struct sl_matrix *w, int64_t p, int half);
+
+// Entries of struct sl_ops for SL_WEIGHT_CODES; sl_panels_free() is the inverse.
+enum sl_status sl_code_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
