@@ -193,7 +193,8 @@ static bool has_codes(const struct loader *l, const struct sl_tensor_source *sou
 }
 
 // Reads the rows of the sources as the parts of *matrix.
-static enum sl_status read_matrix(struct loader *l, const struct sl_tensor_source *sources, int n, struct sl_matrix *matrix) {
+static enum sl_status read_matrix(struct loader *l, const struct sl_tensor_source *sources, int n,
+                                  struct sl_matrix *matrix) {
     enum sl_status status = SL_OK;
     bool codes = has_codes(l, sources, n, matrix);
     matrix->dtype = codes ? matrix->parts[0].dtype : sl_sources_type(sources, n, l->model->ops->widened, l->weights);
@@ -208,7 +209,8 @@ static enum sl_status read_matrix(struct loader *l, const struct sl_tensor_sourc
     return status;
 }
 
-static void release_matrix(struct sl_model *model, const struct sl_tensor_source *sources, int n, struct sl_matrix *matrix) {
+static void release_matrix(struct sl_model *model, const struct sl_tensor_source *sources, int n,
+                           struct sl_matrix *matrix) {
     for (int i = 0; i < n; i++) {
         sl_tensors_release(model->tensors, &sources[i], &matrix->parts[i]);
         matrix->parts[i].data = NULL;
@@ -220,7 +222,8 @@ static void count_memory(struct sl_model *model, const struct sl_matrix *matrix)
     model->memory_bytes += matrix->packed != NULL ? matrix->packed_bytes : stored;
 }
 
-static enum sl_status pack_matrix(struct loader *l, const struct sl_tensor_source *sources, int n, struct sl_matrix *matrix) {
+static enum sl_status pack_matrix(struct loader *l, const struct sl_tensor_source *sources, int n,
+                                  struct sl_matrix *matrix) {
     enum sl_status status = l->model->ops->pack(l->stream, matrix, l->err);
     if (status == SL_OK && !sl_matrix_reads_parts(matrix)) {
         release_matrix(l->model, sources, n, matrix);

@@ -195,7 +195,7 @@ static enum sl_status load_w1(struct sl_model *model, int layer, struct sl_strea
         *block = (struct sl_matrix){.n = rows,
                                     .k = i == 0 ? q_columns(c) : kv,
                                     .dtype = dtype,
-                                    .parts = {{to, rows}},
+                                    .parts = {{to, rows, dtype}},
                                     .activation = i == 2 ? SL_ACT_SILU : SL_ACT_NONE}; // of the sum of all three
         copy_columns(tensor, dtype, begin, block->k, to);
         begin += block->k;
@@ -228,7 +228,7 @@ static enum sl_status load_w2(struct sl_model *model, int layer, struct sl_strea
     }
     if (status == SL_OK) {
         *w2 = (struct sl_matrix){
-            .n = c->n_kv_heads, .k = c->retaining_hidden, .dtype = dtype, .parts = {{tensor->data, c->n_kv_heads}}};
+            .n = c->n_kv_heads, .k = c->retaining_hidden, .dtype = dtype, .parts = {{tensor->data, c->n_kv_heads, dtype}}};
         model->weight_bytes += tensor->bytes;
         status = model->ops->pack(stream, w2, err);
     }

@@ -145,9 +145,9 @@ size_t sl_tensors_bytes(const struct sl_tensors *t) {
 // --- finding ---------------------------------------------------------------------------------------------------------
 
 static const struct sl_block_type *type_of(enum sl_dtype dtype) {
-    static const uint32_t ids[] = {[SL_F32] = 0,   [SL_F16] = 1,   [SL_BF16] = 30,  [SL_Q8_0] = 8,  [SL_Q4_0] = 2,
-                                   [SL_Q4_1] = 3,  [SL_Q5_0] = 6,  [SL_Q5_1] = 7,   [SL_Q2_K] = 10, [SL_Q3_K] = 11,
-                                   [SL_Q4_K] = 12, [SL_Q5_K] = 13, [SL_Q6_K] = 14};
+    static const uint32_t ids[] = {
+        [SL_F32] = 0,  [SL_F16] = 1,   [SL_BF16] = 30, [SL_Q8_0] = 8,  [SL_Q4_0] = 2,  [SL_Q4_1] = 3, [SL_Q5_0] = 6,
+        [SL_Q5_1] = 7, [SL_Q2_K] = 10, [SL_Q3_K] = 11, [SL_Q4_K] = 12, [SL_Q5_K] = 13, [SL_Q6_K] = 14};
     const char *name;
     return sl_block_type(ids[dtype], &name);
 }

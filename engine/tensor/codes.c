@@ -59,18 +59,30 @@ static void read_q8_0(const unsigned char *block, struct sl_code_block *out) {
 
 static const uint16_t minus = 0x8000; // the sign of an f16
 
-// Returns the code of weight i, which is i % 32 of run i / 32. 32 bytes hold four runs of two bits, or two runs of
-// four bits, or eight runs of one bit.
-static int two_bits(const unsigned char *codes, int i) {
-    return codes[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
+// A block has eight runs of 32 codes. 32 bytes hold a part of several runs: four runs of two bits, or two runs of four
+// bits, or eight runs of one bit. Each function adds that part to the codes, shifted to the left.
+static void add_two_bits(const unsigned char *bits, int shift, uint8_t *codes) {
+    for (int run = 0; run < 8; run++) {
+        for (int i = 0; i < 32; i++) {
+            codes[32 * run + i] |= (uint8_t)((bits[run / 4 * 32 + i] >> (run % 4 * 2) & 3) << shift);
+        }
+    }
 }
 
-static int four_bits(const unsigned char *codes, int i) {
-    return codes[i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15;
+static void add_four_bits(const unsigned char *bits, uint8_t *codes) {
+    for (int run = 0; run < 8; run++) {
+        for (int i = 0; i < 32; i++) {
+            codes[32 * run + i] |= bits[run / 2 * 32 + i] >> (run % 2 * 4) & 15;
+        }
+    }
 }
 
-static int one_bit(const unsigned char *bits, int i) {
-    return bits[i % 32] >> (i / 32) & 1;
+static void add_one_bit(const unsigned char *bits, int shift, uint8_t *codes) {
+    for (int run = 0; run < 8; run++) {
+        for (int i = 0; i < 32; i++) {
+            codes[32 * run + i] |= (uint8_t)((bits[i] >> run & 1) << shift);
+        }
+    }
 }
 
 static void read_q2_k(const unsigned char *block, struct sl_code_block *out) {
@@ -80,9 +92,8 @@ static void read_q2_k(const unsigned char *block, struct sl_code_block *out) {
         out->scales[g] = (int8_t)(block[g] & 15);
         out->offsets[g] = block[g] >> 4;
     }
-    for (int i = 0; i < 256; i++) {
-        out->codes[i] = (uint8_t)two_bits(block + 16, i);
-    }
+    memset(out->codes, 0, sizeof out->codes);
+    add_two_bits(block + 16, 0, out->codes);
 }
 
 // s - 32 has four bits in bytes 96 to 103, and two in bytes 104 to 107.
@@ -94,9 +105,9 @@ static void read_q3_k(const unsigned char *block, struct sl_code_block *out) {
         int low = g < 8 ? scales[g] & 15 : scales[g - 8] >> 4;
         out->scales[g] = (int8_t)((low | (scales[8 + g % 4] >> (g / 4 * 2) & 3) << 4) - 32);
     }
-    for (int i = 0; i < 256; i++) {
-        out->codes[i] = (uint8_t)(two_bits(block + 32, i) | one_bit(block, i) << 2);
-    }
+    memset(out->codes, 0, sizeof out->codes);
+    add_two_bits(block + 32, 0, out->codes);
+    add_one_bit(block, 2, out->codes);
 }
 
 // s and o have 6 bits each, in 12 bytes: whole for the first four runs, in two parts for the others.
@@ -114,16 +125,15 @@ static void read_scales_of_6_bits(const unsigned char *block, struct sl_code_blo
 
 static void read_q4_k(const unsigned char *block, struct sl_code_block *out) {
     read_scales_of_6_bits(block, out);
-    for (int i = 0; i < 256; i++) {
-        out->codes[i] = (uint8_t)four_bits(block + 16, i);
-    }
+    memset(out->codes, 0, sizeof out->codes);
+    add_four_bits(block + 16, out->codes);
 }
 
 static void read_q5_k(const unsigned char *block, struct sl_code_block *out) {
     read_scales_of_6_bits(block, out);
-    for (int i = 0; i < 256; i++) {
-        out->codes[i] = (uint8_t)(four_bits(block + 48, i) | one_bit(block + 16, i) << 4);
-    }
+    memset(out->codes, 0, sizeof out->codes);
+    add_four_bits(block + 48, out->codes);
+    add_one_bit(block + 16, 4, out->codes);
 }
 
 // Within each half of 128, runs 0 and 2, and 1 and 3, share bytes.
@@ -131,11 +141,13 @@ static void read_q6_k(const unsigned char *block, struct sl_code_block *out) {
     out->scale = half_at(block + 208);
     out->offset = 0;
     memcpy(out->scales, block + 192, 16);
-    for (int i = 0; i < 256; i++) {
-        int run = i / 32 % 4;
-        int low = block[i / 128 * 64 + run % 2 * 32 + i % 32] >> (run / 2 * 4) & 15;
-        out->codes[i] = (uint8_t)(low | two_bits(block + 128, i) << 4);
+    for (int run = 0; run < 8; run++) {
+        const unsigned char *low = block + run / 4 * 64 + run % 2 * 32;
+        for (int i = 0; i < 32; i++) {
+            out->codes[32 * run + i] = low[i] >> (run / 2 % 2 * 4) & 15;
+        }
     }
+    add_two_bits(block + 128, 4, out->codes);
 }
 
 // --- the table -------------------------------------------------------------------------------------------------------

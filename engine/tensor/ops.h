@@ -18,7 +18,9 @@
  *
  * Precision: sums are f32 everywhere. Weights and keys are used as they are stored. A tier may round the other side of
  *         a product (activations, queries, attention weights) to bf16 where the weights are bf16 or quantized, or the
- *         keys have 16 bits or fewer: tier "amx" does, and "avx512bf16" does for weights. "amx2" keeps 16 bits of both
+ *         keys have 16 bits or fewer: tier "amx" does, and "avx512bf16" does for weights. Products with SL_WEIGHT_CODES
+ *         round activations to 16 bits, relative to the largest of 32 of them; tier "avx512bf16" multiplies prompts by
+ *         some types in bf16 (engine/tensor/cpu/dense/avx512bf16_dense.c). "amx2" keeps 16 bits of both
  *         sides, except for attention weights and values, and for keys that are rotated or quantized. With f32 weights
  *         and f32 pages no tier rounds anything.
  *
@@ -392,7 +394,7 @@ struct sl_ops {
     // The type to which 16-bit weights of another type are converted for products: SL_F16, or SL_BF16 where that is
     // faster.
     enum sl_dtype widened;
-    // Whether matrices may be SL_WEIGHT_CODES, and embed() reads rows of any type. All parts of such a matrix but the
+    // Matrices may be SL_WEIGHT_CODES, and embed() reads rows of any type. All parts of such a matrix but the
     // last have a multiple of 16 rows, and so has each half of a gated one.
     bool keeps_codes;
 

@@ -32,13 +32,15 @@ static const struct {
     enum sl_weight_format format;
     const char *name;
 } kinds[] = {
-    {SL_F32, SL_WEIGHT_STORED, "f32"}, {SL_F16, SL_WEIGHT_STORED, "f16"},         {SL_BF16, SL_WEIGHT_STORED, "bf16"},
-    {SL_F32, SL_WEIGHT_INT8, "int8"},  {SL_BF16, SL_WEIGHT_INT4, "int4"},         {SL_Q8_0, SL_WEIGHT_INT8, "q8_0"},
-    {SL_Q4_0, SL_WEIGHT_INT4, "q4_0"}, {SL_Q4_0, SL_WEIGHT_INT8, "q4_0 as int8"},
+    {SL_F32, SL_WEIGHT_STORED, "f32"},        {SL_F16, SL_WEIGHT_STORED, "f16"},
+    {SL_BF16, SL_WEIGHT_STORED, "bf16"},      {SL_F32, SL_WEIGHT_INT8, "int8"},
+    {SL_BF16, SL_WEIGHT_INT4, "int4"},        {SL_Q8_0, SL_WEIGHT_INT8, "q8_0"},
+    {SL_Q4_0, SL_WEIGHT_INT4, "q4_0"},        {SL_Q4_0, SL_WEIGHT_INT8, "q4_0 as int8"},
     {SL_Q8_0, SL_WEIGHT_CODES, "q8_0 codes"}, {SL_Q4_0, SL_WEIGHT_CODES, "q4_0 codes"},
-    {SL_Q4_1, SL_WEIGHT_CODES, "q4_1"}, {SL_Q5_0, SL_WEIGHT_CODES, "q5_0"}, {SL_Q5_1, SL_WEIGHT_CODES, "q5_1"},
-    {SL_Q2_K, SL_WEIGHT_CODES, "q2_k"}, {SL_Q3_K, SL_WEIGHT_CODES, "q3_k"}, {SL_Q4_K, SL_WEIGHT_CODES, "q4_k"},
-    {SL_Q5_K, SL_WEIGHT_CODES, "q5_k"}, {SL_Q6_K, SL_WEIGHT_CODES, "q6_k"},
+    {SL_Q4_1, SL_WEIGHT_CODES, "q4_1"},       {SL_Q5_0, SL_WEIGHT_CODES, "q5_0"},
+    {SL_Q5_1, SL_WEIGHT_CODES, "q5_1"},       {SL_Q2_K, SL_WEIGHT_CODES, "q2_k"},
+    {SL_Q3_K, SL_WEIGHT_CODES, "q3_k"},       {SL_Q4_K, SL_WEIGHT_CODES, "q4_k"},
+    {SL_Q5_K, SL_WEIGHT_CODES, "q5_k"},       {SL_Q6_K, SL_WEIGHT_CODES, "q6_k"},
 };
 #define N_KINDS (sizeof kinds / sizeof kinds[0])
 
@@ -69,6 +71,13 @@ static bool rounds_x(const struct sl_ops *ops, size_t kind) {
     return (strcmp(ops->name, "avx512bf16") == 0 || strcmp(ops->name, "amx") == 0 || is_device(ops->name)) &&
            kinds[kind].format != SL_WEIGHT_CODES &&
            (kinds[kind].format != SL_WEIGHT_STORED || kinds[kind].dtype == SL_BF16);
+}
+
+// Returns true where tier avx512bf16 multiplies rows of prompts by the bf16 of codes.
+static bool rounds_prompts(const struct sl_ops *ops, size_t kind) {
+    const struct sl_code_type *type = sl_code_type(kinds[kind].dtype);
+    return kinds[kind].format == SL_WEIGHT_CODES && strcmp(ops->name, "avx512bf16") == 0 &&
+           (type->has_offset || type->shared < SL_WEIGHT_GROUP);
 }
 
 static bool rounds_weights(const struct sl_ops *ops, size_t kind) {
@@ -237,6 +246,7 @@ static void check_values(const struct matmul_case *c, size_t kind, const struct 
     int64_t stride = c->n + GAP;
     double each = 0x1p-8; // a factor rounded to 8 bits
     double factors = (rounds_x(c->ops, kind) ? each : 0.0) + (rounds_weights(c->ops, kind) ? each : 0.0);
+    factors += c->flavour->reading && rounds_prompts(c->ops, kind) ? 2 * each : 0.0;
     double terms = lost(c->ops, kind) > 0 ? 3.0 : 1.0;
     double relative = (terms * (double)expected->k + 2) * FLT_EPSILON / 2 + lost(c->ops, kind);
     for (int64_t r = 0; r < expected->m; r++) {
@@ -286,10 +296,14 @@ static void check_size(const struct sl_ops *ops, struct sl_stream *stream, size_
     float *x = random_floats(m * (k + X_GAP), 1), *start = random_floats(m * (n + GAP), 2),
           *bias = random_floats(2 * n, 3);
     struct expected expected = expect(&all, n, m, x, rounds_x(ops, kind), rounds_weights(ops, kind));
+    struct expected of_prompts = expect(&all, n, m, x, rounds_prompts(ops, kind), rounds_prompts(ops, kind));
     const char *rows = all.parts[0].data;
     size_t row_bytes = sl_dtype_row_bytes(all.dtype, k);
     struct guarded plain = {0};
-    for (size_t f = 0; f < N_FLAVOURS && (is_device(ops->name) || !flavours[f].reading); f++) {
+    for (size_t f = 0; f < N_FLAVOURS; f++) {
+        if (flavours[f].reading && !is_device(ops->name) && kinds[kind].format != SL_WEIGHT_CODES) {
+            continue; // the same rows
+        }
         struct sl_matrix w = all;
         const struct flavour *flavour = &flavours[f];
         int64_t first = flavour->gated ? n : n / 3; // of two parts
@@ -302,7 +316,8 @@ static void check_size(const struct sl_ops *ops, struct sl_stream *stream, size_
         w.gated = flavour->gated;
         struct matmul_case c = {ops, stream, flavour, &w, x, start, n, flavour->part ? (n + 1) / 2 : n};
         assert_int_equal(ops->pack(stream, &w, NULL), SL_OK);
-        struct guarded y = check_flavour(&c, kind, &expected, f > 0 ? &plain : NULL);
+        bool prompts = flavour->reading && kinds[kind].format == SL_WEIGHT_CODES;
+        struct guarded y = check_flavour(&c, kind, prompts ? &of_prompts : &expected, f > 0 ? &plain : NULL);
         if (f == 0) {
             plain = y;
         } else {
@@ -314,6 +329,7 @@ static void check_size(const struct sl_ops *ops, struct sl_stream *stream, size_
     }
     guarded_destroy(&plain);
     expected_destroy(&expected);
+    expected_destroy(&of_prompts);
     free(x);
     free(start);
     free(bias);
@@ -440,8 +456,8 @@ static void test_wide_products_have_the_bits_of_few_rows(void **state) {
 // Packed weights are the bytes that decoding reads: no more than the format's, but for padding.
 static void test_packed_bytes(void **state) {
     const double int8 = 1.0 + 2.0 / 32, int4 = 0.5 + 2.0 / 32;
-    const double bytes_per_weight[N_KINDS] = {4.0, 2.0, 2.0, int8, int4, int8, int4, int8, int8, int4,
-                                              20.0 / 32, 22.0 / 32, 24.0 / 32,
+    const double bytes_per_weight[N_KINDS] = {4.0, 2.0, 2.0, int8, int4, int8, int4, int8, int8, int4, 20.0 / 32,
+                                              22.0 / 32, 24.0 / 32,
                                               // files have 84, 110, 144, 176 and 210 bytes
                                               164.0 / 256, 146.0 / 256, 148.0 / 256, 180.0 / 256, 210.0 / 256};
     (void)state;

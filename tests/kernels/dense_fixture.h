@@ -71,9 +71,9 @@ static inline float block_numbers(enum sl_dtype dtype, size_t *scale_at, bool *h
         bool has_offset;
         float divisor; // keeps weights below 2
     } numbers[] = {
-        [SL_Q8_0] = {0, false, 128},  [SL_Q4_0] = {0, false, 8},    [SL_Q4_1] = {0, true, 16},
-        [SL_Q5_0] = {0, false, 16},   [SL_Q5_1] = {0, true, 32},    [SL_Q2_K] = {80, true, 48},
-        [SL_Q3_K] = {108, false, 128}, [SL_Q4_K] = {0, true, 1024}, [SL_Q5_K] = {0, true, 2048},
+        [SL_Q8_0] = {0, false, 128},    [SL_Q4_0] = {0, false, 8},   [SL_Q4_1] = {0, true, 16},
+        [SL_Q5_0] = {0, false, 16},     [SL_Q5_1] = {0, true, 32},   [SL_Q2_K] = {80, true, 48},
+        [SL_Q3_K] = {108, false, 128},  [SL_Q4_K] = {0, true, 1024}, [SL_Q5_K] = {0, true, 2048},
         [SL_Q6_K] = {208, false, 4096},
     };
     *scale_at = numbers[dtype].at;

@@ -98,7 +98,7 @@ static float *multiply(const struct product_case *p, const struct sl_ops *ops, s
                           .gated = p->gated};
     int64_t row = 0;
     for (int i = 0; i < SL_MAX_PARTS && p->parts[i] > 0; row += p->parts[i++]) {
-        w.parts[i] = (struct sl_rows){stored + row * p->k, p->parts[i]};
+        w.parts[i] = (struct sl_rows){stored + row * p->k, p->parts[i], w.dtype};
     }
     struct sl_error err;
     assert_int_equal(ops->pack(stream, &w, &err), SL_OK);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: matmul with VDPBF16PS, for bf16 and quantized weights.
+ * Purpose: matmul with VDPBF16PS, for bf16 and quantized weights, and for rows of prompts with the codes of a file.
  *
  * matmul   y[r][j] (+)= sum_i x[r][i] W[j][i]        x [m][k], W [n][k], y [m][n]
  *
@@ -22,8 +22,7 @@
  * Processors: AMD from Zen 4 on issues VDPBF16PS as often as multiply-adds. From 128 rows on, bf16 products run at 2.2
  *        times avx512's rate and quantized ones at 1.6 times; one row runs at the rate of memory, but int8 weights at
  *        half of avx512's rate (`kernels_matmul --time TIER 1`). Sapphire Rapids issues it a quarter as often, so
- *        "auto" does not choose this tier there, even where the system refuses the tiles. VNNI, which all of these
- *        have, would need activations of 8 bits; engine/tensor/ops.h promises bf16.
+ *        "auto" does not choose this tier there, even where the system refuses the tiles.
  */
 #include <assert.h>
 #include <immintrin.h>
@@ -149,29 +148,47 @@ static const struct row_tiles {
 
 // --- x into pairs --------------------------------------------------------------------------------------------------
 
-// Returns the groups of a stretch. All stretches have equal length, but the last one may be shorter.
+// Returns the groups of a stretch. All stretches have equal length, but the last one may be shorter. Those of codes
+// consist of whole blocks.
 static int64_t stretch_groups(const struct sl_matrix *w) {
+    if (w->format == SL_WEIGHT_CODES) {
+        return STRETCH_GROUPS;
+    }
     int64_t groups = sl_weight_groups(w->k);
     return sl_div_up(groups, sl_div_up(groups, STRETCH_GROUPS));
 }
 
 static bool is_quantized(const struct sl_matrix *w) {
-    return w->format != SL_WEIGHT_STORED;
+    return w->format == SL_WEIGHT_INT8 || w->format == SL_WEIGHT_INT4;
+}
+
+/*
+ * Returns true where codes are multiplied as they are (avx512vnni_codes.c): for all rows that are not a prompt's, and
+ * for types whose one scale for 32 weights costs little beside their products. Rows of prompts are otherwise multiplied
+ * by the bf16 of the weights, at 1.2 to 1.5 times that rate.
+ */
+static bool is_vnnis(const struct sl_matrix *w, bool reading) {
+    for (int i = 0; i < SL_MAX_PARTS && reading && w->format == SL_WEIGHT_CODES; i++) {
+        const struct sl_code_type *type = w->parts[i].n > 0 ? sl_code_type(w->parts[i].dtype) : NULL;
+        if (type != NULL && (type->has_offset || type->shared < SL_CODE_GROUP)) {
+            return false;
+        }
+    }
+    return w->format == SL_WEIGHT_CODES;
 }
 
 // Returns true for weights that this file does not multiply.
 static bool is_avx512s(const struct sl_matrix *w) {
-    return !is_quantized(w) && w->dtype != SL_BF16;
+    return w->format == SL_WEIGHT_STORED && w->dtype != SL_BF16;
 }
 
 static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
-    if (w->format == SL_WEIGHT_CODES) {
-        return sl_vnni_matmul_scratch(w, m);
-    }
     if (is_avx512s(w)) {
         return sl_avx512_matmul_scratch(w, m);
     }
-    return (size_t)(sl_div_up(sl_weight_groups(w->k), stretch_groups(w)) * m * X_STRIDE) * sizeof(int32_t);
+    size_t bytes = (size_t)(sl_div_up(sl_weight_groups(w->k), stretch_groups(w)) * m * X_STRIDE) * sizeof(int32_t);
+    size_t of_codes = w->format == SL_WEIGHT_CODES ? sl_vnni_matmul_scratch(w, m) : 0;
+    return bytes > of_codes ? bytes : of_codes;
 }
 
 // Returns row r of x from group g on, to the end of its stretch: [stretch][m][X_STRIDE].
@@ -203,6 +220,16 @@ struct block {
 // Returns `count` groups, from group g on, of n panels as pairs. The next panel is *stride_out bytes later.
 static const char *panel_pairs(const struct sl_matrix *w, int64_t first, int64_t n, int64_t g, int64_t count,
                                struct block *block, size_t *stride_out) {
+    if (w->format == SL_WEIGHT_CODES) {
+        *stride_out = (size_t)(count * SL_PAIR_STEPS * SL_PAIR_STEP_BYTES);
+        for (int64_t h = 0; h < 2 * n; h++) {
+            struct sl_code_half half = sl_code_half_at(w, first + h / 2, (int)(h % 2));
+            if (half.type != NULL) {
+                sl_pairs_of_half(&half, g, count, block->pairs + (size_t)(h / 2) * *stride_out + h % 2 * 64);
+            }
+        }
+        return block->pairs;
+    }
     size_t stride = (size_t)sl_weight_groups(w->k) * sl_pairs_packed_bytes(w);
     const char *packed = (const char *)w->packed + (size_t)first * stride + (size_t)g * sl_pairs_packed_bytes(w);
     if (!is_quantized(w)) {
@@ -263,7 +290,7 @@ static bool arranges(const struct sl_matrix *w) {
 
 static void arrange(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args, int part,
                     int n_parts) {
-    if (w->format == SL_WEIGHT_CODES) {
+    if (is_vnnis(w, args->reading)) {
         sl_vnni_arrange(stream, w, args, part, n_parts);
         return;
     }
@@ -274,7 +301,7 @@ static void arrange(struct sl_stream *stream, const struct sl_matrix *w, const s
 }
 
 static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
-    if (w->format == SL_WEIGHT_CODES) {
+    if (is_vnnis(w, args->reading)) {
         sl_vnni_matmul(stream, w, args);
         return;
     }

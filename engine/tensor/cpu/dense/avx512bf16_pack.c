@@ -10,7 +10,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "engine/tensor/cpu/simd/avx2_math.h"
+#include "engine/tensor/cpu/dense/avx512_codes.h"
 #include "engine/tensor/weights.h"
 
 #define SCALES_BYTES (SL_PANEL * sizeof(uint16_t))
@@ -123,4 +123,61 @@ void sl_pairs_of_codes(const struct sl_matrix *w, const char *packed, int64_t co
     } else {
         pairs_of_int4(packed, count, out);
     }
+}
+
+// --- pairs of the codes of a file ------------------------------------------------------------------------------------
+
+// Returns the weights of byte i of a step, as f32, by the formula of engine/tensor/codes.h.
+SL_INLINE __m512 widened_codes(struct sl_code_form form, __m512i codes, int i, __m512 scale, __m512 offset) {
+    __m512i c = _mm512_and_si512(_mm512_srli_epi32(codes, (unsigned)(8 * i)), _mm512_set1_epi32(255));
+    if (form.zero_shift >= 0) {
+        c = _mm512_sub_epi32(c, _mm512_set1_epi32(1 << form.zero_shift));
+    }
+    __m512 x = _mm512_mul_ps(scale, _mm512_cvtepi32_ps(c));
+    return form.has_offset ? _mm512_add_ps(x, offset) : x;
+}
+
+// Rounds two registers of weights, adjacent in k, to pairs.
+SL_INLINE __m512i pairs_of(__m512 first, __m512 second) {
+    const __m512i by_turns = _mm512_setr_epi32(0x00100000, 0x00110001, 0x00120002, 0x00130003, 0x00140004, 0x00150005,
+                                               0x00160006, 0x00170007, 0x00180008, 0x00190009, 0x001a000a, 0x001b000b,
+                                               0x001c000c, 0x001d000d, 0x001e000e, 0x001f000f);
+    return _mm512_permutexvar_epi16(by_turns, (__m512i)_mm512_cvtne2ps_pbh(second, first));
+}
+
+SL_INLINE void pairs_of_groups(struct sl_code_form form, const char *half, int64_t count, char *out) {
+    const int steps = form.shared / 4;
+    for (int64_t g = 0; g < count; g += form.block) {
+        __m512 block_scales[2];
+        half = sl_load_block_scales(form, half, block_scales);
+        for (int i = 0; i < form.block; i++) {
+            struct sl_group_scales of = sl_load_scales(form, block_scales, &half);
+            SL_UNROLL
+            for (int step = 0; step < SL_CODE_STEPS; step++) {
+                __m512i codes = sl_load_codes(form, half, step);
+                __m512 scale = of.scales[step / steps], offset = of.offsets[step / steps], x[4];
+                fetch_ahead(half + step * 64);
+                SL_UNROLL
+                for (int k = 0; k < 4; k++) {
+                    x[k] = widened_codes(form, codes, k, scale, offset);
+                }
+                _mm512_store_si512(out, pairs_of(x[0], x[1]));
+                _mm512_store_si512(out + SL_PAIR_STEP_BYTES, pairs_of(x[2], x[3]));
+                out += 2 * SL_PAIR_STEP_BYTES;
+            }
+            half += sl_code_group_bytes(form.bits);
+        }
+    }
+}
+
+#define PAIRS(name, ...)                                                                                               \
+    static void pairs_of_##name(const char *half, int64_t count, char *out) {                                          \
+        pairs_of_groups((struct sl_code_form){__VA_ARGS__}, half, count, out);                                         \
+    }
+SL_CODE_FORMS(PAIRS)
+
+void sl_pairs_of_half(const struct sl_code_half *half, int64_t first, int64_t count, char *out) {
+#define ENTRY(name, ...) [SL_##name] = pairs_of_##name,
+    static void (*const all[])(const char *half, int64_t count, char *out) = {SL_CODE_FORMS(ENTRY)};
+    all[half->dtype](half->data + sl_code_half_bytes(half->type, first * SL_CODE_GROUP), count, out);
 }

@@ -14,6 +14,7 @@
  */
 #pragma once
 
+#include "engine/tensor/cpu/dense/code_panels.h"
 #include "engine/tensor/cpu/dense/panels.h"
 
 #define SL_PAIR_STEPS        (SL_WEIGHT_GROUP / 2) // of a group
@@ -27,6 +28,10 @@ size_t sl_pairs_packed_bytes(const struct sl_matrix *w);
 
 // Implements ops->pack for bf16 and quantized weights.
 enum sl_status sl_pairs_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
+
+// Writes the pairs of `count` groups of a half panel of codes, from group `first`, the first of a block, on: half a
+// register of every step, 128 bytes apart; bf16 of the weights. out: the first or second half of the panel's pairs.
+void sl_pairs_of_half(const struct sl_code_half *half, int64_t first, int64_t count, char *out);
 
 // Writes the pairs of `count` adjacent groups of quantized weights that begin at `packed`. out: [count *
 // SL_PAIR_GROUP_BYTES], aligned to 64.

@@ -26,7 +26,7 @@
 #include <string.h>
 
 #include "engine/tensor/cpu/dense/avx512_dense.h"
-#include "engine/tensor/cpu/dense/code_panels.h"
+#include "engine/tensor/cpu/dense/avx512_codes.h"
 #include "engine/tensor/cpu/dense/avx512_sums.h"
 #include "engine/tensor/cpu/dense/fills.h"
 
@@ -35,8 +35,6 @@
 #define PANEL_GROUP 8  // panels of a task: a stretch of them is 150 KiB of Q4_K
 #define ROW_BLOCK   (TILE_ROWS * 32)
 #define AHEAD       4096 // bytes that a tile asks for before it reads them
-
-#define INLINE static inline __attribute__((always_inline))
 
 // --- x ---------------------------------------------------------------------------------------------------------------
 
@@ -54,8 +52,8 @@ static const float least = 0x1p-100f;         // groups without a larger |x| are
 
 static void split_group(const float *x, struct x_group *out) {
     __m512 values[2] = {_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)};
-    __m512i magnitudes = _mm512_max_epi32(_mm512_castps_si512(_mm512_abs_ps(values[0])),
-                                          _mm512_castps_si512(_mm512_abs_ps(values[1])));
+    __m512i magnitudes =
+        _mm512_max_epi32(_mm512_castps_si512(_mm512_abs_ps(values[0])), _mm512_castps_si512(_mm512_abs_ps(values[1])));
     float most = _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(magnitudes)))); // keeps NaN
     __m512 inverse = _mm512_set1_ps(most < least ? 0.0f : largest / most);
     out->scale = most < least ? 0.0f : most / largest;
@@ -100,84 +98,15 @@ void sl_vnni_arrange(struct sl_stream *stream, const struct sl_matrix *w, const 
 
 // --- a group ---------------------------------------------------------------------------------------------------------
 
-// How a tile finds what it multiplies; always a constant.
-struct form {
-    int bits, shared;
-    bool has_offset;
-    int zero_shift;  // zero is 1 << zero_shift; -1: it is 0
-    int block;       // groups of a block
-};
-
-// Loads step `step` of a group: 4 codes, as bytes, of 16 rows.
-INLINE __m512i load_codes(struct form form, const char *codes, int step) {
-    if (form.bits == 8) {
-        return _mm512_loadu_si512(codes + step * 64);
-    }
-    __m512i pair = _mm512_loadu_si512(codes + step / 2 * 64);
-    __m512i nibbles = _mm512_and_si512(step % 2 == 0 ? pair : _mm512_srli_epi16(pair, 4), _mm512_set1_epi8(15));
-    const char *high = codes + 4 * 64;
-    if (form.bits == 5) {
-        __mmask64 bits;
-        memcpy(&bits, high + step * 8, sizeof bits);
-        return _mm512_mask_add_epi8(nibbles, bits, nibbles, _mm512_set1_epi8(16));
-    }
-    if (form.bits == 6) {
-        __m512i planes = _mm512_loadu_si512(high + step / 4 * 64);
-        const int at = step % 4 * 2; // bits at, at + 1 of a byte become bits 4 and 5
-        __m512i shifted = at <= 4 ? _mm512_slli_epi16(planes, (unsigned)(4 - at)) : _mm512_srli_epi16(planes, 2);
-        return _mm512_ternarylogic_epi32(nibbles, shifted, _mm512_set1_epi8(0x30), 0xf8); // a | b & c
-    }
-    return nibbles;
-}
-
-INLINE __m512 from_f16(const char *at) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at));
-}
-
-// The scales and offsets of a group: one of each, or two where 16 weights share them.
-struct group_scales {
-    __m512 scales[2], offsets[2];
-};
-
-// Loads the scales of the group at *group, and moves *group to its codes. block_scales: D and O of a block.
-INLINE struct group_scales load_scales(struct form form, const __m512 block_scales[2], const char **group) {
-    struct group_scales out;
-    const int shares = SL_CODE_GROUP / form.shared;
-    SL_UNROLL
-    for (int i = 0; i < shares; i++) {
-        if (form.block == 1) {
-            out.scales[i] = block_scales[0];
-            out.offsets[i] = block_scales[1];
-        } else {
-            __m512i s = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)*group));
-            out.scales[i] = _mm512_mul_ps(block_scales[0], _mm512_cvtepi32_ps(s));
-            *group += SL_HALF;
-            out.offsets[i] = _mm512_setzero_ps();
-            if (form.has_offset) {
-                __m512i o = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)*group));
-                out.offsets[i] = _mm512_mul_ps(block_scales[1], _mm512_cvtepi32_ps(o));
-                *group += SL_HALF;
-            }
-        }
-    }
-    return out;
-}
-
-INLINE const char *load_block_scales(struct form form, const char *block, __m512 out[2]) {
-    out[0] = from_f16(block);
-    out[1] = form.has_offset ? from_f16(block + 32) : _mm512_setzero_ps();
-    return block + (form.has_offset ? 64 : 32);
-}
-
-INLINE __m512i four_bytes(const int8_t *at) {
+SL_INLINE __m512i four_bytes(const int8_t *at) {
     int32_t word;
     memcpy(&word, at, sizeof word);
     return _mm512_set1_epi32(word);
 }
 
 // Adds the products of `share` of a group, which starts at step `first`, to y[rows].
-INLINE void add_share(struct form form, int rows, const char *codes, int share, __m512 scale, __m512 offset,
-                      const struct x_group *x, int64_t ldx, __m512 *y) {
+SL_INLINE void add_share(struct sl_code_form form, int rows, const char *codes, int share, __m512 scale, __m512 offset,
+                         const struct x_group *x, int64_t ldx, __m512 *y) {
     const int steps = form.shared / 4, which = form.shared == SL_CODE_GROUP ? 2 : share;
     __m512i high[TILE_ROWS], low[TILE_ROWS];
     SL_UNROLL
@@ -187,7 +116,7 @@ INLINE void add_share(struct form form, int rows, const char *codes, int share, 
     SL_UNROLL
     for (int s = 0; s < steps; s++) {
         const int step = share * steps + s;
-        __m512i c = load_codes(form, codes, step);
+        __m512i c = sl_load_codes(form, codes, step);
         SL_UNROLL
         for (int r = 0; r < rows; r++) {
             high[r] = _mm512_dpbusd_epi32(high[r], c, four_bytes(x[r * ldx].high + 4 * step));
@@ -216,8 +145,8 @@ INLINE void add_share(struct form form, int rows, const char *codes, int share, 
  * sums[rows][16] += x[rows][n_groups] W, for half a panel. ldx: groups from row to row; sums are SL_PANEL floats apart.
  * Called with a constant form and rows, so that all sums stay in registers.
  */
-INLINE void tile(struct form form, int rows, const char *half, const struct x_group *x, int64_t ldx, int64_t n_groups,
-                 float *sums) {
+SL_INLINE void tile(struct sl_code_form form, int rows, const char *half, const struct x_group *x, int64_t ldx,
+                    int64_t n_groups, float *sums) {
     __m512 y[TILE_ROWS];
     SL_UNROLL
     for (int r = 0; r < rows; r++) {
@@ -226,9 +155,9 @@ INLINE void tile(struct form form, int rows, const char *half, const struct x_gr
     const size_t code_bytes = sl_code_group_bytes(form.bits);
     for (int64_t g = 0; g < n_groups; g += form.block) {
         __m512 block_scales[2];
-        half = load_block_scales(form, half, block_scales);
+        half = sl_load_block_scales(form, half, block_scales);
         for (int i = 0; i < form.block; i++, x++) {
-            struct group_scales of = load_scales(form, block_scales, &half);
+            struct sl_group_scales of = sl_load_scales(form, block_scales, &half);
             for (size_t line = 0; line < code_bytes; line += 64) {
                 _mm_prefetch(half + AHEAD + line, _MM_HINT_T0);
             }
@@ -249,7 +178,7 @@ typedef void (*tile_fn)(const char *half, const struct x_group *x, int64_t ldx, 
 
 #define TILE(name, rows, ...)                                                                                          \
     static void name##_##rows(const char *half, const struct x_group *x, int64_t ldx, int64_t n_groups, float *sums) { \
-        tile((struct form){__VA_ARGS__}, rows, half, x, ldx, n_groups, sums);                                          \
+        tile((struct sl_code_form){__VA_ARGS__}, rows, half, x, ldx, n_groups, sums);                                  \
     }
 #define TILES(name, ...)                                                                                               \
     TILE(name, 1, __VA_ARGS__)                                                                                         \
@@ -262,23 +191,11 @@ typedef void (*tile_fn)(const char *half, const struct x_group *x, int64_t ldx, 
     TILE(name, 8, __VA_ARGS__)                                                                                         \
     static const tile_fn name[TILE_ROWS] = {name##_1, name##_2, name##_3, name##_4,                                    \
                                             name##_5, name##_6, name##_7, name##_8};
-// bits, shared, has_offset, zero_shift, block
-TILES(q4_0, 4, 32, false, 3, 1)
-TILES(q4_1, 4, 32, true, -1, 1)
-TILES(q5_0, 5, 32, false, 4, 1)
-TILES(q5_1, 5, 32, true, -1, 1)
-TILES(q8_0, 8, 32, false, 7, 1)
-TILES(q2_k, 4, 16, true, -1, 8)
-TILES(q3_k, 4, 16, false, 2, 8)
-TILES(q4_k, 4, 32, true, -1, 8)
-TILES(q5_k, 5, 32, true, -1, 8)
-TILES(q6_k, 6, 16, false, 5, 8)
+SL_CODE_FORMS(TILES)
 
 static const tile_fn *tiles_of(enum sl_dtype dtype) { // by rows - 1
-    static const tile_fn *const all[] = {
-        [SL_Q4_0] = q4_0, [SL_Q4_1] = q4_1, [SL_Q5_0] = q5_0, [SL_Q5_1] = q5_1, [SL_Q8_0] = q8_0,
-        [SL_Q2_K] = q2_k, [SL_Q3_K] = q3_k, [SL_Q4_K] = q4_k, [SL_Q5_K] = q5_k, [SL_Q6_K] = q6_k,
-    };
+#define ENTRY(name, ...) [SL_##name] = name,
+    static const tile_fn *const all[] = {SL_CODE_FORMS(ENTRY)};
     return all[dtype];
 }
 
@@ -346,8 +263,7 @@ void sl_vnni_matmul(struct sl_stream *stream, const struct sl_matrix *w, const s
 // --- tier avx512vnni -------------------------------------------------------------------------------------------------
 
 static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
-    return matrix->format == SL_WEIGHT_CODES ? sl_code_pack(stream, matrix, err)
-                                             : sl_avx512_pack(stream, matrix, err);
+    return matrix->format == SL_WEIGHT_CODES ? sl_code_pack(stream, matrix, err) : sl_avx512_pack(stream, matrix, err);
 }
 
 static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {

@@ -22,7 +22,8 @@ struct sl_code_half sl_code_half_at(const struct sl_matrix *w, int64_t p, int ha
         const struct sl_rows *part = &w->parts[i];
         if (row < part->n) {
             const struct sl_code_type *type = sl_code_type(part->dtype);
-            return (struct sl_code_half){part->dtype, type, data + (size_t)(row / SL_HALF) * sl_code_half_bytes(type, w->k)};
+            return (struct sl_code_half){part->dtype, type,
+                                         data + (size_t)(row / SL_HALF) * sl_code_half_bytes(type, w->k)};
         }
         row -= part->n;
         data += part_bytes(w, part);
@@ -30,21 +31,31 @@ struct sl_code_half sl_code_half_at(const struct sl_matrix *w, int64_t p, int ha
     return (struct sl_code_half){SL_F32, NULL, NULL};
 }
 
-// Writes the codes of a group, whose first code is codes[first] of each row.
+static void or_word(unsigned char *at, uint32_t word) {
+    uint32_t old;
+    memcpy(&old, at, sizeof old);
+    word |= old;
+    memcpy(at, &word, sizeof word);
+}
+
+// Writes the codes of a group, whose first code is codes[first] of each row. A word has the four codes of a step.
 static void put_codes(const struct sl_code_block rows[SL_HALF], int first, int bits, unsigned char *out) {
-    size_t nibbles = bits == 8 ? 0 : sl_code_group_bytes(4);
+    unsigned char *high = out + sl_code_group_bytes(4);
     for (int step = 0; step < SL_CODE_STEPS; step++) {
-        for (int at = 0; at < 4 * SL_HALF; at++) {
-            unsigned code = rows[at / 4].codes[first + 4 * step + at % 4], high = code >> 4;
+        for (int c = 0; c < SL_HALF; c++) {
+            uint32_t codes, fifth;
+            memcpy(&codes, &rows[c].codes[first + 4 * step], sizeof codes);
             if (bits == 8) {
-                out[step * 64 + at] = (unsigned char)code;
+                memcpy(out + step * 64 + 4 * c, &codes, sizeof codes);
                 continue;
             }
-            out[step / 2 * 64 + at] |= (unsigned char)((code & 15) << (step % 2 * 4));
+            or_word(out + step / 2 * 64 + 4 * c, (codes & 0x0f0f0f0fu) << (step % 2 * 4));
             if (bits == 5) {
-                out[nibbles + (size_t)(step * 8 + at / 8)] |= (unsigned char)(high << (at % 8));
+                fifth = codes >> 4 & 0x01010101u;
+                fifth = (fifth | fifth >> 7 | fifth >> 14 | fifth >> 21) & 15;
+                high[step * 8 + c / 2] |= (unsigned char)(fifth << (c % 2 * 4));
             } else if (bits == 6) {
-                out[nibbles + (size_t)(step / 4 * 64 + at)] |= (unsigned char)(high << (step % 4 * 2));
+                or_word(high + step / 4 * 64 + 4 * c, (codes >> 4 & 0x03030303u) << (step % 4 * 2));
             }
         }
     }
