@@ -51,9 +51,7 @@
 // --- weights ---------------------------------------------------------------------------------------------------------
 
 // The types of tensors in a file: numbers, then blocks of codes (engine/tensor/codes.h). Devices that do not keep codes
-// (sl_ops.keeps_codes) only get the first five. Blocks of SL_Q8_0 and SL_Q4_0 have SL_WEIGHT_GROUP weights of a row: s,
-// an f16, then codes of 8 bits, or of 4 bits with 8 added, where byte i has code i in its lower half and code i + 16 in
-// its upper half; x = s * code.
+// (sl_ops.keeps_codes) only get the first five.
 enum sl_dtype {
     SL_F32,
     SL_F16,
