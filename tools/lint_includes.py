@@ -17,6 +17,7 @@ import types
 
 sys.dont_write_bytecode = True
 import layers  # noqa: E402
+import script  # noqa: E402
 
 MAX_LINES = 600
 MAX_FUNCTION_LINES = 80
@@ -548,4 +549,5 @@ def main():
 
 
 if __name__ == "__main__":
+    script.help_if_asked()
     sys.exit(main())

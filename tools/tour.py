@@ -12,6 +12,9 @@ import os
 import re
 import sys
 
+sys.dont_write_bytecode = True
+import script  # noqa: E402
+
 ROW = re.compile(r"^\| *(\S*) *\| *(`.*?) *\| *([0-9.k]*) *\| *(.*?) *\|$")
 
 
@@ -71,4 +74,5 @@ def main():
 
 
 if __name__ == "__main__":
+    script.help_if_asked()
     sys.exit(main())

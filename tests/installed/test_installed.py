@@ -14,6 +14,12 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools"))
+import script  # noqa: E402
+script.needs_arguments(1, "BUILD [TEST]")
+script.needs("grpc", "google.protobuf")
+script.needs_programs(os.path.join(sys.argv[1], "bin"))
+
 BUILD = os.path.abspath(sys.argv.pop(1))
 PREFIX = "/opt/sluice"
 ROOT = tempfile.mkdtemp(prefix="sluice-installed-")  # DESTDIR
