@@ -223,8 +223,7 @@ static void print_json(const struct eval *e) {
                                                      .value = lines[i].value,
                                                      .unit = lines[i].unit,
                                                      .reference = lines[i].reference,
-                                                     .reference_value = lines[i].reference_value,
-                                                     .ratio_value = lines[i].value},
+                                                     .reference_value = lines[i].reference_value},
                            true);
         }
     }
