@@ -21,19 +21,19 @@ build: deps      ## build everything; executables land in build/bin
 	@cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) --log-level=WARNING >/dev/null
 	@cmake --build build -j $(JOBS)
 
-programs:        # those alone, without tests: what the demo needs
+programs:        ## build what is installed, without tests: much faster than `make build`
 	@tools/install-deps.sh programs
 	@cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) --log-level=WARNING >/dev/null
-	@cmake --build build -j $(JOBS) --target sluice sluice-coordinator sluice-gateway sluice-prefill sluice-decode sluice-kvstore
+	@cmake --build build -j $(JOBS) --target programs
 
-install: build   ## into PREFIX, below DESTDIR if it is given: programs, libsluice, man pages, completion, units
+install: programs ## into PREFIX, below DESTDIR if it is given: programs, libsluice, man pages, completion, units
 	@cmake --install build --prefix $(PREFIX)
 	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" -ne 0 ] || ldconfig
 
 uninstall:       ## remove what the last `make install` from here wrote, below the same DESTDIR
 	@cmake --build build --target uninstall
 
-deb: build       ## a package with all of that: build/deb/sluice_VERSION_ARCHITECTURE.deb
+deb: programs    ## a package with all of that: build/deb/sluice_VERSION_ARCHITECTURE.deb
 	@rm -f build/deb/*.deb
 	@cd build && cpack -G DEB
 
@@ -52,7 +52,7 @@ gpu-kit: gpu     ## a file for a visit to a machine with a GPU: build/gpu-kit.ta
 	@cmake --build build -j $(JOBS) --target gpu_checks kernels_emulated_model_sizes kernels_emulated_select
 	@tools/gpu_kit/make.sh build build
 
-image: build     ## an image with all programs: build/image (deploy/image/build.sh --help)
+image: programs  ## an image with all programs: build/image (deploy/image/build.sh --help)
 	@deploy/image/build.sh
 
 deploy-check: build ## manifests against the programs, Kubernetes' schemas, promtool; the image, and the demo from it: a table

@@ -49,6 +49,12 @@ install(DIRECTORY ${reference}/man1 ${reference}/man8 DESTINATION ${CMAKE_INSTAL
 install(DIRECTORY ${reference}/bash/ DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
 install(DIRECTORY ${reference}/fish/ DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 
+# Everything that is installed, and nothing else: `make install` and `make deb` build this target instead of all targets.
+add_custom_target(programs DEPENDS ${programs} libsluice public_headers reference)
+if(SLUICE_CUDA)
+  add_dependencies(programs sluice_cuda)
+endif()
+
 # Units, with the folder of the programs in them, and completion for zsh, which distributions look for elsewhere than users do.
 install(CODE "set(bin_folder \"${CMAKE_INSTALL_BINDIR}\")\nset(data_folder \"${CMAKE_INSTALL_DATADIR}\")
 set(source_folder \"${CMAKE_SOURCE_DIR}\")\nset(build_folder \"${CMAKE_BINARY_DIR}\")")

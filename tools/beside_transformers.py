@@ -16,7 +16,9 @@ import pathlib
 import subprocess
 import sys
 
-import numpy as np
+import script
+script.needs("numpy")
+import numpy as np  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = ["BENCHMARKS", "EVALUATION", "FAILURES", "HTTP", "OPERATIONS", "RANKS", "RECIPES", "SECURITY"]

@@ -5,9 +5,11 @@
 # the Python package index; where that cannot be reached (or SLUICE_DEMO_MODEL=demo says so) it is models/demo, which finds facts and does not speak.
 # With 576 slots a head, a choice by accumulated attention loses the fact. SLUICE_DEMO_RECIPES picks other recipes.
 set -eu
+case ${1:-} in -h | --help) sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 sluice=${SLUICE_BIN:-$root/build/bin}/sluice
+[ -x "$sluice" ] || { echo "demo.sh: there is no $sluice: run \`make programs\`, or let SLUICE_BIN name the folder of the programs" >&2; exit 2; }
 work=$(mktemp -d)
 port=${SLUICE_DEMO_PORT:-7611} # 0: a free one
 model=${SLUICE_DEMO_MODEL:-smollm2}

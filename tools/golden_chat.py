@@ -19,9 +19,11 @@ import glob
 import json
 import os
 
-import jinja2
-import jinja2.ext
-import jinja2.sandbox
+import script
+script.needs("jinja2")
+import jinja2  # noqa: E402
+import jinja2.ext  # noqa: E402
+import jinja2.sandbox  # noqa: E402
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 NOW = datetime.datetime(2025, 1, 1)  # the test says the same

@@ -13,7 +13,9 @@ decide it otherwise.
 import sys
 from pathlib import Path
 
-import numpy as np
+import script
+script.needs("numpy")
+import numpy as np  # noqa: E402
 
 Q, K, V = 1, 2, 3
 
@@ -167,4 +169,5 @@ def main():
 
 
 if __name__ == "__main__":
+    script.help_if_asked()
     main()

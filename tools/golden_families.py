@@ -14,8 +14,10 @@ heads, rotations of half a head, and the kinds of RoPE: linear, yarn, and longro
 import pathlib
 import struct
 
-import torch
-import transformers
+import script
+script.needs("torch", "transformers")
+import torch  # noqa: E402
+import transformers  # noqa: E402
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" / "families"
 VOCAB = 64
@@ -76,4 +78,5 @@ def main():
 
 
 if __name__ == "__main__":
+    script.help_if_asked()
     main()

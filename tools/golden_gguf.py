@@ -19,11 +19,9 @@ import pathlib
 import struct
 import sys
 
-try:
-    import numpy as np
-except ImportError:
-    print("skipped: no NumPy")
-    sys.exit(77)
+import script
+script.needs("numpy", code=77)  # CTest skips it
+import numpy as np  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"

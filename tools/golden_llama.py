@@ -14,9 +14,11 @@ import pathlib
 import random
 import struct
 
-import torch
-from tokenizers import Tokenizer
-from transformers import LlamaConfig, LlamaForCausalLM
+import script
+script.needs("torch", "tokenizers", "transformers")
+import torch  # noqa: E402
+from tokenizers import Tokenizer  # noqa: E402
+from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OUT = ROOT / "tests" / "golden" / "llama"
@@ -113,4 +115,5 @@ def main():
 
 
 if __name__ == "__main__":
+    script.help_if_asked()
     main()

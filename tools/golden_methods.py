@@ -29,11 +29,9 @@ import itertools
 import sys
 from pathlib import Path
 
-try:
-    import numpy as np
-except ImportError:
-    print("NumPy is missing (Debian: python3-numpy)")
-    sys.exit(77)
+import script
+script.needs("numpy", code=77)  # CTest skips it
+import numpy as np  # noqa: E402
 
 Q, K, V, NEXT_Q, CIS_HIGH, CIS_LOW = 1, 2, 3, 4, 5, 6
 RELATIVE_MARGIN = 2e-5

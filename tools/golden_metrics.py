@@ -19,14 +19,12 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-try:
-    from fuzzywuzzy import fuzz
-    from Levenshtein import ratio
-    from rouge import Rouge
-    from rouge_score import rouge_scorer
-except ImportError as error:
-    print(f"{error.name} is missing (pip install rouge rouge_score fuzzywuzzy python-Levenshtein)")
-    sys.exit(77)
+import script
+script.needs("fuzzywuzzy", "Levenshtein", "rouge", "rouge_score", code=77)  # CTest skips it
+from fuzzywuzzy import fuzz  # noqa: E402
+from Levenshtein import ratio  # noqa: E402
+from rouge import Rouge  # noqa: E402
+from rouge_score import rouge_scorer  # noqa: E402
 
 CJK_PUNCTUATION = set(
     "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃》「」『』【】〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿"

@@ -10,7 +10,9 @@ import json
 import pathlib
 import random
 
-import sentencepiece
+import script
+script.needs("sentencepiece")
+import sentencepiece  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TYPES = dict(normal=1, unknown=2, control=3, user_defined=4, unused=5, byte=6)
@@ -48,4 +50,5 @@ def main():
 
 
 if __name__ == "__main__":
+    script.help_if_asked()
     main()

@@ -17,10 +17,12 @@ import random
 import re
 import unicodedata
 
-import tokenizers
+import script
+script.needs("tokenizers")
+import tokenizers  # noqa: E402
 
-import golden_tokenizer_families
-from golden_tokenizer_strings import HAND_WRITTEN, LLAMA3, SPECIALS, added, byte_level, random_texts, runs, split
+import golden_tokenizer_families  # noqa: E402
+from golden_tokenizer_strings import HAND_WRITTEN, LLAMA3, SPECIALS, added, byte_level, random_texts, runs, split  # noqa: E402
 
 def variants(model):
     last = model["added_tokens"]

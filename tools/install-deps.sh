@@ -3,6 +3,7 @@
 # Installs what the build and the tests need from Debian 12's own packages, and only what is missing. `install-deps.sh programs`: without
 # what only tests and pictures need.
 set -eu
+case ${1:-} in -h | --help) sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 
 packages="
 build-essential cmake ninja-build pkg-config

@@ -16,6 +16,7 @@ import tempfile
 
 sys.dont_write_bytecode = True
 from lint_includes import files_of, includes_of, is_test  # noqa: E402
+import script  # noqa: E402
 
 # Circles that stay: files, and why. A grammar that nests is parsed by functions that call each other.
 ALLOWED = [
@@ -175,6 +176,8 @@ def main():
     if len(sys.argv) != 2:
         print(__doc__)
         return 2
+    if not os.path.exists(os.path.join(sys.argv[1], "CMakeCache.txt")):
+        script.stop(f"{sys.argv[1]} is no build folder: run `make build` first")
     complaints = complaints_of(sys.argv[1], ALLOWED)
     for complaint in complaints:
         print(complaint)
@@ -183,4 +186,5 @@ def main():
 
 
 if __name__ == "__main__":
+    script.help_if_asked()
     sys.exit(main())

@@ -17,6 +17,7 @@ import types
 
 sys.dont_write_bytecode = True
 import layers  # noqa: E402
+import script  # noqa: E402
 
 MAX_LINES = 600
 MAX_FUNCTION_LINES = 80
@@ -109,8 +110,8 @@ def check_guard(path, text, complain):
 
 
 def functions_of(text):
-    """(name, lines) of every function, in the layout of .clang-format: a definition begins in the first column, and a "}"
-    alone there ends a function, where "};" ends everything else."""
+    """Yields (name, lines, parameters as one text) for every function, in the layout of .clang-format: a definition begins in the first column, and
+    a "}" alone there ends a function, where "};" ends everything else."""
     head = None  # the first line of what began in the first column
     signature = ""
     directive = False
@@ -119,9 +120,9 @@ def functions_of(text):
         if line.startswith("#") or was_directive:
             continue
         if line == "}" and head is not None:
-            name = re.search(r"(\w+)\(", re.sub(r"__attribute__\(\(.*?\)\)", "", signature))
+            name = re.search(r"(\w+)\((.*)\)", re.sub(r"__attribute__\(\(.*?\)\)|__launch_bounds__\(.*?\)", "", signature))
             if name:
-                yield name.group(1), number - head + 1
+                yield name.group(1), number - head + 1, name.group(2)
             head = None
         elif re.match(r"\w", line) and not re.fullmatch(r"\w+:", line):  # a label
             head, signature = number, line
@@ -138,7 +139,7 @@ def check_file(path, text, rules, complain):
         n_lines = text.count("\n")
         if n_lines > rules.LONGER.get(path, (MAX_LINES, ""))[0]:
             complain(path, f"{n_lines} lines, at most {MAX_LINES}: one idea a file")
-        for name, n_lines in functions_of(text):
+        for name, n_lines, _ in functions_of(text):
             if n_lines > rules.LONGER.get(name, (MAX_FUNCTION_LINES, ""))[0]:
                 complain(path, f"{name}() has {n_lines} lines, at most {MAX_FUNCTION_LINES}")
         check_includes(path, text, rules, complain)
@@ -548,4 +549,5 @@ def main():
 
 
 if __name__ == "__main__":
+    script.help_if_asked()
     sys.exit(main())

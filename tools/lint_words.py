@@ -13,6 +13,9 @@ import re
 import subprocess
 import sys
 
+sys.dont_write_bytecode = True
+import script  # noqa: E402
+
 RULES = {
     "a comment opens with a verb, or with its subject": re.compile(r"^(Of|What|Whether|Whose|Where|Who|How|In the place of|As long as) [a-z`]"),
     "say who acts: the coordinator, the caller, this thread": re.compile(
@@ -124,4 +127,6 @@ def main():
 
 
 if __name__ == "__main__":
+    script.needs_arguments(1, "ROOT [--list | --write] | --self-test")
+    script.needs_tools("git", way="apt-get install git")
     sys.exit(main())

@@ -33,6 +33,8 @@ import tarfile
 import tempfile
 import time
 
+import script
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 EQUIVALENT = os.path.join(ROOT, "tools", "mutate.equivalent")
 
@@ -72,7 +74,9 @@ def arguments():
     parser.add_argument("--asan", action="store_true", help="with AddressSanitizer, as make test-asan")
     parser.add_argument("--list", action="store_true", help="print the bugs and plant none")
     parser.add_argument("--summary", action="store_true", help="count the results and plant none")
-    return parser.parse_args()
+    options = parser.parse_args()
+    script.needs_tools("git", "cmake", "ninja", way="tools/install-deps.sh installs what the build needs, and apt-get install git")
+    return options
 
 
 # --- bugs ---

@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 
+import script
+
 SERVERS = ["sluice-coordinator", "sluice-prefill", "sluice-decode", "sluice-kvstore", "sluice-gateway"]
 PATHS = {"FILE", "DIR", "PATH", "MODEL"}  # values that are completed as files
 NAMES = "sluice models 2>/dev/null | awk 'NR > 1 { print $1 }'"  # of models, beside files
@@ -221,4 +223,5 @@ def main():
 
 
 if __name__ == "__main__":
+    script.help_if_asked()
     sys.exit(main())

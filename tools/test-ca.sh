@@ -10,6 +10,7 @@
 # DIR has from the first such name; "-" alone writes the list anew, with what is in it.
 # The authority's key lies beside them, unprotected: it is good for tests, and for nothing else.
 set -eu
+case ${1:-} in -h | --help) sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 
 [ $# -ge 2 ] || { echo "usage: $0 DIR ROLE/NAME..." >&2; exit 2; }
 dir=$1

@@ -18,6 +18,9 @@ import re
 import sys
 import tempfile
 
+sys.dont_write_bytecode = True
+import script  # noqa: E402
+
 ROW = re.compile(r"^\| *(\S*) *\| *(`.*?) *\| *([0-9.k]*) *\| *(.*?) *\|$")
 STEP = re.compile(r"^\| *(\d+) *\| *`([\w/.]+): (\w+)\(\)` *\| *(?:(\d+)(?: `(\w+)`)?)? *\| *(.*?) *\|$")
 STEP_LIKE = re.compile(r"^\|[^|]*\| *`[^`|]*\(\)`")
@@ -181,4 +184,5 @@ def main():
 
 
 if __name__ == "__main__":
+    script.help_if_asked()
     sys.exit(main())

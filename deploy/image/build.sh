@@ -48,7 +48,7 @@ done
 
 programs="sluice sluice-coordinator sluice-gateway sluice-prefill sluice-decode sluice-kvstore"
 for program in $programs; do
-    [ -x "$bin/$program" ] || { echo "build.sh: $bin/$program is not there: make build" >&2; exit 1; }
+    [ -x "$bin/$program" ] || { echo "build.sh: $bin/$program is not there: make programs" >&2; exit 1; }
 done
 for tool in mmdebstrap objdump strip dpkg-query; do
     command -v $tool >/dev/null || { echo "build.sh: $tool is not installed (apt-get install mmdebstrap binutils)" >&2; exit 1; }

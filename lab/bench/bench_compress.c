@@ -19,12 +19,12 @@
 #include "client/cli/message_json.h"
 #include "engine/job/job_recipe.h"
 #include "lab/bench/bench.h"
+#include "lab/bench/recipe_cell.h"
 #include "lab/bench/rig/cluster_job.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/eval_model.h"
 #include "lab/result.h"
 #include "base/options/config.h"
-#include "engine/runner/reading.h"
 
 #define MAX_RUNS   31
 #define MAX_CASES  128
@@ -128,13 +128,7 @@ static enum sl_status read_prompt(struct bench *b, const struct sl_plan *plan, d
     struct sl_reader_config config = {.plan = plan, .runtime = &m->runtime, .arena = m->arena, .tokens = b->tokens};
     struct sl_reader *reader;
     int64_t began_ns = sl_now_ns();
-    enum sl_status status = sl_reader_create(&config, &reader, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    for (bool done = false; status == SL_OK && !done;) {
-        status = sl_reading_step(reader, &done, err);
-    }
+    enum sl_status status = sl_recipe_cell_read(&config, NULL, &reader, err);
     *ms_out = (double)(sl_now_ns() - began_ns) / SL_NS_PER_MS;
     sl_reader_destroy(&reader);
     return status;
@@ -226,21 +220,9 @@ static enum sl_status run_model(struct bench *b, const char *dir, struct sl_erro
 }
 
 static enum sl_status run_synthetic(struct bench *b, struct sl_error *err) {
-    const struct sl_model_config config = {.n_layers = 30,
-                                           .n_heads = 9,
-                                           .n_kv_heads = 3,
-                                           .head_dim = 64,
-                                           .hidden = 576,
-                                           .intermediate = 1536,
-                                           .n_vocab = 49152,
-                                           .max_positions = 65536,
-                                           .rope_theta = 10000.0,
-                                           .norm_eps = 1e-5f,
-                                           .tied_embeddings = true,
-                                           .dtype = SL_BF16};
     char dir[PATH_BYTES];
     sl_bench_progress("writing a random model");
-    enum sl_status status = sl_synthetic_create(&config, NULL, dir, sizeof dir, err);
+    enum sl_status status = sl_synthetic_create(sl_synthetic_find("135m"), NULL, dir, sizeof dir, err);
     if (status == SL_OK) {
         status = run_model(b, dir, err);
         sl_synthetic_remove(dir);

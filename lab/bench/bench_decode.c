@@ -66,6 +66,8 @@ struct bench {
     struct sl_model_config geometry; // geometry of the random model
     struct sl_rig rig;
     struct sl_store_rig store;
+    const char *recipe; // of the current measurement
+    int64_t n_tokens;
     double full_ms, full_bytes; // full's values at the current length
 };
 
@@ -128,10 +130,10 @@ static enum sl_status run_steps(struct bench *b, struct remote *r, int64_t n_ste
     return status;
 }
 
-static void print(const struct bench *b, const char *what, const char *recipe, int64_t n_tokens, double value,
-                  const char *unit, double full, double aim) {
+// Prints a value of the current measurement; with full > 0 the factor by which it is less than full's.
+static void print(const struct bench *b, const char *what, double value, const char *unit, double full, double aim) {
     char name[160];
-    snprintf(name, sizeof name, "%s %s %" PRId64, what, recipe, n_tokens);
+    snprintf(name, sizeof name, "%s %s %" PRId64, what, b->recipe, b->n_tokens);
     struct sl_bench_result result = {.bench = "decode", .test = name, .value = value, .unit = unit};
     if (full > 0) {
         result.reference = "less than full";
@@ -144,27 +146,33 @@ static void print(const struct bench *b, const char *what, const char *recipe, i
 }
 
 // Prints the peak device memory, including weights. CPUs have no such line.
-static void print_memory(const struct bench *b, const char *recipe, int64_t n_tokens) {
+static void print_memory(const struct bench *b) {
     if (sl_rig_most_bytes(&b->rig) > 0) {
-        print(b, "memory", recipe, n_tokens, (double)sl_rig_most_bytes(&b->rig) / 1e9, "GB", 0, 0);
+        print(b, "memory", (double)sl_rig_most_bytes(&b->rig) / 1e9, "GB", 0, 0);
     }
 }
 
-static void print_remote(const struct bench *b, const struct remote *r, const char *recipe, double ms) {
-    int64_t n = r->plan.n_prompt;
-    bool longest = n == b->lengths[b->n_lengths - 1];
+static void print_remote(const struct bench *b, const struct remote *r, double ms) {
+    bool longest = b->n_tokens == b->lengths[b->n_lengths - 1];
     struct sl_session_stats session;
     struct sl_retriever_stats stats;
     sl_session_get_stats(r->writer.session, &session);
     sl_retriever_get_stats(r->writer.retrieval.retriever, &stats);
-    print(b, "ms/token", recipe, n, ms, "ms", b->full_ms, 0);
-    print(b, "resident", recipe, n, (double)(session.resident_bytes + stats.hot_cache_bytes) / (1 << 20), "MiB",
+    double n_steps = (double)stats.n_steps;
+    print(b, "ms/token", ms, "ms", b->full_ms, 0);
+    print(b, "resident", (double)(session.resident_bytes + stats.hot_cache_bytes) / (1 << 20), "MiB",
           b->full_bytes / (1 << 20), longest ? AIM_RESIDENT : 0);
-    print(b, "received", recipe, n, (double)stats.bytes_received / (double)stats.n_steps, "bytes/step", 0, 0);
-    print(b, "waited", recipe, n, (double)stats.wait_ns / 1e6 / (double)stats.n_steps, "ms/token", 0, 0);
-    print_memory(b, recipe, n);
-    print(b, "hidden", recipe, n,
-          stats.round_ns > 0 ? 100.0 * (1.0 - (double)stats.wait_ns / (double)stats.round_ns) : 0.0, "%", 0, 0);
+    print(b, "received", (double)stats.bytes_received / n_steps, "bytes/step", 0, 0);
+    print(b, "waited", (double)stats.wait_ns / 1e6 / n_steps, "ms/token", 0, 0);
+    print_memory(b);
+    print(b, "hidden", stats.round_ns > 0 ? 100.0 * (1.0 - (double)stats.wait_ns / (double)stats.round_ns) : 0.0, "%",
+          0, 0);
+}
+
+static void start(struct bench *b, const char *recipe, int64_t n_tokens) {
+    b->recipe = recipe;
+    b->n_tokens = n_tokens;
+    sl_bench_progress("%s at %" PRId64 " tokens", recipe, n_tokens);
 }
 
 static enum sl_status measure_remote(struct bench *b, const char *recipe, int64_t n_tokens, struct sl_error *err) {
@@ -172,8 +180,8 @@ static enum sl_status measure_remote(struct bench *b, const char *recipe, int64_
     if (r == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    sl_bench_progress("%s at %" PRId64 " tokens", recipe, n_tokens);
-    enum sl_status status = sl_recipe_cell_plan(&b->rig, recipe, n_tokens, &r->plan, err);
+    start(b, recipe, n_tokens);
+    enum sl_status status = sl_recipe_cell_plan(b->rig.runtime.config, recipe, n_tokens, &r->plan, err);
     status = status == SL_OK ? open_remote(b, r, err) : status;
     status = status == SL_OK ? run_steps(b, r, WARM_UP, err) : status;
     int64_t begin_ns = sl_now_ns();
@@ -185,7 +193,7 @@ static enum sl_status measure_remote(struct bench *b, const char *recipe, int64_
             sl_fail(err, SL_ERR_DEADLINE, "%" PRId64 " layers were not answered within %d ms", r->n_lost, DEADLINE_MS);
     }
     if (status == SL_OK) {
-        print_remote(b, r, recipe, ms);
+        print_remote(b, r, ms);
     }
     close_remote(b, r);
     return status;
@@ -195,7 +203,7 @@ static enum sl_status measure_full(struct bench *b, int64_t n_tokens, struct sl_
     struct sl_cell cell = {.n = n_tokens, .batch = 1};
     double seconds = 0;
     snprintf(cell.name, sizeof cell.name, "decode:%" PRId64, n_tokens);
-    sl_bench_progress("full at %" PRId64 " tokens", n_tokens);
+    start(b, "full", n_tokens);
     enum sl_status status = sl_rig_open_cell(&b->rig, &cell, err);
     if (status == SL_OK) {
         status = sl_rig_warm_up(&b->rig, err);
@@ -208,9 +216,9 @@ static enum sl_status measure_full(struct bench *b, int64_t n_tokens, struct sl_
         sl_session_get_stats(b->rig.sessions[0], &stats);
         b->full_ms = seconds * 1e3 / (double)b->options.steps;
         b->full_bytes = (double)stats.resident_bytes;
-        print(b, "ms/token", "full", n_tokens, b->full_ms, "ms", 0, 0);
-        print(b, "resident", "full", n_tokens, b->full_bytes / (1 << 20), "MiB", 0, 0);
-        print_memory(b, "full", n_tokens);
+        print(b, "ms/token", b->full_ms, "ms", 0, 0);
+        print(b, "resident", b->full_bytes / (1 << 20), "MiB", 0, 0);
+        print_memory(b);
     }
     sl_rig_close_cell(&b->rig);
     return status;
@@ -222,7 +230,7 @@ static enum sl_status fill_store(struct bench *b, const char *recipe, int64_t n_
     if (plan == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    enum sl_status status = sl_recipe_cell_plan(&b->rig, recipe, n_tokens, plan, err);
+    enum sl_status status = sl_recipe_cell_plan(b->rig.runtime.config, recipe, n_tokens, plan, err);
     if (status == SL_OK) {
         struct sl_lanes lanes;
         sl_lanes_init(&lanes, &plan->recipe.offload, &plan->geometry);

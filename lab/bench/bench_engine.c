@@ -187,8 +187,7 @@ static enum sl_status find_gemm_peak(struct bench *b, enum sl_dtype dtype, struc
                                      .value = *peak,
                                      .unit = "GFLOP/s",
                                      .reference = what != NULL ? reference : NULL,
-                                     .reference_value = instructions,
-                                     .ratio_value = *peak};
+                                     .reference_value = instructions};
     sl_bench_print(&result, b->options.json);
     return SL_OK;
 }
@@ -262,13 +261,8 @@ static enum sl_status read_resident(const char *name, double *mb_out, struct sl_
 static void print_memory(const struct bench *b, const char *what, double mb, const char *reference, double of_mb) {
     char test[128];
     snprintf(test, sizeof test, "%s: %s", b->label, what);
-    struct sl_bench_result result = {.bench = "engine",
-                                     .test = test,
-                                     .value = mb,
-                                     .unit = "MB",
-                                     .reference = reference,
-                                     .reference_value = of_mb,
-                                     .ratio_value = mb};
+    struct sl_bench_result result = {
+        .bench = "engine", .test = test, .value = mb, .unit = "MB", .reference = reference, .reference_value = of_mb};
     sl_bench_print(&result, b->options.json);
 }
 
@@ -374,8 +368,7 @@ static void print_ranks(const struct bench *b, const char *test, double one, dou
                                      .value = tokens / of_ranks,
                                      .unit = "tokens/s",
                                      .reference = "one rank, tokens/s",
-                                     .reference_value = tokens / one,
-                                     .ratio_value = tokens / of_ranks};
+                                     .reference_value = tokens / one};
     sl_bench_print(&result, b->options.json);
 }
 

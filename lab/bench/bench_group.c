@@ -15,13 +15,12 @@
 
 #include "base/clock.h"
 #include "base/team.h"
-#include "engine/job/job_recipe.h"
 #include "lab/bench/bench.h"
+#include "lab/bench/recipe_cell.h"
 #include "lab/bench/rig/cluster_job.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
 #include "base/options/config.h"
-#include "engine/runner/reading.h"
 #include "engine/tensor/cuda/emulated/driver.h"
 #include "engine/tensor/ranks/ranks.h"
 
@@ -124,21 +123,6 @@ static enum sl_status measure_sizes(const struct bench *b, int n, struct sl_erro
 
 // --- memory of their own ---------------------------------------------------------------------------------------------
 
-static enum sl_status read_tokens(struct sl_runtime *runtime, const struct sl_plan *plan, const int32_t *tokens,
-                                  struct sl_error *err) {
-    struct sl_reader_config config = {.plan = plan, .runtime = runtime, .arena = runtime->arena, .tokens = tokens};
-    struct sl_reader *reader;
-    enum sl_status status = sl_reader_create(&config, &reader, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    for (bool done = false; status == SL_OK && !done;) {
-        status = sl_reading_step(reader, &done, err);
-    }
-    sl_reader_destroy(&reader);
-    return status;
-}
-
 static void print_count(const struct bench *b, int n, const char *what, uint64_t bytes, int n_layers) {
     char name[96];
     snprintf(name, sizeof name, "%s, %d ranks: %s, a token and layer", b->options.geometry, n, what);
@@ -165,7 +149,7 @@ static void print_counts(const struct bench *b, const struct sl_runtime *runtime
 
 static enum sl_status count_model(const struct bench *b, const char *dir, int n, struct sl_error *err) {
     struct sl_runtime runtime = {0};
-    struct sl_recipe recipe;
+    struct sl_reader *reader = NULL;
     struct sl_plan *plan = malloc(sizeof *plan);
     int32_t *tokens = NULL;
     uint64_t random = 1;
@@ -173,20 +157,17 @@ static enum sl_status count_model(const struct bench *b, const char *dir, int n,
         .model_dir = dir, .device = "emulated", .ranks = n, .threads = n, .max_rows = (int)b->options.n_tokens};
     enum sl_status status =
         plan != NULL ? sl_runtime_open(&config, &runtime, err) : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    status = status == SL_OK ? sl_job_recipe("full", runtime.config, &recipe, err) : status;
-    if (status == SL_OK) {
-        struct sl_kv_geometry geometry = sl_model_geometry(runtime.config);
-        int rope_set = sl_model_rope_set(runtime.config, b->options.n_tokens);
-        status = sl_plan_make(&recipe, &geometry, b->options.n_tokens, rope_set, plan, err);
-    }
+    status = status == SL_OK ? sl_recipe_cell_plan(runtime.config, "full", b->options.n_tokens, plan, err) : status;
     status = status == SL_OK ? sl_runtime_open_arena(&runtime, plan->prefill_peak_bytes, err) : status;
     if (status == SL_OK) {
         status = sl_rig_random_tokens(&random, runtime.config->n_vocab, b->options.n_tokens, &tokens, err);
     }
-    status = status == SL_OK ? read_tokens(&runtime, plan, tokens, err) : status;
+    struct sl_reader_config reading = {.plan = plan, .runtime = &runtime, .arena = runtime.arena, .tokens = tokens};
+    status = status == SL_OK ? sl_recipe_cell_read(&reading, NULL, &reader, err) : status;
     if (status == SL_OK) {
         print_counts(b, &runtime, n);
     }
+    sl_reader_destroy(&reader);
     free(tokens);
     free(plan);
     sl_runtime_close(&runtime);

@@ -18,11 +18,11 @@
 #include "engine/job/job_recipe.h"
 #include "engine/kvcache/capsule.h"
 #include "lab/bench/bench.h"
+#include "lab/bench/recipe_cell.h"
 #include "lab/bench/rig/cluster_job.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
 #include "base/options/config.h"
-#include "engine/runner/reading.h"
 #include "engine/runtime/transfer.h"
 #include "engine/tensor/cuda/emulated/driver.h"
 
@@ -72,7 +72,6 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
 
 static enum sl_status make_plan(struct bench *b, struct sl_error *err) {
     const struct sl_model_config *model = b->runtime.config;
-    struct sl_kv_geometry geometry = sl_model_geometry(model);
     if (b->options.n_tokens > model->max_positions) {
         return sl_fail(err, SL_ERR_INVALID, "--tokens %" PRId64 ": the model has %" PRId64 " positions",
                        b->options.n_tokens, model->max_positions);
@@ -85,8 +84,7 @@ static enum sl_status make_plan(struct bench *b, struct sl_error *err) {
     if (b->plan == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    int rope_set = sl_model_rope_set(model, b->options.n_tokens);
-    return status == SL_OK ? sl_plan_make(&b->recipe, &geometry, b->options.n_tokens, rope_set, b->plan, err) : status;
+    return status == SL_OK ? sl_recipe_cell_plan(model, b->options.recipe, b->options.n_tokens, b->plan, err) : status;
 }
 
 // Ships to the decode worker: that data also passes through device blocks.
@@ -105,15 +103,11 @@ static enum sl_status read_prompt(struct bench *b, struct sl_error *err) {
     struct sl_reader_config config = {
         .plan = b->plan, .runtime = &b->runtime, .arena = b->runtime.arena, .tokens = b->tokens};
     struct sl_reader *reader;
-    enum sl_status status = sl_reader_create(&config, &reader, err);
-    if (status != SL_OK) {
-        return status;
+    enum sl_status status = sl_recipe_cell_read(&config, NULL, &reader, err);
+    if (status == SL_OK) {
+        b->held = sl_reader_peak_bytes(reader);
+        status = ship(b, sl_reader_session(reader), err);
     }
-    for (bool done = false; status == SL_OK && !done;) {
-        status = sl_reading_step(reader, &done, err);
-    }
-    b->held = sl_reader_peak_bytes(reader);
-    status = status == SL_OK ? ship(b, sl_reader_session(reader), err) : status;
     sl_reader_destroy(&reader);
     return status;
 }

@@ -299,8 +299,6 @@ static void print_shape(const struct transport *transport, int s, int r, const d
                                      .unit = "GB/s",
                                      .reference = reference_value > 0 ? transport->references[r].name : NULL,
                                      .reference_value = reference_value,
-                                     .ratio_value = value,
-
                                      .paired_ratio = sl_bench_median(ratios, ROUNDS)};
     sl_bench_print(&result, json);
 }

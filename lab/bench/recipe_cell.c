@@ -23,15 +23,25 @@ enum sl_status sl_recipe_chunk(const char *recipe, int64_t *tokens_out, struct s
     return status;
 }
 
-enum sl_status sl_recipe_cell_plan(const struct sl_rig *rig, const char *recipe, int64_t n_tokens,
+enum sl_status sl_recipe_cell_plan(const struct sl_model_config *model, const char *recipe, int64_t n_tokens,
                                    struct sl_plan *plan_out, struct sl_error *err) {
-    const struct sl_model_config *model = rig->runtime.config;
     struct sl_kv_geometry geometry = sl_model_geometry(model);
     struct sl_recipe parsed;
     enum sl_status status = sl_job_recipe(recipe, model, &parsed, err);
     return status == SL_OK
                ? sl_plan_make(&parsed, &geometry, n_tokens, sl_model_rope_set(model, n_tokens), plan_out, err)
                : status;
+}
+
+enum sl_status sl_recipe_cell_read(const struct sl_reader_config *config, struct sl_signals *signals,
+                                   struct sl_reader **reader_out, struct sl_error *err) {
+    *reader_out = NULL;
+    enum sl_status status = sl_reader_create(config, reader_out, err);
+    for (bool done = false; status == SL_OK && !done;) {
+        status = sl_signals_check(signals, err);
+        status = status == SL_OK ? sl_reading_step(*reader_out, &done, err) : status;
+    }
+    return status;
 }
 
 // --- prefill -----------------------------------------------------------------------------------------------------------
@@ -42,14 +52,7 @@ static enum sl_status read_prompt(struct sl_rig *rig, const struct sl_plan *plan
         .plan = plan, .runtime = &rig->runtime, .arena = rig->arena, .tokens = rig->tokens};
     struct sl_reader *reader;
     int64_t begin = sl_now_ns();
-    enum sl_status status = sl_reader_create(&config, &reader, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    for (bool done = false; status == SL_OK && !done;) {
-        status = sl_signals_check(rig->config.signals, err);
-        status = status == SL_OK ? sl_reading_step(reader, &done, err) : status;
-    }
+    enum sl_status status = sl_recipe_cell_read(&config, rig->config.signals, &reader, err);
     status = status == SL_OK ? sl_stream_wait(rig->runtime.stream, err) : status;
     *seconds_out = (double)(sl_now_ns() - begin) / SL_NS_PER_S;
     sl_rig_look_at_memory(rig);
@@ -67,7 +70,7 @@ static enum sl_status run_prefill(struct sl_rig *rig, const char *recipe, const 
     }
     enum sl_status status = sl_rig_open_arena(rig, plan->prefill_peak_bytes, err);
     if (status == SL_OK) {
-        status = sl_recipe_cell_plan(rig, recipe, n < short_n ? n : short_n, warm_up, err);
+        status = sl_recipe_cell_plan(rig->runtime.config, recipe, n < short_n ? n : short_n, warm_up, err);
     }
     if (status == SL_OK && warm_up->prefill_peak_bytes <= plan->prefill_peak_bytes) {
         status = read_prompt(rig, warm_up, &ignored, err);
@@ -181,7 +184,7 @@ enum sl_status sl_recipe_cell_run(struct sl_rig *rig, const char *recipe, const 
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
     rig->cell = *cell;
-    enum sl_status status = sl_recipe_cell_plan(rig, recipe, cell->n, plan, err);
+    enum sl_status status = sl_recipe_cell_plan(rig->runtime.config, recipe, cell->n, plan, err);
     if (status == SL_OK && sl_recipe_offloads(&plan->recipe)) {
         status = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: what is offloaded needs a store: `sluice bench decode`", recipe);
     }

@@ -9,12 +9,18 @@
 #pragma once
 
 #include "lab/bench/rig/cell.h"
+#include "engine/runner/reader.h"
 #include "engine/runner/writer.h"
 
-// Makes the plan of a recipe's text for the rig's model and a prompt. Returns the statuses of sl_job_recipe() and
+// Makes the plan of a recipe's text for a model and a prompt. Returns the statuses of sl_job_recipe() and
 // sl_plan_make().
-enum sl_status sl_recipe_cell_plan(const struct sl_rig *rig, const char *recipe, int64_t n_tokens,
+enum sl_status sl_recipe_cell_plan(const struct sl_model_config *model, const char *recipe, int64_t n_tokens,
                                    struct sl_plan *plan_out, struct sl_error *err);
+
+// Reads the whole prompt of a reader's configuration. `signals` may be NULL; one that has come ends the reading. The
+// caller destroys *reader_out, after failures, too.
+enum sl_status sl_recipe_cell_read(const struct sl_reader_config *config, struct sl_signals *signals,
+                                   struct sl_reader **reader_out, struct sl_error *err);
 
 // Writes the number of tokens that a recipe reads at once to *tokens_out: the rig's engine must accept as many.
 // SL_ERR_INVALID: not a recipe.

@@ -4,6 +4,7 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "client/cli/message_json.h"
 #include "client/cli/table.h"
@@ -195,15 +196,21 @@ static void print_json(const struct capsule *c) {
 
 // --- the retention map ---------------------------------------------------------------------------------------------
 
+struct bins {
+    const struct sl_ops *ops;
+    int64_t *positions; // [n_tokens] scratch
+    uint32_t *counts;   // [n] scratch
+    int n;
+};
+
 // Writes one line of the plot: the share of each bin's positions that the head has kept.
-static void write_row(const struct capsule *c, const struct sl_ops *ops, int layer, int head, int n_bins,
-                      int64_t *positions, uint32_t *counts, FILE *script) {
-    int64_t n_tokens = c->file.info.n_tokens;
+static void write_row(const struct capsule *c, const struct bins *bins, int layer, int head, FILE *script) {
+    int64_t n_tokens = c->file.info.n_tokens, *positions = bins->positions;
+    uint32_t *counts = bins->counts;
+    int n_bins = bins->n;
     struct sl_kv kv = sl_session_kv(c->session, layer, head);
-    ops->read_positions(&kv, positions);
-    for (int bin = 0; bin < n_bins; bin++) {
-        counts[bin] = 0;
-    }
+    bins->ops->read_positions(&kv, positions);
+    memset(counts, 0, (size_t)n_bins * sizeof *counts);
     for (uint32_t j = 0; j < kv.n_slots; j++) {
         if (positions[j] >= 0 && positions[j] < n_tokens) { // a file may contain any value
             counts[positions[j] * n_bins / n_tokens]++;
@@ -217,9 +224,7 @@ static void write_row(const struct capsule *c, const struct sl_ops *ops, int lay
     fputc('\n', script);
 }
 
-// Writes the plot; positions and counts: scratch of write_row().
-static void write_map(const struct capsule *c, const struct sl_ops *ops, int n_bins, int64_t *positions,
-                      uint32_t *counts, FILE *script) {
+static void write_map(const struct capsule *c, const struct bins *bins, FILE *script) {
     const struct sl_kv_geometry *g = &c->file.info.geometry;
     int64_t n_tokens = c->file.info.n_tokens;
     int n_rows = g->n_layers * g->n_kv_heads, step = (g->n_layers + 39) / 40;
@@ -236,36 +241,36 @@ static void write_map(const struct capsule *c, const struct sl_ops *ops, int n_b
     }
     fputs(")\n$map << EOD\n", script);
     for (int row = 0; row < n_rows; row++) {
-        write_row(c, ops, row / g->n_kv_heads, row % g->n_kv_heads, n_bins, positions, counts, script);
+        write_row(c, bins, row / g->n_kv_heads, row % g->n_kv_heads, script);
     }
     fprintf(script, "EOD\nplot $map matrix using (($1 + 0.5) * %.9g):2:3 with image notitle\n",
-            (double)n_tokens / n_bins);
+            (double)n_tokens / bins->n);
 }
 
 static enum sl_status draw(const struct capsule *c, const char *path, struct sl_error *err) {
     const struct sl_kv_geometry *g = &c->file.info.geometry;
     int64_t n_tokens = c->file.info.n_tokens;
-    int height = 160 + 12 * g->n_layers * g->n_kv_heads, n_bins = (int)(n_tokens < MAX_BINS ? n_tokens : MAX_BINS);
+    int height = 160 + 12 * g->n_layers * g->n_kv_heads;
+    struct bins bins = {.n = (int)(n_tokens < MAX_BINS ? n_tokens : MAX_BINS)};
     if (n_tokens == 0) {
         return sl_fail(err, SL_ERR_INVALID, "%s: a capsule of no tokens; there is nothing to draw", c->path);
     }
-    const struct sl_ops *ops;
-    enum sl_status status = sl_ops_select(NULL, &ops, err);
-    int64_t *positions = calloc((size_t)n_tokens, sizeof *positions);
-    uint32_t *counts = calloc((size_t)n_bins, sizeof *counts);
-    if (status == SL_OK && !(positions && counts)) {
+    enum sl_status status = sl_ops_select(NULL, &bins.ops, err);
+    bins.positions = calloc((size_t)n_tokens, sizeof *bins.positions);
+    bins.counts = calloc((size_t)bins.n, sizeof *bins.counts);
+    if (status == SL_OK && !(bins.positions && bins.counts)) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
     if (status == SL_OK) {
         struct sl_plot plot;
         height = height < 400 ? 400 : height > 4000 ? 4000 : height;
         if (sl_plot_open(&plot, path, 1280, height, err) == SL_OK) {
-            write_map(c, ops, n_bins, positions, counts, plot.script);
+            write_map(c, &bins, plot.script);
         }
         status = sl_plot_finish(&plot, err);
     }
-    free(positions);
-    free(counts);
+    free(bins.positions);
+    free(bins.counts);
     return status;
 }
 

@@ -273,8 +273,7 @@ static void print_value(const char *recipe, const char *what, double value, cons
                                              .value = value,
                                              .unit = unit,
                                              .reference = reference,
-                                             .reference_value = reference_value,
-                                             .ratio_value = value},
+                                             .reference_value = reference_value},
                    true);
 }
 

@@ -83,32 +83,29 @@ static void draw_progress(const struct eval *e, enum sl_weight_format format, in
     }
 }
 
-// Writes the predictions of positions [first, first + n) to the file, or compares with it. base: scratch of one row.
-static enum sl_status take_rows(struct eval *e, enum sl_weight_format format, int64_t first, int64_t n, int64_t n_vocab,
-                                const float *logits, float *base, struct result *sums, struct sl_error *err) {
-    for (int64_t r = 0; r < n; r++) {
-        const float *row = logits + r * n_vocab;
-        sums->perplexity += sl_negative_log_likelihood(row, n_vocab, e->tokens[first + r + 1]);
-        if (format == SL_WEIGHT_STORED) {
-            sums->same_top += 1;
-            if (fwrite(row, sizeof *row, (size_t)n_vocab, e->logits) != (size_t)n_vocab) {
-                return sl_fail(err, SL_ERR_IO, "cannot write the temporary file of logits: %s; use fewer --tokens",
-                               strerror(errno));
-            }
-            continue;
-        }
-        if (fread(base, sizeof *base, (size_t)n_vocab, e->logits) != (size_t)n_vocab) {
-            return sl_fail(err, SL_ERR_IO, "cannot read the temporary file of logits back");
-        }
-        sums->kl += sl_kl_divergence(base, row, n_vocab);
-        sums->same_top += sl_arg_max(base, n_vocab) == sl_arg_max(row, n_vocab);
+// Writes the prediction of one position to the file, or compares with it. base: [n_vocab] scratch; NULL: writes.
+static enum sl_status take_row(struct eval *e, int32_t next, const float *row, float *base, int64_t n_vocab,
+                               struct result *sums, struct sl_error *err) {
+    sums->perplexity += sl_negative_log_likelihood(row, n_vocab, next);
+    if (base == NULL) {
+        sums->same_top += 1;
+        return fwrite(row, sizeof *row, (size_t)n_vocab, e->logits) == (size_t)n_vocab
+                   ? SL_OK
+                   : sl_fail(err, SL_ERR_IO, "cannot write the temporary file of logits: %s; use fewer --tokens",
+                             strerror(errno));
     }
+    if (fread(base, sizeof *base, (size_t)n_vocab, e->logits) != (size_t)n_vocab) {
+        return sl_fail(err, SL_ERR_IO, "cannot read the temporary file of logits back");
+    }
+    sums->kl += sl_kl_divergence(base, row, n_vocab);
+    sums->same_top += sl_arg_max(base, n_vocab) == sl_arg_max(row, n_vocab);
     return SL_OK;
 }
 
 static enum sl_status read_text(struct eval *e, enum sl_weight_format format, const struct sl_eval_model *m,
                                 float *logits, struct result *result, struct sl_error *err) {
     int64_t n_vocab = m->runtime.config->n_vocab;
+    float *base = format == SL_WEIGHT_STORED ? NULL : logits + ROWS * n_vocab;
     struct result sums = {0};
     struct sl_session *session;
     enum sl_status status = sl_eval_model_session(m, SL_POSITION_ORIGINAL, e->n, &session, err);
@@ -121,8 +118,8 @@ static enum sl_status read_text(struct eval *e, enum sl_weight_format format, co
         struct sl_input input = {.session = session, .tokens = e->tokens + i, .n_tokens = n, .all_logits = logits};
         draw_progress(e, format, i);
         status = sl_engine_forward(m->runtime.engine, &input, 1, err);
-        if (status == SL_OK) {
-            status = take_rows(e, format, i, n, n_vocab, logits, logits + ROWS * n_vocab, &sums, err);
+        for (int r = 0; r < n && status == SL_OK; r++) {
+            status = take_row(e, e->tokens[i + r + 1], logits + r * n_vocab, base, n_vocab, &sums, err);
         }
     }
     sl_session_destroy(&session);
@@ -226,8 +223,7 @@ static void print_json(const struct eval *e) {
                                                      .value = lines[i].value,
                                                      .unit = lines[i].unit,
                                                      .reference = lines[i].reference,
-                                                     .reference_value = lines[i].reference_value,
-                                                     .ratio_value = lines[i].value},
+                                                     .reference_value = lines[i].reference_value},
                            true);
         }
     }

@@ -12,8 +12,6 @@ import os
 import sys
 import tempfile
 
-import grpc
-
 import capsule
 import cases
 import one_process
@@ -22,6 +20,7 @@ from observations import digest_words, float_bits
 os.environ["SLUICE_BIN"] = cases.BIN
 sys.path.insert(0, os.path.join(cases.ROOT, "tests", "cluster"))
 from harness import SLOW, Cluster, eventually, inference, worker_pb  # noqa: E402
+import grpc  # noqa: E402
 
 N_TOGETHER = 48  # tokens: long enough that the first of eight still writes when the last begins
 EIGHT = range(1, 9)

@@ -17,11 +17,13 @@ import platform
 import sys
 import time
 
-import cases
-import forward_pass
-import one_process
-import streams
-from observations import Observations, read_record, write_record
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools"))
+import script  # noqa: E402
+import cases  # noqa: E402
+import forward_pass  # noqa: E402
+import one_process  # noqa: E402
+import streams  # noqa: E402
+from observations import Observations, read_record, write_record  # noqa: E402
 
 RECORD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "recorded.json")
 
@@ -162,6 +164,9 @@ def main(argv=None):
     if options.print_prompt:
         sys.stdout.write(cases.prompt(options.print_prompt))
         return 0
+    script.needs_programs(cases.BIN)
+    if not options.local:
+        script.needs("grpc", "google.protobuf")
     try:
         chosen = cases.recipes(options.quick, options.only)
         if not options.record and not os.path.isfile(options.file):

@@ -10,9 +10,9 @@ import tempfile
 import unittest
 import unittest.mock
 
+import record  # first: it says what is missing
 import capsule
 import cases
-import record
 from observations import Observations, read_record, write_record
 
 TIER, RECIPE = "reference", "h2o"
@@ -119,4 +119,6 @@ class TestCapsule(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    record.script.help_if_asked()
+    record.script.needs_programs(cases.BIN)
     unittest.main()

@@ -17,7 +17,9 @@ import tempfile
 import threading
 import time
 
-import hosts  # before anything starts a thread: it changes what network they are in
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools"))
+import script  # noqa: E402
+import hosts  # noqa: E402 (before anything starts a thread: it changes what network they are in)
 
 STALL_S = 4
 
@@ -291,6 +293,8 @@ def run(options, network, folder):
 
 def main():
     options = parse()
+    script.needs("grpc", "google.protobuf")
+    script.needs_programs(hosts.BIN)
     with hosts.choose() as network, tempfile.TemporaryDirectory(prefix="sluice-chaos-") as folder:
         global bend, harness, load, stalls
         import bend  # noqa: E402

@@ -17,7 +17,7 @@ import sys
 CLONE_NEWNET = 0x40000000
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "cluster"))
-from two_hosts import HOSTS, Network, inside  # noqa: E402 (has no gRPC, which starts threads)
+from two_hosts import BIN, HOSTS, Network, inside  # noqa: E402 (has no gRPC, which starts threads)
 
 
 class OneHost:

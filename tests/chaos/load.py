@@ -6,9 +6,8 @@ error is one of those that a client can do something about.
 import threading
 import time
 
-import grpc
-
 from harness import SLOW, call, document, in_one_process, inference, question, stub, tokens
+import grpc
 from shallow import shallow_model
 
 RECIPES = ["full", "full,format=int8", "h2o,budget=0.5", "snapkv,budget=0.3", "tailorkv", "tailorkv-near"]

@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from harness import BIN, MODEL, Process  # noqa: E402
+from harness import BIN, MODEL, Process, script  # noqa: E402
 
 OURS = os.path.join(os.path.dirname(BIN), "tests", "bin")
 
@@ -47,6 +47,7 @@ def main():
     parser.add_argument("--ways", default="grpc,http")
     parser.add_argument("--state", action="store_true", help="a coordinator that keeps jobs on a disk")
     options = parser.parse_args()
+    script.needs_programs(OURS, "waiting_workers", "many_clients")
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-capacity-"))
         state = ["--state", os.path.join(folder, "jobs")] if options.state else []

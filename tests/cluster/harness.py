@@ -17,9 +17,12 @@ import tempfile
 import threading
 import time
 
-import grpc
-
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.append(os.path.join(ROOT, "tools"))
+import script  # noqa: E402
+script.needs("grpc", "google.protobuf")
+import grpc  # noqa: E402
+
 BIN = os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "bin"))
 MODEL = os.path.join(ROOT, "models", "demo")
 with open(os.path.join(MODEL, "config.json")) as file:
@@ -128,6 +131,7 @@ class Process:
     """One of our executables. Its standard error is kept; its first line of output says where it listens."""
 
     def __init__(self, name, args, env=None, wrap=lambda words: words):
+        script.needs_programs(BIN, args[0])
         self.name, self.args = name, args
         log, self.log_path = tempfile.mkstemp(prefix=f"sluice-{name}-", suffix=".log")
         self.killed = False
@@ -401,7 +405,9 @@ def states(events):
 
 
 def run_tests(namespace):
-    """Run every test_* of a module in order; the exit code. A name on the command line picks one."""
+    """Runs every test_* of a module in order and returns the exit code. Names on the command line pick some of them."""
+    script.help_if_asked()
+    script.needs_programs(BIN)
     chosen = sys.argv[1:]
     failed = ran = 0
     for name, test in list(namespace.items()):

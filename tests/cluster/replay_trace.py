@@ -19,7 +19,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from harness import MODEL, SLOW, Cluster  # noqa: E402
+from harness import MODEL, SLOW, Cluster, script  # noqa: E402
 from test_gateway import Gateway  # noqa: E402
 
 BLOCK = 512  # tokens that an id of a row stands for
@@ -100,9 +100,12 @@ def main():
     parser.add_argument("--out", help="aiperf's files; without: not kept")
     options = parser.parse_args()
     if not aiperf():
-        parser.exit(77, "aiperf is not here: pip install aiperf, or name it by SLUICE_AIPERF\n")
-    with open(options.trace) as file:
-        rows = [json.loads(line) for _, line in zip(range(options.rows), file)]
+        script.stop("needs aiperf: pip install aiperf, or let SLUICE_AIPERF name the program")
+    try:
+        with open(options.trace) as file:
+            rows = [json.loads(line) for _, line in zip(range(options.rows), file)]
+    except (OSError, ValueError) as error:
+        script.stop(f"{options.trace}: {error}")
     with contextlib.ExitStack() as stack:
         out = options.out or stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-replay-"))
         os.makedirs(out, exist_ok=True)

@@ -14,9 +14,8 @@ import tempfile
 import threading
 import time
 
-import grpc
-
 from harness import BIN, MODEL, SLOW, Cluster, call, cluster_pb, eventually, inference
+import grpc
 
 ETCD = shutil.which("etcd")
 

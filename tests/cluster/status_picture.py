@@ -14,7 +14,7 @@ import threading
 import time
 
 from browser import PROGRAM, Browser
-from harness import Cluster, document, inference, question
+from harness import Cluster, document, inference, question, script
 from test_gateway import Gateway
 
 SECONDS = 100
@@ -32,8 +32,9 @@ def client(cluster, seed, end):
 
 
 def main(words):
-    if not PROGRAM or not words:
-        return "chromium is not installed" if words else __doc__
+    script.needs_arguments(1, "FILE | --all FOLDER")
+    if not PROGRAM:
+        script.stop("needs Chromium: apt-get install chromium")
     views = {words[-1]: (1050, False)}
     if words[0] == "--all":
         views = {os.path.join(words[1], f"{width}-{'dark' if dark else 'light'}.png"): (width, dark) for width in (1050, 400) for dark in (False, True)}

@@ -4,7 +4,7 @@ import os
 import sys
 import tempfile
 
-from harness import MODEL, Cluster, run_tests
+from harness import MODEL, Cluster, run_tests, script
 from replay_trace import aiperf, common_words, replay, written
 from test_gateway import Gateway
 
@@ -26,6 +26,7 @@ def test_it_replays_conversations():
 
 
 if __name__ == "__main__":
+    script.help_if_asked()
     if not aiperf():
         print("skipped: aiperf is not here (pip install aiperf, or name it by SLUICE_AIPERF)")
         sys.exit(77)

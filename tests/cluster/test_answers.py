@@ -11,9 +11,8 @@ import sys
 import tempfile
 import time
 
-import grpc
-
 from harness import BIN, MODEL, PATIENCE, ROOT, SLOW, Cluster, State, document, endless, eventually, in_one_process, inference, local_tokens
+import grpc
 from harness import question, request, run_local, run_tests, states, tokens
 from test_gateway import Gateway, chatting_model
 

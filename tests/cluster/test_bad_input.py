@@ -9,9 +9,8 @@ import subprocess
 import tempfile
 import threading
 
-import grpc
-
 from harness import BIN, MODEL, ROOT, SLOW, Cluster, document, inference, request, run_tests, stub
+import grpc
 
 Code = grpc.StatusCode
 

@@ -3,9 +3,8 @@
 """Cancelling in every state returns every page and lease; Cluster.__exit__ reads the gauges each time."""
 import time
 
-import grpc
-
 from harness import SLOW, Cluster, State, endless, eventually, inference, request, run_tests, states
+import grpc
 
 
 def wait_for_state(cluster, job_id, name, timeout=30):

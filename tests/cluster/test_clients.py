@@ -3,9 +3,8 @@
 """A foreign client: Debian's grpcio, with Generate, Watch after a reconnect, deadlines, Health, reflection."""
 import time
 
-import grpc
-
 from harness import SLOW, Cluster, endless, eventually, health, inference, reflection, request, run_tests, stub, tokens
+import grpc
 
 
 def test_generate():

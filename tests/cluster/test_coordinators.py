@@ -14,10 +14,9 @@ import tempfile
 import threading
 import time
 
-import grpc
-
 from harness import (BIN, MODEL, Cluster, call, certificates, cluster_pb, document, eventually, inference, question, refused, request, run_tests, stub, tokens,
                      worker_pb)
+import grpc
 from several import ETCD, Answer, Etcd, SeveralCoordinators
 from test_gateway import Gateway, chatting_model
 

@@ -7,9 +7,8 @@ import socket
 import threading
 import time
 
-import grpc
-
 from harness import ARENA, MODEL, SLOW, Cluster, Process, eventually, run_tests
+import grpc
 from test_gateway import Gateway
 from test_operate import becomes, probe
 

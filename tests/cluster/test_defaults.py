@@ -6,9 +6,8 @@ import json
 import os
 import subprocess
 
-import grpc
-
 from harness import BIN, SLOW, Cluster, call, document, inference, local_tokens, question, run_local, run_tests, tokens
+import grpc
 from test_gateway import Gateway, chatting_model
 
 WORDS = {"prompt": "the lantern", "max_tokens": 24, "ignore_eos": True}

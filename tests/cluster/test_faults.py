@@ -6,10 +6,9 @@ import tempfile
 import threading
 import time
 
-import grpc
-
 from bend import Bend
 from harness import MODEL, SLOW, Cluster, State, cluster_pb, document, endless, eventually, inference, question, request
+import grpc
 from harness import run_tests, tokens
 from test_cancel import wait_for_state
 

@@ -9,9 +9,9 @@ import tempfile
 import time
 import urllib.request
 
-import grpc
 import random_folder
 from harness import BIN, SLOW, Cluster, cluster_pb, document, eventually, inference, question, run_tests, store_stats, stub, tokens
+import grpc
 
 SLUICE = os.path.join(BIN, "sluice")
 

@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 
-from harness import BIN, ROOT, Cluster, eventually, run_tests
+from harness import BIN, ROOT, Cluster, eventually, run_tests, script
 from test_gateway import Gateway, chatting_cluster, key_line, running_jobs
 
 sys.path.insert(0, os.path.join(ROOT, "tools"))
@@ -64,6 +64,8 @@ def test_keys_and_limits():
 
 
 if __name__ == "__main__":
+    script.help_if_asked()
+    script.needs_programs(BIN)  # before anything is fetched
     try:
         sys.path.insert(0, bring(os.path.join(os.path.dirname(BIN), "index-packages", "openai"), "openai>=1.50,<4"))
     except Unavailable as why:

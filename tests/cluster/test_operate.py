@@ -15,9 +15,8 @@ import tempfile
 import time
 import urllib.parse
 
-import grpc
-
 from harness import ARENA, BIN, MODEL, SLOW, Cluster, Process, cluster_pb, endless, eventually, inference, request, run_tests, tokens
+import grpc
 from test_gateway import Gateway
 from test_stalls import ENVIRONMENT, NEVER, STALL, STALL_S, all_threads, end_frozen, freeze, signal_thread, start
 

@@ -9,9 +9,8 @@ import subprocess
 import tempfile
 import threading
 
-import grpc
-
 from harness import BIN, LAYERS, MODEL, PATIENCE, SLOW, Cluster, document, eventually, inference, local_tokens, question, request, run_local
+import grpc
 from harness import run_tests, tokens
 
 # Presets at a size at which they evict from a short prompt, and combinations that no preset names.

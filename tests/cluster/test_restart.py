@@ -11,9 +11,8 @@ import tempfile
 import threading
 import time
 
-import grpc
-
 from harness import MODEL, State, Cluster, call, document, eventually, inference, question, refused, run_tests, tokens
+import grpc
 from several import ETCD, Answer, Etcd, SeveralCoordinators
 from test_gateway import Gateway
 

@@ -10,9 +10,8 @@ import contextlib
 import signal
 import time
 
-import grpc
-
 from harness import PATIENCE, SLOW, Cluster, cluster_pb, document, eventually, in_one_process, inference, question, run_tests, store_stats, tokens
+import grpc
 from test_cancel import cancel_and_check
 from test_faults import Watcher
 

@@ -7,9 +7,8 @@ import subprocess
 import threading
 import time
 
-import grpc
-
 from harness import BIN, PATIENCE, SLOW, Cluster, cluster_pb, eventually, health, in_one_process, inference, request, run_tests, tokens
+import grpc
 
 FREEZE = os.environ.get("SLUICE_FREEZE_LIB", os.path.join(os.path.dirname(BIN), "tests", "lib", "libfreeze.so"))
 FREEZE_SIGNAL = signal.SIGRTMAX - 1

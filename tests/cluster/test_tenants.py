@@ -5,10 +5,9 @@ not waited for; and what one has had read is not there for others."""
 import os
 import tempfile
 
-import grpc
-
 from harness import (Cluster, State, call, certificates, cluster_pb, endless, eventually, inference, refused, request, run_tests, stub,
                      worker_pb)
+import grpc
 
 FULL = [grpc.StatusCode.RESOURCE_EXHAUSTED]
 

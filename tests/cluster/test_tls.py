@@ -8,10 +8,9 @@ import subprocess
 import tempfile
 import time
 
-import grpc
-
 from harness import (BIN, MODEL, SLOW, Cluster, call, certificates, cluster_pb, document, eventually, health, in_one_process, inference,
                      question, refused, request, run_tests, stub, tokens, worker_pb)
+import grpc
 
 
 def test_answers_over_tls_are_those_of_one_process():

@@ -9,9 +9,8 @@ import os
 import secrets
 import threading
 
-import grpc
-
 from harness import SLOW, Cluster, eventually, inference, otlp, request, run_tests
+import grpc
 from test_gateway import ANSWER, Gateway
 from test_operate import value
 

@@ -10,9 +10,8 @@ import tempfile
 import threading
 import time
 
-import grpc
-
 from harness import Cluster, call, certificates, eventually, inference, refused, run_tests, stub
+import grpc
 from test_gateway import ANSWER, Gateway, key_line
 
 

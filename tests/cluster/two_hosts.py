@@ -29,6 +29,9 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import random_folder
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.append(os.path.join(ROOT, "tools"))
+import script  # noqa: E402
+
 BIN = os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "bin"))
 HOSTS = {"a": "10.77.0.1", "b": "10.77.0.2"}
 RECIPES = ["full", "full,format=int4", "locret,budget=0.1,scope=stabilizers:128+tail:64,chunk=512", "tailorkv", "tailorkv-near,ahead=0",
@@ -185,7 +188,8 @@ def main():
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     options = parser.parse_args()
     if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
-        sys.exit("two_hosts: needs root, and ip and tc (apt-get install iproute2)")
+        script.stop("needs root, and ip and tc: apt-get install iproute2")
+    script.needs_programs(BIN)
     with tempfile.TemporaryDirectory(prefix="sluice-hosts-") as folder, Network() as network:
         model = options.model or random_folder.make(options.geometry, os.path.join(folder, "model"))
         cluster = Cluster(os.path.abspath(model), options.arena)

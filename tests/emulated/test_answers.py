@@ -10,6 +10,9 @@ import os
 import subprocess
 import sys
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools"))
+import script  # noqa: E402
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SLUICE = os.path.join(os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "bin")), "sluice")
 MODEL = os.path.join(ROOT, "models", "demo")
@@ -77,4 +80,6 @@ def main():
 
 
 if __name__ == "__main__":
+    script.help_if_asked()
+    script.needs_programs(os.path.dirname(SLUICE))
     sys.exit(main())

@@ -6,10 +6,9 @@ import os
 import subprocess
 import sys
 
-import grpc
-
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
 from harness import BIN, MODEL, SLOW, Cluster, inference, local_tokens, request, run_local, run_tests, tokens  # noqa: E402
+import grpc  # noqa: E402
 
 QUESTION = "What is the special magic number for lantern mentioned in the provided text? The special magic number for lantern is"
 SMALL = "budget=56,chunk=64"  # so that a short text is evicted from twice, the second time of more than a page

@@ -5,9 +5,13 @@ no library that talks to other machines or encrypts for them.
 
     test_engine.py SMOKE_PROGRAM FOLDER_OF_PROGRAMS
 """
+import os
 import re
 import subprocess
 import sys
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools"))
+import script  # noqa: E402
 
 MODEL, PROMPT, N_TOKENS = "models/demo", "The sky over the harbour was grey. The boats", "12"
 NETWORK = re.compile(r"libuc[pmst]|libgrpc|libgpr|libssl|libcrypto|libIPSec_MB|libcurl|libmicrohttpd|libgnutls|librdma|libibverbs")
@@ -18,6 +22,8 @@ def output(*command):
 
 
 def main():
+    script.needs_arguments(2, "SMOKE_PROGRAM FOLDER_OF_PROGRAMS")
+    script.needs_programs(os.path.dirname(sys.argv[1]) or ".", os.path.basename(sys.argv[1]))
     smoke, programs = sys.argv[1], sys.argv[2]
     linked = output("ldd", smoke)
     found = NETWORK.findall(linked)

@@ -15,10 +15,9 @@ import sys
 import tempfile
 import time
 
-import grpc
-
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "cluster"))
 from harness import SLOW, Cluster, document, inference, question, tokens  # noqa: E402
+import grpc  # noqa: E402
 from shallow import shallow_model  # noqa: E402
 
 KINDS = ["memory", "socket"]

@@ -10,6 +10,7 @@
 # A check begins at the committed corpus with a fixed seed, so that a commit is judged by what it changed and not by the
 # luck of the run that saw it. A hunt draws a new seed and begins where the last one ended (FOLDER/corpus).
 set -eu
+case ${1:-} in -h | --help) sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 corpora=tests/fuzz/corpus
 dictionaries=tests/fuzz/dictionaries
 

@@ -14,6 +14,12 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools"))
+import script  # noqa: E402
+script.needs_arguments(1, "BUILD [TEST]")
+script.needs("grpc", "google.protobuf")
+script.needs_programs(os.path.join(sys.argv[1], "bin"))
+
 BUILD = os.path.abspath(sys.argv.pop(1))
 PREFIX = "/opt/sluice"
 ROOT = tempfile.mkdtemp(prefix="sluice-installed-")  # DESTDIR
@@ -50,6 +56,37 @@ def write(path, text):
 
 def install():
     run("cmake", "--install", BUILD, "--prefix", PREFIX, *COMPONENT, DESTDIR=ROOT)
+
+
+def built_for(target):
+    """Returns two sets of paths below BUILD: all outputs of the build, and those among them that a target needs."""
+    edges = {}
+    with open(f"{BUILD}/build.ninja") as file:
+        for line in file:
+            if edge := re.match(r"build (.*?): \S+(.*)", line):
+                edges.update(dict.fromkeys(edge[1].split(), edge))
+    needed, left = set(), [target]
+    while left:
+        path = left.pop()
+        if path in edges and path not in needed:
+            needed.update(edges[path][1].split())
+            left += edges[path][2].split()
+    return set(edges), needed
+
+
+def test_the_target_programs_builds_what_is_installed_and_no_test():
+    """`make install` builds this target alone: a file that it left out would be missing from a fresh checkout's installation."""
+    with open(f"{BUILD}/cmake_install.cmake") as file:
+        rules = re.findall(r"file\(INSTALL [^)]*\)", file.read())
+    installed = {path for rule in rules for path in re.findall(rf'"{re.escape(BUILD)}/([^"]+)"', rule)}
+    outputs, needed = built_for("programs")
+    wanted = {"reference/made"}  # one output for its folders
+    for path in installed:
+        wanted |= {name for name in outputs if name == path or name.startswith(path + "/")}
+    assert {"bin/sluice", "lib/libsluice.so", "include/sluice/sluice.h", "proto/generated/proto/sluice/v1/cluster.pb-c.h"} <= wanted, wanted
+    assert wanted <= needed, wanted - needed
+    assert not [name for name in needed if name.startswith("tests/")]
+    assert [name for name in outputs if name.startswith("tests/bin/")]
 
 
 def test_programs_run_and_say_their_version():

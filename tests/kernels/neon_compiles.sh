@@ -6,6 +6,8 @@
 #
 # usage: neon_compiles.sh SOURCE_FOLDER
 set -eu
+case ${1:-} in -h | --help) sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
+[ $# -ge 1 ] || { echo "usage: ${0##*/} SOURCE_FOLDER; --help says more" >&2; exit 2; }
 cd "$1"
 
 cc=${AARCH64_CC:-aarch64-linux-gnu-gcc}

@@ -21,6 +21,9 @@ import time
 import traceback
 import zipfile
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools"))
+import script  # noqa: E402
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "bin"))
 SLUICE = os.path.join(BIN, "sluice")
@@ -435,4 +438,6 @@ def main():
 
 
 if __name__ == "__main__":
+    script.help_if_asked()
+    script.needs_programs(BIN)
     sys.exit(main())

@@ -4,6 +4,8 @@
 # Two threads that meet without a lock are rarely seen by what a test asserts; here they are, whether it went well or not.
 # All of the tests: make test-tsan.
 set -eu
+case ${1:-} in -h | --help) sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
+[ $# -ge 2 ] || { echo "usage: ${0##*/} FOLDER TEST...; --help says more" >&2; exit 2; }
 folder=$1
 shift
 # This build does not use the flags of the surrounding build.

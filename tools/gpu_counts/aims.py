@@ -14,6 +14,9 @@ import re
 import sys
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+sys.path.append(os.path.join(ROOT, "tools"))
+import script  # noqa: E402
+
 BANDWIDTH, PRODUCTS = 4.3e12, 480e12  # of a copy, and of our product of 4,096 by 4,096 (docs/GPU_KERNELS.md)
 LAYERS, HEADS, KV_HEADS, D, E, F, V = 32, 32, 8, 128, 4096, 14336, 128256
 MATRICES = LAYERS * (E * (HEADS + 2 * KV_HEADS) * D + HEADS * D * E + 3 * E * F)  # weights of products, but the head's
@@ -117,4 +120,5 @@ def main():
 
 
 if __name__ == "__main__":
+    script.help_if_asked()
     main()

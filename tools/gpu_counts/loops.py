@@ -8,9 +8,13 @@ Of every kernel: instructions in all, and each loop (a branch back, and what lie
 loops within it, and of them products of tensor cores, loads, stores, exponentials, shuffles, barriers. What a branch within a loop passes over is counted
 all the same: these are the most. Needs cuobjdump and nvdisasm of the CUDA Toolkit on PATH.
 """
+import os
 import re
 import subprocess
 import sys
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import script  # noqa: E402
 
 KINDS = {"mma": r"[HI]?MMA|WGMMA|HGMMA", "load": r"LD[GS]?(\.|$)|LDGSTS|LDSM|LDC", "store": r"ST[GS]?(\.|$)|RED", "exp": r"MUFU",
          "shuffle": r"SHFL|MOVM", "barrier": r"BAR|DEPBAR"}
@@ -66,4 +70,6 @@ def main():
 
 
 if __name__ == "__main__":
+    script.needs_arguments(1, "FILE [KERNEL]")
+    script.needs_tools("cuobjdump", "nvdisasm", way="the CUDA Toolkit has it")
     main()

@@ -8,6 +8,8 @@
 #
 # Both have two checks on the emulated device, so that DEVICE=emulated tries every step where there is no GPU.
 set -e
+case ${1:-} in -h | --help) sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
+[ $# -ge 2 ] || { echo "usage: ${0##*/} [--emulated] BUILD_FOLDER OUT_FOLDER; --help says more" >&2; exit 2; }
 root=$(cd "$(dirname "$0")/../.." && pwd)
 emulated=
 [ "$1" = --emulated ] && emulated=yes && shift

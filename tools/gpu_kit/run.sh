@@ -8,6 +8,7 @@
 #
 # OUT=FOLDER [results, here] gets report.md and results.tgz, both written anew after every command. DEVICE=emulated runs every step, small,
 # where there is no GPU. Exit codes: 0 nothing failed, 1 something did, 2 usage, 3 the device cannot be opened.
+case ${1:-} in -h | --help) sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 here=$(cd "$(dirname "$0")" && pwd)
 command -v python3 >/dev/null 2>&1 || { echo "there is no python3 here, which visit.py needs" >&2; exit 3; }
 

@@ -14,15 +14,19 @@ import glob
 import os
 import random
 import re
+import sys
 import time
 
-import torch
-import torch.nn.functional as F
-from tokenizers import Tokenizer
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import script  # noqa: E402
+script.needs("torch", "tokenizers")
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from tokenizers import Tokenizer  # noqa: E402
 
-from data import Samples
-from model import load, norm, rotate
-from text import Bank, read_page, sentences
+from data import Samples  # noqa: E402
+from model import load, norm, rotate  # noqa: E402
+from text import Bank, read_page, sentences  # noqa: E402
 
 ALL = (
     "noise,essay,multikey-4,multivalue,multiquery,variables,multikey-16,needles,uuid,passkey,number,kv,common,frequent,"

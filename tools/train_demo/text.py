@@ -15,9 +15,13 @@ import gzip
 import hashlib
 import os
 import re
+import sys
 
-import numpy as np
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import script  # noqa: E402
+script.needs("numpy", "tokenizers")
+import numpy as np  # noqa: E402
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers  # noqa: E402
 
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 # Qwen2's pattern: one token a digit, so numbers of any length read and copy alike.

@@ -13,17 +13,21 @@ import os
 import queue
 import random
 import signal
+import sys
 import threading
 import time
 
-import numpy as np
-import torch
-import torch.nn.functional as F
-from tokenizers import Tokenizer
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import script  # noqa: E402
+script.needs("numpy", "torch", "tokenizers")
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from tokenizers import Tokenizer  # noqa: E402
 
-from data import TASKS, Samples, log_uniform, training_arrays
-from model import Llama, Trainer, load, save
-from text import Bank
+from data import TASKS, Samples, log_uniform, training_arrays  # noqa: E402
+from model import Llama, Trainer, load, save  # noqa: E402
+from text import Bank  # noqa: E402
 
 
 def parse_lengths(text):

@@ -6,6 +6,8 @@
 #
 #   cuda_compiles.sh SOURCE_FOLDER [FOLDER_OF_PTX]
 set -e
+case ${1:-} in -h | --help) sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
+[ $# -ge 1 ] || { echo "usage: ${0##*/} SOURCE_FOLDER [FOLDER_OF_PTX]; --help says more" >&2; exit 2; }
 root=$1
 kept=$2
 stub=$root/tests/kernels/cuda/stub

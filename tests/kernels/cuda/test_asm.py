@@ -5,9 +5,13 @@ loads and stores across it.
 
     test_asm.py SOURCE_FOLDER
 """
+import os
 import pathlib
 import re
 import sys
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../tools"))
+import script  # noqa: E402
 
 # Instructions that access memory by address or by wgmma's descriptors, and fences and waits. A prefetch is a hint: no value depends on it.
 TOUCHES = re.compile(r"\[%|wgmma\.|cp\.async|fence\.|membar|bar\.")
@@ -43,4 +47,5 @@ def main():
 
 
 if __name__ == "__main__":
+    script.needs_arguments(1, "SOURCE_FOLDER")
     sys.exit(main())

@@ -12,6 +12,9 @@ import shutil
 import subprocess
 import sys
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../tools"))
+import script  # noqa: E402
+
 # Instructions that must be in each kernel of an object whose name has the word: a load of 16 bytes is LDG.E.128, or LD.E.128 where the
 # pointer came from a page list; on its way to shared memory it is LDGSTS.
 WIDE = r"\bLD(G)?\.E\.128\b"
@@ -105,4 +108,5 @@ def main():
 
 
 if __name__ == "__main__":
+    script.needs_arguments(1, "FOLDER [ARCHITECTURE...]")
     sys.exit(main())

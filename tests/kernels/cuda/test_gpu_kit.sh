@@ -5,6 +5,8 @@
 #
 #   test_gpu_kit.sh SOURCE_FOLDER BUILD_FOLDER
 set -e
+case ${1:-} in -h | --help) sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
+[ $# -ge 2 ] || { echo "usage: ${0##*/} SOURCE_FOLDER BUILD_FOLDER; --help says more" >&2; exit 2; }
 here=$(mktemp -d)
 trap '[ -z "$visit" ] || kill "$visit" 2>/dev/null; rm -rf "$here"' EXIT
 export TMPDIR="$here" OUT="$here/results" DEVICE=emulated PATH="$here/tools:$PATH" KIT_TORCH="$here/tools/torch"

@@ -11,6 +11,10 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../tools"))
+import script  # noqa: E402
+script.needs_arguments(1, "SOURCE_FOLDER")
+
 SOURCE = sys.argv[1]
 sys.path.insert(0, os.path.join(SOURCE, "tools", "gpu_kit"))
 os.environ.update(KIT_LIBRARIES="/nowhere", KIT_TORCH="/bin/false", DEVICE="cuda", LD_LIBRARY_PATH="/driver/folder")

@@ -8,6 +8,12 @@ counts its blocks. And longer prompts take more, but for recipes that evict.
 import json
 import os
 import subprocess
+import sys
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../tools"))
+import script  # noqa: E402
+script.help_if_asked()
+script.needs_programs(os.environ.get("SLUICE_BIN", "build/bin"))
 
 MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "models", "demo")
 

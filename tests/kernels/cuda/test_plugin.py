@@ -10,8 +10,11 @@ import pathlib
 import subprocess
 import sys
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../tools"))
+import script  # noqa: E402
+
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-SLUICE = os.path.join(os.environ["SLUICE_BIN"], "sluice")
+SLUICE = os.path.join(os.environ.get("SLUICE_BIN", "build/bin"), "sluice")
 NO_DRIVER = "no NVIDIA driver (CUDA says 35); nvidia-smi must work"
 
 
@@ -37,4 +40,7 @@ def main():
 
 
 if __name__ == "__main__":
+    script.needs_arguments(1, "PLUGIN_FOLDER")
+    script.needs_tools("nm", way="apt-get install binutils")
+    script.needs_programs(os.path.dirname(SLUICE))
     sys.exit(main())

@@ -1,9 +1,14 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """foreign_client.py ADDRESS FOLDER WHO: a client that is not ours calls test.Echo/Get with a certificate that must be refused."""
+import os
 import sys
 
-import grpc
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../tools"))
+import script  # noqa: E402
+script.needs_arguments(3, "ADDRESS FOLDER WHO")
+script.needs("grpc")
+import grpc  # noqa: E402
 
 address, folder, who = sys.argv[1:]
 

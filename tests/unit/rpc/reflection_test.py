@@ -12,6 +12,11 @@ import threading
 import time
 import unittest
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../tools"))
+import script  # noqa: E402
+script.needs_arguments(4, "ECHO_SERVER PROTOC PROTO_DIR OUT_DIR")
+script.needs("grpc", "google.protobuf")
+
 server_program, protoc, proto_dir, out_dir = sys.argv[1:5]
 os.makedirs(out_dir, exist_ok=True)
 # Into one folder without packages: grpc/ would otherwise hide the grpc module.

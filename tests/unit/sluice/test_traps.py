@@ -11,10 +11,16 @@ import re
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import termios
 import threading
 import unittest
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../tools"))
+import script  # noqa: E402
+script.help_if_asked()
+script.needs_programs(os.environ.get("SLUICE_BIN", "build/bin"))
 
 BIN = os.environ["SLUICE_BIN"]
 SLUICE = os.path.join(BIN, "sluice")

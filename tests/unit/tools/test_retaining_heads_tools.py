@@ -11,10 +11,11 @@ import sys
 import tempfile
 import unittest
 
-try:
-    import numpy
-except ImportError:
-    sys.exit(77)  # ctest: skipped
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../tools"))
+import script  # noqa: E402
+script.needs("numpy", code=77)  # CTest skips it
+
+import numpy  # noqa: E402
 
 TOOLS = pathlib.Path(__file__).resolve().parents[3] / "tools"
 LAYERS, HEADS, KV_HEADS, HEAD_DIM, HIDDEN = 3, 4, 2, 8, 5
@@ -197,4 +198,5 @@ class Convert(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    script.help_if_asked()
     unittest.main()

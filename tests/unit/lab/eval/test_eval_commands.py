@@ -8,9 +8,13 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../../tools"))
+import script  # noqa: E402
 
 SLUICE = os.path.join(os.environ["SLUICE_BIN"], "sluice")
 MODEL = "models/demo"
@@ -246,4 +250,6 @@ class Others(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    script.help_if_asked()
+    script.needs_programs(os.environ.get("SLUICE_BIN", "build/bin"))
     unittest.main(verbosity=2)

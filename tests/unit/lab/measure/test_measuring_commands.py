@@ -10,9 +10,15 @@ import shutil
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../../tools"))
+import script  # noqa: E402
+script.help_if_asked()
+script.needs_programs(os.environ.get("SLUICE_BIN", "build/bin"))
 
 SLUICE = os.path.join(os.environ["SLUICE_BIN"], "sluice")
 MODEL = "models/demo"
