@@ -9,7 +9,7 @@
  *     jobs.h        all of them                           request.h    what a client may ask for
  *     state.h       those that outlive this process        restore.c    and come back
  *     lead.h        whether this coordinator leads         election/election.h  and who else
- *     run_job.h     one job from its beginning to its end  submit.c     from a request to a job with a thread
+ *     run/run.h     one job from its beginning to its end  submit.c     from a request to a job with a thread
  *     inference_service.c, cluster_service.c              what clients and workers call
  * Threads: gRPC's handlers, one thread a job, and one that sweeps: it gives up silent workers and forgets old jobs.
  */
@@ -28,13 +28,14 @@ struct sl_coordinator_config {
     const char *metrics_alias; // "vllm": its names, too, for what pickers read; or "none"
     struct sl_tls_files tls;   // none: callers are not asked who they are
     bool insecure;             // and then, listen also where other hosts can connect
-    const char *salt_file;     // what tenants' salts are made of, made where it is not there; NULL: net/trust/tenant_salt.h
-    const char *state_dir;     // where jobs are written that outlive the process (state/state.h); "": nowhere
-    int64_t state_bytes;       // that they may take there
-    const char *model_dir;     // tokenizer, config.json and fingerprint; the weights are not loaded
-    const char *model_name;    // as clients know it; NULL: the folder's
-    const char *generation_config; // auto, or none: what a model says of sampling is not taken (engine/model/generation/generation.h)
-    const char *weights;           // the format of the workers' weights (engine/tensor/ops.h): part of the fingerprint
+    const char *salt_file; // what tenants' salts are made of, made where it is not there; NULL: net/trust/tenant_salt.h
+    const char *state_dir; // where jobs are written that outlive the process (state/state.h); "": nowhere
+    int64_t state_bytes;   // that they may take there
+    const char *model_dir; // tokenizer, config.json and fingerprint; the weights are not loaded
+    const char *model_name; // as clients know it; NULL: the folder's
+    const char *
+        generation_config; // auto, or none: what a model says of sampling is not taken (engine/model/generation/generation.h)
+    const char *weights;     // the format of the workers' weights (engine/tensor/ops.h): part of the fingerprint
     const char *etcd;        // "HOST:PORT,...": one of several, of which one leads (election/election.h); "": alone
     const char *etcd_prefix; // of the cluster's keys there
     struct sl_tls_files etcd_tls;

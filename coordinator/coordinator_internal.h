@@ -8,7 +8,7 @@
 #include "net/admin/admin.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/election/election.h"
-#include "coordinator/job_figures.h"
+#include "coordinator/run/figures.h"
 #include "coordinator/jobs/conversations.h"
 #include "coordinator/jobs/jobs.h"
 #include "coordinator/jobs/request.h"

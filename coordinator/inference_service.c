@@ -12,7 +12,7 @@
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/jobs/parts.h"
 #include "coordinator/lead.h"
-#include "coordinator/run_turn.h"
+#include "coordinator/run/turn.h"
 #include "engine/job/job_request.h"
 #include "proto/methods.h"
 

@@ -11,7 +11,7 @@
 #include "base/thread.h"
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/lead.h"
-#include "coordinator/run_job.h"
+#include "coordinator/run/run.h"
 
 #define RESUMED_WAIT_MS 30000 // for workers, of a job that was there before this process: they have to find it first
 #define WRITTEN_WAIT_MS 5000  // for a disk; one that is silent is done without before that (state/state.h)

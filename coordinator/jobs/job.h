@@ -13,7 +13,7 @@
  * Invariants: in PREFILLING and later states, both workers are chosen and the decode worker holds a grant; in DECODING the capsule has
  *             arrived. DONE, FAILED and CANCELLED are entered last: no worker holds anything for the job then, and the event log is closed.
  *
- * Design: only the thread that runs the job (run_job.c) changes it; other threads read, watch, or ask to cancel. sl_job_move() is the only
+ * Design: only the thread that runs the job (run/run.c) changes it; other threads read, watch, or ask to cancel. sl_job_move() is the only
  *         function that changes the state.
  * Ownership: reference-counted: the table of jobs, the running thread and every handler hold one each.
  * Threads: every function from any thread; those marked "runner" from the job's thread only.

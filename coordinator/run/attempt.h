@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: one attempt at a job: workers are claimed, memory is reserved, the prompt is read, the answer is written (run_job.h); and
+ * Purpose: one attempt at a job: workers are claimed, memory is reserved, the prompt is read, the answer is written (run.h); and
  *          whatever it took is given back.
  * Invariants: whatever a step takes is in struct sl_run and given back at the attempt's end, whatever happened in between.
  * Threads: the job's thread only.
  */
 #pragma once
 
-#include "coordinator/leg.h"
-#include "coordinator/run_copy.h"
-#include "coordinator/run_job.h"
-#include "coordinator/run_report.h"
-#include "coordinator/run_turn.h"
+#include "coordinator/run/worker_call.h"
+#include "coordinator/run/copy.h"
+#include "coordinator/run/run.h"
+#include "coordinator/run/report.h"
+#include "coordinator/run/turn.h"
 
 struct sl_run {
     const struct sl_run_context *context;

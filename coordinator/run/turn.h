@@ -11,8 +11,8 @@
 #pragma once
 
 #include "coordinator/jobs/conversations.h"
-#include "coordinator/run_copy.h"
-#include "coordinator/run_job.h"
+#include "coordinator/run/copy.h"
+#include "coordinator/run/run.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
 enum sl_turn_way { SL_TURN_WHOLE, SL_TURN_STORED, SL_TURN_KEPT };

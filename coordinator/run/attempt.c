@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see run_attempt.h. Read from the bottom up: sl_run_attempt(), and its four steps.
-#include "coordinator/run_attempt.h"
+// Purpose: see attempt.h. Read from the bottom up: sl_run_attempt(), and its four steps.
+#include "coordinator/run/attempt.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -8,8 +8,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/term.h"
-#include "coordinator/run_annex.h"
-#include "coordinator/run_token.h"
+#include "coordinator/run/remote_kv.h"
+#include "coordinator/run/token.h"
 #include "engine/job/job_request.h"
 #include "net/trace/trace.h"
 #include "proto/methods.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see leg.h.
-#include "coordinator/leg.h"
+// Purpose: see worker_call.h.
+#include "coordinator/run/worker_call.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -13,8 +13,8 @@
  */
 #pragma once
 
-#include "coordinator/leg.h"
-#include "coordinator/run_job.h"
+#include "coordinator/run/worker_call.h"
+#include "coordinator/run/run.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
 // A copy on its way. Zero-initialised: there is none.

@@ -9,7 +9,7 @@
  *           SL_ERR_CANCELLED, SL_ERR_DEADLINE                  the job must not go on
  *           SL_ERR_PEER_LOST, _PEER_STALE, _PEER_CORRUPT       this attempt is lost, another one may succeed
  *           anything else                                      the worker refuses; another one would too, unless it
- *                                                              speaks of a kvstore that is full (run_job.c)
+ *                                                              speaks of a kvstore that is full (run.c)
  *
  * Threads: a leg and a lease are used by the job's thread only.
  */

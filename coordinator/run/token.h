@@ -2,8 +2,8 @@
 // Purpose: a token of a decode worker's, on its way to clients.
 #pragma once
 
-#include "coordinator/run_job.h"
-#include "coordinator/run_report.h"
+#include "coordinator/run/run.h"
+#include "coordinator/run/report.h"
 
 // A token goes to clients exactly once and in order, whatever the workers do. What makes no sense is SL_ERR_INTERNAL or SL_ERR_PEER_CORRUPT,
 // whose text names the worker; SL_ERR_EXHAUSTED: no memory for it.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see run_token.h.
-#include "coordinator/run_token.h"
+// Purpose: see token.h.
+#include "coordinator/run/token.h"
 
 #include <inttypes.h>
 

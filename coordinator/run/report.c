@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see run_report.h. proto/sluice/v1/inference.proto has the definitions.
-#include "coordinator/run_report.h"
+// Purpose: see report.h. proto/sluice/v1/inference.proto has the definitions.
+#include "coordinator/run/report.h"
 
 #include <stdlib.h>
 #include <string.h>

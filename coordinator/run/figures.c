@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see job_figures.h.
-#include "coordinator/job_figures.h"
+// Purpose: see figures.h.
+#include "coordinator/run/figures.h"
 
 void sl_job_figures_init(struct sl_job_figures *figures) {
     *figures = (struct sl_job_figures){.bytes = SL_PAIR_COUNTERS_INIT};

@@ -10,13 +10,13 @@
  *         the decode worker reads the old tokens without sending them again. So there is one path, not one a failure.
  *         A coordinator that does not lead begins no attempt: the job waits, until it leads again, or ends where it is known that
  *         another one does. What has begun goes on, under the last term, and ends likewise when a worker refuses that.
- *         A turn of a conversation whose session is kept or stored has no Prefill (run_turn.h); where that fails, it is as any other job.
+ *         A turn of a conversation whose session is kept or stored has no Prefill (turn.h); where that fails, it is as any other job.
  *         A prompt of one token has no capsule: Reserve and Prefill are left out, and Decode.Run has no lease.
  */
 #pragma once
 
 #include "coordinator/election/election.h"
-#include "coordinator/job_figures.h"
+#include "coordinator/run/figures.h"
 #include "coordinator/jobs/conversations.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/workers/admit.h"

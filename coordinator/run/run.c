@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: see run_job.h: attempt after attempt (run_attempt.h) until one succeeds or none can help.
+ * Purpose: see run.h: attempt after attempt (attempt.h) until one succeeds or none can help.
  * Invariants: a final state is entered when nothing is held.
  */
-#include "coordinator/run_job.h"
+#include "coordinator/run/run.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "base/log.h"
 #include "base/term.h"
-#include "coordinator/run_attempt.h"
+#include "coordinator/run/attempt.h"
 #include "net/trace/trace.h"
 
 // A worker has refused our term. Whoever leads meanwhile under a newer one tries again; else the job is another's.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see run_turn.h.
-#include "coordinator/run_turn.h"
+// Purpose: see turn.h.
+#include "coordinator/run/turn.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "coordinator/job_figures.h"
+#include "coordinator/run/figures.h"
 #include "coordinator/jobs/job.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "net/trace/trace.h"

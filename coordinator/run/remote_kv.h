@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "coordinator/leg.h"
+#include "coordinator/run/worker_call.h"
 #include "coordinator/workers/admit.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 

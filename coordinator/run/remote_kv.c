@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see run_annex.h.
-#include "coordinator/run_annex.h"
+// Purpose: see remote_kv.h.
+#include "coordinator/run/remote_kv.h"
 
 #include <string.h>
 

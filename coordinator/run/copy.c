@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see run_copy.h.
-#include "coordinator/run_copy.h"
+// Purpose: see copy.h.
+#include "coordinator/run/copy.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "coordinator/leg.h"
+#include "coordinator/run/worker_call.h"
 #include "engine/job/job_recipe.h"
 #include "proto/methods.h"
 
