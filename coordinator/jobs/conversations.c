@@ -10,7 +10,6 @@
 
 #include "base/hash.h"
 #include "engine/job/job_chat.h"
-#include "engine/job/job_recipe.h"
 
 #define MAX_CONVERSATIONS 1024
 #define MAX_BYTES         ((size_t)256 << 20) // of tokens
@@ -370,13 +369,9 @@ enum sl_status sl_conversations_plan_turn(const struct sl_request_rules *rules, 
     if (turn->n_kept == 0) {
         return SL_OK;
     }
-    struct sl_recipe recipe;
     struct sl_kv_geometry geometry = sl_model_geometry(rules->model);
-    enum sl_status status = sl_job_recipe(spec->recipe, rules->model, &recipe, err);
-    return status == SL_OK
-               ? sl_demand_make_turn(&recipe, &geometry, turn->kept_bytes,
-                                     spec->n_tokens - turn->n_kept + spec->max_new_tokens, &turn->demand, err)
-               : status;
+    return sl_demand_make_turn(&spec->parsed_recipe, &geometry, turn->kept_bytes,
+                               spec->n_tokens - turn->n_kept + spec->max_new_tokens, &turn->demand, err);
 }
 
 // Returns the last other point, with a session in a store, from which the conversation can go on with all of these tokens.

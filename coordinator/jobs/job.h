@@ -83,6 +83,8 @@ struct sl_job_spec {
     int32_t *tokens; // the prompt; owned
     int64_t n_tokens;
     char recipe[SL_RECIPE_TEXT_BYTES]; // canonical
+    struct sl_recipe
+        parsed_recipe; // the same, resolved: nothing parses the text again; zeros for a restored job that has ended
     struct sl_demand demand;
     int64_t full_bytes; // what the prompt takes in f16 without compression
     // Prefix hashes, shortened and mixed with the recipe; owned. They only suggest a worker: after a false match, the worker finds nothing.
@@ -116,7 +118,7 @@ struct sl_job {
     struct sl_event_log log;
     atomic_int refs;
     atomic_bool cancel;
-    atomic_bool forgotten; // the table has released it
+    atomic_bool forgotten;       // the table has released it
     struct sl_queue_place place; // admission's, but for its tenant: a reference of the job's, or NULL
 
     // Runner.

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the copies that stores have of a conversation's sessions (docs/CHAT.md): made, shipped to a decode worker, forgotten.
+ * Purpose: the copies that stores have of a conversation's sessions (docs/CHAT.md): makes them, ships them to decode workers, deletes them.
  *
- * A copy is made in steps that may be waited for in pieces, because a store that stands still takes longer than a client should wait for
- * the end of its answer:
+ * A copy is made in steps, and a caller may wait for it in several calls, because a stalled store takes longer than a client should wait
+ * for the end of its answer:
  *
- *     begin --> Store.Reserve --> Decode.Archive --> there        sl_copying_wait() says SL_OK
+ *     begin --> Store.Reserve --> Decode.Archive --> there        sl_copying_wait() returns SL_OK
  *                     |                 |
- *                     +-----------------+--> none                 it says why
+ *                     +-----------------+--> none                 it returns why
  *
- * Threads: the job's.
+ * Threads: the job's thread only, except sl_copy_forget() and sl_copy_find_worker().
  */
 #pragma once
 
@@ -17,42 +17,40 @@
 #include "coordinator/run/run.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
-// A copy on its way. Zero-initialised: there is none.
+struct sl_run;
+
+// A copy that is being made. Zero-initialised: there is none.
 struct sl_copying {
-    struct sl_worker *store, *decode; // references; NULL: nothing is on its way
+    struct sl_worker *store, *decode; // references; NULL: no copy is being made
     struct sl_rpc_stream *stream;     // Reserve, then Archive
-    Sluice__V1__Grant *grant;         // once the store has given one
+    Sluice__V1__Grant *grant;         // the store's, once it has given one
     struct sl_session_copy copy;
     char lease_id[SL_LEASE_ID_BYTES]; // of the session
     int64_t term;
 };
 
 /*
- * Begin to copy the turn's session from its worker into the store that keeps what begins as this conversation does. Without one nothing is
- * on its way, which is fine.
+ * Begins to copy run->turn's session from its worker into the conversation's store, as run->copying. Without such a store there is no copy,
+ * which is no error.
  */
-enum sl_status sl_copying_begin(const struct sl_run_context *context, const struct sl_job *job,
-                                struct sl_worker *decode, const struct sl_job_turn *turn, int64_t term,
-                                struct sl_copying *copying, struct sl_error *err);
+enum sl_status sl_copying_begin(struct sl_run *run, struct sl_error *err);
 static inline bool sl_copying_is_under_way(const struct sl_copying *copying) {
     return copying->store != NULL;
 }
 /*
- * Blocks until it is over, until then, or until go_on(arg) says no, which is SL_AGAIN: it goes on. SL_OK: copying->copy is there. SL_ERR_PEER_LOST: the decode worker
- * was lost, and the session with it. Anything else: there will be none.
+ * Blocks until the copy is complete, until until_ns, or until go_on(arg) returns false. SL_AGAIN: it is still under way. SL_OK: copying->copy
+ * is in the store. SL_ERR_PEER_LOST: the decode worker was lost, and the session with it. Anything else: there will be no copy.
  */
 enum sl_status sl_copying_wait(struct sl_copying *copying, int64_t until_ns, bool (*go_on)(void *arg), void *arg,
                                struct sl_error *err);
-void sl_copying_end(struct sl_copying *copying); // stops it if it is on its way. Idempotent
+void sl_copying_end(struct sl_copying *copying); // stops it if it is under way. Idempotent
 
-// Have it shipped into a decode worker's grant, which `lease` keeps. Any failure: there is none to be had.
-enum sl_status sl_copy_restore(const struct sl_run_context *context, struct sl_job *job,
-                               const struct sl_session_copy *copy, struct sl_worker *decode, struct sl_lease *lease,
-                               const Sluice__V1__Grant *grant, struct sl_error *err);
+// Has the store ship run->from's copy into the decode worker's grant, which run->lease holds. Any failure: the copy cannot be had.
+enum sl_status sl_copy_restore(struct sl_run *run, struct sl_error *err);
 
-// Nobody will come back for it. A store that does not answer evicts it one day: false, and then it is not to be asked for more of this.
+// Asks the store to delete a copy that no turn will use. False: the store does not answer, and should be asked no more; it will evict the copy.
 bool sl_copy_forget(struct sl_registry *registry, const struct sl_session_copy *copy, int64_t term);
 
-// The worker of a role that has this name, or this address; the other is NULL. A reference, or NULL.
+// Returns the worker of a role that has this name, or this address; the other is NULL. A reference, or NULL.
 struct sl_worker *sl_copy_find_worker(struct sl_registry *registry, Sluice__V1__WorkerRole role, const char *name,
                                       const char *address);

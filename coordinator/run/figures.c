@@ -62,6 +62,9 @@ void sl_job_figures_write(const struct sl_job_figures *figures, FILE *page) {
                           NULL);
     }
     write_count(page, "sluice_job_retries_total", "Attempts that were lost and repeated.", &figures->n_retries);
+    write_count(page, "sluice_run_illegal_events_total",
+                "Events that a job run's state does not allow: each is an error of the coordinator.",
+                &figures->n_illegal_events);
     write_times(figures, page);
     sl_metrics_declare(page, SL_COUNTER, "sluice_prompt_tokens_total",
                        "Prompt tokens of jobs that were answered: read for them, or before.");

@@ -15,8 +15,9 @@ enum sl_outcome { SL_OUTCOME_DONE, SL_OUTCOME_FAILED, SL_OUTCOME_CANCELLED, SL_O
 struct sl_job_figures {
     _Atomic int64_t n_jobs[SL_N_OUTCOMES_OF_JOBS];
     struct sl_totals totals;
-    _Atomic int64_t read_tokens, reused_tokens, n_retries, n_fallbacks;
-    struct sl_pair_counters bytes; // by recipe and transport: of capsules, and of the full cache
+    _Atomic int64_t read_tokens, reused_tokens, n_retries;
+    _Atomic int64_t n_illegal_events; // that no state of a run allows: an error of the coordinator
+    struct sl_pair_counters bytes;    // by recipe and transport: of capsules, and of the full cache
     struct sl_histogram queue, prefill, ship, first_token, per_token, job;
 };
 

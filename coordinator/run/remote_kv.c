@@ -35,7 +35,8 @@ static int find_share(const struct sl_claim *claim, const Sluice__V1__StoreShare
     return -1;
 }
 
-enum sl_status sl_annex_check(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, struct sl_error *err) {
+enum sl_status sl_remote_kv_check(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done,
+                                  struct sl_error *err) {
     bool held[SL_MAX_SHARES] = {false};
     size_t n_held = 0;
     for (size_t i = 0; i < done->n_annex; i++) {
@@ -52,7 +53,8 @@ enum sl_status sl_annex_check(const struct sl_claim *claim, const Sluice__V1__Pr
     return SL_OK;
 }
 
-int sl_annex_leases(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, struct sl_lease *leases_out) {
+int sl_remote_kv_leases(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done,
+                        struct sl_lease *leases_out) {
     int n = 0;
     for (size_t i = 0; done != NULL && i < done->n_annex && n < SL_MAX_SHARES; i++) {
         int share = find_share(claim, done->annex[i]->share);
@@ -68,17 +70,17 @@ int sl_annex_leases(const struct sl_claim *claim, const Sluice__V1__PrefillDone 
     return n;
 }
 
-void sl_annex_release(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, const char *job_id,
-                      int64_t term) {
+void sl_remote_kv_release(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, const char *job_id,
+                          int64_t term) {
     struct sl_lease leases[SL_MAX_SHARES];
-    int n = sl_annex_leases(claim, done, leases);
+    int n = sl_remote_kv_leases(claim, done, leases);
     for (int i = 0; i < n; i++) {
         leases[i].term = term;
         sl_lease_release(&leases[i], job_id);
     }
 }
 
-int sl_annex_find_lost(const struct sl_claim *claim, struct sl_avoid *avoid) {
+int sl_remote_kv_find_lost(const struct sl_claim *claim, struct sl_avoid *avoid) {
     int n_lost = 0;
     for (int i = 0; i < claim->n_shares; i++) {
         struct sl_worker *store = claim->shares[i].store;
@@ -96,7 +98,7 @@ int sl_annex_find_lost(const struct sl_claim *claim, struct sl_avoid *avoid) {
     return n_lost;
 }
 
-int sl_annex_find_named(const struct sl_claim *claim, const struct sl_error *failure, struct sl_avoid *avoid) {
+int sl_remote_kv_find_named(const struct sl_claim *claim, const struct sl_error *failure, struct sl_avoid *avoid) {
     int n_named = 0;
     for (int i = 0; failure->reason == SL_REASON_STORE && i < claim->n_shares; i++) {
         if (sl_error_blames(failure, sl_worker_address(claim->shares[i].store))) {

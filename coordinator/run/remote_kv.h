@@ -18,24 +18,25 @@ struct sl_store_shares {
 void sl_store_shares_fill(const struct sl_claim *claim, struct sl_store_shares *shares);
 
 // SL_ERR_INTERNAL: what prefill says is held is not what it was asked to have held.
-enum sl_status sl_annex_check(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, struct sl_error *err);
+enum sl_status sl_remote_kv_check(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done,
+                                  struct sl_error *err);
 
 // The leases that prefill has handed on, of the claim's stores: leases_out[SL_MAX_SHARES]. Returns their number. Questions
 // renew them as well, but a second replica is asked nothing as long as the first one answers. done may be NULL.
-int sl_annex_leases(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, struct sl_lease *leases_out);
+int sl_remote_kv_leases(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, struct sl_lease *leases_out);
 
 // Give the leases back, waiting briefly; stores that do not answer are suspected. done may be NULL.
-void sl_annex_release(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, const char *job_id,
-                      int64_t term);
+void sl_remote_kv_release(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, const char *job_id,
+                          int64_t term);
 
 /*
  * After an attempt was lost: which of its stores do not answer? They are suspected, put into avoid, and counted. A job
  * whose store is gone must not blame the workers that said so.
  */
-int sl_annex_find_lost(const struct sl_claim *claim, struct sl_avoid *avoid);
+int sl_remote_kv_find_lost(const struct sl_claim *claim, struct sl_avoid *avoid);
 
 /*
  * Puts the attempt's stores that the failure names as culprits into avoid. Returns how many they are. Prefill and decode name
  * the store in every failure of one: it may be full, busy, or have ended a lease, and still answer.
  */
-int sl_annex_find_named(const struct sl_claim *claim, const struct sl_error *failure, struct sl_avoid *avoid);
+int sl_remote_kv_find_named(const struct sl_claim *claim, const struct sl_error *failure, struct sl_avoid *avoid);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: see run.h: attempt after attempt (attempt.h) until one succeeds or none can help.
- * Invariants: a final state is entered when nothing is held.
+ * Purpose: see run.h: repeats attempts (attempt.h) until one succeeds or another one cannot help.
+ * Invariants: a job enters a final state when its run holds nothing.
  */
 #include "coordinator/run/run.h"
 
@@ -9,96 +9,108 @@
 #include <stdio.h>
 
 #include "base/log.h"
-#include "base/term.h"
 #include "coordinator/run/attempt.h"
 #include "net/trace/trace.h"
 
-// A worker has refused our term. Whoever leads meanwhile under a newer one tries again; else the job is another's.
-static void hear_refusal(struct sl_run *run, const struct sl_error *err) {
-    struct sl_election *election = run->context->election;
-    if (election == NULL) {
-        run->hopeless = true;
-        return;
-    }
-    sl_election_resign(election, run->term, err->text);
-    run->report.another_leads = run->hopeless = sl_election_term(election) == 0;
-}
-
-static void announce_retry(struct sl_run *run, const struct sl_error *err) {
-    char detail[sizeof(err->text) + 32];
-    snprintf(detail, sizeof(detail), "retry %" PRId64 ": %s", run->retries, err->text);
+// Tells watchers that the job starts again.
+static void announce(struct sl_run *run, const char *detail) {
     bool queued = sl_job_state(run->job) == SLUICE__V1__JOB_STATE__QUEUED;
     sl_job_move(run->job, queued ? SLUICE__V1__JOB_STATE__QUEUED : SLUICE__V1__JOB_STATE__PREFILLING, detail);
-    sl_run_report_retry(&run->report, run->job);
 }
 
-/*
- * Of a turn that could not go on with its session: the next way, if there is one. That is a retry where it had gone on already. A store's copy
- * is tried again elsewhere when a worker was lost with it.
- */
-static bool fall_back(struct sl_run *run, enum sl_status status, struct sl_error *err) {
-    bool other = sl_status_is_lost(status) || status == SL_ERR_EXHAUSTED || status == SL_ERR_PRECONDITION;
-    bool gone = run->way == SL_TURN_KEPT || run->blameless || !sl_status_is_lost(status);
-    bool falls = run->way != SL_TURN_WHOLE && other && gone && !run->report.another_leads;
-    run->blameless = false;
-    if (!falls) {
+// Returns whether the failure means that a turn should do without the session that the attempt needed.
+static bool falls_back(const struct sl_run *run) {
+    switch (run->state) {
+    case SL_RUN_LOST: // a store's copy is tried again with another decode worker
+    case SL_RUN_HOPELESS:
+        return run->mode == SL_TURN_KEPT;
+    case SL_RUN_NO_SESSION:
+    case SL_RUN_STORE_FULL:
+    case SL_RUN_UNFIT:
+        return run->mode != SL_TURN_WHOLE;
+    default:
         return false;
     }
-    run->way = sl_turn_next_way(run->context, run->job, run->way, &run->from);
-    run->hopeless = false;
-    if (run->accepted) {
+}
+
+// Starts again with the next mode of the turn. That is a retry if a worker had begun to answer.
+static bool fall_back(struct sl_run *run, const struct sl_error *why) {
+    struct sl_error err = {0};
+    bool had_begun = run->step >= SL_RUN_WRITING;
+    if (sl_run_move(run, SL_RUN_ON_FALL_BACK, &err) != SL_OK) {
+        return false;
+    }
+    run->mode = sl_turn_next_mode(run);
+    if (had_begun) {
         run->retries++;
         sl_run_report_retry(&run->report, run->job);
     }
-    bool queued = sl_job_state(run->job) == SLUICE__V1__JOB_STATE__QUEUED;
-    sl_log_info("job", "job=%s goes on %s: %s", run->job->id,
-                run->way == SL_TURN_STORED ? "with the session's copy in its store" : "by reading everything",
-                err->text);
-    sl_job_move(run->job, queued ? SLUICE__V1__JOB_STATE__QUEUED : SLUICE__V1__JOB_STATE__PREFILLING, err->text);
+    sl_log_info("job", "job=%s continues %s: %s", run->job->id,
+                run->mode == SL_TURN_STORED ? "with the session's copy in its store" : "by reading everything",
+                why->text);
+    announce(run, why->text);
     return true;
+}
+
+static bool retry(struct sl_run *run, const struct sl_error *why) {
+    struct sl_error err = {0};
+    if (sl_run_move(run, SL_RUN_ON_RETRY, &err) != SL_OK) {
+        return false;
+    }
+    char detail[sizeof(why->text) + 32];
+    run->retries++;
+    snprintf(detail, sizeof(detail), "retry %" PRId64 ": %s", run->retries, why->text);
+    announce(run, detail);
+    sl_run_report_retry(&run->report, run->job);
+    return true;
+}
+
+/*
+ * Decides what follows a failed attempt. Returns whether another attempt starts. An event that is not allowed ends the
+ * job, so that no error of this coordinator makes it loop.
+ */
+static bool starts_again(struct sl_run *run, const struct sl_error *why) {
+    if (falls_back(run)) {
+        return fall_back(run, why);
+    }
+    bool lost = run->state == SL_RUN_LOST || run->state == SL_RUN_STORE_FULL;
+    return lost && run->retries < run->context->max_retries && retry(run, why);
 }
 
 void sl_run_job(const struct sl_run_context *context, struct sl_job *job) {
     struct sl_run run = {.context = context,
                          .job = job,
+                         .state = SL_RUN_WAITING,
                          .report.figures = context->figures,
                          .from = job->spec.turn,
                          .turn = job->spec.turn};
-    run.way = sl_turn_first_way(context, job, &run.from);
+    run.mode = sl_turn_first_mode(&run);
     sl_log_set_job(job->id);
     struct sl_span span;
     sl_span_begin(&span, "job", SL_SPAN_INTERNAL);
-    struct sl_error err;
+    struct sl_error err, ignored;
     enum sl_status status;
-    for (;;) {
+    do {
         err = (struct sl_error){0};
         status = sl_run_attempt(&run, &err);
-        if (sl_term_is_refusal(status, &err)) {
-            hear_refusal(&run, &err);
-        }
-        if (fall_back(&run, status, &err)) {
-            continue;
-        }
-        bool again = sl_status_is_lost(status) || run.elsewhere;
-        if (!again || run.hopeless || run.retries >= context->max_retries) {
-            break;
-        }
-        run.retries++;
-        announce_retry(&run, &err);
-    }
-    if (status != SL_OK && run.answered) { // what could not be made again is the session alone
+    } while (status != SL_OK && starts_again(&run, &err));
+    if (status != SL_OK && run.report.text != NULL) { // an earlier attempt had the answer; only the session is lost
         sl_log_warn("job", "job=%s has its answer, and no session for the next turn: %s", job->id, err.text);
-        sl_turn_end_without(context, job, run.report.reason, run.report.text, &run.turn, &run.left);
+        sl_turn_end_without(&run);
+        (void)sl_run_move(&run, SL_RUN_ON_KEEP_ANSWER, &ignored);
         status = SL_OK;
+    } else if (status != SL_OK) {
+        (void)sl_run_move(&run, SL_RUN_ON_GIVE_UP, &ignored);
     }
     sl_admission_leave(context->admission, &job->place);
-    if (sl_status_is_lost(status)) { // how, is between us and workers: a client may try again
+    if (sl_status_is_lost(status)) { // the difference matters to workers only: a client may try again
         status = SL_ERR_PEER_LOST;
     }
+    run.report.another_leads = run.state == SL_RUN_ELSEWHERE;
     sl_run_report_finish(&run.report, job, status, &err);
     sl_run_report_span(job, &span);
     sl_span_end(&span, status, err.text);
-    sl_turn_release_left(context->registry, run.way == SL_TURN_KEPT ? &run.from : NULL, &run.left,
+    sl_turn_release_left(context->registry, run.mode == SL_TURN_KEPT ? &run.from : NULL, &run.left,
                          sl_run_last_term(&run));
-    sl_turn_await_copy(context, job, &run.copying);
+    sl_turn_await_copy(&run);
 }

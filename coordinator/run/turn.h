@@ -1,52 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what is special about a job that is a turn of a conversation (docs/CHAT.md): where its session comes from, and where it stays.
+ * Purpose: handles what is special about a job that is a turn of a conversation (docs/CHAT.md): where its session comes from, and where the
+ *          session stays for the next turn.
  *
- *     KEPT    the worker of the turn before has the session     Decode.Run(kept)
- *       | lost, or it needed the memory, or the lease has ended
- *     STORED  a store has it, or that of an earlier turn        Decode.Reserve -> Store.Fetch -> Decode.Run(lease, turn)
- *       | lost, too, or evicted
- *     WHOLE   nobody has it                                     as any other job: everything is read
+ *     KEPT    the worker of the previous turn retains the session     Decode.Run(kept)
+ *       | lost, evicted, or the lease has ended
+ *     STORED  a store has it, or the session of an earlier turn       Decode.Reserve -> Store.Fetch -> Decode.Run(lease, turn)
+ *       | lost, or evicted
+ *     WHOLE   no session is left                                      as any other job: the whole prompt is read
+ *
+ * Threads: the job's thread only, except sl_turn_release_left().
  */
 #pragma once
 
 #include "coordinator/jobs/conversations.h"
-#include "coordinator/run/copy.h"
 #include "coordinator/run/run.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
-enum sl_turn_way { SL_TURN_WHOLE, SL_TURN_STORED, SL_TURN_KEPT };
+struct sl_run;
 
-// The first way that is open. *from_inout: what the job's turn goes on from; on the way STORED of an earlier turn it becomes that.
-enum sl_turn_way sl_turn_first_way(const struct sl_run_context *context, const struct sl_job *job,
-                                   struct sl_job_turn *from_inout);
-// The one behind it.
-enum sl_turn_way sl_turn_next_way(const struct sl_run_context *context, const struct sl_job *job, enum sl_turn_way way,
-                                  struct sl_job_turn *from_inout);
+enum sl_turn_mode { SL_TURN_WHOLE, SL_TURN_STORED, SL_TURN_KEPT };
 
-// What a worker says of the session that it keeps, if that makes sense: where the next turn finds it.
-void sl_turn_hear_kept(const struct sl_job *job, const struct sl_worker *decode, const Sluice__V1__DecodeDone *done,
-                       struct sl_job_turn *turn);
+// Both return a mode that is possible. In mode STORED, run->from is the session that the store has: it may be an earlier turn's.
+enum sl_turn_mode sl_turn_first_mode(struct sl_run *run);
+enum sl_turn_mode sl_turn_next_mode(struct sl_run *run); // after run->mode has failed
+
+// Records in run->turn where the worker retains the session. Ignores values that are impossible.
+void sl_turn_hear_kept(struct sl_run *run, const Sluice__V1__DecodeDone *done);
 
 /*
- * The answer is complete: have the session copied to the conversation's store, and remember the conversation, or nothing behind a stop string, and where nothing
- * is to be kept. What nobody comes back for is in *left_inout. Called before clients hear of the end, so that what follows may count on the
- * copy, unless it takes longer than they should wait: then it is in *copying_out, on its way. before: the history of the session that the
- * turn went on from; NULL: of none. SL_ERR_PEER_LOST: the worker was lost, and the
- * session with it: the attempt is, too, since another one makes the same session. Other failures cost the next turn some time.
+ * Ends a turn whose answer is complete: copies the session to the conversation's store and records the conversation. Records nothing after a
+ * stop string, or when nothing is to be retained. Adds to run->left what no later turn will use. The caller reports the end to clients
+ * afterwards, so the next turn may rely on the copy; a copy that takes longer than clients should wait continues in run->copying.
+ * SL_ERR_PEER_LOST: the worker was lost with the session; another attempt makes the same session. Other failures only make the next turn
+ * slower.
  */
-enum sl_status sl_turn_end(const struct sl_run_context *context, struct sl_job *job, struct sl_worker *decode,
-                           const struct sl_hash128 *before, Sluice__V1__Finished__Reason reason, const char *answer,
-                           int64_t term, struct sl_job_turn *turn, struct sl_sessions_left *left_inout,
-                           struct sl_copying *copying_out, struct sl_error *err);
+enum sl_status sl_turn_end(struct sl_run *run, struct sl_error *err);
 
-// The answer is complete, and its session lost: what was said is remembered, and the next turn reads everything.
-void sl_turn_end_without(const struct sl_run_context *context, struct sl_job *job, Sluice__V1__Finished__Reason reason,
-                         const char *answer, struct sl_job_turn *turn, struct sl_sessions_left *left_inout);
+// Ends a turn whose answer is complete and whose session is lost: the next turn reads the whole prompt.
+void sl_turn_end_without(struct sl_run *run);
 
-// Behind the end, of which clients have heard: a copy that is still on its way. Blocks until it is there, or there will be none.
-void sl_turn_await_copy(const struct sl_run_context *context, const struct sl_job *job, struct sl_copying *copying);
+// Blocks until a copy that continues after the job's end has been made or has failed. Returns at once if there is none.
+void sl_turn_await_copy(struct sl_run *run);
 
-// Nobody comes back for these: workers let go of sessions, stores of copies. But for the session that the job itself has taken; NULL: none.
+// Asks workers to release sessions, and stores to forget copies, that no turn will use, except the session `spent`, which the job has used
+// itself; NULL: none.
 void sl_turn_release_left(struct sl_registry *registry, const struct sl_job_turn *spent, struct sl_sessions_left *left,
                           int64_t term);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "coordinator/jobs/conversations.h"
+#include "engine/job/job_recipe.h"
 #include "tests/unit/scarce.h"
 
 static const int32_t tokens[] = {1, 2, 3};
@@ -144,6 +145,7 @@ static enum sl_status begin_job(struct sl_conversations *c, char *text, struct j
     request.conversation = &conversation;
     *job = (struct job){.spec = {.tenant = "acme", .recipe = "full", .max_new_tokens = 4}};
     struct sl_job_spec *spec = &job->spec;
+    assert_int_equal(sl_job_recipe(spec->recipe, rules.model, &spec->parsed_recipe, err), SL_OK);
     enum sl_status status =
         sl_conversations_begin_turn(c, &rules, "acme", &request, &spec->turn, &spec->tokens, &spec->n_tokens, err);
     job->goes_on = spec->tokens != NULL;
