@@ -85,14 +85,11 @@ static void cancel_job(void *job) {
     sl_job_cancel(job);
 }
 
-// The status of the call is the job's: a client that only looks at that is not told that a failure was a success.
+// Returns the job's status as the call's: a client that reads only the status must not take a failure for a success.
 static enum sl_status job_status(struct sl_job *job, struct sl_error *err) {
-    struct sl_job_report report;
-    sl_job_describe(job, &report);
-    if (report.message.status_code == 0) {
-        return SL_OK;
-    }
-    return sl_fail(err, sl_rpc_status_of_code(report.message.status_code), "%s", report.status_text);
+    char text[sizeof err->text];
+    int code = sl_job_failure(job, text);
+    return code == 0 ? SL_OK : sl_fail(err, sl_rpc_status_of_code(code), "%s", text);
 }
 
 // What tokenizing a prompt takes beside it, of the memory of requests: an id for each byte in the worst case.
@@ -248,10 +245,15 @@ static enum sl_status handle_watch(void *service, struct sl_rpc_call *call, cons
     return status;
 }
 
-static enum sl_status send_job(struct sl_rpc_call *call, struct sl_job *job) {
-    struct sl_job_report report;
-    sl_job_describe(job, &report);
-    return sl_rpc_call_send(call, &report.message.base);
+static enum sl_status send_job(struct sl_rpc_call *call, struct sl_job *job, struct sl_error *err) {
+    struct sl_job_report *report = malloc(sizeof *report); // tens of kilobytes
+    if (report == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job's description");
+    }
+    sl_job_describe(job, report);
+    enum sl_status status = sl_rpc_call_send(call, &report->message.base);
+    free(report);
+    return status;
 }
 
 static enum sl_status cancel_and_wait(struct sl_rpc_call *call, struct sl_job *job, struct sl_error *err) {
@@ -268,7 +270,7 @@ static enum sl_status cancel_and_wait(struct sl_rpc_call *call, struct sl_job *j
                            job->id);
         }
     }
-    return send_job(call, job);
+    return send_job(call, job, err);
 }
 
 static enum sl_status handle_cancel(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
@@ -297,7 +299,7 @@ static enum sl_status handle_get(void *service, struct sl_rpc_call *call, const 
     const char *id = ((const Sluice__V1__JobRequest *)request)->job_id;
     enum sl_status status = find_job(coordinator, call, id, &job, err);
     if (status == SL_OK) {
-        status = send_job(call, job);
+        status = send_job(call, job, err);
         sl_job_unref(&job);
     }
     return status;

@@ -351,11 +351,17 @@ enum sl_status sl_conversations_begin_turn(struct sl_conversations *c, const str
     return SL_OK;
 }
 
+// A collision costs one refused attempt: the worker compares the fingerprints of the recipes.
+static uint64_t hash_recipe(const struct sl_job_spec *spec) {
+    return sl_hash(spec->recipe, strlen(spec->recipe), 0) | 1; // never 0
+}
+
 enum sl_status sl_conversations_plan_turn(const struct sl_request_rules *rules, struct sl_job_spec *spec,
                                           struct sl_error *err) {
     struct sl_job_turn *turn = &spec->turn;
     int rope_set = sl_model_rope_set(rules->model, spec->n_tokens + spec->max_new_tokens);
-    if (strcmp(turn->recipe, spec->recipe) != 0 || turn->rope_set != rope_set) {
+    uint64_t recipe_hash = hash_recipe(spec);
+    if (turn->recipe_hash != recipe_hash || turn->rope_set != rope_set) {
         turn->n_kept = 0;
         turn->earlier = (struct sl_session_copy){0};
     }
@@ -364,7 +370,7 @@ enum sl_status sl_conversations_plan_turn(const struct sl_request_rules *rules, 
         turn->history = (struct sl_hash128){{0}};
         turn->copy = (struct sl_session_copy){0};
     }
-    strcpy(turn->recipe, spec->recipe);
+    turn->recipe_hash = recipe_hash;
     turn->rope_set = rope_set;
     if (turn->n_kept == 0) {
         return SL_OK;
@@ -378,10 +384,11 @@ enum sl_status sl_conversations_plan_turn(const struct sl_request_rules *rules, 
 static const struct point *point_before(const struct conversation *one, const struct sl_job_spec *spec,
                                         const int32_t *tokens, int64_t n_tokens) {
     const struct point *points[] = {&one->last, &one->early};
+    uint64_t recipe_hash = hash_recipe(spec);
     for (size_t i = 0; i < sizeof points / sizeof *points; i++) {
         const struct point *point = points[i];
-        if (point->turn.copy.store[0] != '\0' && point->n_tokens < n_tokens &&
-            strcmp(point->turn.recipe, spec->recipe) == 0 && point->turn.rope_set == spec->turn.rope_set &&
+        if (point->turn.copy.store[0] != '\0' && point->n_tokens < n_tokens && point->turn.recipe_hash == recipe_hash &&
+            point->turn.rope_set == spec->turn.rope_set &&
             memcmp(one->tokens, tokens, sizeof *tokens * (size_t)point->n_tokens) == 0) {
             return point;
         }
@@ -425,7 +432,7 @@ void sl_conversations_end_turn(struct sl_conversations *c, const struct sl_job_s
         *one = (struct conversation){
             .there = true, .tokens = kept, .last = {*turn, n_tokens, 0}, .early = early, .used = ++c->n_turns};
         strcpy(one->tenant, spec->tenant);
-        strcpy(one->last.turn.recipe, spec->recipe);
+        one->last.turn.recipe_hash = hash_recipe(spec);
         one->last.turn.n_answer = strlen(answer);
         one->last.turn.earlier = (struct sl_session_copy){0};
         one->last.said =

@@ -44,6 +44,7 @@
 #define SL_MAX_LABEL      128
 #define SL_MAX_KEY        128
 
+#define SL_STATUS_TEXT_BYTES     sizeof(((struct sl_error *)0)->text)
 #define SL_CONVERSATION_ID_BYTES 65
 
 // A store's copy of a conversation's session, and its name there.
@@ -68,7 +69,7 @@ struct sl_job_turn {
     struct sl_session_copy copy;    // of the same session
     struct sl_session_copy earlier; // of the session that an earlier turn left; this session begins with it
     struct sl_demand demand;        // of this turn
-    char recipe[SL_RECIPE_TEXT_BYTES];
+    uint64_t recipe_hash;           // of its text; 0: no turn has been planned
     int rope_set;
     // Copied from the request: see conversations.c.
     bool is_chat, has_seed;
@@ -138,7 +139,7 @@ struct sl_job {
     Sluice__V1__Retrieval retrieval;
     int status_code;    // gRPC's
     bool another_leads; // failed here alone
-    char status_text[sizeof(((struct sl_error *)0)->text)];
+    char status_text[SL_STATUS_TEXT_BYTES];
     int64_t ended_ns;
 
     // Used by the table (jobs.c), under its lock.
@@ -200,11 +201,13 @@ struct sl_job_report {
     struct sl_slot_statistics slots;
     struct sl_error_statistics errors;
     Sluice__V1__Retrieval retrieval;
-    char status_text[sizeof(((struct sl_error *)0)->text)];
+    char status_text[SL_STATUS_TEXT_BYTES];
 };
 void sl_job_describe(struct sl_job *job, struct sl_job_report *report);
 
 Sluice__V1__JobState sl_job_state(struct sl_job *job);
+// Returns gRPC's code of the job's status, and writes its text; 0: the job has not failed.
+int sl_job_failure(struct sl_job *job, char text_out[SL_STATUS_TEXT_BYTES]);
 // Returns whether the job was cancelled, or failed because another coordinator leads: the same request then makes another job.
 bool sl_job_is_void(struct sl_job *job);
 int64_t sl_job_ended_ns(struct sl_job *job); // 0 while it lives
