@@ -23,13 +23,13 @@ struct sl_run {
     int64_t retries;
     int64_t term; // sent with the last order
     struct sl_avoid avoid;
-    // Of a turn of a conversation (turn.h).
+    // For a turn of a conversation (turn.h):
     enum sl_turn_mode mode;       // where this attempt gets the session
     struct sl_job_turn from;      // the session that this attempt continues
     struct sl_job_turn turn;      // as the next turn will find it
     struct sl_sessions_left left; // sessions and copies to release after the job's end
     struct sl_copying copying;    // may continue after the job's end
-    // Held by the current attempt.
+    // The current attempt holds:
     struct sl_claim claim;
     struct sl_lease lease;
     Sluice__V1__Grant *grant;

@@ -7,8 +7,8 @@
 #include "base/clock.h"
 #include "proto/methods.h"
 
-#define PROBE_MS       300  // a store that does not say its statistics within this is lost, or as good as that
-#define FIRST_LEASE_MS 3000 // taken for a lease's length until the store has said it
+#define PROBE_MS       300  // a store that does not answer within this time counts as lost
+#define FIRST_LEASE_MS 3000 // assumed duration of a lease until the store has reported it
 
 void sl_store_shares_fill(const struct sl_claim *claim, struct sl_store_shares *shares) {
     shares->n = (size_t)claim->n_shares;
@@ -23,7 +23,7 @@ void sl_store_shares_fill(const struct sl_claim *claim, struct sl_store_shares *
     }
 }
 
-// The claim's share that a message speaks of, or -1.
+// Returns the claim's share that the message describes, or -1.
 static int find_share(const struct sl_claim *claim, const Sluice__V1__StoreShare *share) {
     for (int i = 0; share != NULL && i < claim->n_shares; i++) {
         if (strcmp(sl_worker_address(claim->shares[i].store), share->address) == 0 &&
@@ -47,7 +47,7 @@ enum sl_status sl_remote_kv_check(const struct sl_claim *claim, const Sluice__V1
         }
     }
     if (n_held != (size_t)claim->n_shares || done->n_annex != n_held) {
-        return sl_fail(err, SL_ERR_INTERNAL, "%s says that stores hold %zu shares of the job, and it has %d",
+        return sl_fail(err, SL_ERR_INTERNAL, "%s reports that stores hold %zu shares of the job, which has %d",
                        sl_worker_name(claim->prefill), done->n_annex, claim->n_shares);
     }
     return SL_OK;
