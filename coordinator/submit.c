@@ -157,17 +157,16 @@ static enum sl_status specify(struct sl_coordinator *coordinator, const struct s
     Sluice__V1__GenerateRequest asked = *request;
     Sluice__V1__TokenIds ids = SLUICE__V1__TOKEN_IDS__INIT;
     struct sl_job_turn turn = {0};
-    int32_t *tokens = NULL;
-    int64_t n_tokens = 0;
+    struct sl_turn_prompt prompt = {0};
     struct sl_hash128 salt;
     enum sl_status status = sl_tenant_salt(&coordinator->salt_secret, caller->tenant, &salt, err);
     if (status == SL_OK && request->conversation != NULL) {
         status = sl_conversations_begin_turn(coordinator->conversations, &coordinator->rules, caller->tenant, request,
-                                             &turn, &tokens, &n_tokens, err);
+                                             &turn, &prompt, err);
     }
-    if (tokens != NULL) {
-        ids.ids = tokens;
-        ids.n_ids = (size_t)n_tokens;
+    if (prompt.tokens != NULL) {
+        ids.ids = prompt.tokens;
+        ids.n_ids = (size_t)prompt.n_tokens;
         asked.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
         asked.tokens = &ids;
     }
@@ -180,7 +179,7 @@ static enum sl_status specify(struct sl_coordinator *coordinator, const struct s
                                                    .arena_bytes = sl_admission_largest_decode(coordinator->admission)};
         status = sl_request_check(&coordinator->rules, &asked, &setting, spec_out, err);
     }
-    free(tokens);
+    free(prompt.tokens);
     if (status == SL_OK && turn.id[0] != '\0') {
         turn.has_seed = true;
         turn.seed = spec_out->sampling.seed;

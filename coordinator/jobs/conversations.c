@@ -296,7 +296,7 @@ static enum sl_status encode_new(const struct sl_request_rules *rules, const Slu
 
 // Joins the tokens of the conversation and the new ones.
 static enum sl_status join(const struct conversation *before, int64_t n_tokens, const int32_t *ids, size_t n_ids,
-                           int32_t **tokens_out, int64_t *n_tokens_out, struct sl_error *err) {
+                           struct sl_turn_prompt *prompt_out, struct sl_error *err) {
     size_t n_before = (size_t)n_tokens;
     int32_t *tokens = malloc(sizeof *tokens * (n_before + n_ids + 1));
     if (!tokens) {
@@ -304,14 +304,13 @@ static enum sl_status join(const struct conversation *before, int64_t n_tokens, 
     }
     memcpy(tokens, before->tokens, sizeof *tokens * n_before);
     memcpy(tokens + n_before, ids, sizeof *tokens * n_ids);
-    *tokens_out = tokens;
-    *n_tokens_out = (int64_t)(n_before + n_ids);
+    *prompt_out = (struct sl_turn_prompt){tokens, (int64_t)(n_before + n_ids)};
     return SL_OK;
 }
 
 enum sl_status sl_conversations_begin_turn(struct sl_conversations *c, const struct sl_request_rules *rules,
                                            const char *tenant, const Sluice__V1__GenerateRequest *request,
-                                           struct sl_job_turn *turn_out, int32_t **tokens_out, int64_t *n_tokens_out,
+                                           struct sl_job_turn *turn_out, struct sl_turn_prompt *prompt_out,
                                            struct sl_error *err) {
     const Sluice__V1__Conversation *asked = request->conversation;
     struct conversation before;
@@ -319,7 +318,7 @@ enum sl_status sl_conversations_begin_turn(struct sl_conversations *c, const str
     int32_t *ids = NULL;
     size_t n_ids = 0, behind;
     uint64_t n_ended = count_ended(c); // before anything is looked up
-    *tokens_out = NULL;
+    *prompt_out = (struct sl_turn_prompt){0};
     enum sl_status status = check(asked, err);
     if (status != SL_OK) {
         return status;
@@ -335,7 +334,7 @@ enum sl_status sl_conversations_begin_turn(struct sl_conversations *c, const str
                 turn.lease_id[0] = turn.worker[0] = '\0';
                 turn.has_seed = false;
             }
-            status = join(&before, point->n_tokens, ids, n_ids, tokens_out, n_tokens_out, err);
+            status = join(&before, point->n_tokens, ids, n_ids, prompt_out, err);
         }
         free(ids);
         free(before.tokens);

@@ -59,10 +59,6 @@ static enum sl_status fail_as(struct sl_run *run, enum sl_run_event event, enum 
     return moved == SL_OK ? status : moved;
 }
 
-int64_t sl_run_last_term(const struct sl_run *run) {
-    return run->context->election != NULL ? sl_election_last_term(run->context->election) : 0;
-}
-
 // Returns the term for the next order; a worker refuses it when it has seen a newer one.
 static int64_t term_of(struct sl_run *run) {
     run->term = sl_run_last_term(run);

@@ -42,7 +42,9 @@ struct sl_run {
 enum sl_status sl_run_move(struct sl_run *run, enum sl_run_event event, struct sl_error *err);
 
 // Returns the term of the last election that this coordinator knows; 0: it runs alone.
-int64_t sl_run_last_term(const struct sl_run *run);
+static inline int64_t sl_run_last_term(const struct sl_run *run) {
+    return run->context->election != NULL ? sl_election_last_term(run->context->election) : 0;
+}
 
 /*
  * Blocks until the attempt has ended and holds nothing. The run's state is then DONE or a failure, and run->avoid names the workers that

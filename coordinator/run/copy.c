@@ -35,13 +35,15 @@ static struct sl_worker *find_store(struct sl_registry *registry, const char *ad
     return address[0] != '\0' ? sl_copy_find_worker(registry, SLUICE__V1__WORKER_ROLE__KVSTORE, NULL, address) : NULL;
 }
 
-static void release_at_store(struct sl_worker *store, const char *lease_id) {
+void sl_copy_release_lease(struct sl_worker *worker, const struct sl_rpc_method *method, const char *lease_id,
+                           int64_t term) {
     Sluice__V1__ReleaseRequest request = SLUICE__V1__RELEASE_REQUEST__INIT;
     request.lease_id = (char *)lease_id;
+    request.term = term;
     struct sl_error err = {0};
-    if (sl_rpc_unary(sl_worker_channel(store), &sl_method_store_release, &request.base, sl_deadline_in_ms(CALL_MS),
-                     NULL, NULL, &err) != SL_OK) {
-        sl_log_info("turn", "lease at %s ends by itself: %s", sl_worker_name(store), err.text);
+    if (sl_rpc_unary(sl_worker_channel(worker), method, &request.base, sl_deadline_in_ms(CALL_MS), NULL, NULL, &err) !=
+        SL_OK) {
+        sl_log_info("turn", "a lease at %s was not released, and expires: %s", sl_worker_name(worker), err.text);
     }
 }
 
@@ -151,7 +153,7 @@ enum sl_status sl_copying_wait(struct sl_copying *copying, int64_t until_ns, boo
 void sl_copying_end(struct sl_copying *copying) {
     sl_rpc_stream_close(&copying->stream);
     if (copying->grant != NULL) {
-        release_at_store(copying->store, copying->grant->lease_id);
+        sl_copy_release_lease(copying->store, &sl_method_store_release, copying->grant->lease_id, 0);
         sluice__v1__grant__free_unpacked(copying->grant, NULL);
         copying->grant = NULL;
     }
@@ -209,7 +211,7 @@ enum sl_status sl_copy_restore(struct sl_run *run, struct sl_error *err) {
                  : reply->n_tokens == 0 ? sl_fail(err, SL_ERR_PEER_STALE, "%s has dropped it", sl_worker_name(store))
                                         : sl_fail(err, SL_ERR_PEER_CORRUPT, "%s has another session under this key",
                                                   sl_worker_name(store));
-        release_at_store(store, reply->lease_id);
+        sl_copy_release_lease(store, &sl_method_store_release, reply->lease_id, 0);
         sluice__v1__lookup_reply__free_unpacked(reply, NULL);
     }
     sl_worker_unref(&store);

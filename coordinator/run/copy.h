@@ -51,6 +51,10 @@ enum sl_status sl_copy_restore(struct sl_run *run, struct sl_error *err);
 // Asks the store to delete a copy that no turn will use. False: the store does not answer, and should be asked no more; it will evict the copy.
 bool sl_copy_forget(struct sl_registry *registry, const struct sl_session_copy *copy, int64_t term);
 
+// Asks a worker to release a lease, with its method for that. If it does not answer, the lease expires.
+void sl_copy_release_lease(struct sl_worker *worker, const struct sl_rpc_method *method, const char *lease_id,
+                           int64_t term);
+
 // Returns the worker of a role that has this name, or this address; the other is NULL. A reference, or NULL.
 struct sl_worker *sl_copy_find_worker(struct sl_registry *registry, Sluice__V1__WorkerRole role, const char *name,
                                       const char *address);

@@ -42,36 +42,18 @@ enum sl_run_state sl_run_next(enum sl_run_state state, enum sl_run_event event) 
 }
 
 const char *sl_run_state_name(enum sl_run_state state) {
-    static const char *const names[SL_N_RUN_STATES] = {
-        [SL_RUN_WAITING] = "waiting",       [SL_RUN_RESERVING] = "reserving", [SL_RUN_PREFILLING] = "prefilling",
-        [SL_RUN_RESTORING] = "restoring",   [SL_RUN_STARTING] = "starting",   [SL_RUN_WRITING] = "writing",
-        [SL_RUN_ANSWERED] = "answered",     [SL_RUN_LOST] = "lost",           [SL_RUN_STORE_FULL] = "store full",
-        [SL_RUN_NO_SESSION] = "no session", [SL_RUN_HOPELESS] = "hopeless",   [SL_RUN_UNFIT] = "unfit",
-        [SL_RUN_STOPPED] = "stopped",       [SL_RUN_DEPOSED] = "deposed",     [SL_RUN_DONE] = "done",
-        [SL_RUN_FAILED] = "failed",         [SL_RUN_ELSEWHERE] = "elsewhere"};
+    static const char *const names[] = {"waiting",  "reserving", "prefilling", "restoring",  "starting", "writing",
+                                        "answered", "lost",      "store full", "no session", "hopeless", "unfit",
+                                        "stopped",  "deposed",   "done",       "failed",     "elsewhere"};
+    _Static_assert(sizeof names / sizeof *names == SL_N_RUN_STATES, "in the order of enum sl_run_state");
     return names[state];
 }
 
 const char *sl_run_event_name(enum sl_run_event event) {
-    static const char *const names[SL_N_RUN_EVENTS] = {[SL_RUN_ON_CLAIMED] = "claimed",
-                                                       [SL_RUN_ON_CLAIMED_ALONE] = "claimed alone",
-                                                       [SL_RUN_ON_NO_MEMORY] = "no memory",
-                                                       [SL_RUN_ON_GRANTED] = "granted",
-                                                       [SL_RUN_ON_GRANTED_FOR_COPY] = "granted for copy",
-                                                       [SL_RUN_ON_ARRIVED] = "arrived",
-                                                       [SL_RUN_ON_HEARD] = "heard",
-                                                       [SL_RUN_ON_ENDED] = "ended",
-                                                       [SL_RUN_ON_COMPLETED] = "completed",
-                                                       [SL_RUN_ON_LOSE] = "lose",
-                                                       [SL_RUN_ON_FILL_STORE] = "fill store",
-                                                       [SL_RUN_ON_MISS_SESSION] = "miss session",
-                                                       [SL_RUN_ON_LOSE_HOPE] = "lose hope",
-                                                       [SL_RUN_ON_REFUSE] = "refuse",
-                                                       [SL_RUN_ON_STOP] = "stop",
-                                                       [SL_RUN_ON_DEPOSE] = "depose",
-                                                       [SL_RUN_ON_RETRY] = "retry",
-                                                       [SL_RUN_ON_FALL_BACK] = "fall back",
-                                                       [SL_RUN_ON_GIVE_UP] = "give up",
-                                                       [SL_RUN_ON_KEEP_ANSWER] = "keep answer"};
+    static const char *const names[] = {"claimed",    "claimed alone", "no memory", "granted",   "granted for copy",
+                                        "arrived",    "heard",         "ended",     "completed", "lose",
+                                        "fill store", "miss session",  "lose hope", "refuse",    "stop",
+                                        "depose",     "retry",         "fall back", "give up",   "keep answer"};
+    _Static_assert(sizeof names / sizeof *names == SL_N_RUN_EVENTS, "in the order of enum sl_run_event");
     return names[event];
 }

@@ -98,10 +98,7 @@ enum sl_run_state sl_run_next(enum sl_run_state state, enum sl_run_event event);
 const char *sl_run_state_name(enum sl_run_state state);
 const char *sl_run_event_name(enum sl_run_event event);
 
-// Returns whether the state is a step of an attempt, or the failure of one.
+// Returns whether the state is a step of an attempt.
 static inline bool sl_run_is_step(enum sl_run_state state) {
     return state <= SL_RUN_ANSWERED;
-}
-static inline bool sl_run_is_failure(enum sl_run_state state) {
-    return state >= SL_RUN_LOST && state <= SL_RUN_DEPOSED;
 }

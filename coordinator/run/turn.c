@@ -12,7 +12,6 @@
 #include "engine/kvcache/capsule.h"
 #include "proto/methods.h"
 
-#define CALL_MS       2000
 #define GRACE_MS      1000 // how long a client waits for a copy
 #define MAX_KEPT_SIZE (INT64_C(1) << 46)
 
@@ -187,14 +186,7 @@ static void release_session(struct sl_registry *registry, const struct sl_left *
     if (worker == NULL) {
         return;
     }
-    Sluice__V1__ReleaseRequest request = SLUICE__V1__RELEASE_REQUEST__INIT;
-    request.lease_id = (char *)left->lease_id;
-    request.term = term;
-    struct sl_error err = {0};
-    if (sl_rpc_unary(sl_worker_channel(worker), &sl_method_decode_release, &request.base, sl_deadline_in_ms(CALL_MS),
-                     NULL, NULL, &err) != SL_OK) {
-        sl_log_info("turn", "the session at %s ends by itself: %s", left->worker, err.text);
-    }
+    sl_copy_release_lease(worker, &sl_method_decode_release, left->lease_id, term);
     sl_worker_unref(&worker);
 }
 
