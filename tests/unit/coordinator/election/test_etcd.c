@@ -44,7 +44,7 @@ static enum sl_status read_range(Etcdserverpb__KeyValue *kvs, size_t n, struct s
     return sl_etcd_read_range(&reply, "/x/leader", key, &err);
 }
 
-static void test_range_is_a_seat_or_nothing(void **state) {
+static void test_range_is_a_leader_key_or_nothing(void **state) {
     (void)state;
     struct sl_leader_key key;
     char large[SL_LEADER_BYTES + 1];
@@ -67,7 +67,7 @@ static void test_range_is_a_seat_or_nothing(void **state) {
     }
 }
 
-static void test_txn_says_whose_the_seat_is(void **state) {
+static void test_txn_names_the_holder_of_the_leader_key(void **state) {
     (void)state;
     struct sl_leader_key key;
     struct sl_error err;
@@ -127,31 +127,31 @@ static void test_etcd_that_is_silent_is_followed_by_the_next(void **state) {
     (void)state;
     char list[128];
     fake_etcd_start(list);
-    struct sl_etcd *seat_of;
+    struct sl_etcd *etcd;
     struct sl_error err = {0};
     struct sl_tls_files none = {.ca = "", .certificate = "", .key = ""};
-    assert_int_equal(sl_etcd_create(list, "/test", &none, &seat_of, &err), SL_OK);
+    assert_int_equal(sl_etcd_create(list, "/test", &none, &etcd, &err), SL_OK);
     struct sl_leader_key key;
     int64_t lease = 0;
-    assert_int_equal(sl_etcd_ops.look(seat_of, &key, &err), SL_ERR_NOT_FOUND);
-    assert_int_equal(sl_etcd_ops.grant(seat_of, 5000, &lease, &err), SL_OK);
-    assert_int_equal(sl_etcd_ops.renew(seat_of, lease, &err), SL_ERR_NOT_FOUND); // the fake has leases with keys alone
-    assert_int_equal(sl_etcd_ops.take(seat_of, lease, "a:1", &key, &err), SL_OK);
+    assert_int_equal(sl_etcd_ops.look(etcd, &key, &err), SL_ERR_NOT_FOUND);
+    assert_int_equal(sl_etcd_ops.grant(etcd, 5000, &lease, &err), SL_OK);
+    assert_int_equal(sl_etcd_ops.renew(etcd, lease, &err), SL_ERR_NOT_FOUND); // the fake has leases with keys alone
+    assert_int_equal(sl_etcd_ops.take(etcd, lease, "a:1", &key, &err), SL_OK);
     assert_true(key.term == 41 && key.lease == lease);
     fake_etcd.silent[0] = true;
-    assert_int_equal(sl_etcd_ops.renew(seat_of, lease, &err), SL_OK);
+    assert_int_equal(sl_etcd_ops.renew(etcd, lease, &err), SL_OK);
     int n_before = fake_etcd.n_calls[0];
-    assert_int_equal(sl_etcd_ops.look(seat_of, &key, &err), SL_OK); // and is not asked again
+    assert_int_equal(sl_etcd_ops.look(etcd, &key, &err), SL_OK); // and is not asked again
     assert_string_equal(key.holder, "a:1");
     assert_int_equal(fake_etcd.n_calls[0], n_before);
-    assert_int_equal(sl_etcd_ops.take(seat_of, 100, "b:1", &key, &err), SL_OK);
+    assert_int_equal(sl_etcd_ops.take(etcd, 100, "b:1", &key, &err), SL_OK);
     assert_true(key.term == 41 && key.lease == lease); // another's
     fake_etcd.silent[1] = true;
-    assert_true(sl_etcd_ops.renew(seat_of, lease, &err) != SL_OK); // no server answers: the call fails, and soon
+    assert_true(sl_etcd_ops.renew(etcd, lease, &err) != SL_OK); // no server answers: the call fails, and soon
     fake_etcd.silent[0] = fake_etcd.silent[1] = false;
-    assert_int_equal(sl_etcd_ops.revoke(seat_of, lease, &err), SL_OK);
-    assert_int_equal(sl_etcd_ops.look(seat_of, &key, &err), SL_ERR_NOT_FOUND);
-    sl_etcd_destroy(&seat_of);
+    assert_int_equal(sl_etcd_ops.revoke(etcd, lease, &err), SL_OK);
+    assert_int_equal(sl_etcd_ops.look(etcd, &key, &err), SL_ERR_NOT_FOUND);
+    sl_etcd_destroy(&etcd);
     fake_etcd_stop();
 }
 
@@ -237,8 +237,8 @@ static int stop_rpc(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_range_is_a_seat_or_nothing),
-        cmocka_unit_test(test_txn_says_whose_the_seat_is),
+        cmocka_unit_test(test_range_is_a_leader_key_or_nothing),
+        cmocka_unit_test(test_txn_names_the_holder_of_the_leader_key),
         cmocka_unit_test(test_leases_are_as_asked_for),
         cmocka_unit_test(test_etcd_that_is_silent_is_followed_by_the_next),
         cmocka_unit_test(test_election_stands_leads_and_makes_way),
