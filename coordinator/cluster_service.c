@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what workers and operators call (proto/sluice/v1/cluster.proto).
+// Purpose: the service for workers and operators (proto/sluice/v1/cluster.proto).
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,10 +7,10 @@
 #include "coordinator/lead.h"
 #include "proto/methods.h"
 
-#define HEARD_MS      500 // for the beats' way
+#define HEARD_MS      500 // for the heartbeats to arrive
 #define HEARD_POLL_MS 20
 
-// A worker speaks for itself alone; an operator for any. Without certificates everybody is anybody.
+// A worker may speak for itself only, an operator for any worker. Without certificates, every caller may speak for any.
 static enum sl_status check_speaker(const struct sl_rpc_call *call, const char *name, struct sl_error *err) {
     const struct sl_identity *caller = sl_rpc_call_identity(call);
     if (caller->role != SL_ROLE_WORKER || strcmp(caller->name, name) == 0) {
@@ -65,8 +65,8 @@ static enum sl_status handle_heartbeat(void *service, struct sl_rpc_call *call, 
 }
 
 /*
- * Of several coordinators another one may lead in a moment: what an operator was answered must be known to the worker itself by then,
- * which tells all of them. A worker that does not say so within two beats was not told.
+ * Waits until the worker's heartbeats report the change. Another coordinator may lead a moment later: then the worker, which
+ * reports to all of them, must know it. A worker that does not report it within two heartbeats was not told.
  */
 static enum sl_status wait_until_heard(struct sl_coordinator *coordinator, const Sluice__V1__DrainRequest *drain,
                                        struct sl_error *err) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: see coordinator.h. Puts the parts together, sweeps, and shuts down in order.
- * Design: destruction is create's reverse, and every part accepts that the ones after it never came to be.
+ * Purpose: see coordinator.h. Creates the parts, sweeps, and shuts down in order.
+ * Design: sl_coordinator_destroy() reverses sl_coordinator_create(), also after it has failed in the middle.
  */
 #include "coordinator/coordinator.h"
 
@@ -18,7 +18,7 @@
 #include "net/trace/otlp/otlp.h"
 
 #define SWEEP_MS        100
-#define SERVER_GRACE_MS 1000 // for handlers that still send last events
+#define SERVER_GRACE_MS 1000 // for handlers that are sending last events
 #define MAX_DEADLINE_MS (7 * 24 * 3600 * INT64_C(1000))
 #define SPARE_HANDLERS  256 // above the watchers: heartbeats, Submit, Get
 
@@ -56,7 +56,7 @@ void sl_coordinator_config_init(struct sl_coordinator_config *config) {
 
 // ---- the sweeper ------------------------------------------------------------------------------------------------
 
-// Runs always, whether or not there is any work: what is lost must be found without somebody asking for it.
+// Runs even when there is no work: a lost worker must be noticed before a job needs it.
 static void *sweep(void *arg) {
     struct sl_coordinator *coordinator = arg;
     pthread_mutex_lock(&coordinator->mutex);
@@ -112,7 +112,7 @@ static enum sl_status set_default_recipe(struct sl_coordinator *coordinator, str
     return status;
 }
 
-// "models/demo/" is demo, and so is "models/demo.gguf".
+// Names the model after its folder or file: demo for "models/demo/" and for "models/demo.gguf".
 static enum sl_status set_model_name(struct sl_coordinator *coordinator, struct sl_error *err) {
     const char *name = coordinator->config.model_name;
     char *folder = name ? NULL : realpath(coordinator->config.model_dir, NULL);
@@ -128,7 +128,7 @@ static enum sl_status set_model_name(struct sl_coordinator *coordinator, struct 
     return coordinator->model_name ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a coordinator");
 }
 
-// A model without a template still takes text and tokens, and so does one whose template is beyond us.
+// A model without a template, or with one that is not supported, still accepts text and tokens.
 static enum sl_status load_chat_template(struct sl_coordinator *coordinator, const char *dir, struct sl_error *err) {
     enum sl_status status = sl_chat_template_load(dir, &coordinator->chat_template, &coordinator->no_chat);
     if (status == SL_OK || status == SL_ERR_NOT_FOUND) {
@@ -278,7 +278,7 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
     }
     status = sl_thread_start("sweeper", sweep, coordinator, &coordinator->sweeper, err);
     if (status != SL_OK) {
-        coordinator->swept = true; // there is none to join
+        coordinator->swept = true; // there is no sweeper to join
         goto err_destroy;
     }
     status = start_server(coordinator, err);
@@ -290,7 +290,7 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
         goto err_destroy;
     }
     sl_coordinator_go_on(coordinator);
-    // Whoever was given strings by pointer: they need not outlive this call.
+    // The parts have copied these strings, which may be freed after this call.
     coordinator->config.listen = coordinator->config.model_dir = coordinator->config.default_recipe = NULL;
     coordinator->config.generation_config = NULL;
     coordinator->config.weights = coordinator->config.salt_file = coordinator->config.model_name = NULL;
@@ -339,7 +339,7 @@ static void drain(struct sl_coordinator *coordinator) {
     }
     pthread_mutex_unlock(&coordinator->mutex);
     sl_rpc_health_set(coordinator->standard.health, "", false);
-    if (coordinator->election != NULL) { // another one leads while we finish what runs
+    if (coordinator->election != NULL) { // another coordinator leads while this one finishes its jobs
         sl_election_withdraw(coordinator->election);
     }
 
@@ -350,9 +350,9 @@ static void drain(struct sl_coordinator *coordinator) {
     int n_cancelled = coordinator->n_threads;
     pthread_mutex_unlock(&coordinator->mutex);
     if (n_cancelled > 0 && coordinator->state != NULL) {
-        sl_log_info("coordinator", "the grace period is over: %d jobs go on after a restart", n_cancelled);
+        sl_log_info("coordinator", "the grace period is over: %d jobs will continue after a restart", n_cancelled);
         sl_state_suspend(coordinator->state);
-        sl_jobs_cancel_all(coordinator->jobs); // which nobody is told
+        sl_jobs_cancel_all(coordinator->jobs); // clients are not told: the jobs continue
     } else if (n_cancelled > 0) {
         sl_log_warn("coordinator", "the grace period is over: cancelling %d jobs", n_cancelled);
         sl_jobs_cancel_all(coordinator->jobs);
@@ -390,7 +390,7 @@ void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {
     if (sweeping) {
         pthread_join(coordinator->sweeper, NULL);
     }
-    sl_admin_close(&coordinator->admin); // before what it tells of
+    sl_admin_close(&coordinator->admin); // before the parts that it reports on
     sl_rpc_selfcheck_destroy(&coordinator->selfcheck);
     sl_rpc_standard_cleanup(&coordinator->standard);
     sl_election_destroy(&coordinator->election);

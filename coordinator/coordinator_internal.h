@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what the coordinator's own files share; not for other folders.
+// Purpose: the declarations that the files of this folder share; not for other folders.
 #pragma once
 
 #include <pthread.h>
@@ -8,7 +8,7 @@
 #include "net/admin/admin.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/election/election.h"
-#include "coordinator/job_figures.h"
+#include "coordinator/run/figures.h"
 #include "coordinator/jobs/conversations.h"
 #include "coordinator/jobs/jobs.h"
 #include "coordinator/jobs/request.h"
@@ -24,7 +24,7 @@
 
 struct sl_coordinator {
     struct sl_coordinator_config config;
-    struct sl_admin *admin; // open before all of the following
+    struct sl_admin *admin; // opened before the following parts
     bool vllm_names;
     struct sl_rpc_credentials *credentials; // NULL: none
     struct sl_salt_secret salt_secret;
@@ -33,8 +33,8 @@ struct sl_coordinator {
     uint64_t model_fingerprint;
     struct sl_model_config model;
     struct sl_tokenizer *tokenizer;
-    struct sl_chat_template *chat_template; // NULL where the model has none that we understand,
-    struct sl_error no_chat;                // and why
+    struct sl_chat_template *chat_template; // NULL: the model has none, or one that is not supported
+    struct sl_error no_chat;                // the reason
     struct sl_request_rules rules;
     struct sl_registry *registry;
     struct sl_affinity *affinity;
@@ -43,44 +43,44 @@ struct sl_coordinator {
     struct sl_jobs *jobs;
     struct sl_conversations *conversations;
     struct sl_state *state;           // NULL: jobs end with the process
-    struct sl_restored_job *restored; // that wait for the server, or NULL
-    struct sl_election *election;     // NULL: alone
-    struct sl_rpc_standard standard;  // beside the coordinator's own services
+    struct sl_restored_job *restored; // jobs that start with the server, or NULL
+    struct sl_election *election;     // NULL: this coordinator is alone
+    struct sl_rpc_standard standard;  // in addition to the coordinator's own services
     struct sl_rpc_server *server;
     struct sl_rpc_selfcheck *selfcheck; // of the server, for the admin port
-    atomic_int n_watchers;              // handlers that may stay for long
+    atomic_int n_watchers;              // handlers that may run for a long time
     struct sl_job_figures figures;
-    _Atomic int64_t swept_ns; // when the sweeper last came by
+    _Atomic int64_t swept_ns; // when the sweeper last ran
 
     pthread_t sweeper;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     _Atomic bool stopping; // no new jobs; set under the mutex
-    bool swept;            // the sweeper shall end
-    bool served;           // sl_coordinator_run() has done its work
+    bool swept;            // the sweeper must end
+    bool served;           // sl_coordinator_run() has returned
     int64_t grace_end_ns;  // once stopping
     int n_threads;         // of jobs
 };
 
 /*
- * submit.c: check a request, admit it into the line and start its thread; or find the job that its idempotency key has made before.
- * *job_out is a reference of the caller's. call_deadline_ns: SL_NO_DEADLINE for Submit. attached: the job ends with its call (Generate).
+ * submit.c: checks a request, puts it in the line and starts its thread; or finds the job that the same idempotency key made before.
+ * The caller owns the reference *job_out. call_deadline_ns: SL_NO_DEADLINE for Submit. attached: the job ends with its call (Generate).
  */
 enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,
                                      const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
                                      bool attached, struct sl_job **job_out, struct sl_error *err);
 
-// submit.c: a job that was accepted before this process was.
+// submit.c: starts a job that an earlier process accepted.
 enum sl_status sl_coordinator_resume(struct sl_coordinator *coordinator, struct sl_job *job, struct sl_error *err);
 
-// restore.c: read what --state has, before anybody asks; and, once others can be asked who leads, go on with what has not ended.
+// restore.c: reads the jobs in --state, before clients can ask for them; continues the unfinished ones, once the election has begun.
 enum sl_status sl_coordinator_restore(struct sl_coordinator *coordinator, struct sl_error *err);
 void sl_coordinator_go_on(struct sl_coordinator *coordinator);
 void sl_coordinator_forget_restored(struct sl_coordinator *coordinator);
 
-// coordinator_metrics.c: once everything is there.
+// coordinator_metrics.c: adds metrics and checks to the admin port; call it when all parts exist.
 void sl_coordinator_add_probes(struct sl_coordinator *coordinator);
 
-// inference_service.c, cluster_service.c: what answers the contract's services.
+// inference_service.c, cluster_service.c: the implementations of the services in proto/.
 struct sl_rpc_implementation sl_inference_service(struct sl_coordinator *coordinator);
 struct sl_rpc_implementation sl_cluster_service(struct sl_coordinator *coordinator);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what the coordinator's admin port tells (net/admin/admin.h): whether it lives and serves, its jobs and its workers.
+// Purpose: the checks and metrics of the coordinator's admin port (net/admin/admin.h): liveness, readiness, jobs and workers.
 #include <stdlib.h>
 
 #include "net/admin/admin.h"
@@ -8,7 +8,7 @@
 #include "base/metrics.h"
 #include "coordinator/coordinator_internal.h"
 
-// The thread that gives up lost workers and forgets old jobs comes by many times a second.
+// The sweeper runs many times per second.
 static bool is_swept(void *arg, char why[SL_WHY_BYTES]) {
     struct sl_coordinator *coordinator = arg;
     int64_t still_ms = (sl_now_ns() - atomic_load(&coordinator->swept_ns)) / SL_NS_PER_MS;
@@ -48,7 +48,7 @@ static void write_jobs(struct sl_coordinator *coordinator, FILE *page) {
     }
 }
 
-// Zeros without --state.
+// Writes zeros without --state.
 static void write_state(struct sl_coordinator *coordinator, FILE *page) {
     struct sl_state_stats stats = {0};
     if (coordinator->state != NULL) {
@@ -56,10 +56,10 @@ static void write_state(struct sl_coordinator *coordinator, FILE *page) {
     }
     sl_metrics_declare(page, SL_GAUGE, "sluice_state_jobs", "Jobs in --state.");
     sl_metrics_sample(page, "sluice_state_jobs", (double)stats.n_jobs, NULL);
-    sl_metrics_declare(page, SL_GAUGE, "sluice_state_bytes", "What they take there.");
+    sl_metrics_declare(page, SL_GAUGE, "sluice_state_bytes", "Bytes that they take there.");
     sl_metrics_sample(page, "sluice_state_bytes", (double)stats.bytes, NULL);
     sl_metrics_declare(page, SL_COUNTER, "sluice_state_lost_jobs_total",
-                       "Jobs that could not be written there, or not to their end.");
+                       "Jobs that could not be written there completely.");
     sl_metrics_sample(page, "sluice_state_lost_jobs_total", (double)stats.n_lost, NULL);
 }
 
@@ -76,7 +76,7 @@ static void write_workers(const struct sl_worker_report *reports, size_t n_repor
             counts[role][state]++;
         }
     }
-    sl_metrics_declare(page, SL_GAUGE, "sluice_workers", "Workers that are known; lost ones for a while.");
+    sl_metrics_declare(page, SL_GAUGE, "sluice_workers", "Workers that are known; lost ones for some time.");
     for (int role = 0; role < N_ROLES; role++) {
         for (int state = 0; state < N_STATES; state++) {
             sl_metrics_sample(page, "sluice_workers", counts[role][state], "role", roles[role], "state", states[state],
@@ -85,7 +85,7 @@ static void write_workers(const struct sl_worker_report *reports, size_t n_repor
     }
 }
 
-// What pickers in front of vLLM read, under its names.
+// Writes the metrics that endpoint pickers read, under the names of vLLM.
 static void write_alias(const struct sl_admission_stats *stats, const struct sl_worker_report *reports,
                         size_t n_reports, FILE *page) {
     double arena_bytes = 0, used_bytes = 0;
@@ -110,7 +110,7 @@ static void write_metrics(void *arg, FILE *page) {
     sl_admission_get_stats(coordinator->admission, &stats);
     write_jobs(coordinator, page);
     write_state(coordinator, page);
-    sl_metrics_declare(page, SL_GAUGE, "sluice_claimed_bytes", "KV bytes that admitted jobs have been promised.");
+    sl_metrics_declare(page, SL_GAUGE, "sluice_claimed_bytes", "KV bytes that are promised to admitted jobs.");
     sl_metrics_sample(page, "sluice_claimed_bytes", (double)stats.claimed_bytes, NULL);
     sl_metrics_declare(page, SL_GAUGE, "sluice_watchers", "Calls that follow jobs.");
     sl_metrics_sample(page, "sluice_watchers", atomic_load(&coordinator->n_watchers), NULL);

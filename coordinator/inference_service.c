@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what clients call (proto/sluice/v1/inference.proto). Handlers only read jobs and ask to cancel them.
- * Design: Generate, Watch, Cancel and SubmitInParts may take long. Their number is bounded well below the server's, so
- *         that whatever clients do, there is always a handler left for the heartbeats of workers.
+ * Purpose: the service for clients (proto/sluice/v1/inference.proto). Handlers only read jobs and ask to cancel them.
+ * Design: Generate, Watch, Cancel and SubmitInParts may take a long time. Their number is bounded well below the server's, so
+ *         that a handler is always left for the heartbeats of workers.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -12,12 +12,12 @@
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/jobs/parts.h"
 #include "coordinator/lead.h"
-#include "coordinator/run_turn.h"
+#include "coordinator/run/turn.h"
 #include "engine/job/job_request.h"
 #include "proto/methods.h"
 
-#define POLL_MS        100   // between looks at the client while nothing happens
-#define CANCEL_WAIT_MS 10000 // of a Cancel call without a deadline of its own
+#define POLL_MS        100   // between checks of the client while nothing happens
+#define CANCEL_WAIT_MS 10000 // for a Cancel call without a deadline
 #define LIST_DEFAULT   100
 #define LIST_MAX       1000
 
@@ -27,7 +27,7 @@ static void leave_watcher(struct sl_coordinator *coordinator, struct sl_tenant *
     sl_tenant_give(tenant);
 }
 
-// A call that may stay for long, within the bound of all and its tenant's share of it. Pair with leave_watcher().
+// Counts a call that may last long, within the limit of all calls and its tenant's share. Pair it with leave_watcher().
 static enum sl_status enter_watcher(struct sl_coordinator *coordinator, const struct sl_rpc_call *call,
                                     struct sl_tenant **tenant_out, struct sl_error *err) {
     const int64_t most = coordinator->config.max_watchers;
@@ -48,7 +48,7 @@ static enum sl_status enter_watcher(struct sl_coordinator *coordinator, const st
                                    n_own, sl_rpc_call_identity(call)->tenant);
 }
 
-// Send events from `sequence` on until the log ends or the client is gone.
+// Sends events, from `sequence` on, until the log ends or the client disconnects.
 static enum sl_status send_events(struct sl_rpc_call *call, struct sl_job *job, int64_t sequence,
                                   struct sl_error *err) {
     for (;;) {
@@ -75,7 +75,7 @@ static enum sl_status send_events(struct sl_rpc_call *call, struct sl_job *job, 
     }
 }
 
-// Whose jobs a caller may see: a client its tenant's; NULL: everybody's.
+// Returns the tenant whose jobs the caller may see; NULL: all jobs.
 static const char *sees(const struct sl_rpc_call *call) {
     const struct sl_identity *caller = sl_rpc_call_identity(call);
     return caller->role == SL_ROLE_CLIENT ? caller->tenant : NULL;
@@ -85,17 +85,14 @@ static void cancel_job(void *job) {
     sl_job_cancel(job);
 }
 
-// The status of the call is the job's: a client that only looks at that is not told that a failure was a success.
+// Returns the job's status as the call's: a client that reads only the status must not take a failure for a success.
 static enum sl_status job_status(struct sl_job *job, struct sl_error *err) {
-    struct sl_job_report report;
-    sl_job_describe(job, &report);
-    if (report.message.status_code == 0) {
-        return SL_OK;
-    }
-    return sl_fail(err, sl_rpc_status_of_code(report.message.status_code), "%s", report.status_text);
+    char text[sizeof err->text];
+    int code = sl_job_failure(job, text);
+    return code == 0 ? SL_OK : sl_fail(err, sl_rpc_status_of_code(code), "%s", text);
 }
 
-// What tokenizing a prompt takes beside it, of the memory of requests: an id for each byte in the worst case.
+// Tokenizing a prompt takes this much request memory in addition: one id per byte in the worst case.
 #define TOKENS_A_BYTE ((size_t)sizeof(int32_t))
 
 static enum sl_status hold_tokens(struct sl_rpc_call *call, const Sluice__V1__GenerateRequest *request,
@@ -109,7 +106,7 @@ static enum sl_status hold_tokens(struct sl_rpc_call *call, const Sluice__V1__Ge
     return sl_rpc_call_hold(call, TOKENS_A_BYTE * n, err);
 }
 
-// What another coordinator may know, this one does not deny.
+// A coordinator that does not lead must not report an unknown job as missing: the leader may have it.
 static enum sl_status find_job(struct sl_coordinator *coordinator, const struct sl_rpc_call *call, const char *id,
                                struct sl_job **job_out, struct sl_error *err) {
     enum sl_status status = sl_jobs_find(coordinator->jobs, id, sees(call), job_out, err);
@@ -147,7 +144,7 @@ static enum sl_status submit_and_reply(struct sl_coordinator *coordinator, struc
     return status;
 }
 
-// Until the client has half-closed.
+// Receives parts until the client has half-closed.
 static enum sl_status receive_parts(struct sl_rpc_call *call, struct sl_request_parts *parts, struct sl_error *err) {
     for (;;) {
         ProtobufCMessage *message;
@@ -177,7 +174,7 @@ static enum sl_status handle_submit_in_parts(void *service, struct sl_rpc_call *
     (void)no_request;
     struct sl_coordinator *coordinator = service;
     struct sl_tenant *tenant;
-    enum sl_status status = enter_watcher(coordinator, call, &tenant, err); // may stay for as long as the client takes
+    enum sl_status status = enter_watcher(coordinator, call, &tenant, err); // may last as long as the client takes
     if (status != SL_OK) {
         return status;
     }
@@ -248,10 +245,15 @@ static enum sl_status handle_watch(void *service, struct sl_rpc_call *call, cons
     return status;
 }
 
-static enum sl_status send_job(struct sl_rpc_call *call, struct sl_job *job) {
-    struct sl_job_report report;
-    sl_job_describe(job, &report);
-    return sl_rpc_call_send(call, &report.message.base);
+static enum sl_status send_job(struct sl_rpc_call *call, struct sl_job *job, struct sl_error *err) {
+    struct sl_job_report *report = malloc(sizeof *report); // tens of kilobytes
+    if (report == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job's description");
+    }
+    sl_job_describe(job, report);
+    enum sl_status status = sl_rpc_call_send(call, &report->message.base);
+    free(report);
+    return status;
 }
 
 static enum sl_status cancel_and_wait(struct sl_rpc_call *call, struct sl_job *job, struct sl_error *err) {
@@ -268,7 +270,7 @@ static enum sl_status cancel_and_wait(struct sl_rpc_call *call, struct sl_job *j
                            job->id);
         }
     }
-    return send_job(call, job);
+    return send_job(call, job, err);
 }
 
 static enum sl_status handle_cancel(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
@@ -279,7 +281,7 @@ static enum sl_status handle_cancel(void *service, struct sl_rpc_call *call, con
     const char *id = ((const Sluice__V1__JobRequest *)request)->job_id;
     enum sl_status status = find_job(coordinator, call, id, &job, err);
     if (status == SL_OK) {
-        sl_job_cancel(job); // also when there are too many who wait
+        sl_job_cancel(job); // also when too many calls wait
         status = enter_watcher(coordinator, call, &tenant, err);
         if (status == SL_OK) {
             status = cancel_and_wait(call, job, err);
@@ -297,7 +299,7 @@ static enum sl_status handle_get(void *service, struct sl_rpc_call *call, const 
     const char *id = ((const Sluice__V1__JobRequest *)request)->job_id;
     enum sl_status status = find_job(coordinator, call, id, &job, err);
     if (status == SL_OK) {
-        status = send_job(call, job);
+        status = send_job(call, job, err);
         sl_job_unref(&job);
     }
     return status;

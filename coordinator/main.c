@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: sluice-coordinator: options, signals, and coordinator.h between them.
+// Purpose: the program sluice-coordinator: options, signals, and the coordinator between them.
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -26,83 +26,88 @@ static const struct sl_option options[] = {
     SL_TLS_OPTIONS(options, coordinator.tls, "coordinator"),
     SL_INSECURE_OPTION(options, coordinator.insecure),
     {"etcd", 0, SL_OPTION_STRING, "", "HOST:PORT,...",
-     "the servers of an etcd in which several coordinators agree on which of them leads; without, this one is alone",
+     "the servers of an etcd in which several coordinators elect their leader; without it, this coordinator is alone",
      SL_FIELD(options, coordinator.etcd)},
-    {"etcd-prefix", 0, SL_OPTION_STRING, "/sluice", "KEY", "of this cluster's keys, where clusters share an etcd",
+    {"etcd-prefix", 0, SL_OPTION_STRING, "/sluice", "KEY", "prefix of this cluster's keys, if clusters share an etcd",
      SL_FIELD(options, coordinator.etcd_prefix)},
     {"etcd-ca", 0, SL_OPTION_STRING, "", "FILE",
-     "certificates of etcd's authority, PEM, whose servers are known by host name; with --etcd-cert and --etcd-key",
+     "certificates of etcd's authority, PEM, which authenticate its servers by host name; with --etcd-cert and "
+     "--etcd-key",
      SL_FIELD(options, coordinator.etcd_tls.ca)},
-    {"etcd-cert", 0, SL_OPTION_STRING, "", "FILE", "our certificate for etcd",
+    {"etcd-cert", 0, SL_OPTION_STRING, "", "FILE", "this coordinator's certificate for etcd",
      SL_FIELD(options, coordinator.etcd_tls.certificate)},
     {"etcd-key", 0, SL_OPTION_STRING, "", "FILE", "its key", SL_FIELD(options, coordinator.etcd_tls.key)},
     {"advertise", 0, SL_OPTION_STRING, "", "HOST:PORT",
-     "where clients reach this coordinator, which others tell them when it leads; without, --listen",
+     "address for clients, which the other coordinators report when this one leads; without it, --listen",
      SL_FIELD(options, coordinator.advertise)},
     {"salt-file", 0, SL_OPTION_STRING, NULL, "FILE",
-     "the secret that keeps tenants' caches apart, made if it is not there; without, a new one each start where there "
-     "are certificates. Several coordinators have the same",
+     "the secret that keeps tenants' caches apart, created if it does not exist; without it, and with certificates, "
+     "each start makes a new one. Several coordinators need the same",
      SL_FIELD(options, coordinator.salt_file)},
     {"state", 0, SL_OPTION_STRING, "", "DIR",
-     "keep accepted jobs there: after a restart they go on, and ended ones can be read. Of this coordinator alone",
+     "folder of accepted jobs: after a restart they continue, and ended ones can be read. For this coordinator only",
      SL_FIELD(options, coordinator.state_dir)},
-    {"state-bytes", 0, SL_OPTION_SIZE, "1G", "BYTES", "all that --state may take; jobs that ended longest ago go first",
+    {"state-bytes", 0, SL_OPTION_SIZE, "1G", "BYTES",
+     "the most that --state may take; the jobs that ended first are deleted first",
      SL_FIELD(options, coordinator.state_bytes), 1 << 20, 1e15},
     {"model", 'm', SL_OPTION_MODEL, NULL, "MODEL",
      "the cluster's model, a folder or a name of `sluice models` (the weights are not loaded)",
      SL_FIELD(options, coordinator.model_dir)},
-    {"model-name", 0, SL_OPTION_STRING, NULL, "NAME", "as clients know the model; without, the folder's name",
+    {"model-name", 0, SL_OPTION_STRING, NULL, "NAME", "the model's name for clients; without it, the folder's name",
      SL_FIELD(options, coordinator.model_name)},
-    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "of the workers' weights: stored, int8 or int4",
+    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "format of the workers' weights: stored, int8 or int4",
      SL_FIELD(options, coordinator.weights)},
     {"recipe", 'r', SL_OPTION_STRING, NULL, "RECIPE",
-     "of requests that name none; without: full,format=int8, or full where the model's heads cannot be quantized",
+     "for requests that name none; without it full,format=int8, or full if the model's heads cannot be quantized",
      SL_FIELD(options, coordinator.default_recipe)},
     {"generation-config", 0, SL_OPTION_STRING, "auto", "WHOSE",
-     "auto: temperature, top_k, top_p and repetition_penalty that a request leaves out are as the model's own "
-     "generation settings say; none: they are not",
+     "auto: the model's own generation settings are the defaults of temperature, top_k, top_p and repetition_penalty; "
+     "none: they are ignored",
      SL_FIELD(options, coordinator.generation_config)},
     {"max-jobs", 0, SL_OPTION_INT, "64", "N", "jobs admitted at once", SL_FIELD(options, coordinator.max_jobs), 1,
      4096},
-    {"queue", 0, SL_OPTION_INT, "256", "N", "jobs that may wait; more are refused with a hint when to retry",
+    {"queue", 0, SL_OPTION_INT, "256", "N", "jobs that may wait; more are refused, with a hint when to retry",
      SL_FIELD(options, coordinator.max_queued), 1, 4096},
     {"max-watchers", 0, SL_OPTION_INT, "1024", "N", "Generate, Watch, Cancel and SubmitInParts calls at once",
      SL_FIELD(options, coordinator.max_watchers), 1, 65536},
-    {"heartbeat", 0, SL_OPTION_DURATION, "1s", "TIME", "of workers; after two missed ones a worker is lost",
+    {"heartbeat", 0, SL_OPTION_DURATION, "1s", "TIME",
+     "interval of workers' heartbeats; a worker is lost after two missed ones",
      SL_FIELD(options, coordinator.heartbeat_ms), 10, 60000},
     {"stall-after", 0, SL_OPTION_DURATION, "30s", "TIME",
-     "a worker that beats, has work and gets nothing done for so long is stalled: its jobs go on elsewhere",
+     "a worker that sends heartbeats, has work and makes no progress for this long is stalled: its jobs move to others",
      SL_FIELD(options, coordinator.stall_ms), 1000, 86400000},
-    {"prefill-timeout", 0, SL_OPTION_DURATION, "3s", "TIME", "a prefill or decode call that is silent so long is lost",
-     SL_FIELD(options, coordinator.silence_ms), 10, 600000},
+    {"prefill-timeout", 0, SL_OPTION_DURATION, "3s", "TIME",
+     "a prefill or decode call that is silent for this long is lost", SL_FIELD(options, coordinator.silence_ms), 10,
+     600000},
     {"reader-timeout", 0, SL_OPTION_DURATION, "30s", "TIME",
-     "a client that does not read what it is sent for so long is taken for gone",
-     SL_FIELD(options, coordinator.reader_ms), 10, 86400000},
+     "a client that does not read for this long is disconnected", SL_FIELD(options, coordinator.reader_ms), 10,
+     86400000},
     {"worker-wait", 0, SL_OPTION_DURATION, "2300ms", "TIME", "how long a job waits for a role without a ready worker",
      SL_FIELD(options, coordinator.worker_wait_ms), 0, 600000},
     {"retries", 0, SL_OPTION_INT, "2", "N", "workers that a job may lose before it fails",
      SL_FIELD(options, coordinator.max_retries), 0, 100},
-    {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of jobs that set none",
+    {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "for jobs that set none",
      SL_FIELD(options, coordinator.deadline_ms), 1, 604800000},
     {"job-retention", 0, SL_OPTION_DURATION, "10m", "TIME", "how long an ended job can still be watched",
      SL_FIELD(options, coordinator.retention_ms), 0, 604800000},
-    {"kept-jobs", 0, SL_OPTION_INT, "1000", "N", "ended jobs kept at most",
+    {"kept-jobs", 0, SL_OPTION_INT, "1000", "N", "the most ended jobs that are retained",
      SL_FIELD(options, coordinator.max_kept_jobs), 1, 1000000},
     {"kept-bytes", 0, SL_OPTION_SIZE, "256M", "BYTES", "memory for the events of ended jobs",
      SL_FIELD(options, coordinator.max_kept_bytes), 1, 1e15},
-    {"prefixes", 0, SL_OPTION_INT, "65536", "N", "entries of the index of who has read what",
+    {"prefixes", 0, SL_OPTION_INT, "65536", "N", "entries of the index of prompts that workers have read",
      SL_FIELD(options, coordinator.max_prefixes), 1, 1 << 28},
-    {"max-prompt", 0, SL_OPTION_SIZE, "64M", "BYTES", "of a request that comes in parts",
+    {"max-prompt", 0, SL_OPTION_SIZE, "64M", "BYTES", "the most bytes of a request that arrives in parts",
      SL_FIELD(options, coordinator.max_prompt_bytes), 1, 1e12},
     {"request-memory", 0, SL_OPTION_SIZE, "1G", "BYTES", "for all requests that are being handled; more are refused",
      SL_FIELD(options, coordinator.request_bytes), 1 << 20, 1e12},
     {"tenant-share", 0, SL_OPTION_INT, "50", "PERCENT",
-     "of --queue, --max-watchers, --kept-jobs and --kept-bytes that one tenant may have",
+     "share of --queue, --max-watchers, --kept-jobs and --kept-bytes that one tenant may use",
      SL_FIELD(options, coordinator.tenant_share), 1, 100},
     {"grace", 0, SL_OPTION_DURATION, "30s", "TIME", "for running jobs after SIGTERM; a second signal ends it",
      SL_FIELD(options, grace_ms), 0, 86400000},
     {"metrics-alias", 0, SL_OPTION_STRING, "none", "NAME",
-     "vllm: what pickers of endpoints read, under vLLM's names, too", SL_FIELD(options, coordinator.metrics_alias)},
+     "vllm: also export the metrics that endpoint pickers read, under vLLM's names",
+     SL_FIELD(options, coordinator.metrics_alias)},
     SL_PROGRAM_OPTIONS(options, common),
 };
 
@@ -118,10 +123,10 @@ struct stopper {
     sigset_t signals;
     struct sl_coordinator *coordinator;
     int64_t grace_ms;
-    atomic_bool over; // nothing is left to stop: the next signal is ours, to wake the thread
+    atomic_bool over; // nothing is left to stop: the next signal comes from main(), to wake the thread
 };
 
-// The first signal begins the grace period, any further one ends it.
+// Waits for signals. The first one begins the grace period, the next one ends it.
 static void *wait_for_signals(void *arg) {
     struct stopper *stopper = arg;
     int64_t grace_ms = stopper->grace_ms;

@@ -5,7 +5,7 @@
  * Design: what was accepted is checked as if a client had sent it with a Resumption: what was believed of a file would be believed of
  *         whoever can write there. A job that this coordinator cannot go on with fails, and says why: one of another model, and one whose
  *         call (Generate) ended with the process.
- *         Of several coordinators each has its own jobs. Their threads find out who leads, as those of any job do (run_job.h): they go on
+ *         Of several coordinators each has its own jobs. Their threads find out who leads, as those of any job do (run/run.h): they go on
  *         where this one leads again, under its new term, and end where another one does, so that clients submit them there. Should that
  *         one have run a job meanwhile for a client that did, and this one lead again, it is run twice, one after the other: never
  *         two at once, because workers refuse the older term, and never to the same client twice, who knows what it has.

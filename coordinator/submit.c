@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: from a client's request to a job with a thread of its own, which is in the line and in the table.
+ * Purpose: makes a job from a client's request: in the line, in the table, with a thread of its own.
  * Invariants: n_threads counts the threads that may still touch the coordinator.
  */
 #include <stdlib.h>
@@ -11,10 +11,10 @@
 #include "base/thread.h"
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/lead.h"
-#include "coordinator/run_job.h"
+#include "coordinator/run/run.h"
 
-#define RESUMED_WAIT_MS 30000 // for workers, of a job that was there before this process: they have to find it first
-#define WRITTEN_WAIT_MS 5000  // for a disk; one that is silent is done without before that (state/state.h)
+#define RESUMED_WAIT_MS 30000 // a restored job waits for workers at least this long: they must find this process first
+#define WRITTEN_WAIT_MS 5000  // for the disk; a job is accepted without it when it does not answer (state/state.h)
 
 struct job_thread {
     struct sl_coordinator *coordinator;
@@ -57,8 +57,8 @@ static void *job_thread(void *arg) {
     return NULL;
 }
 
-// Threads are bounded by the places that admission gives: those in the line and those admitted; and those that wait some seconds behind their
-// end, for a copy that was on its way for a second while they had their place.
+// Starts the job's thread. The number of threads is bounded by the places in the line and of admitted jobs, in addition to threads that wait
+// a few seconds after the job's end for a copy of its session.
 static enum sl_status start_thread(struct sl_coordinator *coordinator, struct sl_job *job, bool resumed,
                                    struct sl_error *err) {
     struct job_thread *arg = malloc(sizeof(*arg));
@@ -88,7 +88,7 @@ static enum sl_status start_thread(struct sl_coordinator *coordinator, struct sl
     return status;
 }
 
-// Of what was asked; how far an answer to it has come is no part of that.
+// Hashes the request without its resumption: how far an answer has come is not part of the request.
 static enum sl_status hash_request(const Sluice__V1__GenerateRequest *request, uint64_t *hash_out,
                                    struct sl_error *err) {
     Sluice__V1__GenerateRequest asked = *request;
@@ -103,7 +103,7 @@ static enum sl_status hash_request(const Sluice__V1__GenerateRequest *request, u
     return SL_OK;
 }
 
-// The job that was made of this request before. The reference is given back if it was another request.
+// Returns the job that the same key made before, if the request is the same; else releases the reference.
 static enum sl_status same_job(struct sl_job *first, uint64_t request_hash, struct sl_job **job_out,
                                struct sl_error *err) {
     if (first->spec.request_hash == request_hash) {
@@ -122,13 +122,13 @@ static void drop(struct sl_coordinator *coordinator, struct sl_job *job) {
     }
 }
 
-// A job that is in the line; *job_out is it, or, if another call was faster, the one that has its key.
+// Starts a job that is in the line. *job_out: that job, or the one of a faster call with the same key.
 static enum sl_status start(struct sl_coordinator *coordinator, struct sl_job *job, bool attached,
                             struct sl_job **job_out, struct sl_error *err) {
     if (coordinator->state != NULL) {
         sl_state_keep(coordinator->state, job, attached);
     }
-    // Into the table before the thread starts, so that a job is found as soon as anything happens to it.
+    // The job enters the table before its thread starts, so that it can be found as soon as it has events.
     struct sl_job *first = sl_jobs_add(coordinator->jobs, job);
     enum sl_status status;
     if (first != NULL) {
@@ -150,24 +150,23 @@ static enum sl_status start(struct sl_coordinator *coordinator, struct sl_job *j
     return SL_OK;
 }
 
-// The request as a job's specification. A turn of a conversation that goes on has its prompt as tokens by then.
+// Makes a job's specification from the request. A turn that continues a conversation gets its prompt as tokens.
 static enum sl_status specify(struct sl_coordinator *coordinator, const struct sl_identity *caller,
                               const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
                               struct sl_job_spec *spec_out, struct sl_error *err) {
     Sluice__V1__GenerateRequest asked = *request;
     Sluice__V1__TokenIds ids = SLUICE__V1__TOKEN_IDS__INIT;
     struct sl_job_turn turn = {0};
-    int32_t *tokens = NULL;
-    int64_t n_tokens = 0;
+    struct sl_turn_prompt prompt = {0};
     struct sl_hash128 salt;
     enum sl_status status = sl_tenant_salt(&coordinator->salt_secret, caller->tenant, &salt, err);
     if (status == SL_OK && request->conversation != NULL) {
         status = sl_conversations_begin_turn(coordinator->conversations, &coordinator->rules, caller->tenant, request,
-                                             &turn, &tokens, &n_tokens, err);
+                                             &turn, &prompt, err);
     }
-    if (tokens != NULL) {
-        ids.ids = tokens;
-        ids.n_ids = (size_t)n_tokens;
+    if (prompt.tokens != NULL) {
+        ids.ids = prompt.tokens;
+        ids.n_ids = (size_t)prompt.n_tokens;
         asked.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
         asked.tokens = &ids;
     }
@@ -180,7 +179,7 @@ static enum sl_status specify(struct sl_coordinator *coordinator, const struct s
                                                    .arena_bytes = sl_admission_largest_decode(coordinator->admission)};
         status = sl_request_check(&coordinator->rules, &asked, &setting, spec_out, err);
     }
-    free(tokens);
+    free(prompt.tokens);
     if (status == SL_OK && turn.id[0] != '\0') {
         turn.has_seed = true;
         turn.seed = spec_out->sampling.seed;
@@ -244,7 +243,7 @@ enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const s
     enum sl_status status = submit(coordinator, caller, request, call_deadline_ns, attached, job_out, err);
     if (status != SL_OK) {
         atomic_fetch_add(&coordinator->figures.n_jobs[SL_OUTCOME_REFUSED], 1);
-    } else { // who is told of a job finds it after a restart, but for a disk that is silent: nobody is refused for it
+    } else { // a client that knows a job finds it after a restart, unless the disk does not answer
         (void)sl_event_log_wait_told(&(*job_out)->log, sl_deadline_in_ms(WRITTEN_WAIT_MS));
     }
     return status;

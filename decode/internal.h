@@ -33,6 +33,7 @@ struct sl_answer {
     struct sl_answer *next; // in the inbox
     struct sl_decode *decode;
     const char *job_id;
+    struct sl_recipe recipe; // the job's, parsed once
     struct sl_writer writer;
     struct sl_output *output;
     struct sl_reader *reader; // for a turn that this worker reads, with its session; NULL: none, or already read
@@ -88,9 +89,9 @@ enum sl_status sl_decode_make_id(const struct sl_decode *decode, const Sluice__V
 // Takes the session of the previous turn. SL_ERR_PEER_STALE: it is not here; SL_ERR_EXHAUSTED: no memory for the turn.
 enum sl_status sl_decode_take_kept(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    const struct sl_recipe *recipe, struct sl_answer *answer, struct sl_error *err);
-// Prepares the reading of the prompt's tokens after answer->writer.session, by answer->reader or by steps.
+// Prepares the reading of the prompt's tokens after answer->writer.session, by answer->reader or by steps. *plan is the caller's memory.
 enum sl_status sl_decode_open_turn(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
-                                   const struct sl_recipe *recipe, struct sl_answer *answer, struct sl_error *err);
+                                   struct sl_answer *answer, struct sl_plan *plan, struct sl_error *err);
 // Moves the session into decode->kept and writes its lease into *done; frees a session that cannot be retained.
 void sl_decode_keep_session(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                             struct sl_answer *answer, Sluice__V1__DecodeDone *done,

@@ -245,36 +245,47 @@ static enum sl_status begin_writing(struct sl_decode *decode, const Sluice__V1__
     return status;
 }
 
+// Makes the plan of a job that is no turn, and opens its writer. A session that has not come in a capsule begins empty.
+static enum sl_status plan_answer(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                                  struct sl_rpc_call *call, struct sl_answer *answer, struct sl_plan *plan,
+                                  struct sl_error *err) {
+    struct sl_session **session = &answer->writer.session;
+    struct sl_kv_geometry geometry = sl_model_geometry(decode->node.runtime.config);
+    int rope_set = sl_decode_rope_set(decode, request);
+    int64_t n_read = *session ? (*session)->n_tokens : 0; // read by prefill
+    // If prefill has read nothing, there is no annex: every slot stays here.
+    enum sl_status status = n_read > 0 ? sl_plan_make(&answer->recipe, &geometry, n_read, rope_set, plan, err)
+                                       : sl_plan_make_local(&answer->recipe, &geometry, 1, rope_set, plan, err);
+    if (status == SL_OK && *session) {
+        status = sl_job_check_session(plan, *session, err);
+    } else if (status == SL_OK) {
+        status = sl_plan_create_session(plan, sl_decode_most_slots(decode, request), decode->node.arena, session, err);
+    }
+    return status == SL_OK ? begin_writing(decode, request, call, plan, n_read, answer, err) : status;
+}
+
 // Opens the session of a job; without a lease it begins empty.
 static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    struct sl_rpc_call *call, struct sl_answer *answer, struct sl_error *err) {
-    const struct sl_model_config *model = decode->node.runtime.config;
-    struct sl_session **session = &answer->writer.session;
-    struct sl_kv_geometry geometry = sl_model_geometry(model);
-    struct sl_recipe recipe;
-    struct sl_plan plan;
-    enum sl_status status = sl_job_recipe(request->recipe, model, &recipe, err);
+    const struct sl_recipe *recipe = &answer->recipe;
+    enum sl_status status = sl_job_recipe(request->recipe, decode->node.runtime.config, &answer->recipe, err);
     if (status == SL_OK && request->kept[0]) {
-        status = sl_decode_take_kept(decode, request, &recipe, answer, err);
+        status = sl_decode_take_kept(decode, request, recipe, answer, err);
     } else if (status == SL_OK && request->lease_id[0]) {
-        status = receive(decode, request, &recipe, call, answer, err);
+        status = receive(decode, request, recipe, call, answer, err);
     }
-    if (status == SL_OK && (request->turn || request->kept[0]) && *session) {
-        return sl_decode_open_turn(decode, request, &recipe, answer, err);
+    if (status != SL_OK) {
+        return status;
     }
-    int64_t n_read = *session ? (*session)->n_tokens : 0; // read by prefill
-    if (status == SL_OK) {
-        // If prefill has read nothing, there is no annex: every slot stays here.
-        status = n_read > 0
-                     ? sl_plan_make(&recipe, &geometry, n_read, sl_decode_rope_set(decode, request), &plan, err)
-                     : sl_plan_make_local(&recipe, &geometry, 1, sl_decode_rope_set(decode, request), &plan, err);
+    struct sl_plan *plan = malloc(sizeof *plan); // tens of kilobytes
+    if (!plan) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
     }
-    if (status == SL_OK && *session) {
-        status = sl_job_check_session(&plan, *session, err);
-    } else if (status == SL_OK) {
-        status = sl_plan_create_session(&plan, sl_decode_most_slots(decode, request), decode->node.arena, session, err);
-    }
-    return status == SL_OK ? begin_writing(decode, request, call, &plan, n_read, answer, err) : status;
+    bool is_turn = (request->turn || request->kept[0]) && answer->writer.session;
+    status = is_turn ? sl_decode_open_turn(decode, request, answer, plan, err)
+                     : plan_answer(decode, request, call, answer, plan, err);
+    free(plan);
+    return status;
 }
 
 // ---- the answer ---------------------------------------------------------------------------------------------------
@@ -394,7 +405,8 @@ static void give_back(struct sl_decode *decode, struct sl_answer *answer) {
 }
 
 static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answer,
-                                const Sluice__V1__DecodeRequest *request, struct sl_rpc_call *call) {
+                                const Sluice__V1__DecodeRequest *request, struct sl_rpc_call *call,
+                                struct sl_error *err) {
     bool estimate_errors = request->estimate_errors;
     static const Sluice__V1__Finished__Reason reasons[] = {
         [SL_STOP_TOKEN] = SLUICE__V1__FINISHED__REASON__STOP_TOKEN,
@@ -402,17 +414,23 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answ
         [SL_STOP_LENGTH] = SLUICE__V1__FINISHED__REASON__LENGTH,
     };
     struct sl_session_stats stats;
-    struct sl_slot_statistics slots;
     struct sl_compress_stats compressed = {0};
     struct sl_retriever_stats retrieved;
     bool retrieves = answer->writer.retrieval.retriever != NULL;
     // If the recipe does nothing while decoding, there is nothing to estimate: the values are zeros.
-    struct sl_error_statistics errors = {.n_layers = estimate_errors ? answer->writer.session->geometry.n_layers : 0};
+    struct {
+        struct sl_slot_statistics slots;
+        struct sl_error_statistics errors;
+    } *told = calloc(1, sizeof *told); // tens of kilobytes
+    if (!told) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
+    }
+    told->errors.n_layers = estimate_errors ? answer->writer.session->geometry.n_layers : 0;
     sl_session_get_stats(answer->writer.session, &stats);
-    sl_slot_statistics_measure(answer->writer.session, &slots);
+    sl_slot_statistics_measure(answer->writer.session, &told->slots);
     if (answer->writer.compressor) {
         sl_compressor_get_stats(answer->writer.compressor, &compressed);
-        sl_error_statistics_read(answer->writer.compressor, &errors);
+        sl_error_statistics_read(answer->writer.compressor, &told->errors);
     }
     if (retrieves) {
         sl_retriever_get_stats(answer->writer.retrieval.retriever, &retrieved);
@@ -433,15 +451,17 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answ
         sl_retrieval_statistics_attach(&retrieved, &retrieval, &statistics);
         tell_retrieval(&retrieved);
     }
-    sl_slot_statistics_attach(&slots, &statistics);
-    sl_error_statistics_attach(&errors, &statistics);
+    sl_slot_statistics_attach(&told->slots, &statistics);
+    sl_error_statistics_attach(&told->errors, &statistics);
     done.reason = reasons[answer->stop];
     done.text = (char *)sl_output_text(answer->output);
     done.statistics = &statistics;
     Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
     event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_DONE;
     event.done = &done;
-    return sl_rpc_call_send(call, &event.base);
+    enum sl_status status = sl_rpc_call_send(call, &event.base);
+    free(told);
+    return status;
 }
 
 // Lists the tokens that the engine has to read before it can write: the prompt's tokens after the capsule's, then the
@@ -487,7 +507,7 @@ static enum sl_status write_answer(struct sl_decode *decode, const Sluice__V1__D
     sl_rpc_call_on_cancel(call, NULL, NULL);
     status = answer->status;
     if (status == SL_OK) {
-        status = send_done(decode, answer, request, call);
+        status = send_done(decode, answer, request, call, err);
     } else {
         sl_fail_from(err, status, &answer->err, "%s", answer->err.text);
     }

@@ -90,34 +90,35 @@ enum sl_status sl_decode_take_kept(struct sl_decode *decode, const Sluice__V1__D
 
 /*
  * Prepares the reading of the rest of the prompt after the session: through steps if the recipe steps, else by a reader
- * that the engine's thread drives. Any state that a step keeps is rebuilt from the pages, so that a retained session
+ * that the engine's thread drives. *plan is memory for the plan, which both copy. Any state that a step keeps is rebuilt from the pages, so that a retained session
  * and one from a store behave the same.
  */
 enum sl_status sl_decode_open_turn(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
-                                   const struct sl_recipe *recipe, struct sl_answer *answer, struct sl_error *err) {
+                                   struct sl_answer *answer, struct sl_plan *plan, struct sl_error *err) {
+    const struct sl_recipe *recipe = &answer->recipe;
     struct sl_session *session = answer->writer.session;
     const struct sl_model_config *model = decode->node.runtime.config;
     bool steps = sl_recipe_evicts(recipe) && (recipe->when & SL_WHEN_STEP);
     int64_t n_tokens = session->n_tokens, end = (int64_t)request->prompt->n_ids - 1;
-    struct sl_plan plan;
     if (sl_recipe_offloads(recipe)) {
         return sl_fail(err, SL_ERR_INVALID, "recipe: place=offload: its sessions are not kept between turns");
     }
     enum sl_status status = sl_turn_plan(recipe, model, steps ? n_tokens : end, sl_decode_rope_set(decode, request),
-                                         steps ? NULL : session, &plan, err);
+                                         steps ? NULL : session, plan, err);
     if (status == SL_OK) {
-        plan.recipe.chunk_tokens =
-            plan.recipe.chunk_tokens < SL_DECODE_MAX_ROWS ? plan.recipe.chunk_tokens : SL_DECODE_MAX_ROWS;
-        status = sl_job_check_session(&plan, session, err);
+        if (plan->recipe.chunk_tokens > SL_DECODE_MAX_ROWS) {
+            plan->recipe.chunk_tokens = SL_DECODE_MAX_ROWS;
+        }
+        status = sl_job_check_session(plan, session, err);
     }
-    struct sl_writer_config writing = {.plan = &plan, .n_read = n_tokens, .estimate_errors = request->estimate_errors};
+    struct sl_writer_config writing = {.plan = plan, .n_read = n_tokens, .estimate_errors = request->estimate_errors};
     if (status == SL_OK) {
         status = sl_writer_open(&answer->writer, &decode->node.runtime, &writing, err);
     }
     if (status != SL_OK || steps || n_tokens >= end) {
         return status;
     }
-    struct sl_reader_config config = {.plan = &plan,
+    struct sl_reader_config config = {.plan = plan,
                                       .runtime = &decode->node.runtime,
                                       .arena = decode->node.arena,
                                       .estimate_errors = request->estimate_errors,
@@ -140,11 +141,9 @@ void sl_decode_keep_session(struct sl_decode *decode, const Sluice__V1__DecodeRe
     struct sl_session *session = sl_writer_take_session(&answer->writer);
     int64_t n_prompt = (int64_t)request->prompt->n_ids, n_tokens = session->n_tokens, n_more = n_tokens - n_prompt;
     int32_t *tokens = n_more >= 0 && n_more <= answer->n_written ? malloc(sizeof *tokens * (size_t)n_tokens) : NULL;
-    struct sl_recipe recipe;
     struct sl_capsule_id id;
     struct sl_error err = {0};
-    enum sl_status status = tokens ? sl_job_recipe(request->recipe, decode->node.runtime.config, &recipe, &err)
-                                   : sl_fail(&err, SL_ERR_EXHAUSTED, "decode: out of memory");
+    enum sl_status status = tokens ? SL_OK : sl_fail(&err, SL_ERR_EXHAUSTED, "decode: out of memory");
     if (status == SL_OK) {
         memcpy(tokens, request->prompt->ids, sizeof *tokens * (size_t)n_prompt);
         memcpy(tokens + n_prompt, answer->written, sizeof *tokens * (size_t)n_more);
@@ -154,7 +153,7 @@ void sl_decode_keep_session(struct sl_decode *decode, const Sluice__V1__DecodeRe
         all.n_ids = (size_t)n_tokens;
         whole.prompt = &all;
         whole.max_new_tokens = (int32_t)(n_prompt + request->max_new_tokens - n_tokens);
-        status = sl_decode_make_id(decode, &whole, &recipe, n_tokens, &id, &err);
+        status = sl_decode_make_id(decode, &whole, &answer->recipe, n_tokens, &id, &err);
     }
     done->kept_tokens = n_tokens;
     done->kept_bytes = (int64_t)sl_capsule_body_bytes(session);

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-#define LOOK_MS   250  // of a standby: it takes a free leader key at most so late
+#define POLL_MS   250  // how often a standby polls the leader key
 #define AGAIN_MS  150  // after a failure
 #define RESIGN_MS 2000 // gives other candidates time to take the key
 
@@ -25,7 +25,7 @@ static int64_t now(const struct sl_candidate *candidate) {
     return candidate->config.now_fn();
 }
 
-// ---- what others see ----------------------------------------------------------------------------------------------
+// ---- for other threads --------------------------------------------------------------------------------------------
 
 static bool leads(const struct sl_candidate *candidate) {
     return candidate->term != 0 && now(candidate) < candidate->led_until_ns;
@@ -78,7 +78,7 @@ void sl_candidate_withdraw(struct sl_candidate *candidate) {
     pthread_mutex_unlock(&candidate->mutex);
 }
 
-// ---- what is found out ---------------------------------------------------------------------------------------------
+// ---- results ------------------------------------------------------------------------------------------------------
 
 static int64_t fail(struct sl_candidate *candidate, const char *what, const struct sl_error *err) {
     if (!candidate->complained) {
@@ -95,29 +95,29 @@ static int64_t fail(struct sl_candidate *candidate, const char *what, const stru
 
 static void heard(struct sl_candidate *candidate) {
     if (candidate->complained) {
-        sl_log_info("election", "the seat answers again");
+        sl_log_info("election", "etcd answers again");
     }
     candidate->complained = false;
 }
 
 // Records that we hold the leader key, by a lease that was granted or renewed since began_ns.
-static int64_t lead(struct sl_candidate *candidate, const struct sl_seat *seat, int64_t began_ns) {
+static int64_t lead(struct sl_candidate *candidate, const struct sl_leader_key *key, int64_t began_ns) {
     heard(candidate);
     pthread_mutex_lock(&candidate->mutex);
     if (!candidate->resigned) {
         bool fenced = candidate->term != 0 && now(candidate) >= candidate->led_until_ns;
-        if (candidate->term != seat->term) {
-            sl_log_info("election", "this coordinator leads, term=%" PRId64, seat->term);
+        if (candidate->term != key->term) {
+            sl_log_info("election", "this coordinator leads, term=%" PRId64, key->term);
         } else if (fenced) {
-            sl_log_info("election", "this coordinator leads again, term=%" PRId64, seat->term);
+            sl_log_info("election", "this coordinator leads again, term=%" PRId64, key->term);
         }
-        if (seat->term < candidate->last_term) {
+        if (key->term < candidate->last_term) {
             sl_log_error("election",
                          "term=%" PRId64 " is lower than %" PRId64
-                         " before: was etcd made anew? Workers refuse it until they are restarted",
-                         seat->term, candidate->last_term);
+                         " before: was etcd created again? Workers refuse it until they are restarted",
+                         key->term, candidate->last_term);
         }
-        candidate->term = candidate->last_term = seat->term;
+        candidate->term = candidate->last_term = key->term;
         candidate->led_until_ns = began_ns + candidate->config.fence_ms * SL_NS_PER_MS;
         candidate->leader[0] = '\0';
     }
@@ -126,26 +126,26 @@ static int64_t lead(struct sl_candidate *candidate, const struct sl_seat *seat, 
 }
 
 // Records that another candidate holds the leader key.
-static int64_t follow(struct sl_candidate *candidate, const struct sl_seat *seat) {
+static int64_t follow(struct sl_candidate *candidate, const struct sl_leader_key *key) {
     heard(candidate);
     pthread_mutex_lock(&candidate->mutex);
     stop_leading(candidate, "another coordinator leads");
-    if (strcmp(candidate->leader, seat->holder) != 0) {
-        sl_log_info("election", "%s leads, term=%" PRId64, seat->holder, seat->term);
+    if (strcmp(candidate->leader, key->holder) != 0) {
+        sl_log_info("election", "%s leads, term=%" PRId64, key->holder, key->term);
     }
-    strcpy(candidate->leader, seat->holder);
+    strcpy(candidate->leader, key->holder);
     pthread_mutex_unlock(&candidate->mutex);
-    return now(candidate) + LOOK_MS * SL_NS_PER_MS;
+    return now(candidate) + POLL_MS * SL_NS_PER_MS;
 }
 
-// ---- what is done --------------------------------------------------------------------------------------------------
+// ---- actions -------------------------------------------------------------------------------------------------------
 
 // Revokes the lease, which is useless without the leader key; a lease that cannot be revoked expires.
 static void drop_lease(struct sl_candidate *candidate) {
     struct sl_error err = {0};
     if (candidate->lease != 0 &&
         candidate->config.ops->revoke(candidate->config.arg, candidate->lease, &err) != SL_OK) {
-        sl_log_info("election", "the lease could not be given back, and ends by itself: %s", err.text);
+        sl_log_info("election", "the lease could not be revoked, and expires: %s", err.text);
     }
     candidate->lease = 0;
 }
@@ -160,32 +160,32 @@ static int64_t lose_lease(struct sl_candidate *candidate) {
 
 static int64_t take(struct sl_candidate *candidate, int64_t began_ns) {
     const struct sl_candidate_config *config = &candidate->config;
-    struct sl_seat seat;
+    struct sl_leader_key key;
     struct sl_error err = {0};
-    enum sl_status status = config->ops->take(config->arg, candidate->lease, config->address, &seat, &err);
+    enum sl_status status = config->ops->take(config->arg, candidate->lease, config->address, &key, &err);
     if (status == SL_ERR_NOT_FOUND) {
         return lose_lease(candidate);
     }
     if (status != SL_OK) {
-        return fail(candidate, "the seat cannot be taken", &err);
+        return fail(candidate, "the leader key cannot be taken", &err);
     }
-    if (seat.lease == candidate->lease) {
-        return lead(candidate, &seat, began_ns);
+    if (key.lease == candidate->lease) {
+        return lead(candidate, &key, began_ns);
     }
     drop_lease(candidate);
-    return follow(candidate, &seat);
+    return follow(candidate, &key);
 }
 
 static int64_t stand(struct sl_candidate *candidate) {
     const struct sl_candidate_config *config = &candidate->config;
-    struct sl_seat seat;
+    struct sl_leader_key key;
     struct sl_error err = {0};
-    enum sl_status status = config->ops->look(config->arg, &seat, &err);
+    enum sl_status status = config->ops->look(config->arg, &key, &err);
     if (status == SL_OK) {
-        return follow(candidate, &seat);
+        return follow(candidate, &key);
     }
     if (status != SL_ERR_NOT_FOUND) {
-        return fail(candidate, "it is not known who leads", &err);
+        return fail(candidate, "the leader is not known", &err);
     }
     pthread_mutex_lock(&candidate->mutex);
     candidate->leader[0] = '\0';
@@ -194,19 +194,19 @@ static int64_t stand(struct sl_candidate *candidate) {
     pthread_mutex_unlock(&candidate->mutex);
     int64_t began_ns = now(candidate);
     if (withdrawn || began_ns < stand_again_ns) {
-        return began_ns + LOOK_MS * SL_NS_PER_MS;
+        return began_ns + POLL_MS * SL_NS_PER_MS;
     }
     status = config->ops->grant(config->arg, config->ttl_ms, &candidate->lease, &err);
     if (status != SL_OK) {
         candidate->lease = 0;
-        return fail(candidate, "no lease can be had", &err);
+        return fail(candidate, "no lease is granted", &err);
     }
     return take(candidate, began_ns);
 }
 
 static int64_t keep(struct sl_candidate *candidate) {
     const struct sl_candidate_config *config = &candidate->config;
-    struct sl_seat seat;
+    struct sl_leader_key key;
     struct sl_error err = {0};
     int64_t began_ns = now(candidate);
     enum sl_status status = config->ops->renew(config->arg, candidate->lease, &err);
@@ -216,18 +216,18 @@ static int64_t keep(struct sl_candidate *candidate) {
     if (status != SL_OK) {
         return fail(candidate, "the lease cannot be renewed", &err);
     }
-    status = config->ops->look(config->arg, &seat, &err);
+    status = config->ops->look(config->arg, &key, &err);
     if (status == SL_ERR_NOT_FOUND) { // the key was removed, or our take was lost on its way
         return take(candidate, began_ns);
     }
     if (status != SL_OK) {
-        return fail(candidate, "it is not known who leads", &err);
+        return fail(candidate, "the leader is not known", &err);
     }
-    if (seat.lease == candidate->lease) {
-        return lead(candidate, &seat, began_ns);
+    if (key.lease == candidate->lease) {
+        return lead(candidate, &key, began_ns);
     }
     drop_lease(candidate);
-    return follow(candidate, &seat);
+    return follow(candidate, &key);
 }
 
 int64_t sl_candidate_step(struct sl_candidate *candidate) {

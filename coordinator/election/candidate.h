@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: one candidate for the leader key, which the code calls the seat: see election.h.
+ * Purpose: one candidate for the leader key: see election.h.
  *
- *                seat is free: grant, take
+ *               key is free: grant, take 
  *     STANDBY ------------------------------> LEADS --------------------------> FENCED
  *        ^  (no lease)                          ^     fence_ms since the start    | |
  *        |                                      |     of the last renewal         | |
- *        |                                      +---- renewed, the seat is ours --+ |
- *        +------ the lease has ended, or the seat is another's, or resigned --------+
+ *        |                                      +---- renewed, the key is ours ---+ |
+ *        +------ the lease has ended, or the key is another's, or resigned ---------+
  *
  * Design: FENCED is not stored: it is LEADS after its time has run out, so no thread has to detect it. A fenced candidate keeps its lease.
  *         If it still holds the leader key when etcd is back, no other candidate held the key in between, and the term goes on. When the
@@ -19,10 +19,10 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-#include "coordinator/election/seat.h"
+#include "coordinator/election/leader_key.h"
 
 struct sl_candidate_config {
-    const struct sl_seat_ops *ops;
+    const struct sl_leader_key_ops *ops;
     void *arg;
     int64_t (*now_fn)(void); // monotonic
     const char *address;

@@ -4,7 +4,7 @@
  *
  * Design, in reading order:
  *     candidate.h    one candidate: a state machine over the leader key, with a clock that is passed in
- *     seat.h         the operations on the leader key (the seat): a lease, and a name that lasts as long as it. A table of functions
+ *     leader_key.h   the operations on the leader key: a lease, and a name that lasts as long as the lease. A table of functions
  *     etcd.h         the leader key in etcd: several servers, and a deadline for every call
  *     etcd_reply.h   checks every reply of these servers
  *

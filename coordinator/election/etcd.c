@@ -130,7 +130,7 @@ static enum sl_status revoke(void *arg, int64_t lease, struct sl_error *err) {
     return status == SL_ERR_NOT_FOUND ? SL_OK : status;
 }
 
-static enum sl_status look(void *arg, struct sl_seat *seat_out, struct sl_error *err) {
+static enum sl_status look(void *arg, struct sl_leader_key *key_out, struct sl_error *err) {
     struct sl_etcd *etcd = arg;
     Etcdserverpb__RangeRequest request = ETCDSERVERPB__RANGE_REQUEST__INIT;
     request.key = bytes_of(etcd->key);
@@ -140,14 +140,14 @@ static enum sl_status look(void *arg, struct sl_seat *seat_out, struct sl_error 
         return sl_fail(err, SL_ERR_PEER_CORRUPT, "etcd: a range is not found");
     }
     if (status == SL_OK) {
-        status = sl_etcd_read_range((const Etcdserverpb__RangeResponse *)reply, etcd->key, seat_out, err);
+        status = sl_etcd_read_range((const Etcdserverpb__RangeResponse *)reply, etcd->key, key_out, err);
         protobuf_c_message_free_unpacked(reply, NULL);
     }
     return status;
 }
 
 // Creates the key if it does not exist; else reads it.
-static enum sl_status take(void *arg, int64_t lease, const char *holder, struct sl_seat *seat_out,
+static enum sl_status take(void *arg, int64_t lease, const char *holder, struct sl_leader_key *key_out,
                            struct sl_error *err) {
     struct sl_etcd *etcd = arg;
     Etcdserverpb__Compare is_free = ETCDSERVERPB__COMPARE__INIT, *compare = &is_free;
@@ -176,10 +176,10 @@ static enum sl_status take(void *arg, int64_t lease, const char *holder, struct 
     ProtobufCMessage *reply;
     enum sl_status status = ask(etcd, &sl_method_etcdserverpb_kv_txn, &request.base, &reply, err);
     if (status == SL_OK) {
-        status = sl_etcd_read_txn((const Etcdserverpb__TxnResponse *)reply, etcd->key, lease, holder, seat_out, err);
+        status = sl_etcd_read_txn((const Etcdserverpb__TxnResponse *)reply, etcd->key, lease, holder, key_out, err);
         protobuf_c_message_free_unpacked(reply, NULL);
     }
     return status;
 }
 
-const struct sl_seat_ops sl_etcd_ops = {grant, renew, revoke, look, take};
+const struct sl_leader_key_ops sl_etcd_ops = {grant, renew, revoke, look, take};

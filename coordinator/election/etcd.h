@@ -7,11 +7,11 @@
  */
 #pragma once
 
-#include "coordinator/election/seat.h"
+#include "coordinator/election/leader_key.h"
 
 struct sl_etcd;
 
-extern const struct sl_seat_ops sl_etcd_ops; // of a struct sl_etcd
+extern const struct sl_leader_key_ops sl_etcd_ops; // of a struct sl_etcd
 
 enum sl_status sl_etcd_create(const char *servers, const char *prefix, const struct sl_tls_files *tls,
                               struct sl_etcd **etcd_out, struct sl_error *err);

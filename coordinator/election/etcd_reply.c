@@ -5,12 +5,12 @@
 #include <inttypes.h>
 #include <string.h>
 
-static enum sl_status read_key(const Etcdserverpb__KeyValue *pair, const char *key, struct sl_seat *seat_out,
+static enum sl_status read_key(const Etcdserverpb__KeyValue *pair, const char *key, struct sl_leader_key *key_out,
                                struct sl_error *err) {
     if (pair->key.len != strlen(key) || memcmp(pair->key.data, key, pair->key.len) != 0) {
         return sl_fail(err, SL_ERR_PEER_CORRUPT, "etcd answers with another key than %.100s", key);
     }
-    if (pair->create_revision < 1 || pair->value.len < 1 || pair->value.len >= sizeof seat_out->holder) {
+    if (pair->create_revision < 1 || pair->value.len < 1 || pair->value.len >= sizeof key_out->holder) {
         return sl_fail(err, SL_ERR_PEER_CORRUPT, "%.100s: of revision %" PRId64 ", with %zu bytes, is no coordinator's",
                        key, pair->create_revision, pair->value.len);
     }
@@ -19,30 +19,30 @@ static enum sl_status read_key(const Etcdserverpb__KeyValue *pair, const char *k
             return sl_fail(err, SL_ERR_PEER_CORRUPT, "%.100s: what stands there is no address", key);
         }
     }
-    *seat_out = (struct sl_seat){.term = pair->create_revision, .lease = pair->lease};
-    memcpy(seat_out->holder, pair->value.data, pair->value.len);
+    *key_out = (struct sl_leader_key){.term = pair->create_revision, .lease = pair->lease};
+    memcpy(key_out->holder, pair->value.data, pair->value.len);
     return SL_OK;
 }
 
-enum sl_status sl_etcd_read_range(const Etcdserverpb__RangeResponse *reply, const char *key, struct sl_seat *seat_out,
-                                  struct sl_error *err) {
+enum sl_status sl_etcd_read_range(const Etcdserverpb__RangeResponse *reply, const char *key,
+                                  struct sl_leader_key *key_out, struct sl_error *err) {
     if (reply->n_kvs == 0) {
         return SL_ERR_NOT_FOUND;
     }
     if (reply->n_kvs > 1) {
         return sl_fail(err, SL_ERR_PEER_CORRUPT, "etcd answers with %zu keys, asked for one", reply->n_kvs);
     }
-    return read_key(reply->kvs[0], key, seat_out, err);
+    return read_key(reply->kvs[0], key, key_out, err);
 }
 
 enum sl_status sl_etcd_read_txn(const Etcdserverpb__TxnResponse *reply, const char *key, int64_t lease,
-                                const char *holder, struct sl_seat *seat_out, struct sl_error *err) {
+                                const char *holder, struct sl_leader_key *key_out, struct sl_error *err) {
     if (reply->succeeded) {
         if (reply->header == NULL || reply->header->revision < 1) {
             return sl_fail(err, SL_ERR_PEER_CORRUPT, "etcd has created %.100s without a revision", key);
         }
-        *seat_out = (struct sl_seat){.term = reply->header->revision, .lease = lease};
-        memcpy(seat_out->holder, holder, strnlen(holder, sizeof seat_out->holder - 1));
+        *key_out = (struct sl_leader_key){.term = reply->header->revision, .lease = lease};
+        memcpy(key_out->holder, holder, strnlen(holder, sizeof key_out->holder - 1));
         return SL_OK;
     }
     if (reply->n_responses != 1 ||
@@ -50,7 +50,7 @@ enum sl_status sl_etcd_read_txn(const Etcdserverpb__TxnResponse *reply, const ch
         reply->responses[0]->response_range->n_kvs != 1) {
         return sl_fail(err, SL_ERR_PEER_CORRUPT, "etcd has not created %.100s, nor does it say whose it is", key);
     }
-    return read_key(reply->responses[0]->response_range->kvs[0], key, seat_out, err);
+    return read_key(reply->responses[0]->response_range->kvs[0], key, key_out, err);
 }
 
 enum sl_status sl_etcd_read_grant(const Etcdserverpb__LeaseGrantResponse *reply, int64_t ttl_s, int64_t *lease_out,

@@ -5,15 +5,15 @@
  */
 #pragma once
 
-#include "coordinator/election/seat.h"
+#include "coordinator/election/leader_key.h"
 #include "proto/etcd/election.pb-c.h"
 
 // Reads the reply to a range request. SL_ERR_NOT_FOUND: the key does not exist.
-enum sl_status sl_etcd_read_range(const Etcdserverpb__RangeResponse *reply, const char *key, struct sl_seat *seat_out,
-                                  struct sl_error *err);
+enum sl_status sl_etcd_read_range(const Etcdserverpb__RangeResponse *reply, const char *key,
+                                  struct sl_leader_key *key_out, struct sl_error *err);
 // Reads the reply to a transaction that creates the key for holder and lease, or else reads it.
 enum sl_status sl_etcd_read_txn(const Etcdserverpb__TxnResponse *reply, const char *key, int64_t lease,
-                                const char *holder, struct sl_seat *seat_out, struct sl_error *err);
+                                const char *holder, struct sl_leader_key *key_out, struct sl_error *err);
 // Reads the reply to a grant. Expects a lease of at least ttl_s seconds.
 enum sl_status sl_etcd_read_grant(const Etcdserverpb__LeaseGrantResponse *reply, int64_t ttl_s, int64_t *lease_out,
                                   struct sl_error *err);

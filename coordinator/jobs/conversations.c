@@ -10,7 +10,6 @@
 
 #include "base/hash.h"
 #include "engine/job/job_chat.h"
-#include "engine/job/job_recipe.h"
 
 #define MAX_CONVERSATIONS 1024
 #define MAX_BYTES         ((size_t)256 << 20) // of tokens
@@ -297,7 +296,7 @@ static enum sl_status encode_new(const struct sl_request_rules *rules, const Slu
 
 // Joins the tokens of the conversation and the new ones.
 static enum sl_status join(const struct conversation *before, int64_t n_tokens, const int32_t *ids, size_t n_ids,
-                           int32_t **tokens_out, int64_t *n_tokens_out, struct sl_error *err) {
+                           struct sl_turn_prompt *prompt_out, struct sl_error *err) {
     size_t n_before = (size_t)n_tokens;
     int32_t *tokens = malloc(sizeof *tokens * (n_before + n_ids + 1));
     if (!tokens) {
@@ -305,14 +304,13 @@ static enum sl_status join(const struct conversation *before, int64_t n_tokens, 
     }
     memcpy(tokens, before->tokens, sizeof *tokens * n_before);
     memcpy(tokens + n_before, ids, sizeof *tokens * n_ids);
-    *tokens_out = tokens;
-    *n_tokens_out = (int64_t)(n_before + n_ids);
+    *prompt_out = (struct sl_turn_prompt){tokens, (int64_t)(n_before + n_ids)};
     return SL_OK;
 }
 
 enum sl_status sl_conversations_begin_turn(struct sl_conversations *c, const struct sl_request_rules *rules,
                                            const char *tenant, const Sluice__V1__GenerateRequest *request,
-                                           struct sl_job_turn *turn_out, int32_t **tokens_out, int64_t *n_tokens_out,
+                                           struct sl_job_turn *turn_out, struct sl_turn_prompt *prompt_out,
                                            struct sl_error *err) {
     const Sluice__V1__Conversation *asked = request->conversation;
     struct conversation before;
@@ -320,7 +318,7 @@ enum sl_status sl_conversations_begin_turn(struct sl_conversations *c, const str
     int32_t *ids = NULL;
     size_t n_ids = 0, behind;
     uint64_t n_ended = count_ended(c); // before anything is looked up
-    *tokens_out = NULL;
+    *prompt_out = (struct sl_turn_prompt){0};
     enum sl_status status = check(asked, err);
     if (status != SL_OK) {
         return status;
@@ -336,7 +334,7 @@ enum sl_status sl_conversations_begin_turn(struct sl_conversations *c, const str
                 turn.lease_id[0] = turn.worker[0] = '\0';
                 turn.has_seed = false;
             }
-            status = join(&before, point->n_tokens, ids, n_ids, tokens_out, n_tokens_out, err);
+            status = join(&before, point->n_tokens, ids, n_ids, prompt_out, err);
         }
         free(ids);
         free(before.tokens);
@@ -352,11 +350,17 @@ enum sl_status sl_conversations_begin_turn(struct sl_conversations *c, const str
     return SL_OK;
 }
 
+// A collision costs one refused attempt: the worker compares the fingerprints of the recipes.
+static uint64_t hash_recipe(const struct sl_job_spec *spec) {
+    return sl_hash(spec->recipe, strlen(spec->recipe), 0) | 1; // never 0
+}
+
 enum sl_status sl_conversations_plan_turn(const struct sl_request_rules *rules, struct sl_job_spec *spec,
                                           struct sl_error *err) {
     struct sl_job_turn *turn = &spec->turn;
     int rope_set = sl_model_rope_set(rules->model, spec->n_tokens + spec->max_new_tokens);
-    if (strcmp(turn->recipe, spec->recipe) != 0 || turn->rope_set != rope_set) {
+    uint64_t recipe_hash = hash_recipe(spec);
+    if (turn->recipe_hash != recipe_hash || turn->rope_set != rope_set) {
         turn->n_kept = 0;
         turn->earlier = (struct sl_session_copy){0};
     }
@@ -365,28 +369,25 @@ enum sl_status sl_conversations_plan_turn(const struct sl_request_rules *rules, 
         turn->history = (struct sl_hash128){{0}};
         turn->copy = (struct sl_session_copy){0};
     }
-    strcpy(turn->recipe, spec->recipe);
+    turn->recipe_hash = recipe_hash;
     turn->rope_set = rope_set;
     if (turn->n_kept == 0) {
         return SL_OK;
     }
-    struct sl_recipe recipe;
     struct sl_kv_geometry geometry = sl_model_geometry(rules->model);
-    enum sl_status status = sl_job_recipe(spec->recipe, rules->model, &recipe, err);
-    return status == SL_OK
-               ? sl_demand_make_turn(&recipe, &geometry, turn->kept_bytes,
-                                     spec->n_tokens - turn->n_kept + spec->max_new_tokens, &turn->demand, err)
-               : status;
+    return sl_demand_make_turn(&spec->parsed_recipe, &geometry, turn->kept_bytes,
+                               spec->n_tokens - turn->n_kept + spec->max_new_tokens, &turn->demand, err);
 }
 
 // Returns the last other point, with a session in a store, from which the conversation can go on with all of these tokens.
 static const struct point *point_before(const struct conversation *one, const struct sl_job_spec *spec,
                                         const int32_t *tokens, int64_t n_tokens) {
     const struct point *points[] = {&one->last, &one->early};
+    uint64_t recipe_hash = hash_recipe(spec);
     for (size_t i = 0; i < sizeof points / sizeof *points; i++) {
         const struct point *point = points[i];
-        if (point->turn.copy.store[0] != '\0' && point->n_tokens < n_tokens &&
-            strcmp(point->turn.recipe, spec->recipe) == 0 && point->turn.rope_set == spec->turn.rope_set &&
+        if (point->turn.copy.store[0] != '\0' && point->n_tokens < n_tokens && point->turn.recipe_hash == recipe_hash &&
+            point->turn.rope_set == spec->turn.rope_set &&
             memcmp(one->tokens, tokens, sizeof *tokens * (size_t)point->n_tokens) == 0) {
             return point;
         }
@@ -430,7 +431,7 @@ void sl_conversations_end_turn(struct sl_conversations *c, const struct sl_job_s
         *one = (struct conversation){
             .there = true, .tokens = kept, .last = {*turn, n_tokens, 0}, .early = early, .used = ++c->n_turns};
         strcpy(one->tenant, spec->tenant);
-        strcpy(one->last.turn.recipe, spec->recipe);
+        one->last.turn.recipe_hash = hash_recipe(spec);
         one->last.turn.n_answer = strlen(answer);
         one->last.turn.earlier = (struct sl_session_copy){0};
         one->last.said =

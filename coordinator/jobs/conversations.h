@@ -19,14 +19,20 @@ struct sl_conversations;
 enum sl_status sl_conversations_create(struct sl_conversations **conversations_out, struct sl_error *err);
 void sl_conversations_destroy(struct sl_conversations **conversations); // accepts NULL, nulls
 
+// The prompt of a turn that continues a conversation. tokens is malloc'd and owned by the caller; NULL: the prompt is made as for any other
+// request.
+struct sl_turn_prompt {
+    int32_t *tokens;
+    int64_t n_tokens;
+};
+
 /*
- * Begins a turn for a request with a conversation. Writes to *turn_out what the job has to know of the conversation. If the request
- * continues a known conversation, *tokens_out is its prompt (malloc'd, owned by the caller). NULL: the prompt is made as for any other
- * request. SL_ERR_INVALID names the field.
+ * Begins a turn for a request with a conversation. Writes to *turn_out what the job has to know of the conversation, and the prompt if the
+ * request continues a known conversation. SL_ERR_INVALID names the field.
  */
 enum sl_status sl_conversations_begin_turn(struct sl_conversations *conversations, const struct sl_request_rules *rules,
                                            const char *tenant, const Sluice__V1__GenerateRequest *request,
-                                           struct sl_job_turn *turn_out, int32_t **tokens_out, int64_t *n_tokens_out,
+                                           struct sl_job_turn *turn_out, struct sl_turn_prompt *prompt_out,
                                            struct sl_error *err);
 // Plans what the turn needs of a worker, once the job's specification is complete. Drops a session of another recipe, or of another set of
 // frequencies.

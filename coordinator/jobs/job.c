@@ -374,6 +374,14 @@ Sluice__V1__JobState sl_job_state(struct sl_job *job) {
     return state;
 }
 
+int sl_job_failure(struct sl_job *job, char text_out[SL_STATUS_TEXT_BYTES]) {
+    pthread_mutex_lock(&job->mutex);
+    int code = job->status_code;
+    memcpy(text_out, job->status_text, SL_STATUS_TEXT_BYTES);
+    pthread_mutex_unlock(&job->mutex);
+    return code;
+}
+
 bool sl_job_is_void(struct sl_job *job) {
     pthread_mutex_lock(&job->mutex);
     bool is_void = job->state == CANCELLED || job->another_leads;

@@ -13,7 +13,7 @@
  * Invariants: in PREFILLING and later states, both workers are chosen and the decode worker holds a grant; in DECODING the capsule has
  *             arrived. DONE, FAILED and CANCELLED are entered last: no worker holds anything for the job then, and the event log is closed.
  *
- * Design: only the thread that runs the job (run_job.c) changes it; other threads read, watch, or ask to cancel. sl_job_move() is the only
+ * Design: only the thread that runs the job (run/run.c) changes it; other threads read, watch, or ask to cancel. sl_job_move() is the only
  *         function that changes the state.
  * Ownership: reference-counted: the table of jobs, the running thread and every handler hold one each.
  * Threads: every function from any thread; those marked "runner" from the job's thread only.
@@ -44,6 +44,7 @@
 #define SL_MAX_LABEL      128
 #define SL_MAX_KEY        128
 
+#define SL_STATUS_TEXT_BYTES     sizeof(((struct sl_error *)0)->text)
 #define SL_CONVERSATION_ID_BYTES 65
 
 // A store's copy of a conversation's session, and its name there.
@@ -68,7 +69,7 @@ struct sl_job_turn {
     struct sl_session_copy copy;    // of the same session
     struct sl_session_copy earlier; // of the session that an earlier turn left; this session begins with it
     struct sl_demand demand;        // of this turn
-    char recipe[SL_RECIPE_TEXT_BYTES];
+    uint64_t recipe_hash;           // of its text; 0: no turn has been planned
     int rope_set;
     // Copied from the request: see conversations.c.
     bool is_chat, has_seed;
@@ -83,6 +84,8 @@ struct sl_job_spec {
     int32_t *tokens; // the prompt; owned
     int64_t n_tokens;
     char recipe[SL_RECIPE_TEXT_BYTES]; // canonical
+    struct sl_recipe
+        parsed_recipe; // the same, resolved: nothing parses the text again; zeros for a restored job that has ended
     struct sl_demand demand;
     int64_t full_bytes; // what the prompt takes in f16 without compression
     // Prefix hashes, shortened and mixed with the recipe; owned. They only suggest a worker: after a false match, the worker finds nothing.
@@ -116,7 +119,7 @@ struct sl_job {
     struct sl_event_log log;
     atomic_int refs;
     atomic_bool cancel;
-    atomic_bool forgotten; // the table has released it
+    atomic_bool forgotten;       // the table has released it
     struct sl_queue_place place; // admission's, but for its tenant: a reference of the job's, or NULL
 
     // Runner.
@@ -136,7 +139,7 @@ struct sl_job {
     Sluice__V1__Retrieval retrieval;
     int status_code;    // gRPC's
     bool another_leads; // failed here alone
-    char status_text[sizeof(((struct sl_error *)0)->text)];
+    char status_text[SL_STATUS_TEXT_BYTES];
     int64_t ended_ns;
 
     // Used by the table (jobs.c), under its lock.
@@ -198,11 +201,13 @@ struct sl_job_report {
     struct sl_slot_statistics slots;
     struct sl_error_statistics errors;
     Sluice__V1__Retrieval retrieval;
-    char status_text[sizeof(((struct sl_error *)0)->text)];
+    char status_text[SL_STATUS_TEXT_BYTES];
 };
 void sl_job_describe(struct sl_job *job, struct sl_job_report *report);
 
 Sluice__V1__JobState sl_job_state(struct sl_job *job);
+// Returns gRPC's code of the job's status, and writes its text; 0: the job has not failed.
+int sl_job_failure(struct sl_job *job, char text_out[SL_STATUS_TEXT_BYTES]);
 // Returns whether the job was cancelled, or failed because another coordinator leads: the same request then makes another job.
 bool sl_job_is_void(struct sl_job *job);
 int64_t sl_job_ended_ns(struct sl_job *job); // 0 while it lives

@@ -98,11 +98,11 @@ static const char *prompt_field(const Sluice__V1__GenerateRequest *request, bool
 
 // Sets a budget that the client left out to what fits.
 static enum sl_status choose_budget(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
-                                    const struct sl_request_setting *setting, const struct sl_recipe *recipe,
-                                    struct sl_job_spec *spec, struct sl_error *err) {
+                                    const struct sl_request_setting *setting, struct sl_job_spec *spec,
+                                    struct sl_error *err) {
     const Sluice__V1__Resumption *resumption = request->resumption;
     const struct sl_job_budget asked = {.model = rules->model,
-                                        .recipe = recipe,
+                                        .recipe = &spec->parsed_recipe,
                                         .n_tokens = spec->n_tokens,
                                         .is_chat = setting->is_chat,
                                         .arena_bytes = setting->arena_bytes,
@@ -122,12 +122,12 @@ static enum sl_status choose_budget(const struct sl_request_rules *rules, const 
 }
 
 static enum sl_status check_length(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
-                                   const struct sl_request_setting *setting, const struct sl_recipe *recipe,
-                                   struct sl_job_spec *spec, struct sl_error *err) {
+                                   const struct sl_request_setting *setting, struct sl_job_spec *spec,
+                                   struct sl_error *err) {
     if (request->max_new_tokens_present_case == SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS) {
         spec->max_new_tokens = request->max_new_tokens;
     } else {
-        enum sl_status status = choose_budget(rules, request, setting, recipe, spec, err);
+        enum sl_status status = choose_budget(rules, request, setting, spec, err);
         if (status != SL_OK) {
             return status;
         }
@@ -260,8 +260,8 @@ static enum sl_status check_recipe(const struct sl_request_rules *rules, const S
 }
 
 // Fills in what the job needs under its recipe, and the keys by which a part of its capsule may be found.
-static enum sl_status plan(const struct sl_request_rules *rules, const struct sl_recipe *recipe,
-                           struct sl_job_spec *spec, struct sl_error *err) {
+static enum sl_status plan(const struct sl_request_rules *rules, struct sl_job_spec *spec, struct sl_error *err) {
+    const struct sl_recipe *recipe = &spec->parsed_recipe;
     struct sl_kv_geometry geometry = sl_model_geometry(rules->model);
     enum sl_status status = sl_demand_make(recipe, &geometry, spec->n_tokens, spec->max_new_tokens, &spec->demand, err);
     if (status != SL_OK) {
@@ -293,7 +293,6 @@ static enum sl_status plan(const struct sl_request_rules *rules, const struct sl
 enum sl_status sl_request_check(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
                                 const struct sl_request_setting *setting, struct sl_job_spec *spec_out,
                                 struct sl_error *err) {
-    struct sl_recipe recipe;
     struct sl_job_spec spec = {.submitted_ns = sl_now_ns(),
                                .ignore_eos = request->ignore_eos,
                                .estimate_errors = request->estimate_errors,
@@ -315,16 +314,16 @@ enum sl_status sl_request_check(const struct sl_request_rules *rules, const Slui
         status = check_prompt(rules, request, &spec, err);
     }
     if (status == SL_OK) {
-        status = check_recipe(rules, request, &recipe, err);
+        status = check_recipe(rules, request, &spec.parsed_recipe, err);
     }
     if (status == SL_OK) {
-        status = check_length(rules, request, setting, &recipe, &spec, err);
+        status = check_length(rules, request, setting, &spec, err);
     }
     if (status == SL_OK && request->resumption != NULL) {
         status = check_resumption(rules, request->resumption, &spec, err);
     }
     if (status == SL_OK) {
-        status = plan(rules, &recipe, &spec, err);
+        status = plan(rules, &spec, err);
     }
     if (status != SL_OK) {
         sl_job_spec_cleanup(&spec);

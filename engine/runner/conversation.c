@@ -30,6 +30,7 @@ struct sl_conversation {
     int32_t *tokens;           // prompts and answers so far, [n_tokens] of cap_tokens
     int64_t n_tokens, cap_tokens;
     struct sl_writer writer; // writing; zeros before the first turn
+    struct sl_plan plan;     // of the turn that is being read; too large for a stack
     bool broken;
 };
 
@@ -251,25 +252,25 @@ static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_loc
                                   struct sl_local_result *result, struct sl_error *err) {
     int64_t end = c->n_tokens - 1, begin = c->writer.session ? c->writer.session->n_tokens : 0;
     bool first = !c->writer.session;
-    struct sl_plan plan;
+    struct sl_plan *plan = &c->plan;
     if (first) {
         c->rope_set = sl_model_rope_set(sl_local_model(c->local),
                                         c->reach > 0 ? c->reach : c->n_tokens + request->max_new_tokens);
     }
     enum sl_status status =
-        sl_turn_plan(&c->recipe, sl_local_model(c->local), end, c->rope_set, c->writer.session, &plan, err);
+        sl_turn_plan(&c->recipe, sl_local_model(c->local), end, c->rope_set, c->writer.session, plan, err);
     if (status == SL_OK && first && end == 0) {
-        status = sl_plan_create_session(&plan, c->max_tokens, c->local->runtime.arena, &c->writer.session, err);
+        status = sl_plan_create_session(plan, c->max_tokens, c->local->runtime.arena, &c->writer.session, err);
     } else if (status == SL_OK && sl_writer_one_by_one(&c->writer)) {
         status = read_by_steps(c, request, end, err);
     } else if (status == SL_OK && begin < end) {
-        status = begin_at_trunk(c, request, end, &plan, err);
+        status = begin_at_trunk(c, request, end, plan, err);
         begin = c->writer.session ? c->writer.session->n_tokens : 0;
-        status = status == SL_OK ? read_by_chunks(c, request, end, &plan, result, err) : status;
+        status = status == SL_OK ? read_by_chunks(c, request, end, plan, result, err) : status;
     }
     if (status == SL_OK && first) {
         status = sl_writer_open(&c->writer, &c->local->runtime,
-                                &(struct sl_writer_config){.plan = &plan,
+                                &(struct sl_writer_config){.plan = plan,
                                                            .n_read = c->writer.session->n_tokens,
                                                            .estimate_errors = request->estimate_errors},
                                 err);
@@ -409,14 +410,13 @@ enum sl_status sl_conversation_turn(struct sl_conversation *c, const struct sl_l
         c->n_tokens = n_before;
         return status;
     }
-    struct sl_local_result result = {0};
-    status = run_turn(c, request, output, began_ns, &result, err);
+    memset(result_out, 0, sizeof *result_out);
+    status = run_turn(c, request, output, began_ns, result_out, err);
     sl_output_destroy(&output);
     c->broken = status != SL_OK;
-    if (status == SL_OK) {
-        *result_out = result;
-    } else {
-        free(result.text);
+    if (status != SL_OK) {
+        free(result_out->text);
+        result_out->text = NULL;
     }
     return status;
 }

@@ -153,19 +153,20 @@ void sl_trunks_keep(struct sl_trunks *trunks, const struct sl_plan *plan, const 
         return;
     }
     make_room(trunks, plan, tokens, n_bytes);
-    struct trunk trunk = {.plan = *plan,
-                          .tokens = malloc((size_t)n_tokens * sizeof *tokens),
-                          .n_tokens = n_tokens,
-                          .pages = malloc(n_bytes),
-                          .n_bytes = n_bytes};
-    if (!trunk.tokens || !trunk.pages) { // without memory, everything is read again later
-        free(trunk.tokens);
-        free(trunk.pages);
+    struct trunk *trunk = &trunks->trunks[trunks->n];
+    trunk->tokens = malloc((size_t)n_tokens * sizeof *tokens);
+    trunk->pages = malloc(n_bytes);
+    if (!trunk->tokens || !trunk->pages) { // without memory, everything is read again later
+        free(trunk->tokens);
+        free(trunk->pages);
         return;
     }
-    memcpy(trunk.tokens, tokens, (size_t)n_tokens * sizeof *tokens);
-    copy_pages(&trunk, plan, session, true);
-    trunks->trunks[trunks->n++] = trunk;
+    trunk->plan = *plan;
+    trunk->n_tokens = n_tokens;
+    trunk->n_bytes = n_bytes;
+    memcpy(trunk->tokens, tokens, (size_t)n_tokens * sizeof *tokens);
+    copy_pages(trunk, plan, session, true);
+    trunks->n++;
     trunks->used_bytes += n_bytes;
 }
 

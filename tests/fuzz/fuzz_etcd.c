@@ -19,15 +19,15 @@ static void require(bool holds) {
     }
 }
 
-static void check_seat(enum sl_status status, const struct sl_seat *seat) {
+static void check_key(enum sl_status status, const struct sl_leader_key *key) {
     if (status != SL_OK) {
         require(status == SL_ERR_NOT_FOUND || status == SL_ERR_PEER_CORRUPT);
         return;
     }
-    size_t n = strnlen(seat->holder, sizeof seat->holder);
-    require(seat->term > 0 && n > 0 && n < sizeof seat->holder);
+    size_t n = strnlen(key->holder, sizeof key->holder);
+    require(key->term > 0 && n > 0 && n < sizeof key->holder);
     for (size_t i = 0; i < n; i++) {
-        require(seat->holder[i] > ' ' && seat->holder[i] <= '~');
+        require(key->holder[i] > ' ' && key->holder[i] <= '~');
     }
 }
 
@@ -43,15 +43,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!message) {
         return 0;
     }
-    struct sl_seat seat;
+    struct sl_leader_key key;
     struct sl_error err;
     int64_t lease = 0;
     if (kind == 0) {
-        check_seat(sl_etcd_read_range((const Etcdserverpb__RangeResponse *)message, KEY, &seat, &err), &seat);
+        check_key(sl_etcd_read_range((const Etcdserverpb__RangeResponse *)message, KEY, &key, &err), &key);
     } else if (kind == 1) {
-        check_seat(
-            sl_etcd_read_txn((const Etcdserverpb__TxnResponse *)message, KEY, LEASE, "127.0.0.1:7600", &seat, &err),
-            &seat);
+        check_key(
+            sl_etcd_read_txn((const Etcdserverpb__TxnResponse *)message, KEY, LEASE, "127.0.0.1:7600", &key, &err),
+            &key);
     } else if (kind == 2) {
         require(sl_etcd_read_grant((const Etcdserverpb__LeaseGrantResponse *)message, 5, &lease, &err) != SL_OK ||
                 lease != 0);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: recipe + model + prompt length -> layouts and budgets, and the sizes that follow (sizes.c).
 #include <inttypes.h>
+#include <string.h>
 
 #include "engine/compress/plan/budget.h"
 #include "engine/compress/plan/internal.h"
@@ -165,31 +166,33 @@ static void set_budgets(struct sl_plan *plan) {
 // --- the plan ----------------------------------------------------------------------------------------------------
 
 static enum sl_status make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
-                           int rope_set, bool keeps_offloaded, struct sl_plan *plan_out, struct sl_error *err) {
+                           int rope_set, bool keeps_offloaded, struct sl_plan *plan, struct sl_error *err) {
     if (!sl_recipe_is_resolved(recipe)) {
         return sl_fail(
             err, SL_ERR_PRECONDITION,
             "plan: the recipe names dense, sparse or last layers: sl_recipe_resolve() must say which they are");
     }
-    struct sl_plan plan = {.recipe = *recipe,
-                           .geometry = *geometry,
-                           .keeps_offloaded = keeps_offloaded,
-                           .n_prompt = n_prompt,
-                           .rope_set = rope_set};
-    enum sl_status status = check_model(recipe, geometry, n_prompt, err);
+    const struct sl_recipe known = *recipe; // the caller's may be a part of *plan
+    const struct sl_kv_geometry shape = *geometry;
+    memset(plan, 0, sizeof *plan);
+    plan->recipe = known;
+    plan->geometry = shape;
+    plan->keeps_offloaded = keeps_offloaded;
+    plan->n_prompt = n_prompt;
+    plan->rope_set = rope_set;
+    enum sl_status status = check_model(&known, &shape, n_prompt, err);
     if (status == SL_OK) {
-        status = make_layouts(&plan, err);
+        status = make_layouts(plan, err);
     }
     if (status != SL_OK) {
         return status;
     }
-    set_budgets(&plan);
-    for (int l = 0; l < geometry->n_layers; l++) {
-        plan.max_slots = larger(plan.max_slots, sl_plan_at_work_slots(&plan, l));
+    set_budgets(plan);
+    for (int l = 0; l < shape.n_layers; l++) {
+        plan->max_slots = larger(plan->max_slots, sl_plan_at_work_slots(plan, l));
     }
-    plan.capsule_bytes = sl_plan_capsule_bytes(&plan);
-    plan.prefill_peak_bytes = sl_plan_prefill_peak_bytes(&plan);
-    *plan_out = plan;
+    plan->capsule_bytes = sl_plan_capsule_bytes(plan);
+    plan->prefill_peak_bytes = sl_plan_prefill_peak_bytes(plan);
     return SL_OK;
 }
 

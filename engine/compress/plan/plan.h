@@ -46,7 +46,7 @@ struct sl_plan {
     struct sl_page_layout work[SL_MAX_LAYERS]; // layouts for sl_session_config
     struct sl_page_layout packed[SL_MAX_LAYERS];
 };
-// Makes a plan. The recipe must be resolved (SL_ERR_PRECONDITION).
+// Makes a plan. The recipe must be resolved (SL_ERR_PRECONDITION). After a failure *plan_out is undefined.
 enum sl_status sl_plan_make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
                             int rope_set, struct sl_plan *plan_out, struct sl_error *err);
 

@@ -39,7 +39,7 @@ static const struct row {
     {FAKE_PROGRESS_OUT_OF_RANGE, "more progress than there is", PREFILL, FINE, 0, NULL},
     {FAKE_PREFILL_EVENT_OF_NO_KIND, "an event of no kind", PREFILL, INTERNAL, 0, "an event of an unknown kind"},
     {FAKE_PREFILL_DONE_TWICE, "prefill is done twice", PREFILL, FINE, 0, NULL},
-    {FAKE_ANNEX_NOBODY_ASKED_FOR, "stores that nobody asked for", PREFILL, INTERNAL, 0, "says that stores hold 1"},
+    {FAKE_ANNEX_NOBODY_ASKED_FOR, "stores that nobody asked for", PREFILL, INTERNAL, 0, "reports that stores hold 1"},
     {FAKE_TOKEN_TOO_MANY, "one token more than asked for", DECODE, INTERNAL, 0, "of at most 10"},
     {FAKE_TOKEN_LEFT_OUT, "a token is left out", DECODE, INTERNAL, 0, "sent token 3, expected 2"},
     {FAKE_TOKEN_BEFORE_THE_FIRST, "a token before the first", DECODE, INTERNAL, 0, "expected 2"},

@@ -23,44 +23,44 @@ static int64_t now(void) {
 }
 
 // As etcd is: leases end by the clock, and revisions rise with every change.
-struct seat {
+struct fake_key {
     bool away;          // answers nothing
     bool loses_answers; // does what it is told, and the answer is lost
     int64_t revision, last_lease;
     struct {
         int64_t id, ttl_ms, ends_ns;
     } leases[16];
-    struct sl_seat taken; // term 0: free
+    struct sl_leader_key taken; // term 0: free
     int n_taken;
 };
 
-static void expire(struct seat *seat) {
+static void expire(struct fake_key *key) {
     for (int i = 0; i < 16; i++) {
-        if (seat->leases[i].id != 0 && clock_ns >= seat->leases[i].ends_ns) {
-            if (seat->taken.lease == seat->leases[i].id) {
-                seat->taken = (struct sl_seat){0};
-                seat->revision++;
+        if (key->leases[i].id != 0 && clock_ns >= key->leases[i].ends_ns) {
+            if (key->taken.lease == key->leases[i].id) {
+                key->taken = (struct sl_leader_key){0};
+                key->revision++;
             }
-            seat->leases[i].id = 0;
+            key->leases[i].id = 0;
         }
     }
 }
 
-static enum sl_status answer(struct seat *seat, struct sl_error *err) {
-    return seat->loses_answers ? sl_fail(err, SL_ERR_DEADLINE, "the answer was lost") : SL_OK;
+static enum sl_status answer(struct fake_key *key, struct sl_error *err) {
+    return key->loses_answers ? sl_fail(err, SL_ERR_DEADLINE, "the answer was lost") : SL_OK;
 }
 
 static enum sl_status grant(void *arg, int64_t ttl_ms, int64_t *lease_out, struct sl_error *err) {
-    struct seat *seat = arg;
-    if (seat->away) {
+    struct fake_key *key = arg;
+    if (key->away) {
         return sl_fail(err, SL_ERR_PEER_LOST, "away");
     }
-    expire(seat);
+    expire(key);
     for (int i = 0; i < 16; i++) {
-        if (seat->leases[i].id == 0) {
-            seat->leases[i].id = *lease_out = ++seat->last_lease;
-            seat->leases[i].ttl_ms = ttl_ms;
-            seat->leases[i].ends_ns = clock_ns + ttl_ms * MS;
+        if (key->leases[i].id == 0) {
+            key->leases[i].id = *lease_out = ++key->last_lease;
+            key->leases[i].ttl_ms = ttl_ms;
+            key->leases[i].ends_ns = clock_ns + ttl_ms * MS;
             return SL_OK;
         }
     }
@@ -68,75 +68,75 @@ static enum sl_status grant(void *arg, int64_t ttl_ms, int64_t *lease_out, struc
 }
 
 static enum sl_status renew(void *arg, int64_t lease, struct sl_error *err) {
-    struct seat *seat = arg;
-    if (seat->away) {
+    struct fake_key *key = arg;
+    if (key->away) {
         return sl_fail(err, SL_ERR_PEER_LOST, "away");
     }
-    expire(seat);
+    expire(key);
     for (int i = 0; i < 16; i++) {
-        if (seat->leases[i].id == lease) {
-            seat->leases[i].ends_ns = clock_ns + seat->leases[i].ttl_ms * MS;
-            return answer(seat, err);
+        if (key->leases[i].id == lease) {
+            key->leases[i].ends_ns = clock_ns + key->leases[i].ttl_ms * MS;
+            return answer(key, err);
         }
     }
     return sl_fail(err, SL_ERR_NOT_FOUND, "ended");
 }
 
 static enum sl_status revoke(void *arg, int64_t lease, struct sl_error *err) {
-    struct seat *seat = arg;
-    if (seat->away) {
+    struct fake_key *key = arg;
+    if (key->away) {
         return sl_fail(err, SL_ERR_PEER_LOST, "away");
     }
     for (int i = 0; i < 16; i++) {
-        if (seat->leases[i].id == lease) {
-            seat->leases[i].ends_ns = clock_ns;
+        if (key->leases[i].id == lease) {
+            key->leases[i].ends_ns = clock_ns;
         }
     }
-    expire(seat);
+    expire(key);
     return SL_OK;
 }
 
-static enum sl_status look(void *arg, struct sl_seat *seat_out, struct sl_error *err) {
-    struct seat *seat = arg;
-    if (seat->away) {
+static enum sl_status look(void *arg, struct sl_leader_key *key_out, struct sl_error *err) {
+    struct fake_key *key = arg;
+    if (key->away) {
         return sl_fail(err, SL_ERR_PEER_LOST, "away");
     }
-    expire(seat);
-    if (seat->taken.term == 0) {
+    expire(key);
+    if (key->taken.term == 0) {
         return SL_ERR_NOT_FOUND;
     }
-    *seat_out = seat->taken;
+    *key_out = key->taken;
     return SL_OK;
 }
 
-static enum sl_status take(void *arg, int64_t lease, const char *holder, struct sl_seat *seat_out,
+static enum sl_status take(void *arg, int64_t lease, const char *holder, struct sl_leader_key *key_out,
                            struct sl_error *err) {
-    struct seat *seat = arg;
-    if (seat->away) {
+    struct fake_key *key = arg;
+    if (key->away) {
         return sl_fail(err, SL_ERR_PEER_LOST, "away");
     }
-    expire(seat);
-    if (seat->taken.term == 0) {
-        seat->taken = (struct sl_seat){.term = ++seat->revision, .lease = lease};
-        snprintf(seat->taken.holder, sizeof seat->taken.holder, "%s", holder);
-        seat->n_taken++;
+    expire(key);
+    if (key->taken.term == 0) {
+        key->taken = (struct sl_leader_key){.term = ++key->revision, .lease = lease};
+        snprintf(key->taken.holder, sizeof key->taken.holder, "%s", holder);
+        key->n_taken++;
     }
-    *seat_out = seat->taken;
-    return answer(seat, err);
+    *key_out = key->taken;
+    return answer(key, err);
 }
 
-static const struct sl_seat_ops ops = {grant, renew, revoke, look, take};
-static struct seat seat;
+static const struct sl_leader_key_ops ops = {grant, renew, revoke, look, take};
+static struct fake_key key;
 static struct sl_candidate a, b;
 
 static void begin(void) {
     const struct sl_candidate_config config = {
-        .ops = &ops, .arg = &seat, .now_fn = now, .ttl_ms = 5000, .renew_ms = 1500, .fence_ms = 3500};
+        .ops = &ops, .arg = &key, .now_fn = now, .ttl_ms = 5000, .renew_ms = 1500, .fence_ms = 3500};
     struct sl_candidate_config one = config, other = config;
     one.address = "a:1";
     other.address = "b:1";
     clock_ns = 1000 * MS;
-    seat = (struct seat){.revision = 6};
+    key = (struct fake_key){.revision = 6};
     sl_candidate_init(&a, &one);
     sl_candidate_init(&b, &other);
 }
@@ -201,16 +201,16 @@ static void test_candidate_leads_again_under_its_term_when_the_seat_stayed_its_o
     (void)state;
     begin();
     sl_candidate_step(&a);
-    seat.away = true;
+    key.away = true;
     for (int i = 0; i < 8; i++) {
         clock_ns += 500 * MS;
         sl_candidate_step(&a);
         assert_true(sl_candidate_term(&a) == (i < 6 ? 7 : 0)); // 3.5 s after the last renewal of which it knows
     }
-    seat.away = false;
+    key.away = false;
     sl_candidate_step(&a);
     assert_int_equal(sl_candidate_term(&a), 7);
-    assert_int_equal(seat.n_taken, 1);
+    assert_int_equal(key.n_taken, 1);
     end();
 }
 
@@ -218,14 +218,14 @@ static void test_candidate_whose_lease_has_ended_stands_anew(void **state) {
     (void)state;
     begin();
     sl_candidate_step(&a);
-    seat.away = true;
+    key.away = true;
     clock_ns += 6000 * MS;
     sl_candidate_step(&a);
     sl_candidate_step(&b);
     assert_int_equal(sl_candidate_term(&a), 0);
     assert_int_equal(sl_candidate_term(&b), 0); // no candidate leads without etcd, and none exits
     assert_string_equal(leader_of(&b), "");
-    seat.away = false;
+    key.away = false;
     assert_true(sl_candidate_step(&a) <= clock_ns); // hears that the lease has ended
     assert_int_equal(sl_candidate_term(&a), 0);
     sl_candidate_step(&a);
@@ -238,7 +238,7 @@ static void test_candidate_counts_only_what_it_knows(void **state) {
     (void)state;
     begin();
     sl_candidate_step(&a);
-    seat.loses_answers = true;
+    key.loses_answers = true;
     for (int i = 0; i < 10; i++) {
         clock_ns += 400 * MS;
         sl_candidate_step(&a);
@@ -246,7 +246,7 @@ static void test_candidate_counts_only_what_it_knows(void **state) {
     assert_int_equal(sl_candidate_term(&a), 0);
     sl_candidate_step(&b);
     assert_int_equal(sl_candidate_term(&b), 0);
-    seat.loses_answers = false;
+    key.loses_answers = false;
     sl_candidate_step(&a);
     assert_int_equal(sl_candidate_term(&a), 7);
     end();
@@ -255,17 +255,17 @@ static void test_candidate_counts_only_what_it_knows(void **state) {
 static void test_candidate_finds_out_what_became_of_a_take(void **state) {
     (void)state;
     begin();
-    seat.loses_answers = true;
+    key.loses_answers = true;
     sl_candidate_step(&a);
     assert_int_equal(sl_candidate_term(&a), 0); // it sits, and does not know
     sl_candidate_step(&b);
     assert_int_equal(sl_candidate_term(&b), 0);
     assert_string_equal(leader_of(&b), "a:1");
-    seat.loses_answers = false;
+    key.loses_answers = false;
     clock_ns += 150 * MS;
     sl_candidate_step(&a);
     assert_int_equal(sl_candidate_term(&a), 7);
-    assert_int_equal(seat.n_taken, 1);
+    assert_int_equal(key.n_taken, 1);
     end();
 }
 
@@ -278,7 +278,7 @@ static void test_candidate_that_is_refused_makes_way(void **state) {
     sl_candidate_resign(&a, 7, "a worker has heard of 8");
     assert_int_equal(sl_candidate_term(&a), 0); // at once
     sl_candidate_step(&a);                      // gives the lease back, and waits
-    assert_int_equal(seat.taken.term, 0);
+    assert_int_equal(key.taken.term, 0);
     sl_candidate_step(&a);
     assert_int_equal(sl_candidate_term(&a), 0);
     sl_candidate_step(&b);
@@ -299,7 +299,7 @@ static void test_candidate_that_withdraws_never_leads_again(void **state) {
     sl_candidate_withdraw(&a);
     assert_int_equal(sl_candidate_term(&a), 0);
     sl_candidate_step(&a);
-    assert_int_equal(seat.taken.term, 0); // free at once
+    assert_int_equal(key.taken.term, 0); // free at once
     clock_ns += 60000 * MS;
     sl_candidate_step(&a);
     assert_int_equal(sl_candidate_term(&a), 0);
@@ -308,7 +308,7 @@ static void test_candidate_that_withdraws_never_leads_again(void **state) {
     sl_candidate_step(&a);
     assert_string_equal(leader_of(&a), "b:1"); // b is known as the leader
     sl_candidate_leave(&b);
-    assert_int_equal(seat.taken.term, 0);
+    assert_int_equal(key.taken.term, 0);
     end();
 }
 
@@ -317,13 +317,13 @@ static void test_candidate_whose_key_was_removed_takes_it_anew_or_follows(void *
     (void)state;
     begin();
     sl_candidate_step(&a);
-    seat.taken = (struct sl_seat){0};
-    seat.revision++;
+    key.taken = (struct sl_leader_key){0};
+    key.revision++;
     clock_ns += 1500 * MS;
     sl_candidate_step(&a);
     assert_int_equal(sl_candidate_term(&a), 9);
-    seat.taken = (struct sl_seat){0};
-    seat.revision++;
+    key.taken = (struct sl_leader_key){0};
+    key.revision++;
     sl_candidate_step(&b);
     int64_t term = sl_candidate_term(&b);
     assert_true(term > 9);
@@ -346,8 +346,8 @@ static void test_candidates_never_lead_at_once(void **state) {
         random = random * 6364136223846793005ULL + 1442695040888963407ULL;
         unsigned dice = (unsigned)(random >> 33);
         clock_ns += (int64_t)(dice % 97) * MS;
-        seat.away = dice / 97 % 50 < 10 ? (dice / 97 % 50 < 2) : seat.away;
-        seat.loses_answers = dice / 4850 % 50 < 10 ? (dice / 4850 % 50 < 2) : seat.loses_answers;
+        key.away = dice / 97 % 50 < 10 ? (dice / 97 % 50 < 2) : key.away;
+        key.loses_answers = dice / 4850 % 50 < 10 ? (dice / 4850 % 50 < 2) : key.loses_answers;
         for (int i = 0; i < 2; i++) {
             bool stopped = dice / 242500 % 40 == (unsigned)i; // its thread is late
             if (!stopped && clock_ns >= next_ns[i]) {

@@ -35,67 +35,67 @@ static Etcdserverpb__KeyValue pair(const char *key, const char *value, int64_t r
     return kv;
 }
 
-static enum sl_status read_range(Etcdserverpb__KeyValue *kvs, size_t n, struct sl_seat *seat) {
+static enum sl_status read_range(Etcdserverpb__KeyValue *kvs, size_t n, struct sl_leader_key *key) {
     Etcdserverpb__RangeResponse reply = ETCDSERVERPB__RANGE_RESPONSE__INIT;
     Etcdserverpb__KeyValue *pointers[] = {&kvs[0], &kvs[1]};
     struct sl_error err;
     reply.kvs = pointers;
     reply.n_kvs = n;
-    return sl_etcd_read_range(&reply, "/x/leader", seat, &err);
+    return sl_etcd_read_range(&reply, "/x/leader", key, &err);
 }
 
-static void test_range_is_a_seat_or_nothing(void **state) {
+static void test_range_is_a_leader_key_or_nothing(void **state) {
     (void)state;
-    struct sl_seat seat;
+    struct sl_leader_key key;
     char large[SL_LEADER_BYTES + 1];
     memset(large, 'a', sizeof large);
     large[SL_LEADER_BYTES] = '\0';
     Etcdserverpb__KeyValue kvs[2] = {pair("/x/leader", "10.0.0.1:7600", 5), pair("/x/leader", "b:1", 6)};
-    assert_int_equal(read_range(kvs, 1, &seat), SL_OK);
-    assert_int_equal(seat.term, 5);
-    assert_int_equal(seat.lease, 77);
-    assert_string_equal(seat.holder, "10.0.0.1:7600");
-    assert_int_equal(read_range(kvs, 0, &seat), SL_ERR_NOT_FOUND);
-    assert_int_equal(read_range(kvs, 2, &seat), SL_ERR_PEER_CORRUPT);
+    assert_int_equal(read_range(kvs, 1, &key), SL_OK);
+    assert_int_equal(key.term, 5);
+    assert_int_equal(key.lease, 77);
+    assert_string_equal(key.holder, "10.0.0.1:7600");
+    assert_int_equal(read_range(kvs, 0, &key), SL_ERR_NOT_FOUND);
+    assert_int_equal(read_range(kvs, 2, &key), SL_ERR_PEER_CORRUPT);
     const Etcdserverpb__KeyValue wrong[] = {pair("/x/leaders", "b:1", 5),  pair("/x/leade", "b:1", 5),
                                             pair("/x/leader", "", 5),      pair("/x/leader", "b:1", 0),
                                             pair("/x/leader", "b:1", -5),  pair("/x/leader", "b 1", 5),
                                             pair("/x/leader", "b\xff", 5), pair("/x/leader", large, 5)};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         kvs[0] = wrong[i];
-        assert_int_equal(read_range(kvs, 1, &seat), SL_ERR_PEER_CORRUPT);
+        assert_int_equal(read_range(kvs, 1, &key), SL_ERR_PEER_CORRUPT);
     }
 }
 
-static void test_txn_says_whose_the_seat_is(void **state) {
+static void test_txn_names_the_holder_of_the_leader_key(void **state) {
     (void)state;
-    struct sl_seat seat;
+    struct sl_leader_key key;
     struct sl_error err;
     Etcdserverpb__TxnResponse reply = ETCDSERVERPB__TXN_RESPONSE__INIT;
     Etcdserverpb__ResponseHeader header = ETCDSERVERPB__RESPONSE_HEADER__INIT;
     reply.succeeded = true;
-    assert_int_equal(sl_etcd_read_txn(&reply, "/x/leader", 9, "a:1", &seat, &err), SL_ERR_PEER_CORRUPT);
+    assert_int_equal(sl_etcd_read_txn(&reply, "/x/leader", 9, "a:1", &key, &err), SL_ERR_PEER_CORRUPT);
     reply.header = &header;
-    assert_int_equal(sl_etcd_read_txn(&reply, "/x/leader", 9, "a:1", &seat, &err), SL_ERR_PEER_CORRUPT);
+    assert_int_equal(sl_etcd_read_txn(&reply, "/x/leader", 9, "a:1", &key, &err), SL_ERR_PEER_CORRUPT);
     header.revision = 12;
-    assert_int_equal(sl_etcd_read_txn(&reply, "/x/leader", 9, "a:1", &seat, &err), SL_OK);
-    assert_true(seat.term == 12 && seat.lease == 9);
-    assert_string_equal(seat.holder, "a:1");
+    assert_int_equal(sl_etcd_read_txn(&reply, "/x/leader", 9, "a:1", &key, &err), SL_OK);
+    assert_true(key.term == 12 && key.lease == 9);
+    assert_string_equal(key.holder, "a:1");
     reply.succeeded = false; // and then the holder is missing
-    assert_int_equal(sl_etcd_read_txn(&reply, "/x/leader", 9, "a:1", &seat, &err), SL_ERR_PEER_CORRUPT);
+    assert_int_equal(sl_etcd_read_txn(&reply, "/x/leader", 9, "a:1", &key, &err), SL_ERR_PEER_CORRUPT);
     Etcdserverpb__KeyValue kv = pair("/x/leader", "b:1", 8), *kvs = &kv;
     Etcdserverpb__RangeResponse range = ETCDSERVERPB__RANGE_RESPONSE__INIT;
     Etcdserverpb__ResponseOp op = ETCDSERVERPB__RESPONSE_OP__INIT, *ops = &op;
     reply.responses = &ops;
     reply.n_responses = 1;
-    assert_int_equal(sl_etcd_read_txn(&reply, "/x/leader", 9, "a:1", &seat, &err), SL_ERR_PEER_CORRUPT);
+    assert_int_equal(sl_etcd_read_txn(&reply, "/x/leader", 9, "a:1", &key, &err), SL_ERR_PEER_CORRUPT);
     op.response_case = ETCDSERVERPB__RESPONSE_OP__RESPONSE_RESPONSE_RANGE;
     op.response_range = &range;
-    assert_int_equal(sl_etcd_read_txn(&reply, "/x/leader", 9, "a:1", &seat, &err), SL_ERR_PEER_CORRUPT);
+    assert_int_equal(sl_etcd_read_txn(&reply, "/x/leader", 9, "a:1", &key, &err), SL_ERR_PEER_CORRUPT);
     range.kvs = &kvs;
     range.n_kvs = 1;
-    assert_int_equal(sl_etcd_read_txn(&reply, "/x/leader", 9, "a:1", &seat, &err), SL_OK);
-    assert_true(seat.term == 8 && seat.lease == 77);
+    assert_int_equal(sl_etcd_read_txn(&reply, "/x/leader", 9, "a:1", &key, &err), SL_OK);
+    assert_true(key.term == 8 && key.lease == 77);
 }
 
 static void test_leases_are_as_asked_for(void **state) {
@@ -127,31 +127,31 @@ static void test_etcd_that_is_silent_is_followed_by_the_next(void **state) {
     (void)state;
     char list[128];
     fake_etcd_start(list);
-    struct sl_etcd *seat_of;
+    struct sl_etcd *etcd;
     struct sl_error err = {0};
     struct sl_tls_files none = {.ca = "", .certificate = "", .key = ""};
-    assert_int_equal(sl_etcd_create(list, "/test", &none, &seat_of, &err), SL_OK);
-    struct sl_seat seat;
+    assert_int_equal(sl_etcd_create(list, "/test", &none, &etcd, &err), SL_OK);
+    struct sl_leader_key key;
     int64_t lease = 0;
-    assert_int_equal(sl_etcd_ops.look(seat_of, &seat, &err), SL_ERR_NOT_FOUND);
-    assert_int_equal(sl_etcd_ops.grant(seat_of, 5000, &lease, &err), SL_OK);
-    assert_int_equal(sl_etcd_ops.renew(seat_of, lease, &err), SL_ERR_NOT_FOUND); // the fake has leases with keys alone
-    assert_int_equal(sl_etcd_ops.take(seat_of, lease, "a:1", &seat, &err), SL_OK);
-    assert_true(seat.term == 41 && seat.lease == lease);
+    assert_int_equal(sl_etcd_ops.look(etcd, &key, &err), SL_ERR_NOT_FOUND);
+    assert_int_equal(sl_etcd_ops.grant(etcd, 5000, &lease, &err), SL_OK);
+    assert_int_equal(sl_etcd_ops.renew(etcd, lease, &err), SL_ERR_NOT_FOUND); // the fake has leases with keys alone
+    assert_int_equal(sl_etcd_ops.take(etcd, lease, "a:1", &key, &err), SL_OK);
+    assert_true(key.term == 41 && key.lease == lease);
     fake_etcd.silent[0] = true;
-    assert_int_equal(sl_etcd_ops.renew(seat_of, lease, &err), SL_OK);
+    assert_int_equal(sl_etcd_ops.renew(etcd, lease, &err), SL_OK);
     int n_before = fake_etcd.n_calls[0];
-    assert_int_equal(sl_etcd_ops.look(seat_of, &seat, &err), SL_OK); // and is not asked again
-    assert_string_equal(seat.holder, "a:1");
+    assert_int_equal(sl_etcd_ops.look(etcd, &key, &err), SL_OK); // and is not asked again
+    assert_string_equal(key.holder, "a:1");
     assert_int_equal(fake_etcd.n_calls[0], n_before);
-    assert_int_equal(sl_etcd_ops.take(seat_of, 100, "b:1", &seat, &err), SL_OK);
-    assert_true(seat.term == 41 && seat.lease == lease); // another's
+    assert_int_equal(sl_etcd_ops.take(etcd, 100, "b:1", &key, &err), SL_OK);
+    assert_true(key.term == 41 && key.lease == lease); // another's
     fake_etcd.silent[1] = true;
-    assert_true(sl_etcd_ops.renew(seat_of, lease, &err) != SL_OK); // no server answers: the call fails, and soon
+    assert_true(sl_etcd_ops.renew(etcd, lease, &err) != SL_OK); // no server answers: the call fails, and soon
     fake_etcd.silent[0] = fake_etcd.silent[1] = false;
-    assert_int_equal(sl_etcd_ops.revoke(seat_of, lease, &err), SL_OK);
-    assert_int_equal(sl_etcd_ops.look(seat_of, &seat, &err), SL_ERR_NOT_FOUND);
-    sl_etcd_destroy(&seat_of);
+    assert_int_equal(sl_etcd_ops.revoke(etcd, lease, &err), SL_OK);
+    assert_int_equal(sl_etcd_ops.look(etcd, &key, &err), SL_ERR_NOT_FOUND);
+    sl_etcd_destroy(&etcd);
     fake_etcd_stop();
 }
 
@@ -237,8 +237,8 @@ static int stop_rpc(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_range_is_a_seat_or_nothing),
-        cmocka_unit_test(test_txn_says_whose_the_seat_is),
+        cmocka_unit_test(test_range_is_a_leader_key_or_nothing),
+        cmocka_unit_test(test_txn_names_the_holder_of_the_leader_key),
         cmocka_unit_test(test_leases_are_as_asked_for),
         cmocka_unit_test(test_etcd_that_is_silent_is_followed_by_the_next),
         cmocka_unit_test(test_election_stands_leads_and_makes_way),

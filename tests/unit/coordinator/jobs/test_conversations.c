@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "coordinator/jobs/conversations.h"
+#include "engine/job/job_recipe.h"
 #include "tests/unit/scarce.h"
 
 static const int32_t tokens[] = {1, 2, 3};
@@ -26,11 +27,10 @@ static struct sl_job_turn begin(struct sl_conversations *c, const char *tenant, 
     request.conversation = &conversation;
     struct sl_request_rules rules = {0};
     struct sl_job_turn turn;
-    int32_t *prompt;
-    int64_t n_prompt;
+    struct sl_turn_prompt prompt;
     struct sl_error err;
-    assert_int_equal(sl_conversations_begin_turn(c, &rules, tenant, &request, &turn, &prompt, &n_prompt, &err), SL_OK);
-    assert_null(prompt);
+    assert_int_equal(sl_conversations_begin_turn(c, &rules, tenant, &request, &turn, &prompt, &err), SL_OK);
+    assert_null(prompt.tokens);
     strcpy(turn.lease_id, lease);
     return turn;
 }
@@ -144,8 +144,11 @@ static enum sl_status begin_job(struct sl_conversations *c, char *text, struct j
     request.conversation = &conversation;
     *job = (struct job){.spec = {.tenant = "acme", .recipe = "full", .max_new_tokens = 4}};
     struct sl_job_spec *spec = &job->spec;
-    enum sl_status status =
-        sl_conversations_begin_turn(c, &rules, "acme", &request, &spec->turn, &spec->tokens, &spec->n_tokens, err);
+    assert_int_equal(sl_job_recipe(spec->recipe, rules.model, &spec->parsed_recipe, err), SL_OK);
+    struct sl_turn_prompt prompt;
+    enum sl_status status = sl_conversations_begin_turn(c, &rules, "acme", &request, &spec->turn, &prompt, err);
+    spec->tokens = prompt.tokens;
+    spec->n_tokens = prompt.n_tokens;
     job->goes_on = spec->tokens != NULL;
     if (status == SL_OK && !job->goes_on) {
         size_t n;

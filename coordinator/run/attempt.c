@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see run_attempt.h. Read from the bottom up: sl_run_attempt(), and its four steps.
-#include "coordinator/run_attempt.h"
+// Purpose: see attempt.h. Read from the bottom up: sl_run_attempt(), and its four steps.
+#include "coordinator/run/attempt.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -8,8 +8,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/term.h"
-#include "coordinator/run_annex.h"
-#include "coordinator/run_token.h"
+#include "coordinator/run/remote_kv.h"
+#include "coordinator/run/token.h"
 #include "engine/job/job_request.h"
 #include "net/trace/trace.h"
 #include "proto/methods.h"
@@ -21,10 +21,10 @@
 
 static enum sl_status prefill(struct sl_run *run, struct sl_error *err);
 
-// What the attempt asks of the cluster's memory.
+// Returns the memory that the attempt needs of the cluster.
 static const struct sl_demand *demand_of(const struct sl_run *run) {
     const struct sl_job_spec *spec = &run->job->spec;
-    return run->way == SL_TURN_WHOLE ? &spec->demand : &run->from.demand;
+    return run->mode == SL_TURN_WHOLE ? &spec->demand : &run->from.demand;
 }
 
 static Sluice__V1__TokenIds token_ids(const int32_t *ids, int64_t n) {
@@ -34,19 +34,38 @@ static Sluice__V1__TokenIds token_ids(const int32_t *ids, int64_t n) {
     return message;
 }
 
-// ---- our right to give orders -----------------------------------------------------------------------------------
+// ---- states and terms ---------------------------------------------------------------------------------------------
 
-int64_t sl_run_last_term(const struct sl_run *run) {
-    return run->context->election != NULL ? sl_election_last_term(run->context->election) : 0;
+enum sl_status sl_run_move(struct sl_run *run, enum sl_run_event event, struct sl_error *err) {
+    enum sl_run_state next = sl_run_next(run->state, event);
+    if (next == SL_N_RUN_STATES) {
+        atomic_fetch_add(&run->context->figures->n_illegal_events, 1);
+        sl_log_error("job", "job=%s state=%s does not allow the event \"%s\"; please report this error", run->job->id,
+                     sl_run_state_name(run->state), sl_run_event_name(event));
+        return sl_fail(err, SL_ERR_INTERNAL, "the coordinator's state \"%s\" does not allow the event \"%s\"",
+                       sl_run_state_name(run->state), sl_run_event_name(event));
+    }
+    run->state = next;
+    if (sl_run_is_step(next)) {
+        run->step = next;
+    }
+    return SL_OK;
 }
 
-// Of an order that goes out now, and may be refused for it.
+// Fails an attempt for a reason that only its step knows. Returns `status`, or SL_ERR_INTERNAL.
+static enum sl_status fail_as(struct sl_run *run, enum sl_run_event event, enum sl_status status,
+                              struct sl_error *err) {
+    enum sl_status moved = sl_run_move(run, event, err);
+    return moved == SL_OK ? status : moved;
+}
+
+// Returns the term for the next order; a worker refuses it when it has seen a newer one.
 static int64_t term_of(struct sl_run *run) {
     run->term = sl_run_last_term(run);
     return run->term;
 }
 
-// SL_AGAIN: nobody else is known to lead. SL_ERR_PEER_LOST: another one does.
+// SL_AGAIN: no coordinator is known to lead. SL_ERR_PEER_LOST: another one leads.
 static enum sl_status check_leads(struct sl_run *run, struct sl_error *err) {
     struct sl_election *election = run->context->election;
     if (election == NULL || sl_election_term(election) != 0) {
@@ -56,15 +75,15 @@ static enum sl_status check_leads(struct sl_run *run, struct sl_error *err) {
     if (!sl_election_another_leads(election, leader)) {
         return SL_AGAIN;
     }
-    run->report.another_leads = run->hopeless = true;
-    return sl_fail(err, SL_ERR_PEER_LOST, "%s leads now: submit the job there", leader);
+    sl_fail(err, SL_ERR_PEER_LOST, "%s leads now: submit the job there", leader);
+    return fail_as(run, SL_RUN_ON_DEPOSE, SL_ERR_PEER_LOST, err);
 }
 
 // ---- step 1: workers --------------------------------------------------------------------------------------------
 
 /*
- * Stand in the line until there is room. While a role has no worker that is ready, wait only as long as a worker takes
- * to be restarted: then the client must hear that the cluster cannot do it.
+ * Waits in the line until there is room. While a role has no ready worker, it waits only as long as a worker takes to
+ * restart; then the client must hear that the cluster cannot run the job.
  */
 static enum sl_status claim_workers(struct sl_run *run, struct sl_error *err) {
     const struct sl_job_spec *spec = &run->job->spec;
@@ -72,7 +91,7 @@ static enum sl_status claim_workers(struct sl_run *run, struct sl_error *err) {
                                         .keys = spec->keys,
                                         .n_keys = spec->n_keys,
                                         .avoid = &run->avoid,
-                                        .only = run->way == SL_TURN_KEPT ? run->from.worker : NULL};
+                                        .only = run->mode == SL_TURN_KEPT ? run->from.worker : NULL};
     int64_t missing_since_ns = 0;
     for (;;) {
         enum sl_status status = sl_job_interrupted(run->job, err);
@@ -93,8 +112,7 @@ static enum sl_status claim_workers(struct sl_run *run, struct sl_error *err) {
             int64_t now_ns = sl_now_ns();
             missing_since_ns = missing_since_ns == 0 ? now_ns : missing_since_ns;
             if (now_ns - missing_since_ns > run->context->worker_wait_ms * SL_NS_PER_MS) {
-                run->hopeless = true;
-                return status;
+                return fail_as(run, SL_RUN_ON_LOSE_HOPE, status, err);
             }
             sl_sleep_ms(CLAIM_WAIT_MS);
         } else {
@@ -107,7 +125,7 @@ static enum sl_status claim_workers(struct sl_run *run, struct sl_error *err) {
 
 static enum sl_status reserve(struct sl_run *run, struct sl_error *err) {
     const struct sl_demand *demand = demand_of(run);
-    int64_t capsule_bytes = run->way == SL_TURN_STORED ? run->from.kept_bytes : demand->capsule_bytes;
+    int64_t capsule_bytes = run->mode == SL_TURN_STORED ? run->from.kept_bytes : demand->capsule_bytes;
     Sluice__V1__ReserveRequest request = SLUICE__V1__RESERVE_REQUEST__INIT;
     request.job_id = run->job->id;
     request.capsule_bytes = capsule_bytes;
@@ -117,14 +135,11 @@ static enum sl_status reserve(struct sl_run *run, struct sl_error *err) {
     int64_t deadline_ns = sl_deadline_in_ms(RESERVE_MS);
     deadline_ns = deadline_ns < run->job->spec.deadline_ns ? deadline_ns : run->job->spec.deadline_ns;
 
-    // A grant that is made after we stopped listening goes back when its lease ends.
-    struct sl_leg leg = {.job = run->job, .worker = run->claim.decode, .silence_ms = RESERVE_MS};
+    // A grant that arrives after this call has ended returns to the worker when its lease ends.
+    struct sl_worker_call call = {.job = run->job, .worker = run->claim.decode, .silence_ms = RESERVE_MS};
     ProtobufCMessage *message = NULL;
-    enum sl_status status = sl_leg_open(&leg, &sl_method_decode_reserve, &request.base, deadline_ns, err);
-    if (status == SL_OK) {
-        status = sl_leg_next(&leg, &message, err);
-        sl_leg_close(&leg);
-    }
+    enum sl_status status =
+        sl_worker_call_unary(&call, &sl_method_decode_reserve, &request.base, deadline_ns, &message, err);
     if (status != SL_OK) {
         return status;
     }
@@ -144,7 +159,7 @@ static enum sl_status reserve(struct sl_run *run, struct sl_error *err) {
     return SL_OK;
 }
 
-// A step as a span, of which its worker's are parts.
+// Runs a step inside a span; the worker's spans are children of it.
 static enum sl_status traced(struct sl_run *run, const char *name,
                              enum sl_status (*step_fn)(struct sl_run *run, struct sl_error *err),
                              struct sl_error *err) {
@@ -157,20 +172,37 @@ static enum sl_status traced(struct sl_run *run, const char *name,
     return status;
 }
 
-// Steps 1 and 2 until both succeed. "Not now" from the decode worker itself is no loss: wait and try again.
+/*
+ * Repeats steps 1 and 2 until both succeed. A decode worker that has no memory now is not lost: the job waits and tries
+ * again. The state is then PREFILLING, RESTORING or STARTING.
+ */
 static enum sl_status acquire(struct sl_run *run, struct sl_error *err) {
     for (;;) {
         enum sl_status status = claim_workers(run, err);
-        if (status != SL_OK || (run->claim.prefill == NULL && run->way != SL_TURN_STORED)) {
+        if (status != SL_OK) {
             return status;
         }
-        status = traced(run, "reserve", reserve, err);
+        bool stored = run->mode == SL_TURN_STORED;
+        if (run->claim.prefill == NULL && !stored) {
+            return sl_run_move(run, SL_RUN_ON_CLAIMED_ALONE, err);
+        }
+        status = sl_run_move(run, SL_RUN_ON_CLAIMED, err);
+        if (status == SL_OK) {
+            status = traced(run, "reserve", reserve, err);
+        }
+        if (status == SL_OK) {
+            return sl_run_move(run, stored ? SL_RUN_ON_GRANTED_FOR_COPY : SL_RUN_ON_GRANTED, err);
+        }
         if (status != SL_ERR_EXHAUSTED) {
             return status;
         }
         sl_log_info("job", "job=%s waits: %s", run->job->id, err->text);
         sl_admission_release(run->context->admission, &run->claim);
         sl_sleep_ms(RESERVE_AGAIN_MS);
+        status = sl_run_move(run, SL_RUN_ON_NO_MEMORY, err);
+        if (status != SL_OK) {
+            return status;
+        }
     }
 }
 
@@ -190,13 +222,13 @@ static enum sl_status hear_prefill(struct sl_run *run, const Sluice__V1__Prefill
         return SL_OK;
     case SLUICE__V1__PREFILL_EVENT__WHAT_DONE:
         sl_run_report_prefill_done(&run->report, job, event->done->statistics);
-        return sl_annex_check(&run->claim, event->done, err);
+        return sl_remote_kv_check(&run->claim, event->done, err);
     default:
         return sl_fail(err, SL_ERR_INTERNAL, "%s sent an event of an unknown kind", sl_worker_name(run->claim.prefill));
     }
 }
 
-// For workers, who compute the hashes. Empty where nobody is told apart.
+// Returns the salt for workers, which compute the hashes; empty when tenants are not told apart.
 static ProtobufCBinaryData salt_of(const struct sl_job_spec *spec) {
     size_t bytes = sl_hash128_is_zero(&spec->salt) ? 0 : sizeof spec->salt;
     return (ProtobufCBinaryData){bytes, (uint8_t *)spec->salt.bytes};
@@ -224,17 +256,17 @@ static enum sl_status prefill(struct sl_run *run, struct sl_error *err) {
     request.stores = shares.pointers;
     request.n_stores = shares.n;
 
-    struct sl_leg leg = {.job = run->job,
-                         .worker = run->claim.prefill,
-                         .peer = run->claim.decode,
-                         .lease = &run->lease,
-                         .lease_is_vital = true,
-                         .silence_ms = run->context->silence_ms};
+    struct sl_worker_call call = {.job = run->job,
+                                  .worker = run->claim.prefill,
+                                  .peer = run->claim.decode,
+                                  .lease = &run->lease,
+                                  .lease_is_vital = true,
+                                  .silence_ms = run->context->silence_ms};
     sl_run_report_start(&run->report);
-    enum sl_status status = sl_leg_open(&leg, &sl_method_prefill_run, &request.base, spec->deadline_ns, err);
+    enum sl_status status = sl_worker_call_open(&call, &sl_method_prefill_run, &request.base, spec->deadline_ns, err);
     while (status == SL_OK && run->prefilled == NULL) {
         ProtobufCMessage *message = NULL;
-        status = sl_leg_next(&leg, &message, err);
+        status = sl_worker_call_next(&call, &message, err);
         if (status == SL_OK) {
             Sluice__V1__PrefillEvent *event = (Sluice__V1__PrefillEvent *)message;
             status = hear_prefill(run, event, err);
@@ -245,25 +277,24 @@ static enum sl_status prefill(struct sl_run *run, struct sl_error *err) {
             }
         }
     }
-    sl_leg_close(&leg);
+    sl_worker_call_close(&call);
     if (status != SL_OK) {
         return status;
     }
     sl_affinity_put(run->context->affinity, spec->keys, spec->n_keys,
                     sl_worker_name_hash(sl_worker_name(run->claim.prefill)));
     sl_admission_release_prefill(run->context->admission, &run->claim);
-    if (sl_job_state(run->job) == SLUICE__V1__JOB_STATE__PREFILLING) { // too quick to have reported any shipping
+    if (sl_job_state(run->job) == SLUICE__V1__JOB_STATE__PREFILLING) { // it shipped before it could report progress
         sl_job_move(run->job, SLUICE__V1__JOB_STATE__SHIPPING, sl_worker_name(run->claim.decode));
     }
     return SL_OK;
 }
 
-// Instead of it, of a turn whose session a store has.
+// Replaces prefill for a turn whose session a store has.
 static enum sl_status restore(struct sl_run *run, struct sl_error *err) {
     sl_run_report_start(&run->report);
     struct sl_error why = {0};
-    enum sl_status status =
-        sl_copy_restore(run->context, run->job, &run->from.copy, run->claim.decode, &run->lease, run->grant, &why);
+    enum sl_status status = sl_copy_restore(run, &why);
     if (status == SL_OK) {
         return SL_OK;
     }
@@ -271,15 +302,15 @@ static enum sl_status restore(struct sl_run *run, struct sl_error *err) {
     if (status != SL_OK) {
         return status;
     }
-    run->blameless = true;
-    return sl_fail_from(err, SL_ERR_PEER_STALE, &why, "no session from the store: %.300s", why.text);
+    sl_fail_from(err, SL_ERR_PEER_STALE, &why, "no session from the store: %.300s", why.text);
+    return fail_as(run, SL_RUN_ON_MISS_SESSION, SL_ERR_PEER_STALE, err);
 }
 
 // ---- step 4: decode ---------------------------------------------------------------------------------------------
 
 /*
- * How many of the tokens that clients have the next worker reads. All but the last one if that may have been the job's
- * end, of which a lost worker had no time to tell: who is told that it has been said writes it again, and decides whether to stop.
+ * Returns how many of the tokens that clients have the next worker reads. Excludes the last token if it may have ended
+ * the job before the lost worker could report that: the next worker samples it again and decides whether to stop.
  */
 static int64_t count_resumed(const struct sl_run *run) {
     const struct sl_job *job = run->job;
@@ -293,27 +324,26 @@ static int64_t count_resumed(const struct sl_run *run) {
     return job->n_output - may_end;
 }
 
-// The first word of the answer: the session of a turn was there.
-static void hear_accepted(struct sl_run *run) {
-    if (run->way != SL_TURN_WHOLE && !run->accepted) {
+// The first token, or the end of an answer without tokens, shows that the session of a turn was there.
+static enum sl_status hear(struct sl_run *run, enum sl_run_event event, struct sl_error *err) {
+    if (run->mode != SL_TURN_WHOLE && run->state == SL_RUN_STARTING) {
         sl_run_report_reused(&run->report, run->job, run->from.n_kept);
     }
-    run->accepted = true;
+    return sl_run_move(run, event, err);
 }
 
 static enum sl_status hear_decode(struct sl_run *run, const Sluice__V1__DecodeEvent *event, struct sl_error *err) {
+    enum sl_status status;
     switch (event->what_case) {
     case SLUICE__V1__DECODE_EVENT__WHAT_TOKEN:
-        hear_accepted(run);
-        return sl_run_token_hear(run->context, &run->report, run->job, sl_worker_name(run->claim.decode), event->token,
-                                 err);
+        status = hear(run, SL_RUN_ON_HEARD, err);
+        return status == SL_OK ? sl_run_token_hear(run, event->token, err) : status;
     case SLUICE__V1__DECODE_EVENT__WHAT_DONE:
-        hear_accepted(run);
-        run->decode_done = true;
-        if (run->turn.id[0] != '\0') {
-            sl_turn_hear_kept(run->job, run->claim.decode, event->done, &run->turn);
+        status = hear(run, SL_RUN_ON_ENDED, err);
+        if (status == SL_OK && run->turn.id[0] != '\0') {
+            sl_turn_hear_kept(run, event->done);
         }
-        return sl_run_report_decode_done(&run->report, run->job, event->done, err);
+        return status == SL_OK ? sl_run_report_decode_done(&run->report, run->job, event->done, err) : status;
     case SLUICE__V1__DECODE_EVENT__WHAT_ALIVE:
         return SL_OK;
     case SLUICE__V1__DECODE_EVENT__WHAT_NOTICE:
@@ -349,12 +379,12 @@ static enum sl_status decode(struct sl_run *run, struct sl_error *err) {
     request.salt = salt_of(spec);
     request.term = term_of(run);
     request.keep_ms = spec->turn.keep_ms;
-    request.turn = run->way != SL_TURN_WHOLE;
+    request.turn = run->mode != SL_TURN_WHOLE;
     struct sl_hash128 history = run->from.history;
-    if (run->way == SL_TURN_STORED) {
+    if (run->mode == SL_TURN_STORED) {
         request.capsule_hash = (ProtobufCBinaryData){sizeof history, history.bytes};
     }
-    if (run->way == SL_TURN_KEPT) {
+    if (run->mode == SL_TURN_KEPT) {
         request.kept = run->from.lease_id;
         request.session_bytes = run->claim.demand.decode_bytes - run->from.kept_bytes;
     }
@@ -364,25 +394,25 @@ static enum sl_status decode(struct sl_run *run, struct sl_error *err) {
     }
 
     sl_job_move(job, SLUICE__V1__JOB_STATE__DECODING, sl_worker_name(run->claim.decode));
-    // The session that is being decoded keeps itself; the lease is renewed so that a worker may treat both alike.
+    // A session that is being decoded does not expire; its lease is renewed so that a worker may treat both alike.
     struct sl_lease annexes[SL_MAX_SHARES];
-    struct sl_leg leg = {
+    struct sl_worker_call call = {
         .job = job,
         .worker = run->claim.decode,
         .lease = &run->lease,
         .others = annexes,
-        .n_others = sl_annex_leases(&run->claim, run->prefilled != NULL ? run->prefilled->done : NULL, annexes),
+        .n_others = sl_remote_kv_leases(&run->claim, run->prefilled != NULL ? run->prefilled->done : NULL, annexes),
         .silence_ms = run->context->silence_ms};
-    enum sl_status status = sl_leg_open(&leg, &sl_method_decode_run, &request.base, spec->deadline_ns, err);
-    while (status == SL_OK && !run->decode_done) {
+    enum sl_status status = sl_worker_call_open(&call, &sl_method_decode_run, &request.base, spec->deadline_ns, err);
+    while (status == SL_OK && run->state != SL_RUN_ANSWERED) {
         ProtobufCMessage *message = NULL;
-        status = sl_leg_next(&leg, &message, err);
+        status = sl_worker_call_next(&call, &message, err);
         if (status == SL_OK) {
             status = hear_decode(run, (Sluice__V1__DecodeEvent *)message, err);
             protobuf_c_message_free_unpacked(message, NULL);
         }
     }
-    sl_leg_close(&leg);
+    sl_worker_call_close(&call);
     return status;
 }
 
@@ -398,7 +428,7 @@ static void announce_workers(struct sl_run *run) {
         static const char *const whys[] = {[SL_TURN_WHOLE] = "nothing to prefill",
                                            [SL_TURN_STORED] = "with the session of the turn before from its store",
                                            [SL_TURN_KEPT] = "where the session of the turn before is"};
-        snprintf(detail, sizeof(detail), "%s, %s", decode_name, whys[run->way]);
+        snprintf(detail, sizeof(detail), "%s, %s", decode_name, whys[run->mode]);
     }
     sl_job_set_workers(run->job, prefill_name, decode_name);
     sl_run_report_admitted(&run->report, run->job);
@@ -410,17 +440,18 @@ static void announce_workers(struct sl_run *run) {
  * answer, are avoided; then the worker that reported them is not. Otherwise the worker whose call has failed is avoided. A
  * decode worker that could not be told to free its session (released is false) is avoided whichever call has failed. A prefill
  * worker that answers PEER_STALE could not ship: the data plane of one of the two hangs, and both are avoided. A decode worker
- * that answers PEER_STALE for a retained session has dropped it, which it may.
+ * that answers PEER_STALE for a retained session has dropped it, which it may. Returns whether a store refused the attempt,
+ * for which it is avoided from now on.
  */
-static void find_guilty(struct sl_run *run, enum sl_status status, const struct sl_error *err, bool released) {
+static bool find_guilty(struct sl_run *run, enum sl_status status, const struct sl_error *err, bool released) {
     bool lost = sl_status_is_lost(status) && !sl_term_is_refusal(status, err);
     int n_avoided = run->avoid.n;
-    int n_stores = status != SL_OK ? sl_annex_find_named(&run->claim, err, &run->avoid) : 0;
-    run->elsewhere = status == SL_ERR_EXHAUSTED && run->avoid.n > n_avoided; // once a store
-    n_stores += lost ? sl_annex_find_lost(&run->claim, &run->avoid) : 0;
-    bool let_go = run->way == SL_TURN_KEPT && status == SL_ERR_PEER_STALE;
-    if (lost && n_stores == 0 && run->claim.decode != NULL && !run->blameless && !let_go) {
-        bool prefilling = run->claim.prefill != NULL && run->grant != NULL;
+    int n_stores = status != SL_OK ? sl_remote_kv_find_named(&run->claim, err, &run->avoid) : 0;
+    bool store_refused = status == SL_ERR_EXHAUSTED && run->avoid.n > n_avoided; // once a store
+    n_stores += lost ? sl_remote_kv_find_lost(&run->claim, &run->avoid) : 0;
+    bool dropped = run->mode == SL_TURN_KEPT && status == SL_ERR_PEER_STALE;
+    if (lost && n_stores == 0 && run->claim.decode != NULL && run->state != SL_RUN_NO_SESSION && !dropped) {
+        bool prefilling = run->step == SL_RUN_PREFILLING;
         bool decode_lives = released && !sl_worker_is_lost(run->claim.decode);
         if (prefilling && decode_lives) {
             sl_avoid_add(&run->avoid, run->claim.prefill);
@@ -429,18 +460,20 @@ static void find_guilty(struct sl_run *run, enum sl_status status, const struct 
             sl_avoid_add(&run->avoid, run->claim.decode);
         }
     }
+    return store_refused;
 }
 
 /*
- * Everything that the attempt holds. A decode worker that has sent its last event has already freed the session; one
- * that has not is told to.
+ * Gives back everything that the attempt holds. A decode worker that has sent its last event has already freed the
+ * session; another one is asked to. Returns whether a store refused the attempt and other stores have room.
  */
-static void give_back(struct sl_run *run, enum sl_status status, const struct sl_error *err) {
+static bool give_back(struct sl_run *run, enum sl_status status, const struct sl_error *err) {
     run->lease.term = sl_run_last_term(run);
-    bool released = run->decode_done || sl_lease_release(&run->lease, run->job->id);
-    sl_annex_release(&run->claim, run->prefilled != NULL ? run->prefilled->done : NULL, run->job->id, run->lease.term);
+    bool released = run->step == SL_RUN_ANSWERED || sl_lease_release(&run->lease, run->job->id);
+    sl_remote_kv_release(&run->claim, run->prefilled != NULL ? run->prefilled->done : NULL, run->job->id,
+                         run->lease.term);
     run->lease = (struct sl_lease){0};
-    find_guilty(run, status, err, released);
+    bool store_refused = find_guilty(run, status, err, released);
     if (run->prefilled != NULL) {
         protobuf_c_message_free_unpacked(&run->prefilled->base, NULL);
         run->prefilled = NULL;
@@ -450,32 +483,63 @@ static void give_back(struct sl_run *run, enum sl_status status, const struct sl
         run->grant = NULL;
     }
     sl_admission_release(run->context->admission, &run->claim);
-    run->elsewhere =
-        run->elsewhere && sl_admission_has_other_stores(run->context->admission, &run->job->spec.demand, &run->avoid);
+    return store_refused && sl_admission_has_other_stores(run->context->admission, &run->job->spec.demand, &run->avoid);
 }
 
-enum sl_status sl_run_attempt(struct sl_run *run, struct sl_error *err) {
-    run->accepted = false;
-    enum sl_status status = acquire(run, err);
-    if (status == SL_OK) {
-        announce_workers(run);
-        if (run->claim.prefill != NULL) {
-            status = traced(run, "prefill", prefill, err);
-        } else if (run->way == SL_TURN_STORED) {
-            status = traced(run, "restore", restore, err);
-        }
+// Handles a worker's refusal of the term. If this coordinator leads again, under a newer term, it tries again.
+static enum sl_run_event hear_refusal(struct sl_run *run, const struct sl_error *err) {
+    struct sl_election *election = run->context->election;
+    if (election == NULL) {
+        return SL_RUN_ON_LOSE_HOPE;
+    }
+    sl_election_resign(election, run->term, err->text);
+    return sl_election_term(election) == 0 ? SL_RUN_ON_DEPOSE : SL_RUN_ON_LOSE;
+}
+
+static enum sl_run_event failure_of(struct sl_run *run, enum sl_status status, const struct sl_error *err,
+                                    bool other_stores) {
+    if (sl_term_is_refusal(status, err)) {
+        return hear_refusal(run, err);
+    }
+    if (sl_status_is_lost(status)) {
+        return SL_RUN_ON_LOSE;
+    }
+    if (other_stores) {
+        return SL_RUN_ON_FILL_STORE;
+    }
+    return status == SL_ERR_EXHAUSTED || status == SL_ERR_PRECONDITION ? SL_RUN_ON_REFUSE : SL_RUN_ON_STOP;
+}
+
+// Runs steps 3 and 4 on the workers that step 1 has claimed.
+static enum sl_status answer(struct sl_run *run, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    announce_workers(run);
+    if (run->state != SL_RUN_STARTING) {
+        status = run->state == SL_RUN_PREFILLING ? traced(run, "prefill", prefill, err)
+                                                 : traced(run, "restore", restore, err);
+        status = status == SL_OK ? sl_run_move(run, SL_RUN_ON_ARRIVED, err) : status;
     }
     if (status == SL_OK) {
         run->report.decode_start_ns = sl_now_ns();
         status = traced(run, "decode", decode, err);
-        run->answered |= status == SL_OK;
     }
-    if (status == SL_OK && run->turn.id[0] != '\0') {
-        const struct sl_hash128 *before = run->way != SL_TURN_WHOLE ? &run->from.history : NULL;
-        status = sl_turn_end(run->context, run->job, run->claim.decode, before, run->report.reason, run->report.text,
-                             sl_run_last_term(run), &run->turn, &run->left, &run->copying, err);
+    return status == SL_OK && run->turn.id[0] != '\0' ? sl_turn_end(run, err) : status;
+}
+
+enum sl_status sl_run_attempt(struct sl_run *run, struct sl_error *err) {
+    run->step = run->state;
+    enum sl_status status = acquire(run, err);
+    if (status == SL_OK) {
+        status = answer(run, err);
     }
-    give_back(run, status, err);
-    run->decode_done = false;
+    bool other_stores = give_back(run, status, err);
+    if (status == SL_OK) {
+        return sl_run_move(run, SL_RUN_ON_COMPLETED, err);
+    }
+    if (sl_run_is_step(run->state)) { // a step that knows the reason has moved already
+        enum sl_run_event failure = failure_of(run, status, err, other_stores);
+        struct sl_error why = {0};
+        (void)sl_run_move(run, failure, &why); // every step allows these; err keeps the failure
+    }
     return status;
 }

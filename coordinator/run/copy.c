@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see run_copy.h.
-#include "coordinator/run_copy.h"
+// Purpose: see copy.h.
+#include "coordinator/run/copy.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -8,15 +8,14 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "coordinator/leg.h"
-#include "engine/job/job_recipe.h"
+#include "coordinator/run/attempt.h"
 #include "proto/methods.h"
 
 #define CALL_MS     2000
 #define FORGET_MS   1000
-#define POLL_MS     40 // between looks at who waits
+#define POLL_MS     40 // between calls of go_on()
 #define ARCHIVE_MS  10000
-#define STORE_QUIET 15000 // a store that ships says nothing until it is done
+#define STORE_QUIET 15000 // a store that ships sends nothing until it is done
 
 struct sl_worker *sl_copy_find_worker(struct sl_registry *registry, Sluice__V1__WorkerRole role, const char *name,
                                       const char *address) {
@@ -36,17 +35,19 @@ static struct sl_worker *find_store(struct sl_registry *registry, const char *ad
     return address[0] != '\0' ? sl_copy_find_worker(registry, SLUICE__V1__WORKER_ROLE__KVSTORE, NULL, address) : NULL;
 }
 
-static void release_at_store(struct sl_worker *store, const char *lease_id) {
+void sl_copy_release_lease(struct sl_worker *worker, const struct sl_rpc_method *method, const char *lease_id,
+                           int64_t term) {
     Sluice__V1__ReleaseRequest request = SLUICE__V1__RELEASE_REQUEST__INIT;
     request.lease_id = (char *)lease_id;
+    request.term = term;
     struct sl_error err = {0};
-    if (sl_rpc_unary(sl_worker_channel(store), &sl_method_store_release, &request.base, sl_deadline_in_ms(CALL_MS),
-                     NULL, NULL, &err) != SL_OK) {
-        sl_log_info("turn", "lease at %s ends by itself: %s", sl_worker_name(store), err.text);
+    if (sl_rpc_unary(sl_worker_channel(worker), method, &request.base, sl_deadline_in_ms(CALL_MS), NULL, NULL, &err) !=
+        SL_OK) {
+        sl_log_info("turn", "a lease at %s was not released, and expires: %s", sl_worker_name(worker), err.text);
     }
 }
 
-// Its name at the store; the hash stays the copy's.
+// Returns the copy's key at the store, which points to the copy's hash.
 static Sluice__V1__StoreKey key_of(const struct sl_session_copy *copy) {
     Sluice__V1__StoreKey key = SLUICE__V1__STORE_KEY__INIT;
     key.model_fingerprint = copy->model_fingerprint;
@@ -58,21 +59,17 @@ static Sluice__V1__StoreKey key_of(const struct sl_session_copy *copy) {
 
 // ---- to the store ---------------------------------------------------------------------------------------------------
 
-static enum sl_status name_copy(const struct sl_run_context *context, const struct sl_job *job,
-                                const struct sl_job_turn *turn, struct sl_session_copy *copy, struct sl_error *err) {
-    struct sl_recipe recipe;
-    enum sl_status status = sl_job_recipe(job->spec.recipe, context->model, &recipe, err);
-    if (status == SL_OK) {
-        copy->model_fingerprint = sl_model_set_fingerprint(context->model_fingerprint, turn->rope_set);
-        copy->recipe_fingerprint = sl_recipe_fingerprint(&recipe);
-        copy->history = turn->history;
-        copy->n_tokens = turn->n_kept;
-        copy->bytes = turn->kept_bytes;
-    }
-    return status;
+static struct sl_session_copy name_copy(const struct sl_run *run) {
+    const struct sl_job_turn *turn = &run->turn;
+    return (struct sl_session_copy){.model_fingerprint =
+                                        sl_model_set_fingerprint(run->context->model_fingerprint, turn->rope_set),
+                                    .recipe_fingerprint = sl_recipe_fingerprint(&run->job->spec.parsed_recipe),
+                                    .history = turn->history,
+                                    .n_tokens = turn->n_kept,
+                                    .bytes = turn->kept_bytes};
 }
 
-// A stream, though there is one reply: those can be looked up from.
+// Begins a step. There is one reply, and a stream, because a caller can stop waiting for a stream.
 static enum sl_status ask(struct sl_copying *copying, struct sl_worker *worker, const struct sl_rpc_method *method,
                           const ProtobufCMessage *request, int64_t wait_ms, struct sl_error *err) {
     sl_rpc_stream_close(&copying->stream);
@@ -80,25 +77,23 @@ static enum sl_status ask(struct sl_copying *copying, struct sl_worker *worker, 
                               &copying->stream, err);
 }
 
-enum sl_status sl_copying_begin(const struct sl_run_context *context, const struct sl_job *job,
-                                struct sl_worker *decode, const struct sl_job_turn *turn, int64_t term,
-                                struct sl_copying *copying, struct sl_error *err) {
-    struct sl_session_copy copy = {.store = ""};
-    sl_registry_store_address(context->registry, job->spec.n_keys > 0 ? job->spec.keys[0] : 0, copy.store);
-    struct sl_worker *store = find_store(context->registry, copy.store);
+enum sl_status sl_copying_begin(struct sl_run *run, struct sl_error *err) {
+    const struct sl_job_spec *spec = &run->job->spec;
+    struct sl_copying *copying = &run->copying;
+    struct sl_session_copy copy = name_copy(run);
+    sl_registry_store_address(run->context->registry, spec->n_keys > 0 ? spec->keys[0] : 0, copy.store);
+    struct sl_worker *store = find_store(run->context->registry, copy.store);
     if (store == NULL) {
         return SL_OK;
     }
-    enum sl_status status = name_copy(context, job, turn, &copy, err);
-    *copying = (struct sl_copying){.store = store, .decode = sl_worker_ref(decode), .copy = copy, .term = term};
-    strcpy(copying->lease_id, turn->lease_id);
-    if (status == SL_OK) {
-        Sluice__V1__StoreKey key = key_of(&copying->copy);
-        Sluice__V1__StoreReserveRequest request = SLUICE__V1__STORE_RESERVE_REQUEST__INIT;
-        request.key = &key;
-        request.capsule_bytes = copy.bytes;
-        status = ask(copying, store, &sl_method_store_reserve, &request.base, CALL_MS, err);
-    }
+    *copying = (struct sl_copying){
+        .store = store, .decode = sl_worker_ref(run->claim.decode), .copy = copy, .term = sl_run_last_term(run)};
+    strcpy(copying->lease_id, run->turn.lease_id);
+    Sluice__V1__StoreKey key = key_of(&copying->copy);
+    Sluice__V1__StoreReserveRequest request = SLUICE__V1__STORE_RESERVE_REQUEST__INIT;
+    request.key = &key;
+    request.capsule_bytes = copy.bytes;
+    enum sl_status status = ask(copying, store, &sl_method_store_reserve, &request.base, CALL_MS, err);
     if (status != SL_OK) {
         sl_copying_end(copying);
     }
@@ -114,10 +109,10 @@ static enum sl_status ship(struct sl_copying *copying, struct sl_error *err) {
     return ask(copying, copying->decode, &sl_method_decode_archive, &request.base, ARCHIVE_MS, err);
 }
 
-// What a step has come to. SL_AGAIN: the next one has begun.
+// Handles the end of a step. SL_AGAIN: the next step has begun.
 static enum sl_status step(struct sl_copying *copying, enum sl_status status, ProtobufCMessage *reply,
                            struct sl_error *err) {
-    if (copying->grant != NULL) { // of a store's loss Archive says PEER_STALE
+    if (copying->grant != NULL) { // when the store is lost, Archive returns PEER_STALE
         if (status == SL_OK) {
             protobuf_c_message_free_unpacked(reply, NULL);
         }
@@ -128,7 +123,7 @@ static enum sl_status step(struct sl_copying *copying, enum sl_status status, Pr
         status = ship(copying, err);
         return status == SL_OK ? SL_AGAIN : status;
     }
-    if (status == SL_ERR_DEADLINE) { // the next turn does not ask it before it is heard of
+    if (status == SL_ERR_DEADLINE) { // so that the next turn does not ask it before its next heartbeat
         sl_worker_suspect(copying->store);
     }
     return status == SL_ERR_EXISTS ? SL_OK : status == SL_ERR_PEER_LOST ? SL_ERR_PEER_STALE : status;
@@ -145,8 +140,8 @@ enum sl_status sl_copying_wait(struct sl_copying *copying, int64_t until_ns, boo
         }
     }
     if (status != SL_AGAIN) {
-        bool stands_still = status == SL_ERR_DEADLINE; // it ends the lease by itself
-        if (status == SL_OK || stands_still) {
+        bool stalled = status == SL_ERR_DEADLINE; // the store ends the lease by itself
+        if (status == SL_OK || stalled) {
             sluice__v1__grant__free_unpacked(copying->grant, NULL);
             copying->grant = NULL;
         }
@@ -158,7 +153,7 @@ enum sl_status sl_copying_wait(struct sl_copying *copying, int64_t until_ns, boo
 void sl_copying_end(struct sl_copying *copying) {
     sl_rpc_stream_close(&copying->stream);
     if (copying->grant != NULL) {
-        release_at_store(copying->store, copying->grant->lease_id);
+        sl_copy_release_lease(copying->store, &sl_method_store_release, copying->grant->lease_id, 0);
         sluice__v1__grant__free_unpacked(copying->grant, NULL);
         copying->grant = NULL;
     }
@@ -182,30 +177,28 @@ static enum sl_status look_up(const struct sl_session_copy *copy, struct sl_work
                         NULL, (ProtobufCMessage **)reply_out, err);
 }
 
-static enum sl_status fetch(struct sl_job *job, struct sl_worker *store, struct sl_worker *decode,
-                            struct sl_lease *lease, const char *pin, const Sluice__V1__Grant *grant,
-                            struct sl_error *err) {
+static enum sl_status fetch(struct sl_run *run, struct sl_worker *store, const char *pin, struct sl_error *err) {
     Sluice__V1__FetchRequest request = SLUICE__V1__FETCH_REQUEST__INIT;
     request.lease_id = (char *)pin;
-    request.destination = (Sluice__V1__Grant *)grant;
-    struct sl_leg leg = {
-        .job = job, .worker = store, .peer = decode, .lease = lease, .lease_is_vital = true, .silence_ms = STORE_QUIET};
+    request.destination = run->grant;
+    struct sl_worker_call call = {.job = run->job,
+                                  .worker = store,
+                                  .peer = run->claim.decode,
+                                  .lease = &run->lease,
+                                  .lease_is_vital = true,
+                                  .silence_ms = STORE_QUIET};
     ProtobufCMessage *message = NULL;
-    enum sl_status status = sl_leg_open(&leg, &sl_method_store_fetch, &request.base, job->spec.deadline_ns, err);
-    if (status == SL_OK) {
-        status = sl_leg_next(&leg, &message, err);
-        sl_leg_close(&leg);
-    }
+    enum sl_status status =
+        sl_worker_call_unary(&call, &sl_method_store_fetch, &request.base, run->job->spec.deadline_ns, &message, err);
     if (status == SL_OK) {
         protobuf_c_message_free_unpacked(message, NULL);
     }
     return status;
 }
 
-enum sl_status sl_copy_restore(const struct sl_run_context *context, struct sl_job *job,
-                               const struct sl_session_copy *copy, struct sl_worker *decode, struct sl_lease *lease,
-                               const Sluice__V1__Grant *grant, struct sl_error *err) {
-    struct sl_worker *store = find_store(context->registry, copy->store);
+enum sl_status sl_copy_restore(struct sl_run *run, struct sl_error *err) {
+    const struct sl_session_copy *copy = &run->from.copy;
+    struct sl_worker *store = find_store(run->context->registry, copy->store);
     if (store == NULL) {
         return sl_fail(err, SL_ERR_PEER_STALE, "the store of the turn before is gone");
     }
@@ -213,12 +206,12 @@ enum sl_status sl_copy_restore(const struct sl_run_context *context, struct sl_j
     enum sl_status status = look_up(copy, store, &reply, err);
     if (status == SL_OK) {
         bool fits = reply->n_tokens == copy->n_tokens && reply->capsule_tokens == copy->n_tokens &&
-                    reply->capsule_bytes <= grant->capacity_bytes;
-        status = fits                   ? fetch(job, store, decode, lease, reply->lease_id, grant, err)
+                    reply->capsule_bytes <= run->grant->capacity_bytes;
+        status = fits                   ? fetch(run, store, reply->lease_id, err)
                  : reply->n_tokens == 0 ? sl_fail(err, SL_ERR_PEER_STALE, "%s has dropped it", sl_worker_name(store))
                                         : sl_fail(err, SL_ERR_PEER_CORRUPT, "%s has another session under this key",
                                                   sl_worker_name(store));
-        release_at_store(store, reply->lease_id);
+        sl_copy_release_lease(store, &sl_method_store_release, reply->lease_id, 0);
         sluice__v1__lookup_reply__free_unpacked(reply, NULL);
     }
     sl_worker_unref(&store);
@@ -230,7 +223,7 @@ enum sl_status sl_copy_restore(const struct sl_run_context *context, struct sl_j
 bool sl_copy_forget(struct sl_registry *registry, const struct sl_session_copy *copy, int64_t term) {
     struct sl_worker *store = find_store(registry, copy->store);
     if (store == NULL) {
-        return true; // it has gone with its store, or comes back with its disk
+        return true; // the copy is lost with its store, or returns with the disk
     }
     Sluice__V1__StoreKey key = key_of(copy);
     Sluice__V1__ForgetRequest request = SLUICE__V1__FORGET_REQUEST__INIT;
@@ -240,7 +233,7 @@ bool sl_copy_forget(struct sl_registry *registry, const struct sl_session_copy *
     enum sl_status status = sl_rpc_unary(sl_worker_channel(store), &sl_method_store_forget, &request.base,
                                          sl_deadline_in_ms(FORGET_MS), NULL, NULL, &err);
     if (status != SL_OK) {
-        sl_log_info("turn", "a copy of a conversation stays with %s until that needs the memory: %s",
+        sl_log_info("turn", "a copy of a conversation stays at %s until the store needs the memory: %s",
                     sl_worker_name(store), err.text);
     }
     sl_worker_unref(&store);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see run_token.h.
-#include "coordinator/run_token.h"
+// Purpose: see token.h.
+#include "coordinator/run/token.h"
 
 #include <inttypes.h>
 
 #include "base/log.h"
 
-// An id of no token would go to clients, and to the next worker as what was written before.
+// Rejects ids outside the vocabulary, which would otherwise reach clients, and the next worker as output to resume.
 static enum sl_status check_ids(const struct sl_run_context *context, const char *worker,
                                 const Sluice__V1__Token *token, struct sl_error *err) {
     int32_t n_vocab = context->model->n_vocab, id = token->id;
@@ -24,7 +24,7 @@ static ProtobufCBinaryData raw_of(const struct sl_run_context *context, int32_t 
     return (ProtobufCBinaryData){.len = bytes ? n : 0, .data = (uint8_t *)bytes};
 }
 
-// With its bytes, and those of its alternatives, if there are any.
+// Adds the bytes of the token and of its alternatives, if it has alternatives.
 static enum sl_status tell(const struct sl_run_context *context, struct sl_job *job, const Sluice__V1__Token *heard) {
     if (heard->n_alternatives == 0) {
         return sl_job_tell_token(job, heard);
@@ -41,8 +41,9 @@ static enum sl_status tell(const struct sl_run_context *context, struct sl_job *
     return sl_job_tell_token(job, &token);
 }
 
-enum sl_status sl_run_token_hear(const struct sl_run_context *context, struct sl_run_report *report, struct sl_job *job,
-                                 const char *worker, const Sluice__V1__Token *token, struct sl_error *err) {
+enum sl_status sl_run_token_hear(struct sl_run *run, const Sluice__V1__Token *token, struct sl_error *err) {
+    struct sl_job *job = run->job;
+    const char *worker = sl_worker_name(run->claim.decode);
     int64_t expected = job->n_output; // only this thread writes it
     if (token->index >= 0 && token->index < expected) {
         int32_t before = job->output[token->index];
@@ -60,11 +61,11 @@ enum sl_status sl_run_token_hear(const struct sl_run_context *context, struct sl
         return sl_fail(err, SL_ERR_INTERNAL, "%s sent %zu alternatives, at most %d", worker, token->n_alternatives,
                        SL_MAX_LOGPROBS);
     }
-    enum sl_status status = check_ids(context, worker, token, err);
+    enum sl_status status = check_ids(run->context, worker, token, err);
     if (status != SL_OK) {
         return status;
     }
-    sl_run_report_token(report, job);
-    status = tell(context, job, token);
+    sl_run_report_token(&run->report, job);
+    status = tell(run->context, job, token);
     return status == SL_OK ? SL_OK : sl_fail(err, status, "no memory for the job's events");
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see run_annex.h.
-#include "coordinator/run_annex.h"
+// Purpose: see remote_kv.h.
+#include "coordinator/run/remote_kv.h"
 
 #include <string.h>
 
 #include "base/clock.h"
 #include "proto/methods.h"
 
-#define PROBE_MS       300  // a store that does not say its statistics within this is lost, or as good as that
-#define FIRST_LEASE_MS 3000 // taken for a lease's length until the store has said it
+#define PROBE_MS       300  // a store that does not answer within this time counts as lost
+#define FIRST_LEASE_MS 3000 // assumed duration of a lease until the store has reported it
 
 void sl_store_shares_fill(const struct sl_claim *claim, struct sl_store_shares *shares) {
     shares->n = (size_t)claim->n_shares;
@@ -23,7 +23,7 @@ void sl_store_shares_fill(const struct sl_claim *claim, struct sl_store_shares *
     }
 }
 
-// The claim's share that a message speaks of, or -1.
+// Returns the claim's share that the message describes, or -1.
 static int find_share(const struct sl_claim *claim, const Sluice__V1__StoreShare *share) {
     for (int i = 0; share != NULL && i < claim->n_shares; i++) {
         if (strcmp(sl_worker_address(claim->shares[i].store), share->address) == 0 &&
@@ -35,7 +35,8 @@ static int find_share(const struct sl_claim *claim, const Sluice__V1__StoreShare
     return -1;
 }
 
-enum sl_status sl_annex_check(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, struct sl_error *err) {
+enum sl_status sl_remote_kv_check(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done,
+                                  struct sl_error *err) {
     bool held[SL_MAX_SHARES] = {false};
     size_t n_held = 0;
     for (size_t i = 0; i < done->n_annex; i++) {
@@ -46,13 +47,14 @@ enum sl_status sl_annex_check(const struct sl_claim *claim, const Sluice__V1__Pr
         }
     }
     if (n_held != (size_t)claim->n_shares || done->n_annex != n_held) {
-        return sl_fail(err, SL_ERR_INTERNAL, "%s says that stores hold %zu shares of the job, and it has %d",
+        return sl_fail(err, SL_ERR_INTERNAL, "%s reports that stores hold %zu shares of the job, which has %d",
                        sl_worker_name(claim->prefill), done->n_annex, claim->n_shares);
     }
     return SL_OK;
 }
 
-int sl_annex_leases(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, struct sl_lease *leases_out) {
+int sl_remote_kv_leases(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done,
+                        struct sl_lease *leases_out) {
     int n = 0;
     for (size_t i = 0; done != NULL && i < done->n_annex && n < SL_MAX_SHARES; i++) {
         int share = find_share(claim, done->annex[i]->share);
@@ -68,17 +70,17 @@ int sl_annex_leases(const struct sl_claim *claim, const Sluice__V1__PrefillDone 
     return n;
 }
 
-void sl_annex_release(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, const char *job_id,
-                      int64_t term) {
+void sl_remote_kv_release(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, const char *job_id,
+                          int64_t term) {
     struct sl_lease leases[SL_MAX_SHARES];
-    int n = sl_annex_leases(claim, done, leases);
+    int n = sl_remote_kv_leases(claim, done, leases);
     for (int i = 0; i < n; i++) {
         leases[i].term = term;
         sl_lease_release(&leases[i], job_id);
     }
 }
 
-int sl_annex_find_lost(const struct sl_claim *claim, struct sl_avoid *avoid) {
+int sl_remote_kv_find_lost(const struct sl_claim *claim, struct sl_avoid *avoid) {
     int n_lost = 0;
     for (int i = 0; i < claim->n_shares; i++) {
         struct sl_worker *store = claim->shares[i].store;
@@ -96,7 +98,7 @@ int sl_annex_find_lost(const struct sl_claim *claim, struct sl_avoid *avoid) {
     return n_lost;
 }
 
-int sl_annex_find_named(const struct sl_claim *claim, const struct sl_error *failure, struct sl_avoid *avoid) {
+int sl_remote_kv_find_named(const struct sl_claim *claim, const struct sl_error *failure, struct sl_avoid *avoid) {
     int n_named = 0;
     for (int i = 0; failure->reason == SL_REASON_STORE && i < claim->n_shares; i++) {
         if (sl_error_blames(failure, sl_worker_address(claim->shares[i].store))) {

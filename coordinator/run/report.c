@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see run_report.h. proto/sluice/v1/inference.proto has the definitions.
-#include "coordinator/run_report.h"
+// Purpose: see report.h. proto/sluice/v1/inference.proto defines the statistics.
+#include "coordinator/run/report.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static double ms_between(int64_t from_ns, int64_t to_ns) {
     return (double)(to_ns - from_ns) / (double)SL_NS_PER_MS;
 }
 
-// True when progress of this kind may be told again; the last report of a kind is always told.
+// Returns whether progress of this kind may be reported now; the last report of a kind is always due.
 static bool is_due(int64_t *last_ns, bool complete) {
     int64_t now_ns = sl_now_ns();
     if (!complete && *last_ns != 0 && now_ns - *last_ns < PROGRESS_EVERY_NS) {
@@ -25,7 +25,7 @@ static bool is_due(int64_t *last_ns, bool complete) {
     return true;
 }
 
-// For everybody, and for the job's tenant.
+// Adds to the totals of all jobs, and of the job's tenant.
 static void count(struct sl_run_report *report, struct sl_job *job, enum sl_total total, int64_t n) {
     atomic_fetch_add(&report->figures->totals.of[total], n);
     if (job->place.tenant != NULL) {
@@ -44,11 +44,11 @@ void sl_run_report_admitted(struct sl_run_report *report, struct sl_job *job) {
 
 void sl_run_report_start(struct sl_run_report *report) {
     report->prefill_start_ns = sl_now_ns();
-    report->last_prefill_ns = report->last_ship_ns = 0; // the first report of every attempt is told
+    report->last_prefill_ns = report->last_ship_ns = 0; // the first report of every attempt is due
     report->n_read = 0;
 }
 
-// A worker's word about the prompt.
+// Bounds a number of prompt tokens that a worker reports.
 static int64_t bounded(int64_t n_tokens, const struct sl_job *job) {
     return n_tokens < 0 ? 0 : n_tokens > job->statistics.n_prompt_tokens ? job->statistics.n_prompt_tokens : n_tokens;
 }
@@ -78,15 +78,15 @@ void sl_run_report_ship(struct sl_run_report *report, struct sl_job *job, const 
     }
 }
 
-// Of what prefill knows, its own clock splits reading from shipping; without it, all of the leg counts as reading.
+// Prefill's clock splits the time of the call into reading and shipping; without it, all of the time counts as reading.
 void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__Statistics *known) {
     int64_t now_ns = sl_now_ns();
-    double leg_ms = ms_between(report->prefill_start_ns, now_ns);
-    if (known != NULL && known->ship_ms > 0 && known->ship_ms <= leg_ms) { // a worker's word
+    double call_ms = ms_between(report->prefill_start_ns, now_ns);
+    if (known != NULL && known->ship_ms > 0 && known->ship_ms <= call_ms) { // not trusted: a worker reports it
         sl_span_record("ship", now_ns - (int64_t)(known->ship_ms * SL_NS_PER_MS), now_ns);
     }
     Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
-    statistics->prefill_ms = leg_ms;
+    statistics->prefill_ms = call_ms;
     statistics->ship_ms = 0;
     if (known != NULL) {
         statistics->n_reused_tokens = known->n_reused_tokens;
@@ -151,24 +151,24 @@ enum sl_status sl_run_report_decode_done(struct sl_run_report *report, struct sl
     if (text == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the answer");
     }
-    free(report->text); // of an attempt whose worker was lost behind its answer
+    free(report->text); // of an attempt whose worker was lost after its answer
     report->text = text;
     report->reason = done->reason;
     report->decode_end_ns = sl_now_ns();
     Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
     if (done->statistics != NULL) {
         statistics->decode_resident_bytes = done->statistics->decode_resident_bytes;
-        statistics->slots_evicted += done->statistics->slots_evicted; // to what prefill has evicted
+        statistics->slots_evicted += done->statistics->slots_evicted; // in addition to prefill's
         statistics->slots_merged += done->statistics->slots_merged;
         statistics->slots_fetched = done->statistics->slots_fetched;
         sl_job_set_slots(job, done->statistics);
         sl_job_add_errors(job, done->statistics);
         sl_job_set_served(job, done->statistics);
         if (__builtin_add_overflow(job->retrieval.fallbacks, report->fallbacks_lost, &job->retrieval.fallbacks)) {
-            job->retrieval.fallbacks = INT64_MAX; // a worker's word
+            job->retrieval.fallbacks = INT64_MAX; // a worker reports it
         }
     }
-    int64_t n_written = job->n_output - job->spec.n_delivered; // here
+    int64_t n_written = job->n_output - job->spec.n_delivered; // by this coordinator
     if (n_written > 1) {
         statistics->tpot_ms = ms_between(report->first_token_ns, report->decode_end_ns) / (double)(n_written - 1);
     }
@@ -216,7 +216,6 @@ void sl_run_report_finish(struct sl_run_report *report, struct sl_job *job, enum
     report->text = NULL;
 }
 
-// What is known of a job that has ended.
 void sl_run_report_span(struct sl_job *job, struct sl_span *span) {
     const Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
     sl_span_set_text(span, "sluice.job", job->id);

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see turn.h.
+#include "coordinator/run/turn.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "coordinator/run/attempt.h"
+#include "engine/kvcache/capsule.h"
+#include "proto/methods.h"
+
+#define GRACE_MS      1000 // how long a client waits for a copy
+#define MAX_KEPT_SIZE (INT64_C(1) << 46)
+
+// ---- where it continues ---------------------------------------------------------------------------------------------
+
+// Continues from the session of an earlier turn; the tokens of all turns since then are read.
+static bool go_back(struct sl_run *run) {
+    const struct sl_job *job = run->job;
+    struct sl_job_turn *from = &run->from;
+    const struct sl_session_copy copy = from->earlier;
+    if (copy.store[0] == '\0' || copy.n_tokens < 1 || copy.n_tokens >= job->spec.n_tokens) {
+        return false;
+    }
+    struct sl_kv_geometry geometry = sl_model_geometry(run->context->model);
+    int64_t n_new = job->spec.n_tokens - copy.n_tokens + job->spec.max_new_tokens;
+    struct sl_demand demand;
+    struct sl_error err = {0};
+    if (sl_demand_make_turn(&job->spec.parsed_recipe, &geometry, copy.bytes, n_new, &demand, &err) != SL_OK) {
+        sl_log_warn("turn", "job=%s does not go back to an earlier turn: %s", job->id, err.text);
+        return false;
+    }
+    from->n_kept = copy.n_tokens;
+    from->kept_bytes = copy.bytes;
+    from->history = copy.history;
+    from->demand = demand;
+    from->copy = copy;
+    from->earlier = (struct sl_session_copy){0};
+    return true;
+}
+
+static enum sl_turn_mode without_worker(struct sl_run *run) {
+    bool stored = run->from.n_kept > 0 && run->from.copy.store[0] != '\0';
+    return stored || go_back(run) ? SL_TURN_STORED : SL_TURN_WHOLE;
+}
+
+enum sl_turn_mode sl_turn_first_mode(struct sl_run *run) {
+    return run->from.n_kept > 0 && run->from.lease_id[0] != '\0' ? SL_TURN_KEPT : without_worker(run);
+}
+
+// A store that has lost a session has lost those of earlier turns before.
+enum sl_turn_mode sl_turn_next_mode(struct sl_run *run) {
+    return run->mode == SL_TURN_KEPT ? without_worker(run) : SL_TURN_WHOLE;
+}
+
+// ---- the end of an answer -------------------------------------------------------------------------------------------
+
+void sl_turn_hear_kept(struct sl_run *run, const Sluice__V1__DecodeDone *done) {
+    const struct sl_job *job = run->job;
+    struct sl_job_turn *turn = &run->turn;
+    size_t n_id = strlen(done->kept);
+    turn->lease_id[0] = turn->worker[0] = '\0';
+    turn->n_kept = 0;
+    if (n_id == 0) {
+        return;
+    }
+    const char *decode = sl_worker_name(run->claim.decode);
+    if (n_id >= sizeof turn->lease_id || done->kept_bytes < 1 || done->kept_bytes > MAX_KEPT_SIZE ||
+        done->kept_tokens != job->spec.n_tokens + job->n_output - 1) {
+        sl_log_warn("turn", "job=%s: %s reports an impossible retained session", job->id, decode);
+        return;
+    }
+    strcpy(turn->lease_id, done->kept);
+    snprintf(turn->worker, sizeof turn->worker, "%s", decode);
+    turn->n_kept = done->kept_tokens;
+    turn->kept_bytes = done->kept_bytes;
+}
+
+static bool is_wanted(void *job) {
+    struct sl_error err;
+    return sl_job_interrupted(job, &err) == SL_OK;
+}
+
+/*
+ * Copies the session into the conversation's store. Without the copy, a lost worker costs the next turn the whole conversation, or
+ * what was said since the last copy. The copy continues if the client leaves, or has waited long enough.
+ */
+static enum sl_status copy_session(struct sl_run *run, struct sl_error *err) {
+    struct sl_copying *copying = &run->copying;
+    enum sl_status status = sl_copying_begin(run, err);
+    if (status == SL_OK && sl_copying_is_under_way(copying)) {
+        status = sl_copying_wait(copying, sl_deadline_in_ms(GRACE_MS), is_wanted, run->job, err);
+        if (status == SL_OK) {
+            run->turn.copy = copying->copy;
+        }
+    }
+    if (status != SL_OK && status != SL_AGAIN && status != SL_ERR_PEER_LOST) {
+        sl_log_warn("turn", "job=%s its session is in no store: %s", run->job->id, err->text);
+    }
+    if (status != SL_ERR_PEER_LOST) {
+        *err = (struct sl_error){0};
+    }
+    return status == SL_ERR_PEER_LOST ? status : SL_OK;
+}
+
+// Sets the name under which stores keep the session. It belongs to this conversation alone, so that ending the conversation removes no copy of
+// another one with the same beginning.
+static void name_history(struct sl_run *run, const int32_t *tokens) {
+    const struct sl_hash128 *salt = &run->job->spec.salt;
+    struct sl_job_turn *turn = &run->turn;
+    struct sl_hash128 hash = sl_prefix_hash(salt, tokens, turn->n_kept),
+                      begin = sl_salted_hash(salt, turn->id, strlen(turn->id));
+    turn->history =
+        sl_salted_hash(&hash, run->mode != SL_TURN_WHOLE ? &run->from.history : &begin, sizeof(struct sl_hash128));
+}
+
+enum sl_status sl_turn_end(struct sl_run *run, struct sl_error *err) {
+    const struct sl_job *job = run->job;
+    const struct sl_job_spec *spec = &job->spec;
+    struct sl_job_turn *turn = &run->turn;
+    // A session after a stop string contains that string, and the answer does not: the next turn continues from the previous one.
+    if (run->report.reason == SLUICE__V1__FINISHED__REASON__STOP_STRING || turn->keep_ms == 0) {
+        sl_sessions_left_add(&run->left, turn);
+        return SL_OK;
+    }
+    bool ended_by_token = run->report.reason == SLUICE__V1__FINISHED__REASON__STOP_TOKEN;
+    int64_t n_output = job->n_output - (ended_by_token && job->n_output > 0), n_all = spec->n_tokens + job->n_output;
+    int32_t *tokens = malloc(sizeof *tokens * (size_t)(n_all + 1));
+    if (tokens == NULL) {
+        sl_sessions_left_add(&run->left, turn);
+        return SL_OK; // the next turn reads everything
+    }
+    memcpy(tokens, spec->tokens, sizeof *tokens * (size_t)spec->n_tokens);
+    memcpy(tokens + spec->n_tokens, job->output, sizeof *tokens * (size_t)job->n_output);
+    enum sl_status status = SL_OK;
+    turn->copy = (struct sl_session_copy){0};
+    turn->history = (struct sl_hash128){{0}};
+    if (turn->n_kept > 0) {
+        name_history(run, tokens);
+        status = copy_session(run, err);
+    }
+    if (status == SL_OK) {
+        sl_conversations_end_turn(run->context->conversations, spec, turn, tokens, spec->n_tokens + n_output,
+                                  run->report.text, &run->left);
+    }
+    free(tokens);
+    return status;
+}
+
+void sl_turn_end_without(struct sl_run *run) {
+    struct sl_error err = {0};
+    run->turn.n_kept = 0; // nothing is copied
+    run->turn.lease_id[0] = run->turn.worker[0] = '\0';
+    (void)sl_turn_end(run, &err);
+}
+
+// ---- after the end --------------------------------------------------------------------------------------------------
+
+static bool is_running(void *context) {
+    return !atomic_load(((const struct sl_run_context *)context)->stopping);
+}
+
+void sl_turn_await_copy(struct sl_run *run) {
+    const struct sl_run_context *context = run->context;
+    const struct sl_job *job = run->job;
+    struct sl_copying *copying = &run->copying;
+    if (!sl_copying_is_under_way(copying)) {
+        return;
+    }
+    struct sl_error err = {0};
+    enum sl_status status = sl_copying_wait(copying, SL_NO_DEADLINE, is_running, (void *)context, &err);
+    sl_copying_end(copying);
+    if (status != SL_OK) {
+        sl_log_warn("turn", "job=%s its session is in no store: %s", job->id,
+                    status == SL_AGAIN ? "the coordinator ends" : err.text);
+    } else if (!sl_conversations_copied(context->conversations, job->spec.tenant, job->spec.turn.id, &copying->copy)) {
+        (void)sl_copy_forget(context->registry, &copying->copy, copying->term);
+    }
+}
+
+static void release_session(struct sl_registry *registry, const struct sl_left *left, int64_t term) {
+    struct sl_worker *worker = sl_copy_find_worker(registry, SLUICE__V1__WORKER_ROLE__DECODE, left->worker, NULL);
+    if (worker == NULL) {
+        return;
+    }
+    sl_copy_release_lease(worker, &sl_method_decode_release, left->lease_id, term);
+    sl_worker_unref(&worker);
+}
+
+void sl_turn_release_left(struct sl_registry *registry, const struct sl_job_turn *spent, struct sl_sessions_left *left,
+                          int64_t term) {
+    const char *silent = ""; // a store that did not answer
+    for (int i = 0; i < left->n; i++) {
+        const struct sl_left *one = &left->of[i];
+        if (one->lease_id[0] != '\0' && (spent == NULL || strcmp(one->lease_id, spent->lease_id) != 0)) {
+            release_session(registry, one, term);
+        }
+        if (one->copy.store[0] != '\0' && strcmp(one->copy.store, silent) != 0 &&
+            !sl_copy_forget(registry, &one->copy, term)) {
+            silent = one->copy.store;
+        }
+    }
+    left->n = 0;
+}
