@@ -22,15 +22,16 @@ struct sl_exchange {
     size_t n_body, body_bytes; // body_bytes: its part of the gateway's memory for bodies
     struct sl_refusal refusal; // set when the rest of the body is not needed; http_status 0: no refusal
     struct sl_api_key key;
-    struct sl_limits_told told; // rate limits of the key
+    struct sl_rate_limits rate_limits; // rate limits of the key
     struct sl_http_answer *answer;
-    struct sl_look *look;                // a pending query of the cluster's state
+    struct sl_snapshot *snapshot;        // a pending query of the cluster's state
     struct sl_exchange *previous, *next; // list of exchanges with an answer
 };
 
 // Returns the reply to its request, with the rate limits once they have been checked.
 static struct sl_http_reply reply_to(const struct sl_exchange *exchange, struct MHD_Connection *connection) {
-    return (struct sl_http_reply){.gateway = exchange->gateway, .connection = connection, .limits = exchange->told};
+    return (struct sl_http_reply){
+        .gateway = exchange->gateway, .connection = connection, .limits = exchange->rate_limits};
 }
 
 // ---- requests without a body ----------------------------------------------------------------------------------------
@@ -79,7 +80,7 @@ static enum MHD_Result get_status_page(const struct sl_http_request *request) {
 
 static enum MHD_Result get_status(const struct sl_http_request *request) {
     struct sl_http_reply reply = reply_to(request->exchange, request->connection);
-    return sl_status_begin(&reply, request->client, &request->exchange->look);
+    return sl_status_begin(&reply, request->client, &request->exchange->snapshot);
 }
 
 // ---- the body -------------------------------------------------------------------------------------------------------
@@ -208,8 +209,8 @@ static enum sl_status take_place(struct sl_exchange *exchange, struct sl_refusal
                   exchange->key.max_answers);
         sl_limits_count_refused(gateway->limits, SL_LIMIT_ANSWERS);
         status = SL_ERR_EXHAUSTED;
-    } else if (sl_limits_take(gateway->limits, &exchange->key, SL_LIMIT_REQUESTS, 1, sl_now_ns(), &exchange->told,
-                              &retry_ms) != SL_OK) {
+    } else if (sl_limits_take(gateway->limits, &exchange->key, SL_LIMIT_REQUESTS, 1, sl_now_ns(),
+                              &exchange->rate_limits, &retry_ms) != SL_OK) {
         sl_refuse_for(refusal, retry_ms, "requests", exchange->key.requests_per_minute);
         status = SL_ERR_EXHAUSTED;
     } else {
@@ -271,7 +272,7 @@ static enum MHD_Result begin_answer(const struct sl_http_request *request, bool 
                                .model = sl_served_model(gateway->served),
                                .limits = gateway->limits,
                                .who = exchange->key,
-                               .told = exchange->told};
+                               .rate_limits = exchange->rate_limits};
     exchange->body = NULL; // the answer owns it now
     exchange->n_body = exchange->body_bytes = 0;
     struct sl_http_answer_config config = {.client = request->client,
@@ -393,9 +394,9 @@ enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection,
         return take_in(exchange, body, n);
     }
     sl_connection_asked(connection);
-    if (exchange->look) {
+    if (exchange->snapshot) {
         struct sl_http_reply reply = reply_to(exchange, connection);
-        return sl_status_send(&reply, exchange->look);
+        return sl_status_send(&reply, exchange->snapshot);
     }
     return exchange->answer ? send_answer(exchange, connection) : route(exchange, connection, url, method);
 }
@@ -413,8 +414,8 @@ void sl_exchange_over(void *cls, struct MHD_Connection *connection, void **excha
         remove_from_list(exchange);
         sl_http_answer_leave(&exchange->answer);
     }
-    if (exchange->look) {
-        sl_look_end(&exchange->look);
+    if (exchange->snapshot) {
+        sl_snapshot_end(&exchange->snapshot);
     }
     give_memory_back(exchange);
     free(exchange);

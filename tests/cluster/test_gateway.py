@@ -488,7 +488,7 @@ def test_a_certificate_that_is_replaced():
                     file.write(whole[:len(whole) // 2])
                 time.sleep(1.2)
                 assert serial() == second
-                assert "the certificate of before is kept" in gateway.errors()
+                assert "the previous certificate stays in use" in gateway.errors()
                 with open(path, "w") as file:
                     file.write(whole)
             made.make("server/other")
