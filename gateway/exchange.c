@@ -37,11 +37,11 @@ static struct sl_http_reply reply_to(const struct sl_exchange *exchange, struct 
 // ---- requests without a body ----------------------------------------------------------------------------------------
 
 static enum MHD_Result get_health(const struct sl_http_request *request) {
-    struct sl_http_reply reply = reply_to(request->exchange, request->connection);
-    struct sl_served_model model = sl_served_model(reply.gateway->served);
+    struct sl_served_model model = sl_served_model(request->reply->gateway->served);
     return model.ready
-               ? sl_http_reply_json(&reply, 200, json_pack("{s:s, s:s}", "status", "ok", "model", model.name))
-               : sl_http_reply_json(&reply, 503, json_pack("{s:s, s:s}", "status", "unavailable", "reason", model.why));
+               ? sl_http_reply_json(request->reply, 200, json_pack("{s:s, s:s}", "status", "ok", "model", model.name))
+               : sl_http_reply_json(request->reply, 503,
+                                    json_pack("{s:s, s:s}", "status", "unavailable", "reason", model.why));
 }
 
 static json_t *describe_model(const struct sl_gateway *gateway, const struct sl_served_model *model) {
@@ -51,36 +51,32 @@ static json_t *describe_model(const struct sl_gateway *gateway, const struct sl_
 }
 
 static enum MHD_Result get_models(const struct sl_http_request *request) {
-    struct sl_http_reply reply = reply_to(request->exchange, request->connection);
-    struct sl_served_model model = sl_served_model(reply.gateway->served);
-    json_t *data = model.known ? json_pack("[o]", describe_model(reply.gateway, &model)) : json_array();
-    return sl_http_reply_json(&reply, 200, json_pack("{s:s, s:o}", "object", "list", "data", data));
+    struct sl_served_model model = sl_served_model(request->reply->gateway->served);
+    json_t *data = model.known ? json_pack("[o]", describe_model(request->reply->gateway, &model)) : json_array();
+    return sl_http_reply_json(request->reply, 200, json_pack("{s:s, s:o}", "object", "list", "data", data));
 }
 
 static enum MHD_Result get_model(const struct sl_http_request *request) {
-    struct sl_http_reply reply = reply_to(request->exchange, request->connection);
-    struct sl_served_model model = sl_served_model(reply.gateway->served);
+    struct sl_served_model model = sl_served_model(request->reply->gateway->served);
     if (model.known && strcmp(model.name, request->rest) == 0) {
-        return sl_http_reply_json(&reply, 200, describe_model(reply.gateway, &model));
+        return sl_http_reply_json(request->reply, 200, describe_model(request->reply->gateway, &model));
     }
     struct sl_refusal refusal;
     sl_refuse(&refusal, 404, "there is no model \"%.100s\"", request->rest);
-    return sl_http_reply_refusal(&reply, &refusal);
+    return sl_http_reply_refusal(request->reply, &refusal);
 }
 
 static enum MHD_Result get_metrics(const struct sl_http_request *request) {
-    struct sl_http_reply reply = reply_to(request->exchange, request->connection);
-    return sl_http_reply_text(&reply, 200, "text/plain; version=0.0.4", sl_gateway_metrics(reply.gateway));
+    return sl_http_reply_text(request->reply, 200, "text/plain; version=0.0.4",
+                              sl_gateway_metrics(request->reply->gateway));
 }
 
 static enum MHD_Result get_status_page(const struct sl_http_request *request) {
-    struct sl_http_reply reply = reply_to(request->exchange, request->connection);
-    return sl_status_send_page(&reply);
+    return sl_status_send_page(request->reply);
 }
 
 static enum MHD_Result get_status(const struct sl_http_request *request) {
-    struct sl_http_reply reply = reply_to(request->exchange, request->connection);
-    return sl_status_begin(&reply, request->client, &request->exchange->snapshot);
+    return sl_status_begin(request->reply, request->client, &request->exchange->snapshot);
 }
 
 // ---- the body -------------------------------------------------------------------------------------------------------
@@ -254,13 +250,13 @@ void sl_exchange_stop_all(struct sl_gateway *gateway) {
 
 static enum MHD_Result begin_answer(const struct sl_http_request *request, bool is_chat) {
     struct sl_exchange *exchange = request->exchange;
-    struct MHD_Connection *connection = request->connection;
+    struct MHD_Connection *connection = request->reply->connection;
     struct sl_gateway *gateway = exchange->gateway;
     struct sl_refusal refusal;
     enum sl_status status = take_place(exchange, &refusal);
     if (status != SL_OK) {
         give_memory_back(exchange);
-        struct sl_http_reply reply = reply_to(exchange, connection);
+        struct sl_http_reply reply = reply_to(exchange, connection); // with the limits that refuse it
         return sl_http_reply_refusal(&reply, &refusal);
     }
     struct sl_intake intake = {.is_chat = is_chat,
@@ -349,8 +345,8 @@ const size_t sl_n_gateway_routes = sizeof sl_gateway_routes / sizeof *sl_gateway
 static enum MHD_Result route(struct sl_exchange *exchange, struct MHD_Connection *connection, const char *url,
                              const char *method) {
     const struct sl_route *found = sl_route_find(sl_gateway_routes, sl_n_gateway_routes, url);
-    struct sl_http_request request = {.exchange = exchange, .connection = connection};
     struct sl_http_reply reply = reply_to(exchange, connection);
+    struct sl_http_request request = {.exchange = exchange, .reply = &reply};
     struct sl_refusal refusal;
     const char *authorization = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
     // Before the path is judged: a caller without a key learns nothing about paths that need one.

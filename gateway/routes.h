@@ -10,15 +10,15 @@
 #include <stddef.h>
 
 #include "client/libsluice/sluice.h"
-#include "gateway/openai/refusal.h"
+#include "gateway/reply.h"
 
 struct sl_exchange;
 
 struct sl_http_request {
     struct sl_exchange *exchange;
-    struct MHD_Connection *connection;
-    struct sl_client *client; // of the caller's tenant; NULL for a route that is open
-    const char *rest;         // of the path, after a route that ends in a slash
+    const struct sl_http_reply *reply; // to it
+    struct sl_client *client;          // of the caller's tenant; NULL for a route that is open
+    const char *rest;                  // of the path, after a route that ends in a slash
 };
 
 enum sl_route_caller {
