@@ -26,7 +26,7 @@ struct sl_http_answer {
     struct sl_openai_request *request; // NULL: not read yet
     struct sl_openai_answer words;
     char job_id[SL_JOB_ID_BYTES];
-    int64_t told_ns; // time when something was last appended
+    int64_t appended_ns; // time when something was last appended
 
     pthread_mutex_t mutex; // guards the fields below
     pthread_cond_t taken;  // text was taken, or will never be
@@ -34,13 +34,13 @@ struct sl_http_answer {
     int fd; // socket of the connection; -1: it is closed
     int n_refs;
     bool suspended, decided, is_stream, ended, stopped;
-    struct sl_refusal refusal;  // http_status 0: no refusal
-    struct sl_limits_told told; // rate limits, sent with the head
-    char *text;                 // malloc'd
+    struct sl_refusal refusal;         // http_status 0: no refusal
+    struct sl_rate_limits rate_limits; // rate limits, sent with the head
+    char *text;                        // malloc'd
     size_t n_text, n_taken, text_bytes;
 };
 
-// ---- the buffer -------------------------------------------------------------------------------------------------------
+// ---- the buffer -----------------------------------------------------------------------------------------------------
 
 // Resumes the connection if it is suspended. Mutex held.
 static void resume(struct sl_http_answer *answer) {
@@ -98,7 +98,7 @@ static void append(struct sl_http_answer *answer, char *text) {
         resume(answer);
     }
     pthread_mutex_unlock(&answer->mutex);
-    answer->told_ns = sl_now_ns();
+    answer->appended_ns = sl_now_ns();
     free(text);
 }
 
@@ -110,7 +110,7 @@ static void begin_stream(struct sl_http_answer *answer) {
     }
 }
 
-// ---- the thread -------------------------------------------------------------------------------------------------------
+// ---- the thread -----------------------------------------------------------------------------------------------------
 
 static void refuse(struct sl_http_answer *answer, const struct sl_refusal *refusal) {
     char *json = sl_refusal_json(refusal), *event = NULL;
@@ -174,7 +174,7 @@ static bool stopped(void *arg) {
     bool over = answer->stopped || answer->fd < 0 || is_gone(answer->fd);
     pthread_mutex_unlock(&answer->mutex);
     if (!over && answer->request && answer->request->stream &&
-        sl_now_ns() - answer->told_ns > answer->config.ping_ms * SL_NS_PER_MS) {
+        sl_now_ns() - answer->appended_ns > answer->config.ping_ms * SL_NS_PER_MS) {
         begin_stream(answer);
         append(answer, strdup(": ping\n\n"));
     }
@@ -200,7 +200,7 @@ static enum sl_status read_request(struct sl_http_answer *answer, struct sl_erro
     struct sl_refusal refusal;
     enum sl_status status = sl_intake_read(&answer->intake, stopped, answer, &answer->request, &refusal);
     pthread_mutex_lock(&answer->mutex);
-    answer->told = answer->intake.told;
+    answer->rate_limits = answer->intake.rate_limits;
     pthread_mutex_unlock(&answer->mutex);
     if (status != SL_OK) {
         refuse(answer, &refusal);
@@ -256,8 +256,7 @@ static void *answer_thread(void *arg) {
     return NULL;
 }
 
-// ---- called by the HTTP daemon
-// ----------------------------------------------------------------------------------------
+// ---- called by the HTTP daemon --------------------------------------------------------------------------------------
 
 enum sl_status sl_http_answer_begin(const struct sl_http_answer_config *config, struct sl_intake *intake,
                                     struct MHD_Connection *connection, struct sl_http_answer **answer_out,
@@ -270,7 +269,7 @@ enum sl_status sl_http_answer_begin(const struct sl_http_answer_config *config, 
     answer->config = *config;
     answer->intake = *intake;
     answer->words = (struct sl_openai_answer){.model = answer->intake.model.name, .created = (int64_t)time(NULL)};
-    answer->told_ns = sl_now_ns();
+    answer->appended_ns = sl_now_ns();
     pthread_mutex_init(&answer->mutex, NULL);
     sl_cond_init(&answer->taken);
     answer->connection = connection;
@@ -299,7 +298,7 @@ struct sl_http_answer_head sl_http_answer_head(struct sl_http_answer *answer) {
     struct sl_http_answer_head head = {
         .http_status = answer->refusal.http_status ? answer->refusal.http_status : 200,
         .retry_after_s = answer->refusal.retry_after_s,
-        .limits = answer->told,
+        .limits = answer->rate_limits,
         .is_stream = answer->is_stream,
         .text = answer->n_text > 0 ? answer->text : NULL,
         .n_text = answer->n_text,

@@ -46,7 +46,7 @@ enum sl_status sl_http_answer_begin(const struct sl_http_answer_config *config, 
 struct sl_http_answer_head {
     int http_status;
     int64_t retry_after_s;
-    struct sl_limits_told limits;
+    struct sl_rate_limits limits;
     bool is_stream;
     const char *text; // the whole text, not terminated; owned by the answer. NULL: there was no memory for it
     size_t n_text;

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 
-enum { LOOK_MS = 250, CROWDED_MS = 1000 };
+enum { POLL_MS = 250, CROWDED_MS = 1000 };
 
 struct place {
     struct sl_http_connections *all;
@@ -30,8 +30,7 @@ struct sl_http_connections {
     bool stopping;
 };
 
-// ---- the thread
-// ---------------------------------------------------------------------------------------------------------
+// ---- the thread -----------------------------------------------------------------------------------------------------
 
 static bool has_waited_too_long(const struct sl_http_connections *all, const struct place *place, int64_t now_ns) {
     if (!place->waits || place->is_shut) {
@@ -44,7 +43,7 @@ static bool has_waited_too_long(const struct sl_http_connections *all, const str
     return now_ns - place->since_ns > longest_ms * SL_NS_PER_MS;
 }
 
-static void *look_always(void *arg) {
+static void *close_idle(void *arg) {
     struct sl_http_connections *all = arg;
     pthread_mutex_lock(&all->mutex);
     while (!all->stopping) {
@@ -57,7 +56,7 @@ static void *look_always(void *arg) {
             }
         }
         if (all->list) {
-            sl_cond_wait_until(&all->changed, &all->mutex, sl_deadline_in_ms(LOOK_MS));
+            sl_cond_wait_until(&all->changed, &all->mutex, sl_deadline_in_ms(POLL_MS));
         } else {
             pthread_cond_wait(&all->changed, &all->mutex);
         }
@@ -75,7 +74,7 @@ enum sl_status sl_http_connections_open(const struct sl_http_connections_config 
     all->config = *config;
     pthread_mutex_init(&all->mutex, NULL);
     sl_cond_init(&all->changed);
-    enum sl_status status = sl_thread_start("connections", look_always, all, &all->thread, err);
+    enum sl_status status = sl_thread_start("connections", close_idle, all, &all->thread, err);
     if (status != SL_OK) {
         pthread_cond_destroy(&all->changed);
         pthread_mutex_destroy(&all->mutex);
@@ -102,8 +101,7 @@ void sl_http_connections_close(struct sl_http_connections **connections_ptr) {
     *connections_ptr = NULL;
 }
 
-// ---- called by the daemon
-// -------------------------------------------------------------------------------------------------
+// ---- called by the daemon -------------------------------------------------------------------------------------------
 
 static struct place *place_of(struct MHD_Connection *connection) {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "gateway/metrics.h"
 #include "gateway/reply.h"
+#include "gateway/routes.h"
 #include "gateway/status.h"
 
 struct sl_exchange {
@@ -21,25 +22,26 @@ struct sl_exchange {
     size_t n_body, body_bytes; // body_bytes: its part of the gateway's memory for bodies
     struct sl_refusal refusal; // set when the rest of the body is not needed; http_status 0: no refusal
     struct sl_api_key key;
-    struct sl_limits_told told; // rate limits of the key
+    struct sl_rate_limits rate_limits; // rate limits of the key
     struct sl_http_answer *answer;
-    struct sl_look *look;                // a pending query of the cluster's state
+    struct sl_snapshot *snapshot;        // a pending query of the cluster's state
     struct sl_exchange *previous, *next; // list of exchanges with an answer
 };
 
 // Returns the reply to its request, with the rate limits once they have been checked.
 static struct sl_http_reply reply_to(const struct sl_exchange *exchange, struct MHD_Connection *connection) {
-    return (struct sl_http_reply){.gateway = exchange->gateway, .connection = connection, .limits = exchange->told};
+    return (struct sl_http_reply){
+        .gateway = exchange->gateway, .connection = connection, .limits = exchange->rate_limits};
 }
 
-// ---- requests without a body
-// ----------------------------------------------------------------------------------------------
+// ---- requests without a body ----------------------------------------------------------------------------------------
 
-static enum MHD_Result get_health(const struct sl_http_reply *reply) {
-    struct sl_served_model model = sl_served_model(reply->gateway->served);
+static enum MHD_Result get_health(const struct sl_http_request *request) {
+    struct sl_served_model model = sl_served_model(request->reply->gateway->served);
     return model.ready
-               ? sl_http_reply_json(reply, 200, json_pack("{s:s, s:s}", "status", "ok", "model", model.name))
-               : sl_http_reply_json(reply, 503, json_pack("{s:s, s:s}", "status", "unavailable", "reason", model.why));
+               ? sl_http_reply_json(request->reply, 200, json_pack("{s:s, s:s}", "status", "ok", "model", model.name))
+               : sl_http_reply_json(request->reply, 503,
+                                    json_pack("{s:s, s:s}", "status", "unavailable", "reason", model.why));
 }
 
 static json_t *describe_model(const struct sl_gateway *gateway, const struct sl_served_model *model) {
@@ -48,27 +50,36 @@ static json_t *describe_model(const struct sl_gateway *gateway, const struct sl_
                      (json_int_t)model->max_positions, "default_recipe", model->default_recipe);
 }
 
-static enum MHD_Result get_models(const struct sl_http_reply *reply) {
-    struct sl_served_model model = sl_served_model(reply->gateway->served);
-    json_t *data = model.known ? json_pack("[o]", describe_model(reply->gateway, &model)) : json_array();
-    return sl_http_reply_json(reply, 200, json_pack("{s:s, s:o}", "object", "list", "data", data));
+static enum MHD_Result get_models(const struct sl_http_request *request) {
+    struct sl_served_model model = sl_served_model(request->reply->gateway->served);
+    json_t *data = model.known ? json_pack("[o]", describe_model(request->reply->gateway, &model)) : json_array();
+    return sl_http_reply_json(request->reply, 200, json_pack("{s:s, s:o}", "object", "list", "data", data));
 }
 
-static enum MHD_Result get_model(const struct sl_http_reply *reply, const char *name) {
-    struct sl_served_model model = sl_served_model(reply->gateway->served);
-    if (model.known && strcmp(model.name, name) == 0) {
-        return sl_http_reply_json(reply, 200, describe_model(reply->gateway, &model));
+static enum MHD_Result get_model(const struct sl_http_request *request) {
+    struct sl_served_model model = sl_served_model(request->reply->gateway->served);
+    if (model.known && strcmp(model.name, request->rest) == 0) {
+        return sl_http_reply_json(request->reply, 200, describe_model(request->reply->gateway, &model));
     }
     struct sl_refusal refusal;
-    sl_refuse(&refusal, 404, "there is no model \"%.100s\"", name);
-    return sl_http_reply_refusal(reply, &refusal);
+    sl_refuse(&refusal, 404, "there is no model \"%.100s\"", request->rest);
+    return sl_http_reply_refusal(request->reply, &refusal);
 }
 
-static enum MHD_Result get_metrics(const struct sl_http_reply *reply) {
-    return sl_http_reply_text(reply, 200, "text/plain; version=0.0.4", sl_gateway_metrics(reply->gateway));
+static enum MHD_Result get_metrics(const struct sl_http_request *request) {
+    return sl_http_reply_text(request->reply, 200, "text/plain; version=0.0.4",
+                              sl_gateway_metrics(request->reply->gateway));
 }
 
-// ---- the body -------------------------------------------------------------------------------------------------------------
+static enum MHD_Result get_status_page(const struct sl_http_request *request) {
+    return sl_status_send_page(request->reply);
+}
+
+static enum MHD_Result get_status(const struct sl_http_request *request) {
+    return sl_status_begin(request->reply, request->client, &request->exchange->snapshot);
+}
+
+// ---- the body -------------------------------------------------------------------------------------------------------
 
 static void give_memory_back(struct sl_exchange *exchange) {
     atomic_fetch_sub(&exchange->gateway->body_bytes, (long long)exchange->body_bytes);
@@ -158,7 +169,7 @@ static bool is_head_refused(const struct sl_gateway *gateway, struct MHD_Connect
     return false;
 }
 
-// ---- answers --------------------------------------------------------------------------------------------------------------
+// ---- answers --------------------------------------------------------------------------------------------------------
 
 static void on_answer_end(void *arg) {
     struct sl_gateway *gateway = arg;
@@ -194,8 +205,8 @@ static enum sl_status take_place(struct sl_exchange *exchange, struct sl_refusal
                   exchange->key.max_answers);
         sl_limits_count_refused(gateway->limits, SL_LIMIT_ANSWERS);
         status = SL_ERR_EXHAUSTED;
-    } else if (sl_limits_take(gateway->limits, &exchange->key, SL_LIMIT_REQUESTS, 1, sl_now_ns(), &exchange->told,
-                              &retry_ms) != SL_OK) {
+    } else if (sl_limits_take(gateway->limits, &exchange->key, SL_LIMIT_REQUESTS, 1, sl_now_ns(),
+                              &exchange->rate_limits, &retry_ms) != SL_OK) {
         sl_refuse_for(refusal, retry_ms, "requests", exchange->key.requests_per_minute);
         status = SL_ERR_EXHAUSTED;
     } else {
@@ -237,14 +248,15 @@ void sl_exchange_stop_all(struct sl_gateway *gateway) {
     }
 }
 
-static enum MHD_Result begin_answer(struct sl_exchange *exchange, struct MHD_Connection *connection,
-                                    struct sl_client *client, bool is_chat) {
+static enum MHD_Result begin_answer(const struct sl_http_request *request, bool is_chat) {
+    struct sl_exchange *exchange = request->exchange;
+    struct MHD_Connection *connection = request->reply->connection;
     struct sl_gateway *gateway = exchange->gateway;
     struct sl_refusal refusal;
     enum sl_status status = take_place(exchange, &refusal);
     if (status != SL_OK) {
         give_memory_back(exchange);
-        struct sl_http_reply reply = reply_to(exchange, connection);
+        struct sl_http_reply reply = reply_to(exchange, connection); // with the limits that refuse it
         return sl_http_reply_refusal(&reply, &refusal);
     }
     struct sl_intake intake = {.is_chat = is_chat,
@@ -256,10 +268,10 @@ static enum MHD_Result begin_answer(struct sl_exchange *exchange, struct MHD_Con
                                .model = sl_served_model(gateway->served),
                                .limits = gateway->limits,
                                .who = exchange->key,
-                               .told = exchange->told};
+                               .rate_limits = exchange->rate_limits};
     exchange->body = NULL; // the answer owns it now
     exchange->n_body = exchange->body_bytes = 0;
-    struct sl_http_answer_config config = {.client = client,
+    struct sl_http_answer_config config = {.client = request->client,
                                            .route = is_chat ? "POST /v1/chat/completions" : "POST /v1/completions",
                                            .deadline_ms = gateway->config.deadline_ms,
                                            .ping_ms = gateway->config.ping_ms,
@@ -278,6 +290,14 @@ static enum MHD_Result begin_answer(struct sl_exchange *exchange, struct MHD_Con
     }
     add_to_list(exchange);
     return MHD_YES;
+}
+
+static enum MHD_Result post_chat(const struct sl_http_request *request) {
+    return begin_answer(request, true);
+}
+
+static enum MHD_Result post_completion(const struct sl_http_request *request) {
+    return begin_answer(request, false);
 }
 
 static ssize_t take(void *cls, uint64_t at, char *buf, size_t n_bytes) {
@@ -308,45 +328,41 @@ static enum MHD_Result send_answer(struct sl_exchange *exchange, struct MHD_Conn
                               MHD_create_response_from_buffer(head.n_text, (void *)head.text, MHD_RESPMEM_MUST_COPY));
 }
 
-// ---- routes
-// ---------------------------------------------------------------------------------------------------------------
+// ---- routes ---------------------------------------------------------------------------------------------------------
+
+const struct sl_route sl_gateway_routes[] = {
+    {"/v1/chat/completions", "POST", SL_ROUTE_KEYED, post_chat},
+    {"/v1/completions", "POST", SL_ROUTE_KEYED, post_completion},
+    {"/v1/models", "GET, HEAD", SL_ROUTE_KEYED, get_models},
+    {"/v1/models/", "GET, HEAD", SL_ROUTE_KEYED, get_model},
+    {"/status.json", "GET, HEAD", SL_ROUTE_KEYED, get_status},
+    {"/status", "GET, HEAD", SL_ROUTE_OPEN, get_status_page},
+    {"/health", "GET, HEAD", SL_ROUTE_OPEN, get_health},
+    {"/metrics", "GET, HEAD", SL_ROUTE_OPEN, get_metrics},
+};
+const size_t sl_n_gateway_routes = sizeof sl_gateway_routes / sizeof *sl_gateway_routes;
 
 static enum MHD_Result route(struct sl_exchange *exchange, struct MHD_Connection *connection, const char *url,
                              const char *method) {
-    static const char models[] = "/v1/models/";
-    bool is_chat = strcmp(url, "/v1/chat/completions") == 0, is_completion = strcmp(url, "/v1/completions") == 0;
-    bool is_get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
-    bool is_model = strncmp(url, models, sizeof models - 1) == 0;
-    bool is_other = strcmp(url, "/v1/models") == 0 || strcmp(url, "/health") == 0 || strcmp(url, "/metrics") == 0;
-    bool is_page = strcmp(url, "/status") == 0, is_look = strcmp(url, "/status.json") == 0;
-    bool is_open = is_page || (url[0] == '/' && (url[1] == 'h' || url[1] == 'm')); // open without a key: for monitoring
-    struct sl_tenant_clients *tenants = exchange->gateway->tenants;
-    struct sl_client *client;
-    struct sl_refusal refusal;
+    const struct sl_route *found = sl_route_find(sl_gateway_routes, sl_n_gateway_routes, url);
     struct sl_http_reply reply = reply_to(exchange, connection);
+    struct sl_http_request request = {.exchange = exchange, .reply = &reply};
+    struct sl_refusal refusal;
     const char *authorization = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
-    if (!is_open && sl_tenants_find(tenants, authorization, &exchange->key, &client, &refusal) != SL_OK) {
+    // Before the path is judged: a caller without a key learns nothing about paths that need one.
+    bool is_open = found && found->caller == SL_ROUTE_OPEN;
+    if (!is_open && sl_tenants_find(exchange->gateway->tenants, authorization, &exchange->key, &request.client,
+                                    &refusal) != SL_OK) {
         return sl_http_reply_refusal(&reply, &refusal);
     }
-    if (!is_chat && !is_completion && !is_model && !is_other && !is_page && !is_look) {
-        sl_refuse(&refusal, 404, "there is nothing at %.200s", url);
-    } else if (is_chat || is_completion ? strcmp(method, "POST") != 0 : !is_get) {
-        sl_refuse(&refusal, 405, "%.20s is not what %.200s takes", method, url);
-        refusal.allow = is_chat || is_completion ? "POST" : "GET, HEAD";
-    } else if (exchange->refusal.http_status != 0) {
-        refusal = exchange->refusal;
-    } else if (is_chat || is_completion) {
-        return begin_answer(exchange, connection, client, is_chat);
-    } else if (is_page) {
-        return sl_status_send_page(&reply);
-    } else if (is_look) {
-        return sl_status_begin(&reply, client, &exchange->look);
-    } else if (is_model) {
-        return get_model(&reply, url + sizeof models - 1);
-    } else {
-        return url[1] == 'h' ? get_health(&reply) : (url[1] == 'm' ? get_metrics(&reply) : get_models(&reply));
+    if (sl_route_check(sl_gateway_routes, sl_n_gateway_routes, found, url, method, &refusal) != SL_OK) {
+        return sl_http_reply_refusal(&reply, &refusal);
     }
-    return sl_http_reply_refusal(&reply, &refusal);
+    if (exchange->refusal.http_status != 0) {
+        return sl_http_reply_refusal(&reply, &exchange->refusal);
+    }
+    request.rest = url + strlen(found->path);
+    return found->answer_fn(&request);
 }
 
 enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
@@ -374,9 +390,9 @@ enum MHD_Result sl_exchange_handle(void *cls, struct MHD_Connection *connection,
         return take_in(exchange, body, n);
     }
     sl_connection_asked(connection);
-    if (exchange->look) {
+    if (exchange->snapshot) {
         struct sl_http_reply reply = reply_to(exchange, connection);
-        return sl_status_send(&reply, exchange->look);
+        return sl_status_send(&reply, exchange->snapshot);
     }
     return exchange->answer ? send_answer(exchange, connection) : route(exchange, connection, url, method);
 }
@@ -394,8 +410,8 @@ void sl_exchange_over(void *cls, struct MHD_Connection *connection, void **excha
         remove_from_list(exchange);
         sl_http_answer_leave(&exchange->answer);
     }
-    if (exchange->look) {
-        sl_look_end(&exchange->look);
+    if (exchange->snapshot) {
+        sl_snapshot_end(&exchange->snapshot);
     }
     give_memory_back(exchange);
     free(exchange);

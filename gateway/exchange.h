@@ -47,7 +47,7 @@ struct sl_gateway {
     struct sl_exchange *answering; // list of exchanges with an answer
     int n_answers;                 // number of their threads
     bool stopping, hurrying;
-    bool ending; // all answers have been told to end; later ones end at once
+    bool ending; // all answers have been asked to end; later ones end at once
 };
 
 struct sl_exchange;

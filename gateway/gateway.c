@@ -21,10 +21,10 @@
 
 enum {
     HEAD_BYTES = 32 << 10, // limit of one request's line and headers
-    STOPPED_MS = 15000,    // for answers that were told to end: cancelling a job may take ten seconds
+    STOPPED_MS = 15000,    // for answers that were asked to end: cancelling a job may take ten seconds
 };
 
-// ---- create -------------------------------------------------------------------------------------------------------------
+// ---- create ---------------------------------------------------------------------------------------------------------
 
 static bool is_https(const struct sl_gateway_config *config) {
     return config->https_cert && config->https_cert[0] != '\0';
@@ -179,7 +179,7 @@ const char *sl_gateway_admin_address(const struct sl_gateway *gateway) {
     return sl_admin_address(gateway->admin);
 }
 
-// ---- stop ---------------------------------------------------------------------------------------------------------------
+// ---- stop -----------------------------------------------------------------------------------------------------------
 
 void sl_gateway_hurry(struct sl_gateway *gateway) {
     pthread_mutex_lock(&gateway->mutex);

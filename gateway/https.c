@@ -28,8 +28,7 @@ struct sl_https_certificate {
 
 enum { CERTIFICATE, KEY };
 
-// ---- GnuTLS's structures
-// ------------------------------------------------------------------------------------------------
+// ---- GnuTLS's structures --------------------------------------------------------------------------------------------
 
 struct imported {
     gnutls_pcert_st *list; // allocated by gnutls_malloc
@@ -92,8 +91,7 @@ static int compare(const struct imported *imported) {
     return code;
 }
 
-// ---- the files
-// ----------------------------------------------------------------------------------------------------------
+// ---- the files ------------------------------------------------------------------------------------------------------
 
 static enum sl_status read_pem(struct pem *pem, struct sl_error *err) {
     char *text;
@@ -177,7 +175,7 @@ void sl_https_certificate_close(struct sl_https_certificate **certificate_ptr) {
     }
 }
 
-// ---- handshakes ---------------------------------------------------------------------------------------------------------
+// ---- handshakes -----------------------------------------------------------------------------------------------------
 
 static void look_again(struct sl_https_certificate *certificate) {
     bool due = sl_changing_file_is_due(&certificate->files[CERTIFICATE].file);
@@ -189,7 +187,7 @@ static void look_again(struct sl_https_certificate *certificate) {
     if (load(certificate, &err) == SL_OK) {
         sl_log_info("gateway", "the certificate of HTTPS has been replaced");
     } else {
-        sl_log_error("gateway", "%s: the certificate of before is kept", err.text);
+        sl_log_error("gateway", "%s: the previous certificate stays in use", err.text);
     }
 }
 

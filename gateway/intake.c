@@ -11,11 +11,11 @@
 enum {
     LONG_BODY_BYTES = 1 << 20, // parsed in less than a tenth of a second
     TURN_MS = 60000,           // longest wait for all bodies before this one
-    LOOK_MS = 100,
+    POLL_MS = 100,
     BYTES_A_TOKEN = 4,
 };
 
-// ---- turns --------------------------------------------------------------------------------------------------------------
+// ---- turns ----------------------------------------------------------------------------------------------------------
 
 void sl_intake_turn_init(struct sl_intake_turn *turn) {
     pthread_mutex_init(&turn->mutex, NULL);
@@ -34,9 +34,9 @@ static enum sl_status wait_for_turn(struct sl_intake_turn *turn, bool (*stopped)
     enum sl_status status = SL_OK;
     pthread_mutex_lock(&turn->mutex);
     while (turn->taken && status == SL_OK) {
-        sl_cond_wait_until(&turn->over, &turn->mutex, sl_deadline_in_ms(LOOK_MS));
+        sl_cond_wait_until(&turn->over, &turn->mutex, sl_deadline_in_ms(POLL_MS));
         if (stopped(arg)) {
-            sl_refuse(refusal, 503, "the gateway stops, or nobody waits for the answer");
+            sl_refuse(refusal, 503, "the gateway stops, or the client has disconnected");
             status = SL_ERR_CANCELLED;
         } else if (sl_deadline_left_ms(deadline_ns) == 0) {
             sl_refuse(refusal, 429, "too many long requests are being read");
@@ -55,8 +55,7 @@ static void end_turn(struct sl_intake_turn *turn) {
     pthread_mutex_unlock(&turn->mutex);
 }
 
-// ---- parsing
-// ------------------------------------------------------------------------------------------------------------
+// ---- parsing --------------------------------------------------------------------------------------------------------
 
 static enum sl_status check_model(const struct sl_served_model *model, const struct sl_openai_request *request,
                                   struct sl_refusal *refusal) {
@@ -72,8 +71,7 @@ static enum sl_status check_model(const struct sl_served_model *model, const str
     return SL_OK;
 }
 
-// ---- rate limits
-// --------------------------------------------------------------------------------------------------------
+// ---- rate limits ----------------------------------------------------------------------------------------------------
 
 static int64_t guess_tokens(const Sluice__V1__GenerateRequest *message) {
     size_t n_bytes = 0;
@@ -94,7 +92,7 @@ static enum sl_status charge(struct sl_intake *intake, const struct sl_openai_re
                              struct sl_refusal *refusal) {
     int64_t n = guess_tokens(&request->message), now_ns = sl_now_ns(), retry_ms = 0;
     enum sl_status status =
-        sl_limits_take(intake->limits, &intake->who, SL_LIMIT_TOKENS, n, now_ns, &intake->told, &retry_ms);
+        sl_limits_take(intake->limits, &intake->who, SL_LIMIT_TOKENS, n, now_ns, &intake->rate_limits, &retry_ms);
     if (status == SL_OK) {
         intake->n_charged_tokens = n;
         return SL_OK;
@@ -110,8 +108,7 @@ void sl_intake_settle(struct sl_intake *intake, int64_t n_tokens) {
     intake->n_charged_tokens = n_tokens;
 }
 
-// ---- both
-// ---------------------------------------------------------------------------------------------------------------
+// ---- both -----------------------------------------------------------------------------------------------------------
 
 enum sl_status sl_intake_read(struct sl_intake *intake, bool (*stopped)(void *arg), void *arg,
                               struct sl_openai_request **request_out, struct sl_refusal *refusal) {

@@ -39,7 +39,7 @@ struct sl_intake {
     struct sl_served_model model; // the model that answers
     struct sl_limits *limits;
     struct sl_api_key who;
-    struct sl_limits_told told; // its rate limits, when they were last checked
+    struct sl_rate_limits rate_limits; // its rate limits, when they were last checked
     int64_t n_charged_tokens;
 };
 

@@ -137,14 +137,14 @@ static struct limited *find(struct sl_limits *limits, const struct sl_api_key *w
     return one;
 }
 
-static struct sl_limit_told tell(const struct limited *one, enum sl_limit what) {
+static struct sl_rate_limit tell(const struct limited *one, enum sl_limit what) {
     double level = one->level[what], most = one->most[what];
-    struct sl_limit_told told = {.limit = (int64_t)most};
+    struct sl_rate_limit limit = {.limit = (int64_t)most};
     if (most > 0) {
-        told.remaining = level > 0 ? (int64_t)(level + 1e-6) : 0;
-        told.reset_ms = (int64_t)ceil((most - level) / most * 60000);
+        limit.remaining = level > 0 ? (int64_t)(level + 1e-6) : 0;
+        limit.reset_ms = (int64_t)ceil((most - level) / most * 60000);
     }
-    return told;
+    return limit;
 }
 
 static bool is_limited(const struct sl_api_key *who) {
@@ -152,8 +152,8 @@ static bool is_limited(const struct sl_api_key *who) {
 }
 
 enum sl_status sl_limits_take(struct sl_limits *limits, const struct sl_api_key *who, enum sl_limit what, int64_t n,
-                              int64_t now_ns, struct sl_limits_told *told_out, int64_t *retry_ms_out) {
-    *told_out = (struct sl_limits_told){.requests = {0}};
+                              int64_t now_ns, struct sl_rate_limits *limits_out, int64_t *retry_ms_out) {
+    *limits_out = (struct sl_rate_limits){.requests = {0}};
     if (!is_limited(who)) {
         return SL_OK;
     }
@@ -173,7 +173,7 @@ enum sl_status sl_limits_take(struct sl_limits *limits, const struct sl_api_key 
         }
     }
     if (one) {
-        *told_out = (struct sl_limits_told){tell(one, SL_LIMIT_REQUESTS), tell(one, SL_LIMIT_TOKENS)};
+        *limits_out = (struct sl_rate_limits){tell(one, SL_LIMIT_REQUESTS), tell(one, SL_LIMIT_TOKENS)};
     }
     pthread_mutex_unlock(&limits->mutex);
     if (status != SL_OK) {

@@ -23,25 +23,25 @@ struct sl_limits;
 enum sl_limit { SL_LIMIT_REQUESTS, SL_LIMIT_TOKENS, SL_LIMIT_ANSWERS };
 enum { SL_N_LIMITS = 3, SL_MAX_LIMITED = 65536 };
 
-struct sl_limit_told {
+struct sl_rate_limit {
     int64_t limit;     // per minute; 0: there is no limit, and the other fields are unset
     int64_t remaining; // available now
     int64_t reset_ms;  // time until all of it is available
 };
 
-struct sl_limits_told {
-    struct sl_limit_told requests, tokens;
+struct sl_rate_limits {
+    struct sl_rate_limit requests, tokens;
 };
 
 enum sl_status sl_limits_create(struct sl_limits **limits_out, struct sl_error *err);
 void sl_limits_destroy(struct sl_limits **limits); // accepts NULL, nulls *limits
 
 /*
- * Takes n requests or tokens. SL_ERR_EXHAUSTED: not now; try again after *retry_ms_out. *told_out is written in any
+ * Takes n requests or tokens. SL_ERR_EXHAUSTED: not now; try again after *retry_ms_out. *limits_out is written in any
  * case.
  */
 enum sl_status sl_limits_take(struct sl_limits *limits, const struct sl_api_key *who, enum sl_limit what, int64_t n,
-                              int64_t now_ns, struct sl_limits_told *told_out, int64_t *retry_ms_out);
+                              int64_t now_ns, struct sl_rate_limits *limits_out, int64_t *retry_ms_out);
 
 // Returns n that were taken but not needed; a negative n charges more.
 void sl_limits_give_back(struct sl_limits *limits, const struct sl_api_key *who, enum sl_limit what, int64_t n,

@@ -73,7 +73,8 @@ static bool asks_on(void *arg, char why[SL_WHY_BYTES]) {
 static bool tells(void *arg, char why[SL_WHY_BYTES]) {
     struct sl_gateway *gateway = arg;
     int64_t still_ms = sl_board_still_ms(gateway->board);
-    snprintf(why, SL_WHY_BYTES, "nobody has been told of the cluster for %lld ms", (long long)still_ms);
+    snprintf(why, SL_WHY_BYTES, "no request for the cluster's state has been answered for %lld ms",
+             (long long)still_ms);
     return still_ms < SL_SERVED_STALL_MS;
 }
 

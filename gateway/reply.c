@@ -21,14 +21,14 @@ static void format_time(int64_t ms, char *out, size_t n) {
     }
 }
 
-static void add_limit(struct MHD_Response *response, const char *what, const struct sl_limit_told *told) {
-    if (told->limit == 0) {
+static void add_limit(struct MHD_Response *response, const char *what, const struct sl_rate_limit *limit) {
+    if (limit->limit == 0) {
         return;
     }
     const struct {
         const char *name;
         int64_t value;
-    } rows[] = {{"limit", told->limit}, {"remaining", told->remaining}};
+    } rows[] = {{"limit", limit->limit}, {"remaining", limit->remaining}};
     char name[64], value[32];
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         snprintf(name, sizeof name, "x-ratelimit-%s-%s", rows[i].name, what);
@@ -36,7 +36,7 @@ static void add_limit(struct MHD_Response *response, const char *what, const str
         MHD_add_response_header(response, name, value);
     }
     snprintf(name, sizeof name, "x-ratelimit-reset-%s", what);
-    format_time(told->reset_ms, value, sizeof value);
+    format_time(limit->reset_ms, value, sizeof value);
     MHD_add_response_header(response, name, value);
 }
 

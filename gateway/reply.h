@@ -16,7 +16,7 @@ struct sl_gateway;
 struct sl_http_reply { // a reply to one request
     struct sl_gateway *gateway;
     struct MHD_Connection *connection;
-    struct sl_limits_told limits; // limits of the caller; zeros: no headers
+    struct sl_rate_limits limits; // limits of the caller; zeros: no headers
     int64_t retry_after_s;        // with 429 and 503; 0: 1
     const char *allow;            // with 405
 };

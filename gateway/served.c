@@ -16,7 +16,7 @@ struct sl_served {
     pthread_t thread;
     pthread_mutex_t mutex; // guards the fields below
     pthread_cond_t changed;
-    bool stopping, told; // told: the log has an entry about it
+    bool stopping, is_logged; // is_logged: the log has an entry about it
     struct sl_served_model model;
 };
 
@@ -35,8 +35,8 @@ static void ask(struct sl_served *served) {
         sluice__v1__model_reply__free_unpacked(reply, NULL);
     }
     snprintf(model->why, sizeof model->why, "%s", status != SL_OK ? err.text : ready ? "" : "no workers are ready");
-    if (was_ready != ready || !served->told) {
-        served->told = true;
+    if (was_ready != ready || !served->is_logged) {
+        served->is_logged = true;
         sl_log_info("gateway", "model=%s ready=%d %s", model->name, ready, model->why);
     }
     model->known |= status == SL_OK;

@@ -28,25 +28,25 @@ static bool shows_workers(const struct sl_gateway *gateway, enum sl_tenants_kind
 }
 
 enum MHD_Result sl_status_begin(const struct sl_http_reply *reply, struct sl_client *client,
-                                struct sl_look **look_out) {
+                                struct sl_snapshot **snapshot_out) {
     struct sl_gateway *gateway = reply->gateway;
     enum sl_tenants_kind kind = sl_tenants_kind(gateway->tenants);
     struct sl_refusal refusal;
-    *look_out = NULL;
+    *snapshot_out = NULL;
     if (kind == SL_TENANTS_ALIKE) {
         sl_refuse(&refusal, 403,
-                  "keys let in, but the cluster has no certificates and does not know whose jobs are whose: its state "
-                  "is shown to nobody");
-    } else if (sl_board_ask(gateway->board, client, shows_workers(gateway, kind), reply->connection, look_out,
+                  "the cluster has no certificates, so it cannot tell tenants apart: callers with a key cannot see its "
+                  "state");
+    } else if (sl_board_ask(gateway->board, client, shows_workers(gateway, kind), reply->connection, snapshot_out,
                             &refusal) == SL_OK) {
         return MHD_YES;
     }
     return sl_http_reply_refusal(reply, &refusal);
 }
 
-enum MHD_Result sl_status_send(const struct sl_http_reply *reply, struct sl_look *look) {
+enum MHD_Result sl_status_send(const struct sl_http_reply *reply, struct sl_snapshot *snapshot) {
     struct sl_refusal refusal;
-    char *text = sl_look_take(look, &refusal);
+    char *text = sl_snapshot_take(snapshot, &refusal);
     if (!text) {
         return sl_http_reply_refusal(reply, &refusal);
     }

@@ -9,8 +9,9 @@
 enum MHD_Result sl_status_send_page(const struct sl_http_reply *reply);
 
 /*
- * Asks the coordinator as this client. *look_out: the connection is suspended; when its handler is called again,
+ * Asks the coordinator as this client. *snapshot_out: the connection is suspended; when its handler is called again,
  * sl_status_send() sends the result. NULL: the request was refused.
  */
-enum MHD_Result sl_status_begin(const struct sl_http_reply *reply, struct sl_client *client, struct sl_look **look_out);
-enum MHD_Result sl_status_send(const struct sl_http_reply *reply, struct sl_look *look);
+enum MHD_Result sl_status_begin(const struct sl_http_reply *reply, struct sl_client *client,
+                                struct sl_snapshot **snapshot_out);
+enum MHD_Result sl_status_send(const struct sl_http_reply *reply, struct sl_snapshot *snapshot);

@@ -25,7 +25,7 @@ enum {
     (1U << SLUICE__V1__JOB_STATE__PREFILLING | 1U << SLUICE__V1__JOB_STATE__SHIPPING |                                 \
      1U << SLUICE__V1__JOB_STATE__DECODING)
 
-struct sl_look {
+struct sl_snapshot {
     struct sl_board *board;
     struct sl_client *client;
     bool shows_workers;
@@ -33,7 +33,7 @@ struct sl_look {
     // Written under the board's mutex until the connection is resumed.
     char *text; // malloc'd
     struct sl_refusal refusal;
-    struct sl_look *next;
+    struct sl_snapshot *next;
 };
 
 struct sl_board {
@@ -42,13 +42,12 @@ struct sl_board {
     pthread_mutex_t mutex; // guards the fields below
     pthread_cond_t changed;
     bool stopping, stopped;
-    struct sl_look *waiting; // list of queries, oldest first
+    struct sl_snapshot *waiting; // list of queries, oldest first
     int n_waiting;
     int64_t moved_ns; // time when a query was last answered, or the first one came
 };
 
-// ---- asking
-// -------------------------------------------------------------------------------------------------------------
+// ---- asking ---------------------------------------------------------------------------------------------------------
 
 struct replies {
     Sluice__V1__ListReply *running, *queued, *ended;
@@ -104,16 +103,16 @@ static char *look_up(struct sl_board *board, struct sl_client *client, bool show
         if (status != SL_OK) {
             free_replies(&replies);
         }
-        struct sl_status_told told = {.model = &model,
-                                      .why = status == SL_OK ? ""
-                                             : model.answers ? err.text
-                                                             : model.why,
-                                      .running = replies.running,
-                                      .queued = replies.queued,
-                                      .ended = replies.ended,
-                                      .workers = replies.workers,
-                                      .now_ms = sl_wall_ms()};
-        text = sl_status_json(&told);
+        struct sl_status_input input = {.model = &model,
+                                        .why = status == SL_OK ? ""
+                                               : model.answers ? err.text
+                                                               : model.why,
+                                        .running = replies.running,
+                                        .queued = replies.queued,
+                                        .ended = replies.ended,
+                                        .workers = replies.workers,
+                                        .now_ms = sl_wall_ms()};
+        text = sl_status_json(&input);
         sl_refuse(refusal, 500, "no memory for the cluster's state");
     } else {
         sl_refuse_status(refusal, status, err.text);
@@ -122,25 +121,24 @@ static char *look_up(struct sl_board *board, struct sl_client *client, bool show
     return text;
 }
 
-// ---- waiting queries
-// ----------------------------------------------------------------------------------------------------
+// ---- waiting queries ------------------------------------------------------------------------------------------------
 
 // Answers all queries of the same client and rights; client NULL: all queries. Mutex held.
 static void tell(struct sl_board *board, struct sl_client *client, bool shows_workers, const char *text,
                  const struct sl_refusal *refusal) {
-    struct sl_look **at = &board->waiting;
+    struct sl_snapshot **at = &board->waiting;
     while (*at) {
-        struct sl_look *look = *at;
-        if (client && (look->client != client || look->shows_workers != shows_workers)) {
-            at = &look->next;
+        struct sl_snapshot *snapshot = *at;
+        if (client && (snapshot->client != client || snapshot->shows_workers != shows_workers)) {
+            at = &snapshot->next;
             continue;
         }
-        *at = look->next;
+        *at = snapshot->next;
         board->n_waiting--;
         board->moved_ns = sl_now_ns();
-        look->text = text ? strdup(text) : NULL;
-        look->refusal = *refusal;
-        MHD_resume_connection(look->connection);
+        snapshot->text = text ? strdup(text) : NULL;
+        snapshot->refusal = *refusal;
+        MHD_resume_connection(snapshot->connection);
     }
 }
 
@@ -168,32 +166,33 @@ static void *look_always(void *arg) {
 }
 
 enum sl_status sl_board_ask(struct sl_board *board, struct sl_client *client, bool shows_workers,
-                            struct MHD_Connection *connection, struct sl_look **look_out, struct sl_refusal *refusal) {
-    struct sl_look *look = calloc(1, sizeof *look);
+                            struct MHD_Connection *connection, struct sl_snapshot **snapshot_out,
+                            struct sl_refusal *refusal) {
+    struct sl_snapshot *snapshot = calloc(1, sizeof *snapshot);
     enum sl_status status = SL_OK;
     pthread_mutex_lock(&board->mutex);
     if (board->stopping) {
         sl_refuse(refusal, 503, "the gateway stops");
         status = SL_ERR_CANCELLED;
-    } else if (!look || board->n_waiting >= MAX_WAITING) {
+    } else if (!snapshot || board->n_waiting >= MAX_WAITING) {
         sl_refuse(refusal, 429, "%d requests wait for the cluster's state", board->n_waiting);
         status = SL_ERR_EXHAUSTED;
     } else {
-        *look = (struct sl_look){
+        *snapshot = (struct sl_snapshot){
             .board = board, .client = client, .shows_workers = shows_workers, .connection = connection};
-        struct sl_look **at = &board->waiting;
+        struct sl_snapshot **at = &board->waiting;
         while (*at) {
             at = &(*at)->next;
         }
-        *at = look;
+        *at = snapshot;
         board->moved_ns = board->n_waiting++ == 0 ? sl_now_ns() : board->moved_ns;
         MHD_suspend_connection(connection); // while the mutex is held, it cannot be resumed too early
         pthread_cond_signal(&board->changed);
-        *look_out = look;
+        *snapshot_out = snapshot;
     }
     pthread_mutex_unlock(&board->mutex);
     if (status != SL_OK) {
-        free(look);
+        free(snapshot);
     }
     return status;
 }
@@ -205,23 +204,23 @@ int64_t sl_board_still_ms(struct sl_board *board) {
     return still_ms;
 }
 
-char *sl_look_take(struct sl_look *look, struct sl_refusal *refusal_out) {
-    pthread_mutex_lock(&look->board->mutex);
-    char *text = look->text;
-    look->text = NULL;
-    *refusal_out = look->refusal;
-    pthread_mutex_unlock(&look->board->mutex);
+char *sl_snapshot_take(struct sl_snapshot *snapshot, struct sl_refusal *refusal_out) {
+    pthread_mutex_lock(&snapshot->board->mutex);
+    char *text = snapshot->text;
+    snapshot->text = NULL;
+    *refusal_out = snapshot->refusal;
+    pthread_mutex_unlock(&snapshot->board->mutex);
     return text;
 }
 
-void sl_look_end(struct sl_look **look_ptr) {
-    struct sl_look *look = *look_ptr;
-    *look_ptr = NULL;
-    free(look->text); // it is not in the list: its connection was resumed, or it would not have ended
-    free(look);
+void sl_snapshot_end(struct sl_snapshot **snapshot_ptr) {
+    struct sl_snapshot *snapshot = *snapshot_ptr;
+    *snapshot_ptr = NULL;
+    free(snapshot->text); // it is not in the list: its connection was resumed, or it would not have ended
+    free(snapshot);
 }
 
-// ---- life ---------------------------------------------------------------------------------------------------------------
+// ---- life -----------------------------------------------------------------------------------------------------------
 
 enum sl_status sl_board_create(struct sl_served *served, struct sl_board **board_out, struct sl_error *err) {
     struct sl_board *board = calloc(1, sizeof *board);

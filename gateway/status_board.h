@@ -17,7 +17,7 @@
 #include "client/libsluice/sluice.h"
 
 struct sl_board;
-struct sl_look; // one query
+struct sl_snapshot; // one query
 
 enum sl_status sl_board_create(struct sl_served *served, struct sl_board **board_out, struct sl_error *err);
 // Refuses all waiting and later queries, because the gateway stops; call it before the HTTP daemon ends.
@@ -29,12 +29,13 @@ void sl_board_destroy(struct sl_board **board); // after the HTTP daemon has end
  * client may see workers. SL_ERR_EXHAUSTED, SL_ERR_CANCELLED: *refusal has the reason, and nothing has begun.
  */
 enum sl_status sl_board_ask(struct sl_board *board, struct sl_client *client, bool shows_workers,
-                            struct MHD_Connection *connection, struct sl_look **look_out, struct sl_refusal *refusal);
+                            struct MHD_Connection *connection, struct sl_snapshot **snapshot_out,
+                            struct sl_refusal *refusal);
 
 // Returns how long queries have waited without any answer. More than SL_SERVED_STALL_MS means that the thread is stuck.
 int64_t sl_board_still_ms(struct sl_board *board);
 
 // Returns the text when the handler is called again, malloc'd and owned by the caller; NULL: refused, and *refusal_out
 // has the reason.
-char *sl_look_take(struct sl_look *look, struct sl_refusal *refusal_out);
-void sl_look_end(struct sl_look **look); // call it when the connection is closed; nulls *look
+char *sl_snapshot_take(struct sl_snapshot *snapshot, struct sl_refusal *refusal_out);
+void sl_snapshot_end(struct sl_snapshot **snapshot); // call it when the connection is closed; nulls *snapshot

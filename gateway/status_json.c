@@ -135,16 +135,16 @@ static json_t *workers_of(const Sluice__V1__WorkersReply *reply) {
     return workers;
 }
 
-char *sl_status_json(const struct sl_status_told *told) {
-    const struct sl_served_model *model = told->model;
-    const Sluice__V1__ListReply *const lists[] = {told->queued, told->running, told->ended};
+char *sl_status_json(const struct sl_status_input *input) {
+    const struct sl_served_model *model = input->model;
+    const Sluice__V1__ListReply *const lists[] = {input->queued, input->running, input->ended};
     json_t *coordinator =
-        json_pack("{s:b, s:b, s:o, s:o, s:o}", "answers", told->running != NULL, "ready", (int)model->ready, "why",
-                  text_of(told->why), "model", text_of(model->name), "default_recipe", text_of(model->default_recipe));
+        json_pack("{s:b, s:b, s:o, s:o, s:o}", "answers", input->running != NULL, "ready", (int)model->ready, "why",
+                  text_of(input->why), "model", text_of(model->name), "default_recipe", text_of(model->default_recipe));
     json_t *object =
-        json_pack("{s:I, s:o, s:b, s:o, s:o, s:o}", "time_ms", (json_int_t)told->now_ms, "coordinator", coordinator,
-                  "everybody", told->running && told->running->everybody, "totals", totals_of(told->ended), "jobs",
-                  jobs_of(lists, sizeof lists / sizeof *lists), "workers", workers_of(told->workers));
+        json_pack("{s:I, s:o, s:b, s:o, s:o, s:o}", "time_ms", (json_int_t)input->now_ms, "coordinator", coordinator,
+                  "everybody", input->running && input->running->everybody, "totals", totals_of(input->ended), "jobs",
+                  jobs_of(lists, sizeof lists / sizeof *lists), "workers", workers_of(input->workers));
     char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(7)) : NULL;
     json_decref(object);
     return text;

@@ -5,7 +5,7 @@
 #include "gateway/served.h"
 
 // The coordinator's replies to one client. A list is NULL if there was no reply.
-struct sl_status_told {
+struct sl_status_input {
     const struct sl_served_model *model;
     const char *why;                                       // the reason why there was no reply; ""
     const Sluice__V1__ListReply *queued, *running, *ended; // in the order of the calls
@@ -14,4 +14,4 @@ struct sl_status_told {
 };
 
 // Returns the object, malloc'd; NULL: no memory. Bytes that are not UTF-8 become question marks.
-char *sl_status_json(const struct sl_status_told *told);
+char *sl_status_json(const struct sl_status_input *input);

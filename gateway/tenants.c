@@ -182,7 +182,7 @@ static enum sl_status find_caller(struct sl_tenant_clients *tenants, const char 
         *by_token_out = true;
         return find_by_token(tenants, presented, who_out, refusal);
     }
-    sl_refuse(refusal, 401, "nobody has this API key");
+    sl_refuse(refusal, 401, "this API key is unknown");
     return SL_ERR_DENIED;
 }
 

@@ -16,7 +16,7 @@
 
 enum { MAX_FILE_BYTES = 256 << 10 };
 
-// ---- a token ------------------------------------------------------------------------------------------------------------
+// ---- a token --------------------------------------------------------------------------------------------------------
 
 // Checks the token's parts, because libjwt decodes base64 leniently, and reads memory out of bounds if a part is empty.
 static bool has_three_parts(const char *token) {
@@ -143,7 +143,7 @@ enum sl_status sl_web_token_check(const struct sl_public_keys *keys, const struc
     return status;
 }
 
-// ---- the file of keys ---------------------------------------------------------------------------------------------------
+// ---- the file of keys -----------------------------------------------------------------------------------------------
 
 struct sl_web_token_keys {
     char *path, *issuer, *audience, *claim;
@@ -222,7 +222,7 @@ enum sl_status sl_web_token_keys_check(struct sl_web_token_keys *keys, const cha
     struct sl_error why;
     pthread_mutex_lock(&keys->mutex);
     if (sl_changing_file_is_due(&keys->file) && load(keys, &why) != SL_OK) {
-        sl_log_error("gateway", "%s: %s: the %d keys of before are kept", keys->path, why.text, keys->keys.n);
+        sl_log_error("gateway", "%s: %s: the previous %d keys stay in use", keys->path, why.text, keys->keys.n);
     }
     enum sl_status status = sl_web_token_check(&keys->keys, &keys->policy, token, sl_wall_ms() / 1000, tenant_out, err);
     pthread_mutex_unlock(&keys->mutex);

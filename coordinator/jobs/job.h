@@ -25,6 +25,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/hash_table.h"
 #include "base/lease_id.h"
 #include "base/salted_hash.h"
 #include "base/status.h"
@@ -143,7 +144,8 @@ struct sl_job {
     int64_t ended_ns;
 
     // Used by the table (jobs.c), under its lock.
-    struct sl_job *newer, *older, *chain, *key_chain;
+    struct sl_job *newer, *older;
+    struct sl_hash_link by_id, by_key;
 };
 
 // Creates a job that is QUEUED and has one reference. Takes over *spec (and clears it) on success.

@@ -16,15 +16,25 @@ struct sl_jobs {
     struct sl_retention retention;
     pthread_mutex_t mutex;
     struct sl_job *newest, *oldest;
-    struct sl_job *buckets[N_BUCKETS];
-    struct sl_job *key_buckets[N_BUCKETS]; // of jobs with an idempotency key
-    int64_t born_us; // makes ids of this process unlike those of the one before, and of other coordinators
+    struct sl_hash_table by_id;
+    struct sl_hash_table by_key; // jobs with an idempotency key
+    int64_t born_us;             // makes ids of this process unlike those of the one before, and of other coordinators
     uint64_t last_number;
 };
 
+// Accepts NULL.
+static void free_tables(struct sl_jobs *jobs) {
+    if (jobs != NULL) {
+        sl_hash_table_cleanup(&jobs->by_id);
+        sl_hash_table_cleanup(&jobs->by_key);
+        free(jobs);
+    }
+}
+
 enum sl_status sl_jobs_create(const struct sl_retention *retention, struct sl_jobs **jobs_out, struct sl_error *err) {
     struct sl_jobs *jobs = calloc(1, sizeof(*jobs));
-    if (jobs == NULL) {
+    if (jobs == NULL || !sl_hash_table_init(&jobs->by_id, N_BUCKETS) || !sl_hash_table_init(&jobs->by_key, N_BUCKETS)) {
+        free_tables(jobs);
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the table of jobs");
     }
     jobs->retention = *retention;
@@ -34,32 +44,32 @@ enum sl_status sl_jobs_create(const struct sl_retention *retention, struct sl_jo
     return SL_OK;
 }
 
-static struct sl_job **bucket_of(struct sl_jobs *jobs, const char *id) {
-    return &jobs->buckets[sl_hash(id, strlen(id), 0) % N_BUCKETS];
+static uint64_t hash_of_id(const char *id) {
+    return sl_hash(id, strlen(id), 0);
 }
 
-// Takes a job out of table and list; its reference passes to the caller. Called under the lock.
-static struct sl_job **key_bucket_of(struct sl_jobs *jobs, const char *tenant, const char *key) {
-    uint64_t of_tenant = sl_hash(tenant, strlen(tenant), 0);
-    return &jobs->key_buckets[sl_hash(key, strlen(key), of_tenant) % N_BUCKETS];
+static uint64_t hash_of_key(const char *tenant, const char *key) {
+    return sl_hash(key, strlen(key), sl_hash(tenant, strlen(tenant), 0));
 }
 
+static bool has_id(const struct sl_hash_link *link, const void *id) {
+    return strcmp(SL_HASH_ENTRY(link, struct sl_job, by_id)->id, id) == 0;
+}
+
+// Returns the job of this id, or NULL. Lock held.
+static struct sl_job *find_id(const struct sl_jobs *jobs, const char *id) {
+    return SL_HASH_ENTRY(*sl_hash_table_find(&jobs->by_id, hash_of_id(id), has_id, id), struct sl_job, by_id);
+}
+
+// Removes a job from tables and list; its reference passes to the caller. Lock held.
 static void take_out(struct sl_jobs *jobs, struct sl_job *job) {
-    struct sl_job **at = bucket_of(jobs, job->id);
-    while (*at != job) {
-        at = &(*at)->chain;
-    }
-    *at = job->chain;
+    sl_hash_table_remove(&jobs->by_id, hash_of_id(job->id), &job->by_id);
     if (job->spec.key[0] != '\0') {
-        at = key_bucket_of(jobs, job->spec.tenant, job->spec.key);
-        while (*at != job) {
-            at = &(*at)->key_chain;
-        }
-        *at = job->key_chain;
+        sl_hash_table_remove(&jobs->by_key, hash_of_key(job->spec.tenant, job->spec.key), &job->by_key);
     }
     *(job->newer != NULL ? &job->newer->older : &jobs->newest) = job->older;
     *(job->older != NULL ? &job->older->newer : &jobs->oldest) = job->newer;
-    job->newer = job->older = job->chain = job->key_chain = NULL;
+    job->newer = job->older = NULL;
     atomic_store(&job->forgotten, true);
 }
 
@@ -74,7 +84,7 @@ void sl_jobs_destroy(struct sl_jobs **jobs_in) {
         sl_job_unref(&job);
     }
     pthread_mutex_destroy(&jobs->mutex);
-    free(jobs);
+    free_tables(jobs);
     *jobs_in = NULL;
 }
 
@@ -85,14 +95,21 @@ void sl_jobs_new_id(struct sl_jobs *jobs, char id_out[SL_JOB_ID_BYTES]) {
     snprintf(id_out, SL_JOB_ID_BYTES, "job-%" PRIx64 "-%" PRIu64, (uint64_t)jobs->born_us, number);
 }
 
+struct key {
+    const char *tenant, *key;
+};
+
+static bool has_key(const struct sl_hash_link *link, const void *arg) {
+    struct sl_job *job = SL_HASH_ENTRY(link, struct sl_job, by_key);
+    const struct key *key = arg;
+    return strcmp(job->spec.key, key->key) == 0 && strcmp(job->spec.tenant, key->tenant) == 0 && !sl_job_is_void(job);
+}
+
 // Lock held.
 static struct sl_job *find_key(struct sl_jobs *jobs, const char *tenant, const char *key) {
-    struct sl_job *job = *key_bucket_of(jobs, tenant, key);
-    while (job != NULL &&
-           (strcmp(job->spec.key, key) != 0 || strcmp(job->spec.tenant, tenant) != 0 || sl_job_is_void(job))) {
-        job = job->key_chain;
-    }
-    return job;
+    struct key wanted = {tenant, key};
+    return SL_HASH_ENTRY(*sl_hash_table_find(&jobs->by_key, hash_of_key(tenant, key), has_key, &wanted), struct sl_job,
+                         by_key);
 }
 
 struct sl_job *sl_jobs_find_key(struct sl_jobs *jobs, const char *tenant, const char *key) {
@@ -114,14 +131,10 @@ struct sl_job *sl_jobs_add(struct sl_jobs *jobs, struct sl_job *job) {
             pthread_mutex_unlock(&jobs->mutex);
             return first;
         }
-        struct sl_job **key_bucket = key_bucket_of(jobs, job->spec.tenant, job->spec.key);
-        job->key_chain = *key_bucket;
-        *key_bucket = job;
+        sl_hash_table_add(&jobs->by_key, hash_of_key(job->spec.tenant, job->spec.key), &job->by_key);
     }
     sl_job_ref(job);
-    struct sl_job **bucket = bucket_of(jobs, job->id);
-    job->chain = *bucket;
-    *bucket = job;
+    sl_hash_table_add(&jobs->by_id, hash_of_id(job->id), &job->by_id);
     job->older = jobs->newest;
     *(jobs->newest != NULL ? &jobs->newest->newer : &jobs->oldest) = job;
     jobs->newest = job;
@@ -132,10 +145,11 @@ struct sl_job *sl_jobs_add(struct sl_jobs *jobs, struct sl_job *job) {
 
 void sl_jobs_remove(struct sl_jobs *jobs, struct sl_job *job) {
     pthread_mutex_lock(&jobs->mutex);
-    struct sl_job *found = *bucket_of(jobs, job->id);
-    while (found != NULL && found != job) {
-        found = found->chain;
+    struct sl_hash_link *link = *sl_hash_table_bucket(&jobs->by_id, hash_of_id(job->id));
+    while (link != NULL && link != &job->by_id) {
+        link = link->next;
     }
+    struct sl_job *found = link != NULL ? job : NULL;
     if (found != NULL) {
         take_out(jobs, job);
     }
@@ -150,10 +164,7 @@ static bool is_of(const struct sl_job *job, const char *tenant) {
 enum sl_status sl_jobs_find(struct sl_jobs *jobs, const char *id, const char *tenant, struct sl_job **job_out,
                             struct sl_error *err) {
     pthread_mutex_lock(&jobs->mutex);
-    struct sl_job *job = *bucket_of(jobs, id);
-    while (job != NULL && strcmp(job->id, id) != 0) {
-        job = job->chain;
-    }
+    struct sl_job *job = find_id(jobs, id);
     job = job != NULL && is_of(job, tenant) ? sl_job_ref(job) : NULL;
     pthread_mutex_unlock(&jobs->mutex);
     if (job == NULL) {

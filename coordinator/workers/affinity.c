@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: see affinity.h.
- * Design: entries and chains are indexes into two arrays, not pointers. Entry 0 is the head of the list in order of use
- *         (next: most recent, previous: least recent) and the end of every chain.
+ * Design: entry 0 is the head of the list in order of use (next: most recent, previous: least recent).
  */
 #include "coordinator/workers/affinity.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "base/hash_table.h"
+
 struct entry {
-    uint64_t key;
+    struct sl_hash_link link;
+    uint64_t key; // a hash
     uint64_t worker;
-    uint32_t chain;      // next entry in the same bucket, 0 at the end
     uint32_t next, prev; // order of use
 };
 
 struct sl_affinity {
     pthread_mutex_t mutex;
     struct entry *entries; // [max_entries + 1]
-    uint32_t *buckets;     // [n_buckets], first entry of each chain
-    size_t n_buckets;      // a power of two
+    struct sl_hash_table by_key;
     size_t max_entries;
     size_t n_entries;
 };
@@ -34,13 +34,8 @@ enum sl_status sl_affinity_create(size_t max_entries, struct sl_affinity **affin
         goto err_memory;
     }
     affinity->max_entries = max_entries;
-    affinity->n_buckets = 1;
-    while (affinity->n_buckets < max_entries) {
-        affinity->n_buckets *= 2;
-    }
     affinity->entries = calloc(max_entries + 1, sizeof(*affinity->entries));
-    affinity->buckets = calloc(affinity->n_buckets, sizeof(*affinity->buckets));
-    if (affinity->entries == NULL || affinity->buckets == NULL) {
+    if (affinity->entries == NULL || !sl_hash_table_init(&affinity->by_key, max_entries)) {
         goto err_free;
     }
     pthread_mutex_init(&affinity->mutex, NULL);
@@ -49,7 +44,7 @@ enum sl_status sl_affinity_create(size_t max_entries, struct sl_affinity **affin
 
 err_free:
     free(affinity->entries);
-    free(affinity->buckets);
+    sl_hash_table_cleanup(&affinity->by_key);
     free(affinity);
 err_memory:
     return sl_fail(err, SL_ERR_EXHAUSTED, "affinity: no memory for %zu entries", max_entries);
@@ -62,21 +57,24 @@ void sl_affinity_destroy(struct sl_affinity **affinity_in) {
     }
     pthread_mutex_destroy(&affinity->mutex);
     free(affinity->entries);
-    free(affinity->buckets);
+    sl_hash_table_cleanup(&affinity->by_key);
     free(affinity);
     *affinity_in = NULL;
 }
 
-static uint32_t *bucket_of(struct sl_affinity *affinity, uint64_t key) {
-    return &affinity->buckets[(key ^ (key >> 32)) & (affinity->n_buckets - 1)];
+static uint64_t hash_of(uint64_t key) {
+    return key ^ key >> 32;
 }
 
+static bool has_key(const struct sl_hash_link *link, const void *key) {
+    return SL_HASH_ENTRY(link, struct entry, link)->key == *(const uint64_t *)key;
+}
+
+// Returns the entry's index; 0: there is none.
 static uint32_t find(struct sl_affinity *affinity, uint64_t key) {
-    uint32_t i = *bucket_of(affinity, key);
-    while (i != 0 && affinity->entries[i].key != key) {
-        i = affinity->entries[i].chain;
-    }
-    return i;
+    const struct entry *entry =
+        SL_HASH_ENTRY(*sl_hash_table_find(&affinity->by_key, hash_of(key), has_key, &key), struct entry, link);
+    return entry == NULL ? 0 : (uint32_t)(entry - affinity->entries);
 }
 
 static void unlink_use(struct sl_affinity *affinity, uint32_t i) {
@@ -99,11 +97,7 @@ static uint32_t take_entry(struct sl_affinity *affinity) {
     }
     uint32_t oldest = affinity->entries[0].prev;
     unlink_use(affinity, oldest);
-    uint32_t *at = bucket_of(affinity, affinity->entries[oldest].key);
-    while (*at != oldest) {
-        at = &affinity->entries[*at].chain;
-    }
-    *at = affinity->entries[oldest].chain;
+    sl_hash_table_remove(&affinity->by_key, hash_of(affinity->entries[oldest].key), &affinity->entries[oldest].link);
     return oldest;
 }
 
@@ -113,10 +107,8 @@ static void put_one(struct sl_affinity *affinity, uint64_t key, uint64_t worker)
         unlink_use(affinity, i);
     } else {
         i = take_entry(affinity);
-        uint32_t *bucket = bucket_of(affinity, key);
         affinity->entries[i].key = key;
-        affinity->entries[i].chain = *bucket;
-        *bucket = i;
+        sl_hash_table_add(&affinity->by_key, hash_of(key), &affinity->entries[i].link);
     }
     affinity->entries[i].worker = worker;
     link_most_recent(affinity, i);

@@ -13,12 +13,13 @@
 struct sl_tenants {
     int share;
     pthread_mutex_t mutex;
-    struct sl_tenant *buckets[N_BUCKETS];
+    struct sl_hash_table by_name;
 };
 
 enum sl_status sl_tenants_create(int share, struct sl_tenants **tenants_out, struct sl_error *err) {
     struct sl_tenants *tenants = calloc(1, sizeof *tenants);
-    if (tenants == NULL) {
+    if (tenants == NULL || !sl_hash_table_init(&tenants->by_name, N_BUCKETS)) {
+        free(tenants);
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for tenants");
     }
     tenants->share = share;
@@ -30,36 +31,38 @@ enum sl_status sl_tenants_create(int share, struct sl_tenants **tenants_out, str
 void sl_tenants_destroy(struct sl_tenants **tenants) {
     if (*tenants != NULL) {
         for (int i = 0; i < N_BUCKETS; i++) {
-            assert((*tenants)->buckets[i] == NULL);
+            assert((*tenants)->by_name.buckets[i] == NULL);
         }
+        sl_hash_table_cleanup(&(*tenants)->by_name);
         pthread_mutex_destroy(&(*tenants)->mutex);
         free(*tenants);
         *tenants = NULL;
     }
 }
 
+static bool has_name(const struct sl_hash_link *link, const void *name) {
+    return strcmp(SL_HASH_ENTRY(link, struct sl_tenant, by_name)->name, name) == 0;
+}
+
 // Returns where the entry of this name is, or would be. Lock held.
-static struct sl_tenant **find(struct sl_tenants *tenants, const char *name) {
-    struct sl_tenant **at = &tenants->buckets[sl_hash(name, strlen(name), 0) % N_BUCKETS];
-    while (*at != NULL && strcmp((*at)->name, name) != 0) {
-        at = &(*at)->next;
-    }
-    return at;
+static struct sl_hash_link **find(struct sl_tenants *tenants, const char *name) {
+    return sl_hash_table_find(&tenants->by_name, sl_hash(name, strlen(name), 0), has_name, name);
 }
 
 enum sl_status sl_tenants_take(struct sl_tenants *tenants, const char *name, struct sl_tenant **tenant_out,
                                struct sl_error *err) {
     assert(strlen(name) < SL_TENANT_BYTES);
     pthread_mutex_lock(&tenants->mutex);
-    struct sl_tenant **at = find(tenants, name);
-    if (*at == NULL) {
-        *at = calloc(1, sizeof **at);
-        if (*at != NULL) {
-            (*at)->tenants = tenants;
-            strcpy((*at)->name, name);
+    struct sl_hash_link **at = find(tenants, name);
+    struct sl_tenant *tenant = SL_HASH_ENTRY(*at, struct sl_tenant, by_name);
+    if (tenant == NULL) {
+        tenant = calloc(1, sizeof *tenant);
+        if (tenant != NULL) {
+            tenant->tenants = tenants;
+            strcpy(tenant->name, name);
+            *at = &tenant->by_name;
         }
     }
-    struct sl_tenant *tenant = *at;
     if (tenant != NULL) {
         tenant->refs++;
     }
@@ -78,8 +81,7 @@ void sl_tenant_give(struct sl_tenant **tenant) {
     struct sl_tenants *tenants = (*tenant)->tenants;
     pthread_mutex_lock(&tenants->mutex);
     if (--(*tenant)->refs == 0) {
-        struct sl_tenant **at = find(tenants, (*tenant)->name);
-        *at = (*tenant)->next;
+        *find(tenants, (*tenant)->name) = (*tenant)->by_name.next;
         free(*tenant);
     }
     pthread_mutex_unlock(&tenants->mutex);

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "base/hash_table.h"
 #include "base/status.h"
 #include "coordinator/workers/totals.h"
 #include "net/trust/identity.h"
@@ -21,7 +22,7 @@ struct sl_tenants;
 
 struct sl_tenant {
     struct sl_tenants *tenants;
-    struct sl_tenant *next;
+    struct sl_hash_link by_name;
     char name[SL_TENANT_BYTES];
     int refs;                // under the table's lock
     atomic_int n_watchers;   // calls that follow jobs

@@ -11,7 +11,7 @@
 // Logarithms and milliseconds have no more digits than this.
 #define FORM (JSON_COMPACT | JSON_REAL_PRECISION(7))
 
-// ---- tokens -----------------------------------------------------------------------------------------------------------
+// ---- tokens ---------------------------------------------------------------------------------------------------------
 
 // Returns the text of bytes that may be a part of a character. Such bytes, and zeros, which many JSON readers cannot
 // handle, become "bytes:\xNN" as OpenAI writes them.
@@ -100,8 +100,7 @@ static json_t *hear(struct sl_openai_answer *answer, const Sluice__V1__Token *to
     return one;
 }
 
-// ---- common to streams and objects
-// ------------------------------------------------------------------------------------
+// ---- common to streams and objects ----------------------------------------------------------------------------------
 
 static const char *finish_reason(const Sluice__V1__Finished *finished) {
     return finished->reason == SLUICE__V1__FINISHED__REASON__LENGTH ? "length" : "stop";
@@ -149,7 +148,7 @@ static char *event_of(json_t *object) {
     return event;
 }
 
-// ---- streams ------------------------------------------------------------------------------------------------------------
+// ---- streams --------------------------------------------------------------------------------------------------------
 
 static json_t *chunk(const struct sl_openai_answer *answer, json_t *choices) {
     return object_with(answer, answer->request->is_chat ? "chat.completion.chunk" : "text_completion", choices);
@@ -210,7 +209,7 @@ char *sl_openai_end(struct sl_openai_answer *answer, const Sluice__V1__Finished 
     return end;
 }
 
-// ---- one object ---------------------------------------------------------------------------------------------------------
+// ---- one object -----------------------------------------------------------------------------------------------------
 
 enum sl_status sl_openai_keep(struct sl_openai_answer *answer, const Sluice__V1__Token *token) {
     if (!answer->request->wants_logprobs) {

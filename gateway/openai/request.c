@@ -58,8 +58,7 @@ static enum sl_status take_boolean(const struct taking *taking, bool *out) {
     return SL_OK;
 }
 
-// ---- the prompt
-// -------------------------------------------------------------------------------------------------------
+// ---- the prompt -----------------------------------------------------------------------------------------------------
 
 static enum sl_status take_model(const struct taking *taking) {
     taking->request->model = json_string_value(taking->value);
@@ -221,8 +220,7 @@ static enum sl_status take_max_tokens(const struct taking *taking) {
     return status;
 }
 
-// ---- sampling
-// ---------------------------------------------------------------------------------------------------------
+// ---- sampling -------------------------------------------------------------------------------------------------------
 
 static enum sl_status take_temperature(const struct taking *taking) {
     taking->request->sampling.temperature_present_case = SLUICE__V1__SAMPLING__TEMPERATURE_PRESENT_TEMPERATURE;
@@ -299,8 +297,7 @@ static enum sl_status take_stream_options(const struct taking *taking) {
     return SL_OK;
 }
 
-// ---- fields of Sluice
-// -------------------------------------------------------------------------------------------------
+// ---- fields of Sluice -----------------------------------------------------------------------------------------------
 
 // Rejects a request with both recipe and ship_at_most, because each chooses the recipe.
 static enum sl_status check_only_choice(const struct taking *taking) {
@@ -346,8 +343,7 @@ static enum sl_status take_deadline_ms(const struct taking *taking) {
     return take_integer(taking, 1, INT32_MAX, &taking->request->message.deadline_ms);
 }
 
-// ---- fields that Sluice does not support: only their neutral values are accepted
-// ---------------------------------------
+// ---- fields that Sluice does not support: only their neutral values are accepted ------------------------------------
 
 static enum sl_status take_nothing(const struct taking *taking) {
     bool is_empty = json_is_false(taking->value) ||
@@ -380,7 +376,7 @@ static enum sl_status take_remark(const struct taking *taking) {
     return SL_OK;
 }
 
-// ---- the table --------------------------------------------------------------------------------------------------------
+// ---- the table ------------------------------------------------------------------------------------------------------
 
 enum { CHAT = 1, COMPLETION = 2, BOTH = 3 };
 

@@ -7,13 +7,14 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/hash_table.h"
 
 // The bytes of a key and of a capsule, including their shares of the table and of malloc's overhead.
 #define KEY_BYTES     (sizeof(struct node) + sizeof(struct node *))
 #define CAPSULE_BYTES (sizeof(struct capsule) + 16)
 
 struct node { // a key of a capsule
-    struct node *next;
+    struct sl_hash_link link;
     struct capsule *capsule;
     struct sl_hash128 hash;
 };
@@ -26,29 +27,20 @@ struct capsule {
 
 struct sl_disk_index {
     size_t max_bytes;
-    size_t n_buckets; // a power of two
     pthread_mutex_t mutex;
     // Under the mutex:
-    struct node **buckets; // [n_buckets]
+    struct sl_hash_table by_key;
     size_t bytes;
     struct capsule *newest, *oldest;
 };
 
 enum sl_status sl_disk_index_create(size_t max_bytes, struct sl_disk_index **index_out, struct sl_error *err) {
     struct sl_disk_index *index = calloc(1, sizeof *index);
-    size_t n_buckets = 1;
-    while (n_buckets < max_bytes / KEY_BYTES / 2) {
-        n_buckets *= 2;
-    }
-    struct node **buckets = calloc(n_buckets, sizeof *buckets); // untouched pages take no memory
-    if (!index || !buckets) {
+    if (!index || !sl_hash_table_init(&index->by_key, max_bytes / KEY_BYTES / 2)) {
         free(index);
-        free(buckets);
         return sl_fail(err, SL_ERR_EXHAUSTED, "disk index: out of memory");
     }
     index->max_bytes = max_bytes;
-    index->n_buckets = n_buckets;
-    index->buckets = buckets;
     pthread_mutex_init(&index->mutex, NULL);
     *index_out = index;
     return SL_OK;
@@ -56,17 +48,21 @@ enum sl_status sl_disk_index_create(size_t max_bytes, struct sl_disk_index **ind
 
 // ---- keys (lock held) -----------------------------------------------------------------------------------------------
 
+static struct node *node_of(const struct sl_hash_link *link) {
+    return SL_HASH_ENTRY(link, struct node, link);
+}
+
 static struct sl_capsule_id key_of(const struct node *node) {
     struct sl_capsule_id key = node->capsule->entry.head.key;
     key.prefix_hash = node->hash;
     return key;
 }
 
-static bool is_of(const struct node *node, const struct sl_capsule_id *key) {
-    if (!sl_hash128_equals(
-            &node->hash,
-            &key->prefix_hash)) { // nearly all different keys end here, without a read of the capsule, which is
-                                  // elsewhere in memory
+static bool has_key(const struct sl_hash_link *link, const void *arg) {
+    const struct node *node = node_of(link);
+    const struct sl_capsule_id *key = arg;
+    // Nearly all different keys end here, without a read of the capsule, which is elsewhere in memory.
+    if (!sl_hash128_equals(&node->hash, &key->prefix_hash)) {
         return false;
     }
     struct sl_capsule_id own = key_of(node);
@@ -82,33 +78,29 @@ static int64_t tokens_of(const struct node *node) {
     return is_whole(node) ? head->n_tokens : (node - node->capsule->nodes + 1) * head->stride;
 }
 
-static struct node **bucket_of(const struct sl_disk_index *index, const struct sl_capsule_id *key) {
-    return &index->buckets[sl_hash(key, sizeof *key, 0) & (index->n_buckets - 1)];
+static uint64_t hash_of(const struct sl_capsule_id *key) {
+    return sl_hash(key, sizeof *key, 0);
 }
 
 // Returns the link to the node of this key, or the link where it would be.
-static struct node **find(const struct sl_disk_index *index, const struct sl_capsule_id *key) {
-    struct node **at = bucket_of(index, key);
-    while (*at && !is_of(*at, key)) {
-        at = &(*at)->next;
-    }
-    return at;
+static struct sl_hash_link **find(const struct sl_disk_index *index, const struct sl_capsule_id *key) {
+    return sl_hash_table_find(&index->by_key, hash_of(key), has_key, key);
 }
 
 static struct capsule *find_whole(const struct sl_disk_index *index, const struct sl_capsule_id *key) {
-    const struct node *node = *find(index, key);
+    const struct node *node = node_of(*find(index, key));
     return node && is_whole(node) ? node->capsule : NULL;
 }
 
 // Makes the key lead to this capsule, unless it leads to a capsule that is exactly that prefix.
 static void link_key(struct sl_disk_index *index, struct node *node) {
     struct sl_capsule_id key = key_of(node);
-    struct node **at = find(index, &key);
-    if (*at && is_whole(*at)) {
+    struct sl_hash_link **at = find(index, &key);
+    if (*at && is_whole(node_of(*at))) {
         return;
     }
-    node->next = *at ? (*at)->next : NULL;
-    *at = node;
+    node->link.next = *at ? (*at)->next : NULL;
+    *at = &node->link;
 }
 
 // Keys are scattered in memory: prefetch the buckets of all before visiting the first. A start links 13 million of
@@ -117,7 +109,7 @@ static void link_keys(struct sl_disk_index *index, struct capsule *capsule) {
     uint32_t n_keys = capsule->entry.head.n_hashes + 1;
     for (uint32_t i = 0; i < n_keys; i++) {
         struct sl_capsule_id key = key_of(&capsule->nodes[i]);
-        __builtin_prefetch(bucket_of(index, &key));
+        __builtin_prefetch(sl_hash_table_bucket(&index->by_key, hash_of(&key)));
     }
     for (uint32_t i = 0; i < n_keys; i++) {
         link_key(index, &capsule->nodes[i]);
@@ -127,9 +119,9 @@ static void link_keys(struct sl_disk_index *index, struct capsule *capsule) {
 // Removes the key, unless a younger capsule has taken it over.
 static void unlink_key(struct sl_disk_index *index, struct node *node) {
     struct sl_capsule_id key = key_of(node);
-    struct node **at = find(index, &key);
-    if (*at == node) {
-        *at = node->next;
+    struct sl_hash_link **at = find(index, &key);
+    if (*at == &node->link) {
+        *at = node->link.next;
     }
 }
 
@@ -162,7 +154,7 @@ enum sl_status sl_disk_index_put(struct sl_disk_index *index, const struct sl_di
     }
     capsule->entry = *entry;
     for (uint32_t i = 0; i <= n_hashes; i++) {
-        capsule->nodes[i] = (struct node){NULL, capsule, i < n_hashes ? hashes[i] : entry->head.key.prefix_hash};
+        capsule->nodes[i] = (struct node){{NULL}, capsule, i < n_hashes ? hashes[i] : entry->head.key.prefix_hash};
     }
     pthread_mutex_lock(&index->mutex);
     bool is_full = index->oldest && index->bytes + bytes_of(n_hashes) > index->max_bytes;
@@ -210,7 +202,7 @@ void sl_disk_index_destroy(struct sl_disk_index **index_inout) {
         free(capsule);
     }
     pthread_mutex_destroy(&index->mutex);
-    free(index->buckets);
+    sl_hash_table_cleanup(&index->by_key);
     free(index);
     *index_inout = NULL;
 }
@@ -256,7 +248,7 @@ bool sl_disk_index_find(struct sl_disk_index *index, const struct sl_prefix *pre
     bool found = false;
     pthread_mutex_lock(&index->mutex);
     for (size_t i = 0; i < n_prefixes && !found; i++) {
-        const struct node *node = *find(index, &prefixes[i].id);
+        const struct node *node = node_of(*find(index, &prefixes[i].id));
         found = node && tokens_of(node) == prefixes[i].n_tokens &&
                 node->capsule->entry.head.n_tokens / 4 <= prefixes[i].n_tokens;
         if (found) {

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/hash_table.h"
 
 #define N_BUCKETS (1u << 16)
 
@@ -19,7 +20,7 @@ struct key {
 };
 
 struct entry {
-    struct entry *next; // in the bucket
+    struct sl_hash_link link;
     struct key key;
     int64_t begin;
     struct sl_kv_segment *segment;
@@ -31,7 +32,7 @@ struct entry {
 struct sl_kv_segments {
     int64_t keep_ms;
     pthread_mutex_t mutex;
-    struct entry **buckets; // [N_BUCKETS]
+    struct sl_hash_table by_key;
     struct entry *newest, *oldest;
     struct sl_kv_segments_stats stats; // without evictable_bytes
 };
@@ -79,14 +80,11 @@ struct sl_hash128 sl_prompt_hash_at(const struct sl_prompt_hashes *prompt, int64
 
 enum sl_status sl_kv_segments_create(int64_t keep_ms, struct sl_kv_segments **segments_out, struct sl_error *err) {
     struct sl_kv_segments *segments = calloc(1, sizeof *segments);
-    struct entry **buckets = calloc(N_BUCKETS, sizeof *buckets);
-    if (!segments || !buckets) {
+    if (!segments || !sl_hash_table_init(&segments->by_key, N_BUCKETS)) {
         free(segments);
-        free(buckets);
         return sl_fail(err, SL_ERR_EXHAUSTED, "segments: out of memory");
     }
     segments->keep_ms = keep_ms;
-    segments->buckets = buckets;
     pthread_mutex_init(&segments->mutex, NULL);
     *segments_out = segments;
     return SL_OK;
@@ -131,24 +129,28 @@ static struct key make_key(const struct sl_kv_family *family, int64_t end, struc
     return (struct key){.family = *family, .end = end, .prefix_hash = prefix_hash};
 }
 
-static struct entry **bucket_of(struct sl_kv_segments *segments, const struct key *key) {
-    return &segments->buckets[sl_hash(key, sizeof *key, 0) % N_BUCKETS];
+static uint64_t hash_of(const struct key *key) {
+    return sl_hash(key, sizeof *key, 0);
+}
+
+struct wanted {
+    const struct key *key;
+    int64_t begin;
+};
+
+static bool is_wanted(const struct sl_hash_link *link, const void *arg) {
+    const struct entry *entry = SL_HASH_ENTRY(link, struct entry, link);
+    const struct wanted *wanted = arg;
+    return entry->begin == wanted->begin && memcmp(&entry->key, wanted->key, sizeof entry->key) == 0;
 }
 
 static struct entry *find(struct sl_kv_segments *segments, const struct key *key, int64_t begin) {
-    struct entry *entry = *bucket_of(segments, key);
-    while (entry && (entry->begin != begin || memcmp(&entry->key, key, sizeof *key) != 0)) {
-        entry = entry->next;
-    }
-    return entry;
+    struct wanted wanted = {key, begin};
+    return SL_HASH_ENTRY(*sl_hash_table_find(&segments->by_key, hash_of(key), is_wanted, &wanted), struct entry, link);
 }
 
 static void discard(struct sl_kv_segments *segments, struct entry *entry) {
-    struct entry **at = bucket_of(segments, &entry->key);
-    while (*at != entry) {
-        at = &(*at)->next;
-    }
-    *at = entry->next;
+    sl_hash_table_remove(&segments->by_key, hash_of(&entry->key), &entry->link);
     unlink_use(segments, entry);
     segments->stats.n_segments--;
     segments->stats.bytes -= entry->bytes;
@@ -165,7 +167,7 @@ void sl_kv_segments_destroy(struct sl_kv_segments **segments_inout) {
         discard(segments, segments->newest);
     }
     pthread_mutex_destroy(&segments->mutex);
-    free(segments->buckets);
+    sl_hash_table_cleanup(&segments->by_key);
     free(segments);
     *segments_inout = NULL;
 }
@@ -193,9 +195,7 @@ enum sl_status sl_kv_segments_put(struct sl_kv_segments *segments, const struct 
         free(entry);
     } else {
         entry->segment = sl_kv_segment_ref(*segment_inout);
-        struct entry **bucket = bucket_of(segments, &entry->key);
-        entry->next = *bucket;
-        *bucket = entry;
+        sl_hash_table_add(&segments->by_key, hash_of(&entry->key), &entry->link);
         link_newest(segments, entry, sl_now_ns());
         segments->stats.n_segments++;
         segments->stats.bytes += entry->bytes;
@@ -222,7 +222,8 @@ struct sl_kv_segment *sl_kv_segments_find(struct sl_kv_segments *segments, const
 // reached[i] ends at the token (i + 1) * SL_PAGE_SLOTS.
 static struct entry *reach(struct sl_kv_segments *segments, const struct key *key, struct entry *const *reached) {
     struct entry *best = NULL;
-    for (struct entry *entry = *bucket_of(segments, key); entry; entry = entry->next) {
+    for (struct sl_hash_link *link = *sl_hash_table_bucket(&segments->by_key, hash_of(key)); link; link = link->next) {
+        struct entry *entry = SL_HASH_ENTRY(link, struct entry, link);
         if (memcmp(&entry->key, key, sizeof *key) == 0 &&
             (entry->begin == 0 || reached[entry->begin / SL_PAGE_SLOTS - 1]) && (!best || entry->begin < best->begin)) {
             best = entry;

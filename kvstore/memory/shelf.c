@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/hash_table.h"
 
 #define N_BUCKETS        (1u << 16)
 #define BESIDE_SHARE     16 // one of so many bytes of the arena
@@ -15,7 +16,7 @@
 #define MALLOC_BYTES     16 // malloc's overhead per block
 
 struct node { // of the index
-    struct node *next;
+    struct sl_hash_link link;
     struct sl_capsule_id id;
     int64_t n_tokens;
     struct sl_stored *stored;
@@ -26,7 +27,7 @@ struct sl_shelf {
     int64_t keep_ms;
     size_t max_beside_bytes;
     pthread_mutex_t mutex;
-    struct node **buckets; // [N_BUCKETS]
+    struct sl_hash_table by_id;
     struct sl_stored *newest, *oldest;
     struct sl_shelf_stats stats; // without evictable_bytes
 };
@@ -34,10 +35,8 @@ struct sl_shelf {
 enum sl_status sl_shelf_create(struct sl_arena *arena, int64_t keep_ms, struct sl_shelf **shelf_out,
                                struct sl_error *err) {
     struct sl_shelf *shelf = calloc(1, sizeof *shelf);
-    struct node **buckets = calloc(N_BUCKETS, sizeof *buckets);
-    if (!shelf || !buckets) {
+    if (!shelf || !sl_hash_table_init(&shelf->by_id, N_BUCKETS)) {
         free(shelf);
-        free(buckets);
         return sl_fail(err, SL_ERR_EXHAUSTED, "shelf: out of memory");
     }
     shelf->arena = arena;
@@ -48,7 +47,6 @@ enum sl_status sl_shelf_create(struct sl_arena *arena, int64_t keep_ms, struct s
     if (shelf->max_beside_bytes < MIN_BESIDE_BYTES) {
         shelf->max_beside_bytes = MIN_BESIDE_BYTES;
     }
-    shelf->buckets = buckets;
     pthread_mutex_init(&shelf->mutex, NULL);
     *shelf_out = shelf;
     return SL_OK;
@@ -60,41 +58,47 @@ static bool is_same(const struct sl_capsule_id *a, const struct sl_capsule_id *b
     return memcmp(a, b, sizeof *a) == 0;
 }
 
-static struct node **find(struct sl_shelf *shelf, const struct sl_capsule_id *id) {
-    struct node **at = &shelf->buckets[sl_hash(id, sizeof *id, 0) % N_BUCKETS];
-    while (*at && !is_same(&(*at)->id, id)) {
-        at = &(*at)->next;
-    }
-    return at;
+static struct node *node_of(const struct sl_hash_link *link) {
+    return SL_HASH_ENTRY(link, struct node, link);
+}
+
+static bool has_id(const struct sl_hash_link *link, const void *id) {
+    return is_same(&node_of(link)->id, id);
+}
+
+// Returns the link to the node of this id, or the link where it would be.
+static struct sl_hash_link **find(struct sl_shelf *shelf, const struct sl_capsule_id *id) {
+    return sl_hash_table_find(&shelf->by_id, sl_hash(id, sizeof *id, 0), has_id, id);
 }
 
 // Finds the capsule with this id, and not one that has it as a prefix.
 static struct sl_stored *find_whole(struct sl_shelf *shelf, const struct sl_capsule_id *id) {
-    struct node *node = *find(shelf, id);
+    struct node *node = node_of(*find(shelf, id));
     return node && is_same(&node->stored->keys.id, id) ? node->stored : NULL;
 }
 
 static void index_add(struct sl_shelf *shelf, const struct sl_prefix *prefix, struct sl_stored *stored) {
-    struct node **at = find(shelf, &prefix->id);
-    if (!*at) {
-        struct node *node = calloc(1, sizeof *node);
+    struct sl_hash_link **at = find(shelf, &prefix->id);
+    struct node *node = node_of(*at);
+    if (!node) {
+        node = calloc(1, sizeof *node);
         if (!node) {
             return; // one key fewer does no harm
         }
         node->id = prefix->id;
-        *at = node;
-    } else if (is_same(&(*at)->stored->keys.id, &prefix->id)) {
+        *at = &node->link;
+    } else if (is_same(&node->stored->keys.id, &prefix->id)) {
         return; // a whole capsule with that key: better than a part of ours
     }
-    (*at)->n_tokens = prefix->n_tokens;
-    (*at)->stored = stored;
+    node->n_tokens = prefix->n_tokens;
+    node->stored = stored;
 }
 
 static void index_remove(struct sl_shelf *shelf, const struct sl_capsule_id *id, const struct sl_stored *stored) {
-    struct node **at = find(shelf, id);
-    if (*at && (*at)->stored == stored) { // a younger capsule may have taken it over
-        struct node *node = *at;
-        *at = node->next;
+    struct sl_hash_link **at = find(shelf, id);
+    struct node *node = node_of(*at);
+    if (node && node->stored == stored) { // a younger capsule may have taken it over
+        *at = node->link.next;
         free(node);
     }
 }
@@ -165,7 +169,7 @@ void sl_shelf_destroy(struct sl_shelf **shelf_inout) {
         discard(shelf, shelf->newest);
     }
     pthread_mutex_destroy(&shelf->mutex);
-    free(shelf->buckets);
+    sl_hash_table_cleanup(&shelf->by_id);
     free(shelf);
     *shelf_inout = NULL;
 }
@@ -275,7 +279,7 @@ enum sl_status sl_shelf_put(struct sl_shelf *shelf, const struct sl_capsule_keys
 
 struct sl_stored *sl_shelf_pin(struct sl_shelf *shelf, const struct sl_capsule_id *prefix, int64_t *covered_out) {
     pthread_mutex_lock(&shelf->mutex);
-    struct node *node = *find(shelf, prefix);
+    struct node *node = node_of(*find(shelf, prefix));
     struct sl_stored *stored = node ? node->stored : NULL;
     if (stored) {
         unlink_use(shelf, stored);

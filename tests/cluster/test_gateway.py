@@ -256,6 +256,7 @@ def test_what_is_not_done_is_refused_by_name():
         for body in (b"", b"{", b"[]", b'{"prompt": "a", "prompt": "b"}', b'{"prompt": "\xff"}', b"[" * 100000, b'{"prompt":"\\u0000"}'):
             gateway.refusal(400, body=body)
         assert gateway.refusal(404, "/v2/completions", {})["param"] is None
+        assert gateway.refusal(404, "/v1/chat/completion", {})["message"].endswith("did you mean /v1/chat/completions")
         for method, path, allowed in (("GET", "/v1/completions", "POST"), ("POST", "/health", "GET, HEAD"), ("DELETE", "/v1/models/x", "GET, HEAD")):
             with contextlib.closing(gateway.connect()) as connection:
                 connection.request(method, path)
@@ -488,7 +489,7 @@ def test_a_certificate_that_is_replaced():
                     file.write(whole[:len(whole) // 2])
                 time.sleep(1.2)
                 assert serial() == second
-                assert "the certificate of before is kept" in gateway.errors()
+                assert "the previous certificate stays in use" in gateway.errors()
                 with open(path, "w") as file:
                     file.write(whole)
             made.make("server/other")
@@ -525,6 +526,8 @@ def test_keys_are_tenants():
                 status, reply = ask(key)
                 assert status == 401 and reply["error"]["type"] == "authentication_error", (key, reply)
             assert gateway.get("/v1/models")[0] == 401 and gateway.get("/health")[0] == 200 and gateway.get("/metrics")[0] == 200
+            for path in ("/", "/h", "/healthz", "/metrics/", "/models", "/status.json", "/v1/models/demo"):  # unknown paths are not open
+                assert gateway.get(path)[0] == 401, path
             status, reply = ask("sk-gone")
             assert status == 503 and "certificate" in reply["error"]["message"], reply
 

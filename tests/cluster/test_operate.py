@@ -259,7 +259,7 @@ def test_coordinators_and_gateways_stand_still_too():
         looks.request("GET", "/status.json")
         becomes(coordinator, "/livez", 503, "the sweeper stands still")
         becomes(gateway, "/livez", 503, "the coordinator has not been asked", timeout=30)
-        becomes(gateway, "/livez?verbose", 503, "nobody has been told of the cluster", timeout=30)
+        becomes(gateway, "/livez?verbose", 503, "no request for the cluster's state has been answered", timeout=30)
         looks.close()
         for process in (coordinator, gateway):
             process.popen.kill()

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/similar.h"
 #include "engine/compress/recipe/recipe.h"
-#include "lab/eval/tasks/nearest.h"
 #include "lab/eval_model.h"
 
 #define DEFAULT_SAMPLES 10
@@ -48,15 +48,15 @@ enum sl_status sl_eval_parse_numbers(const char *option, const char *text, int64
 
 enum sl_status sl_eval_find_task(const char *name, const struct sl_task **task_out, struct sl_error *err) {
     const struct sl_task *task = sl_task_find(name);
-    struct sl_nearest nearest = {.wanted = name};
+    struct sl_similar meant = {.word = name};
     if (task) {
         *task_out = task;
         return SL_OK;
     }
     for (task = sl_tasks(); task->name; task++) {
-        sl_nearest_consider(&nearest, task->name);
+        sl_similar_offer(&meant, task->name);
     }
-    return sl_nearest_fail(&nearest, "task", err);
+    return sl_similar_fail(&meant, "task", err);
 }
 
 // --- recipes ----------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@
 
 #include <jansson.h>
 
+#include "base/similar.h"
 #include "lab/eval/tasks/benchmark.h"
-#include "lab/eval/tasks/nearest.h"
 #include "lab/eval/tasks/plan.h"
 
 #define MAX_PLAN_BYTES (16 << 20)
@@ -60,13 +60,13 @@ static void check_members(struct reading *r, json_t *object, const char *const *
     const char *key;
     json_t *value;
     json_object_foreach(object, key, value) {
-        struct sl_nearest nearest = {.wanted = key};
+        struct sl_similar meant = {.word = key};
         const char *const *member = members;
         while (*member && strcmp(*member, key) != 0) {
-            sl_nearest_consider(&nearest, *member++);
+            sl_similar_offer(&meant, *member++);
         }
         if (good(r) && !*member) {
-            r->status = sl_nearest_fail(&nearest, "member", r->err);
+            r->status = sl_similar_fail(&meant, "member", r->err);
         }
     }
 }
@@ -202,11 +202,11 @@ static void read_task(struct reading *r, json_t *element) {
     }
     const struct sl_task *task = sl_task_find(json_string_value(element));
     if (!task) {
-        struct sl_nearest nearest = {.wanted = json_string_value(element)};
+        struct sl_similar meant = {.word = json_string_value(element)};
         for (task = sl_tasks(); task->name; task++) {
-            sl_nearest_consider(&nearest, task->name);
+            sl_similar_offer(&meant, task->name);
         }
-        r->status = sl_nearest_fail(&nearest, "task", r->err);
+        r->status = sl_similar_fail(&meant, "task", r->err);
         return;
     }
     int64_t n_samples = get_integer(r, r->root, "samples", 1, 1000000, 20);
@@ -291,14 +291,14 @@ static void read_dataset(struct reading *r, json_t *element) {
 // --- claims ------------------------------------------------------------------------------------------------------
 
 static char *get_recipe_name(struct reading *r, json_t *element, const char *member) {
-    struct sl_nearest nearest = {.wanted = get_text(r, element, member, true)};
+    struct sl_similar meant = {.word = get_text(r, element, member, true)};
     for (size_t i = 0; good(r) && i < r->plan->n_recipes; i++) {
-        if (strcmp(r->plan->recipes[i].name, nearest.wanted) == 0) {
-            return copy(r, nearest.wanted);
+        if (strcmp(r->plan->recipes[i].name, meant.word) == 0) {
+            return copy(r, meant.word);
         }
-        sl_nearest_consider(&nearest, r->plan->recipes[i].name);
+        sl_similar_offer(&meant, r->plan->recipes[i].name);
     }
-    r->status = good(r) ? sl_nearest_fail(&nearest, "recipe", r->err) : r->status;
+    r->status = good(r) ? sl_similar_fail(&meant, "recipe", r->err) : r->status;
     return NULL;
 }
 
@@ -311,16 +311,16 @@ static void read_claim_tasks(struct reading *r, json_t *element, struct sl_plan_
     }
     size_t i;
     json_array_foreach(tasks, i, task) {
-        struct sl_nearest nearest = {.wanted = json_is_string(task) ? json_string_value(task) : ""};
+        struct sl_similar meant = {.word = json_is_string(task) ? json_string_value(task) : ""};
         size_t c = 0;
-        while (c < r->plan->n_cells && strcmp(r->plan->cells[c].name, nearest.wanted) != 0) {
-            sl_nearest_consider(&nearest, r->plan->cells[c++].name);
+        while (c < r->plan->n_cells && strcmp(r->plan->cells[c].name, meant.word) != 0) {
+            sl_similar_offer(&meant, r->plan->cells[c++].name);
         }
         if (c == r->plan->n_cells) {
-            r->status = sl_nearest_fail(&nearest, "task or data set", r->err);
+            r->status = sl_similar_fail(&meant, "task or data set", r->err);
             return;
         }
-        claim->tasks[claim->n_tasks] = copy(r, nearest.wanted);
+        claim->tasks[claim->n_tasks] = copy(r, meant.word);
         if (!good(r)) {
             return;
         }

@@ -105,8 +105,8 @@ static void assert_charged(const char *body, bool is_chat, int64_t n_tokens) {
     intake.who.tokens_per_minute = 1000;
     assert_int_equal(read_as(&intake, goes_on), SL_OK);
     assert_int_equal(intake.n_charged_tokens, n_tokens);
-    assert_in_range(intake.told.tokens.remaining, 1000 - n_tokens, 1000);
-    assert_int_equal(intake.told.requests.limit, 0);
+    assert_in_range(intake.rate_limits.tokens.remaining, 1000 - n_tokens, 1000);
+    assert_int_equal(intake.rate_limits.requests.limit, 0);
 }
 
 static void test_what_it_costs(void **state) {
@@ -119,7 +119,7 @@ static void test_what_it_costs(void **state) {
         true, 3);
 
     // Used up: the request's own place is given back with it. What never was a job costs nothing; what was, what it had.
-    struct sl_limits_told told;
+    struct sl_rate_limits rate_limits;
     int64_t retry_ms;
     struct sl_intake intake = intake_of("{\"prompt\": [1, 2, 3, 4]}", false);
     intake.who.tokens_per_minute = 4;
@@ -128,20 +128,21 @@ static void test_what_it_costs(void **state) {
     assert_int_equal(read_as(&intake, goes_on), SL_OK);
     struct sl_intake next = intake_of("{\"prompt\": [1, 2]}", false);
     next.who = who;
-    assert_int_equal(sl_limits_take(limits, &who, SL_LIMIT_REQUESTS, 1, sl_now_ns(), &told, &retry_ms), SL_OK);
-    assert_int_equal(told.requests.remaining, 1);
+    assert_int_equal(sl_limits_take(limits, &who, SL_LIMIT_REQUESTS, 1, sl_now_ns(), &rate_limits, &retry_ms), SL_OK);
+    assert_int_equal(rate_limits.requests.remaining, 1);
     assert_int_equal(read_as(&next, goes_on), SL_ERR_EXHAUSTED);
     assert_int_equal(refusal.http_status, 429);
     assert_in_range(refusal.retry_after_s, 1, 30);
     assert_non_null(strstr(refusal.text, "4 tokens of prompts"));
-    assert_int_equal(sl_limits_take(limits, &who, SL_LIMIT_REQUESTS, 1, sl_now_ns(), &told, &retry_ms), SL_OK);
-    assert_int_equal(told.requests.remaining, 1);
+    assert_int_equal(sl_limits_take(limits, &who, SL_LIMIT_REQUESTS, 1, sl_now_ns(), &rate_limits, &retry_ms), SL_OK);
+    assert_int_equal(rate_limits.requests.remaining, 1);
     sl_intake_settle(&intake, 0);
     next = intake_of("{\"prompt\": [1, 2, 3, 4]}", false);
     next.who = who;
     assert_int_equal(read_as(&next, goes_on), SL_OK);
     sl_intake_settle(&next, 64);
-    assert_int_equal(sl_limits_take(limits, &who, SL_LIMIT_TOKENS, 4, sl_now_ns(), &told, &retry_ms), SL_ERR_EXHAUSTED);
+    assert_int_equal(sl_limits_take(limits, &who, SL_LIMIT_TOKENS, 4, sl_now_ns(), &rate_limits, &retry_ms),
+                     SL_ERR_EXHAUSTED);
     assert_in_range(retry_ms, 14 * 60000, 16 * 60000);
 }
 

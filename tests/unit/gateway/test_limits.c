@@ -14,7 +14,7 @@
 
 static struct sl_limits *limits;
 static int64_t now_ns;
-static struct sl_limits_told told;
+static struct sl_rate_limits told;
 static int64_t retry_ms;
 
 static int set_up(void **state) {

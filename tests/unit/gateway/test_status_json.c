@@ -18,7 +18,7 @@ static const struct sl_served_model model = {.answers = true, .ready = true, .na
 
 static json_t *told(const Sluice__V1__ListReply *queued, const Sluice__V1__ListReply *running,
                     const Sluice__V1__ListReply *ended, const Sluice__V1__WorkersReply *workers) {
-    struct sl_status_told what = {
+    struct sl_status_input what = {
         .model = &model, .why = "", .queued = queued, .running = running, .ended = ended, .workers = workers};
     char *text = sl_status_json(&what);
     assert_non_null(text);
