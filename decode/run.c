@@ -107,8 +107,9 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
         return status;
     }
     struct sl_kv_geometry geometry = sl_model_geometry(decode->node.runtime.config);
-    int64_t max_slots = sl_decode_most_slots(decode, request); // enough, whatever was evicted
-    return sl_node_adopt(&decode->node, capsule, promised_inout, &geometry, &id, max_slots, session_out, err);
+    // The slots are enough, whatever was evicted.
+    struct sl_expected_capsule expected = {&geometry, &id, sl_decode_most_slots(decode, request)};
+    return sl_node_adopt(&decode->node, capsule, promised_inout, &expected, session_out, err);
 }
 
 // Counts how a capsule arrived in a device.

@@ -119,13 +119,17 @@ enum sl_status sl_store_handle_await_annex(void *service, struct sl_rpc_call *ca
     struct sl_kvstore *kvstore = service;
     const Sluice__V1__AwaitAnnexRequest *request = (const Sluice__V1__AwaitAnnexRequest *)message;
     int64_t limit = sl_deadline_in_ms(AWAIT_MS), deadline = sl_rpc_call_deadline_ns(call);
+    struct sl_annex_wait wait = {.lease_id = request->lease_id,
+                                 .n_tokens = request->n_tokens,
+                                 .deadline_ns = deadline < limit ? deadline : limit,
+                                 .go_on = still_wanted,
+                                 .arg = call};
     Sluice__V1__AwaitAnnexReply reply = SLUICE__V1__AWAIT_ANNEX_REPLY__INIT;
-    enum sl_status status =
-        sl_annexes_await(kvstore->annexes, request->lease_id, request->n_tokens, deadline < limit ? deadline : limit,
-                         still_wanted, call, &reply.n_tokens, err);
+    enum sl_status status = sl_annexes_await(kvstore->annexes, &wait, &reply.n_tokens, err);
     if (status == SL_ERR_DEADLINE) { // report how many tokens it has by now
-        status =
-            sl_annexes_await(kvstore->annexes, request->lease_id, 0, limit, still_wanted, call, &reply.n_tokens, err);
+        wait.n_tokens = 0;
+        wait.deadline_ns = limit;
+        status = sl_annexes_await(kvstore->annexes, &wait, &reply.n_tokens, err);
     }
     atomic_fetch_add(&kvstore->n_calls, 1);
     return status == SL_OK ? sl_rpc_call_send(call, &reply.base) : status;

@@ -38,9 +38,3 @@ static double work_before(int64_t end, int64_t most_slots, double half) {
 double sl_schedule_work(int64_t begin, int64_t end, int64_t most_slots, double half) {
     return work_before(end, most_slots, half) - work_before(begin, most_slots, half);
 }
-
-int64_t sl_schedule_tokens(double work, int64_t begin, int64_t most_slots, double half) {
-    double slots = (double)(begin < most_slots ? begin : most_slots);
-    int64_t n_tokens = (int64_t)(work / (1 + slots / half));
-    return n_tokens > 1 ? n_tokens : 1;
-}

@@ -42,6 +42,3 @@ int sl_schedule_next(struct sl_schedule *schedule, const struct sl_schedule_job 
 
 // Returns the work of reading tokens [begin, end) of a prompt; a token never attends to more than most_slots.
 double sl_schedule_work(int64_t begin, int64_t end, int64_t most_slots, double half);
-
-// Returns how many tokens from `begin` on cost about `work`; at least 1.
-int64_t sl_schedule_tokens(double work, int64_t begin, int64_t most_slots, double half);

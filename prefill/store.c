@@ -240,9 +240,9 @@ static enum sl_status open_match(const struct sl_store_job *job, const struct sl
     } else if (sl_recipe_evicts(&job->plan->recipe)) {
         id.prefix_hash = sl_store_boundary_hash(job->plan, match->n_tokens, &id.prefix_hash);
     }
+    struct sl_expected_capsule expected = {&job->plan->geometry, &id, job->plan->max_slots};
     struct sl_session *session;
-    enum sl_status status = sl_node_adopt(job->client->node, capsule, promised_inout, &job->plan->geometry, &id,
-                                          job->plan->max_slots, &session, err);
+    enum sl_status status = sl_node_adopt(job->client->node, capsule, promised_inout, &expected, &session, err);
     if (status != SL_OK) {
         return status;
     }

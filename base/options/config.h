@@ -64,6 +64,7 @@ struct sl_program {
     const char *epilog;  // printed after the options; may be NULL
     const struct sl_option *options;
     size_t n_options;
+    int n_arguments_min, n_arguments_max; // positional ones; the caller of sl_config_parse() counts them
 };
 
 // Sets a program's table of options.

@@ -84,12 +84,13 @@ bool sl_environment_takes(const char *program, const char *option) {
     return !is_tool(program) || has(of_tool, COUNT(of_tool), option);
 }
 
-bool sl_environment_knows(const char *option) {
+// Returns true if a server or the tool reads this option from the environment.
+static bool is_known(const char *option) {
     return has(of_servers, COUNT(of_servers), option) || has(of_tool, COUNT(of_tool), option);
 }
 
 bool sl_known_option(const char *name) {
-    return sl_environment_knows(name) || has(of_commands, COUNT(of_commands), name);
+    return is_known(name) || has(of_commands, COUNT(of_commands), name);
 }
 
 bool sl_known_program(const char *name, struct sl_similar *similar) {
@@ -122,8 +123,8 @@ static bool option_name(const char *variable, char *name, size_t name_bytes) {
 void sl_environment_check(void (*warn_fn)(const char *program, const char *text), const char *program) {
     for (char **variable = environ; *variable; variable++) {
         char name[64], text[256], meant[80] = "";
-        if (!option_name(*variable, name, sizeof name) || sl_environment_knows(name) ||
-            has(of_others, COUNT(of_others), name) || strncmp(name, "emulated-", 9) == 0) {
+        if (!option_name(*variable, name, sizeof name) || is_known(name) || has(of_others, COUNT(of_others), name) ||
+            strncmp(name, "emulated-", 9) == 0) {
             continue;
         }
         struct sl_similar similar = {.word = name};

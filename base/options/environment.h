@@ -16,8 +16,6 @@
 
 // Returns true if this program ("sluice-decode", "sluice run") reads the option of this name from the environment.
 bool sl_environment_takes(const char *program, const char *option);
-// Returns true if any server has an option of this name.
-bool sl_environment_knows(const char *option);
 
 // Returns true if any program or command has an option of this name.
 bool sl_known_option(const char *name);

@@ -15,7 +15,7 @@
 #define STEP_MS 5
 #define TRY_MS  20000
 
-void sl_argv_add(struct sl_argv *words, const char *word) {
+static void add_word(struct sl_argv *words, const char *word) {
     if (words->n == SL_MAX_WORDS) {
         words->too_many = true;
         return;
@@ -28,10 +28,11 @@ void sl_argv_add(struct sl_argv *words, const char *word) {
     }
 }
 
-void sl_argv_add_option(struct sl_argv *words, const char *name, const char *value) {
+// Adds nothing if value is NULL.
+static void add_option(struct sl_argv *words, const char *name, const char *value) {
     if (value) {
-        sl_argv_add(words, name);
-        sl_argv_add(words, value);
+        add_word(words, name);
+        add_word(words, value);
     }
 }
 
@@ -49,7 +50,7 @@ enum sl_status sl_argv_set_option(struct sl_argv *words, const char *name, const
     return SL_OK;
 }
 
-enum sl_status sl_argv_check(const struct sl_argv *words, struct sl_error *err) {
+static enum sl_status check_words(const struct sl_argv *words, struct sl_error *err) {
     return words->out_of_memory ? sl_fail(err, SL_ERR_EXHAUSTED, "out of memory")
            : words->too_many    ? sl_fail(err, SL_ERR_RANGE, "more than %d arguments for a worker", SL_MAX_WORDS)
                                 : SL_OK;
@@ -65,7 +66,7 @@ void sl_argv_cleanup(struct sl_argv *words) {
 static void add_program(struct sl_argv *words, const struct sl_cluster_origin *of, const char *role) {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/sluice-%s", of->bin, role);
-    sl_argv_add(words, path);
+    add_word(words, path);
 }
 
 // Adds the certificate of role `of_role` and name.
@@ -74,11 +75,11 @@ static enum sl_status add_tls(struct sl_argv *words, const struct sl_cluster_ori
     struct sl_cluster_tls tls;
     enum sl_status status = of->config->tls ? sl_cluster_tls_find(of->config->tls, of_role, name, &tls, err) : SL_OK;
     if (status == SL_OK && of->config->tls) {
-        sl_argv_add_option(words, "--tls-ca", tls.ca);
-        sl_argv_add_option(words, "--tls-cert", tls.certificate);
-        sl_argv_add_option(words, "--tls-key", tls.key);
+        add_option(words, "--tls-ca", tls.ca);
+        add_option(words, "--tls-cert", tls.certificate);
+        add_option(words, "--tls-key", tls.key);
     }
-    return status == SL_OK ? sl_argv_check(words, err) : status;
+    return status == SL_OK ? check_words(words, err) : status;
 }
 
 enum sl_status sl_join_path(char path[PATH_MAX], const char *option, const char *folder, const char *name,
@@ -95,20 +96,20 @@ enum sl_status sl_argv_of_coordinator(const struct sl_cluster_origin *of, int64_
     char listen[128], salt_file[PATH_MAX], state[PATH_MAX];
     snprintf(listen, sizeof listen, "%s:%lld", config->host, (long long)(config->port > 0 ? config->port + i : 0));
     add_program(words, of, "coordinator");
-    sl_argv_add_option(words, "--listen", listen);
-    sl_argv_add_option(words, "--model", config->model);
-    sl_argv_add_option(words, "--weights", config->weights);
-    sl_argv_add_option(words, "--log", config->workers_log);
-    sl_argv_add_option(words, "--generation-config", config->generation_config);
-    sl_argv_add_option(words, "--etcd", several ? of->etcd_servers : NULL);
+    add_option(words, "--listen", listen);
+    add_option(words, "--model", config->model);
+    add_option(words, "--weights", config->weights);
+    add_option(words, "--log", config->workers_log);
+    add_option(words, "--generation-config", config->generation_config);
+    add_option(words, "--etcd", several ? of->etcd_servers : NULL);
     enum sl_status status = SL_OK;
     if (config->coordinator_state) {
         status = several ? sl_join_path(state, "--coordinator-state", config->coordinator_state, name, err) : SL_OK;
-        sl_argv_add_option(words, "--state", several ? state : config->coordinator_state);
+        add_option(words, "--state", several ? state : config->coordinator_state);
     }
     if (status == SL_OK && config->tls) {
         status = sl_join_path(salt_file, "--tls", config->tls, "salt", err);
-        sl_argv_add_option(words, "--salt-file", salt_file);
+        add_option(words, "--salt-file", salt_file);
     }
     return status == SL_OK ? add_tls(words, of, "coordinator", "coordinator", err) : status;
 }
@@ -118,9 +119,9 @@ enum sl_status sl_argv_of_gateway(const struct sl_cluster_origin *of, struct sl_
     char listen[128];
     snprintf(listen, sizeof listen, "%s:%lld", of->config->host, (long long)of->config->http_port);
     add_program(words, of, "gateway");
-    sl_argv_add_option(words, "--listen", listen);
-    sl_argv_add_option(words, "--coordinator", of->address);
-    sl_argv_add_option(words, "--log", of->config->workers_log);
+    add_option(words, "--listen", listen);
+    add_option(words, "--coordinator", of->address);
+    add_option(words, "--log", of->config->workers_log);
     return add_tls(words, of, "client", "local", err);
 }
 
@@ -138,24 +139,24 @@ enum sl_status sl_argv_of_worker(const struct sl_cluster_origin *of, const char 
         return status;
     }
     add_program(words, of, role);
-    sl_argv_add_option(words, "--name", name);
-    sl_argv_add_option(words, "--listen", listen);
-    sl_argv_add_option(words, "--coordinator", of->address);
-    sl_argv_add_option(words, "--fabric-listen", listen);
-    sl_argv_add_option(words, "--transport", config->transport);
-    sl_argv_add_option(words, "--arena", config->arena);
-    sl_argv_add_option(words, "--model", has_model ? config->model : NULL);
-    sl_argv_add_option(words, "--weights", has_model ? config->weights : NULL);
-    sl_argv_add_option(words, "--device", has_model ? config->device : NULL);
+    add_option(words, "--name", name);
+    add_option(words, "--listen", listen);
+    add_option(words, "--coordinator", of->address);
+    add_option(words, "--fabric-listen", listen);
+    add_option(words, "--transport", config->transport);
+    add_option(words, "--arena", config->arena);
+    add_option(words, "--model", has_model ? config->model : NULL);
+    add_option(words, "--weights", has_model ? config->weights : NULL);
+    add_option(words, "--device", has_model ? config->device : NULL);
     if (has_model) {
-        sl_argv_add(words, "--report-loading");
+        add_word(words, "--report-loading");
     }
-    sl_argv_add_option(words, "--ranks", has_model && config->ranks > 1 ? ranks : NULL);
-    sl_argv_add_option(words, "--disk", disk ? folder : NULL);
-    sl_argv_add_option(words, "--disk-bytes", disk ? disk_bytes : NULL);
-    sl_argv_add_option(words, "--log", config->workers_log);
+    add_option(words, "--ranks", has_model && config->ranks > 1 ? ranks : NULL);
+    add_option(words, "--disk", disk ? folder : NULL);
+    add_option(words, "--disk-bytes", disk ? disk_bytes : NULL);
+    add_option(words, "--log", config->workers_log);
     for (size_t a = 0; a < config->n_worker_arguments; a++) {
-        sl_argv_add(words, config->worker_arguments[a]);
+        add_word(words, config->worker_arguments[a]);
     }
     return add_tls(words, of, "worker", name, err);
 }
@@ -250,8 +251,8 @@ static enum sl_status try_kind(const struct sl_cluster_origin *of, int kind, str
     enum sl_status status =
         attempt->said ? words_of_kind(of, kind, &words, err) : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     if (status == SL_OK) {
-        sl_argv_add(&words, "--check");
-        status = sl_argv_check(&words, err);
+        add_word(&words, "--check");
+        status = check_words(&words, err);
     }
     status = status == SL_OK ? sl_child_start(&attempt->child, "check", words.list, err) : status;
     sl_argv_cleanup(&words);

@@ -17,13 +17,10 @@ enum sl_status sl_join_path(char path_out[PATH_MAX], const char *option, const c
 struct sl_argv {
     char *list[SL_MAX_WORDS + 1];
     size_t n;
-    bool too_many, out_of_memory; // sticky: sl_argv_check() returns them
+    bool too_many, out_of_memory; // sticky: the functions that write a command line return them
 };
 
-void sl_argv_add(struct sl_argv *words, const char *word);
-void sl_argv_add_option(struct sl_argv *words, const char *name, const char *value); // value NULL: adds nothing
 enum sl_status sl_argv_set_option(struct sl_argv *words, const char *name, const char *value, struct sl_error *err);
-enum sl_status sl_argv_check(const struct sl_argv *words, struct sl_error *err);
 void sl_argv_cleanup(struct sl_argv *words);
 
 // Inputs of the command lines: those of the starting command, and values that are known after the coordinators listen.

@@ -21,6 +21,8 @@
 #define MIN_ARENA (INT64_C(1) << 20)
 
 struct job {
+    struct sl_local *local; // this and the next are NULL for the turns of a talk
+    const struct sl_request *request;
     const struct sl_watch *watch;
     const char *model_dir, *capsule_path; // capsule_path: NULL when no capsule is wanted
     enum sl_weight_format weights;
@@ -137,25 +139,24 @@ static void tell_end(struct job *job, const struct sl_local_request *request, st
     tell(job, &event);
 }
 
+static bool is_chat(const Sluice__V1__GenerateRequest *request) {
+    return request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
+}
+
 // Encodes a turn's text. For the first turn of a chat request, the model's template renders the text.
-static enum sl_status encode_turn(struct sl_local *local, const struct sl_request *request, const char *text,
-                                  bool first, const char *model_dir, int32_t **ids_out, size_t *n_ids_out,
-                                  struct sl_error *err) {
-    const struct sl_tokenizer *tokenizer = sl_local_tokenizer(local);
-    if (request->message.prompt_case != SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT) {
+static enum sl_status encode_turn(const struct job *job, const char *text, bool first, int32_t **ids_out,
+                                  size_t *n_ids_out, struct sl_error *err) {
+    const struct sl_tokenizer *tokenizer = sl_local_tokenizer(job->local);
+    if (!is_chat(&job->request->message)) {
         return sl_tokenizer_encode(tokenizer, text, strlen(text), first, ids_out, n_ids_out, err);
     }
     struct sl_chat_template *chat_template = NULL;
-    enum sl_status status = sl_chat_template_load(model_dir, &chat_template, err);
+    enum sl_status status = sl_chat_template_load(job->model_dir, &chat_template, err);
     if (status == SL_OK) {
-        status = sl_job_chat(chat_template, tokenizer, request->message.chat, ids_out, n_ids_out, err);
+        status = sl_job_chat(chat_template, tokenizer, job->request->message.chat, ids_out, n_ids_out, err);
         sl_chat_template_destroy(&chat_template);
     }
     return status;
-}
-
-static bool is_chat(const Sluice__V1__GenerateRequest *request) {
-    return request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
 }
 
 // Makes the request for the conversation; job->seed has been chosen.
@@ -193,16 +194,15 @@ static enum sl_status ask(struct sl_conversation *conversation, const struct sl_
 }
 
 // Runs one prompt of a conversation, from its text to its last event.
-static enum sl_status run_turn(struct sl_local *local, struct sl_conversation *conversation,
-                               const struct sl_request *request, const char *text, bool first, struct job *job,
+static enum sl_status run_turn(struct job *job, struct sl_conversation *conversation, const char *text, bool first,
                                struct sl_error *err) {
     int32_t *ids = NULL;
     size_t n_ids;
-    enum sl_status status = encode_turn(local, request, text, first, job->model_dir, &ids, &n_ids, err);
+    enum sl_status status = encode_turn(job, text, first, &ids, &n_ids, err);
     if (status != SL_OK) {
         return status;
     }
-    struct sl_local_request turn = local_request(local, &request->message, ids, n_ids, job);
+    struct sl_local_request turn = local_request(job->local, &job->request->message, ids, n_ids, job);
     turn.prefilled_fn = first && job->capsule_path ? save_capsule : NULL;
     struct sl_local_result result = {0};
     status = ask(conversation, &turn, job, &result, err);
@@ -212,34 +212,33 @@ static enum sl_status run_turn(struct sl_local *local, struct sl_conversation *c
 }
 
 // Runs a later question, which starts on a line of its own, as the first one does.
-static enum sl_status run_question(struct sl_local *local, struct sl_conversation *conversation,
-                                   const struct sl_request *request, const char *question, struct job *job,
+static enum sl_status run_question(struct job *job, struct sl_conversation *conversation, const char *question,
                                    struct sl_error *err) {
     char *text;
     if (asprintf(&text, "\n%s", question) < 0) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "local: out of memory");
     }
-    enum sl_status status = run_turn(local, conversation, request, text, false, job, err);
+    enum sl_status status = run_turn(job, conversation, text, false, err);
     free(text);
     return status;
 }
 
-static enum sl_status run_turns(struct sl_local *local, const struct sl_request *request, struct job *job,
-                                struct sl_error *err) {
+static enum sl_status run_turns(struct job *job, struct sl_error *err) {
+    const struct sl_request *request = job->request;
     const char *named = request->message.recipe;
-    const char *text = named[0] ? named : sl_job_default_recipe(sl_local_model(local));
+    const char *text = named[0] ? named : sl_job_default_recipe(sl_local_model(job->local));
     struct sl_recipe recipe;
     struct sl_conversation *conversation;
     enum sl_status status = sl_recipe_parse(text, &recipe, err);
-    status = status == SL_OK ? sl_conversation_open(local, text, 0, &conversation, err) : status;
+    status = status == SL_OK ? sl_conversation_open(job->local, text, 0, &conversation, err) : status;
     if (status != SL_OK) {
         return status;
     }
     sl_recipe_format(&recipe, job->recipe, sizeof job->recipe);
     status = sl_job_choose_seed(request->message.sampling, NULL, &job->seed, err);
-    status = status == SL_OK ? run_turn(local, conversation, request, request->prompt, true, job, err) : status;
+    status = status == SL_OK ? run_turn(job, conversation, request->prompt, true, err) : status;
     for (int i = 0; status == SL_OK && i < request->n_turns; i++) {
-        status = run_question(local, conversation, request, request->turns[i], job, err);
+        status = run_question(job, conversation, request->turns[i], err);
     }
     sl_conversation_close(&conversation);
     return status;
@@ -281,12 +280,14 @@ enum sl_status sl_local_job(const struct sl_local_config *config, const struct s
     struct sl_local *local = NULL;
     enum sl_status status = open_local(config, &local, err);
     if (status == SL_OK) {
-        struct job job = {.watch = watch,
+        struct job job = {.local = local,
+                          .request = request,
+                          .watch = watch,
                           .model_dir = config->model_dir,
                           .weights = config->weights,
                           .capsule_path = capsule_path,
                           .deadline_ns = watch->deadline_ns};
-        status = run_turns(local, request, &job, err);
+        status = run_turns(&job, err);
         sl_local_close(&local);
     }
     return status;

@@ -53,8 +53,8 @@ static void warn(const char *program, const char *text) {
     fprintf(stderr, "%s: %s\n", program, text);
 }
 
-bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void *config, int n_min, int n_max,
-                   int *first_out, int *exit_out) {
+bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void *config, int *first_out,
+                   int *exit_out) {
     struct sl_error err = {0};
     enum sl_status status = sl_config_parse(program, argc, argv, config, first_out, &err);
     if (status == SL_ERR_CANCELLED) {
@@ -62,10 +62,11 @@ bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void
         return false;
     }
     int n = argc - *first_out;
-    if (status == SL_OK && (n < n_min || n > n_max)) {
-        status = n < n_min
+    if (status == SL_OK && (n < program->n_arguments_min || n > program->n_arguments_max)) {
+        status = n < program->n_arguments_min
                      ? sl_fail(&err, SL_ERR_INVALID, "an argument is missing: %s %s", program->name, program->usage)
-                     : sl_fail(&err, SL_ERR_INVALID, "unexpected argument '%s'", argv[*first_out + n_max]);
+                     : sl_fail(&err, SL_ERR_INVALID, "unexpected argument '%s'",
+                               argv[*first_out + program->n_arguments_max]);
     }
     const struct sl_tool_config *tool = config;
     struct sl_rpc_addresses addresses;
@@ -110,20 +111,20 @@ int sl_tool_run(const struct sl_program *program, int argc, char **argv, void *c
                 enum sl_status (*run_fn)(void *config, struct sl_error *err)) {
     struct sl_error err = {0};
     int first, code;
-    if (!sl_tool_parse(program, argc, argv, config, 0, 0, &first, &code)) {
+    if (!sl_tool_parse(program, argc, argv, config, &first, &code)) {
         return code;
     }
     return run_fn(config, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain(command_of(program), &err);
 }
 
-int sl_tool_ask(const struct sl_program *program, int argc, char **argv, void *config, int n_min, int n_max,
+int sl_tool_ask(const struct sl_program *program, int argc, char **argv, void *config,
                 enum sl_status (*ask_fn)(struct sl_client *client, void *config, char **arguments,
                                          struct sl_error *err)) {
     const struct sl_tool_config *tool = config;
     struct sl_client *client;
     struct sl_error err = {0};
     int first, code;
-    if (!sl_tool_parse(program, argc, argv, config, n_min, n_max, &first, &code) ||
+    if (!sl_tool_parse(program, argc, argv, config, &first, &code) ||
         !sl_tool_connect(command_of(program), tool->coordinator, &tool->tls, &client, &code)) {
         return code;
     }

@@ -44,11 +44,10 @@ struct sl_tool_config {
 
 /*
  * Parses a command line into *config, which begins with struct sl_tool_config, and sets the log filter. False: the
- * command is over (help or an error was printed), with the exit code in *exit_out. n_min and n_max bound the number of
- * positional arguments.
+ * command is over (help or an error was printed), with the exit code in *exit_out.
  */
-bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void *config, int n_min, int n_max,
-                   int *first_out, int *exit_out);
+bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void *config, int *first_out,
+                   int *exit_out);
 
 /*
  * Runs a whole command that takes no positional arguments: parses its line, runs it, and reports its error. Returns the
@@ -57,7 +56,7 @@ bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void
  */
 int sl_tool_run(const struct sl_program *program, int argc, char **argv, void *config,
                 enum sl_status (*run_fn)(void *config, struct sl_error *err));
-int sl_tool_ask(const struct sl_program *program, int argc, char **argv, void *config, int n_min, int n_max,
+int sl_tool_ask(const struct sl_program *program, int argc, char **argv, void *config,
                 enum sl_status (*ask_fn)(struct sl_client *client, void *config, char **arguments,
                                          struct sl_error *err));
 

@@ -199,31 +199,33 @@ int64_t sl_annexes_count(struct sl_annexes *annexes) {
 
 // ---- waiting ------------------------------------------------------------------------------------------------------
 
-enum sl_status sl_annexes_await(struct sl_annexes *annexes, const char *lease_id, int64_t n_tokens, int64_t deadline_ns,
-                                bool (*go_on)(void *arg), void *arg, int64_t *n_tokens_out, struct sl_error *err) {
+enum sl_status sl_annexes_await(struct sl_annexes *annexes, const struct sl_annex_wait *wait, int64_t *n_tokens_out,
+                                struct sl_error *err) {
     enum sl_status status = SL_AGAIN;
     int64_t n_held = 0;
     pthread_mutex_lock(&annexes->mutex);
     while (status == SL_AGAIN) {
-        struct sl_held_annex *held = sl_annexes_find(annexes, lease_id);
+        struct sl_held_annex *held = sl_annexes_find(annexes, wait->lease_id);
         n_held = held ? sl_annex_n_tokens(held->annex) : 0;
         if (!held) {
-            status = sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown or has ended", sl_lease_name(lease_id).text);
-        } else if (n_tokens > held->prompt.n_tokens) {
-            status = sl_fail(err, SL_ERR_INVALID, "n_tokens %lld: the annex is for %lld", (long long)n_tokens,
+            status =
+                sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown or has ended", sl_lease_name(wait->lease_id).text);
+        } else if (wait->n_tokens > held->prompt.n_tokens) {
+            status = sl_fail(err, SL_ERR_INVALID, "n_tokens %lld: the annex is for %lld", (long long)wait->n_tokens,
                              (long long)held->prompt.n_tokens);
-        } else if (n_held >= n_tokens) {
+        } else if (n_held >= wait->n_tokens) {
             status = SL_OK;
         } else if (held->failure.status != SL_OK) {
             status = sl_fail(err, held->failure.status, "%s", held->failure.text);
-        } else if (!go_on(arg)) {
+        } else if (!wait->go_on(wait->arg)) {
             status = sl_fail(err, SL_ERR_CANCELLED, "nobody waits for the annex any more");
-        } else if (sl_now_ns() >= deadline_ns) {
+        } else if (sl_now_ns() >= wait->deadline_ns) {
             status = sl_fail(err, SL_ERR_DEADLINE, "the annex has %lld tokens of %lld", (long long)n_held,
-                             (long long)n_tokens);
+                             (long long)wait->n_tokens);
         } else {
             int64_t look_ns = sl_deadline_in_ms(ASK_MS);
-            sl_cond_wait_until(&annexes->changed, &annexes->mutex, look_ns < deadline_ns ? look_ns : deadline_ns);
+            sl_cond_wait_until(&annexes->changed, &annexes->mutex,
+                               look_ns < wait->deadline_ns ? look_ns : wait->deadline_ns);
         }
     }
     pthread_mutex_unlock(&annexes->mutex);

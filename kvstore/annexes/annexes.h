@@ -76,13 +76,20 @@ void sl_annexes_reap(struct sl_annexes *annexes, int64_t now_ns); // ends the le
  */
 enum sl_status sl_annexes_grant(struct sl_annexes *annexes, const char *lease_id, int64_t begin, int64_t n_tokens,
                                 struct sl_inbound_ticket *ticket_out, size_t *capacity_out, struct sl_error *err);
+struct sl_annex_wait {
+    const char *lease_id;
+    int64_t n_tokens; // that the annex must have
+    int64_t deadline_ns;
+    bool (*go_on)(void *arg); // called from time to time; false cancels the wait
+    void *arg;
+};
+
 /*
- * Waits until the annex has n_tokens; calls go_on from time to time. SL_ERR_DEADLINE, SL_ERR_CANCELLED,
- * SL_ERR_NOT_FOUND (no such lease, or it ended meanwhile), or the reason why a segment did not become part of the
- * annex.
+ * Waits until the annex has wait->n_tokens. SL_ERR_DEADLINE, SL_ERR_CANCELLED, SL_ERR_NOT_FOUND (no such lease, or it
+ * ended meanwhile), or the reason why a segment did not become part of the annex.
  */
-enum sl_status sl_annexes_await(struct sl_annexes *annexes, const char *lease_id, int64_t n_tokens, int64_t deadline_ns,
-                                bool (*go_on)(void *arg), void *arg, int64_t *n_tokens_out, struct sl_error *err);
+enum sl_status sl_annexes_await(struct sl_annexes *annexes, const struct sl_annex_wait *wait, int64_t *n_tokens_out,
+                                struct sl_error *err);
 
 // ---- questions ------------------------------------------------------------------------------------------------------
 

@@ -69,8 +69,9 @@ static int receive(const char *transport, int in, int out) {
         uint8_t *packed = NULL;
         struct ticket ticket = {0};
         struct sl_error err = {0};
-        if (sl_grant_open(fabric, region, bytes, sl_deadline_in_ms(60000), &no_events, NULL, &grant, &packed,
-                          &ticket.bytes, &err) != SL_OK) {
+        struct sl_grant_plan grant_plan = {
+            .block = region, .bytes = bytes, .deadline_ns = sl_deadline_in_ms(60000), .events = &no_events};
+        if (sl_grant_open(fabric, &grant_plan, &grant, &packed, &ticket.bytes, &err) != SL_OK) {
             fprintf(stderr, "ship: %s\n", err.text);
             break;
         }

@@ -33,6 +33,8 @@ static const struct sl_program program = {
     .usage = "CAPSULE [options]",
     .summary = "Tell what a capsule holds: model, recipe, formats, and the slots that every layer has kept.",
     .epilog = "`sluice run --local --save-capsule FILE` writes capsules to files.\n" SL_EXIT_CODES_HELP,
+    .n_arguments_min = 1,
+    .n_arguments_max = 1,
     SL_OPTIONS(options),
 };
 
@@ -277,7 +279,7 @@ static enum sl_status draw(const struct capsule *c, const char *path, struct sl_
 int sl_command_inspect(int argc, char **argv) {
     struct inspect_config config = {0};
     int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &config, 1, 1, &first, &code)) {
+    if (!sl_tool_parse(&program, argc, argv, &config, &first, &code)) {
         return code;
     }
     struct capsule capsule = {.path = argv[first]};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: `sluice plan`: computes how many workers a workload needs under each recipe, and shows the arithmetic.
+#include <limits.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,6 +74,7 @@ static const struct sl_program program = {
               "decode:512x16\n"
               "    --cell decode:4096x1 --json > FILE\n"
               "Longer prompts and greater batches make it better. " SL_EXIT_CODES_HELP,
+    .n_arguments_max = INT_MAX,
     SL_OPTIONS(options),
 };
 
@@ -302,7 +304,7 @@ int sl_command_plan(int argc, char **argv) {
     }
     struct sl_error err = {0};
     int first, code;
-    if (sl_tool_parse(&program, argc, argv, &p->config, 0, argc, &first, &code)) {
+    if (sl_tool_parse(&program, argc, argv, &p->config, &first, &code)) {
         enum sl_status status = prepare(p, argv + first, argc - first, &err);
         status = status == SL_OK ? plan(p, &err) : status;
         code = status == SL_OK ? SL_EXIT_OK : sl_tool_complain("plan", &err);

@@ -124,15 +124,6 @@ struct sl_grant_events {
     void (*on_release)(void *arg);
 };
 
-/*
- * Opens [block, block + bytes) of a region for one ship until the deadline. *ticket_out is malloc'd, the caller frees
- * it; it is opaque and at most SL_TICKET_MAX_BYTES long.
- */
-#define SL_TICKET_MAX_BYTES 512
-enum sl_status sl_grant_open(struct sl_fabric *fabric, void *block, size_t bytes, int64_t deadline_ns,
-                             const struct sl_grant_events *events, void *arg, struct sl_grant **grant_out,
-                             uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err);
-
 // Segments that have landed in device memory. Their receiver flushes what the network wrote, and then verifies them
 // there.
 struct sl_arrived {
@@ -148,18 +139,29 @@ struct sl_arrival {
     uint32_t n;
 };
 
-/*
- * Opens a grant in device memory, for a writer that can put there; a writer that cannot, or has only messages, gets
- * `block` in host memory, as in sl_grant_open(). on_arrived runs on the progress thread and must not block; it was
- * called at least once if a body arrived in the device. Any thread must end each arrival exactly once, possibly within
- * on_arrived, and before sl_fabric_destroy(): until then the grant stays. A grant has only one unended arrival at a
- * time. SL_ERR_INVALID: device_block is not in a region that `arrives`.
- */
 typedef void (*sl_arrived_fn)(void *arg, struct sl_arrival *arrival);
-enum sl_status sl_grant_open_in_device(struct sl_fabric *fabric, void *device_block, sl_arrived_fn on_arrived,
-                                       void *block, size_t bytes, int64_t deadline_ns,
-                                       const struct sl_grant_events *events, void *arg, struct sl_grant **grant_out,
-                                       uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err);
+
+struct sl_grant_plan {
+    void *block; // in a region
+    size_t bytes;
+    int64_t deadline_ns;
+    const struct sl_grant_events *events;
+    void *arg;
+    // For a grant in device memory; else NULL. A writer that cannot put there, or has only messages, gets `block`.
+    void *device_block; // in a region that `arrives`
+    // Runs on the progress thread and must not block; was called at least once if a body arrived in the device. Any
+    // thread must end each arrival exactly once, possibly within on_arrived, and before sl_fabric_destroy(): until then
+    // the grant stays. A grant has only one unended arrival at a time.
+    sl_arrived_fn on_arrived;
+};
+
+/*
+ * Opens the plan's memory for one ship until the deadline. *ticket_out is malloc'd, the caller frees it; it is opaque
+ * and at most SL_TICKET_MAX_BYTES long. SL_ERR_INVALID: block or device_block is not in such a region.
+ */
+#define SL_TICKET_MAX_BYTES 512
+enum sl_status sl_grant_open(struct sl_fabric *fabric, const struct sl_grant_plan *plan, struct sl_grant **grant_out,
+                             uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err);
 // Returns, within events, whether its ship puts, or has put, into the device.
 bool sl_grant_is_in_device(const struct sl_grant *grant);
 // Ends an arrival. SL_OK: all digests match. SL_ERR_PEER_CORRUPT: at[which] does not match. Another failure: they could

@@ -105,23 +105,23 @@ static enum sl_status copy_ranges(struct sl_fetch *fetch, const struct sl_fetch_
     return SL_OK;
 }
 
-enum sl_status sl_fetch_open(struct sl_connection *connection, const uint8_t *ticket, size_t ticket_bytes,
-                             const struct sl_fetch_range *ranges, size_t n_ranges, int64_t deadline_ns,
+enum sl_status sl_fetch_open(struct sl_connection *connection, const struct sl_fetch_plan *plan,
                              struct sl_fetch **fetch_out, struct sl_error *err) {
-    if (n_ranges > FETCH_MAX_RANGES) {
-        return sl_fail(err, SL_ERR_RANGE, "a fetch of %zu ranges; at most %u", n_ranges, FETCH_MAX_RANGES);
+    if (plan->n_ranges > FETCH_MAX_RANGES) {
+        return sl_fail(err, SL_ERR_RANGE, "a fetch of %zu ranges; at most %u", plan->n_ranges, FETCH_MAX_RANGES);
     }
-    struct sl_fetch *fetch = calloc(1, sizeof *fetch + n_ranges * sizeof *ranges);
+    struct sl_fetch *fetch = calloc(1, sizeof *fetch + plan->n_ranges * sizeof *plan->ranges);
     if (!fetch) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a fetch of %zu ranges", n_ranges);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a fetch of %zu ranges", plan->n_ranges);
     }
-    enum sl_status status = sl_ticket_unpack(&fetch->ticket, SL_WIRE_WINDOW_MAGIC, "window", ticket, ticket_bytes, err);
+    enum sl_status status =
+        sl_ticket_unpack(&fetch->ticket, SL_WIRE_WINDOW_MAGIC, "window", plan->ticket, plan->ticket_bytes, err);
     if (status == SL_OK && fetch->ticket.head.epoch != connection->epoch) {
         status =
             sl_fail(err, SL_ERR_INVALID, "a window of another fabric than the connection's, %s", connection->address);
     }
     if (status == SL_OK) {
-        status = copy_ranges(fetch, ranges, n_ranges, err);
+        status = copy_ranges(fetch, plan->ranges, plan->n_ranges, err);
     }
     if (status != SL_OK) {
         free(fetch);
@@ -131,7 +131,7 @@ enum sl_status sl_fetch_open(struct sl_connection *connection, const uint8_t *ti
     sl_connection_ref(connection);
     fetch->open_command.run = run_open;
     sl_outcome_init(&fetch->outcome);
-    fetch->deadline_ns = deadline_ns;
+    fetch->deadline_ns = plan->deadline_ns;
     if (!sl_gate_post(connection->gate, &fetch->open_command)) {
         sl_outcome_end(&fetch->outcome, SL_ERR_CANCELLED, "the fabric has stopped");
         fetch->detached = true;

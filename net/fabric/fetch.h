@@ -37,6 +37,14 @@ struct sl_fetch_range {
     size_t bytes;
 };
 
+struct sl_fetch_plan {
+    const uint8_t *ticket; // of the window
+    size_t ticket_bytes;
+    const struct sl_fetch_range *ranges; // [n_ranges]
+    size_t n_ranges;
+    int64_t deadline_ns;
+};
+
 struct sl_fetch;
 
 /*
@@ -44,8 +52,7 @@ struct sl_fetch;
  * in a region of this fabric. Adjacent ranges (in the window and in memory) travel as one. SL_ERR_INVALID: not a
  * window's ticket, or of another fabric than the connection's. SL_ERR_RANGE: outside of the window.
  */
-enum sl_status sl_fetch_open(struct sl_connection *connection, const uint8_t *ticket, size_t ticket_bytes,
-                             const struct sl_fetch_range *ranges, size_t n_ranges, int64_t deadline_ns,
+enum sl_status sl_fetch_open(struct sl_connection *connection, const struct sl_fetch_plan *plan,
                              struct sl_fetch **fetch_out, struct sl_error *err);
 // Waits like sl_fabric_request_wait(). SL_ERR_PEER_STALE: the window is closed (by message).
 enum sl_status sl_fetch_wait(struct sl_fetch *fetch, int64_t until_ns, struct sl_error *err);

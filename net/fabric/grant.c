@@ -39,25 +39,17 @@ static bool lies_in_device(struct sl_fabric *fabric, void *block, size_t bytes, 
     return !block || (*region_out && (*region_out)->arrives);
 }
 
-enum sl_status sl_grant_open(struct sl_fabric *fabric, void *block, size_t bytes, int64_t deadline_ns,
-                             const struct sl_grant_events *events, void *arg, struct sl_grant **grant_out,
+enum sl_status sl_grant_open(struct sl_fabric *fabric, const struct sl_grant_plan *plan, struct sl_grant **grant_out,
                              uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err) {
-    return sl_grant_open_in_device(fabric, NULL, NULL, block, bytes, deadline_ns, events, arg, grant_out, ticket_out,
-                                   ticket_bytes_out, err);
-}
-
-enum sl_status sl_grant_open_in_device(struct sl_fabric *fabric, void *device_block, sl_arrived_fn on_arrived,
-                                       void *block, size_t bytes, int64_t deadline_ns,
-                                       const struct sl_grant_events *events, void *arg, struct sl_grant **grant_out,
-                                       uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err) {
     if (!fabric->address[0]) {
         return sl_fail(err, SL_ERR_PRECONDITION, "this fabric does not listen, so nobody can ship to it");
     }
     const struct sl_region *device_region;
-    struct sl_region *region = sl_fabric_region(fabric, block, bytes);
-    if (!region || region->seen || bytes == 0 || !lies_in_device(fabric, device_block, bytes, &device_region)) {
-        return sl_fail(err, SL_ERR_INVALID, "a grant of %zu bytes at %p and %p is not inside regions", bytes, block,
-                       device_block);
+    struct sl_region *region = sl_fabric_region(fabric, plan->block, plan->bytes);
+    if (!region || region->seen || plan->bytes == 0 ||
+        !lies_in_device(fabric, plan->device_block, plan->bytes, &device_region)) {
+        return sl_fail(err, SL_ERR_INVALID, "a grant of %zu bytes at %p and %p is not inside regions", plan->bytes,
+                       plan->block, plan->device_block);
     }
     struct sl_grant *grant = calloc(1, sizeof *grant);
     if (!grant) {
@@ -69,15 +61,15 @@ enum sl_status sl_grant_open_in_device(struct sl_fabric *fabric, void *device_bl
     grant->generation = atomic_fetch_add(&fabric->generation, 1) + 1;
     grant->close_command.run = run_close;
     grant->host.region = region;
-    grant->host.block = block;
+    grant->host.block = plan->block;
     grant->device.region = device_region;
-    grant->device.block = device_block;
-    grant->on_arrived = on_arrived;
+    grant->device.block = plan->device_block;
+    grant->on_arrived = plan->on_arrived;
     grant->last = &grant->arrived;
-    grant->bytes = bytes;
-    grant->events = *events;
-    grant->arg = arg;
-    atomic_store(&grant->deadline_ns, deadline_ns);
+    grant->bytes = plan->bytes;
+    grant->events = *plan->events;
+    grant->arg = plan->arg;
+    atomic_store(&grant->deadline_ns, plan->deadline_ns);
     enum sl_status status = sl_secret_draw(&grant->secret, err);
     if (status != SL_OK) {
         free(grant);

@@ -65,15 +65,15 @@ static void unref(struct sl_fabric_request *request) {
     }
 }
 
-enum sl_status sl_fabric_request_open(struct sl_connection *connection, const void *body, size_t body_bytes,
-                                      void *reply_out, size_t reply_capacity, int64_t deadline_ns,
+enum sl_status sl_fabric_request_open(struct sl_connection *connection, const struct sl_fabric_question *question,
                                       struct sl_fabric_request **request_out, struct sl_error *err) {
-    if (body_bytes > SL_REQUEST_MAX_BYTES) {
-        return sl_fail(err, SL_ERR_RANGE, "a request of %zu bytes; at most %u", body_bytes, SL_REQUEST_MAX_BYTES);
+    if (question->body_bytes > SL_REQUEST_MAX_BYTES) {
+        return sl_fail(err, SL_ERR_RANGE, "a request of %zu bytes; at most %u", question->body_bytes,
+                       SL_REQUEST_MAX_BYTES);
     }
-    struct sl_fabric_request *request = malloc(sizeof *request + body_bytes);
+    struct sl_fabric_request *request = malloc(sizeof *request + question->body_bytes);
     if (!request) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a request of %zu bytes", body_bytes);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a request of %zu bytes", question->body_bytes);
     }
     memset(request, 0, sizeof *request);
     request->connection = connection;
@@ -82,12 +82,12 @@ enum sl_status sl_fabric_request_open(struct sl_connection *connection, const vo
     request->open_command.run = run_open;
     request->cancel_command.run = run_cancel;
     sl_outcome_init(&request->outcome);
-    request->deadline_ns = deadline_ns;
-    request->reply = reply_out;
-    request->reply_capacity = reply_capacity;
-    request->body_bytes = body_bytes;
-    if (body_bytes > 0) {
-        memcpy(request->body, body, body_bytes);
+    request->deadline_ns = question->deadline_ns;
+    request->reply = question->reply_out;
+    request->reply_capacity = question->reply_capacity;
+    request->body_bytes = question->body_bytes;
+    if (question->body_bytes > 0) {
+        memcpy(request->body, question->body, question->body_bytes);
     }
     if (!sl_gate_post(connection->gate, &request->open_command)) {
         sl_outcome_end(&request->outcome, SL_ERR_CANCELLED, "the fabric has stopped");

@@ -58,11 +58,18 @@ enum sl_status sl_connection_open(struct sl_fabric *fabric, const char *address,
 void sl_connection_close(struct sl_connection **connection);                 // ends its requests; accepts NULL, nulls
 const char *sl_connection_transport(const struct sl_connection *connection); // "shm", "tcp", ...; "" before it is known
 
+struct sl_fabric_question {
+    const void *body; // copied
+    size_t body_bytes;
+    void *reply_out; // must stay until the request is closed
+    size_t reply_capacity;
+    int64_t deadline_ns;
+};
+
 struct sl_fabric_request;
 
-// Sends a request and returns at once. Copies body; reply_out must stay until the request is closed.
-enum sl_status sl_fabric_request_open(struct sl_connection *connection, const void *body, size_t body_bytes,
-                                      void *reply_out, size_t reply_capacity, int64_t deadline_ns,
+// Sends a request and returns at once.
+enum sl_status sl_fabric_request_open(struct sl_connection *connection, const struct sl_fabric_question *question,
                                       struct sl_fabric_request **request_out, struct sl_error *err);
 /*
  * Waits for the reply until until_ns. SL_AGAIN: not yet. SL_ERR_DEADLINE: the request's own deadline. SL_ERR_PEER_LOST.

@@ -22,15 +22,17 @@ static enum sl_status move_up(struct sl_node *node, struct sl_arena *from, size_
 }
 
 enum sl_status sl_node_adopt(struct sl_node *node, struct sl_capsule_bytes *capsule, size_t *promised_inout,
-                             const struct sl_kv_geometry *geometry, const struct sl_capsule_id *id, int64_t max_slots,
-                             struct sl_session **session_out, struct sl_error *err) {
+                             const struct sl_expected_capsule *expected, struct sl_session **session_out,
+                             struct sl_error *err) {
     size_t bytes = capsule->body_bytes;
     if (!sl_node_stages(node)) {
-        return sl_capsule_adopt(capsule, node->arena, geometry, id, max_slots, session_out, err);
+        return sl_capsule_adopt(capsule, node->arena, expected->geometry, expected->id, expected->max_slots,
+                                session_out, err);
     }
     struct sl_session *session;
     struct sl_arena *from = sl_node_arena_of(node, capsule->body);
-    enum sl_status status = sl_capsule_adopt(capsule, from, geometry, id, max_slots, &session, err);
+    enum sl_status status =
+        sl_capsule_adopt(capsule, from, expected->geometry, expected->id, expected->max_slots, &session, err);
     status = status == SL_OK ? move_up(node, from, bytes, promised_inout, &session, err) : status;
     if (status == SL_OK) {
         *session_out = session;

@@ -349,10 +349,15 @@ enum sl_status sl_inbound_open(struct sl_inbound *table, const char *label, size
     struct sl_inbound_ticket ticket = {.lease_ms = table->lease_ms};
     memcpy(ticket.id, transfer->id, sizeof ticket.id);
     struct sl_grant *grant;
+    struct sl_grant_plan grant_plan = {.block = transfer->block,
+                                       .bytes = body_bytes,
+                                       .deadline_ns = transfer->deadline_ns,
+                                       .events = &events,
+                                       .arg = transfer,
+                                       .device_block = transfer->there,
+                                       .on_arrived = on_arrived};
     // The lease ends the grant; the grant's own deadline is far after the lease's, for renewals.
-    status = sl_grant_open_in_device(table->fabric, transfer->there, on_arrived, transfer->block, body_bytes,
-                                     transfer->deadline_ns, &events, transfer, &grant, &ticket.ticket,
-                                     &ticket.ticket_bytes, err);
+    status = sl_grant_open(table->fabric, &grant_plan, &grant, &ticket.ticket, &ticket.ticket_bytes, err);
     pthread_mutex_lock(&table->mutex);
     if (status != SL_OK) {
         sl_ledger_return(table->sessions, transfer->promised_bytes);

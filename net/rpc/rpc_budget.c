@@ -20,8 +20,14 @@ void sl_rpc_account_open(struct sl_rpc_account *account, struct sl_rpc_budget *b
     *account = (struct sl_rpc_account){.budget = budget};
 }
 
+// Returns the memory of a message that was freed.
+static void end_message(struct sl_rpc_account *account) {
+    atomic_fetch_add(&account->budget->left, account->taken);
+    account->taken = 0;
+}
+
 void sl_rpc_account_begin(struct sl_rpc_account *account, size_t message_bytes) {
-    sl_rpc_account_end(account);
+    end_message(account);
     account->left = (int64_t)message_bytes * BYTES_A_BYTE + BYTES_A_REQUEST;
     account->over = SL_RPC_WITHIN;
 }
@@ -52,13 +58,8 @@ bool sl_rpc_account_hold(struct sl_rpc_account *account, int64_t bytes) {
     return true;
 }
 
-void sl_rpc_account_end(struct sl_rpc_account *account) {
-    atomic_fetch_add(&account->budget->left, account->taken);
-    account->taken = 0;
-}
-
 void sl_rpc_account_close(struct sl_rpc_account *account) {
-    sl_rpc_account_end(account);
+    end_message(account);
     atomic_fetch_add(&account->budget->left, account->held);
     account->held = 0;
 }

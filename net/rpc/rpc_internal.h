@@ -136,7 +136,6 @@ void sl_rpc_account_begin(struct sl_rpc_account *account,
                           size_t message_bytes);                        // a message arrives; the previous one was freed
 bool sl_rpc_account_take(struct sl_rpc_account *account, size_t bytes); // false: account->over has the reason
 bool sl_rpc_account_hold(struct sl_rpc_account *account, int64_t bytes); // until the call ends
-void sl_rpc_account_end(struct sl_rpc_account *account);                 // the message was freed
 void sl_rpc_account_close(struct sl_rpc_account *account);               // the call has ended
 // Returns SL_OK if no allocation was refused, else the refusal. what: "/sluice.v1.Inference/Submit".
 enum sl_status sl_rpc_account_complain(const struct sl_rpc_account *account, const char *what, struct sl_error *err);

@@ -169,14 +169,12 @@ uint8_t *fuzz_new_ticket(char kind, uint16_t number) {
     return ticket;
 }
 
-enum sl_status sl_grant_open_in_device(struct sl_fabric *fabric, void *device_block, sl_arrived_fn on_arrived,
-                                       void *block, size_t bytes, int64_t deadline_ns,
-                                       const struct sl_grant_events *events, void *arg, struct sl_grant **grant_out,
-                                       uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err) {
-    (void)fabric, (void)device_block, (void)on_arrived, (void)deadline_ns;
+enum sl_status sl_grant_open(struct sl_fabric *fabric, const struct sl_grant_plan *plan, struct sl_grant **grant_out,
+                             uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err) {
+    (void)fabric;
     for (size_t i = 0; i < N_GRANTS; i++) {
         if (!grants[i].there) {
-            grants[i] = (struct sl_grant){*events, arg, block, bytes, ++n_grants, true, false};
+            grants[i] = (struct sl_grant){*plan->events, plan->arg, plan->block, plan->bytes, ++n_grants, true, false};
             *grant_out = &grants[i];
             *ticket_out = fuzz_new_ticket('g', grants[i].number);
             *ticket_bytes_out = FUZZ_TICKET_BYTES;
@@ -389,17 +387,17 @@ const char *sl_connection_transport(const struct sl_connection *connection) {
     return "shm";
 }
 
-enum sl_status sl_fabric_request_open(struct sl_connection *connection, const void *body, size_t body_bytes,
-                                      void *reply_out, size_t reply_capacity, int64_t deadline_ns,
+enum sl_status sl_fabric_request_open(struct sl_connection *connection, const struct sl_fabric_question *question,
                                       struct sl_fabric_request **request_out, struct sl_error *err) {
     (void)connection, (void)err;
     volatile uint8_t sum = 0;
-    for (size_t i = 0; i < body_bytes; i++) {
-        sum = (uint8_t)(sum ^ ((const uint8_t *)body)[i]);
+    for (size_t i = 0; i < question->body_bytes; i++) {
+        sum = (uint8_t)(sum ^ ((const uint8_t *)question->body)[i]);
     }
     *request_out = calloc(1, sizeof **request_out);
     fuzz_require(*request_out != NULL);
-    **request_out = (struct sl_fabric_request){reply_out, reply_capacity, deadline_ns, fuzz_peer_draw(), false};
+    **request_out = (struct sl_fabric_request){question->reply_out, question->reply_capacity, question->deadline_ns,
+                                               fuzz_peer_draw(), false};
     fuzz_n_open++;
     return SL_OK;
 }
@@ -443,15 +441,14 @@ void sl_fabric_request_close(struct sl_fabric_request **request) {
     *request = NULL;
 }
 
-enum sl_status sl_fetch_open(struct sl_connection *connection, const uint8_t *ticket, size_t ticket_bytes,
-                             const struct sl_fetch_range *ranges, size_t n_ranges, int64_t deadline_ns,
+enum sl_status sl_fetch_open(struct sl_connection *connection, const struct sl_fetch_plan *plan,
                              struct sl_fetch **fetch_out, struct sl_error *err) {
-    (void)connection, (void)deadline_ns;
-    if (ticket_bytes != FUZZ_TICKET_BYTES || memcmp(ticket, "tick", 4) != 0) {
+    (void)connection;
+    if (plan->ticket_bytes != FUZZ_TICKET_BYTES || memcmp(plan->ticket, "tick", 4) != 0) {
         return sl_fail(err, SL_ERR_INVALID, "this is no ticket");
     }
-    for (size_t i = 0; i < n_ranges; i++) {
-        memset(ranges[i].to, 0x3c, ranges[i].bytes);
+    for (size_t i = 0; i < plan->n_ranges; i++) {
+        memset(plan->ranges[i].to, 0x3c, plan->ranges[i].bytes);
     }
     *fetch_out = calloc(1, sizeof **fetch_out);
     fuzz_require(*fetch_out != NULL);

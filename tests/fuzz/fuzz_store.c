@@ -134,14 +134,12 @@ static uint8_t *new_ticket(size_t *bytes_out) {
     return calloc(1, 8);
 }
 
-enum sl_status sl_grant_open_in_device(struct sl_fabric *fabric, void *device_block, sl_arrived_fn on_arrived,
-                                       void *block, size_t bytes, int64_t deadline_ns,
-                                       const struct sl_grant_events *events, void *arg, struct sl_grant **grant_out,
-                                       uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err) {
-    (void)fabric, (void)device_block, (void)on_arrived, (void)deadline_ns;
+enum sl_status sl_grant_open(struct sl_fabric *fabric, const struct sl_grant_plan *plan, struct sl_grant **grant_out,
+                             uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err) {
+    (void)fabric;
     for (size_t i = 0; i < N_GRANTS; i++) {
         if (!grants[i].there) {
-            grants[i] = (struct sl_grant){*events, arg, block, bytes, true, false, false};
+            grants[i] = (struct sl_grant){*plan->events, plan->arg, plan->block, plan->bytes, true, false, false};
             *grant_out = &grants[i];
             *ticket_out = new_ticket(ticket_bytes_out);
             return SL_OK;

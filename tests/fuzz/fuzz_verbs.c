@@ -134,9 +134,9 @@ static void step_grant(struct sl_fabric *fabric) {
         *landing = (struct landing){.there = true};
         ASAN_UNPOISON_MEMORY_REGION(block_of(landing), BLOCK_BYTES);
         void *there = what & 0x40 ? device + (landing - landings) * SLOT_BYTES : NULL;
-        fuzz_require(sl_grant_open_in_device(fabric, there, on_arrived, block_of(landing), BLOCK_BYTES,
-                                             sl_deadline_in_ms(PATIENCE_MS), &events, landing, &landing->grant, &ticket,
-                                             &bytes, &err) == SL_OK);
+        struct sl_grant_plan plan = {
+            block_of(landing), BLOCK_BYTES, sl_deadline_in_ms(PATIENCE_MS), &events, landing, there, on_arrived};
+        fuzz_require(sl_grant_open(fabric, &plan, &landing->grant, &ticket, &bytes, &err) == SL_OK);
         memcpy(&landing->head, ticket, sizeof landing->head);
         free(ticket);
     }
@@ -221,8 +221,10 @@ static void step_request(struct sl_fabric *fabric) {
         }
     } else {
         uint8_t *reply = replies[what % N_EACH] = malloc(600);
-        fuzz_require(reply && sl_fabric_request_open(connection, "body", 4, reply, 600, sl_deadline_in_ms(PATIENCE_MS),
-                                                     request, &err) == SL_OK);
+        fuzz_require(reply && sl_fabric_request_open(
+                                  connection,
+                                  &(struct sl_fabric_question){"body", 4, reply, 600, sl_deadline_in_ms(PATIENCE_MS)},
+                                  request, &err) == SL_OK);
     }
 }
 
@@ -241,8 +243,10 @@ static void step_fetch(struct sl_fabric *fabric) {
         ranges[i] = (struct sl_fetch_range){(n - 1 - i) * bytes, to + i * bytes, bytes};
     }
     size_t ticket_bytes = their_ticket(SL_WIRE_WINDOW_MAGIC, ticket);
-    fuzz_require(to && sl_fetch_open(connection, ticket, ticket_bytes, ranges, n, sl_deadline_in_ms(PATIENCE_MS),
-                                     &fetches[at], &err) == SL_OK);
+    fuzz_require(to &&
+                 sl_fetch_open(connection,
+                               &(struct sl_fetch_plan){ticket, ticket_bytes, ranges, n, sl_deadline_in_ms(PATIENCE_MS)},
+                               &fetches[at], &err) == SL_OK);
 }
 
 static void on_request(void *arg, struct sl_fabric_incoming *it) {

@@ -270,7 +270,7 @@ int sl_command_chat(int argc, char **argv) {
     struct sl_signals signals;
     struct sl_error err;
     int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &config, 0, 0, &first, &code)) {
+    if (!sl_tool_parse(&program, argc, argv, &config, &first, &code)) {
         return code;
     }
     if (config.local && !config.model) {

@@ -38,7 +38,7 @@ static enum sl_status list_workers(struct sl_client *client, void *arg, char **a
 
 int sl_command_workers(int argc, char **argv) {
     struct sl_tool_config config = {0};
-    return sl_tool_ask(&workers_program, argc, argv, &config, 0, 0, list_workers);
+    return sl_tool_ask(&workers_program, argc, argv, &config, list_workers);
 }
 
 struct drain_config {
@@ -56,6 +56,8 @@ static const struct sl_program drain_program = {
     .usage = "[options] WORKER",
     .summary = "Take a worker out of the cluster: no new jobs, running ones finish.",
     .epilog = SL_EXIT_CODES_HELP,
+    .n_arguments_min = 1,
+    .n_arguments_max = 1,
     SL_OPTIONS(drain_options),
 };
 
@@ -74,7 +76,7 @@ static enum sl_status drain(struct sl_client *client, void *arg, char **argument
 
 int sl_command_drain(int argc, char **argv) {
     struct drain_config config = {0};
-    return sl_tool_ask(&drain_program, argc, argv, &config, 1, 1, drain);
+    return sl_tool_ask(&drain_program, argc, argv, &config, drain);
 }
 
 struct top_config {
@@ -156,7 +158,7 @@ static enum sl_status refresh(struct sl_client *client, const struct top_config 
 int sl_command_top(int argc, char **argv) {
     struct top_config config = {0};
     int first, code;
-    if (!sl_tool_parse(&top_program, argc, argv, &config, 0, 0, &first, &code)) {
+    if (!sl_tool_parse(&top_program, argc, argv, &config, &first, &code)) {
         return code;
     }
     struct sl_error err;

@@ -20,6 +20,8 @@ static const struct sl_program program = {
     .usage = "[options] JOB JOB ...",
     .summary = "Show finished jobs side by side: answer, bytes shipped, memory held, times. At most 8 of them.",
     .epilog = SL_EXIT_CODES_HELP,
+    .n_arguments_min = 1,
+    .n_arguments_max = MAX_JOBS,
     SL_OPTIONS(options),
 };
 
@@ -226,5 +228,5 @@ static enum sl_status compare(struct sl_client *client, void *arg, char **ids, s
 
 int sl_command_compare(int argc, char **argv) {
     struct sl_tool_config config = {0};
-    return sl_tool_ask(&program, argc, argv, &config, 1, MAX_JOBS, compare);
+    return sl_tool_ask(&program, argc, argv, &config, compare);
 }

@@ -26,6 +26,7 @@ static const struct sl_program status_program = {
     .usage = "[options] [NAME|HOST:PORT]",
     .summary = "List the clusters that `sluice up` runs on this machine.",
     .epilog = "`sluice workers` and `sluice top` ask a cluster itself.\n" SL_EXIT_CODES_HELP,
+    .n_arguments_max = 1,
     SL_OPTIONS(status_options),
 };
 
@@ -41,6 +42,7 @@ static const struct sl_program down_program = {
     .usage = "[options] [NAME|HOST:PORT]",
     .summary = "Stop a cluster that `sluice up` runs on this machine: the only one, or the one that is named.",
     .epilog = SL_EXIT_CODES_HELP,
+    .n_arguments_max = 1,
     SL_OPTIONS(down_options),
 };
 
@@ -89,7 +91,7 @@ int sl_command_status(int argc, char **argv) {
     size_t n, n_shown = 0;
     int first, code;
     struct sl_error err;
-    if (!sl_tool_parse(&status_program, argc, argv, &config, 0, 1, &first, &code)) {
+    if (!sl_tool_parse(&status_program, argc, argv, &config, &first, &code)) {
         return code;
     }
     if (sl_clusters_here(&entries, &n, &err) != SL_OK) {
@@ -196,7 +198,7 @@ int sl_command_down(int argc, char **argv) {
     size_t n;
     int first, code;
     struct sl_error err;
-    if (!sl_tool_parse(&down_program, argc, argv, &config, 0, 1, &first, &code)) {
+    if (!sl_tool_parse(&down_program, argc, argv, &config, &first, &code)) {
         return code;
     }
     if (sl_clusters_here(&entries, &n, &err) != SL_OK) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: `sluice submit`, `watch`, `cancel`, `jobs`: jobs that outlive the command that started them.
+#include <limits.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -49,7 +50,7 @@ static int submit(const struct submit_config *config, struct sl_request *request
 int sl_command_submit(int argc, char **argv) {
     struct submit_config config = {0};
     int first, code;
-    if (!sl_tool_parse(&submit_program, argc, argv, &config, 0, 0, &first, &code)) {
+    if (!sl_tool_parse(&submit_program, argc, argv, &config, &first, &code)) {
         return code;
     }
     struct sl_request request;
@@ -84,13 +85,15 @@ static const struct sl_program watch_program = {
     .summary = "Follow a job to its end, from the beginning or from a later event. Reconnects by itself.\n"
                "Ctrl-C stops watching and leaves the job alone.",
     .epilog = "The exit code is the job's.\n" SL_EXIT_CODES_HELP,
+    .n_arguments_min = 1,
+    .n_arguments_max = 1,
     SL_OPTIONS(watch_options),
 };
 
 int sl_command_watch(int argc, char **argv) {
     struct watch_config config = {.deadline_ms = -1};
     int first, code;
-    if (!sl_tool_parse(&watch_program, argc, argv, &config, 1, 1, &first, &code)) {
+    if (!sl_tool_parse(&watch_program, argc, argv, &config, &first, &code)) {
         return code;
     }
     struct sl_error err = {0};
@@ -132,6 +135,8 @@ static const struct sl_program cancel_program = {
     .usage = "[options] JOB",
     .summary = "Cancel a job, and return when all its memory has been given back.",
     .epilog = SL_EXIT_CODES_HELP,
+    .n_arguments_min = 1,
+    .n_arguments_max = 1,
     SL_OPTIONS(tool_options),
 };
 
@@ -153,7 +158,7 @@ static enum sl_status cancel(struct sl_client *client, void *arg, char **argumen
 
 int sl_command_cancel(int argc, char **argv) {
     struct sl_tool_config config = {0};
-    return sl_tool_ask(&cancel_program, argc, argv, &config, 1, 1, cancel);
+    return sl_tool_ask(&cancel_program, argc, argv, &config, cancel);
 }
 
 struct jobs_config {
@@ -171,6 +176,7 @@ static const struct sl_program jobs_program = {
     .usage = "[options] [JOB...]",
     .summary = "List the cluster's jobs, newest first, or show the ones that are named.",
     .epilog = SL_EXIT_CODES_HELP,
+    .n_arguments_max = INT_MAX,
     SL_OPTIONS(jobs_options),
 };
 
@@ -221,5 +227,5 @@ static enum sl_status show(struct sl_client *client, void *config, char **argume
 
 int sl_command_jobs(int argc, char **argv) {
     struct jobs_config config = {0};
-    return sl_tool_ask(&jobs_program, argc, argv, &config, 0, argc, show);
+    return sl_tool_ask(&jobs_program, argc, argv, &config, show);
 }

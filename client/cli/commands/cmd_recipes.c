@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: `sluice recipes`: lists presets and axes, recommends a recipe for a number of bytes, and explains a recipe.
+#include <limits.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stddef.h>
@@ -34,6 +35,7 @@ static const struct sl_program program = {
                "show what recipes mean: their canonical text and fingerprint.",
     .epilog = "A recipe is a preset, axis=value words, or both, separated by commas: "
               "h2o,budget=1024,format=int4\n" SL_EXIT_CODES_HELP,
+    .n_arguments_max = INT_MAX,
     SL_OPTIONS(options),
 };
 
@@ -138,7 +140,7 @@ static enum sl_status explain(const char *text, bool as_json, struct sl_error *e
 int sl_command_recipes(int argc, char **argv) {
     struct recipes_config config = {0};
     int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &config, 0, argc, &first, &code)) {
+    if (!sl_tool_parse(&program, argc, argv, &config, &first, &code)) {
         return code;
     }
     if (first == argc) {

@@ -215,7 +215,7 @@ static int run_somewhere(struct run_config *config, struct sl_request *request, 
 int sl_command_run(int argc, char **argv) {
     struct run_config config = {0};
     int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &config, 0, 0, &first, &code)) {
+    if (!sl_tool_parse(&program, argc, argv, &config, &first, &code)) {
         return code;
     }
     struct sl_error err;

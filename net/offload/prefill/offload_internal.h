@@ -134,11 +134,6 @@ enum sl_status sl_offload_map(struct sl_offload *offload, int64_t n_tokens, stru
 enum sl_status sl_read_back_create(struct sl_offload *offload, struct sl_error *err);
 void sl_read_back_destroy(struct sl_offload *offload);
 size_t sl_tile_bytes(const struct sl_offload *offload);
-// Starts to read the pages of slots [begin, begin + 64 * n_pages) of a layer; read->heads is their destination.
-void sl_read_back_begin(struct sl_offload *offload, struct sl_read_back *read, int layer, int64_t begin,
-                        uint32_t n_pages);
-enum sl_status sl_read_back_wait(struct sl_offload *offload, struct sl_read_back *read, struct sl_error *err);
 // Reads pages of slots [held, held + n_slots) of a layer into a session, which has room for them. Waits.
 enum sl_status sl_read_back_session(struct sl_offload *offload, struct sl_session *session, int layer, uint32_t n_slots,
                                     struct sl_error *err);
-void sl_read_back_end(struct sl_read_back *read); // then nothing writes to its pages any more

@@ -68,9 +68,12 @@ static void open_fetches(struct sl_offload *offload, struct sl_read_back *read) 
         size_t n_ranges = list_ranges(offload, link, read, lanes);
         struct sl_error why = {0};
         read->from[read->n_fetches] = link;
-        read->status =
-            sl_fetch_open(link->connection, link->annex->window.data, link->annex->window.len, offload->ranges,
-                          n_ranges, sl_deadline_in_ms(READ_MS), &read->fetches[read->n_fetches], &why);
+        struct sl_fetch_plan fetch_plan = {.ticket = link->annex->window.data,
+                                           .ticket_bytes = link->annex->window.len,
+                                           .ranges = offload->ranges,
+                                           .n_ranges = n_ranges,
+                                           .deadline_ns = sl_deadline_in_ms(READ_MS)};
+        read->status = sl_fetch_open(link->connection, &fetch_plan, &read->fetches[read->n_fetches], &why);
         if (read->status == SL_OK) {
             read->n_fetches++;
         } else {
@@ -79,24 +82,26 @@ static void open_fetches(struct sl_offload *offload, struct sl_read_back *read) 
     }
 }
 
-void sl_read_back_begin(struct sl_offload *offload, struct sl_read_back *read, int layer, int64_t begin,
-                        uint32_t n_pages) {
-    sl_read_back_end(read);
-    read->layer = layer;
-    read->begin = begin;
-    read->n_pages = n_pages;
-    open_fetches(offload, read);
-}
-
 static void close_fetches(struct sl_read_back *read) {
     while (read->n_fetches > 0) {
         sl_fetch_close(&read->fetches[--read->n_fetches]);
     }
 }
 
-void sl_read_back_end(struct sl_read_back *read) {
+// Ends the reads: then nothing writes to their pages any more.
+static void end_read(struct sl_read_back *read) {
     close_fetches(read);
     read->layer = -1;
+}
+
+// Starts to read the pages of slots [begin, begin + 64 * n_pages) of a layer; read->heads is their destination.
+static void begin_read(struct sl_offload *offload, struct sl_read_back *read, int layer, int64_t begin,
+                       uint32_t n_pages) {
+    end_read(read);
+    read->layer = layer;
+    read->begin = begin;
+    read->n_pages = n_pages;
+    open_fetches(offload, read);
 }
 
 static enum sl_status wait_fetches(struct sl_read_back *read, struct sl_error *err) {
@@ -117,7 +122,7 @@ static enum sl_status wait_fetches(struct sl_read_back *read, struct sl_error *e
     return status;
 }
 
-enum sl_status sl_read_back_wait(struct sl_offload *offload, struct sl_read_back *read, struct sl_error *err) {
+static enum sl_status wait_read(struct sl_offload *offload, struct sl_read_back *read, struct sl_error *err) {
     if (read->n_fetches == 0 && read->status == SL_OK) {
         return SL_OK; // an earlier call has waited for it
     }
@@ -181,7 +186,7 @@ void sl_read_back_destroy(struct sl_offload *offload) {
     }
     for (int t = 0; t < 2; t++) {
         struct sl_tile *tile = &offload->tiles[t];
-        sl_read_back_end(&tile->read);
+        end_read(&tile->read);
         for (int h = 0; tile->memory && h < offload->lanes.n_heads; h++) {
             sl_arena_free(offload->node->arena, tile->memory[h]);
         }
@@ -252,7 +257,7 @@ static void move_up(struct sl_offload *offload, struct sl_tile *tile) {
 static enum sl_status read_staged(struct sl_offload *offload, const struct sl_session *session, int layer,
                                   uint32_t n_pages, struct sl_error *err) {
     struct sl_tile *tile = &offload->tiles[0];
-    enum sl_status status = sl_read_back_wait(offload, &tile->read, err);
+    enum sl_status status = wait_read(offload, &tile->read, err);
     for (int h = 0; status == SL_OK && h < session->geometry.n_kv_heads; h++) {
         for (uint32_t p = 0; status == SL_OK && p < n_pages; p++) {
             status = sl_transfer_in(&offload->node->runtime, session->layers[layer].heads[h].pages[p],
@@ -273,10 +278,9 @@ enum sl_status sl_read_back_session(struct sl_offload *offload, struct sl_sessio
     for (int h = 0; !stages && h < session->geometry.n_kv_heads; h++) {
         read->heads[h] = session->layers[layer].heads[h].pages;
     }
-    sl_read_back_begin(offload, read, layer, offload->held, n_pages);
-    enum sl_status status =
-        stages ? read_staged(offload, session, layer, n_pages, err) : sl_read_back_wait(offload, read, err);
-    sl_read_back_end(read);
+    begin_read(offload, read, layer, offload->held, n_pages);
+    enum sl_status status = stages ? read_staged(offload, session, layer, n_pages, err) : wait_read(offload, read, err);
+    end_read(read);
     return status;
 }
 
@@ -329,7 +333,7 @@ static enum sl_status ask_for(struct sl_offload *offload, int layer, int64_t beg
         status = sl_mark_wait(&tile->used, err);
         if (status == SL_OK) {
             tile->is_up = false;
-            sl_read_back_begin(offload, &tile->read, layer, begin, SL_TILE_PAGES);
+            begin_read(offload, &tile->read, layer, begin, SL_TILE_PAGES);
         }
     }
     *tile_out = tile;
@@ -365,7 +369,7 @@ enum sl_status sl_offload_attend(struct sl_offload *offload, int layer, const st
         struct sl_tile *tile = NULL;
         for (int64_t begin = 0; status == SL_OK && begin < offload->held; begin += SL_ATTEND_SPLIT) {
             status = ask_for(offload, layer, begin, tile, &tile, err);
-            status = status == SL_OK ? sl_read_back_wait(offload, &tile->read, err) : status;
+            status = status == SL_OK ? wait_read(offload, &tile->read, err) : status;
             bool last = offload->n_tokens + attend->m >= offload->plan->n_prompt;
             status = status == SL_OK ? ask_for_next(offload, tile, last, err) : status;
             if (status != SL_OK) {

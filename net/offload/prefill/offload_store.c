@@ -155,8 +155,12 @@ static enum sl_status ask_map(struct sl_store_link *link, const struct sl_near_r
                               size_t capacity, size_t *bytes_out, struct sl_error *err) {
     struct sl_fabric_request *sent;
     int64_t deadline_ns = sl_deadline_in_ms(CALL_MS);
-    enum sl_status status =
-        sl_fabric_request_open(link->connection, request, sizeof *request, answer, capacity, deadline_ns, &sent, err);
+    struct sl_fabric_question question = {.body = request,
+                                          .body_bytes = sizeof *request,
+                                          .reply_out = answer,
+                                          .reply_capacity = capacity,
+                                          .deadline_ns = deadline_ns};
+    enum sl_status status = sl_fabric_request_open(link->connection, &question, &sent, err);
     if (status == SL_OK) {
         while ((status = sl_fabric_request_wait(sent, deadline_ns, bytes_out, err)) == SL_AGAIN) {
         }

@@ -66,8 +66,12 @@ static bool has_map(struct sl_remote *r, struct sl_replica *replica) {
         if (!replica->map_answer && !(replica->map_answer = aligned_alloc(64, (capacity + 63) / 64 * 64))) {
             status = sl_fail(&why, SL_ERR_EXHAUSTED, "no memory for a map of %zu bytes", capacity);
         } else {
-            status = sl_fabric_request_open(replica->connection, &request, sizeof request, replica->map_answer,
-                                            capacity, sl_deadline_in_ms(MAP_MS), &replica->map_request, &why);
+            struct sl_fabric_question question = {.body = &request,
+                                                  .body_bytes = sizeof request,
+                                                  .reply_out = replica->map_answer,
+                                                  .reply_capacity = capacity,
+                                                  .deadline_ns = sl_deadline_in_ms(MAP_MS)};
+            status = sl_fabric_request_open(replica->connection, &question, &replica->map_request, &why);
         }
         if (status != SL_OK) {
             read_no_more(replica, &why);
@@ -120,8 +124,12 @@ bool sl_remote_begin_read(struct sl_remote *r, struct sl_asked *asked) {
     }
     struct sl_error why = {0};
     asked->reads = i;
-    enum sl_status status = sl_fetch_open(replica->connection, replica->window, replica->window_bytes, r->ranges, n,
-                                          sl_asked_half(asked), &asked->fetch, &why);
+    struct sl_fetch_plan plan = {.ticket = replica->window,
+                                 .ticket_bytes = replica->window_bytes,
+                                 .ranges = r->ranges,
+                                 .n_ranges = n,
+                                 .deadline_ns = sl_asked_half(asked)};
+    enum sl_status status = sl_fetch_open(replica->connection, &plan, &asked->fetch, &why);
     if (status != SL_OK && !sl_ask_may_pass(status)) {
         read_no_more(replica, &why);
     }

@@ -83,8 +83,12 @@ static enum sl_status ask_replica(struct sl_remote *r, struct sl_asked *asked, i
     r->base.n_asks++;
     r->base.n_replica_asks += i != asked->share->first;
     r->base.bytes_sent += asked->request_bytes;
-    return sl_fabric_request_open(replica->connection, asked->request, asked->request_bytes, asked->replicas[i].answer,
-                                  asked->capacity, asked->deadline_ns, &asked->replicas[i].request, err);
+    struct sl_fabric_question question = {.body = asked->request,
+                                          .body_bytes = asked->request_bytes,
+                                          .reply_out = asked->replicas[i].answer,
+                                          .reply_capacity = asked->capacity,
+                                          .deadline_ns = asked->deadline_ns};
+    return sl_fabric_request_open(replica->connection, &question, &asked->replicas[i].request, err);
 }
 
 static struct sl_remote_share *share_of(struct sl_remote *r, const struct sl_near_request *head) {

@@ -92,8 +92,13 @@ void open_landing(struct landing *landing, struct sl_fabric *fabric, void *block
     init_landing(landing);
     landing->block = block;
     struct sl_error err = {0};
-    if (sl_grant_open(fabric, block, bytes, sl_deadline_in_ms(deadline_ms), &landing_events, landing, &landing->grant,
-                      &landing->ticket, &landing->ticket_bytes, &err) != SL_OK) {
+    if (sl_grant_open(fabric,
+                      &(struct sl_grant_plan){.block = block,
+                                              .bytes = bytes,
+                                              .deadline_ns = sl_deadline_in_ms(deadline_ms),
+                                              .events = &landing_events,
+                                              .arg = landing},
+                      &landing->grant, &landing->ticket, &landing->ticket_bytes, &err) != SL_OK) {
         fail_msg("no grant: %s", err.text);
     }
     assert_true(landing->ticket_bytes <= SL_TICKET_MAX_BYTES);

@@ -119,9 +119,15 @@ static uint8_t *landed(const struct arriving *a) {
 
 static void open_grant(struct arriving *a) {
     init_landing(&a->landing);
-    assert_int_equal(sl_grant_open_in_device(a->to, a->device + GUARD_BYTES, on_arrived, a->host, BYTES,
-                                             sl_deadline_in_ms(60000), &landing_events, &a->landing, &a->landing.grant,
-                                             &a->landing.ticket, &a->landing.ticket_bytes, NULL),
+    assert_int_equal(sl_grant_open(a->to,
+                                   &(struct sl_grant_plan){.block = a->host,
+                                                           .bytes = BYTES,
+                                                           .deadline_ns = sl_deadline_in_ms(60000),
+                                                           .events = &landing_events,
+                                                           .arg = &a->landing,
+                                                           .device_block = a->device + GUARD_BYTES,
+                                                           .on_arrived = on_arrived},
+                                   &a->landing.grant, &a->landing.ticket, &a->landing.ticket_bytes, NULL),
                      SL_OK);
 }
 
@@ -392,13 +398,23 @@ static void test_device_grants_lie_in_memory_for_them(void **state) {
     assert_int_equal(sl_fabric_region_add(a.to, &leaving, NULL), SL_OK);
     void *const wrong[] = {sending, a.host, a.device + BYTES + 2 * GUARD_BYTES - 4095, &a};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        assert_int_equal(sl_grant_open_in_device(a.to, wrong[i], on_arrived, a.host, 4096, 0, &events, NULL, &grant,
-                                                 &ticket, &n, NULL),
+        assert_int_equal(sl_grant_open(a.to,
+                                       &(struct sl_grant_plan){.block = a.host,
+                                                               .bytes = 4096,
+                                                               .events = &events,
+                                                               .device_block = wrong[i],
+                                                               .on_arrived = on_arrived},
+                                       &grant, &ticket, &n, NULL),
                          SL_ERR_INVALID);
     }
     // And no messages land there.
-    assert_int_equal(sl_grant_open_in_device(a.to, a.device, on_arrived, a.device, 4096, 0, &events, NULL, &grant,
-                                             &ticket, &n, NULL),
+    assert_int_equal(sl_grant_open(a.to,
+                                   &(struct sl_grant_plan){.block = a.device,
+                                                           .bytes = 4096,
+                                                           .events = &events,
+                                                           .device_block = a.device,
+                                                           .on_arrived = on_arrived},
+                                   &grant, &ticket, &n, NULL),
                      SL_ERR_INVALID);
     struct sl_device_region beside = {.base = &a, .bytes = sizeof a, .seen = a.source, .arrives = true};
     assert_int_equal(sl_fabric_region_add(a.to, &beside, NULL), SL_ERR_INVALID);

@@ -211,7 +211,10 @@ static int gets_of_a_fetch(const char *inject) {
     assert_int_equal(sl_connection_open(reader, sl_fabric_address(owner), sl_fabric_epoch(owner), &connection, NULL),
                      SL_OK);
     atomic_store(&n_gets, 0);
-    assert_int_equal(sl_fetch_open(connection, ticket, bytes, &all, 1, sl_deadline_in_ms(20000), &fetch, NULL), SL_OK);
+    assert_int_equal(sl_fetch_open(connection,
+                                   &(struct sl_fetch_plan){ticket, bytes, &all, 1, sl_deadline_in_ms(20000)}, &fetch,
+                                   NULL),
+                     SL_OK);
     assert_int_equal(sl_fetch_wait(fetch, sl_deadline_in_ms(20000), NULL), SL_OK);
     assert_memory_equal(to, memory, N_PAGES * PAGE_BYTES);
     sl_fetch_close(&fetch);
@@ -249,15 +252,20 @@ static void test_grants_without_memory_leave_no_place_behind(void **state) {
     size_t bytes;
     struct landing before, after;
     scarce_begin(1); // what the first of all places lie in
-    assert_int_equal(sl_grant_open(fabric, block, 64, SL_NO_DEADLINE, &events, NULL, &grant, &ticket, &bytes, NULL),
+    assert_int_equal(sl_grant_open(fabric,
+                                   &(struct sl_grant_plan){
+                                       .block = block, .bytes = 64, .deadline_ns = SL_NO_DEADLINE, .events = &events},
+                                   &grant, &ticket, &bytes, NULL),
                      SL_ERR_EXHAUSTED);
     assert_true(scarce_end());
     open_landing(&before, fabric, block, 64, 30000);
     for (int i = 0; i < N_REFUSED; i++) {
         struct sl_error err = {0};
         scarce_begin(i % 2);
-        enum sl_status status =
-            sl_grant_open(fabric, block, 64, SL_NO_DEADLINE, &events, NULL, &grant, &ticket, &bytes, &err);
+        enum sl_status status = sl_grant_open(
+            fabric,
+            &(struct sl_grant_plan){.block = block, .bytes = 64, .deadline_ns = SL_NO_DEADLINE, .events = &events},
+            &grant, &ticket, &bytes, &err);
         assert_true(scarce_end());
         assert_int_equal(status, SL_ERR_EXHAUSTED);
     }

@@ -140,7 +140,9 @@ static void test_bounds_of_a_device_region(void **state) {
     const struct sl_device_region device = {.base = s.device, .bytes = BYTES, .seen = s.seen};
     assert_int_equal(sl_fabric_region_add(s.to, &device, NULL), SL_OK);
     const struct sl_grant_events events = {0};
-    assert_int_equal(sl_grant_open(s.to, s.device, 4096, 0, &events, NULL, &grant, &ticket, &n, NULL), SL_ERR_INVALID);
+    assert_int_equal(sl_grant_open(s.to, &(struct sl_grant_plan){.block = s.device, .bytes = 4096, .events = &events},
+                                   &grant, &ticket, &n, NULL),
+                     SL_ERR_INVALID);
     struct sl_ship *ship = open_ship(&s, &landing);
     assert_int_equal(way_of(ship, s.seen), SL_STRAIGHT_NO);
     assert_int_equal(way_of(ship, s.device), SL_STRAIGHT_YES);

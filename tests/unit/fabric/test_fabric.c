@@ -272,7 +272,8 @@ static void test_bad_arguments_are_refused(void **state) {
     struct sl_grant *grant;
     uint8_t *ticket;
     size_t n;
-    assert_int_equal(sl_grant_open(pair.to, pair.target + MIB - 1, 2, 0, NULL, NULL, &grant, &ticket, &n, NULL),
+    assert_int_equal(sl_grant_open(pair.to, &(struct sl_grant_plan){.block = pair.target + MIB - 1, .bytes = 2}, &grant,
+                                   &ticket, &n, NULL),
                      SL_ERR_INVALID);
     close_landing(&landing);
     stop_pair(&pair);
@@ -452,7 +453,9 @@ static void test_config_is_checked(void **state) {
     struct sl_grant *grant;
     uint8_t *ticket;
     size_t n;
-    assert_int_equal(sl_grant_open(fabric, base, 10, 0, NULL, NULL, &grant, &ticket, &n, NULL), SL_ERR_PRECONDITION);
+    assert_int_equal(
+        sl_grant_open(fabric, &(struct sl_grant_plan){.block = base, .bytes = 10}, &grant, &ticket, &n, NULL),
+        SL_ERR_PRECONDITION);
     stop_fabric(&fabric);
 }
 

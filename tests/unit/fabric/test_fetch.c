@@ -66,8 +66,10 @@ static struct sl_fetch *open_fetch(const struct pair *pair, const struct sl_fetc
                                    int64_t deadline_ms) {
     struct sl_fetch *fetch = NULL;
     struct sl_error err = {0};
-    if (sl_fetch_open(pair->connection, pair->ticket, pair->ticket_bytes, ranges, n, sl_deadline_in_ms(deadline_ms),
-                      &fetch, &err) != SL_OK) {
+    if (sl_fetch_open(
+            pair->connection,
+            &(struct sl_fetch_plan){pair->ticket, pair->ticket_bytes, ranges, n, sl_deadline_in_ms(deadline_ms)},
+            &fetch, &err) != SL_OK) {
         fail_msg("no fetch: %s", err.text);
     }
     return fetch;
@@ -95,9 +97,11 @@ static bool fetch_strided(const struct pair *pair, size_t n, size_t bytes, size_
     }
     struct sl_fetch *fetch = NULL;
     struct sl_error err = {0};
-    bool right = sl_fetch_open(pair->connection, pair->ticket, pair->ticket_bytes, ranges, n, sl_deadline_in_ms(30000),
-                               &fetch, &err) == SL_OK &&
-                 sl_fetch_wait(fetch, sl_deadline_in_ms(20000), &err) == SL_OK;
+    bool right =
+        sl_fetch_open(pair->connection,
+                      &(struct sl_fetch_plan){pair->ticket, pair->ticket_bytes, ranges, n, sl_deadline_in_ms(30000)},
+                      &fetch, &err) == SL_OK &&
+        sl_fetch_wait(fetch, sl_deadline_in_ms(20000), &err) == SL_OK;
     if (!right) {
         fprintf(stderr, "fetch: %s\n", err.text);
     }
@@ -209,19 +213,34 @@ static void test_bad_arguments_are_refused(void **state) {
     } outside[] = {{WINDOW_BYTES, 1}, {WINDOW_BYTES - 1, 2}, {UINT64_MAX, 2}, {1, SIZE_MAX}};
     for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
         struct sl_fetch_range range = {outside[i].offset, to, outside[i].bytes};
-        assert_int_equal(sl_fetch_open(pair.connection, pair.ticket, pair.ticket_bytes, &range, 1, 0, &fetch, NULL),
+        assert_int_equal(sl_fetch_open(pair.connection,
+                                       &(struct sl_fetch_plan){.ticket = pair.ticket,
+                                                               .ticket_bytes = pair.ticket_bytes,
+                                                               .ranges = &range,
+                                                               .n_ranges = 1},
+                                       &fetch, NULL),
                          SL_ERR_RANGE);
     }
     struct sl_fetch_range range = {0, to, 1};
     for (size_t i = 0; i < pair.ticket_bytes; i++) { // any damaged byte is noticed
         pair.ticket[i] ^= 1;
-        assert_int_equal(sl_fetch_open(pair.connection, pair.ticket, pair.ticket_bytes, &range, 1, 0, &fetch, NULL),
+        assert_int_equal(sl_fetch_open(pair.connection,
+                                       &(struct sl_fetch_plan){.ticket = pair.ticket,
+                                                               .ticket_bytes = pair.ticket_bytes,
+                                                               .ranges = &range,
+                                                               .n_ranges = 1},
+                                       &fetch, NULL),
                          SL_ERR_INVALID);
         pair.ticket[i] ^= 1;
     }
     struct landing landing; // a grant's ticket is no window's, and the other way round
     open_landing(&landing, pair.owner, pair.memory, 4096, 1000);
-    assert_int_equal(sl_fetch_open(pair.connection, landing.ticket, landing.ticket_bytes, &range, 1, 0, &fetch, NULL),
+    assert_int_equal(sl_fetch_open(pair.connection,
+                                   &(struct sl_fetch_plan){.ticket = landing.ticket,
+                                                           .ticket_bytes = landing.ticket_bytes,
+                                                           .ranges = &range,
+                                                           .n_ranges = 1},
+                                   &fetch, NULL),
                      SL_ERR_INVALID);
     close_landing(&landing);
     struct sl_ship *ship = NULL;
@@ -235,7 +254,11 @@ static void test_bad_arguments_are_refused(void **state) {
     // A connection to another fabric than the window's.
     uint8_t *mine = make_region(pair.reader, 4096);
     assert_int_equal(sl_window_open(pair.reader, mine, 4096, &window, &ticket, &bytes, NULL), SL_OK);
-    assert_int_equal(sl_fetch_open(pair.connection, ticket, bytes, &range, 1, 0, &fetch, NULL), SL_ERR_INVALID);
+    assert_int_equal(
+        sl_fetch_open(pair.connection,
+                      &(struct sl_fetch_plan){.ticket = ticket, .ticket_bytes = bytes, .ranges = &range, .n_ranges = 1},
+                      &fetch, NULL),
+        SL_ERR_INVALID);
     free(ticket);
     sl_window_close(&window);
     stop_pair(&pair);
@@ -382,7 +405,9 @@ static void test_deadline_line_and_destroy_end_a_fetch(void **state) {
     assert_int_equal(
         sl_connection_open(pair.reader, sl_fabric_address(pair.owner), sl_fabric_epoch(pair.owner), &other, NULL),
         SL_OK);
-    assert_int_equal(sl_fetch_open(other, pair.ticket, pair.ticket_bytes, &all, 1, SL_NO_DEADLINE, &fetch, NULL),
+    assert_int_equal(sl_fetch_open(other,
+                                   &(struct sl_fetch_plan){pair.ticket, pair.ticket_bytes, &all, 1, SL_NO_DEADLINE},
+                                   &fetch, NULL),
                      SL_OK);
     assert_int_equal(sl_fetch_wait(fetch, 0, NULL), SL_AGAIN);
     sl_connection_close(&other);

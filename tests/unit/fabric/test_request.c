@@ -66,8 +66,9 @@ static struct sl_fabric_request *open_request(struct sl_connection *connection, 
     make_body(body, body_bytes, seed, reply_bytes, work_ms);
     struct sl_fabric_request *request = NULL;
     struct sl_error err = {0};
-    if (sl_fabric_request_open(connection, body, body_bytes, reply, capacity, sl_deadline_in_ms(deadline_ms), &request,
-                               &err) != SL_OK) {
+    if (sl_fabric_request_open(
+            connection, &(struct sl_fabric_question){body, body_bytes, reply, capacity, sl_deadline_in_ms(deadline_ms)},
+            &request, &err) != SL_OK) {
         fail_msg("no request: %s", err.text);
     }
     memset(body, 0xdd, body_bytes); // it was copied
@@ -260,9 +261,11 @@ static void test_reply_too_long_is_refused(void **state) {
     }
     sl_fabric_request_close(&request);
     uint8_t *body = calloc(1, SL_REQUEST_MAX_BYTES + 1);
-    assert_int_equal(sl_fabric_request_open(pair.connection, body, SL_REQUEST_MAX_BYTES + 1, reply, 100, SL_NO_DEADLINE,
-                                            &request, NULL),
-                     SL_ERR_RANGE);
+    assert_int_equal(
+        sl_fabric_request_open(pair.connection,
+                               &(struct sl_fabric_question){body, SL_REQUEST_MAX_BYTES + 1, reply, 100, SL_NO_DEADLINE},
+                               &request, NULL),
+        SL_ERR_RANGE);
     free(body);
     stop_pair(&pair);
 }

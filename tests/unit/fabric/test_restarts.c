@@ -116,8 +116,8 @@ static enum sl_status fetch_once(struct play *play, struct sl_connection *connec
     struct sl_fetch_range all = {0, to, WINDOW_BYTES};
     struct sl_fetch *fetch;
     int64_t deadline_ns = sl_deadline_in_ms(WAIT_MS);
-    enum sl_status status =
-        sl_fetch_open(connection, life->window, life->window_bytes, &all, 1, deadline_ns, &fetch, err);
+    enum sl_status status = sl_fetch_open(
+        connection, &(struct sl_fetch_plan){life->window, life->window_bytes, &all, 1, deadline_ns}, &fetch, err);
     if (status == SL_OK) {
         status = sl_fetch_wait(fetch, deadline_ns, err);
         sl_fetch_close(&fetch);

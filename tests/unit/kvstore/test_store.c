@@ -257,8 +257,8 @@ static enum sl_status ask(struct asker *asker, const void *request, size_t reque
                           size_t *n_out, struct sl_error *err) {
     struct sl_fabric_request *it;
     int64_t deadline = sl_deadline_in_ms(WAIT_MS);
-    enum sl_status status =
-        sl_fabric_request_open(asker->connection, request, request_bytes, answer, capacity, deadline, &it, err);
+    struct sl_fabric_question question = {request, request_bytes, answer, capacity, deadline};
+    enum sl_status status = sl_fabric_request_open(asker->connection, &question, &it, err);
     if (status == SL_OK) {
         status = sl_fabric_request_wait(it, deadline, n_out, err);
         sl_fabric_request_close(&it);
@@ -383,9 +383,9 @@ static void test_store_is_read_one_sided_where_its_map_says(void **state) {
         size_t bytes = sl_kv_segment_block_bytes(config), stride;
         struct sl_fetch_range range = {map[i].offset, source, bytes};
         struct sl_fetch *fetch;
-        assert_int_equal(sl_fetch_open(asker.connection, asker.remote->window.data, asker.remote->window.len, &range, 1,
-                                       sl_deadline_in_ms(WAIT_MS), &fetch, &err),
-                         SL_OK);
+        struct sl_fetch_plan plan = {asker.remote->window.data, asker.remote->window.len, &range, 1,
+                                     sl_deadline_in_ms(WAIT_MS)};
+        assert_int_equal(sl_fetch_open(asker.connection, &plan, &fetch, &err), SL_OK);
         if (sl_fetch_wait(fetch, sl_deadline_in_ms(WAIT_MS), &err) != SL_OK) {
             fail_msg("not fetched: %s", err.text);
         }
@@ -465,10 +465,9 @@ static void test_store_answers_what_has_piled_up(void **state) {
     }
     for (int k = 0; k < N_ASKERS * N_EACH; k++) { // all of them before any is waited for
         int i = k % N_ASKERS, j = k / N_ASKERS;
-        assert_int_equal(sl_fabric_request_open(askers[i].connection, &requests[i][j], sizeof requests[i][j],
-                                                there + (size_t)k * MAX_ANSWER, MAX_ANSWER, deadline, &sent[i][j],
-                                                &err),
-                         SL_OK);
+        struct sl_fabric_question question = {&requests[i][j], sizeof requests[i][j], there + (size_t)k * MAX_ANSWER,
+                                              MAX_ANSWER, deadline};
+        assert_int_equal(sl_fabric_request_open(askers[i].connection, &question, &sent[i][j], &err), SL_OK);
     }
     for (int k = 0; k < N_ASKERS * N_EACH; k++) {
         int i = k % N_ASKERS, j = k / N_ASKERS;

@@ -258,9 +258,8 @@ static void adopt(struct fixture *fixture, const struct arrival *arrival) {
     assert_int_equal(sl_inbound_take(fixture->inbound, ticket.id, sl_deadline_in_ms(2000), &received, &promised, NULL),
                      SL_OK);
     struct sl_node node = {.arena = fixture->arena, .staging = fixture->arena, .ledger = fixture->ledger};
-    assert_int_equal(
-        sl_node_adopt(&node, &received, &promised, &arrival->geometry, &arrival->expected, 128, &session, &err),
-        arrival->status);
+    struct sl_expected_capsule expected = {&arrival->geometry, &arrival->expected, 128};
+    assert_int_equal(sl_node_adopt(&node, &received, &promised, &expected, &session, &err), arrival->status);
     if (arrival->status == SL_OK) {
         assert_int_equal(session->n_tokens, 128);
         sl_session_destroy(&session);

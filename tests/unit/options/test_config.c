@@ -29,8 +29,8 @@ static const struct sl_option options[] = {
     {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "print JSON", SL_FIELD(config, json), 0, 0},
     {"word", 'w', SL_OPTION_LIST, NULL, "TEXT", "a word, several times", SL_FIELD(config, words), 0, 0},
 };
-static const struct sl_program program = {"test", "[options] FILE", "A test.",
-                                          NULL,   options,          sizeof options / sizeof options[0]};
+static const struct sl_program program = {
+    .name = "test", .usage = "[options] FILE", .summary = "A test.", SL_OPTIONS(options)};
 
 static struct config config;
 static struct sl_error err;

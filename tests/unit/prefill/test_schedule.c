@@ -184,22 +184,6 @@ static void test_schedule_work_grows_with_the_position(void **state) {
     assert_true(sl_schedule_work(9, 9, never, half) == 0);
 }
 
-static void test_schedule_tokens_cost_what_they_should(void **state) {
-    (void)state;
-    for (int64_t begin = 0; begin < 100000; begin += 997) {
-        for (int64_t slots = 300; slots < 1000000; slots *= 7) {
-            int64_t n = sl_schedule_tokens(256, begin, slots, 1440);
-            double work = sl_schedule_work(begin, begin + n, slots, 1440);
-            assert_true(n >= 1 && n <= 256);
-            assert_true(work <= 256 * 1.1 || n == 1); // 256 tokens from 0 on, whose last ones attend to 256
-            assert_true(work >= 256 * 0.5);
-        }
-    }
-    assert_int_equal(sl_schedule_tokens(256, 0, 1 << 20, 1440), 256);
-    assert_int_equal(sl_schedule_tokens(256, 1440, 1 << 20, 1440), 128);
-    assert_int_equal(sl_schedule_tokens(256, INT64_C(1) << 40, INT64_MAX, 1440), 1);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_schedule_of_nobody),
@@ -210,7 +194,6 @@ int main(void) {
         cmocka_unit_test(test_schedule_gives_the_oldest_its_share),
         cmocka_unit_test(test_schedule_starves_nobody),
         cmocka_unit_test(test_schedule_work_grows_with_the_position),
-        cmocka_unit_test(test_schedule_tokens_cost_what_they_should),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -74,11 +74,16 @@ static enum sl_status grant_refused(struct fixture *fixture, const char *lease_i
     return status;
 }
 
+static enum sl_status await_within(struct fixture *fixture, const struct sl_annex_lease *lease, int64_t n_tokens,
+                                   int64_t ms, int64_t *n_out, struct sl_error *err) {
+    struct sl_annex_wait wait = {lease->lease_id, n_tokens, sl_deadline_in_ms(ms), yes, NULL};
+    return sl_annexes_await(fixture->annexes, &wait, n_out, err);
+}
+
 static enum sl_status await_tokens(struct fixture *fixture, const struct sl_annex_lease *lease, int64_t n_tokens,
                                    struct sl_error *err) {
     int64_t n;
-    enum sl_status status =
-        sl_annexes_await(fixture->annexes, lease->lease_id, n_tokens, sl_deadline_in_ms(5000), yes, NULL, &n, err);
+    enum sl_status status = await_within(fixture, lease, n_tokens, 5000, &n, err);
     if (status == SL_OK) {
         assert_true(n >= n_tokens);
     }
@@ -123,8 +128,9 @@ static enum sl_status read_range(struct fixture *fixture, const struct sl_annex_
         SL_OK);
     assert_true(range.bytes <= fixture->parts.source_bytes);
     range.to = fixture->parts.source;
-    enum sl_status status = sl_fetch_open(connection, lease->window, lease->window_bytes, &range, 1,
-                                          sl_deadline_in_ms(10000), &fetch, &err);
+    enum sl_status status = sl_fetch_open(
+        connection, &(struct sl_fetch_plan){lease->window, lease->window_bytes, &range, 1, sl_deadline_in_ms(10000)},
+        &fetch, &err);
     assert_int_equal(status, SL_OK);
     do {
         status = sl_fetch_wait(fetch, sl_deadline_in_ms(10000), &err);
@@ -225,8 +231,7 @@ static void test_annex_two_segments_land_in_the_other_order(void **state) {
     struct sl_inbound_ticket first = grant(fixture, &lease, 0, 128), second = grant(fixture, &lease, 128, 256);
     ship_block(&fixture->parts, &second, 128, 256, 1, true);
     int64_t n;
-    assert_int_equal(sl_annexes_await(fixture->annexes, lease.lease_id, 1, sl_deadline_in_ms(100), yes, NULL, &n, NULL),
-                     SL_ERR_DEADLINE);
+    assert_int_equal(await_within(fixture, &lease, 1, 100, &n, NULL), SL_ERR_DEADLINE);
     ship_block(&fixture->parts, &first, 0, 128, 1, true);
     assert_int_equal(await_tokens(fixture, &lease, 256, NULL), SL_OK);
     free(first.ticket);
@@ -253,9 +258,7 @@ static void test_annex_refuses_what_does_not_fit_on(void **state) {
     assert_int_equal(grant_refused(fixture, lease.lease_id, 0, 128), SL_ERR_EXISTS);
     grow(fixture, &lease, 128, 300, 1);
     int64_t n;
-    assert_int_equal(
-        sl_annexes_await(fixture->annexes, lease.lease_id, 301, sl_deadline_in_ms(100), yes, NULL, &n, NULL),
-        SL_ERR_INVALID);
+    assert_int_equal(await_within(fixture, &lease, 301, 100, &n, NULL), SL_ERR_INVALID);
 }
 
 static void test_annex_takes_what_another_job_has_stored_meanwhile(void **state) {

@@ -59,8 +59,10 @@ static enum sl_status ask(struct fixture *fixture) {
     struct sl_fabric_request *it;
     struct sl_error err = {0};
     int64_t deadline_ns = sl_deadline_in_ms(WAIT_MS);
-    assert_int_equal(sl_fabric_request_open(fixture->connection, &request, sizeof request, answer, sizeof answer,
-                                            deadline_ns, &it, NULL),
+    assert_int_equal(sl_fabric_request_open(
+                         fixture->connection,
+                         &(struct sl_fabric_question){&request, sizeof request, answer, sizeof answer, deadline_ns},
+                         &it, NULL),
                      SL_OK);
     if (sl_fabric_request_wait(it, deadline_ns, &n_bytes, &err) != SL_OK) {
         fail_msg("no answer: %s", err.text);

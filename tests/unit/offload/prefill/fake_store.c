@@ -168,8 +168,13 @@ static enum sl_status grant_stretch(void *service, struct sl_rpc_call *call, con
                                               .offset = (uint64_t)((uint8_t *)segment->block - store->region)};
     store->n_granted++;
     pthread_mutex_unlock(&store->mutex);
-    enum sl_status status = sl_grant_open(store->fabric, segment->block, bytes, sl_deadline_in_ms(GRANT_MS), &events,
-                                          segment, &segment->grant, &ticket, &ticket_bytes, err);
+    enum sl_status status = sl_grant_open(store->fabric,
+                                          &(struct sl_grant_plan){.block = segment->block,
+                                                                  .bytes = bytes,
+                                                                  .deadline_ns = sl_deadline_in_ms(GRANT_MS),
+                                                                  .events = &events,
+                                                                  .arg = segment},
+                                          &segment->grant, &ticket, &ticket_bytes, err);
     if (status != SL_OK) {
         return status;
     }
