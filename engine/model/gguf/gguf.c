@@ -488,12 +488,6 @@ int64_t sl_gguf_integer(const struct sl_gguf *g, const char *key, int64_t fallba
     return value != NULL && sl_gguf_as_integer(value, 0, &integer) ? integer : fallback;
 }
 
-double sl_gguf_number(const struct sl_gguf *g, const char *key, double fallback) {
-    const struct sl_gguf_value *value = find_one(g, key);
-    bool is_number = value != NULL && (value->kind == SL_GGUF_F32 || value->kind == SL_GGUF_F64);
-    return is_number ? sl_gguf_element(value, 0) : fallback;
-}
-
 bool sl_gguf_bool(const struct sl_gguf *g, const char *key, bool fallback) {
     const struct sl_gguf_value *value = find_one(g, key);
     return value != NULL && value->kind == SL_GGUF_BOOL ? value->data[0] != 0 : fallback;

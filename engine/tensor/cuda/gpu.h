@@ -70,10 +70,6 @@ GPU_DEVICE uint16_t f32_to_f16(float f) {
     return f != f ? (uint16_t)((u >> 16 & 0x8000u) | 0x7e00u | (u >> 13 & 0x1ffu))
                   : __half_as_ushort(__float2half_rn(f));
 }
-GPU_DEVICE uint32_t sub_f16x2(uint32_t a, uint32_t b) {
-    __half2 x = __hsub2(*(__half2 *)&a, *(__half2 *)&b);
-    return *(uint32_t *)&x;
-}
 GPU_DEVICE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
     __half2 x = __hfma2(*(__half2 *)&a, *(__half2 *)&b, *(__half2 *)&c);
     return *(uint32_t *)&x;
@@ -103,10 +99,6 @@ GPU_DEVICE float f16_to_f32(uint16_t h) {
 }
 GPU_DEVICE uint16_t f32_to_f16(float f) {
     return sl_f32_to_f16(f);
-}
-GPU_DEVICE uint32_t sub_f16x2(uint32_t a, uint32_t b) {
-    return f32_to_f16(f16_to_f32((uint16_t)a) - f16_to_f32((uint16_t)b)) |
-           (uint32_t)f32_to_f16(f16_to_f32((uint16_t)(a >> 16)) - f16_to_f32((uint16_t)(b >> 16))) << 16;
 }
 GPU_DEVICE uint32_t mul_f16x2(uint32_t a, uint32_t b) {
     return f32_to_f16(f16_to_f32((uint16_t)a) * f16_to_f32((uint16_t)b)) |
@@ -145,9 +137,6 @@ GPU_DEVICE uint32_t pack_bf16_fast(float lo, float hi) {
 #else
     return f32_to_bf16(lo) | (uint32_t)f32_to_bf16(hi) << 16;
 #endif
-}
-GPU_DEVICE uint32_t pack_f16(float lo, float hi) {
-    return f32_to_f16(lo) | (uint32_t)f32_to_f16(hi) << 16;
 }
 GPU_DEVICE uint32_t pack_bf16(float lo, float hi) {
     return f32_to_bf16(lo) | (uint32_t)f32_to_bf16(hi) << 16;

@@ -28,8 +28,8 @@ static enum sl_status encode_piece(void *arg, const char *piece, size_t n_bytes)
 }
 
 static enum sl_status encode_plain(struct encoding *e, const char *text, size_t n_bytes) {
-    return sl_pretokenizer_cut(&e->tokenizer->pretokenizer, &e->search, text, n_bytes, e->first, encode_piece, e,
-                               e->err);
+    const struct sl_cutting cutting = {&e->tokenizer->pretokenizer, &e->search, encode_piece, e, e->err};
+    return sl_pretokenizer_cut(&cutting, text, n_bytes, e->first);
 }
 
 typedef enum sl_status (*encode_fn)(struct encoding *e, const char *text, size_t n_bytes);

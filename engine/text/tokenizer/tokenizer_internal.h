@@ -218,10 +218,16 @@ struct sl_regex_search {
 bool sl_regex_search_init(struct sl_regex_search *search);
 void sl_regex_search_cleanup(struct sl_regex_search *search);
 
+// The bytes of a match; both are the end of the text where there is none.
+struct sl_regex_match {
+    bool found;
+    size_t begin, end;
+};
+
 // Finds the first match at or after `from` in valid UTF-8. SL_ERR_INVALID: the search exceeded its limits.
 enum sl_status sl_regex_find(const struct pcre2_real_code_8 *code, const struct sl_regex_search *search,
-                             const char *text, size_t n_bytes, size_t from, bool *found_out, size_t *begin_out,
-                             size_t *end_out, struct sl_error *err);
+                             const char *text, size_t n_bytes, size_t from, struct sl_regex_match *match_out,
+                             struct sl_error *err);
 
 // --- pre-tokenizer (tokenizer_pretokenize.c) -------------------------------------------------------------------------
 enum sl_prepend { SL_PREPEND_NEVER, SL_PREPEND_FIRST, SL_PREPEND_ALWAYS };
@@ -252,10 +258,16 @@ void sl_pretokenizer_cleanup(struct sl_pretokenizer *pretokenizer);
 // Receives one piece; a status other than SL_OK ends the cutting with that status.
 typedef enum sl_status (*sl_piece_fn)(void *arg, const char *piece, size_t n_bytes);
 
+struct sl_cutting {
+    const struct sl_pretokenizer *pretokenizer;
+    const struct sl_regex_search *search;
+    sl_piece_fn fn;
+    void *arg; // of fn
+    struct sl_error *err;
+};
+
 // Cuts valid UTF-8 into pieces. `first`: the text to be encoded starts here.
-enum sl_status sl_pretokenizer_cut(const struct sl_pretokenizer *pretokenizer, const struct sl_regex_search *search,
-                                   const char *text, size_t n_bytes, bool first, sl_piece_fn fn, void *arg,
-                                   struct sl_error *err);
+enum sl_status sl_pretokenizer_cut(const struct sl_cutting *cutting, const char *text, size_t n_bytes, bool first);
 
 // --- decoder (tokenizer_decoder.c) -----------------------------------------------------------------------------------
 struct sl_decoder {

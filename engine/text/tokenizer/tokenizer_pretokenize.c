@@ -194,14 +194,6 @@ void sl_pretokenizer_cleanup(struct sl_pretokenizer *pretokenizer) {
 }
 
 // --- cutting ---------------------------------------------------------------------------------------------------------
-struct cutting {
-    const struct sl_pretokenizer *pretokenizer;
-    const struct sl_regex_search *search;
-    sl_piece_fn fn;
-    void *arg;
-    struct sl_error *err;
-};
-
 // A piece in processing: the next step, whether it is in the byte-level alphabet, whether it begins the text.
 struct piece {
     const char *bytes;
@@ -210,13 +202,13 @@ struct piece {
     bool in_alphabet, first;
 };
 
-static enum sl_status cut(struct cutting *c, struct piece piece);
+static enum sl_status cut(const struct sl_cutting *c, struct piece piece);
 
-static enum sl_status no_memory(struct cutting *c, size_t n_bytes) {
+static enum sl_status no_memory(const struct sl_cutting *c, size_t n_bytes) {
     return sl_fail(c->err, SL_ERR_EXHAUSTED, "no memory for a piece of %zu bytes", n_bytes);
 }
 
-static enum sl_status deliver(struct cutting *c, struct piece piece) {
+static enum sl_status deliver(const struct sl_cutting *c, struct piece piece) {
     if (!piece.in_alphabet) {
         return c->fn(c->arg, piece.bytes, piece.n_bytes);
     }
@@ -236,7 +228,7 @@ static enum sl_status deliver(struct cutting *c, struct piece piece) {
 }
 
 // Passes bytes [begin, end) of a piece to the next step.
-static enum sl_status pass_on(struct cutting *c, const struct piece *whole, size_t begin, size_t end) {
+static enum sl_status pass_on(const struct sl_cutting *c, const struct piece *whole, size_t begin, size_t end) {
     struct piece part = {whole->bytes + begin, end - begin, whole->step + 1, whole->in_alphabet,
                          whole->first && begin == 0};
     if (begin == end) {
@@ -260,26 +252,27 @@ static enum sl_status pass_on(struct cutting *c, const struct piece *whole, size
 }
 
 // Cuts so that every match is a piece, and so is the text between matches.
-static enum sl_status cut_by_matches(struct cutting *c, const struct piece *piece,
+static enum sl_status cut_by_matches(const struct sl_cutting *c, const struct piece *piece,
                                      const struct pcre2_real_code_8 *code) {
-    size_t from = 0, done = 0, begin = 0, end = 0;
+    size_t from = 0, done = 0;
     enum sl_status status = SL_OK;
     while (from < piece->n_bytes) {
-        bool found = false;
-        status = sl_regex_find(code, c->search, piece->bytes, piece->n_bytes, from, &found, &begin, &end, c->err);
-        if (status != SL_OK || !found || (status = pass_on(c, piece, done, begin)) != SL_OK ||
-            (status = pass_on(c, piece, begin, end)) != SL_OK) {
+        struct sl_regex_match match = {0};
+        status = sl_regex_find(code, c->search, piece->bytes, piece->n_bytes, from, &match, c->err);
+        if (status != SL_OK || !match.found || (status = pass_on(c, piece, done, match.begin)) != SL_OK ||
+            (status = pass_on(c, piece, match.begin, match.end)) != SL_OK) {
             break;
         }
-        done = from = end;
-        if (end == begin && end < piece->n_bytes) { // an empty match cuts; continue after the next character
-            from += (size_t)sl_utf8_length((const unsigned char *)piece->bytes + end, piece->n_bytes - end);
+        done = from = match.end;
+        if (match.end == match.begin &&
+            from < piece->n_bytes) { // an empty match cuts; continue after the next character
+            from += (size_t)sl_utf8_length((const unsigned char *)piece->bytes + from, piece->n_bytes - from);
         }
     }
     return status == SL_OK ? pass_on(c, piece, done, piece->n_bytes) : status;
 }
 
-static enum sl_status cut(struct cutting *c, struct piece piece) {
+static enum sl_status cut(const struct sl_cutting *c, struct piece piece) {
     if (piece.step == c->pretokenizer->n_cuts) {
         return deliver(c, piece);
     }
@@ -301,9 +294,6 @@ static enum sl_status cut(struct cutting *c, struct piece piece) {
     return status;
 }
 
-enum sl_status sl_pretokenizer_cut(const struct sl_pretokenizer *pretokenizer, const struct sl_regex_search *search,
-                                   const char *text, size_t n_bytes, bool first, sl_piece_fn fn, void *arg,
-                                   struct sl_error *err) {
-    struct cutting c = {pretokenizer, search, fn, arg, err};
-    return n_bytes == 0 ? SL_OK : cut(&c, (struct piece){.bytes = text, .n_bytes = n_bytes, .first = first});
+enum sl_status sl_pretokenizer_cut(const struct sl_cutting *cutting, const char *text, size_t n_bytes, bool first) {
+    return n_bytes == 0 ? SL_OK : cut(cutting, (struct piece){.bytes = text, .n_bytes = n_bytes, .first = first});
 }

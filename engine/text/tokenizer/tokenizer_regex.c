@@ -227,8 +227,7 @@ void sl_regex_search_cleanup(struct sl_regex_search *search) {
 }
 
 enum sl_status sl_regex_find(const pcre2_code *code, const struct sl_regex_search *search, const char *text,
-                             size_t n_bytes, size_t from, bool *found_out, size_t *begin_out, size_t *end_out,
-                             struct sl_error *err) {
+                             size_t n_bytes, size_t from, struct sl_regex_match *match_out, struct sl_error *err) {
     PCRE2_SPTR subject = (PCRE2_SPTR)text;
     int rc = pcre2_match(code, subject, n_bytes, from, PCRE2_NO_UTF_CHECK, search->match, search->limits);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) { // the interpreter keeps its stack on the heap
@@ -237,9 +236,8 @@ enum sl_status sl_regex_find(const pcre2_code *code, const struct sl_regex_searc
     }
     if (rc >= 0 || rc == PCRE2_ERROR_NOMATCH) {
         const PCRE2_SIZE *range = pcre2_get_ovector_pointer(search->match);
-        *found_out = rc >= 0;
-        *begin_out = rc >= 0 ? range[0] : n_bytes;
-        *end_out = rc >= 0 ? range[1] : n_bytes;
+        *match_out = rc >= 0 ? (struct sl_regex_match){true, range[0], range[1]}
+                             : (struct sl_regex_match){false, n_bytes, n_bytes};
         return SL_OK;
     }
     PCRE2_UCHAR reason[128];

@@ -318,7 +318,7 @@ static struct span load_span(const struct sl_kv_block *b, bool two_terms, uint32
         const char *next = sl_kv_next_page(&b->args->heads.kv[b->head], page, page_end);
         bool second = two_terms && sl_amx_keys_have_second(b->args, b->angles, b->head, page);
         span.second_k[span.n] = second ? s->k[1] + at : NULL;
-        span.k[span.n] = sl_amx_load_keys(b->args, b->angles, b->head, page, next, &s->page, s->k[0] + at,
+        span.k[span.n] = sl_amx_load_keys(&b->args->heads.kv[b->head], b->angles, page, next, &s->page, s->k[0] + at,
                                           second ? s->k[1] + at : NULL);
         sl_amx_load_values(&b->args->heads.kv[b->head], page, next, n, &s->page, s->v + at);
     }
@@ -431,8 +431,8 @@ static void attend_block_in_two(const struct sl_kv_block *b, uint32_t page_begin
 // Chooses large blocks, which suit the tiles, where the tile kernel covers all calls.
 static const struct sl_kv_kernel *kernel_for(const struct sl_attend *calls, int n_calls, bool two_terms) {
     static const struct sl_kv_kernel kernels[2][2] = {
-        {{attend_block, SL_AVX512_BLOCK}, {attend_block, SL_BLOCK_VECTORS}},
-        {{attend_block_in_two, SL_AVX512_BLOCK}, {attend_block_in_two, SL_BLOCK_VECTORS}},
+        {{attend_block, SL_ATTEND_BLOCK}, {attend_block, SL_BLOCK_VECTORS}},
+        {{attend_block_in_two, SL_ATTEND_BLOCK}, {attend_block_in_two, SL_BLOCK_VECTORS}},
     };
     bool covered = true;
     for (int i = 0; i < n_calls; i++) {

@@ -34,9 +34,8 @@ struct sl_amx_page_scratch {
 // Returns K of a page as bf16 [SL_PAGE_SLOTS][d], rotated: the page's own memory, or `out`. The contents of rows that
 // were never written are undefined. Prefetches K of page `next` meanwhile: see sl_kv_next_page().
 // second_out: receives the remainder of the rounding where sl_amx_keys_have_second(); or NULL.
-const uint16_t *sl_amx_load_keys(const struct sl_attend *args, const struct sl_slot_angles *angles, int head,
-                                 uint32_t page, const char *next, struct sl_amx_page_scratch *s, uint16_t *out,
-                                 uint16_t *second_out);
+const uint16_t *sl_amx_load_keys(const struct sl_kv *kv, const struct sl_slot_angles *angles, uint32_t page,
+                                 const char *next, struct sl_amx_page_scratch *s, uint16_t *out, uint16_t *second_out);
 
 // Returns true for keys in f16, which bf16 rounds. Quantized keys were rounded more than that, so they have no second
 // term.

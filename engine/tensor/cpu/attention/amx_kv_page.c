@@ -160,13 +160,11 @@ bool sl_amx_keys_have_second(const struct sl_attend *args, const struct sl_slot_
     return angles == NULL && sl_kv_page_layout(&args->heads.kv[head], page)->format == SL_KV_F16;
 }
 
-const uint16_t *sl_amx_load_keys(const struct sl_attend *args, const struct sl_slot_angles *angles, int head,
-                                 uint32_t page, const char *next, struct sl_amx_page_scratch *s, uint16_t *out,
-                                 uint16_t *second_out) {
-    const struct sl_kv *kv = &args->heads.kv[head];
+const uint16_t *sl_amx_load_keys(const struct sl_kv *kv, const struct sl_slot_angles *angles, uint32_t page,
+                                 const char *next, struct sl_amx_page_scratch *s, uint16_t *out, uint16_t *second_out) {
     const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
     const uint16_t *k = (const uint16_t *)((const char *)kv->pages[page] + layout->k);
-    size_t d = (size_t)args->head_dim;
+    size_t d = (size_t)layout->head_dim;
     if (angles == NULL && layout->format == SL_KV_BF16) {
         for (size_t e = 0; e < SL_PAGE_SLOTS * d; e += 32) {
             sl_avx512_fetch(next + layout->k + 2 * e, 1);

@@ -26,10 +26,10 @@ static void load_keys(const struct sl_avx2_call *call, int head, uint32_t page, 
                       float *tile) {
     struct sl_amx_page_scratch s;
     _Alignas(64) uint16_t rows[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
+    const struct sl_kv *kv = &call->args.heads.kv[head];
     size_t d = (size_t)call->args.head_dim;
     s.of_page = *of_page;
-    const uint16_t *k =
-        sl_amx_load_keys(&call->args, call->angles, head, page, call->args.heads.kv[head].pages[page], &s, rows, NULL);
+    const uint16_t *k = sl_amx_load_keys(kv, call->angles, page, kv->pages[page], &s, rows, NULL);
     *of_page = s.of_page;
     for (size_t i = 0; i < d; i += SL_TILE_STEP) {
         for (size_t j = 0; j < SL_PAGE_SLOTS; j += SL_TILE, tile += SL_TILE * SL_TILE) {

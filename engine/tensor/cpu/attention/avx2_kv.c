@@ -17,28 +17,27 @@
 
 #include "engine/tensor/cpu/attention/fills.h"
 
-#define BLOCK    96 // query vectors: a multiple of ROWS; their scratch stays in the second-level cache
-#define ROWS     6  // rows of A in one kernel: 6 by 16 sums, 2 loads and a broadcast take 15 of 16 registers
-#define MAX_WIDE ((SL_MAX_HEAD_DIM + SL_STRIP - 1) / SL_STRIP * SL_STRIP)
+#define ROWS 6 // rows of A in one kernel: 6 by 16 sums, 2 loads and a broadcast take 15 of 16 registers
 
 // --- the kernel ------------------------------------------------------------------------------------------------------
 
-// Multiplies n_rows by n_strips strips (constants in every call), of the strips from b and the columns from c on.
-static inline __attribute__((always_inline)) void chain(const struct sl_avx2_product *p, const float *a, const float *b,
-                                                        float *c, const float *factor, size_t begin, size_t end,
+// Multiplies n_rows by n_strips strips (constants in every call).
+static inline __attribute__((always_inline)) void chain(const struct sl_avx2_product *p, size_t begin, size_t end,
                                                         int n_rows, int n_strips) {
+    const float *a = p->a, *b = p->b + begin * SL_STRIP, *factor = p->factor;
+    float *c = p->c;
+    size_t c_stride = p->c_stride;
     __m256 sum[ROWS][2 * SL_PAGE_STRIPS];
     SL_UNROLL
     for (int v = 0; v < n_rows; v++) {
         SL_UNROLL
         for (int x = 0; x < 2 * n_strips; x++) {
             sum[v][x] = factor == NULL ? _mm256_setzero_ps()
-                                       : _mm256_mul_ps(_mm256_load_ps(c + (size_t)v * p->c_stride + 8 * x),
+                                       : _mm256_mul_ps(_mm256_load_ps(c + (size_t)v * c_stride + 8 * x),
                                                        _mm256_broadcast_ss(factor + v));
         }
     }
     size_t strip = p->strip_rows * SL_STRIP, a_stride = p->a_stride;
-    b += begin * SL_STRIP;
     for (size_t e = begin; e < end; e++, b += SL_STRIP) {
         SL_UNROLL
         for (int s = 0; s < n_strips; s++) {
@@ -55,49 +54,35 @@ static inline __attribute__((always_inline)) void chain(const struct sl_avx2_pro
     for (int v = 0; v < n_rows; v++) {
         SL_UNROLL
         for (int x = 0; x < 2 * n_strips; x++) {
-            _mm256_store_ps(c + (size_t)v * p->c_stride + 8 * x, sum[v][x]);
+            _mm256_store_ps(c + (size_t)v * c_stride + 8 * x, sum[v][x]);
         }
     }
 }
 
 // Multiplies several strips at a time when there are few rows: a single chain would wait for its own result.
-static void multiply_rows(const struct sl_avx2_product *p, int row, int n_rows, int n_strips, size_t begin,
+static void multiply_rows(const struct sl_avx2_product *product, int row, int n_rows, int n_strips, size_t begin,
                           size_t end) {
-    const float *a = p->a + (size_t)row * p->a_stride, *b = p->b;
-    const float *factor = p->factor == NULL ? NULL : p->factor + row;
-    float *c = p->c + (size_t)row * p->c_stride;
+    struct sl_avx2_product p = sl_avx2_product_from(product, row, 0);
     int wide = n_rows == 1 ? 4 : n_rows == 2 ? 2 : 1;
-    for (int s = 0; s < n_strips;) {
-        int n = s + wide <= n_strips ? wide : 1;
+    for (int s = 0, n; s < n_strips; s += n, p = sl_avx2_product_from(&p, 0, n)) {
+        n = s + wide <= n_strips ? wide : 1;
         switch (n_rows * 8 + n) { // every case is a kernel of its own
-        case 1 * 8 + 4:
-            chain(p, a, b, c, factor, begin, end, 1, 4);
-            break;
-        case 1 * 8 + 1:
-            chain(p, a, b, c, factor, begin, end, 1, 1);
-            break;
-        case 2 * 8 + 2:
-            chain(p, a, b, c, factor, begin, end, 2, 2);
-            break;
-        case 2 * 8 + 1:
-            chain(p, a, b, c, factor, begin, end, 2, 1);
-            break;
-        case 3 * 8 + 1:
-            chain(p, a, b, c, factor, begin, end, 3, 1);
-            break;
-        case 4 * 8 + 1:
-            chain(p, a, b, c, factor, begin, end, 4, 1);
-            break;
-        case 5 * 8 + 1:
-            chain(p, a, b, c, factor, begin, end, 5, 1);
-            break;
+#define CHAIN(rows, strips)                                                                                            \
+    case (rows)*8 + (strips):                                                                                          \
+        chain(&p, begin, end, rows, strips);                                                                           \
+        break;
+            CHAIN(1, 4)
+            CHAIN(1, 1)
+            CHAIN(2, 2)
+            CHAIN(2, 1)
+            CHAIN(3, 1)
+            CHAIN(4, 1)
+            CHAIN(5, 1)
+            CHAIN(6, 1)
+#undef CHAIN
         default:
-            chain(p, a, b, c, factor, begin, end, 6, 1);
-            break;
+            assert(false);
         }
-        s += n;
-        b += (size_t)n * p->strip_rows * SL_STRIP;
-        c += n * SL_STRIP;
     }
 }
 
@@ -109,9 +94,7 @@ void sl_avx2_multiply(const struct sl_avx2_product *p, int row_begin, int row_en
         return;
     }
     for (int s = 0; s < n_strips; s++) {
-        struct sl_avx2_product one = *p;
-        one.b += (size_t)s * p->strip_rows * SL_STRIP;
-        one.c += s * SL_STRIP;
+        const struct sl_avx2_product one = sl_avx2_product_from(p, 0, s);
         for (int v = row_begin; v < row_end; v += ROWS) {
             multiply_rows(&one, v, v + ROWS < row_end ? ROWS : row_end - v, 1, begin, end);
         }
@@ -150,29 +133,20 @@ void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page,
 
 // --- attend ----------------------------------------------------------------------------------------------------------
 
-// The working memory of one block.
-struct scratch {
-    _Alignas(64) float q[BLOCK * SL_MAX_HEAD_DIM]; // [n_vectors][d]
-    float k[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];      // K^T tile
-    float v[SL_PAGE_SLOTS * MAX_WIDE];             // V tile
-    float scores[BLOCK * SL_PAGE_SLOTS];           // [n_vectors][SL_PAGE_SLOTS], then the weights
-    float out[BLOCK * MAX_WIDE];                   // [n_vectors][d in whole strips]
-    float factors[BLOCK];                          // c of sl_avx2_softmax_add()
-    struct sl_page_angles of_page;
-    struct sl_avx2_softmax states[BLOCK];
-};
-
 // Adds one page to the vectors of a block. Slots that a vector does not see have weight 0, which does not change its
 // sums.
-static void attend_page(const struct sl_avx2_call *call, const struct sl_kv_block *b, uint32_t page,
-                        struct scratch *s) {
+static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t page_end, struct sl_attend_scratch *s) {
+    (void)page_end; // nothing is prefetched
     const struct sl_kv *kv = &b->args->heads.kv[b->head];
     int d = b->args->head_dim, n_strips = sl_avx2_n_strips(d), begin, end;
     int n_page = sl_kv_block_clip(b, page, &begin, &end);
     if (n_page == 0) {
         return;
     }
-    sl_avx2_load_keys(call, b->head, page, &s->of_page, s->k);
+    sl_avx2_fill_keys(sl_kv_page_layout(kv, page), kv->pages[page], s->k);
+    if (b->angles != NULL) {
+        sl_avx2_rotate_keys(b->angles, &s->of_page, page, s->k);
+    }
     sl_avx2_fill_values(sl_kv_page_layout(kv, page), kv->pages[page], n_page, s->v);
     const struct sl_avx2_product qk = {s->q, (size_t)d, s->k, (size_t)d, s->scores, SL_PAGE_SLOTS, NULL};
     sl_avx2_multiply(&qk, begin, end, (n_page + SL_STRIP - 1) / SL_STRIP, 0, (size_t)d);
@@ -186,11 +160,11 @@ static void attend_page(const struct sl_avx2_call *call, const struct sl_kv_bloc
     sl_avx2_multiply(&pv, begin, end, n_strips, 0, (size_t)n_page);
 }
 
-static void attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
-                         const struct sl_kv_partial *partial) {
+void sl_avx2_attend_pages(sl_attend_page_fn *attend_page_by, const struct sl_kv_block *b, uint32_t page_begin,
+                          uint32_t page_end, const struct sl_kv_partial *partial) {
     size_t d = (size_t)b->args->head_dim, wide = (size_t)sl_avx2_n_strips((int)d) * SL_STRIP;
     const struct sl_avx2_call call = {.args = *b->args, .angles = b->angles, .group = b->group};
-    struct scratch s;
+    struct sl_attend_scratch s;
     s.of_page.page = -1;
     sl_avx2_load_queries(&call, b->head, b->begin, b->n, &s.of_page, s.q);
     memset(s.out, 0, (size_t)b->n * wide * sizeof *s.out);
@@ -198,13 +172,18 @@ static void attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint3
         s.states[v] = (struct sl_avx2_softmax){-INFINITY, 0.0f};
     }
     for (uint32_t page = page_begin; page < page_end; page++) {
-        attend_page(&call, b, page, &s);
+        attend_page_by(b, page, page_end, &s);
     }
     for (int v = 0; v < b->n; v++) {
         memcpy(partial->out + (size_t)v * d, s.out + (size_t)v * wide, d * sizeof *s.out);
         partial->max[v] = s.states[v].max;
         partial->sum[v] = s.states[v].sum;
     }
+}
+
+static void attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
+                         const struct sl_kv_partial *partial) {
+    sl_avx2_attend_pages(attend_page, b, page_begin, page_end, partial);
 }
 
 // --- the entries -----------------------------------------------------------------------------------------------------
@@ -218,7 +197,7 @@ void sl_avx2_call_init(struct sl_avx2_call *call, const struct sl_attend *args, 
     }
 }
 
-static const struct sl_kv_kernel attention = {attend_block, BLOCK};
+static const struct sl_kv_kernel attention = {attend_block, SL_ATTEND_BLOCK};
 
 static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
     sl_kv_attend(stream, calls, n_calls, &attention);

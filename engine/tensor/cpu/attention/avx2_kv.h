@@ -45,6 +45,16 @@ struct sl_avx2_product {
     const float *factor; // [n_rows] or NULL
 };
 
+// Returns the part of a product from a row and a strip on.
+static inline struct sl_avx2_product sl_avx2_product_from(const struct sl_avx2_product *p, int row, int strip) {
+    struct sl_avx2_product part = *p;
+    part.a += (size_t)row * p->a_stride;
+    part.b += (size_t)strip * p->strip_rows * SL_STRIP;
+    part.c += (size_t)row * p->c_stride + (size_t)strip * SL_STRIP;
+    part.factor = p->factor == NULL ? NULL : p->factor + row;
+    return part;
+}
+
 // Computes rows [row_begin, row_end) of C, the first n_strips strips, over e in [begin, end).
 void sl_avx2_multiply(const struct sl_avx2_product *p, int row_begin, int row_end, int n_strips, size_t begin,
                       size_t end);
@@ -68,6 +78,36 @@ void sl_avx2_load_queries(const struct sl_avx2_call *call, int head, int64_t beg
 // Writes the K^T tile of a page of a KV head, rotated.
 void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_page_angles *of_page,
                        float *tile);
+
+// --- attention of a block (avx2_kv.c) ---------------------------------------------------------------------------------
+
+#define SL_ATTEND_BLOCK 96 // query vectors: a multiple of the kernels' rows; their scratch fits the second-level cache
+#define SL_ATTEND_WIDE  ((SL_MAX_HEAD_DIM + SL_STRIP - 1) / SL_STRIP * SL_STRIP)
+
+// The running softmax of one query vector over tiles, see ref_softmax.h. The weighted values are kept elsewhere.
+struct sl_avx2_softmax {
+    float max, sum;
+};
+
+// The working memory of one block.
+struct sl_attend_scratch {
+    _Alignas(64) float q[SL_ATTEND_BLOCK * SL_MAX_HEAD_DIM]; // [n_vectors][d]
+    float k[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];                // K^T tile
+    float v[SL_PAGE_SLOTS * SL_ATTEND_WIDE];                 // V tile
+    float scores[SL_ATTEND_BLOCK * SL_PAGE_SLOTS];           // [n_vectors][SL_PAGE_SLOTS], then the weights
+    float out[SL_ATTEND_BLOCK * SL_ATTEND_WIDE];             // [n_vectors][d in whole strips]
+    float factors[SL_ATTEND_BLOCK];                          // c of sl_avx2_softmax_add()
+    struct sl_page_angles of_page;
+    struct sl_avx2_softmax states[SL_ATTEND_BLOCK];
+};
+
+// Adds one page to the vectors of a block; `page_end` is the end of the split.
+typedef void sl_attend_page_fn(const struct sl_kv_block *b, uint32_t page, uint32_t page_end,
+                               struct sl_attend_scratch *s);
+
+// Implements a sl_kv_block_fn with a tier's function for one page.
+void sl_avx2_attend_pages(sl_attend_page_fn *attend_page, const struct sl_kv_block *b, uint32_t page_begin,
+                          uint32_t page_end, const struct sl_kv_partial *partial);
 
 // --- entries of the table in other files -----------------------------------------------------------------------------
 
@@ -133,11 +173,6 @@ static inline float sl_avx2_max(__m256 x) {
     s = _mm_max_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
 }
-
-// The running softmax of one query vector over tiles, see ref_softmax.h. The weighted values are kept elsewhere.
-struct sl_avx2_softmax {
-    float max, sum;
-};
 
 // Replaces the scores of a tile (unseen ones masked) by weights exp(s - max'). Returns c, by which the caller must
 // scale the earlier sums.

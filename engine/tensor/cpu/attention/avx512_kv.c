@@ -12,28 +12,28 @@
 
 #include "engine/tensor/cpu/attention/fills.h"
 
-#define ROWS     6
-#define WIDE     4 // strips of one kernel
-#define MAX_WIDE ((SL_MAX_HEAD_DIM + SL_STRIP - 1) / SL_STRIP * SL_STRIP)
+#define ROWS 6
+#define WIDE 4 // strips of one kernel
 
 // --- the kernel ------------------------------------------------------------------------------------------------------
 
 // Multiplies n_rows by n_strips, constants in every call; see sl_avx2_product.
-static inline __attribute__((always_inline)) void chain(const struct sl_avx2_product *p, const float *a, const float *b,
-                                                        float *c, const float *factor, size_t begin, size_t end,
+static inline __attribute__((always_inline)) void chain(const struct sl_avx2_product *p, size_t begin, size_t end,
                                                         int n_rows, int n_strips) {
+    const float *a = p->a, *b = p->b + begin * SL_STRIP, *factor = p->factor;
+    float *c = p->c;
+    size_t c_stride = p->c_stride;
     __m512 sum[ROWS][WIDE];
     SL_UNROLL
     for (int v = 0; v < n_rows; v++) {
         SL_UNROLL
         for (int s = 0; s < n_strips; s++) {
             sum[v][s] = factor == NULL ? _mm512_setzero_ps()
-                                       : _mm512_mul_ps(_mm512_load_ps(c + (size_t)v * p->c_stride + SL_STRIP * s),
+                                       : _mm512_mul_ps(_mm512_load_ps(c + (size_t)v * c_stride + SL_STRIP * s),
                                                        _mm512_set1_ps(factor[v]));
         }
     }
     size_t strip = p->strip_rows * SL_STRIP, a_stride = p->a_stride;
-    b += begin * SL_STRIP;
     for (size_t e = begin; e < end; e++, b += SL_STRIP) {
         __m512 x[WIDE];
         SL_UNROLL
@@ -53,18 +53,16 @@ static inline __attribute__((always_inline)) void chain(const struct sl_avx2_pro
     for (int v = 0; v < n_rows; v++) {
         SL_UNROLL
         for (int s = 0; s < n_strips; s++) {
-            _mm512_store_ps(c + (size_t)v * p->c_stride + SL_STRIP * s, sum[v][s]);
+            _mm512_store_ps(c + (size_t)v * c_stride + SL_STRIP * s, sum[v][s]);
         }
     }
 }
 
-typedef void chain_fn(const struct sl_avx2_product *p, const float *a, const float *b, float *c, const float *factor,
-                      size_t begin, size_t end);
+typedef void chain_fn(const struct sl_avx2_product *p, size_t begin, size_t end);
 
 #define CHAIN(rows, strips)                                                                                            \
-    static void chain_##rows##_##strips(const struct sl_avx2_product *p, const float *a, const float *b, float *c,     \
-                                        const float *factor, size_t begin, size_t end) {                               \
-        chain(p, a, b, c, factor, begin, end, rows, strips);                                                           \
+    static void chain_##rows##_##strips(const struct sl_avx2_product *p, size_t begin, size_t end) {                   \
+        chain(p, begin, end, rows, strips);                                                                            \
     }
 #define CHAINS(rows) CHAIN(rows, 1) CHAIN(rows, 2) CHAIN(rows, 3) CHAIN(rows, 4)
 CHAINS(1)
@@ -85,26 +83,13 @@ static void multiply(const struct sl_avx2_product *p, int row_begin, int row_end
         int n = n_strips - s < WIDE ? n_strips - s : WIDE;
         for (int v = row_begin; v < row_end; v += ROWS) {
             int n_rows = row_end - v < ROWS ? row_end - v : ROWS;
-            chains[n_rows - 1][n - 1](p, p->a + (size_t)v * p->a_stride, p->b + (size_t)s * p->strip_rows * SL_STRIP,
-                                      p->c + (size_t)v * p->c_stride + s * SL_STRIP,
-                                      p->factor == NULL ? NULL : p->factor + v, begin, end);
+            const struct sl_avx2_product part = sl_avx2_product_from(p, v, s);
+            chains[n_rows - 1][n - 1](&part, begin, end);
         }
     }
 }
 
 // --- attend ----------------------------------------------------------------------------------------------------------
-
-// The working memory of one block.
-struct scratch {
-    _Alignas(64) float q[SL_AVX512_BLOCK * SL_MAX_HEAD_DIM]; // [n_vectors][d]
-    float k[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];                // K^T tile
-    float v[SL_PAGE_SLOTS * MAX_WIDE];                       // V tile
-    float scores[SL_AVX512_BLOCK * SL_PAGE_SLOTS];           // [n_vectors][SL_PAGE_SLOTS], then the weights
-    float out[SL_AVX512_BLOCK * MAX_WIDE];                   // [n_vectors][d in whole strips]
-    float factors[SL_AVX512_BLOCK];
-    struct sl_page_angles of_page;
-    struct sl_avx2_softmax states[SL_AVX512_BLOCK];
-};
 
 static __mmask64 slots_mask(struct sl_range seen) {
     return (seen.end < 64 ? (1ull << seen.end) - 1 : ~0ull) & ~((1ull << seen.begin) - 1);
@@ -134,7 +119,7 @@ static inline float softmax_add(struct sl_avx2_softmax *s, struct sl_range seen,
 
 // Adds one page to the vectors of a block. Slots that a vector does not see have weight 0, which does not change its
 // sums.
-static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t page_end, struct scratch *s) {
+static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t page_end, struct sl_attend_scratch *s) {
     const struct sl_kv *kv = &b->args->heads.kv[b->head];
     const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
     int d = b->args->head_dim, n_strips = sl_avx2_n_strips(d), begin, end;
@@ -161,26 +146,10 @@ static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t pag
 
 void sl_avx512_attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
                             const struct sl_kv_partial *partial) {
-    size_t d = (size_t)b->args->head_dim, wide = (size_t)sl_avx2_n_strips((int)d) * SL_STRIP;
-    const struct sl_avx2_call call = {.args = *b->args, .angles = b->angles, .group = b->group};
-    struct scratch s;
-    s.of_page.page = -1;
-    sl_avx2_load_queries(&call, b->head, b->begin, b->n, &s.of_page, s.q);
-    memset(s.out, 0, (size_t)b->n * wide * sizeof *s.out);
-    for (int v = 0; v < b->n; v++) {
-        s.states[v] = (struct sl_avx2_softmax){-INFINITY, 0.0f};
-    }
-    for (uint32_t page = page_begin; page < page_end; page++) {
-        attend_page(b, page, page_end, &s);
-    }
-    for (int v = 0; v < b->n; v++) {
-        memcpy(partial->out + (size_t)v * d, s.out + (size_t)v * wide, d * sizeof *s.out);
-        partial->max[v] = s.states[v].max;
-        partial->sum[v] = s.states[v].sum;
-    }
+    sl_avx2_attend_pages(attend_page, b, page_begin, page_end, partial);
 }
 
-static const struct sl_kv_kernel attention = {sl_avx512_attend_block, SL_AVX512_BLOCK};
+static const struct sl_kv_kernel attention = {sl_avx512_attend_block, SL_ATTEND_BLOCK};
 
 static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
     sl_kv_attend(stream, calls, n_calls, &attention);

@@ -23,9 +23,8 @@ static inline __attribute__((always_inline)) void sl_avx512_fetch(const char *at
     }
 }
 
-// The tier's attention kernel (see kv_blocks.h), for calls that a faster one does not cover, and the largest block that
-// it takes.
-#define SL_AVX512_BLOCK 96
+// The tier's attention kernel (see kv_blocks.h), for calls that a faster one does not cover. A block has at most
+// SL_ATTEND_BLOCK vectors.
 void sl_avx512_attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
                             const struct sl_kv_partial *partial);
 

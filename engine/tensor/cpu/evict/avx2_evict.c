@@ -115,6 +115,8 @@ struct search {
     float inverse[KEPT];    // 1 / |K| of kept, 0 for zero keys
     float best[EVICTED][2]; // the largest K_e . K / |K| so far, twice
     uint32_t at[EVICTED];   // the slot it belongs to
+    const uint32_t *slots;  // of the tile's keys
+    uint32_t n_slots;
 };
 
 // Returns 1 / |row|, 0 for a zero row.
@@ -150,8 +152,7 @@ static inline __attribute__((always_inline)) __m256 products(const float *a, int
 
 // Updates the best of evicted keys [e, e + 8 / n_columns) with retained ones [c, c + n_columns): strictly larger scores
 // replace it, in order.
-static void keep_best(struct search *s, uint32_t e, uint32_t c, uint32_t n_columns, __m256 scores, __m256 best,
-                      const uint32_t *kept, uint32_t n_tile) {
+static void keep_best(struct search *s, uint32_t e, uint32_t c, uint32_t n_columns, __m256 scores, __m256 best) {
     if (_mm256_movemask_ps(_mm256_cmp_ps(scores, best, _CMP_GT_OQ)) == 0) {
         return;
     }
@@ -159,28 +160,28 @@ static void keep_best(struct search *s, uint32_t e, uint32_t c, uint32_t n_colum
     _mm256_store_ps(score, scores);
     for (uint32_t t = 0; t < 8; t++) {
         uint32_t row = e + t / n_columns, column = c + t % n_columns;
-        if (column < n_tile && score[t] > s->best[row][0]) {
+        if (column < s->n_slots && score[t] > s->best[row][0]) {
             s->best[row][0] = s->best[row][1] = score[t];
-            s->at[row] = kept[column];
+            s->at[row] = s->slots[column];
         }
     }
 }
 
-// Compares a tile of n_tile retained keys, kept[], with n evicted ones.
-static void search_tile(struct search *s, const uint32_t *kept, uint32_t n_tile, uint32_t n, size_t d) {
+// Compares a tile of retained keys with n evicted ones.
+static void search_tile(struct search *s, uint32_t n, size_t d) {
     uint32_t e = 0;
     for (; e + 4 <= n; e += 4) {
-        for (uint32_t c = 0; c < n_tile; c += 2) {
+        for (uint32_t c = 0; c < s->n_slots; c += 2) {
             __m256 inverse = _mm256_castpd_ps(_mm256_broadcast_sd((const double *)(const void *)(s->inverse + c)));
             __m256 scores = _mm256_mul_ps(products(s->evicted + e * d, 4, s->kept + c * d, 2, d), inverse);
-            keep_best(s, e, c, 2, scores, _mm256_loadu_ps(s->best[e]), kept, n_tile);
+            keep_best(s, e, c, 2, scores, _mm256_loadu_ps(s->best[e]));
         }
     }
     for (; e < n; e++) {
-        for (uint32_t c = 0; c < n_tile; c += 8) {
+        for (uint32_t c = 0; c < s->n_slots; c += 8) {
             __m256 inverse = _mm256_load_ps(s->inverse + c);
             __m256 scores = _mm256_mul_ps(products(s->evicted + e * d, 1, s->kept + c * d, 8, d), inverse);
-            keep_best(s, e, c, 8, scores, _mm256_set1_ps(s->best[e][0]), kept, n_tile);
+            keep_best(s, e, c, 8, scores, _mm256_set1_ps(s->best[e][0]));
         }
     }
 }
@@ -207,7 +208,9 @@ static void nearest(const struct sl_kv *kv, const uint32_t *evicted, uint32_t n_
                 memset(s.kept + c * d, 0, d * sizeof *s.kept);
                 s.inverse[c] = 0.0f;
             }
-            search_tile(&s, kept + tile, n_tile, n, d);
+            s.slots = kept + tile;
+            s.n_slots = n_tile;
+            search_tile(&s, n, d);
         }
         for (uint32_t e = 0; e < n; e++) {
             nearest_out[first + e] = s.at[e];

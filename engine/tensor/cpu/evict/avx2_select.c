@@ -112,7 +112,8 @@ static void select_best(const float *scores, uint32_t n, uint32_t b, uint32_t *k
 
 static void select_slots(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
                          struct sl_vectors ties, bool newest, struct sl_counts kept, struct sl_lists keep_out) {
-    sl_select_heads(stream, heads, scores, ties, newest, kept, keep_out, select_best);
+    const struct sl_select_call call = {heads, scores, ties, newest, kept, keep_out, select_best};
+    sl_select_heads(stream, &call);
 }
 
 void sl_avx2_select_fill(struct sl_ops *ops) {

@@ -14,17 +14,6 @@
 #include "engine/tensor/cpu/attention/kv_page.h"
 #include "engine/tensor/cpu/evict/fills.h"
 
-struct call {
-    const struct sl_evict_kernels *by;
-    const struct sl_kv_heads *heads;
-    struct sl_vectors x, out;
-    struct sl_lists keep, evicted, into;
-    struct sl_counts kept;
-    const uint32_t *n; // [heads] lengths of lists
-    int group;
-    bool mean_center;
-};
-
 static size_t n_numbers(const struct sl_kv_heads *heads) {
     return sl_heads_slots(heads) * (size_t)heads->kv[0].work->head_dim;
 }
@@ -32,7 +21,7 @@ static size_t n_numbers(const struct sl_kv_heads *heads) {
 // --- CAOTE -----------------------------------------------------------------------------------------------------------
 
 static void value_change_head(const void *arg, int h) {
-    const struct call *c = arg;
+    const struct sl_evict_call *c = arg;
     const struct sl_kv *kv = &c->heads->kv[h];
     float *out = sl_vector(c->out, h);
     if (c->group == 1) {
@@ -49,17 +38,14 @@ static void value_change_head(const void *arg, int h) {
     }
 }
 
-void sl_evict_value_change(const struct sl_evict_kernels *by, struct sl_stream *stream, const struct sl_kv_heads *heads,
-                           int group, struct sl_vectors weights, bool mean_center, struct sl_vectors out) {
-    const struct call call = {
-        .by = by, .heads = heads, .group = group, .x = weights, .mean_center = mean_center, .out = out};
-    sl_each_head(stream, heads->n, n_numbers(heads), value_change_head, &call);
+void sl_evict_value_change(struct sl_stream *stream, const struct sl_evict_call *call) {
+    sl_each_head(stream, call->heads->n, n_numbers(call->heads), value_change_head, call);
 }
 
 // --- D2O -------------------------------------------------------------------------------------------------------------
 
 // Returns how many slots may be merged: a head that keeps nothing has no target.
-static uint32_t n_evicted(const struct call *c, int h) {
+static uint32_t n_evicted(const struct sl_evict_call *c, int h) {
     uint32_t n = c->heads->kv[h].n_slots, kept = sl_count(c->kept, h);
     return kept > 0 && kept < n ? n - kept : 0;
 }
@@ -76,7 +62,7 @@ static void list_evicted(const uint32_t *keep, uint32_t n_keep, uint32_t n, uint
 }
 
 static void nearest_head(const void *arg, int h) {
-    const struct call *c = arg;
+    const struct sl_evict_call *c = arg;
     uint32_t n = n_evicted(c, h), n_kept = sl_count(c->kept, h);
     if (n == 0) {
         return;
@@ -90,21 +76,12 @@ static void nearest_head(const void *arg, int h) {
     }
 }
 
-void sl_evict_nearest(const struct sl_evict_kernels *by, struct sl_stream *stream, const struct sl_kv_heads *heads,
-                      struct sl_lists keep, struct sl_counts kept, struct sl_lists evicted_out,
-                      struct sl_lists into_out, struct sl_vectors cosine_out) {
-    const struct call call = {.by = by,
-                              .heads = heads,
-                              .keep = keep,
-                              .kept = kept,
-                              .evicted = evicted_out,
-                              .into = into_out,
-                              .out = cosine_out};
-    sl_each_head(stream, heads->n, n_numbers(heads), nearest_head, &call);
+void sl_evict_nearest(struct sl_stream *stream, const struct sl_evict_call *call) {
+    sl_each_head(stream, call->heads->n, n_numbers(call->heads), nearest_head, call);
 }
 
 // Computes the mean; returns false where no slot may be merged.
-static bool mean_similarity(const struct call *c, float *mean_out) {
+static bool mean_similarity(const struct sl_evict_call *c, float *mean_out) {
     double sum = 0;
     int64_t count = 0;
     for (int h = 0; h < c->heads->n; h++) {
@@ -117,7 +94,7 @@ static bool mean_similarity(const struct call *c, float *mean_out) {
 }
 
 // Moves the slots that reach the threshold to the front of their lists, and returns how many will be merged.
-static uint32_t list_merged(const struct call *c, int h, float threshold) {
+static uint32_t list_merged(const struct sl_evict_call *c, int h, float threshold) {
     uint32_t *from = sl_list(c->evicted, h), *into = sl_list(c->into, h), n = 0;
     float *cosine = sl_vector(c->x, h);
     for (uint32_t i = 0; i < n_evicted(c, h); i++) {
@@ -131,29 +108,30 @@ static uint32_t list_merged(const struct call *c, int h, float threshold) {
 }
 
 static void merge_head(const void *arg, int h) {
-    const struct call *c = arg;
+    const struct sl_evict_call *c = arg;
     if (c->n[h] > 0) {
         c->by->merge(&c->heads->kv[h], sl_list(c->evicted, h), sl_list(c->into, h), sl_vector(c->x, h), c->n[h]);
     }
 }
 
-void sl_evict_merge(const struct sl_evict_kernels *by, struct sl_stream *stream, const struct sl_kv_heads *heads,
-                    struct sl_counts kept, struct sl_lists evicted, struct sl_lists into, struct sl_vectors cosine,
-                    float beta, float *threshold_inout, uint32_t *n_merged_out) {
+void sl_evict_merge(struct sl_stream *stream, struct sl_evict_call *call, float beta, float *threshold_inout,
+                    uint32_t *n_merged_out) {
+    const struct sl_kv_heads *heads = call->heads;
     uint32_t n[SL_MAX_HEADS];
-    struct call call = {.by = by, .heads = heads, .kept = kept, .evicted = evicted, .into = into, .x = cosine, .n = n};
     float mean;
     *n_merged_out = 0;
-    if (!mean_similarity(&call, &mean)) {
+    if (!mean_similarity(call, &mean)) {
         return;
     }
     *threshold_inout = *threshold_inout == 0 ? mean : (1 - beta) * *threshold_inout + beta * mean;
     for (int h = 0; h < heads->n; h++) {
         assert(heads->kv[h].n_packed == 0);
-        n[h] = list_merged(&call, h, *threshold_inout);
+        n[h] = list_merged(call, h, *threshold_inout);
         *n_merged_out += n[h];
     }
-    sl_each_head(stream, heads->n, n_numbers(heads), merge_head, &call);
+    call->n = n;
+    sl_each_head(stream, heads->n, n_numbers(heads), merge_head, call);
+    call->n = NULL;
 }
 
 // --- compaction ------------------------------------------------------------------------------------------------------
@@ -191,7 +169,7 @@ static void move_slots(const struct sl_page_layout *layout, char *to, uint32_t a
 // Moves runs of neighbors together, up to the end of both of their pages. A decode step that evicts one slot moves
 // whole pages by one row, and reads nothing before that slot.
 static void gather_head(const void *arg, int h) {
-    const struct call *c = arg;
+    const struct sl_evict_call *c = arg;
     const struct sl_kv *kv = &c->heads->kv[h];
     const uint32_t *keep = sl_list(c->keep, h);
     uint32_t n_keep = sl_count(c->kept, h);
@@ -210,7 +188,7 @@ static void gather_head(const void *arg, int h) {
 
 static void gather(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
                    struct sl_counts kept) {
-    const struct call call = {.heads = heads, .keep = keep, .kept = kept};
+    const struct sl_evict_call call = {.heads = heads, .keep = keep, .kept = kept};
     sl_each_head(stream, heads->n, n_numbers(heads), gather_head, &call);
 }
 

@@ -17,31 +17,48 @@ struct sl_evict_kernels {
     void (*merge)(const struct sl_kv *kv, const uint32_t *from, const uint32_t *into, const float *cosine, uint32_t n);
 };
 
-// Implement ops->value_change, nearest and merge with a tier's kernels.
-void sl_evict_value_change(const struct sl_evict_kernels *by, struct sl_stream *stream, const struct sl_kv_heads *heads,
-                           int group, struct sl_vectors weights, bool mean_center, struct sl_vectors out);
-void sl_evict_nearest(const struct sl_evict_kernels *by, struct sl_stream *stream, const struct sl_kv_heads *heads,
-                      struct sl_lists keep, struct sl_counts kept, struct sl_lists evicted_out,
-                      struct sl_lists into_out, struct sl_vectors cosine_out);
-void sl_evict_merge(const struct sl_evict_kernels *by, struct sl_stream *stream, const struct sl_kv_heads *heads,
-                    struct sl_counts kept, struct sl_lists evicted, struct sl_lists into, struct sl_vectors cosine,
-                    float beta, float *threshold_inout, uint32_t *n_merged_out);
+// A call of ops->value_change, nearest or merge, and the tier's kernels.
+struct sl_evict_call {
+    const struct sl_evict_kernels *by;
+    const struct sl_kv_heads *heads;
+    struct sl_vectors x, out; // x: weights, or the cosines of merge
+    struct sl_lists keep, evicted, into;
+    struct sl_counts kept;
+    const uint32_t *n; // [heads] lengths of the lists to merge: sl_evict_merge() sets it
+    int group;
+    bool mean_center;
+};
+void sl_evict_value_change(struct sl_stream *stream, const struct sl_evict_call *call);
+void sl_evict_nearest(struct sl_stream *stream, const struct sl_evict_call *call);
+void sl_evict_merge(struct sl_stream *stream, struct sl_evict_call *call, float beta, float *threshold_inout,
+                    uint32_t *n_merged_out);
 
 // Defines a tier's entries of the table from its kernels; tiers differ in nothing else.
 #define SL_EVICT_OPS(kernels)                                                                                          \
     static void value_change_heads(struct sl_stream *stream, const struct sl_kv_heads *heads, int group,               \
                                    struct sl_vectors weights, bool mean_center, struct sl_vectors out) {               \
-        sl_evict_value_change(&(kernels), stream, heads, group, weights, mean_center, out);                            \
+        const struct sl_evict_call call = {                                                                            \
+            .by = &(kernels), .heads = heads, .group = group, .x = weights, .mean_center = mean_center, .out = out};   \
+        sl_evict_value_change(stream, &call);                                                                          \
     }                                                                                                                  \
     static void nearest_heads(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,         \
                               struct sl_counts kept, struct sl_lists evicted_out, struct sl_lists into_out,            \
                               struct sl_vectors cosine_out) {                                                          \
-        sl_evict_nearest(&(kernels), stream, heads, keep, kept, evicted_out, into_out, cosine_out);                    \
+        const struct sl_evict_call call = {.by = &(kernels),                                                           \
+                                           .heads = heads,                                                             \
+                                           .keep = keep,                                                               \
+                                           .kept = kept,                                                               \
+                                           .evicted = evicted_out,                                                     \
+                                           .into = into_out,                                                           \
+                                           .out = cosine_out};                                                         \
+        sl_evict_nearest(stream, &call);                                                                               \
     }                                                                                                                  \
     static void merge_heads(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_counts kept,          \
                             struct sl_lists evicted, struct sl_lists into, struct sl_vectors cosine, float beta,       \
                             float *threshold_inout, uint32_t *n_merged_out) {                                          \
-        sl_evict_merge(&(kernels), stream, heads, kept, evicted, into, cosine, beta, threshold_inout, n_merged_out);   \
+        struct sl_evict_call call = {                                                                                  \
+            .by = &(kernels), .heads = heads, .kept = kept, .evicted = evicted, .into = into, .x = cosine};            \
+        sl_evict_merge(stream, &call, beta, threshold_inout, n_merged_out);                                            \
     }                                                                                                                  \
     static void fill_evict(struct sl_ops *ops) {                                                                       \
         ops->value_change = value_change_heads;                                                                        \

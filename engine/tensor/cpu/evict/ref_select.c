@@ -87,17 +87,8 @@ static void settle_ties(const float *scores, const float *ties, uint32_t n, uint
 
 // --- all heads -------------------------------------------------------------------------------------------------------
 
-struct call {
-    const struct sl_kv_heads *heads;
-    struct sl_vectors scores, ties;
-    bool newest;
-    struct sl_counts kept;
-    struct sl_lists keep;
-    sl_select_fn select;
-};
-
 static void select_head(const void *arg, int h) {
-    const struct call *c = arg;
+    const struct sl_select_call *c = arg;
     uint32_t n = c->heads->kv[h].n_slots, b = sl_count(c->kept, h);
     const float *scores = sl_vector(c->scores, h), *ties = c->ties.at != NULL ? sl_vector(c->ties, h) : NULL;
     c->select(scores, n, b, sl_list(c->keep, h));
@@ -106,16 +97,14 @@ static void select_head(const void *arg, int h) {
     }
 }
 
-void sl_select_heads(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
-                     struct sl_vectors ties, bool newest, struct sl_counts kept, struct sl_lists keep_out,
-                     sl_select_fn select) {
-    const struct call call = {heads, scores, ties, newest, kept, keep_out, select};
-    sl_each_head(stream, heads->n, 4 * sl_heads_slots(heads), select_head, &call);
+void sl_select_heads(struct sl_stream *stream, const struct sl_select_call *call) {
+    sl_each_head(stream, call->heads->n, 4 * sl_heads_slots(call->heads), select_head, call);
 }
 
 static void select_slots(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
                          struct sl_vectors ties, bool newest, struct sl_counts kept, struct sl_lists keep_out) {
-    sl_select_heads(stream, heads, scores, ties, newest, kept, keep_out, sl_ref_select);
+    const struct sl_select_call call = {heads, scores, ties, newest, kept, keep_out, sl_ref_select};
+    sl_select_heads(stream, &call);
 }
 
 void sl_ref_select_fill(struct sl_ops *ops) {

@@ -20,7 +20,13 @@ static inline uint32_t sl_score_key(float score) {
 typedef void (*sl_select_fn)(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_out);
 void sl_ref_select(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_out);
 
-// Implements ops->select with a tier's selection of one list.
-void sl_select_heads(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
-                     struct sl_vectors ties, bool newest, struct sl_counts kept, struct sl_lists keep_out,
-                     sl_select_fn select);
+// A call of ops->select, and the tier's selection of one list.
+struct sl_select_call {
+    const struct sl_kv_heads *heads;
+    struct sl_vectors scores, ties;
+    bool newest;
+    struct sl_counts kept;
+    struct sl_lists keep;
+    sl_select_fn select;
+};
+void sl_select_heads(struct sl_stream *stream, const struct sl_select_call *call);

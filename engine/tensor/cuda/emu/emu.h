@@ -98,9 +98,6 @@ void launch(const char *name, dim3 grid, dim3 block, size_t dynamic_bytes, gpu_q
 static inline void __syncthreads(EMU_HERE) {
     emu::barrier(0, file, line);
 }
-static inline int __syncthreads_or(int p, EMU_HERE) {
-    return emu::barrier(p != 0, file, line) > 0;
-}
 static inline int __syncthreads_count(int p, EMU_HERE) {
     return emu::barrier(p != 0, file, line);
 }
@@ -127,9 +124,6 @@ static inline unsigned __ballot_sync(unsigned mask, int p, EMU_HERE) {
 static inline int __popc(unsigned x) {
     return __builtin_popcount(x);
 }
-static inline int __ffs(int x) {
-    return __builtin_ffs(x);
-}
 static inline float __uint_as_float(uint32_t u) {
     float f;
     __builtin_memcpy(&f, &u, 4);
@@ -142,9 +136,6 @@ static inline uint32_t __float_as_uint(float f) {
 }
 static inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
     return (uint64_t)((unsigned __int128)a * b >> 64);
-}
-static inline float rsqrtf(float x) {
-    return 1.0f / sqrtf(x);
 }
 static inline uint32_t atomicAdd(uint32_t *p, uint32_t v) {
     return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);

@@ -41,7 +41,6 @@ template <class T> int cudaFuncSetAttribute(T *, int, int);
 extern const __device__ dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 __device__ void __syncthreads();
-__device__ int __syncthreads_or(int);
 __device__ int __syncthreads_count(int);
 __device__ void __syncwarp(unsigned = ~0u);
 template <class T> __device__ T __shfl_xor_sync(unsigned, T, int, int = 32);
