@@ -93,7 +93,7 @@ ROWS = {
     "client/libsluice": "base net/trust proto/* net/rpc",
     "gateway/openai": "base proto/* engine/compress/recipe",
     "gateway": "base base/options gateway/openai net/trust net/admin net/trace net/trace/otlp net/rpc client/libsluice",
-    "client/cli": "base base/options net/trust proto/* engine/kvcache engine/text/tokenizer engine/tensor engine/model engine/runtime net/rpc engine/compress/recipe engine/job engine/runner client/libsluice",
+    "client/cli": "base base/options net/trust proto/* engine/kvcache engine/text/* engine/tensor engine/sampling engine/model engine/runtime net/rpc engine/compress/recipe engine/compress/plan gateway/openai engine/job engine/runner client/libsluice",
     "client/cli/pull": "base base/options net/trust engine/model engine/model/gguf client/cli",
     "client/cli/chat": "base proto/* engine/text/tokenizer engine/runtime engine/compress/recipe client/cli",
     "client/cli/commands": "base engine/kvcache engine/compress/recipe client/cli",
