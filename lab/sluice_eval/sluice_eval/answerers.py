@@ -121,6 +121,13 @@ class HttpAnswerer:
         self.model = config.model or models[0].get("id", "")
         mine = next((model for model in models if model.get("id") == self.model), {})
         self.is_sluice = mine.get("owned_by") == "sluice"
+        self._fingerprint = mine.get("fingerprint")
+
+    def check_model(self, fingerprint: str, folder: str) -> None:
+        """Rejects a Sluice server of another model than the folder's."""
+        if self._fingerprint not in (None, fingerprint):
+            raise EvalError(f"{self._url} serves another model than {folder}, or with other --weights: give the folder and the "
+                            "format that the cluster was started with")
 
     def use_recipes(self, recipes: Recipes) -> None:
         """Plans with these what stores get of a prompt if they already had a part of it."""

@@ -30,7 +30,11 @@ class Model:
             raise UsageError("--model DIR is needed, or --url URL")
         if arguments.url:
             self.server = HttpAnswerer(_http_config(arguments))
-            self._open_tokenizer(self.server)
+            try:
+                self._open_tokenizer(self.server)
+            except BaseException:
+                self.__exit__()
+                raise
         else:
             options = ["--weights", arguments.weights]
             if asks:
@@ -49,6 +53,7 @@ class Model:
             self.tokenizer = ServerTokenizer(arguments.url, server.model, server.post)
         elif find_sluice(arguments.sluice):
             self.process = SluiceProcess(arguments.tokenizer, arguments.sluice, ("--weights", arguments.weights))
+            server.check_model(self.process.model["fingerprint"], arguments.tokenizer)
             self.tokenizer = SluiceTokenizer(self.process)
         else:
             self.tokenizer = FileTokenizer(arguments.tokenizer)
@@ -114,14 +119,11 @@ class Session:
                 self.cancelled = CancelledError(f"stopped by a signal{more}")
             finally:
                 progress.hide()
-            self.report = Report(plan, questions.n_samples, lambda *place: results.find(runner.key(*place)), self._offloads())
+            self.report = Report(plan, questions.n_samples, lambda *place: results.find(runner.key(*place)),
+                                 model.recipes.offloads)
             self.subject = self._describe(questions.n_samples)
         finally:
             results.close()
-
-    def _offloads(self) -> Any:
-        """Returns what a recipe does by its text. The process may have ended, so it is asked about known recipes alone."""
-        return self._model.recipes.offloads
 
     def _describe(self, n_samples: list[int]) -> str:
         place = self._model.answerer.place

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON that rejects an object with the same member twice, and numbers that JSON does not have."""
+"""JSON that rejects repeated members, numbers that JSON does not have, and texts that no server takes."""
 from __future__ import annotations
 
 import json
@@ -19,6 +19,23 @@ def _no_constant(text: str) -> float:
     raise ValueError(f"{text} is no number of JSON")
 
 
+def _check_texts(value: Any) -> None:
+    if isinstance(value, str):
+        value.encode()  # UnicodeEncodeError is a ValueError
+        if "\0" in value:
+            raise ValueError("the character U+0000 is not allowed")
+    elif isinstance(value, list):
+        for one in value:
+            _check_texts(one)
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            _check_texts(name)
+            _check_texts(one)
+
+
 def loads(text: str) -> Any:
     """Parses a text. ValueError has the reason."""
-    return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+    value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+    if "\\u" in text:  # nothing else can hide such characters
+        _check_texts(value)
+    return value
