@@ -109,7 +109,11 @@ class Results:
         self.header: dict[str, Any] = {"sluice_eval": VERSION, **dataclasses.asdict(run)} if run else {}
         self._path, self._fd = path, -1
         if path is not None:
-            self._open(path, run is not None)
+            try:
+                self._open(path, run is not None)
+            except BaseException:
+                self.close()
+                raise
 
     def _open(self, path: str, writes: bool) -> None:
         try:
