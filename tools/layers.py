@@ -24,6 +24,7 @@ GROUPS = {
     "coordinator": 3,
     "client": 3,
     "gateway": 4,
+    "gateway/openai": 2,  # messages of the HTTP API, which the tool reads from files too
     "lab": 4,
     "client/sluice": 5,  # main() of the tool, which has commands of the laboratory
 }
@@ -93,10 +94,11 @@ ROWS = {
     "client/libsluice": "base net/trust proto/* net/rpc",
     "gateway/openai": "base proto/* engine/compress/recipe",
     "gateway": "base base/options gateway/openai net/trust net/admin net/trace net/trace/otlp net/rpc client/libsluice",
-    "client/cli": "base base/options net/trust proto/* engine/kvcache engine/text/* engine/tensor engine/sampling engine/model engine/runtime net/rpc engine/compress/recipe engine/compress/plan gateway/openai engine/job engine/runner client/libsluice",
+    "client/cli": "base base/options net/trust proto/* engine/kvcache engine/text/tokenizer engine/tensor engine/model engine/runtime net/rpc engine/compress/recipe engine/job engine/runner client/libsluice",
+    "client/cli/jsonl": "base engine/kvcache engine/text/tokenizer engine/model engine/compress/plan engine/job engine/runner gateway/openai client/cli",
     "client/cli/pull": "base base/options net/trust engine/model engine/model/gguf client/cli",
     "client/cli/chat": "base proto/* engine/text/tokenizer engine/runtime engine/compress/recipe client/cli",
-    "client/cli/commands": "base engine/kvcache engine/compress/recipe client/cli",
+    "client/cli/commands": "base engine/kvcache engine/compress/recipe client/cli client/cli/jsonl",
     "lab": "base base/options engine/runtime client/cli",
     "lab/measure": "base engine/kvcache engine/tensor engine/tensor/cpu engine/compress/* engine/offload/annex engine/job engine/runner client/cli lab",
     "lab/eval": "base/options client/cli lab/measure",

@@ -61,7 +61,7 @@ static bool is_blank(const char *text, size_t n_bytes) {
     return true;
 }
 
-static enum sl_status add_sample(struct sl_rows *rows, const struct sl_sample *sample, size_t *allocated,
+static enum sl_status add_sample(struct sl_training_rows *rows, const struct sl_sample *sample, size_t *allocated,
                                  struct sl_error *err) {
     if (rows->n == *allocated) {
         size_t more = *allocated ? 2 * *allocated : 64;
@@ -76,7 +76,7 @@ static enum sl_status add_sample(struct sl_rows *rows, const struct sl_sample *s
     return SL_OK;
 }
 
-static enum sl_status read_lines(FILE *file, struct sl_rows *rows, struct line *line, struct sl_error *err) {
+static enum sl_status read_lines(FILE *file, struct sl_training_rows *rows, struct line *line, struct sl_error *err) {
     size_t allocated = 0;
     for (;;) {
         bool end = false;
@@ -119,13 +119,13 @@ static enum sl_status open_file(const char *path, FILE **file_out, struct sl_err
     return SL_OK;
 }
 
-enum sl_status sl_rows_open(const char *path, struct sl_rows *rows_out, struct sl_error *err) {
+enum sl_status sl_training_rows_open(const char *path, struct sl_training_rows *rows_out, struct sl_error *err) {
     FILE *file;
     enum sl_status status = open_file(path, &file, err);
     if (status != SL_OK) {
         return status;
     }
-    struct sl_rows rows = {0};
+    struct sl_training_rows rows = {0};
     struct line line = {0};
     status = read_lines(file, &rows, &line, err);
     if (status != SL_OK) {
@@ -140,15 +140,15 @@ enum sl_status sl_rows_open(const char *path, struct sl_rows *rows_out, struct s
     if (status == SL_OK) {
         *rows_out = rows;
     } else {
-        sl_rows_cleanup(&rows);
+        sl_training_rows_cleanup(&rows);
     }
     return status;
 }
 
-void sl_rows_cleanup(struct sl_rows *rows) {
+void sl_training_rows_cleanup(struct sl_training_rows *rows) {
     for (size_t i = 0; i < rows->n; i++) {
         sl_sample_cleanup(&rows->samples[i]);
     }
     free(rows->samples);
-    *rows = (struct sl_rows){0};
+    *rows = (struct sl_training_rows){0};
 }

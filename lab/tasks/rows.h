@@ -9,11 +9,11 @@
 
 #include "lab/tasks/sample.h"
 
-struct sl_rows {
+struct sl_training_rows {
     struct sl_sample *samples; // [n] with a prompt and answers
     size_t n;
 };
 
 // Reads the whole file. SL_ERR_INVALID names the file and the line; SL_ERR_NOT_FOUND and SL_ERR_IO name the path.
-enum sl_status sl_rows_open(const char *path, struct sl_rows *rows_out, struct sl_error *err);
-void sl_rows_cleanup(struct sl_rows *rows);
+enum sl_status sl_training_rows_open(const char *path, struct sl_training_rows *rows_out, struct sl_error *err);
+void sl_training_rows_cleanup(struct sl_training_rows *rows);

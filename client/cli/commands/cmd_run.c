@@ -12,7 +12,7 @@
 #include "client/cli/cluster.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/follow.h"
-#include "client/cli/jsonl.h"
+#include "client/cli/jsonl/jsonl.h"
 #include "client/cli/local_job.h"
 #include "client/cli/request.h"
 #include "client/cli/tool.h"

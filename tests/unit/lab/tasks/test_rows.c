@@ -26,21 +26,21 @@ static int teardown(void **state) {
     return 0;
 }
 
-static struct sl_rows open_text(const char *text) {
-    struct sl_rows rows;
+static struct sl_training_rows open_text(const char *text) {
+    struct sl_training_rows rows;
     struct sl_error err = {0};
     temp_folder_write_text(&folder, "data.jsonl", text);
-    if (sl_rows_open(path, &rows, &err) != SL_OK) {
+    if (sl_training_rows_open(path, &rows, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
     return rows;
 }
 
 static void assert_refused_bytes(const char *bytes, size_t n_bytes, const char *reason) {
-    struct sl_rows rows = {.n = 77};
+    struct sl_training_rows rows = {.n = 77};
     struct sl_error err = {0};
     temp_folder_write(&folder, "data.jsonl", bytes, n_bytes);
-    assert_int_equal(sl_rows_open(path, &rows, &err), SL_ERR_INVALID);
+    assert_int_equal(sl_training_rows_open(path, &rows, &err), SL_ERR_INVALID);
     if (!strstr(err.text, reason)) {
         fail_msg("\"%s\" does not say \"%s\"", err.text, reason);
     }
@@ -53,8 +53,9 @@ static void assert_refused(const char *text, const char *reason) {
 
 static void test_rows_have_a_prompt_and_answers(void **state) {
     (void)state;
-    struct sl_rows rows = open_text("\xEF\xBB\xBF{\"prompt\": \"p\", \"answer\": \"x\", \"more\": [1]}\r\n \t\n"
-                                    "{\"prompt\": \"q\", \"answers\": [\"a\", 7, 0.5], \"answer\": \"no\"}");
+    struct sl_training_rows rows =
+        open_text("\xEF\xBB\xBF{\"prompt\": \"p\", \"answer\": \"x\", \"more\": [1]}\r\n \t\n"
+                  "{\"prompt\": \"q\", \"answers\": [\"a\", 7, 0.5], \"answer\": \"no\"}");
     assert_int_equal(rows.n, 2);
     assert_string_equal(rows.samples[0].prompt, "p");
     assert_int_equal(rows.samples[0].n_answers, 1);
@@ -63,7 +64,7 @@ static void test_rows_have_a_prompt_and_answers(void **state) {
     assert_string_equal(rows.samples[1].answers[0], "a");
     assert_string_equal(rows.samples[1].answers[1], "7");
     assert_string_equal(rows.samples[1].answers[2], "0.5");
-    sl_rows_cleanup(&rows);
+    sl_training_rows_cleanup(&rows);
     assert_null(rows.samples);
 }
 
@@ -103,21 +104,21 @@ static void test_rows_need_a_file_with_rows(void **state) {
     (void)state;
     assert_refused("", "no question in it");
     assert_refused("\n \t\r\n", "no question in it");
-    struct sl_rows rows;
+    struct sl_training_rows rows;
     struct sl_error err = {0};
-    assert_int_equal(sl_rows_open("/nonexistent/rows.jsonl", &rows, &err), SL_ERR_NOT_FOUND);
+    assert_int_equal(sl_training_rows_open("/nonexistent/rows.jsonl", &rows, &err), SL_ERR_NOT_FOUND);
     assert_non_null(strstr(err.text, "/nonexistent/rows.jsonl"));
-    assert_int_equal(sl_rows_open(folder.path, &rows, &err), SL_ERR_IO);
+    assert_int_equal(sl_training_rows_open(folder.path, &rows, &err), SL_ERR_IO);
     assert_non_null(strstr(err.text, "is not a file"));
 }
 
 static void test_rows_refuse_a_line_without_end(void **state) {
     (void)state;
-    struct sl_rows rows;
+    struct sl_training_rows rows;
     struct sl_error err = {0};
     temp_folder_write_text(&folder, "data.jsonl", "");
     assert_int_equal(truncate(path, (64 << 20) + 1), 0); // zeros, which take no room
-    assert_int_equal(sl_rows_open(path, &rows, &err), SL_ERR_INVALID);
+    assert_int_equal(sl_training_rows_open(path, &rows, &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "data.jsonl:1: longer than 64 MiB"));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see jsonl_lines.h.
-#include "client/cli/jsonl_lines.h"
+// Purpose: see lines.h.
+#include "client/cli/jsonl/lines.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see jsonl.h. Read from the bottom up: the run, one line, one answer.
-#include "client/cli/jsonl.h"
+#include "client/cli/jsonl/jsonl.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "client/cli/jsonl_ask.h"
-#include "client/cli/jsonl_lines.h"
+#include "client/cli/jsonl/ask.h"
+#include "client/cli/jsonl/lines.h"
 #include "engine/compress/plan/plan.h"
 #include "engine/job/job_budget.h"
 #include "engine/job/job_chat.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see jsonl_ask.h.
-#include "client/cli/jsonl_ask.h"
+// Purpose: see ask.h.
+#include "client/cli/jsonl/ask.h"
 
 #include <inttypes.h>
 #include <stdio.h>
