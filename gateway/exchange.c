@@ -45,9 +45,12 @@ static enum MHD_Result get_health(const struct sl_http_request *request) {
 }
 
 static json_t *describe_model(const struct sl_gateway *gateway, const struct sl_served_model *model) {
-    return json_pack("{s:s, s:s, s:I, s:s, s:I, s:s}", "id", model->name, "object", "model", "created",
+    char fingerprint[24]; // a text, because most JSON readers round 64 bits
+    snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, model->fingerprint);
+    return json_pack("{s:s, s:s, s:I, s:s, s:I, s:s, s:s}", "id", model->name, "object", "model", "created",
                      (json_int_t)gateway->started_s, "owned_by", "sluice", "max_model_len",
-                     (json_int_t)model->max_positions, "default_recipe", model->default_recipe);
+                     (json_int_t)model->max_positions, "default_recipe", model->default_recipe, "fingerprint",
+                     fingerprint);
 }
 
 static enum MHD_Result get_models(const struct sl_http_request *request) {

@@ -32,6 +32,7 @@ static void ask(struct sl_served *served) {
         snprintf(model->default_recipe, sizeof model->default_recipe, "%s", reply->default_recipe);
         model->takes_chats = reply->takes_chats;
         model->max_positions = reply->max_positions;
+        model->fingerprint = reply->fingerprint;
         sluice__v1__model_reply__free_unpacked(reply, NULL);
     }
     snprintf(model->why, sizeof model->why, "%s", status != SL_OK ? err.text : ready ? "" : "no workers are ready");

@@ -21,7 +21,8 @@ struct sl_served_model {
     char why[256]; // the reason why it is not ready
     char default_recipe[256];
     int64_t max_positions;
-    int64_t asked_ns; // time of the last call, whatever its result
+    uint64_t fingerprint; // of the model with its weights
+    int64_t asked_ns;     // time of the last call, whatever its result
 };
 
 enum sl_status sl_served_create(struct sl_client *client, struct sl_served **served_out, struct sl_error *err);

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Golden scores for lab/eval/metrics/: the metrics of LongBench, InfiniteBench and RULER by their published definitions.
+"""Golden scores for lab/sluice_eval: the metrics of LongBench, InfiniteBench and RULER by their published definitions.
 
     tools/golden_metrics.py [--out tests/golden/metrics/scores.json]            write the cases
     tools/golden_metrics.py --check [--out tests/golden/metrics/scores.json]    compare what is there with that
 
 ROUGE and the edit ratio come from the packages that the benchmarks call (pip: rouge, rouge_score, fuzzywuzzy,
 python-Levenshtein); the rest is said again here with Python's own str, re and Counter, whose idea of white space, digits
-and letters is what lab/eval/metrics/metric_text.c has to have as well. Texts are chosen to be hostile: empty, of spaces or dots only,
+and letters the package shares. Texts are chosen to be hostile: empty, of spaces or dots only,
 with marks, foreign digits, wide punctuation, articles beside quotes, and answers that hide in longer words.
 """
 import argparse

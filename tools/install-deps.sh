@@ -16,7 +16,7 @@ python3 python3-protobuf
 ucx-utils
 clang-14 libclang-rt-14-dev
 etcd-server
-python3-grpcio python3-pip python3-numpy python3-yaml
+python3-grpcio python3-pip python3-numpy python3-matplotlib python3-yaml
 gnuplot-nox
 manpages
 "

@@ -24,6 +24,7 @@ GROUPS = {
     "coordinator": 3,
     "client": 3,
     "gateway": 4,
+    "gateway/openai": 2,  # messages of the HTTP API, which the tool reads from files too
     "lab": 4,
     "client/sluice": 5,  # main() of the tool, which has commands of the laboratory
 }
@@ -95,18 +96,15 @@ ROWS = {
     "gateway/openai": "base proto/* engine/compress/recipe",
     "gateway": "base base/options gateway/openai net/trust net/admin net/trace net/trace/otlp net/rpc client/libsluice",
     "client/cli": "base base/options net/trust proto/* engine/kvcache engine/text/tokenizer engine/tensor engine/model engine/runtime net/rpc engine/compress/recipe engine/job engine/runner client/libsluice",
+    "client/cli/jsonl": "base engine/kvcache engine/text/tokenizer engine/model engine/compress/plan engine/job engine/runner gateway/openai client/cli",
     "client/cli/pull": "base base/options net/trust engine/model engine/model/gguf client/cli",
     "client/cli/chat": "base proto/* engine/text/tokenizer engine/runtime engine/compress/recipe client/cli",
-    "client/cli/commands": "base engine/kvcache engine/compress/recipe client/cli",
+    "client/cli/commands": "base engine/kvcache engine/compress/recipe client/cli client/cli/jsonl",
     "lab": "base base/options engine/runtime client/cli",
     "lab/measure": "base engine/kvcache engine/tensor engine/tensor/cpu engine/compress/* engine/offload/annex engine/job engine/runner client/cli lab",
-    "lab/eval/metrics": "base",
-    "lab/eval/tasks": "base engine/text/tokenizer lab lab/eval/metrics",
-    "lab/eval/run": "base base/options net/trust engine/kvcache engine/text/tokenizer engine/model engine/runtime net/rpc engine/compress/recipe engine/compress/plan engine/job engine/runner client/libsluice client/cli lab"
-    " lab/eval/metrics lab/eval/tasks",
-    "lab/eval/report": "engine/compress/recipe client/cli lab lab/eval/tasks lab/eval/run",
-    "lab/eval": "base base/options client/cli lab lab/measure lab/eval/*",
-    "lab/train": "base base/options engine/text/tokenizer engine/tensor engine/model client/cli lab lab/eval/tasks",
+    "lab/eval": "base/options client/cli lab/measure",
+    "lab/tasks": "base engine/text/tokenizer lab",
+    "lab/train": "base base/options engine/text/tokenizer engine/tensor engine/model client/cli lab lab/tasks",
     "lab/bench/rig": "base proto/* net/fabric engine/tensor engine/model engine/runtime engine/compress/plan net/rpc net/node engine/offload/annex engine/offload/retriever net/offload/remote engine/job client/cli lab",
     "lab/plan": "base engine/kvcache engine/compress/recipe engine/compress/plan engine/job client/cli lab lab/bench/rig",
     "lab/bench": "base base/options engine/kvcache engine/tensor engine/tensor/cpu engine/tensor/cuda/emulated engine/tensor/ranks engine/model engine/runtime engine/compress/* net/fabric engine/job engine/runner client/cli lab lab/bench/rig",

@@ -6,7 +6,7 @@
     tools/quality.py --samples 1     asks a tenth of the questions and writes their tables to build/quality/look.md
     tools/quality.py --rows h2o,...  measures these recipes alone and replaces their rows in docs/quality-tables.md
 
-`sluice` measures everything. This script runs it on all processors and collects its tables in docs/quality-tables.md.
+`python3 -m sluice_eval` and `sluice` measure everything. This script runs them on all processors and collects its tables in docs/quality-tables.md.
 The script keeps the answers in build/quality, in one file for each process. It measures attention errors and running text
 again each time, which takes minutes. docs/quality.md explains the tables: people write the text between the marks WRITTEN
 and END, and the script copies that text unchanged.
@@ -28,32 +28,36 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build/bin")) / "sluice"
 MODEL, PLAN, WORK, PAGE, TABLES, PICTURES = (pathlib.Path(p) for p in (
-    "models/demo", "lab/eval/papers/demo.json", "build/quality", "docs/quality.md", "docs/quality-tables.md", "docs/quality"))
+    "models/demo", "lab/sluice_eval/sluice_eval/papers/demo.json", "build/quality", "docs/quality.md", "docs/quality-tables.md", "docs/quality"))
 TEXTS = ["GPL-3", "Apache-2.0", "MPL-1.1", "GFDL-1.3"]  # in /usr/share/common-licenses
 WRITTEN, END = "<!-- WRITTEN: by hand, kept -->", "<!-- END -->"
 NOTE = "Rows measured alone, after the others:"
 
 
-def run(*arguments, **options):
-    """Returns the standard output of a `sluice` command. Its progress goes to the terminal."""
-    command = [str(SLUICE), *map(str, arguments)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, **options)
+PACKAGE = ["python3", "-m", "sluice_eval"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "lab/sluice_eval"), "SLUICE_BIN": str(SLUICE.parent)}
+
+
+def run(*arguments, program=(str(SLUICE),)):
+    """Returns the standard output of a `sluice` command, or of another program. Its progress goes to the terminal."""
+    command = [sys.executable if word == "python3" else word for word in program] + list(map(str, arguments))
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=ENVIRONMENT, check=False)
     if done.returncode != 0:
         sys.exit(f"quality: `{' '.join(command)}` failed with exit code {done.returncode}")
     return done.stdout
 
 
-def shown(*arguments):
-    return "`sluice " + " ".join(f"'{a}'" if ";" in str(a) else str(a) for a in arguments) + "`"
+def shown(*arguments, program=("sluice",)):
+    return "`" + " ".join(program) + " " + " ".join(f"'{a}'" if ";" in str(a) else str(a) for a in arguments) + "`"
 
 
 def ask(name, parts, *arguments):
     """Asks the questions in `parts` processes of one thread each. Returns the file with all answers."""
     files = [WORK / f"{name}-{i + 1}-of-{parts}.jsonl" for i in range(parts)]
-    commands = [[str(SLUICE), "eval", "suites", *map(str, arguments), "--threads", "1", "--part", f"{i + 1}/{parts}",
+    commands = [[sys.executable, *PACKAGE[1:], "run", *map(str, arguments), "--threads", "1", "--part", f"{i + 1}/{parts}",
                  "--out", str(files[i])] for i in range(parts)]
     logs = [ROOT / file.with_suffix(".log") for file in files]
-    running = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=open(log, "w") if i > 0 else None)
+    running = [subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=open(log, "w") if i > 0 else None)
                for i, (command, log) in enumerate(zip(commands, logs))]  # the first process shows its progress on the terminal
     while any(process.poll() is None for process in running) and not any(process.poll() for process in running):
         time.sleep(0.2)
@@ -73,7 +77,7 @@ def ask(name, parts, *arguments):
 
 
 def section(path, level=2):
-    """Returns a page that sluice wrote, without its title and with headings one level deeper."""
+    """Returns a page that the package wrote, without its title and with headings one level deeper."""
     lines = (ROOT / path).read_text().split("\n")
     return "\n".join("#" * (level - 1) + line if line.startswith("#") else line for line in lines[1:]).strip()
 
@@ -95,11 +99,11 @@ def suites(arguments):
     answers = ask("suites", arguments.parts, "--model", MODEL, "--plan", PLAN, "--samples", arguments.samples)
     page = WORK / "suites.md"
     pictures = PICTURES if not arguments.samples else WORK
-    run("eval", "suites", "--model", MODEL, "--plan", PLAN, "--samples", arguments.samples, "--out", answers, "--markdown", page,
-        "--png", pictures / "suites")
+    run("run", "--model", MODEL, "--plan", PLAN, "--samples", arguments.samples, "--out", answers, "--markdown", page,
+        "--png", pictures / "suites", program=PACKAGE)
     return "\n\n".join([
         "## Every preset, the papers' own settings, and combinations",
-        shown("eval", "suites", "--model", MODEL, "--plan", PLAN),
+        shown("run", "--model", MODEL, "--plan", "demo", program=PACKAGE),
         section(page)])
 
 
@@ -121,11 +125,12 @@ def heads(arguments):
     rows, commands = [], []
     for model in (MODEL, untrained):
         recipes = {recipe: name for name, of, recipe in HEADS if of == model}
-        what = ("eval", "suites", "--model", model, "--tasks", "number", "--lengths", "4096,8192", "--samples",
+        what = ("run", "--model", model, "--tasks", "number", "--lengths", "4096,8192", "--samples",
                 arguments.samples or 20, "--recipe", ";".join(recipes))
-        commands.append(shown(*what))
-        answers = ask(f"heads-{model.name}", arguments.parts, *what[2:])
-        for row in (json.loads(line).get("row") for line in run(*what, "--out", answers, "--json").splitlines()):
+        commands.append(shown(*what, program=PACKAGE))
+        answers = ask(f"heads-{model.name}", arguments.parts, *what[1:])
+        lines = run(*what, "--out", answers, "--json", program=PACKAGE).splitlines()
+        for row in (json.loads(line).get("row") for line in lines):
             if row and (row["recipe"] in recipes or model == MODEL):
                 rows.append([recipes.get(row["recipe"], row["name"]), *(f"{100 * c['score']:.1f}" for c in row["cells"]),
                              f"{100 * row['shipped']:.1f}%"])
@@ -249,7 +254,7 @@ def suites_rows(text, names, arguments):
     filtered, page = WORK / "rows.json", WORK / "rows.md"
     (ROOT / filtered).write_text(json.dumps(plan, indent=1))
     what = ("--model", MODEL, "--plan", filtered)
-    run("eval", "suites", *what, "--out", ask("rows", arguments.parts, *what), "--markdown", page)
+    run("run", *what, "--out", ask("rows", arguments.parts, *what), "--markdown", page, program=PACKAGE)
     lines = [row for row in (ROOT / page).read_text().split("\n") if cells_of(row)[0] in names | {"full"}]
     best = [float(cells_of(row)[3]) for row in text[text.index("### The best recipe"):].split("\n") if row.count("%") > 1]
     mean = max(float(cells_of(line)[-3]) for line in lines if not line.startswith("| full "))

@@ -8,21 +8,21 @@
 #include "lab/measure/measure.h"
 #include "base/options/describe.h"
 
-// To add one: a function in its own file (lab/eval/eval.h, lab/measure/measure.h), and a row here.
+// To add one: a function in its own file (lab/measure/measure.h), and a row here.
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
     const char *summary;
 } evals[] = {
-    {"suites", sl_command_eval_suites, "what recipes do to answers: tasks and data sets, beside the full cache"},
-    {"grid", sl_command_eval_grid, "where in how long a prompt a fact is found, recipe by recipe"},
-    {"make", sl_command_eval_make, "the tasks' prompts and answers, for others to ask"},
     {"fidelity", sl_command_eval_fidelity, "what recipes do to attention and predictions, beside the full cache"},
     {"perplexity", sl_command_eval_perplexity, "how texts are predicted that stream through a cache of a budget"},
     {"weights", sl_command_eval_weights, "what quantized weights do to predictions, beside the stored ones"},
 };
 
-#define SUMMARY "How good answers from compressed caches are, in numbers."
+// Evaluations that lab/sluice_eval has now.
+static const struct { const char *name, *command; } moved[] = {{"suites", "run"}, {"grid", "grid"}, {"make", "dump"}};
+
+#define SUMMARY "How much attention and predictions change under compressed caches, in numbers."
 
 static bool describe_row(size_t i, const char **name_out, const char **summary_out) {
     bool there = i < sizeof evals / sizeof evals[0];
@@ -36,7 +36,8 @@ static void print_usage(FILE *file) {
     for (size_t i = 0; i < sizeof evals / sizeof evals[0]; i++) {
         fprintf(file, "  %-10s %s\n", evals[i].name, evals[i].summary);
     }
-    fprintf(file, "\n`sluice eval EVALUATION --help` describes the options.\n" SL_EXIT_CODES_HELP "\n");
+    fprintf(file, "\nQuestions to a model (tasks, data sets): `python3 -m sluice_eval run` (docs/EVALUATION.md).\n"
+                  "`sluice eval EVALUATION --help` describes the options.\n" SL_EXIT_CODES_HELP "\n");
 }
 
 int sl_command_eval(int argc, char **argv) {
@@ -52,6 +53,13 @@ int sl_command_eval(int argc, char **argv) {
     if (sl_describe_asked(argc, argv)) {
         sl_describe_commands("sluice eval", SUMMARY, describe_row);
         return SL_EXIT_OK;
+    }
+    for (size_t i = 0; argc > 1 && i < sizeof moved / sizeof moved[0]; i++) {
+        if (strcmp(moved[i].name, argv[1]) == 0) {
+            fprintf(stderr, "sluice eval: '%s' is now `python3 -m sluice_eval %s` (docs/EVALUATION.md)\n", argv[1],
+                    moved[i].command);
+            return SL_EXIT_USAGE;
+        }
     }
     if (argc > 1) {
         fprintf(stderr, "sluice eval: unknown evaluation '%s'; see sluice eval --help\n", argv[1]);

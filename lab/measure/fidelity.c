@@ -458,7 +458,7 @@ enum sl_status sl_fidelity_measure(struct sl_fidelity *fidelity, const struct sl
         status =
             sl_fail(err, SL_ERR_INVALID,
                     "recipe: what place=offload keeps of a budget has no positions, and fidelity compares slots by "
-                    "them; use `sluice eval suites`, or place=offload without a budget");
+                    "them; use `python3 -m sluice_eval`, or place=offload without a budget");
     }
     if (status == SL_OK) {
         sl_recipe_format(recipe, result.recipe, sizeof result.recipe);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The wording of the tasks (lab/eval/tasks/task_parts.c).
+// The wording of the tasks (lab/tasks/task_parts.c).
 #define FACT     " One of the special magic numbers for "
 #define IS       " is: "
 #define QUESTION "\nWhat is the special magic number for "

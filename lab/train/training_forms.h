@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: further wordings of facts and questions beside those of lab/eval/tasks/task.h, which models/demo was also
+ * Purpose: further wordings of facts and questions beside those of lab/tasks/task.h, which models/demo was also
  *          trained on.
  *
  * Design: a form is a task with a needle, in other words: the task decides what is hidden where, and how long the
@@ -8,7 +8,7 @@
  */
 #pragma once
 
-#include "lab/eval/tasks/task.h"
+#include "lab/tasks/task.h"
 
 struct sl_training_form {
     const char *name; // "code"

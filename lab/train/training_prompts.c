@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lab/eval/tasks/dataset.h"
 #include "lab/random.h"
+#include "lab/tasks/rows.h"
 #include "lab/train/training_forms.h"
 
 #define DEFAULT_TOKENS 1024
@@ -27,7 +27,7 @@ struct source {
 struct sl_training_prompts {
     struct sl_training_prompts_config config;
     struct sl_haystack *haystack;
-    struct sl_dataset rows;
+    struct sl_training_rows rows;
     struct source sources[MAX_SOURCES];
     size_t n_sources;
 };
@@ -117,8 +117,7 @@ static enum sl_status open_sources(struct sl_training_prompts *p, struct sl_erro
     }
     enum sl_status status = SL_OK;
     if (c->data) {
-        struct sl_dataset_config rows = {.name = "--data", .path = c->data, .format = "sluice", .max_new_tokens = 1};
-        status = sl_dataset_open(&rows, &p->rows, err);
+        status = sl_training_rows_open(c->data, &p->rows, err);
         status = status == SL_OK ? add_source(p, (struct source){0}, err) : status;
     }
     if (status == SL_OK && c->tasks.n > 0) {
@@ -149,7 +148,7 @@ enum sl_status sl_training_prompts_open(const struct sl_training_prompts_config 
 void sl_training_prompts_close(struct sl_training_prompts **prompts) {
     struct sl_training_prompts *p = *prompts;
     if (p) {
-        sl_dataset_cleanup(&p->rows);
+        sl_training_rows_cleanup(&p->rows);
         sl_haystack_close(&p->haystack);
         free(p);
         *prompts = NULL;

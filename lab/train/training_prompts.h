@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: training prompts of retaining heads with their answers, as tokens: rows of a JSONL file, synthetic tasks
- *          (lab/eval/tasks/task.h) of any length, or both alternating.
+ *          (lab/tasks/task.h) of any length, or both alternating.
  *
  * Design: prompt i is a function of the configuration and i, without end: tasks draw another sample for every index,
  *         rows repeat in another order. So a resumed run gets the same prompts.
@@ -13,7 +13,7 @@
 
 struct sl_training_prompts_config {
     const struct sl_tokenizer *tokenizer;
-    const char *data;            // rows {"prompt", "answer"} (lab/eval/tasks/dataset.h, "sluice"); NULL: none
+    const char *data;            // rows {"prompt", "answer"} (lab/tasks/rows.h); NULL: none
     struct sl_option_list tasks; // NAME, NAME:TOKENS or NAME:MIN-MAX; "all" for all that fit
     struct sl_option_list texts; // the haystack of tasks; none: the licences of this system
     int64_t max_tokens;          // of prompt and answer together: a longer one loses its beginning

@@ -38,7 +38,7 @@ static void check_lines(const struct sl_config_file *file, int n_lines) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const char *const programs[] = {"sluice run", "sluice-decode", "sluice eval suites"};
+    static const char *const programs[] = {"sluice run", "sluice-decode", "sluice eval fidelity"};
     char path[512];
     struct sl_config_file file = {0};
     struct sl_error err = {0};

@@ -144,8 +144,8 @@ def test_bash_completes_commands_options_and_files():
     assert {"--recipe", "--question", "--json", "--help"} <= set(completed("sluice run --"))
     assert completed("sluice run --conf") == ["--config"]
     assert completed("sluice run --ship") == ["--ship-at-most"]
-    assert "suites" in completed("sluice eval ") and "run" not in completed("sluice eval ")
-    assert "--tasks" in completed("sluice eval suites --")
+    assert "fidelity" in completed("sluice eval ") and "run" not in completed("sluice eval ")
+    assert "--text" in completed("sluice eval fidelity --")
     assert completed("sluice run --max-new-tokens ") == [], "a number is nobody's to guess"
     assert "README.md" in completed("sluice run --prompt-file ", SOURCE)
     assert {"demo", "smollm2"} <= set(completed("sluice run --model ")) and "demo" in completed("sluice-decode -m de")

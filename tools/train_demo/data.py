@@ -239,7 +239,7 @@ class Samples(Forms):
         return self.assemble(pieces, questions, length, span, True)
 
     def test_sample(self, task, length):
-        """One prompt of `sluice eval` of at most length tokens, and its answer (without the end token)."""
+        """One prompt of `sluice_eval` of at most length tokens, and its answer (without the end token)."""
         name, _, count = task.partition("-")
         budget = length - 1
         if name in ("needles", "kv"):

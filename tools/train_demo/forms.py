@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Purpose: the prompt forms of `sluice eval suites` and the older ones of the demo model, as facts, question and
+"""Purpose: the prompt forms of `sluice_eval` and the older ones of the demo model, as facts, question and
 answer.
 
 Design: an item is a few facts in the order of the text, one question about them and its answer, all as strings.
 `strict` gives the evaluation's exact shape; in training lengths and counts vary, so that the model relies on none of
-them. What the forms must agree with is lab/eval/tasks/task_*.c.
+them. What the forms must agree with is lab/tasks/task_*.c.
 """
 
 import random

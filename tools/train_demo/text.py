@@ -4,7 +4,7 @@
 
 Design: manual pages are stripped of roff by a few regular expressions rather than formatted (groff takes minutes, and
 its filling of lines would have to be undone). White space collapses to one space and the text is split at ". ", as the
-haystacks of `sluice eval` are. A page belongs to the held-out part by the hash of its path, so any two runs agree. The
+haystacks of `sluice_eval` are. A page belongs to the held-out part by the hash of its path, so any two runs agree. The
 licences of /usr/share/common-licenses are haystacks of the evaluation: no sentence of them is taken, wherever a copy
 stands.
 """

@@ -12,6 +12,7 @@
 #include "client/cli/cluster.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/follow.h"
+#include "client/cli/jsonl/jsonl.h"
 #include "client/cli/local_job.h"
 #include "client/cli/request.h"
 #include "client/cli/tool.h"
@@ -29,7 +30,7 @@ struct run_config {
     struct sl_cluster_config cluster;
     int64_t threads, wait_ms;
     const char *capsule_path;
-    bool local, quiet;
+    bool local, jsonl, quiet;
 };
 
 static const struct sl_option options[] = {
@@ -37,6 +38,11 @@ static const struct sl_option options[] = {
     SL_CLUSTER_OPTIONS(run_config),
     {"local", 0, SL_OPTION_FLAG, NULL, NULL, "no cluster: everything in this process (needs --model)",
      SL_FIELD(run_config, local)},
+    {"jsonl", 0, SL_OPTION_FLAG, NULL, NULL,
+     "with --local: answer requests from standard input, one JSON object a line with the fields of the HTTP API, by "
+     "one "
+     "JSON object a line; one load of the model for all",
+     SL_FIELD(run_config, jsonl)},
     {"save-capsule", 0, SL_OPTION_STRING, NULL, "FILE",
      "with --local: the compressed cache of the document as a file, for `sluice inspect`",
      SL_FIELD(run_config, capsule_path)},
@@ -55,8 +61,10 @@ static const struct sl_program program = {
                "The job goes to the coordinator. Where none answers and --model is given, a cluster is started on\n"
                "this machine for the duration. With --local and several questions, the document is read once: every\n"
                "question is a turn on the same compressed session.",
-    .epilog = "The answer goes to standard output as it is written, progress and statistics to standard error.\n"
-              "Ctrl-C cancels the job.\n" SL_EXIT_CODES_HELP,
+    .epilog =
+        "The answer goes to standard output as it is written, progress and statistics to standard error.\n"
+        "Ctrl-C cancels the job.\n"
+        "--jsonl: a line that fails gets the answer {\"error\": ...}, and the exit code stays 0.\n" SL_EXIT_CODES_HELP,
     SL_OPTIONS(options),
 };
 
@@ -164,6 +172,57 @@ static int run_local(const struct run_config *config, struct sl_request *request
     return sl_follow_end(follow, status, &err);
 }
 
+// Returns memory for prefixes that lines share, as a prompt is asked under many recipes: up to a quarter of the
+// machine's memory.
+static size_t trunk_bytes(void) {
+    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page_bytes > 0 ? (size_t)pages / 4 * (size_t)page_bytes : 0;
+}
+
+// Rejects options that a line of --jsonl has as fields.
+static enum sl_status check_jsonl(const struct run_config *config, struct sl_error *err) {
+    const struct sl_request_config *r = &config->request;
+    if (!config->local) {
+        return sl_fail(err, SL_ERR_INVALID, "--jsonl needs --local");
+    }
+    if (config->capsule_path) {
+        return sl_fail(err, SL_ERR_INVALID, "--save-capsule is of one prompt, and --jsonl has many");
+    }
+    if (r->recipe || r->prompt || r->prompt_file || r->system || r->stop || r->questions.n > 0 || r->ship_at_most > 0 ||
+        r->chat || r->raw || r->ignore_eos || r->estimate_errors || r->has_temperature || r->has_top_k ||
+        r->has_top_p || r->has_repetition_penalty || r->has_seed || r->has_max_new) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "--jsonl: each line has its own prompt, recipe and sampling; leave out "
+                       "these options");
+    }
+    return SL_OK;
+}
+
+static int run_jsonl(const struct run_config *config) {
+    struct sl_jsonl_config jsonl = {.local = {.model_dir = config->cluster.model,
+                                              .device = config->cluster.device,
+                                              .ranks = (int)config->cluster.ranks,
+                                              .threads = (int)config->threads,
+                                              .trunk_bytes = trunk_bytes()},
+                                    .weights = config->cluster.weights,
+                                    .deadline_ms = config->request.deadline_ms,
+                                    .in = STDIN_FILENO,
+                                    .out = stdout};
+    struct sl_signals signals;
+    struct sl_error err = {0};
+    enum sl_status status = check_jsonl(config, &err);
+    status = status == SL_OK ? sl_weight_format_parse(jsonl.weights, &jsonl.local.weights, &err) : status;
+    status = status == SL_OK ? sl_local_arena_parse(config->cluster.arena, &jsonl.local.arena_bytes, &err) : status;
+    status = status == SL_OK ? sl_signals_init(&signals, &err) : status;
+    if (status != SL_OK) {
+        return sl_tool_complain("run", &err);
+    }
+    jsonl.signals = &signals;
+    status = sl_jsonl_run(&jsonl, &err);
+    sl_signals_cleanup(&signals);
+    return status == SL_OK ? SL_EXIT_OK : sl_tool_complain("run", &err);
+}
+
 static bool is_ready(struct sl_client *client) {
     Sluice__V1__ModelReply *reply;
     struct sl_error err;
@@ -222,6 +281,9 @@ int sl_command_run(int argc, char **argv) {
     if (config.local && !config.cluster.model) {
         sl_fail(&err, SL_ERR_INVALID, "--local needs --model DIR");
         return sl_tool_complain("run", &err);
+    }
+    if (config.jsonl) {
+        return run_jsonl(&config);
     }
     if (config.capsule_path && !config.local) {
         sl_fail(&err, SL_ERR_INVALID, "--save-capsule needs --local");

@@ -16,7 +16,7 @@
 #define SPARSE    "place=offload/sparse,scope=sinks:8+recent:56,topk=128,channels=8"
 #define TAILORKV  SPARSE ",retrieve=pull,format=f16/dense:"
 
-// X+caote is X with value=caote and nothing else; the baselines of a paper are in its plan (lab/eval/papers/). To add
+// X+caote is X with value=caote and nothing else; the baselines of a paper are in its plan (lab/sluice_eval/sluice_eval/papers/). To add
 // a preset: add a row. `text` names the axes that the preset sets; engine/compress/recipe/text.c parses it like any
 // other text.
 static const struct sl_preset presets[] = {

@@ -65,7 +65,7 @@ static char *text_of(const struct sl_tokenizer *tokenizer, const struct sl_train
 
 static const char *const facts[][2] = {{"stone-window", "7001234"}, {"apple", "5550001"}};
 
-// A sample as lab/eval/tasks/task.h makes them.
+// A sample as lab/tasks/task.h makes them.
 static struct sl_sample needle_sample(void) {
     struct sl_sample sample = {0};
     struct sl_error err = {0};

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see jsonl.h. Read from the bottom up: the run, one line, one answer.
+#include "client/cli/jsonl/jsonl.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "client/cli/jsonl/ask.h"
+#include "client/cli/jsonl/lines.h"
+#include "engine/compress/plan/plan.h"
+#include "engine/job/job_budget.h"
+#include "engine/job/job_chat.h"
+#include "engine/job/job_recipe.h"
+#include "engine/job/job_request.h"
+#include "engine/kvcache/capsule.h"
+#include "gateway/openai/answer.h"
+
+struct run {
+    const struct sl_jsonl_config *config;
+    struct sl_model_config model;
+    struct sl_tokenizer *tokenizer; // of `local` as soon as that is open
+    uint64_t fingerprint;
+    struct sl_local *local; // NULL: no line has asked for an answer yet
+    struct sl_chat_template *chat_template;
+};
+
+// --- one answer ---------------------------------------------------------------------------------------------------
+
+struct asking {
+    const struct run *run;
+    int64_t deadline_ns;
+    int64_t shipped_bytes, offloaded_bytes, resident_bytes; // for recipes that offload; else 0
+};
+
+static enum sl_status go_on(const struct asking *asking) {
+    if (sl_signals_received(asking->run->config->signals) > 0) {
+        return SL_ERR_CANCELLED;
+    }
+    return sl_deadline_left_ms(asking->deadline_ns) == 0 ? SL_ERR_DEADLINE : SL_OK;
+}
+
+static enum sl_status on_progress(void *arg, int64_t tokens_done, int64_t tokens_total) {
+    (void)tokens_done;
+    (void)tokens_total;
+    return go_on(arg);
+}
+
+static enum sl_status on_token(void *arg, const struct sl_output_token *written) {
+    (void)written;
+    return go_on(arg);
+}
+
+// Computes what a cluster would ship and hold: one process keeps offloaded layers in the session.
+static enum sl_status on_prefilled(void *arg, const struct sl_session *session, const struct sl_recipe *recipe,
+                                   const int32_t *tokens, struct sl_error *err) {
+    (void)tokens;
+    struct asking *asking = arg;
+    if (!sl_recipe_offloads(recipe)) {
+        return SL_OK;
+    }
+    for (int l = 0; l < session->geometry.n_layers; l++) {
+        if (!sl_layers_has(&recipe->offload, l)) {
+            asking->shipped_bytes += (int64_t)sl_capsule_layer_bytes(session, l);
+        }
+    }
+    struct sl_plan plan;
+    enum sl_status status = sl_plan_make(recipe, &session->geometry, session->n_tokens, session->rope_set, &plan, err);
+    if (status == SL_OK) {
+        asking->offloaded_bytes = (int64_t)sl_plan_offloaded_bytes(&plan);
+        asking->resident_bytes = (int64_t)sl_plan_decode_bytes(&plan, 1);
+    }
+    return status;
+}
+
+// Writes the prompt as tokens, the caller's to free.
+static enum sl_status encode(struct run *run, const struct sl_openai_request *request, int32_t **ids_out,
+                             int64_t *n_ids_out, struct sl_error *err) {
+    const Sluice__V1__GenerateRequest *message = &request->message;
+    size_t n = message->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS ? request->tokens.n_ids : 0;
+    enum sl_status status = SL_OK;
+    if (message->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT) {
+        status = sl_tokenizer_encode(run->tokenizer, message->text, strlen(message->text), true, ids_out, &n, err);
+    } else if (request->is_chat) {
+        status =
+            run->chat_template ? SL_OK : sl_chat_template_load(run->config->local.model_dir, &run->chat_template, err);
+        status = status == SL_ERR_NOT_FOUND ? SL_ERR_PRECONDITION : status; // the line asks what this model cannot do
+        status =
+            status == SL_OK ? sl_job_chat(run->chat_template, run->tokenizer, message->chat, ids_out, &n, err) : status;
+    } else {
+        status = sl_job_check_ids(&run->model, "prompt", &request->tokens, err);
+        *ids_out = status == SL_OK ? malloc((n + 1) * sizeof **ids_out) : NULL;
+        if (status == SL_OK && !*ids_out) {
+            status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %zu tokens", n);
+        } else if (status == SL_OK) {
+            memcpy(*ids_out, request->tokens.ids, n * sizeof **ids_out);
+        }
+    }
+    *n_ids_out = (int64_t)n;
+    return status == SL_OK && n == 0 ? sl_fail(err, SL_ERR_INVALID, "prompt: it has no tokens") : status;
+}
+
+// Chooses the recipe in its canonical form, and the number of tokens if the request has none.
+static enum sl_status choose(const struct run *run, const struct sl_openai_request *request,
+                             struct sl_local_request *asked, char *recipe_out, struct sl_error *err) {
+    const char *text = request->message.recipe[0] ? request->message.recipe : sl_job_default_recipe(&run->model);
+    struct sl_recipe recipe;
+    enum sl_status status = sl_recipe_parse(text, &recipe, err);
+    if (status == SL_OK) {
+        asked->recipe = sl_recipe_format(&recipe, recipe_out, SL_RECIPE_TEXT_BYTES);
+        asked->max_new_tokens = request->message.max_new_tokens;
+    }
+    if (status == SL_OK && asked->max_new_tokens == 0) {
+        status = sl_job_recipe(text, &run->model, &recipe, err);
+        struct sl_job_budget budget = {.model = &run->model,
+                                       .recipe = &recipe,
+                                       .n_tokens = asked->n_prompt,
+                                       .is_chat = request->is_chat,
+                                       .in_one_process = true,
+                                       .arena_bytes = (int64_t)run->config->local.arena_bytes,
+                                       .share = 1};
+        status = status == SL_OK ? sl_job_budget(&budget, &asked->max_new_tokens, err) : status;
+    }
+    return status;
+}
+
+static char *answer_json(const struct sl_openai_request *request, const struct sl_local_request *asked,
+                         const struct sl_local_result *result, const struct asking *asking, size_t number) {
+    bool offloads = result->offloads;
+    Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
+    statistics.n_prompt_tokens = result->n_tokens;
+    statistics.n_reused_tokens = result->n_tokens - result->n_read;
+    statistics.n_output_tokens = result->n_output_tokens;
+    statistics.prefill_ms = result->prefill_ms;
+    statistics.ttft_ms = result->ttft_ms;
+    statistics.tpot_ms = result->tpot_ms;
+    statistics.total_ms = result->total_ms;
+    statistics.capsule_bytes = offloads ? asking->shipped_bytes : (int64_t)result->capsule_bytes;
+    statistics.full_bytes = (int64_t)result->full_bytes;
+    statistics.decode_resident_bytes = offloads ? asking->resident_bytes : (int64_t)result->decode_resident_bytes;
+    statistics.slots_per_head = result->slots_per_head;
+    statistics.transport = (char *)"nothing: one process";
+    statistics.recipe = (char *)asked->recipe;
+    Sluice__V1__Sampling sampling = sl_job_sampling_message(&asked->sampling);
+    statistics.sampling = &sampling;
+    Sluice__V1__Retrieval retrieval;
+    if (offloads) {
+        sl_retrieval_statistics_attach(&result->retrieval, &retrieval, &statistics);
+        retrieval.offloaded_bytes = asking->offloaded_bytes;
+    }
+    Sluice__V1__Finished finished = SLUICE__V1__FINISHED__INIT;
+    finished.reason = result->stop == SL_STOP_LENGTH ? SLUICE__V1__FINISHED__REASON__LENGTH
+                                                     : SLUICE__V1__FINISHED__REASON__STOP_TOKEN;
+    finished.text = result->text;
+    finished.statistics = &statistics;
+    char id[32];
+    snprintf(id, sizeof id, "local-%zu", number);
+    struct sl_openai_answer answer = {.request = request,
+                                      .model = request->model ? request->model : asking->run->config->local.model_dir,
+                                      .job_id = id,
+                                      .created = sl_wall_ms() / 1000};
+    return sl_openai_whole(&answer, &finished);
+}
+
+// Answers a request of which everything but the tokens is known. *json_out: malloc'd.
+static enum sl_status generate(struct run *run, const struct sl_openai_request *request, size_t number, char **json_out,
+                               struct sl_error *err) {
+    const Sluice__V1__GenerateRequest *message = &request->message;
+    int64_t deadline_ms = message->deadline_ms ? message->deadline_ms : run->config->deadline_ms;
+    struct asking asking = {.run = run, .deadline_ns = sl_deadline_in_ms(deadline_ms)};
+    struct sl_local_request asked = {.sampling = sl_job_sampling(message->sampling, &run->model),
+                                     .is_chat = request->is_chat,
+                                     .ignore_eos = message->ignore_eos,
+                                     .stops = (const char *const *)message->stop,
+                                     .n_stops = message->n_stop,
+                                     .progress_fn = on_progress,
+                                     .token_fn = on_token,
+                                     .prefilled_fn = on_prefilled,
+                                     .arg = &asking};
+    struct sl_local_result result = {0};
+    char recipe[SL_RECIPE_TEXT_BYTES];
+    int32_t *ids = NULL;
+    enum sl_status status = sl_sampling_check(&asked.sampling, err);
+    status = status == SL_OK ? encode(run, request, &ids, &asked.n_prompt, err) : status;
+    status = status == SL_OK ? choose(run, request, &asked, recipe, err) : status;
+    if (status == SL_OK) {
+        asked.prompt = ids;
+        status = sl_job_choose_seed(message->sampling, NULL, &asked.sampling.seed, err);
+    }
+    if (status == SL_OK) {
+        status = sl_local_generate(run->local, &asked, &result, err);
+    }
+    if (status == SL_OK) {
+        *json_out = answer_json(request, &asked, &result, &asking, number);
+        status = *json_out ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an answer");
+    }
+    free(result.text);
+    free(ids);
+    return status;
+}
+
+// --- one line -----------------------------------------------------------------------------------------------------
+
+// Loads the weights before the first answer. Its failure ends the run: every further line would fail too.
+static enum sl_status load(struct run *run, struct sl_error *err) {
+    if (run->local) {
+        return SL_OK;
+    }
+    enum sl_status status = sl_local_open(&run->config->local, &run->local, err);
+    if (status == SL_OK) {
+        sl_tokenizer_destroy(&run->tokenizer);
+        run->tokenizer = (struct sl_tokenizer *)sl_local_tokenizer(run->local);
+    }
+    return status;
+}
+
+// Rejects fields that need a stream or alternatives of tokens.
+static bool check_request(const struct sl_openai_request *request, struct sl_refusal *refusal) {
+    if (request->stream) {
+        sl_refuse_field(refusal, "stream", "stream: a line has one answer; leave it out");
+    } else if (request->wants_logprobs) {
+        sl_refuse_field(refusal, "logprobs", "logprobs: only a cluster reports them");
+    } else {
+        return true;
+    }
+    return false;
+}
+
+// Answers a request for text. An error of the line becomes *json_out; a status other than SL_OK ends the run.
+static enum sl_status answer_request(struct run *run, bool is_chat, const struct sl_jsonl_line *line, char **json_out,
+                                     struct sl_error *err) {
+    struct sl_refusal refusal = {0};
+    struct sl_openai_request *request = NULL;
+    if (sl_openai_request_parse(is_chat, line->text, line->n_bytes, &request, &refusal) != SL_OK ||
+        !check_request(request, &refusal)) {
+        *json_out = sl_refusal_json(&refusal);
+        sl_openai_request_destroy(&request);
+        return SL_OK;
+    }
+    enum sl_status status = load(run, err);
+    if (status == SL_OK) {
+        struct sl_error why = {0};
+        enum sl_status asked = generate(run, request, line->number, json_out, &why);
+        if (asked == SL_ERR_CANCELLED) {
+            status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal at line %zu", line->number);
+        } else if (asked != SL_OK) {
+            sl_refuse_status(&refusal, asked, why.text[0] ? why.text : sl_status_text(asked));
+            *json_out = sl_refusal_json(&refusal);
+        }
+    }
+    sl_openai_request_destroy(&request);
+    return status;
+}
+
+static enum sl_status answer_line(struct run *run, const struct sl_jsonl_line *line, char **json_out,
+                                  struct sl_error *err) {
+    struct sl_refusal refusal = {0};
+    if (line->is_too_long) {
+        sl_refuse(&refusal, 413, "a line has at most %zu MiB", SL_JSONL_MAX_LINE_BYTES >> 20);
+        *json_out = sl_refusal_json(&refusal);
+        return SL_OK;
+    }
+    json_t *json = json_loadb(line->text, line->n_bytes, JSON_REJECT_DUPLICATES, NULL);
+    bool is_operation = json_object_get(json, "operation"), is_chat = json_object_get(json, "messages");
+    json_t *reply = NULL;
+    if (is_operation) {
+        struct sl_jsonl_model model = {.dir = run->config->local.model_dir,
+                                       .weights = run->config->weights,
+                                       .fingerprint = run->fingerprint,
+                                       .config = &run->model,
+                                       .tokenizer = run->tokenizer};
+        reply = sl_jsonl_ask(&model, json, &refusal);
+        *json_out = reply ? json_dumps(reply, JSON_COMPACT) : sl_refusal_json(&refusal);
+    }
+    json_decref(reply);
+    json_decref(json);
+    return is_operation ? SL_OK : answer_request(run, is_chat, line, json_out, err);
+}
+
+static enum sl_status print_line(FILE *out, char *json, struct sl_error *err) {
+    if (!json) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an answer");
+    }
+    bool printed = fprintf(out, "%s\n", json) > 0 && fflush(out) == 0;
+    free(json);
+    return printed ? SL_OK : sl_fail(err, SL_ERR_IO, "standard output cannot be written: %s", strerror(errno));
+}
+
+// --- the run ------------------------------------------------------------------------------------------------------
+
+static enum sl_status open_model(struct run *run, struct sl_error *err) {
+    const struct sl_local_config *local = &run->config->local;
+    enum sl_status status = sl_model_config_load(local->model_dir, &run->model, err);
+    if (status == SL_OK) {
+        status = sl_model_fingerprint(local->model_dir, local->weights, &run->fingerprint, err);
+    }
+    return status == SL_OK ? sl_tokenizer_load(local->model_dir, &run->tokenizer, err) : status;
+}
+
+static void close_model(struct run *run) {
+    if (!run->local) {
+        sl_tokenizer_destroy(&run->tokenizer);
+    }
+    sl_local_close(&run->local);
+    sl_chat_template_destroy(&run->chat_template);
+}
+
+enum sl_status sl_jsonl_run(const struct sl_jsonl_config *config, struct sl_error *err) {
+    struct run run = {.config = config};
+    struct sl_jsonl_lines lines = {.fd = config->in, .max_bytes = SL_JSONL_MAX_LINE_BYTES, .signals = config->signals};
+    enum sl_status status = open_model(&run, err);
+    while (status == SL_OK) {
+        struct sl_jsonl_line line;
+        status = sl_jsonl_lines_next(&lines, &line, err);
+        if (status != SL_OK || line.is_end) {
+            break;
+        }
+        char *json = NULL;
+        status = answer_line(&run, &line, &json, err);
+        status = status == SL_OK ? print_line(config->out, json, err) : status;
+    }
+    sl_jsonl_lines_cleanup(&lines);
+    close_model(&run);
+    return status;
+}
